@@ -1,4 +1,40 @@
-//! wip
-#![cfg_attr(not(test), no_std)]
+//! The clock page: how one host's clock reaches every reader at the cost of a counter read.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`abi`] | offsets, magic numbers and status values (docs/page-abi.md has them byte by byte) |
+//! | [`counter`] | trait [`Counter`], the counter ids |
+//! | [`lines`] | [`Lines`]: earliest, estimate and latest as functions of the counter; nesting and monotonicity |
+//! | [`seqlock`] | the sequence lock with real fences, proven under loom |
+//! | [`page`] | [`Page`]: the 4 KiB of atomics |
+//! | [`writer`] | [`PageWriter`]: publishes, repairs after a writer's death, disrupts, retires |
+//! | [`reader`] | [`Reader`]: one snapshot, one counter read, three multiplications |
+//!
+//! What it does not do: map memory, read counters (crates/linux does both) or estimate anything.
+#![cfg_attr(not(any(test, loom)), no_std)]
+
 pub mod counter;
+pub mod seqlock;
+mod sync;
+
+#[cfg(not(loom))]
+pub mod abi;
+#[cfg(not(loom))]
+pub mod lines;
+#[cfg(not(loom))]
+pub mod page;
+#[cfg(not(loom))]
+pub mod reader;
+#[cfg(not(loom))]
+pub mod writer;
+
 pub use counter::{Counter, CounterId};
+
+#[cfg(not(loom))]
+pub use {
+    abi::ClockStatus,
+    lines::{Line, Lines, Slew},
+    page::Page,
+    reader::{OpenError, ReadError, Reader, Reading},
+    writer::{Identity, PageWriter, Update},
+};

@@ -60,7 +60,10 @@ impl Duration {
 
     /// From seconds as a float; for spans, configuration and statistics, never for absolute time.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "a float-to-integer `as` saturates, which is what is meant")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a float-to-integer `as` saturates, which is what is meant"
+    )]
     pub fn from_secs_f64(secs: f64) -> Self {
         Self((secs * 18_446_744_073_709_551_616.0) as i128)
     }

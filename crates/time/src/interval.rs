@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Duration, Instant, Timescale};
+use crate::{Duration, Instant};
 
 /// How two intervals lie to each other. There is no `Ord` on intervals: most pairs have no order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -103,9 +103,9 @@ impl<S> Interval<S> {
     }
 }
 
-impl<S: Timescale> fmt::Debug for Interval<S> {
+impl<S> fmt::Debug for Interval<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{}, {}]", self.earliest, self.latest)
+        write!(f, "[{:?}, {:?}]", self.earliest, self.latest)
     }
 }
 
@@ -116,8 +116,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn interval() -> impl Strategy<Value = Interval<Tai>> {
-        (-1000i128..1000, 0i128..1000)
-            .prop_map(|(a, w)| Interval::new(Instant::from_bits(a), Instant::from_bits(a + w)).unwrap())
+        (-1000i128..1000, 0i128..1000).prop_map(|(a, w)| {
+            Interval::new(Instant::from_bits(a), Instant::from_bits(a + w)).unwrap()
+        })
     }
 
     proptest! {

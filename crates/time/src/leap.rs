@@ -45,12 +45,21 @@ pub enum LeapError {
 impl fmt::Display for LeapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed { line } => write!(f, "leap second table: line {line} is not understood; reinstall tzdata"),
-            Self::NoExpiry => f.write_str("leap second table: no expiry (#@) line; reinstall tzdata"),
+            Self::Malformed { line } => {
+                write!(f, "leap second table: line {line} is not understood; reinstall tzdata")
+            }
+            Self::NoExpiry => {
+                f.write_str("leap second table: no expiry (#@) line; reinstall tzdata")
+            }
             Self::Size => f.write_str("leap second table: empty or too long; reinstall tzdata"),
-            Self::Unordered { line } => write!(f, "leap second table: line {line} is out of order; reinstall tzdata"),
+            Self::Unordered { line } => {
+                write!(f, "leap second table: line {line} is out of order; reinstall tzdata")
+            }
             Self::Expired { expires } => {
-                write!(f, "leap second table expired at POSIX second {expires}; upgrade tzdata (apt-get install tzdata)")
+                write!(
+                    f,
+                    "leap second table expired at POSIX second {expires}; upgrade tzdata (apt-get install tzdata)"
+                )
             }
             Self::BeforeUtc => f.write_str("no leap second table reaches before 1972"),
         }
@@ -205,7 +214,10 @@ mod tests {
 
     #[test]
     fn bad_tables_are_refused() {
-        assert_eq!(LeapTable::parse("#@ 4000000000\nxyz 3\n"), Err(LeapError::Malformed { line: 2 }));
+        assert_eq!(
+            LeapTable::parse("#@ 4000000000\nxyz 3\n"),
+            Err(LeapError::Malformed { line: 2 })
+        );
         assert_eq!(LeapTable::parse("3644697600 36\n"), Err(LeapError::NoExpiry));
         assert_eq!(LeapTable::parse("#@ 4000000000\n"), Err(LeapError::Size));
         let swapped = "#@ 4000000000\n3692217600 37\n3644697600 36\n";

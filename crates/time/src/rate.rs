@@ -127,7 +127,10 @@ impl RateError {
 
     /// From parts per billion, rounded up.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "a u32 of ppb is at most 4.3, clamped below one")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a u32 of ppb is at most 4.3, clamped below one"
+    )]
     pub const fn from_ppb(ppb: u32) -> Self {
         let bits = ((ppb as u128) << 64).div_ceil(1_000_000_000);
         Self(if bits > u64::MAX as u128 { u64::MAX } else { bits as u64 })
@@ -160,7 +163,11 @@ impl RateError {
 
     /// The error that accumulates over `span`, rounded up; zero for spans below zero.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "split into words that fit")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        reason = "split into words that fit"
+    )]
     pub const fn over(self, span: Duration) -> Duration {
         if span.is_negative() {
             return Duration::ZERO;
@@ -192,7 +199,10 @@ mod tests {
         // A 1 GHz counter ticks in nanoseconds.
         let period = Period::from_hz(1_000_000_000).unwrap();
         assert_eq!(period.span_ceil(1_000_000_000).ceil_nanos(), 1_000_000_000);
-        assert!(Period::from_hz(1_000_000).is_none(), "below 1.05 MHz a period does not fit its word");
+        assert!(
+            Period::from_hz(1_000_000).is_none(),
+            "below 1.05 MHz a period does not fit its word"
+        );
     }
 
     proptest! {

@@ -1,0 +1,215 @@
+//! Numbers of the page ABI. Everything is little endian; docs/page-abi.md shows it byte by byte.
+//!
+//! `vmclock_abi` is Linux's (include/uapi/linux/vmclock-abi.h); the rest of the page is ours and versioned.
+
+/// Size of a page and of every mapping of one.
+pub const PAGE_SIZE: usize = 4096;
+
+/// `vmclock_abi` at offset 0.
+pub mod vmclock {
+    /// "VCLK", little endian.
+    pub const MAGIC: u32 = 0x4b4c_4356;
+    /// The only version there is.
+    pub const VERSION: u16 = 1;
+    /// The size field: one page.
+    pub const SIZE: u32 = 4096;
+    /// Our periods' unit, 2^-84 s ([`timevisor_time::Period::SHIFT`]).
+    pub const PERIOD_SHIFT: u8 = 20;
+
+    /// u32 magic.
+    pub const AT_MAGIC: usize = 0x00;
+    /// u32 size of the region, at least a page.
+    pub const AT_SIZE: usize = 0x04;
+    /// u16 version, u8 counter_id, u8 time_type.
+    pub const AT_VERSION: usize = 0x08;
+    /// u32 sequence.
+    pub const AT_SEQUENCE: usize = 0x0c;
+    /// u64 disruption marker.
+    pub const AT_DISRUPTION: usize = 0x10;
+    /// u64 flags.
+    pub const AT_FLAGS: usize = 0x18;
+    /// pad[2], u8 status, u8 smearing hint, s16 tai_offset, u8 leap indicator, u8 counter_period_shift.
+    pub const AT_SMALL: usize = 0x20;
+    /// u64 counter value.
+    pub const AT_COUNTER: usize = 0x28;
+    /// u64 counter period, 2^-(64 + shift) s.
+    pub const AT_PERIOD: usize = 0x30;
+    /// u64 one-sigma error of the period, same unit.
+    pub const AT_PERIOD_ESTERROR: usize = 0x38;
+    /// u64 maximum error of the period, same unit.
+    pub const AT_PERIOD_MAXERROR: usize = 0x40;
+    /// u64 seconds.
+    pub const AT_TIME_SEC: usize = 0x48;
+    /// u64 fraction, 2^-64 s.
+    pub const AT_TIME_FRAC: usize = 0x50;
+    /// u64 one-sigma error of the time, ns.
+    pub const AT_TIME_ESTERROR: usize = 0x58;
+    /// u64 maximum error of the time, ns.
+    pub const AT_TIME_MAXERROR: usize = 0x60;
+    /// u64 VM generation counter.
+    pub const AT_VM_GENERATION: usize = 0x68;
+
+    /// tai_offset is valid.
+    pub const FLAG_TAI_OFFSET_VALID: u64 = 1 << 0;
+    /// period_maxerror is valid.
+    pub const FLAG_PERIOD_MAXERROR_VALID: u64 = 1 << 4;
+    /// time_esterror is valid.
+    pub const FLAG_TIME_ESTERROR_VALID: u64 = 1 << 5;
+    /// time_maxerror is valid.
+    pub const FLAG_TIME_MAXERROR_VALID: u64 = 1 << 6;
+    /// The time never appears to go backwards without a disruption.
+    pub const FLAG_TIME_MONOTONIC: u64 = 1 << 7;
+}
+
+/// The Timevisor header at 0x100.
+pub mod header {
+    /// "TIMEVSR" and a zero byte, little endian.
+    pub const MAGIC: u64 = 0x0052_5356_454d_4954;
+    /// Readers refuse any other version.
+    pub const VERSION: u32 = 1;
+
+    /// u64 magic.
+    pub const AT_MAGIC: usize = 0x100;
+    /// u32 version, u16 entry size, u16 entry count.
+    pub const AT_VERSION: usize = 0x108;
+    /// 16 bytes: the host's machine id.
+    pub const AT_HOST_ID: usize = 0x110;
+    /// 16 bytes: the VM's id; zero on a host's own page.
+    pub const AT_VM_ID: usize = 0x120;
+    /// u64: changes whenever the page is (re)initialized.
+    pub const AT_EPOCH: usize = 0x130;
+}
+
+/// A timeline entry, 24 words of 8 bytes; the first one, at 0x200, is the same clock as `vmclock_abi`.
+pub mod entry {
+    /// Offset of entry 0.
+    pub const AT_FIRST: usize = 0x200;
+    /// Bytes in an entry: three cache lines, of which a read touches two.
+    pub const SIZE: usize = 192;
+    /// How many fit into the page.
+    pub const CAPACITY: usize = (super::PAGE_SIZE - AT_FIRST) / SIZE;
+
+    /// Sequence.
+    pub const SEQUENCE: usize = 0;
+    /// u8 status, u8 timescale, u8 leap indicator, u8 counter id, s16 TAI - UTC, u16 flags.
+    pub const META: usize = 1;
+    /// Counter value at which the lines start.
+    pub const BASE: usize = 2;
+    /// Counter value up to which the status holds.
+    pub const EXPIRY: usize = 3;
+    /// Estimate at the base: seconds, fraction; then its period.
+    pub const ESTIMATE: usize = 4;
+    /// Earliest at the base: seconds, fraction; then its period.
+    pub const EARLIEST: usize = 7;
+    /// Latest at the base: seconds, fraction; then its period.
+    pub const LATEST: usize = 10;
+    /// Growth of each bound beyond the expiry, on top of the lines: 2^-84 s a tick.
+    pub const HOLDOVER: usize = 13;
+    /// One-sigma error of the estimate, 2^-64 s, saturated.
+    pub const ESTIMATED_ERROR: usize = 14;
+    /// Disruption marker: as in `vmclock_abi`, repeated here so that a read needs one sequence only.
+    pub const DISRUPTION: usize = 15;
+    /// Counter value of the newest reference fact that went in.
+    pub const AS_OF: usize = 16;
+    /// Timeline id.
+    pub const ID: usize = 17;
+    /// Name, 32 bytes UTF-8, zero padded.
+    pub const NAME: usize = 18;
+    /// Required half-width, ns; 0: no requirement.
+    pub const REQUIRED: usize = 22;
+    /// Half-width at the base, ns, rounded up; all ones: unknown.
+    pub const ACHIEVED: usize = 23;
+
+    /// META flag: earliest and latest are valid.
+    pub const FLAG_BOUNDS: u16 = 1 << 0;
+    /// META flag: the estimate is valid.
+    pub const FLAG_ESTIMATE: u16 = 1 << 1;
+    /// META flag: TAI - UTC is valid.
+    pub const FLAG_TAI_OFFSET: u16 = 1 << 2;
+}
+
+/// The META word of an entry, unpacked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Meta {
+    pub(crate) status: ClockStatus,
+    pub(crate) timescale: u8,
+    pub(crate) counter: u8,
+    pub(crate) tai_offset: Option<i16>,
+    /// FLAG_BOUNDS and FLAG_ESTIMATE; FLAG_TAI_OFFSET follows from `tai_offset`.
+    pub(crate) flags: u16,
+}
+
+impl Meta {
+    pub(crate) fn pack(self) -> u64 {
+        let offset = self.tai_offset.unwrap_or(0).to_le_bytes();
+        let known = if self.tai_offset.is_some() { entry::FLAG_TAI_OFFSET } else { 0 };
+        let flags = (self.flags | known).to_le_bytes();
+        let status = self.status as u8;
+        u64::from_le_bytes([
+            status,
+            self.timescale,
+            0,
+            self.counter,
+            offset[0],
+            offset[1],
+            flags[0],
+            flags[1],
+        ])
+    }
+
+    #[inline(always)]
+    pub(crate) fn unpack(word: u64) -> Self {
+        let [status, timescale, _leap, counter, o0, o1, f0, f1] = word.to_le_bytes();
+        let flags = u16::from_le_bytes([f0, f1]);
+        let known = flags & entry::FLAG_TAI_OFFSET != 0;
+        let tai_offset = known.then(|| i16::from_le_bytes([o0, o1]));
+        Self { status: ClockStatus::from_u8(status), timescale, counter, tai_offset, flags }
+    }
+}
+
+/// What the page says of its clock: the vmclock ABI's `clock_status`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum ClockStatus {
+    /// Nothing is known.
+    Unknown = 0,
+    /// The first synchronization is under way; bounds, if any, hold.
+    Initializing = 1,
+    /// Follows its references; bounds hold.
+    Synchronized = 2,
+    /// Lost its references or its daemon: bounds hold and grow.
+    FreeRunning = 3,
+    /// Assumptions were contradicted: bounds are being rebuilt and must not be relied on.
+    Unreliable = 4,
+}
+
+impl ClockStatus {
+    /// From the page's byte; anything unheard of is [`Self::Unknown`].
+    #[must_use]
+    pub const fn from_u8(byte: u8) -> Self {
+        match byte {
+            1 => Self::Initializing,
+            2 => Self::Synchronized,
+            3 => Self::FreeRunning,
+            4 => Self::Unreliable,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The name used in JSON and messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Initializing => "initializing",
+            Self::Synchronized => "synchronized",
+            Self::FreeRunning => "freerunning",
+            Self::Unreliable => "unreliable",
+        }
+    }
+}
+
+const _: () = assert!(
+    vmclock::PERIOD_SHIFT as u32 == timevisor_time::Period::SHIFT
+        && vmclock::SIZE as usize == PAGE_SIZE
+);

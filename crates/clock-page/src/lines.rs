@@ -1,0 +1,233 @@
+//! Earliest, estimate and latest as affine functions of the counter, and the rules that successive ones obey.
+//!
+//! Rules (theory/clock.md section 2, normative in UAPI.13 VMClock): for one counter value, bounds published later lie
+//! inside bounds published earlier, and the estimate never reads earlier than before, unless a disruption is signalled.
+//! [`Lines::continued`] enforces both; the property tests below attack them.
+
+use timevisor_time::{Duration, Instant, Interval, Period};
+
+/// One affine function of the counter: `time` at the base, then one `period` per tick.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Line<S> {
+    /// Value at the base.
+    pub time: Instant<S>,
+    /// Length of a tick.
+    pub period: Period,
+}
+
+impl<S> Clone for Line<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Line<S> {}
+
+/// Earliest, estimate and latest from one base counter value on.
+///
+/// Invariant: `earliest <= estimate <= latest` at the base and for the periods, hence at every later counter value.
+/// The periods of the bounds also limit the true rate, so the lines extend backwards (see [`Self::at`]).
+#[derive(PartialEq, Eq, Debug)]
+pub struct Lines<S> {
+    /// Counter value at which the lines start.
+    pub base: u64,
+    /// Counter value up to which the status that was published with them holds.
+    pub expiry: u64,
+    /// True time is not before this.
+    pub earliest: Line<S>,
+    /// The best guess.
+    pub estimate: Line<S>,
+    /// True time is not after this.
+    pub latest: Line<S>,
+    /// Extra growth of each bound beyond the expiry, 2^-84 s a tick. Zero where the periods already are safe for ever.
+    pub holdover: u64,
+}
+
+impl<S> Clone for Lines<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Lines<S> {}
+
+/// How the estimate moves to a new target.
+#[derive(Clone, Copy, Debug)]
+pub struct Slew {
+    /// The gap to the target is closed in this many ticks, as far as the bounds' periods allow.
+    pub horizon: u64,
+    /// A gap ahead of the estimate that is wider than this is jumped, not slewed: jumping ahead is monotonic.
+    pub jump: Duration,
+}
+
+/// What the three lines say at one counter value.
+#[derive(PartialEq, Eq, Debug)]
+pub struct At<S> {
+    /// True time is not before this.
+    pub earliest: Instant<S>,
+    /// The best guess.
+    pub estimate: Instant<S>,
+    /// True time is not after this.
+    pub latest: Instant<S>,
+}
+
+impl<S> Lines<S> {
+    /// Evaluates the lines. Before the base the bounds widen backwards: the lower one falls at the fastest rate.
+    ///
+    /// Rounds down by less than 2^-64 s; writers add that unit to `latest` once (see [`Self::rebased`]).
+    #[inline(always)]
+    #[must_use]
+    pub fn at(&self, counter: u64) -> At<S> {
+        let ticks = counter.wrapping_sub(self.base);
+        if ticks >> 63 != 0 {
+            return self.before_base(ticks.wrapping_neg());
+        }
+        let mut at = At {
+            earliest: ahead(self.earliest, ticks),
+            estimate: ahead(self.estimate, ticks),
+            latest: ahead(self.latest, ticks),
+        };
+        if self.holdover != 0 && self.is_expired(counter) {
+            let growth =
+                Period::from_bits(self.holdover).span_ceil(counter.wrapping_sub(self.expiry));
+            at.earliest = at.earliest - growth;
+            at.latest = at.latest + growth;
+        }
+        at
+    }
+
+    #[cold]
+    fn before_base(&self, ticks: u64) -> At<S> {
+        At {
+            earliest: self.earliest.time - self.latest.period.span_ceil(ticks),
+            estimate: self.estimate.time - self.estimate.period.span_ceil(ticks),
+            latest: self.latest.time - self.earliest.period.span(ticks),
+        }
+    }
+
+    /// True beyond the expiry.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_expired(&self, counter: u64) -> bool {
+        // Signed distance: a counter may wrap, and a reader may be slightly before the base.
+        let past = counter.wrapping_sub(self.expiry);
+        past != 0 && past >> 63 == 0
+    }
+
+    /// The interval at one counter value; `None` only for lines that break their invariant.
+    #[must_use]
+    pub fn interval_at(&self, counter: u64) -> Option<Interval<S>> {
+        let at = self.at(counter);
+        Interval::new(at.earliest, at.latest)
+    }
+
+    /// The same lines with another base. One unit is added to `latest`: evaluation rounds down, bounds round outward.
+    #[must_use]
+    pub fn rebased(&self, base: u64) -> Self {
+        let at = self.at(base);
+        Self {
+            base,
+            earliest: Line { time: at.earliest, ..self.earliest },
+            estimate: Line { time: at.estimate, ..self.estimate },
+            latest: Line { time: at.latest + Duration::EPSILON, ..self.latest },
+            ..*self
+        }
+    }
+
+    /// The same clock on another timescale, `offset` ahead of this one.
+    #[must_use]
+    pub fn shifted<T>(&self, offset: Duration) -> Lines<T> {
+        let shift =
+            |line: &Line<S>| Line { time: (line.time + offset).relabel(), period: line.period };
+        Lines {
+            base: self.base,
+            expiry: self.expiry,
+            earliest: shift(&self.earliest),
+            estimate: shift(&self.estimate),
+            latest: shift(&self.latest),
+            holdover: self.holdover,
+        }
+    }
+
+    /// The larger of the two distances between the estimate and a bound, at the base.
+    #[must_use]
+    pub fn half_width(&self) -> Duration {
+        (self.latest.time - self.estimate.time).max(self.estimate.time - self.earliest.time)
+    }
+
+    /// What to publish at counter value `now` when `self` is in force and `target` is the new best knowledge.
+    ///
+    /// Bounds nest until `self` expires; the estimate starts where `self` stands (or ahead of it) and moves towards
+    /// the target at a rate that the bounds allow. Where the estimate stands above the new upper bound, it may not go
+    /// back: it runs at the slowest allowed rate and the upper bound is kept up to it, which is sound (it was inside
+    /// the previous bound) and temporary.
+    #[must_use]
+    pub fn continued(&self, target: &Self, now: u64, slew: Slew) -> Self {
+        let old = self.rebased(now);
+        let new = target.rebased(now);
+        let horizon = if self.is_expired(now) { now } else { self.expiry };
+        // `rebased` added a unit; without undoing it an upper bound that is kept for ever would creep up.
+        let kept = Line { time: self.at(now).latest, ..self.latest };
+        let mut out = new;
+        if !not_below(&new.earliest, &old.earliest, horizon.wrapping_sub(now)) {
+            out.earliest = old.earliest;
+            out.expiry = sooner(out.expiry, self.expiry, now);
+        }
+        if !not_below(&old.latest, &new.latest, horizon.wrapping_sub(now)) {
+            out.latest = kept;
+            out.expiry = sooner(out.expiry, self.expiry, now);
+        }
+        out.estimate = slewed(&old.estimate, &new.estimate, &out, slew);
+        if out.estimate.time.to_bits() > out.latest.time.to_bits() {
+            out.latest.time = out.estimate.time;
+            if !not_below(&old.latest, &out.latest, horizon.wrapping_sub(now)) {
+                out.latest = kept;
+            }
+        }
+        out.estimate.period = out.estimate.period.min(out.latest.period);
+        out
+    }
+}
+
+#[inline(always)]
+fn ahead<S>(line: Line<S>, ticks: u64) -> Instant<S> {
+    // Plain addition: 2^63 s of seconds leave room for any 64-bit tick count; `Instant + Duration` would saturate.
+    let bits = line.time.to_bits().wrapping_add(line.period.span(ticks).to_bits());
+    Instant::from_bits(bits)
+}
+
+/// `a >= b` from the common base until `ticks` later: lines, so the two ends decide.
+fn not_below<S>(a: &Line<S>, b: &Line<S>, ticks: u64) -> bool {
+    a.time.to_bits() >= b.time.to_bits() && ahead(*a, ticks).to_bits() >= ahead(*b, ticks).to_bits()
+}
+
+fn sooner(a: u64, b: u64, now: u64) -> u64 {
+    #[expect(
+        clippy::cast_possible_wrap,
+        reason = "the signed distance is meant: an expiry may lie in the past"
+    )]
+    let distance = |c: u64| c.wrapping_sub(now) as i64;
+    if distance(a) <= distance(b) { a } else { b }
+}
+
+fn slewed<S>(old: &Line<S>, target: &Line<S>, bounds: &Lines<S>, slew: Slew) -> Line<S> {
+    let (slowest, fastest) =
+        (bounds.earliest.period, bounds.latest.period.max(bounds.earliest.period));
+    let aim =
+        target.time.max(bounds.earliest.time).min(bounds.latest.time.max(bounds.earliest.time));
+    let gap = aim - old.time;
+    if gap > slew.jump || old.time.to_bits() < bounds.earliest.time.to_bits() {
+        return Line { time: aim, period: target.period.clamp(slowest, fastest) };
+    }
+    let correction = Period::from_ratio(gap.abs(), slew.horizon.max(1)).map_or(0, Period::to_bits);
+    let wanted = if gap.is_negative() {
+        target.period.to_bits().saturating_sub(correction)
+    } else {
+        target.period.to_bits().saturating_add(correction)
+    };
+    Line { time: old.time, period: Period::from_bits(wanted).clamp(slowest, fastest) }
+}
+
+#[cfg(test)]
+#[path = "lines_tests.rs"]
+mod tests;

@@ -1,0 +1,169 @@
+//! Random facts against the rules of [`Lines::continued`]: soundness, nesting, monotonicity, the invariant.
+
+use proptest::prelude::*;
+use timevisor_time::{RateError, Tai};
+
+use super::*;
+
+const HZ: u64 = 2_600_000_000;
+/// Evaluation rounds by less than a unit each time; nothing physical is that small (2^-60 s is 10^-9 ns).
+const ROUNDING: Duration = Duration::from_bits(16);
+const SLEW: Slew = Slew { horizon: 8 * HZ, jump: Duration::from_millis(1) };
+
+/// One step: counter ticks since the last one, the slack of the two facts and of the estimate (fractions of it),
+/// the true rate's place within the limits.
+#[derive(Clone, Debug)]
+struct Step {
+    ticks: u64,
+    below_ns: i64,
+    above_ns: i64,
+    estimate: f64,
+    rate: f64,
+    rho_ppm: u32,
+    expires_in: u64,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    (
+        1u64..40 * HZ,
+        0i64..500_000,
+        0i64..500_000,
+        0.0..1.0f64,
+        -1.0..1.0f64,
+        1u32..100,
+        1u64..60 * HZ,
+    )
+        .prop_map(|(ticks, below_ns, above_ns, estimate, rate, rho_ppm, expires_in)| Step {
+            ticks,
+            below_ns,
+            above_ns,
+            estimate,
+            rate,
+            rho_ppm,
+            expires_in,
+        })
+}
+
+fn lines(base: u64, truth: Instant<Tai>, s: &Step) -> Lines<Tai> {
+    let nominal = Period::from_hz(HZ).unwrap();
+    let rho = RateError::from_ppm(s.rho_ppm);
+    let (below, above) = (Duration::from_nanos(s.below_ns), Duration::from_nanos(s.above_ns));
+    let guess = Duration::from_secs_f64((above + below).as_secs_f64() * s.estimate) - below;
+    Lines {
+        base,
+        expiry: base + s.expires_in,
+        earliest: Line { time: truth - below, period: nominal.slowest_time(rho) },
+        estimate: Line {
+            time: (truth + guess).max(truth - below).min(truth + above),
+            period: nominal,
+        },
+        latest: Line { time: truth + above, period: nominal.fastest_time(rho) },
+        holdover: 0,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #[test]
+    fn successive_lines_nest_stay_sound_and_never_go_back(steps in prop::collection::vec(step(), 2..24)) {
+        let nominal = Period::from_hz(HZ).unwrap();
+        let mut truth = Instant::<Tai>::from_unix_nanos(1_700_000_000_000_000_000);
+        let mut counter = 1u64 << 50;
+        let mut in_force = lines(counter, truth, &steps[0]);
+        for s in &steps[1..] {
+            // The true rate stays within the tightest limit that any line in force claims.
+            let tightest = steps.iter().map(|s| s.rho_ppm).min().unwrap();
+            let rate = 1.0 + s.rate * f64::from(tightest) * 0.99e-6;
+            counter += s.ticks;
+            truth = truth + Duration::from_secs_f64(nominal.span(s.ticks).as_secs_f64() * rate);
+            let next = in_force.continued(&lines(counter, truth, s), counter, SLEW);
+
+            let at = next.at(counter);
+            prop_assert!(at.earliest <= truth + ROUNDING && truth <= at.latest + ROUNDING, "truth excluded");
+            prop_assert!(at.earliest <= at.estimate && at.estimate <= at.latest, "estimate outside");
+            prop_assert!(next.earliest.period <= next.estimate.period && next.estimate.period <= next.latest.period);
+            prop_assert!(at.estimate >= in_force.at(counter).estimate, "the estimate went back");
+            for later in [0, s.ticks / 3, s.ticks, 10 * HZ] {
+                let c = counter + later;
+                if in_force.is_expired(c) { continue; }
+                let (old, new) = (in_force.at(c), next.at(c));
+                prop_assert!(new.earliest + ROUNDING >= old.earliest, "lower bound does not nest at +{later}");
+                prop_assert!(new.latest <= old.latest + ROUNDING, "upper bound does not nest at +{later}");
+            }
+            in_force = next;
+        }
+    }
+
+    #[test]
+    fn backwards_the_bounds_widen_and_still_hold_truth(s in step(), back in 1u64..100 * HZ) {
+        let nominal = Period::from_hz(HZ).unwrap();
+        let truth = Instant::<Tai>::from_unix_nanos(1_700_000_000_000_000_000);
+        let l = lines(1 << 50, truth, &s);
+        let rate = 1.0 + s.rate * f64::from(s.rho_ppm) * 0.99e-6;
+        let past = truth - Duration::from_secs_f64(nominal.span(back).as_secs_f64() * rate);
+        let at = l.at((1 << 50) - back);
+        prop_assert!(at.earliest <= past && past <= at.latest);
+    }
+}
+
+fn fixed(base: u64, at_ns: i64, below: i64, above: i64) -> Lines<Tai> {
+    let s = Step {
+        ticks: 0,
+        below_ns: below,
+        above_ns: above,
+        estimate: 0.0,
+        rate: 0.0,
+        rho_ppm: 10,
+        expires_in: 100 * HZ,
+    };
+    let mut l = lines(base, Instant::from_unix_nanos(i128::from(at_ns)), &s);
+    l.estimate.time = Instant::from_unix_nanos(i128::from(at_ns));
+    l
+}
+
+#[test]
+fn a_small_gap_ahead_is_slewed_a_wide_one_jumped() {
+    let old = fixed(0, 1_000_000_000, 5_000_000, 5_000_000);
+    let near = old.continued(&fixed(0, 1_000_010_000, 1_000_000, 1_000_000), 0, SLEW);
+    assert_eq!(near.estimate.time, old.estimate.time);
+    // 10 us in 8 s is 1.25 ppm.
+    let ppm = near.estimate.period.relative_to(old.estimate.period) * 1e6;
+    assert!((ppm - 1.25).abs() < 0.001, "{ppm}");
+    let far = old.continued(&fixed(0, 1_003_000_000, 1_000_000, 1_000_000), 0, SLEW);
+    assert_eq!(far.estimate.time.ceil_nanos(), 1_003_000_000);
+}
+
+#[test]
+fn an_estimate_above_the_new_upper_bound_waits_at_the_slowest_rate() {
+    let old = fixed(0, 1_000_000_000, 5_000_000, 5_000_000);
+    let mut target = fixed(0, 999_000_000, 1_000, 1_000);
+    let next = old.continued(&target, 0, SLEW);
+    assert_eq!(next.estimate.time, old.estimate.time, "never back");
+    assert_eq!(next.latest.time, next.estimate.time, "the upper bound is kept up to the estimate");
+    assert_eq!(next.estimate.period, next.earliest.period);
+    // Once the target has caught up, the bound is the target's again.
+    target = fixed(0, 1_001_000_000, 1_000, 1_000);
+    assert!(next.continued(&target, 0, SLEW).half_width() < Duration::from_micros(1002));
+}
+
+#[test]
+fn past_the_expiry_bounds_grow_by_the_holdover() {
+    let mut l = fixed(0, 0, 1000, 1000);
+    let before = l.at(l.expiry + HZ);
+    l.holdover = RateError::from_ppm(15).of_ceil(Period::from_hz(HZ).unwrap().to_bits());
+    let after = l.at(l.expiry + HZ);
+    assert_eq!(l.at(l.expiry), fixed(0, 0, 1000, 1000).at(l.expiry));
+    let grown = (after.latest - before.latest).ceil_nanos();
+    assert!((15_000..=15_001).contains(&grown), "{grown}");
+    assert_eq!(after.estimate, before.estimate);
+}
+
+#[test]
+fn expiry_is_a_signed_distance() {
+    let mut l = fixed(0, 0, 1, 1);
+    l.expiry = 5;
+    assert!(
+        !l.is_expired(5) && l.is_expired(6) && !l.is_expired(u64::MAX),
+        "a reader just before zero has not expired"
+    );
+}

@@ -1,0 +1,79 @@
+//! The page itself: 4 KiB of atomics, because a reader in another process or guest looks at it while we write.
+
+use core::mem::size_of;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::abi::{PAGE_SIZE, entry};
+
+/// One page. The first 16 bytes are 32-bit words (the vmclock sequence is one), all others 64-bit words, and no byte is
+/// ever accessed at two widths: mixed-width atomic accesses have no defined meaning.
+#[repr(C, align(4096))]
+pub struct Page {
+    head: [AtomicU32; 4],
+    words: [AtomicU64; (PAGE_SIZE - 16) / 8],
+}
+
+const _: () = assert!(size_of::<Page>() == PAGE_SIZE);
+
+impl Default for Page {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Page {
+    /// A zeroed page in ordinary memory, for tests and for hand-driven clocks.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            head: [const { AtomicU32::new(0) }; 4],
+            words: [const { AtomicU64::new(0) }; (PAGE_SIZE - 16) / 8],
+        }
+    }
+
+    /// A page in shared memory.
+    ///
+    /// # Safety
+    /// `start` must be 4096-byte aligned and point to 4096 bytes that stay mapped for `'a`. Other processes may write
+    /// to them at any time; nobody in this process may access them except through a `Page`. A read-only mapping must
+    /// only ever be read.
+    #[must_use]
+    pub unsafe fn from_mapping<'a>(start: NonNull<u8>) -> &'a Self {
+        // SAFETY: the caller vouches for alignment, size and lifetime; all fields are atomics, valid for any bits.
+        unsafe { start.cast::<Self>().as_ref() }
+    }
+
+    /// The 32-bit word at byte offset `at` (below 0x10).
+    #[inline(always)]
+    pub(crate) fn head(&self, at: usize) -> &AtomicU32 {
+        &self.head[at / 4]
+    }
+
+    /// The 64-bit word at byte offset `at` (0x10 or above).
+    #[inline(always)]
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        &self.words[(at - 16) / 8]
+    }
+
+    /// The words of timeline entry `index`.
+    #[inline(always)]
+    pub(crate) fn entry(&self, index: usize) -> &[AtomicU64; entry::SIZE / 8] {
+        let first = (entry::AT_FIRST - 16 + index * entry::SIZE) / 8;
+        let words = self.words[first..].first_chunk::<{ entry::SIZE / 8 }>();
+        words.expect("callers check the index against the capacity")
+    }
+
+    /// A copy of all bytes, for golden tests and dumps; not consistent while a writer is active.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; PAGE_SIZE] {
+        let mut out = [0; PAGE_SIZE];
+        for (chunk, word) in out.chunks_exact_mut(4).zip(&self.head) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        for (chunk, word) in out[16..].chunks_exact_mut(8).zip(&self.words) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        out
+    }
+}

@@ -1,0 +1,358 @@
+//! Reading the page: one sequence-locked snapshot, one counter read, three multiplications; no syscall, no allocation.
+
+use core::fmt;
+use core::sync::atomic::Ordering::Relaxed;
+
+use timevisor_time::{Duration, Instant, Interval, Local, Period, Timescale, TimescaleId};
+
+use crate::abi::{ClockStatus, Meta, PAGE_SIZE, entry, header, vmclock};
+use crate::lines::{Line, Lines};
+use crate::page::Page;
+use crate::seqlock::{read_begin, read_valid};
+use crate::{Counter, CounterId};
+
+/// A writer is inside for well under a microsecond; this many turns (tens of milliseconds) mean that it died there.
+const MAX_TURNS: u32 = 1 << 20;
+
+/// Why a page cannot be read at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenError {
+    /// Not a vmclock page.
+    NotAPage,
+    /// A vmclock page that Timevisor does not fill: another hypervisor's, or QEMU's device with no timevisord.
+    NotTimevisor,
+    /// A page of another ABI version.
+    Version(u32),
+    /// The page is written for another counter than the one given.
+    Counter {
+        /// What the page wants.
+        page: CounterId,
+        /// What the reader has.
+        reader: CounterId,
+    },
+    /// The page has no such timeline entry.
+    NoSuchEntry,
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAPage => {
+                f.write_str("this is no clock page (no VCLK magic); is it the right file?")
+            }
+            Self::NotTimevisor => {
+                f.write_str("the page has no Timevisor header; is timevisord running on the host?")
+            }
+            Self::Version(v) => write!(
+                f,
+                "the page has ABI version {v}, this reader knows {}; upgrade it",
+                header::VERSION
+            ),
+            Self::Counter { page, reader } => {
+                write!(
+                    f,
+                    "the page counts {}, this reader {}; let it choose the counter",
+                    page.name(),
+                    reader.name()
+                )
+            }
+            Self::NoSuchEntry => f.write_str("the page has no such timeline entry"),
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+/// Why one read failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadError {
+    /// The writer died in the middle of an update; a restarted timevisord repairs the page.
+    WriterStalled,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the page's writer stopped in the middle of an update; restart timevisord, which repairs it")
+    }
+}
+
+impl core::error::Error for ReadError {}
+
+/// What one read says. Instants are on [`Self::timescale`]; [`Self::interval`] types them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// The counter value it is valid for.
+    pub counter: u64,
+    /// True time is not before this.
+    pub earliest: Instant<Local>,
+    /// The best guess; meaningless unless [`Self::has_estimate`].
+    pub estimate: Instant<Local>,
+    /// True time is not after this.
+    pub latest: Instant<Local>,
+    /// Changes when the clock may have stepped.
+    pub disruption: u64,
+    /// One sigma of the estimate, 2^-64 s, saturated.
+    error_bits: u64,
+    meta: u64,
+    expired: bool,
+}
+
+impl Reading {
+    /// How far to trust it. Past its expiry a page is free running, whatever it said before.
+    #[inline]
+    #[must_use]
+    pub fn status(&self) -> ClockStatus {
+        match self.meta().status {
+            ClockStatus::Synchronized | ClockStatus::Initializing
+                if self.expired && self.has_estimate() =>
+            {
+                ClockStatus::FreeRunning
+            }
+            other => other,
+        }
+    }
+
+    /// The timescale of the three instants.
+    #[must_use]
+    pub fn timescale(&self) -> TimescaleId {
+        TimescaleId::from_u8(self.meta().timescale).unwrap_or(TimescaleId::Local)
+    }
+
+    #[inline(always)]
+    fn meta(&self) -> Meta {
+        Meta::unpack(self.meta)
+    }
+
+    /// False while nothing is known; earliest and latest then exclude nothing.
+    #[must_use]
+    pub fn has_estimate(&self) -> bool {
+        self.meta().flags & entry::FLAG_ESTIMATE != 0
+    }
+
+    /// TAI - UTC in seconds, where known.
+    #[must_use]
+    pub fn tai_offset(&self) -> Option<i16> {
+        self.meta().tai_offset
+    }
+
+    /// One sigma of the estimate.
+    #[must_use]
+    pub fn estimated_error(&self) -> Duration {
+        if self.error_bits == u64::MAX {
+            Duration::MAX
+        } else {
+            Duration::from_bits(i128::from(self.error_bits))
+        }
+    }
+
+    /// The larger distance from the estimate to a bound.
+    #[must_use]
+    pub fn half_width(&self) -> Duration {
+        if !self.has_estimate() {
+            return Duration::MAX;
+        }
+        (self.latest - self.estimate).max(self.estimate - self.earliest)
+    }
+
+    /// The interval, typed; `None` when the page is on another timescale.
+    #[must_use]
+    pub fn interval<S: Timescale>(&self) -> Option<Interval<S>> {
+        let same = self.timescale() == S::ID;
+        if same { Interval::new(self.earliest.relabel(), self.latest.relabel()) } else { None }
+    }
+}
+
+/// Reads one timeline entry of one page.
+pub struct Reader<'p, C> {
+    page: &'p Page,
+    entry: &'p [core::sync::atomic::AtomicU64; entry::SIZE / 8],
+    counter: C,
+}
+
+impl<'p, C: Counter> Reader<'p, C> {
+    /// Opens entry `index` of a page.
+    ///
+    /// # Errors
+    /// Whatever this reader does not know is refused, never guessed.
+    pub fn open(page: &'p Page, counter: C, index: usize) -> Result<Self, OpenError> {
+        if page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
+            return Err(OpenError::NotAPage);
+        }
+        if page.word(header::AT_MAGIC).load(Relaxed) != header::MAGIC {
+            return Err(OpenError::NotTimevisor);
+        }
+        let shape = page.word(header::AT_VERSION).load(Relaxed);
+        let [v0, v1, v2, v3, s0, s1, c0, c1] = shape.to_le_bytes();
+        let (version, size) = (u32::from_le_bytes([v0, v1, v2, v3]), u16::from_le_bytes([s0, s1]));
+        let count = usize::from(u16::from_le_bytes([c0, c1]));
+        if version != header::VERSION || usize::from(size) != entry::SIZE {
+            return Err(OpenError::Version(version));
+        }
+        if index >= count.min(entry::CAPACITY) {
+            return Err(OpenError::NoSuchEntry);
+        }
+        let reader = Self { page, entry: page.entry(index), counter };
+        let wants =
+            CounterId::from_u8(Meta::unpack(reader.entry[entry::META].load(Relaxed)).counter);
+        if wants != reader.counter.id() {
+            return Err(OpenError::Counter { page: wants, reader: reader.counter.id() });
+        }
+        Ok(reader)
+    }
+
+    /// Now: the counter is read after everything that came before this call.
+    ///
+    /// # Errors
+    /// [`ReadError::WriterStalled`] when the writer died inside an update.
+    #[inline(always)]
+    pub fn read(&self) -> Result<Reading, ReadError> {
+        self.read_with(|| self.counter.read_ordered())
+    }
+
+    /// Now, give or take the processor's reordering of the counter read: for dense time stamps that need no order.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    #[inline(always)]
+    pub fn read_unordered(&self) -> Result<Reading, ReadError> {
+        self.read_with(|| self.counter.read_unordered())
+    }
+
+    /// What the lines now in force say of a counter value, also one from the recent past (the bounds widen backwards).
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn convert(&self, counter: u64) -> Result<Reading, ReadError> {
+        self.read_with(|| counter)
+    }
+
+    /// The lines in force, as published.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn lines(&self) -> Result<Lines<Local>, ReadError> {
+        self.snapshot(|| 0).map(|(lines, ..)| lines)
+    }
+
+    /// The counter this reader reads.
+    pub fn counter(&self) -> &C {
+        &self.counter
+    }
+
+    /// The page's epoch: changes when a writer takes the page over.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.page.word(header::AT_EPOCH).load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn read_with(&self, counter: impl Fn() -> u64) -> Result<Reading, ReadError> {
+        let (lines, counter, meta, error_bits, disruption) = self.snapshot(counter)?;
+        let at = lines.at(counter);
+        let (earliest, estimate, latest) = (at.earliest, at.estimate, at.latest);
+        let expired = lines.is_expired(counter);
+        Ok(Reading { counter, earliest, estimate, latest, disruption, error_bits, meta, expired })
+    }
+
+    #[inline(always)]
+    fn snapshot(
+        &self,
+        counter: impl Fn() -> u64,
+    ) -> Result<(Lines<Local>, u64, u64, u64, u64), ReadError> {
+        let word = |index: usize| self.entry[index].load(Relaxed);
+        let line = |at: usize| Line {
+            time: Instant::from_words(word(at), word(at + 1)),
+            period: Period::from_bits(word(at + 2)),
+        };
+        for _ in 0..MAX_TURNS {
+            if let Some(even) = read_begin(&self.entry[entry::SEQUENCE]) {
+                let counter = counter();
+                let lines = Lines {
+                    base: word(entry::BASE),
+                    expiry: word(entry::EXPIRY),
+                    earliest: line(entry::EARLIEST),
+                    estimate: line(entry::ESTIMATE),
+                    latest: line(entry::LATEST),
+                    holdover: word(entry::HOLDOVER),
+                };
+                let (meta, error) = (word(entry::META), word(entry::ESTIMATED_ERROR));
+                let disruption = word(entry::DISRUPTION);
+                if read_valid(&self.entry[entry::SEQUENCE], even) {
+                    return Ok((lines, counter, meta, error, disruption));
+                }
+            }
+            core::hint::spin_loop();
+        }
+        Err(ReadError::WriterStalled)
+    }
+}
+
+/// The words of `vmclock_abi` as a stock guest's driver sees them: for tests, dumps and pages without our header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vmclock {
+    /// u8 counter_id.
+    pub counter: CounterId,
+    /// u8 time_type.
+    pub timescale: Option<TimescaleId>,
+    /// clock_status.
+    pub status: ClockStatus,
+    /// disruption_marker.
+    pub disruption: u64,
+    /// flags.
+    pub flags: u64,
+    /// counter_value.
+    pub base: u64,
+    /// counter_period_shift.
+    pub shift: u8,
+    /// counter_period_frac_sec.
+    pub period: u64,
+    /// counter_period_maxerror.
+    pub period_maxerror: u64,
+    /// Time at the base.
+    pub time: Instant<Local>,
+    /// time_maxerror, ns.
+    pub maxerror_ns: u64,
+}
+
+impl Vmclock {
+    /// Reads the block under its own sequence lock.
+    ///
+    /// # Errors
+    /// [`OpenError::NotAPage`], or [`ReadError::WriterStalled`] inside.
+    pub fn read(page: &Page) -> Result<Result<Self, ReadError>, OpenError> {
+        if page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
+            return Err(OpenError::NotAPage);
+        }
+        let word = |at: usize| page.word(at).load(Relaxed);
+        for _ in 0..MAX_TURNS {
+            if let Some(even) = read_begin(page.head(vmclock::AT_SEQUENCE)) {
+                let [_, _, counter, timescale] =
+                    page.head(vmclock::AT_VERSION).load(Relaxed).to_le_bytes();
+                let [_, _, status, _, _, _, _, shift] = word(vmclock::AT_SMALL).to_le_bytes();
+                let block = Self {
+                    counter: CounterId::from_u8(counter),
+                    timescale: TimescaleId::from_u8(timescale),
+                    status: ClockStatus::from_u8(status),
+                    disruption: word(vmclock::AT_DISRUPTION),
+                    flags: word(vmclock::AT_FLAGS),
+                    base: word(vmclock::AT_COUNTER),
+                    shift,
+                    period: word(vmclock::AT_PERIOD),
+                    period_maxerror: word(vmclock::AT_PERIOD_MAXERROR),
+                    time: Instant::from_words(
+                        word(vmclock::AT_TIME_SEC),
+                        word(vmclock::AT_TIME_FRAC),
+                    ),
+                    maxerror_ns: word(vmclock::AT_TIME_MAXERROR),
+                };
+                if read_valid(page.head(vmclock::AT_SEQUENCE), even) {
+                    return Ok(Ok(block));
+                }
+            }
+            core::hint::spin_loop();
+        }
+        Ok(Err(ReadError::WriterStalled))
+    }
+}
+
+const _: () = assert!(entry::AT_FIRST + entry::CAPACITY * entry::SIZE <= PAGE_SIZE);

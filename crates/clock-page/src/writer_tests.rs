@@ -1,0 +1,253 @@
+//! Golden bytes, repair, withdrawal, and a reader that races a writer.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use timevisor_time::RateError;
+
+use super::*;
+use crate::reader::{OpenError, ReadError, Reader, Vmclock};
+
+/// A counter that ticks by itself, shared between threads.
+struct Ticks(AtomicU64, CounterId);
+
+impl Counter for Ticks {
+    fn id(&self) -> CounterId {
+        self.1
+    }
+    fn read_ordered(&self) -> u64 {
+        self.0.fetch_add(1000, Ordering::SeqCst)
+    }
+}
+
+fn tsc(start: u64) -> Ticks {
+    Ticks(AtomicU64::new(start), CounterId::X86Tsc)
+}
+
+fn identity() -> Identity {
+    let host = core::array::from_fn(|i| 0xa0 + u8::try_from(i).unwrap());
+    let vm = core::array::from_fn(|i| 0xb0 + u8::try_from(i).unwrap());
+    Identity {
+        counter: CounterId::X86Tsc,
+        timescale: TimescaleId::Tai,
+        host,
+        vm,
+        timeline: "tai",
+        epoch: 0x1122_3344,
+    }
+}
+
+fn update(base: u64, time_ns: i128) -> Update {
+    // A 1 GHz counter, 1500 ns above, 500 ns below, within 15 ppm.
+    let period = Period::from_hz(1_000_000_000).unwrap();
+    let time = Instant::from_unix_nanos(time_ns);
+    let rho = RateError::from_ppm(15);
+    Update {
+        target: Lines {
+            base,
+            expiry: base + 64_000_000_000,
+            earliest: Line {
+                time: time - Duration::from_nanos(500),
+                period: period.slowest_time(rho),
+            },
+            estimate: Line { time, period },
+            latest: Line {
+                time: time + Duration::from_nanos(1500),
+                period: period.fastest_time(rho),
+            },
+            holdover: 0,
+        },
+        status: ClockStatus::Synchronized,
+        estimated_error: Duration::from_nanos(120),
+        as_of: base,
+        tai_offset: Some(37),
+        slew: Slew { horizon: 8_000_000_000, jump: Duration::from_millis(1) },
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .chunks(16)
+        .map(|row| row.iter().map(|b| format!("{b:02x}")).collect::<String>() + "\n")
+        .collect()
+}
+
+#[test]
+fn golden_bytes() {
+    let page = Page::new();
+    let mut writer = PageWriter::take_over(&page, identity(), Some(37));
+    writer.publish(&update(0x10_0000, 1_700_000_000_250_000_000), &tsc(0x10_0000));
+    let bytes = page.bytes();
+    assert_golden(&hex(&bytes[..0x70]), include_str!("golden/vmclock_abi.hex"));
+    assert_golden(&hex(&bytes[0x100..0x140]), include_str!("golden/header.hex"));
+    assert_golden(&hex(&bytes[0x200..0x2c0]), include_str!("golden/entry.hex"));
+    for unused in [0x70..0x100, 0x140..0x200, 0x2c0..0x1000] {
+        assert!(bytes[unused.clone()].iter().all(|b| *b == 0), "{unused:?} must stay zero");
+    }
+}
+
+/// The files hold hexadecimal rows with comments after `#`.
+fn assert_golden(actual: &str, golden: &str) {
+    let wanted: String = golden
+        .lines()
+        .map(|l| l.split('#').next().unwrap().split_whitespace().collect::<String>() + "\n")
+        .collect();
+    assert_eq!(actual, wanted, "the page ABI changed");
+}
+
+#[test]
+fn what_is_published_is_what_is_read() {
+    let page = Page::new();
+    let mut writer = PageWriter::take_over(&page, identity(), Some(37));
+    writer.publish(&update(5000, 1_700_000_000_000_000_000), &tsc(5000));
+    let reader = Reader::open(&page, tsc(6000), 0).unwrap();
+    let now = reader.read().unwrap();
+    assert_eq!(
+        (now.counter, now.status(), now.timescale()),
+        (6000, ClockStatus::Synchronized, TimescaleId::Tai)
+    );
+    assert_eq!(now.estimate.ceil_nanos(), 1_700_000_000_000_001_000);
+    assert_eq!(now.earliest.ceil_nanos(), 1_700_000_000_000_000_500);
+    assert_eq!(now.latest.floor_nanos(), 1_700_000_000_000_002_500);
+    assert_eq!(now.tai_offset(), Some(37));
+    assert_eq!(now.estimated_error().ceil_nanos(), 120);
+    assert!(
+        now.interval::<timevisor_time::Tai>().is_some()
+            && now.interval::<timevisor_time::Utc>().is_none()
+    );
+}
+
+#[test]
+fn the_vmclock_block_encloses_the_asymmetric_bounds() {
+    let page = Page::new();
+    let mut writer = PageWriter::take_over(&page, identity(), Some(37));
+    let lines = writer.publish(&update(5000, 1_700_000_000_000_000_000), &tsc(5000));
+    let abi = Vmclock::read(&page).unwrap().unwrap();
+    assert_eq!(
+        (abi.maxerror_ns, u32::from(abi.shift)),
+        (1501, Period::SHIFT),
+        "the larger side, rounded up"
+    );
+    for later in [0u64, 1_000_000_000, 100_000_000_000] {
+        // The kernel's arithmetic (drivers/ptp/ptp_vmclock.c) and the widest error it may then state.
+        let span = Duration::from_bits(i128::from(later) * i128::from(abi.period) >> abi.shift);
+        let grown = Duration::from_bits(
+            (i128::from(later) * i128::from(abi.period_maxerror) >> abi.shift) + 1,
+        );
+        let error = Duration::from_nanos(i64::try_from(abi.maxerror_ns).unwrap()) + grown;
+        let at = lines.at(abi.base + later);
+        assert!(abi.time + span - error <= at.earliest && abi.time + span + error >= at.latest);
+    }
+}
+
+#[test]
+fn past_the_expiry_the_status_is_free_running() {
+    let page = Page::new();
+    let mut writer = PageWriter::take_over(&page, identity(), Some(37));
+    writer.publish(&update(0, 0), &tsc(0));
+    let reader = Reader::open(&page, tsc(0), 0).unwrap();
+    assert_eq!(reader.convert(64_000_000_000).unwrap().status(), ClockStatus::Synchronized);
+    assert_eq!(reader.convert(64_000_000_001).unwrap().status(), ClockStatus::FreeRunning);
+}
+
+#[test]
+fn before_the_first_publication_nothing_is_claimed() {
+    let page = Page::new();
+    let _writer = PageWriter::take_over(&page, identity(), Some(37));
+    let now = Reader::open(&page, tsc(6000), 0).unwrap().read().unwrap();
+    assert!(!now.has_estimate());
+    assert_eq!((now.status(), now.half_width()), (ClockStatus::Initializing, Duration::MAX));
+    assert_eq!((now.earliest, now.latest), (Instant::MIN, Instant::MAX));
+    let abi = Vmclock::read(&page).unwrap().unwrap();
+    assert_eq!(abi.status, ClockStatus::Unreliable, "a stock driver must refuse, not return 1970");
+    assert_eq!(
+        abi.flags & vmclock::FLAG_TAI_OFFSET_VALID,
+        1,
+        "a TAI page without it is refused at probe"
+    );
+}
+
+#[test]
+fn a_writer_that_died_inside_an_update_is_repaired() {
+    let page = Page::new();
+    let mut writer = PageWriter::take_over(&page, identity(), Some(37));
+    writer.publish(&update(0, 0), &tsc(0));
+    let marker = writer.disruption();
+    // The death: both sequences odd, data half written.
+    write_begin(page.head(vmclock::AT_SEQUENCE));
+    write_begin(&page.entry(0)[entry::SEQUENCE]);
+    page.entry(0)[entry::ESTIMATE].store(42, Relaxed);
+    let reader = Reader::open(&page, tsc(0), 0).unwrap();
+    assert_eq!(reader.read(), Err(ReadError::WriterStalled));
+    let mut next = PageWriter::take_over(&page, identity(), Some(37));
+    assert_eq!(reader.read().unwrap().status(), ClockStatus::Initializing);
+    next.publish(&update(0, 0), &tsc(0));
+    let now = reader.read().unwrap();
+    assert!(now.has_estimate() && now.disruption != marker);
+}
+
+#[test]
+fn resuming_after_a_restart_never_goes_back() {
+    let page = Page::new();
+    let mut writer = PageWriter::take_over(&page, identity(), Some(37));
+    let before = writer.publish(&update(0, 5_000_000_000), &tsc(0));
+    let mut next = PageWriter::take_over(&page, identity(), Some(37));
+    next.resume_from(before);
+    // The new daemon's first estimate is 400 ns behind.
+    let after = next.publish(&update(0, 4_999_999_600), &tsc(1_000_000));
+    assert!(after.at(1_000_000).estimate >= before.at(1_000_000).estimate);
+}
+
+#[test]
+fn pages_that_are_not_ours_are_refused() {
+    let page = Page::new();
+    let open = |page: &Page, id| {
+        Reader::open(page, Ticks(AtomicU64::new(0), id), 0).map(|_| ()).unwrap_err()
+    };
+    assert_eq!(open(&page, CounterId::X86Tsc), OpenError::NotAPage);
+    page.head(vmclock::AT_MAGIC).store(vmclock::MAGIC, Relaxed);
+    assert_eq!(open(&page, CounterId::X86Tsc), OpenError::NotTimevisor);
+    let _writer = PageWriter::take_over(&page, identity(), None);
+    let wrong = OpenError::Counter { page: CounterId::X86Tsc, reader: CounterId::ArmVcnt };
+    assert_eq!(open(&page, CounterId::ArmVcnt), wrong);
+    assert_eq!(Reader::open(&page, tsc(0), 1).map(|_| ()).unwrap_err(), OpenError::NoSuchEntry);
+    page.word(header::AT_VERSION).store(2 | (192 << 32) | (1 << 48), Relaxed);
+    assert_eq!(open(&page, CounterId::X86Tsc), OpenError::Version(2));
+}
+
+#[test]
+fn readers_that_race_the_writer_see_one_publication_and_never_go_back() {
+    let page = Page::new();
+    let counter = tsc(1 << 40);
+    let mut writer = PageWriter::take_over(&page, identity(), Some(37));
+    // Estimates jitter by 400 ns around a steady clock; every publication has consistent words.
+    let target = |now: u64, jitter: i128| update(now, i128::from(now) + jitter);
+    writer.publish(&target(1 << 40, 0), &counter);
+    let done = AtomicBool::new(false);
+    let (page, counter, done) = (&page, &counter, &done);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(move || {
+                    let reader = Reader::open(page, counter, 0).unwrap();
+                    let (mut last, mut reads) = (Instant::MIN, 0u64);
+                    while !done.load(Ordering::Relaxed) {
+                        let now = reader.read().unwrap();
+                        assert!(now.estimate >= last, "went back");
+                        assert!(now.earliest <= now.estimate && now.estimate <= now.latest, "torn");
+                        last = now.estimate;
+                        reads += 1;
+                    }
+                    reads
+                })
+            })
+            .collect();
+        for i in 0..20_000i128 {
+            let now = counter.0.load(Ordering::Relaxed);
+            writer.publish(&target(now, (i * 7919) % 800 - 400), counter);
+        }
+        done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            assert!(reader.join().unwrap() > 0);
+        }
+    });
+}
