@@ -1,1 +1,32 @@
-//! estimate
+//! From exchanges with references to a clock with hard bounds: pure functions and state machines.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`exchange`] | [`Exchange`]: one comparison of our counter with a reference, and why one is discarded |
+//! | [`parameters`] | [`Parameters`]: every tunable with unit and reason |
+//! | [`bounds`] | level 1 hard bounds (theory/clock.md section 2) |
+//! | [`rate`] | what the bounds prove about the counter's rate |
+//! | [`fit`] | a simple estimate: weighted least squares over recent exchanges |
+//! | [`reference`] | [`ReferenceClock`]: the above for one reference, with contradiction handling |
+//! | [`selection`] | which references agree: the hull of the majority |
+//! | [`ensemble`] | [`Ensemble`]: all references together, and the status that is published |
+//!
+//! What it does not do: talk to references, read counters, write pages. Level 2 bounds and the default estimator of
+//! theory/clock.md section 3 are not here yet.
+#![forbid(unsafe_code)]
+
+pub mod bounds;
+pub mod ensemble;
+pub mod exchange;
+pub mod fit;
+pub mod parameters;
+pub mod rate;
+pub mod reference;
+pub mod selection;
+
+pub use bounds::Bounds;
+pub use ensemble::{Ensemble, Knowledge, Quality};
+pub use exchange::{Discard, Exchange};
+pub use parameters::Parameters;
+pub use rate::RateLimits;
+pub use reference::{Observation, ReferenceClock};

@@ -1,0 +1,214 @@
+//! All references together: what is published, and with which status.
+
+use timevisor_time::{Duration, Instant, Interval, Period, RateError, Tai};
+
+use crate::exchange::Exchange;
+use crate::parameters::Parameters;
+use crate::rate::RateLimits;
+use crate::reference::{Observation, ReferenceClock, View};
+use crate::selection::{Agreement, agree, default_faulty};
+
+/// How far the knowledge may be trusted; the page's status follows from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Quality {
+    /// No exchange yet.
+    Nothing,
+    /// Too few exchanges to call it synchronized; bounds hold.
+    Initializing,
+    /// Bounds hold, exchanges keep coming.
+    Synchronized,
+    /// Bounds hold and grow: exchanges stopped coming.
+    FreeRunning,
+    /// A contradiction is being worked off, or the references disagree.
+    Unreliable,
+}
+
+/// What is known at one counter value.
+#[derive(Clone, Debug)]
+pub struct Knowledge {
+    /// The counter value.
+    pub at: u64,
+    /// How far to trust it.
+    pub quality: Quality,
+    /// Why the quality is not `Synchronized`, in words.
+    pub reason: Option<String>,
+    /// Bounds, estimate and rate; `None` for [`Quality::Nothing`].
+    pub clock: Option<Clock>,
+    /// Names of the references outvoted by the others.
+    pub falsetickers: Vec<String>,
+}
+
+/// Bounds, estimate and rate at one counter value.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Clock {
+    /// Holds true time.
+    pub interval: Interval<Tai>,
+    /// Inside `interval`.
+    pub estimate: Instant<Tai>,
+    /// Limits of the counter's period.
+    pub limits: RateLimits,
+    /// Best guess of the period, inside `limits`.
+    pub period: Period,
+    /// One sigma of `estimate`.
+    pub estimated_error: Duration,
+    /// Counter value of the newest exchange.
+    pub as_of: u64,
+}
+
+/// The references and what was decided about them so far.
+#[derive(Clone, Debug)]
+pub struct Ensemble {
+    parameters: Parameters,
+    references: Vec<(String, ReferenceClock)>,
+    /// The reference whose estimate is used: kept while it is a member, so that the clock does not hop between paths
+    /// of unequal asymmetry.
+    chosen: Option<usize>,
+    disagreements: u64,
+    disagreeing: bool,
+}
+
+impl Ensemble {
+    /// References by name; `nominal` and `nominal_error` as in [`ReferenceClock::new`].
+    #[must_use]
+    pub fn new(
+        parameters: &Parameters,
+        names: &[String],
+        nominal: Period,
+        nominal_error: RateError,
+    ) -> Self {
+        let clock = || ReferenceClock::new(parameters, nominal, nominal_error);
+        Self {
+            parameters: parameters.clone(),
+            references: names.iter().map(|n| (n.clone(), clock())).collect(),
+            chosen: None,
+            disagreements: 0,
+            disagreeing: false,
+        }
+    }
+
+    /// Takes an exchange with reference `index` in.
+    pub fn observe(&mut self, index: usize, exchange: &Exchange) -> Observation {
+        self.references[index].1.observe(exchange)
+    }
+
+    /// The state of reference `index`.
+    #[must_use]
+    pub fn reference(&self, index: usize) -> &ReferenceClock {
+        &self.references[index].1
+    }
+
+    /// The reference whose estimate is in use.
+    #[must_use]
+    pub fn chosen(&self) -> Option<usize> {
+        self.chosen
+    }
+
+    /// Grows whenever bounds were invalidated: what is published next need not nest in what was published before.
+    #[must_use]
+    pub fn disruptions(&self) -> u64 {
+        self.disagreements + self.contradictions()
+    }
+
+    /// Contradictions of all references so far.
+    #[must_use]
+    pub fn contradictions(&self) -> u64 {
+        self.references.iter().map(|(_, r)| r.contradictions()).sum()
+    }
+
+    /// What is known at counter value `now`.
+    pub fn at(&mut self, now: u64) -> Knowledge {
+        let views: Vec<(usize, View)> = self
+            .references
+            .iter()
+            .enumerate()
+            .filter_map(|(i, (_, r))| r.at(now).map(|v| (i, v)))
+            .collect();
+        let intervals: Vec<_> = views.iter().map(|(_, v)| v.interval).collect();
+        let Some(first) = views.first() else {
+            let reason = Some("no reference has answered yet".to_owned());
+            return Knowledge {
+                at: now,
+                quality: Quality::Nothing,
+                reason,
+                clock: None,
+                falsetickers: Vec::new(),
+            };
+        };
+        let agreement = agree(&intervals, default_faulty(intervals.len()));
+        if agreement.is_none() && !self.disagreeing {
+            self.disagreements += 1;
+        }
+        self.disagreeing = agreement.is_none();
+        // Without a majority nobody knows who is right: the hull of everybody is all that can be said.
+        let outcome = agreement.unwrap_or_else(|| Agreement {
+            interval: intervals.iter().fold(first.1.interval, |hull, i| hull.hull(i)),
+            members: (0..views.len()).collect(),
+            falsetickers: Vec::new(),
+        });
+        let members: Vec<_> = outcome.members.iter().map(|i| views[*i]).collect();
+        let falsetickers =
+            outcome.falsetickers.iter().map(|i| self.references[views[*i].0].0.clone()).collect();
+        let clock = self.clock(&members, outcome.interval);
+        let (quality, reason) = self.quality(now, &members, clock.as_of);
+        Knowledge { at: now, quality, reason, clock: Some(clock), falsetickers }
+    }
+
+    fn clock(&mut self, members: &[(usize, View)], interval: Interval<Tai>) -> Clock {
+        let kept = members.iter().find(|(i, v)| Some(*i) == self.chosen && v.trusted);
+        let narrowest = || members.iter().min_by_key(|(_, v)| (!v.trusted, v.interval.width()));
+        let (index, view) = *kept.or_else(narrowest).expect("an agreement has a member");
+        self.chosen = Some(index);
+        let limits = members.iter().fold(view.limits, |widest, (_, v)| RateLimits {
+            shortest: widest.shortest.min(v.limits.shortest),
+            longest: widest.longest.max(v.limits.longest),
+        });
+        Clock {
+            interval,
+            estimate: view.estimate.max(interval.earliest()).min(interval.latest()),
+            limits,
+            period: view.period,
+            estimated_error: view.estimated_error,
+            as_of: view.as_of,
+        }
+    }
+
+    fn quality(
+        &self,
+        now: u64,
+        members: &[(usize, View)],
+        as_of: u64,
+    ) -> (Quality, Option<String>) {
+        if self.disagreeing {
+            return (
+                Quality::Unreliable,
+                Some("the references disagree and none has a majority".into()),
+            );
+        }
+        if let Some((index, _)) = members.iter().find(|(_, v)| !v.trusted)
+            && members.iter().filter(|(_, v)| v.trusted).count() * 2 <= members.len()
+        {
+            let name = &self.references[*index].0;
+            return (
+                Quality::Unreliable,
+                Some(format!("{name} contradicted its own bounds; rebuilding them")),
+            );
+        }
+        let used: u64 = members.iter().map(|(i, _)| self.references[*i].1.used()).sum();
+        if used < u64::from(self.parameters.first_exchanges) {
+            let wanted = self.parameters.first_exchanges;
+            return (
+                Quality::Initializing,
+                Some(format!("{used} of the first {wanted} exchanges")),
+            );
+        }
+        let age = members[0].1.limits.longest.span(now.wrapping_sub(as_of));
+        if age > self.parameters.stale_after {
+            return (Quality::FreeRunning, Some(format!("no exchange with a reference for {age}")));
+        }
+        (Quality::Synchronized, None)
+    }
+}
+
+#[cfg(test)]
+#[path = "ensemble_tests.rs"]
+mod tests;

@@ -1,0 +1,79 @@
+//! Votes and statuses.
+
+use super::*;
+
+const HZ: u64 = 1_000_000_000;
+
+fn ensemble(n: usize) -> Ensemble {
+    let names: Vec<_> = (0..n).map(|i| format!("server{i}")).collect();
+    Ensemble::new(&Parameters::default(), &names, Period::from_hz(HZ).unwrap(), RateError::ZERO)
+}
+
+fn exchange(second: u64, offset_ns: i128) -> Exchange {
+    let ta = second * HZ;
+    let t = Instant::from_unix_nanos(i128::from(ta) + 30_000 + offset_ns);
+    Exchange { ta, tb: t, te: t, tf: ta + 60_000, error: Duration::ZERO }
+}
+
+#[test]
+fn nothing_is_known_before_the_first_answer() {
+    let known = ensemble(1).at(0);
+    assert_eq!((known.quality, known.clock), (Quality::Nothing, None));
+}
+
+#[test]
+fn a_liar_is_outvoted_and_named() {
+    let mut e = ensemble(3);
+    for second in 1..20 {
+        for (index, offset) in [(0, 0), (1, 5_000), (2, 50_000_000)] {
+            e.observe(index, &exchange(second, offset));
+        }
+    }
+    let known = e.at(20 * HZ);
+    assert_eq!(known.falsetickers, ["server2"]);
+    assert_eq!(known.quality, Quality::Synchronized);
+    assert!(known.clock.unwrap().interval.contains(Instant::from_unix_nanos(20_000_000_000)));
+}
+
+#[test]
+fn two_that_disagree_are_unreliable_and_the_hull_holds_both() {
+    let mut e = ensemble(2);
+    e.observe(0, &exchange(1, 0));
+    e.observe(1, &exchange(1, 50_000_000));
+    let known = e.at(2 * HZ);
+    assert_eq!(known.quality, Quality::Unreliable);
+    let interval = known.clock.unwrap().interval;
+    assert!(interval.contains(Instant::from_unix_nanos(2_000_000_000)));
+    assert!(interval.contains(Instant::from_unix_nanos(2_050_000_000)));
+    e.at(3 * HZ);
+    assert_eq!(e.disruptions(), 1, "one disagreement, however often it is looked at");
+}
+
+#[test]
+fn silence_makes_it_free_running_with_growing_bounds() {
+    let mut e = ensemble(1);
+    e.observe(0, &exchange(1, 0));
+    let fresh = e.at(2 * HZ);
+    let stale = e.at(500 * HZ);
+    assert_eq!((fresh.quality, stale.quality), (Quality::Synchronized, Quality::FreeRunning));
+    assert!(stale.reason.unwrap().contains("no exchange"));
+    let width = |k: Knowledge| k.clock.unwrap().interval.width();
+    let grown = width(e.at(500 * HZ)) - width(e.at(2 * HZ));
+    // 498 s at +-100 ppm.
+    assert!(grown > Duration::from_millis(99) && grown < Duration::from_millis(100), "{grown}");
+}
+
+#[test]
+fn a_reference_that_contradicts_itself_makes_a_single_reference_clock_unreliable() {
+    let mut e = ensemble(1);
+    for second in 1..10 {
+        e.observe(0, &exchange(second, 0));
+    }
+    e.observe(0, &exchange(10, 5_000_000));
+    assert_eq!(e.at(11 * HZ).quality, Quality::Unreliable);
+    assert_eq!(e.disruptions(), 1);
+    for second in 11..20 {
+        e.observe(0, &exchange(second, 5_000_000));
+    }
+    assert_eq!(e.at(20 * HZ).quality, Quality::Synchronized);
+}

@@ -1,0 +1,102 @@
+//! A simulated reference that steps, lies and wanders.
+
+use super::*;
+
+const HZ: u64 = 1_000_000_000;
+const START: i128 = 1_700_000_000_000_000_000;
+
+/// A counter 20 ppm slow, a path of 30 us each way plus deterministic queueing, a reference off by `step_ns`.
+struct Lab {
+    clock: ReferenceClock,
+    n: u64,
+    step_ns: i128,
+}
+
+fn true_ns(counter: u64) -> i128 {
+    START + i128::from(counter) + i128::from(counter) / 50_000
+}
+
+impl Lab {
+    fn new() -> Self {
+        let nominal = Period::from_hz(HZ).unwrap();
+        Self {
+            clock: ReferenceClock::new(&Parameters::default(), nominal, RateError::ZERO),
+            n: 0,
+            step_ns: 0,
+        }
+    }
+
+    fn exchange(&mut self) -> Observation {
+        self.n += 1;
+        let ta = self.n * 16 * HZ;
+        let queue = |k: u64| (self.n * k) % 97 * 1000;
+        let tm = ta + 30_000 + queue(31);
+        let tf = tm + 30_000 + queue(57);
+        let t = Instant::from_unix_nanos(true_ns(tm) + self.step_ns);
+        self.clock.observe(&Exchange { ta, tb: t, te: t, tf, error: Duration::from_nanos(100) })
+    }
+
+    fn now(&self) -> (u64, Instant<Tai>) {
+        let counter = (self.n * 16 + 1) * HZ;
+        (counter, Instant::from_unix_nanos(true_ns(counter)))
+    }
+}
+
+#[test]
+fn converges_learns_the_rate_and_holds_truth() {
+    let mut lab = Lab::new();
+    for _ in 0..200 {
+        assert_eq!(lab.exchange(), Observation::Used);
+        let (counter, truth) = lab.now();
+        let view = lab.clock.at(counter).unwrap();
+        assert!(view.interval.contains(truth), "truth excluded");
+    }
+    let (counter, truth) = lab.now();
+    let view = lab.clock.at(counter).unwrap();
+    assert!((view.limits.half_width().ppb() / 1000.0) < 19.0, "15 ppm around the measured rate");
+    // Level 1 at 16 s: the 30 us path, at most 16 s * 18 ppm of ageing.
+    assert!(view.interval.width() < Duration::from_micros(400), "{}", view.interval.width());
+    assert!((view.estimate - truth).abs() < Duration::from_micros(10), "{}", view.estimate - truth);
+}
+
+#[test]
+fn a_stepping_reference_is_a_contradiction_and_the_bounds_keep_the_truth_meanwhile() {
+    let mut lab = Lab::new();
+    for _ in 0..50 {
+        lab.exchange();
+    }
+    lab.step_ns = 1_000_000;
+    assert!(
+        matches!(lab.exchange(), Observation::Contradiction(gap) if gap > Duration::from_micros(300))
+    );
+    for left in (0..8).rev() {
+        let (counter, truth) = lab.now();
+        let view = lab.clock.at(counter).unwrap();
+        assert!(!view.trusted, "{left} exchanges before the end");
+        assert!(view.interval.contains(truth), "the old bounds are part of the hull");
+        assert_eq!(lab.exchange(), Observation::Used);
+    }
+    let (counter, _) = lab.now();
+    assert!(lab.clock.at(counter).unwrap().trusted, "eight exchanges agree with each other");
+    assert_eq!(lab.clock.contradictions(), 1);
+}
+
+#[test]
+fn an_impossible_exchange_changes_nothing() {
+    let mut lab = Lab::new();
+    lab.exchange();
+    let before = lab.clock.at(lab.now().0);
+    let ta = lab.now().0;
+    let at = |ns| Instant::from_unix_nanos(ns);
+    // The reference says that 1 ms went by between its stamps; our counter saw 60 us in all.
+    let x = Exchange {
+        ta,
+        tb: at(START),
+        te: at(START + 1_000_000),
+        tf: ta + 60_000,
+        error: Duration::ZERO,
+    };
+    assert_eq!(lab.clock.observe(&x), Observation::Discarded(Discard::ImpossibleResidence));
+    assert_eq!(lab.clock.at(lab.now().0), before);
+    assert_eq!(lab.clock.discarded()[&Discard::ImpossibleResidence], 1);
+}

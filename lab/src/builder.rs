@@ -1,0 +1,191 @@
+//! Composes the command line of a guest and starts it.
+//!
+//! The result of [`GuestBuilder::start`] is a [`Guest`]. Whether KVM works is the caller's knowledge.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::bail;
+
+use crate::command;
+use crate::guest::Guest;
+use crate::qemu::{Delivery, Qemu};
+
+/// A guest to be started.
+#[derive(Debug, Clone)]
+pub struct GuestBuilder {
+    pub(crate) qemu: Qemu,
+    pub(crate) name: String,
+    pub(crate) log_dir: PathBuf,
+    kernel: PathBuf,
+    initramfs: PathBuf,
+    kvm_usable: bool,
+    memory_mib: u32,
+    cpus: u32,
+    paused: bool,
+    delivery: Delivery,
+    ports: Vec<(String, PathBuf)>,
+    append: String,
+    args: Vec<OsString>,
+}
+
+impl GuestBuilder {
+    /// A guest with 256 MiB and one CPU; its logs `guest.serial.log` and `guest.qemu.log` go to `log_dir`.
+    pub fn new(
+        qemu: &Qemu,
+        kernel: &Path,
+        initramfs: &Path,
+        log_dir: &Path,
+        kvm_usable: bool,
+    ) -> Self {
+        Self {
+            qemu: qemu.clone(),
+            name: "guest".into(),
+            log_dir: log_dir.to_owned(),
+            kernel: kernel.to_owned(),
+            initramfs: initramfs.to_owned(),
+            kvm_usable,
+            memory_mib: 256,
+            cpus: 1,
+            paused: false,
+            delivery: Delivery::None,
+            ports: Vec::new(),
+            append: String::new(),
+            args: Vec::new(),
+        }
+    }
+
+    /// Names the guest and its logs; needed when a test has more than one.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// Main memory in MiB.
+    #[must_use]
+    pub fn memory_mib(mut self, mib: u32) -> Self {
+        self.memory_mib = mib;
+        self
+    }
+
+    /// Number of virtual CPUs.
+    #[must_use]
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus;
+        self
+    }
+
+    /// Does not run the CPUs before [`Guest::cont`] (QEMU's -S).
+    #[must_use]
+    pub fn paused(mut self) -> Self {
+        self.paused = true;
+        self
+    }
+
+    /// How the page reaches the guest.
+    #[must_use]
+    pub fn delivery(mut self, delivery: Delivery) -> Self {
+        self.delivery = delivery;
+        self
+    }
+
+    /// A further virtio-serial port: `/dev/virtio-ports/NAME` in the guest, a listening `socket` on the host.
+    #[must_use]
+    pub fn port(mut self, name: &str, socket: &Path) -> Self {
+        self.ports.push((name.to_owned(), socket.to_owned()));
+        self
+    }
+
+    /// Adds to the kernel's command line.
+    #[must_use]
+    pub fn append(mut self, text: &str) -> Self {
+        self.append += " ";
+        self.append += text;
+        self
+    }
+
+    /// Waits for a migration instead of booting; see [`crate::migration::migrate`].
+    #[must_use]
+    pub fn incoming(self) -> Self {
+        self.args(["-incoming", "defer"])
+    }
+
+    /// Adds arguments to QEMU's command line.
+    #[must_use]
+    pub fn args<S: Into<OsString>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Starts QEMU and connects to its QMP socket and lab port.
+    ///
+    /// # Errors
+    /// When QEMU is too old for the delivery or refuses its command line.
+    pub fn start(&self) -> anyhow::Result<Guest> {
+        if self.delivery == Delivery::VmclockDevice && self.qemu.version < (10, 0) {
+            let (major, minor) = self.qemu.version;
+            bail!(
+                "the vmclock device needs QEMU 10.0, this is {major}.{minor}; use Context::qemu_10"
+            );
+        }
+        fs::create_dir_all(&self.log_dir)?;
+        Guest::start(self)
+    }
+
+    pub(crate) fn serial_log(&self) -> PathBuf {
+        self.log_dir.join(format!("{}.serial.log", self.name))
+    }
+
+    /// The command line; sockets `qmp` and `lab` are created in `sockets`.
+    pub(crate) fn command(&self, sockets: &Path) -> Command {
+        let mut command = command::tethered(&self.qemu.binary);
+        if let Some(modules) = &self.qemu.modules {
+            command.env("QEMU_MODULE_DIR", modules);
+        }
+        let mut add = |option: &str, value: String| {
+            command.arg(option).arg(value);
+        };
+        for dir in &self.qemu.firmware {
+            add("-L", dir.display().to_string());
+        }
+        let (accel, cpu) = if self.kvm_usable { ("kvm", "host") } else { ("tcg", "max") };
+        let mib = self.memory_mib;
+        add("-accel", accel.into());
+        add("-cpu", cpu.into());
+        add("-smp", self.cpus.to_string());
+        // An explicit backend: QEMU 10.0 under TCG aborts in migration without one when there is an nvdimm.
+        add("-object", format!("memory-backend-ram,id=ram,size={mib}M"));
+        add("-machine", format!("q35,memory-backend=ram{}", self.delivery.machine()));
+        add("-m", format!("{mib}M{}", self.delivery.memory(mib)));
+        for (option, value) in self.delivery.options() {
+            add(option, value);
+        }
+        let socket = |id: &str, path: &Path| {
+            format!("socket,id={id},path={},server=on,wait=off", path.display())
+        };
+        add("-display", "none".into());
+        add("-chardev", format!("file,id=serial,path={}", self.serial_log().display()));
+        add("-serial", "chardev:serial".into());
+        add("-chardev", socket("qmp", &sockets.join("qmp")));
+        add("-mon", "chardev=qmp,mode=control".into());
+        add("-device", "virtio-serial-pci".into());
+        // The lab's own port comes last: when it is there, the guest has named all others.
+        let lab = ("org.timevisor.lab".to_owned(), sockets.join("lab"));
+        for (n, (name, path)) in self.ports.iter().chain([&lab]).enumerate() {
+            add("-chardev", socket(&format!("port{n}"), path));
+            add("-device", format!("virtserialport,chardev=port{n},name={name}"));
+        }
+        add("-kernel", self.kernel.display().to_string());
+        add("-initrd", self.initramfs.display().to_string());
+        add("-append", format!("console=ttyS0 panic=-1{}", self.append));
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot"]);
+        if self.paused {
+            command.arg("-S");
+        }
+        command.args(&self.args);
+        command
+    }
+}

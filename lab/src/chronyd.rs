@@ -1,0 +1,104 @@
+//! A real chronyd as NTP server in its own network namespace, on its own copy of the clock.
+//!
+//! It never touches the system clock (`-x`), opens no command socket, and reads no system configuration.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tempfile::TempDir;
+
+use crate::command::Tethered;
+use crate::interrupt;
+use crate::netns::Namespace;
+use crate::scratch;
+
+/// A running server; dropping it ends it and removes its namespace.
+#[derive(Debug)]
+pub struct Chronyd {
+    // In this order: process, files, namespace.
+    process: Tethered,
+    _dir: TempDir,
+    namespace: Namespace,
+}
+
+impl Chronyd {
+    /// Starts a stratum 1 server and waits until it answers; `name` names its log in `log_dir`.
+    ///
+    /// # Errors
+    /// When not root, or when chronyd is missing or does not answer.
+    pub fn start(name: &str, log_dir: &Path) -> anyhow::Result<Self> {
+        Self::start_with(name, log_dir, "local stratum 1\n")
+    }
+
+    /// Like [`Chronyd::start`], with the configuration lines that say what it serves.
+    ///
+    /// # Errors
+    /// As [`Chronyd::start`].
+    pub fn start_with(name: &str, log_dir: &Path, lines: &str) -> anyhow::Result<Self> {
+        let dir = scratch::directory()?;
+        let namespace = Namespace::create()?;
+        // A copy, because a distribution's AppArmor profile for /usr/sbin/chronyd forbids our directory.
+        let program = dir.path().join("chronyd");
+        fs::copy("/usr/sbin/chronyd", &program)
+            .context("cannot copy /usr/sbin/chronyd; install the package chrony")?;
+        let config = dir.path().join("chrony.conf");
+        let text = format!(
+            "{lines}allow\nbindaddress {}\ncmdport 0\nbindcmdaddress /\npidfile {}\n",
+            namespace.address(),
+            dir.path().join("pid").display(),
+        );
+        fs::write(&config, text)?;
+        let mut command = namespace.command(&program);
+        // It needs no second user: it neither sets the clock nor outlives the test.
+        command.args(["-x", "-d", "-u", "root", "-f"]).arg(&config);
+        fs::create_dir_all(log_dir)?;
+        let log = log_dir.join(format!("{name}.chronyd.log"));
+        let process = Tethered::spawn(&mut command, "chronyd", &log)?;
+        let mut server = Self { process, _dir: dir, namespace };
+        server.wait_answer().with_context(|| format!("chronyd's log: {}", log.display()))?;
+        Ok(server)
+    }
+
+    /// Where it serves.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((self.namespace.address(), 123))
+    }
+
+    /// The namespace it runs in.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    fn wait_answer(&mut self) -> anyhow::Result<()> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+        // Connected, so that "nothing listens there" is an error and not a silence.
+        socket.connect(self.address())?;
+        let answered = interrupt::poll_until(Duration::from_secs(10), || {
+            self.process.check_alive()?;
+            let mut request = [0_u8; 48];
+            request[0] = 4 << 3 | 3; // version 4, client
+            let mut answer = [0_u8; 128];
+            let sent = socket.send(&request);
+            match sent.and_then(|_| socket.recv(&mut answer)) {
+                // Mode server, a stratum that can be used, leap indicator not "unsynchronized".
+                Ok(n) if n >= 48 && answer[0] & 7 == 4 && answer[0] >> 6 != 3 && answer[1] != 0 => {
+                    Ok(Some(()))
+                }
+                _ => Ok(None),
+            }
+        })?;
+        if answered.is_none() {
+            bail!("{} did not answer within 10 s", self.address());
+        }
+        Ok(())
+    }
+}

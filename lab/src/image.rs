@@ -1,0 +1,149 @@
+//! Builds the guest's initramfs: a static busybox, the modules a test needs, the test's files and its snippet.
+//!
+//! The image holds no init system and no package manager; it is built anew for each test in a few milliseconds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use crate::command;
+use crate::cpio::Cpio;
+use crate::kernel::Kernel;
+
+/// Loaded in every guest as far as its kernel has them as modules.
+const BASE_MODULES: &[&str] = &["virtio_pci", "virtio_console", "ptp_vmclock"];
+
+const INIT: &str = include_str!("init.sh");
+
+/// What the guest does after the snippet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Afterwards {
+    /// Switch off.
+    PowerOff,
+    /// Sleep until QEMU is ended.
+    Stay,
+    /// Run the lines that [`crate::guest::Guest::sh`] sends, until QEMU is ended.
+    Serve,
+}
+
+/// An initramfs in the making.
+#[derive(Debug)]
+pub struct Image {
+    kernel: Kernel,
+    busybox: PathBuf,
+    modules: Vec<String>,
+    files: Vec<(PathBuf, String, u32)>,
+    snippet: String,
+    afterwards: Afterwards,
+}
+
+impl Image {
+    /// An image for `kernel` with the busybox at `busybox`, that serves [`crate::guest::Guest::sh`].
+    pub fn new(kernel: &Kernel, busybox: &Path) -> Self {
+        Self {
+            kernel: kernel.clone(),
+            busybox: busybox.to_owned(),
+            modules: BASE_MODULES.iter().map(ToString::to_string).collect(),
+            files: Vec::new(),
+            snippet: String::new(),
+            afterwards: Afterwards::Serve,
+        }
+    }
+
+    /// Loads `name` (and what it needs) at boot, after the base modules.
+    #[must_use]
+    pub fn module(mut self, name: &str) -> Self {
+        self.modules.push(name.to_owned());
+        self
+    }
+
+    /// Leaves out the base module `name`.
+    #[must_use]
+    pub fn without_module(mut self, name: &str) -> Self {
+        self.modules.retain(|m| m != name);
+        self
+    }
+
+    /// Copies the host's file `from` to `to` in the guest, with permission bits `mode`.
+    #[must_use]
+    pub fn file(mut self, from: impl Into<PathBuf>, to: &str, mode: u32) -> Self {
+        self.files.push((from.into(), to.to_owned(), mode));
+        self
+    }
+
+    /// Copies the program `from` to /bin under its own name, executable.
+    #[must_use]
+    pub fn program(self, from: &Path) -> Self {
+        let name = from.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.file(from, &format!("/bin/{name}"), 0o755)
+    }
+
+    /// Runs this shell text after `LAB-READY`; its status is printed as `LAB-DONE STATUS`, except under
+    /// [`Afterwards::Serve`], where the serving starts right after it.
+    #[must_use]
+    pub fn snippet(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.snippet);
+        self
+    }
+
+    /// What happens after the snippet.
+    #[must_use]
+    pub fn afterwards(mut self, afterwards: Afterwards) -> Self {
+        self.afterwards = afterwards;
+        self
+    }
+
+    /// Writes the archive to `path` and returns `path`.
+    ///
+    /// # Errors
+    /// When a file is missing or busybox does not run.
+    pub fn write(&self, path: &Path) -> anyhow::Result<PathBuf> {
+        fs::write(path, self.build()?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path.to_owned())
+    }
+
+    fn build(&self) -> anyhow::Result<Vec<u8>> {
+        let mut cpio = Cpio::new();
+        for dir in ["proc", "sys", "tmp", "run", "dev", "lab/modules"] {
+            cpio.directory(dir);
+        }
+        // The kernel opens the console before init mounts anything.
+        cpio.character_device("dev/console", 0o600, 5, 1);
+        self.add_busybox(&mut cpio)?;
+        let mut order = String::new();
+        for module in self.kernel.modules(&self.modules)? {
+            cpio.file(&format!("lab/modules/{}", module.file_name), 0o644, &module.bytes);
+            order += &format!("{}\n", module.file_name);
+        }
+        cpio.file("lab/modules/order", 0o644, order.as_bytes());
+        for (from, to, mode) in &self.files {
+            let data = fs::read(from)
+                .with_context(|| format!("cannot read {} for the guest", from.display()))?;
+            cpio.file(to, *mode, &data);
+        }
+        let ending = match self.afterwards {
+            Afterwards::PowerOff => "poweroff -f\n",
+            Afterwards::Stay => "while :; do sleep 1000; done\n",
+            Afterwards::Serve => "",
+        };
+        let serve = if self.afterwards == Afterwards::Serve { "\nserve\n" } else { "\n" };
+        cpio.file("lab/run", 0o644, format!("{}{serve}", self.snippet).as_bytes());
+        cpio.file("init", 0o755, format!("{INIT}{ending}").as_bytes());
+        Ok(cpio.finish())
+    }
+
+    fn add_busybox(&self, cpio: &mut Cpio) -> anyhow::Result<()> {
+        let bytes = fs::read(&self.busybox)
+            .with_context(|| format!("cannot read {}", self.busybox.display()))?;
+        cpio.file("bin/busybox", 0o755, &bytes);
+        let busybox = self.busybox.to_string_lossy();
+        for applet in command::run(&busybox, &["--list-full"])?.lines() {
+            if applet != "bin/busybox" && applet != "init" {
+                cpio.symlink(applet, "/bin/busybox");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+#!/bin/sh
+# The lab guest's init: mounts, loads modules, names the virtio ports, runs the test's snippet, then leaves.
+export PATH=/sbin:/bin:/usr/sbin:/usr/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t tmpfs run /run
+exec </dev/ttyS0 >/dev/ttyS0 2>&1
+
+while read -r module; do
+    insmod "/lab/modules/$module" || echo "LAB-INSMOD-FAILED $module"
+done </lab/modules/order
+
+# udev would make these names. The ports appear a moment after the device, the lab's own port last.
+name_ports() {
+    mkdir -p /dev/virtio-ports
+    for port in /sys/class/virtio-ports/vport*; do
+        name=$(cat "$port/name" 2>/dev/null) && [ -n "$name" ] && ln -sf "../${port##*/}" "/dev/virtio-ports/$name"
+    done
+}
+tries=0
+while name_ports; [ ! -e /dev/virtio-ports/org.timevisor.lab ] && [ $tries -lt 40 ]; do
+    tries=$((tries + 1))
+    sleep 0.05
+done
+
+# Answers each line on the lab port with "STATUS LENGTH" and the output of running it.
+serve() {
+    exec 3<>/dev/virtio-ports/org.timevisor.lab
+    while :; do
+        if read -r line <&3; then
+            (eval "$line") >/run/lab-output 2>&1 </dev/null 3>&-
+            echo "$? $(wc -c </run/lab-output)" >&3
+            cat /run/lab-output >&3
+        else
+            sleep 0.05 # nobody is connected
+        fi
+    done
+}
+
+# From here on only warnings reach the console, so that kernel lines do not cut through the test's own.
+dmesg -n 5
+echo "LAB-READY $(uname -r)"
+. /lab/run
+echo "LAB-DONE $?"

@@ -1,0 +1,67 @@
+//! Ctrl-C: a flag that every waiting loop polls, so that an interrupted test unwinds and its guards clean up.
+//!
+//! A second Ctrl-C ends the process at once; the children then die by their parent-death signal and the next
+//! run removes stale network namespaces. This module does not forward signals to children.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Installs the handler for SIGINT, SIGTERM and SIGHUP; call it from `main`.
+///
+/// # Errors
+/// When the kernel refuses the handler.
+pub fn install() -> anyhow::Result<()> {
+    let interrupted = INTERRUPTED.get_or_init(Arc::default);
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // In this order: the first signal finds the flag down and raises it, the second ends the process.
+        flag::register_conditional_shutdown(signal, 130, Arc::clone(interrupted))
+            .and_then(|_| flag::register(signal, Arc::clone(interrupted)))
+            .context("cannot install the Ctrl-C handler")?;
+    }
+    Ok(())
+}
+
+/// True after Ctrl-C.
+pub fn requested() -> bool {
+    INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
+
+/// An error after Ctrl-C, so that `interrupt::check()?` ends a loop.
+///
+/// # Errors
+/// When the user has interrupted the run.
+pub fn check() -> anyhow::Result<()> {
+    if requested() {
+        bail!("interrupted");
+    }
+    Ok(())
+}
+
+/// Calls `poll` every 10 ms until it returns a value; `Ok(None)` when `timeout` has passed.
+///
+/// # Errors
+/// What `poll` returns, or an interruption.
+pub fn poll_until<T>(
+    timeout: Duration,
+    mut poll: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<Option<T>> {
+    let end = Instant::now() + timeout;
+    loop {
+        check()?;
+        if let Some(value) = poll()? {
+            return Ok(Some(value));
+        }
+        if Instant::now() >= end {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

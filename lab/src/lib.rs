@@ -1,0 +1,38 @@
+//! The lab: boots stock kernels under stock QEMU with a page in them, and runs Timevisor's end-to-end tests.
+//!
+//! It is used by the demo and by the tests and is never shipped. A test reads like this:
+//!
+//! ```no_run
+//! # fn test(ctx: &timevisor_lab::scenario::Context) -> anyhow::Result<String> {
+//! let kernel = ctx.kernel("trixie-backports")?;
+//! let image = ctx.image(&kernel)?.program(&ctx.program("timevisord", "timevisor-guest")?);
+//! let mut guest = ctx.guest(&ctx.qemu()?, &kernel, &image)?.start()?;
+//! guest.wait_ready()?;
+//! let version = guest.sh("uname -r")?;
+//! # Ok(version) }
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod apt;
+pub mod builder;
+pub mod chronyd;
+pub mod command;
+pub mod cpio;
+pub mod fetch;
+pub mod guest;
+pub mod image;
+pub mod interrupt;
+pub mod kernel;
+pub mod migration;
+pub mod netns;
+pub mod packages;
+pub mod programs;
+pub mod qemu;
+pub mod qmp;
+mod resolve;
+pub mod scenario;
+pub mod scratch;
+mod shell;
+pub mod ssdt;
+pub mod tests;

@@ -1,0 +1,105 @@
+//! A network namespace joined to the host by a veth pair; removed on drop, and at the next start if we were killed.
+//!
+//! No delay or loss is added, and nothing is routed beyond the pair.
+
+use std::ffi::OsStr;
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+use crate::command;
+use crate::packages;
+use crate::scratch;
+
+/// A namespace with one interface.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+    number: u8,
+}
+
+impl Namespace {
+    /// Creates a namespace; the pair gets the first free 10.213.N.0/24.
+    ///
+    /// # Errors
+    /// When not root, or when the kernel has no network namespaces.
+    pub fn create() -> anyhow::Result<Self> {
+        if !packages::is_root() {
+            bail!("network namespaces need root; run the lab as root");
+        }
+        let taken = command::run("ip", &["-4", "-o", "address"])?;
+        let free = (1..=250).filter(|n| !taken.contains(&format!(" 10.213.{n}.")));
+        for number in free {
+            // The interface's name is the lock: of two runs that choose the same number, one fails here.
+            let (outer, inner) = (format!("tvlab{number}"), format!("tvlab{number}n"));
+            let add = ["link", "add", &outer, "type", "veth", "peer", "name", &inner];
+            match command::run("ip", &add) {
+                Ok(_) => {}
+                Err(error) if format!("{error:#}").contains("File exists") => continue,
+                Err(error) => return Err(error).context("cannot create a veth pair"),
+            }
+            let namespace = Self { name: scratch::name(&number.to_string()), number };
+            namespace.set_up(&outer, &inner)?;
+            return Ok(namespace);
+        }
+        bail!("no free network in 10.213.0.0/16; delete left-over interfaces `ip link del tvlabN`")
+    }
+
+    fn set_up(&self, outer: &str, inner: &str) -> anyhow::Result<()> {
+        let (host, guest) = (format!("{}/24", self.host()), format!("{}/24", self.address()));
+        command::run("ip", &["netns", "add", &self.name])?;
+        command::run("ip", &["link", "set", inner, "netns", &self.name])?;
+        command::run("ip", &["address", "add", &host, "dev", outer])?;
+        command::run("ip", &["link", "set", outer, "up"])?;
+        let within = ["-n", &self.name];
+        for rest in [
+            &["address", "add", &guest, "dev", inner][..],
+            &["link", "set", inner, "up"],
+            &["link", "set", "lo", "up"],
+        ] {
+            command::run("ip", &[&within[..], rest].concat())?;
+        }
+        Ok(())
+    }
+
+    /// The address inside the namespace.
+    pub fn address(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 213, self.number, 2)
+    }
+
+    /// The host's end of the pair.
+    pub fn host(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 213, self.number, 1)
+    }
+
+    /// A program to be started inside; like [`command::tethered`] it does not outlive the lab.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = command::tethered("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // The pair goes first: a namespace lingers as long as a process or socket holds it.
+        let _ = command::run("ip", &["link", "delete", &format!("tvlab{}", self.number)]);
+        let _ = command::run("ip", &["netns", "delete", &self.name]);
+    }
+}
+
+/// Removes namespaces (and with them the veth pairs) of runs that were killed.
+pub fn remove_stale() {
+    let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
+    for name in entries.filter_map(Result::ok).map(|e| e.file_name().to_string_lossy().into_owned())
+    {
+        if !scratch::is_stale(&name) {
+            continue;
+        }
+        if let Some(number) = name.rsplit('-').next() {
+            let _ = command::run("ip", &["link", "delete", &format!("tvlab{number}")]);
+        }
+        let _ = command::run("ip", &["netns", "delete", &name]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Installs Debian packages the lab needs on the host, by name, without starting their services.
+//!
+//! Services stay down because a chronyd started by its package would discipline the very clock under test.
+//! Kernels and QEMU 10 are never installed; see [`crate::fetch`].
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+use crate::command;
+
+/// What the lab's own tests need on the host.
+pub const HOST_PACKAGES: &[&str] = &[
+    "qemu-system-x86",
+    "chrony",
+    "iproute2",
+    "kmod",
+    "xz-utils",
+    "acpica-tools",
+    "debian-archive-keyring",
+];
+
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// Installs those of `names` that are missing; does nothing (and needs no root) when all are there.
+///
+/// Returns the names that were installed.
+///
+/// # Errors
+/// When not root, when the system has no apt, or when apt fails.
+pub fn ensure_installed(names: &[&str]) -> anyhow::Result<Vec<String>> {
+    let missing: Vec<&str> = names.iter().copied().filter(|n| !is_installed(n)).collect();
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    let list = missing.join(" ");
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!("this system has no apt-get; install the equivalents of: {list}");
+    }
+    if !is_root() {
+        bail!(
+            "missing packages: {list}; run `apt-get install {list}` as root, or run the lab as root"
+        );
+    }
+    apt_get(&["update"])?;
+    let mut args = vec!["install", "-y", "--no-install-recommends"];
+    args.extend(&missing);
+    apt_get(&args)?;
+    Ok(missing.into_iter().map(str::to_owned).collect())
+}
+
+/// True when dpkg knows `name` as installed.
+pub fn is_installed(name: &str) -> bool {
+    command::run("dpkg-query", &["-W", "-f", "${db:Status-Status}", name])
+        .is_ok_and(|status| status == "installed")
+}
+
+/// True when the process runs as root.
+pub fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}
+
+/// Runs apt-get in a private mount namespace in which policy-rc.d forbids every service start.
+///
+/// Only the namespace sees the policy, so a killed run leaves nothing that could block the administrator's
+/// own installs; where the file does not exist, the mount point is an empty file that is not executable.
+fn apt_get(args: &[&str]) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir().context("cannot create a temporary directory")?;
+    let policy = dir.path().join("policy-rc.d");
+    fs::write(&policy, "#!/bin/sh\nexit 101\n")?;
+    fs::set_permissions(&policy, fs::Permissions::from_mode(0o755))?;
+    let placeholder = !Path::new(POLICY).exists();
+    if placeholder {
+        fs::write(POLICY, "").with_context(|| format!("cannot create {POLICY}"))?;
+    }
+    let script = r#"mount --bind "$1" "$2" && shift 2 && exec apt-get "$@""#;
+    let result = command::output(
+        Command::new("unshare")
+            .args(["--mount", "--", "sh", "-c", script, "apt"])
+            .arg(&policy)
+            .arg(POLICY)
+            .args(["-q", "-o", "DPkg::Lock::Timeout=120"])
+            .args(args)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    );
+    if placeholder {
+        let _ = fs::remove_file(POLICY);
+    }
+    result.context("apt-get failed; check the network and /etc/apt, then run again").map(drop)
+}

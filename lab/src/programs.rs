@@ -1,0 +1,45 @@
+//! Builds our own programs for the guest: fully static, so that a busybox image can run them.
+//!
+//! Only programs of this workspace; the target directory is apart, so that a running cargo is not disturbed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The root of the workspace the lab was built from.
+///
+/// # Errors
+/// When that directory is gone.
+pub fn workspace() -> anyhow::Result<PathBuf> {
+    let root =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the lab has no workspace")?;
+    if !root.join("Cargo.toml").exists() {
+        bail!("the workspace {} is gone; build the lab again from its sources", root.display());
+    }
+    Ok(root.to_owned())
+}
+
+/// Builds binary `bin` of package `package` statically (a no-op when it is up to date) and returns its path.
+///
+/// # Errors
+/// When cargo fails; its messages are in the text.
+pub fn static_binary(package: &str, bin: &str, lab_dir: &Path) -> anyhow::Result<PathBuf> {
+    let target_dir = lab_dir.join("static");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let out = Command::new(cargo)
+        .current_dir(workspace()?)
+        .args(["build", "--quiet", "--profile", "lab", "--target", TARGET])
+        .args(["-p", package, "--bin", bin, "--target-dir"])
+        .arg(&target_dir)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .output()
+        .context("cannot run cargo")?;
+    if !out.status.success() {
+        bail!("cargo could not build {bin} of {package}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    Ok(target_dir.join(TARGET).join("lab").join(bin))
+}

@@ -1,0 +1,83 @@
+//! Which packages an artifact consists of, by the metadata of its suite. Downloads no package.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use crate::apt::{Apt, Package};
+
+/// The newest packages of `artifact`; `refresh` reads the suites' lists again.
+pub(crate) fn packages(
+    artifact: &str,
+    apt_dir: &Path,
+    refresh: bool,
+) -> anyhow::Result<Vec<Package>> {
+    let open = |suite: &str| {
+        let apt = Apt::open(apt_dir, suite)?;
+        if refresh {
+            apt.update()?;
+        }
+        anyhow::Ok(apt)
+    };
+    let mut parts = artifact.split(':');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some("busybox"), None, None, None) => {
+            Ok(vec![open("bookworm")?.show("busybox-static")?.0])
+        }
+        (Some("qemu-10"), None, None, None) => {
+            let backports = open("bookworm-backports")?;
+            let names = ["qemu-system-x86", "qemu-system-common", "qemu-system-data"];
+            let mut all = Vec::new();
+            for name in names {
+                all.push(backports.show(name)?.0);
+            }
+            // The firmware is a package of its own, not in backports.
+            all.push(open("bookworm")?.show("seabios")?.0);
+            Ok(all)
+        }
+        (Some("kernel"), Some(suite), version, None) => resolve_kernel(&open(suite)?, version),
+        _ => bail!(
+            "unknown artifact {artifact:?}; known: busybox, qemu-10, kernel:SUITE, kernel:SUITE:VERSION"
+        ),
+    }
+}
+
+/// Follows the cloud kernel's meta package to the packages that hold its image and modules.
+///
+/// Since 7.x these are split into linux-binary-*, linux-modules-* and linux-base-*.
+fn resolve_kernel(apt: &Apt, version: Option<&str>) -> anyhow::Result<Vec<Package>> {
+    let mut queue = match version {
+        None => vec!["linux-image-cloud-amd64".to_owned()],
+        Some(version) => vec![kernel_of_version(apt, version)?],
+    };
+    let mut found: Vec<Package> = Vec::new();
+    while let Some(name) = queue.pop() {
+        if found.iter().any(|p| p.name == name) {
+            continue;
+        }
+        let (package, depends) = apt.show(&name)?;
+        found.push(package);
+        let kinds = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
+        let versioned = |d: &str| {
+            kinds
+                .iter()
+                .filter_map(|k| d.strip_prefix(k))
+                .any(|d| d.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        queue.extend(depends.into_iter().filter(|d| versioned(d)));
+    }
+    Ok(found)
+}
+
+fn kernel_of_version(apt: &Apt, version: &str) -> anyhow::Result<String> {
+    let prefix = format!("linux-image-{version}");
+    let mut names = apt.names(&prefix)?;
+    names.retain(|n| n.ends_with("-cloud-amd64") && n[prefix.len()..].starts_with(['.', '+', '-']));
+    // Numeric order of the name's numbers is version order within one suite.
+    names.sort_by_key(|n| {
+        n.split(|c: char| !c.is_ascii_digit())
+            .filter_map(|p| p.parse::<u64>().ok())
+            .collect::<Vec<_>>()
+    });
+    names.pop().with_context(|| format!("the suite has no cloud kernel {version}"))
+}

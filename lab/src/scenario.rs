@@ -1,0 +1,200 @@
+//! The runner: a table of named tests, each with its own log directory, and the one-line verdicts.
+//!
+//! Tests run one after another; a test that fails does not stop the others.
+
+use std::cell::Cell;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+
+use crate::builder::GuestBuilder;
+use crate::chronyd::Chronyd;
+use crate::fetch::Fetcher;
+use crate::image::Image;
+use crate::interrupt;
+use crate::kernel::Kernel;
+use crate::programs;
+use crate::qemu::Qemu;
+
+/// One test. `run` returns what it measured, in a few words.
+#[derive(Debug, Clone, Copy)]
+pub struct Test {
+    /// The name on the command line, and of the log directory.
+    pub name: &'static str,
+    /// One line for `test list`.
+    pub about: &'static str,
+    /// The test itself.
+    pub run: fn(&Context) -> anyhow::Result<String>,
+}
+
+/// What a test may use.
+#[derive(Debug)]
+pub struct Context {
+    lab_dir: PathBuf,
+    log_dir: PathBuf,
+    kvm_usable: bool,
+    fetcher: Fetcher,
+    images: Cell<u32>,
+}
+
+impl Context {
+    /// A context for the test `name`, with an empty log directory.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn new(lab_dir: &Path, name: &str, kvm_usable: bool) -> anyhow::Result<Self> {
+        let log_dir = lab_dir.join(name);
+        let _ = fs::remove_dir_all(&log_dir);
+        fs::create_dir_all(&log_dir)
+            .with_context(|| format!("cannot create {}", log_dir.display()))?;
+        let fetcher = Fetcher::new(lab_dir.join("cache"));
+        Ok(Self { lab_dir: lab_dir.to_owned(), log_dir, kvm_usable, fetcher, images: Cell::new(0) })
+    }
+
+    /// The test's own directory, for its logs and files.
+    pub fn log_dir(&self) -> &Path {
+        &self.log_dir
+    }
+
+    /// A file in the test's own directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.log_dir.join(name)
+    }
+
+    /// Adds a line to the test's `lab.log`.
+    pub fn log(&self, line: &str) {
+        let file = fs::File::options().create(true).append(true).open(self.path("lab.log"));
+        if let Ok(mut file) = file {
+            let _ = writeln!(file, "{line}");
+        }
+    }
+
+    /// The newest cloud kernel of a suite (`bookworm` has 6.1, `trixie-backports` 7.2), or a certain one
+    /// (`trixie-backports:6.17`); fetched on first use.
+    ///
+    /// # Errors
+    /// When it cannot be fetched.
+    pub fn kernel(&self, spec: &str) -> anyhow::Result<Kernel> {
+        Kernel::open(&self.fetcher.artifact(&format!("kernel:{spec}"))?)
+    }
+
+    /// An image for `kernel`, to be completed by the test and given to [`Context::guest`].
+    ///
+    /// # Errors
+    /// When busybox cannot be fetched.
+    pub fn image(&self, kernel: &Kernel) -> anyhow::Result<Image> {
+        Ok(Image::new(kernel, &self.fetcher.artifact("busybox")?.join("bin/busybox")))
+    }
+
+    /// The system's QEMU.
+    ///
+    /// # Errors
+    /// When none is installed.
+    pub fn qemu(&self) -> anyhow::Result<Qemu> {
+        Qemu::system()
+    }
+
+    /// A QEMU with the vmclock device: the system's own if it is new enough, else one fetched and unpacked.
+    ///
+    /// # Errors
+    /// When it cannot be fetched or does not run.
+    pub fn qemu_10(&self) -> anyhow::Result<Qemu> {
+        match Qemu::system() {
+            Ok(qemu) if qemu.version >= (10, 0) => Ok(qemu),
+            _ => Qemu::unpacked(&self.fetcher.artifact("qemu-10")?),
+        }
+    }
+
+    /// A guest that boots `kernel` with `image`; call `start` on the result.
+    ///
+    /// # Errors
+    /// When the image cannot be built.
+    pub fn guest(
+        &self,
+        qemu: &Qemu,
+        kernel: &Kernel,
+        image: &Image,
+    ) -> anyhow::Result<GuestBuilder> {
+        let number = self.images.get();
+        self.images.set(number + 1);
+        let initramfs = image.write(&self.path(&format!("initramfs-{number}.cpio")))?;
+        Ok(GuestBuilder::new(qemu, &kernel.image, &initramfs, &self.log_dir, self.kvm_usable))
+    }
+
+    /// A chronyd in its own network namespace.
+    ///
+    /// # Errors
+    /// When not root or chronyd does not answer.
+    pub fn chronyd(&self, name: &str) -> anyhow::Result<Chronyd> {
+        Chronyd::start(name, &self.log_dir)
+    }
+
+    /// A static build of one of our programs, for [`Image::program`].
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub fn program(&self, package: &str, bin: &str) -> anyhow::Result<PathBuf> {
+        programs::static_binary(package, bin, &self.lab_dir)
+    }
+}
+
+/// Runs `tests` and prints a verdict for each and the sum; true when all passed.
+pub fn run(tests: &[Test], lab_dir: &Path, kvm_usable: bool) -> bool {
+    let (mut passed, mut failed) = (0, 0);
+    for test in tests {
+        let started = Instant::now();
+        let result = Context::new(lab_dir, test.name, kvm_usable)
+            .and_then(|context| run_one(test, &context));
+        let seconds = started.elapsed().as_secs_f64();
+        match result {
+            Ok(measured) => {
+                passed += 1;
+                println!("ok {} ({measured}; {seconds:.1} s)", test.name);
+            }
+            Err(error) => {
+                failed += 1;
+                let text = format!("{error:#}");
+                let (reason, details) = text.split_once('\n').unwrap_or((&text, ""));
+                println!("FAILED {}: {reason} ({})", test.name, lab_dir.join(test.name).display());
+                for line in details.lines() {
+                    println!("    {line}");
+                }
+            }
+        }
+        if interrupt::requested() {
+            break;
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    failed == 0 && !interrupt::requested()
+}
+
+fn run_one(test: &Test, context: &Context) -> anyhow::Result<String> {
+    let result = (test.run)(context);
+    match &result {
+        Ok(measured) => context.log(&format!("ok: {measured}")),
+        Err(error) => context.log(&format!("failed: {error:?}")),
+    }
+    result
+}
+
+/// The tests that `names` choose: single names, or `all`.
+///
+/// # Errors
+/// When a name is unknown.
+pub fn select(tests: &[Test], names: &[String]) -> anyhow::Result<Vec<Test>> {
+    let mut chosen = Vec::new();
+    for name in names {
+        if name == "all" {
+            chosen.extend(tests);
+        } else if let Some(test) = tests.iter().find(|t| t.name == name) {
+            chosen.push(*test);
+        } else {
+            bail!("no test {name:?}; `timevisor-lab test list` shows them");
+        }
+    }
+    Ok(chosen)
+}

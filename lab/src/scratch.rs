@@ -1,0 +1,61 @@
+//! Temporary directories with short paths (sockets must stay below 108 bytes), found again after a killed run.
+
+use std::fs;
+
+use anyhow::Context as _;
+use tempfile::TempDir;
+
+const PREFIX: &str = "tvlab-";
+
+/// A new directory that is removed on drop.
+///
+/// # Errors
+/// When the system's temporary directory is not writable.
+pub fn directory() -> anyhow::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix(&format!("{PREFIX}{}-", std::process::id()))
+        .tempdir()
+        .context("cannot create a temporary directory")
+}
+
+/// Removes the directories of runs that were killed.
+pub fn remove_stale() {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        if is_stale(&entry.file_name().to_string_lossy()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// True for a name `tvlab-PID-...` whose process does not exist any more.
+pub(crate) fn is_stale(name: &str) -> bool {
+    name.strip_prefix(PREFIX)
+        .and_then(|rest| rest.split('-').next()?.parse::<u32>().ok())
+        .is_some_and(|pid| !is_running(pid))
+}
+
+/// False also for a zombie, which stays for ever where no init reaps it (many containers).
+fn is_running(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The name in parentheses may hold anything; the state follows it.
+    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// A name that [`is_stale`] recognizes.
+pub(crate) fn name(suffix: &str) -> String {
+    format!("{PREFIX}{}-{suffix}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_dead_processes_are_stale() {
+        assert!(!is_stale(&name("1")));
+        assert!(!is_stale("tvlab-1-x"), "PID 1 always runs");
+        assert!(!is_stale("other-4000000-1"));
+        assert!(is_stale("tvlab-4194304-1"), "one above the largest PID that Linux gives");
+    }
+}
