@@ -34,7 +34,7 @@ pub use counter::{Counter, CounterId};
 pub use {
     abi::ClockStatus,
     lines::{Line, Lines, Slew},
-    page::Page,
+    page::{Page, WritablePage},
     reader::{OpenError, ReadError, Reader, Reading},
     writer::{Identity, PageWriter, Update},
 };

@@ -1,6 +1,7 @@
 //! The page itself: 4 KiB of atomics, because a reader in another process or guest looks at it while we write.
 
 use core::mem::size_of;
+use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -15,6 +16,11 @@ pub struct Page {
 }
 
 const _: () = assert!(size_of::<Page>() == PAGE_SIZE);
+
+/// A page that may be stored to: memory of this process, or a mapping that was made for writing.
+pub trait WritablePage: Deref<Target = Page> {}
+
+impl WritablePage for &Page {}
 
 impl Default for Page {
     fn default() -> Self {

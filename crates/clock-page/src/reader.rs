@@ -1,6 +1,7 @@
 //! Reading the page: one sequence-locked snapshot, one counter read, three multiplications; no syscall, no allocation.
 
 use core::fmt;
+use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
 
 use timevisor_time::{Duration, Instant, Interval, Local, Period, Timescale, TimescaleId};
@@ -163,18 +164,18 @@ impl Reading {
 }
 
 /// Reads one timeline entry of one page.
-pub struct Reader<'p, C> {
-    page: &'p Page,
-    entry: &'p [core::sync::atomic::AtomicU64; entry::SIZE / 8],
+pub struct Reader<P, C> {
+    page: P,
+    index: usize,
     counter: C,
 }
 
-impl<'p, C: Counter> Reader<'p, C> {
+impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// Opens entry `index` of a page.
     ///
     /// # Errors
     /// Whatever this reader does not know is refused, never guessed.
-    pub fn open(page: &'p Page, counter: C, index: usize) -> Result<Self, OpenError> {
+    pub fn open(page: P, counter: C, index: usize) -> Result<Self, OpenError> {
         if page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
             return Err(OpenError::NotAPage);
         }
@@ -191,13 +192,11 @@ impl<'p, C: Counter> Reader<'p, C> {
         if index >= count.min(entry::CAPACITY) {
             return Err(OpenError::NoSuchEntry);
         }
-        let reader = Self { page, entry: page.entry(index), counter };
-        let wants =
-            CounterId::from_u8(Meta::unpack(reader.entry[entry::META].load(Relaxed)).counter);
-        if wants != reader.counter.id() {
-            return Err(OpenError::Counter { page: wants, reader: reader.counter.id() });
+        let wants = counter_of(&page, index);
+        if wants != counter.id() {
+            return Err(OpenError::Counter { page: wants, reader: counter.id() });
         }
-        Ok(reader)
+        Ok(Self { page, index, counter })
     }
 
     /// Now: the counter is read after everything that came before this call.
@@ -259,13 +258,14 @@ impl<'p, C: Counter> Reader<'p, C> {
         &self,
         counter: impl Fn() -> u64,
     ) -> Result<(Lines<Local>, u64, u64, u64, u64), ReadError> {
-        let word = |index: usize| self.entry[index].load(Relaxed);
+        let entry = self.page.entry(self.index);
+        let word = |index: usize| entry[index].load(Relaxed);
         let line = |at: usize| Line {
             time: Instant::from_words(word(at), word(at + 1)),
             period: Period::from_bits(word(at + 2)),
         };
         for _ in 0..MAX_TURNS {
-            if let Some(even) = read_begin(&self.entry[entry::SEQUENCE]) {
+            if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
                 let counter = counter();
                 let lines = Lines {
                     base: word(entry::BASE),
@@ -277,7 +277,7 @@ impl<'p, C: Counter> Reader<'p, C> {
                 };
                 let (meta, error) = (word(entry::META), word(entry::ESTIMATED_ERROR));
                 let disruption = word(entry::DISRUPTION);
-                if read_valid(&self.entry[entry::SEQUENCE], even) {
+                if read_valid(&entry[entry::SEQUENCE], even) {
                     return Ok((lines, counter, meta, error, disruption));
                 }
             }
@@ -285,6 +285,12 @@ impl<'p, C: Counter> Reader<'p, C> {
         }
         Err(ReadError::WriterStalled)
     }
+}
+
+/// Which counter a page's entry wants, so that a reader can choose its own. Meaningless unless the page is ours.
+#[must_use]
+pub fn counter_of(page: &Page, index: usize) -> CounterId {
+    CounterId::from_u8(Meta::unpack(page.entry(index)[entry::META].load(Relaxed)).counter)
 }
 
 /// The words of `vmclock_abi` as a stock guest's driver sees them: for tests, dumps and pages without our header.

@@ -11,7 +11,7 @@ use timevisor_time::{Duration, Instant, Local, Period, TimescaleId};
 
 use crate::abi::{ClockStatus, Meta, entry, header, vmclock};
 use crate::lines::{Line, Lines, Slew};
-use crate::page::Page;
+use crate::page::WritablePage;
 use crate::seqlock::{write_begin, write_end};
 use crate::{Counter, CounterId};
 
@@ -50,40 +50,45 @@ pub struct Update {
 }
 
 /// Publishes on one page.
-pub struct PageWriter<'p> {
-    page: &'p Page,
+pub struct PageWriter<P> {
+    page: P,
     identity: Identity,
     in_force: Option<Lines<Local>>,
     disruption: u64,
     published: u64,
 }
 
-impl<'p> PageWriter<'p> {
+impl<P: WritablePage> PageWriter<P> {
     /// Takes over a page: writes everything that is fixed, repairs a sequence that a dead writer left odd, and says
     /// `initializing` with no time and no bounds.
     ///
     /// `tai_offset` goes in at once: a guest's driver refuses a TAI page without it when it probes (Linux < 7.0).
     #[must_use]
-    pub fn take_over(page: &'p Page, identity: Identity, tai_offset: Option<i16>) -> Self {
-        // The marker is the one word that survives: a new value tells readers that a disruption may have happened.
-        let disruption = page.word(vmclock::AT_DISRUPTION).load(Relaxed).wrapping_add(1);
-        let mut writer = Self { page, identity, in_force: None, disruption, published: 0 };
+    pub fn take_over(page: P, identity: Identity, tai_offset: Option<i16>) -> Self {
+        let mut writer = Self::new(page, identity);
+        writer.disruption = writer.disruption.wrapping_add(1);
         writer.section(|w| {
-            page.head(vmclock::AT_MAGIC).store(vmclock::MAGIC, Relaxed);
-            page.head(vmclock::AT_SIZE).store(vmclock::SIZE, Relaxed);
-            let [v0, v1] = vmclock::VERSION.to_le_bytes();
-            let fixed = [v0, v1, w.vmclock_counter(), identity.timescale as u8];
-            page.head(vmclock::AT_VERSION).store(u32::from_le_bytes(fixed), Relaxed);
-            w.store_header();
+            w.store_fixed();
             w.store_unknown(ClockStatus::Initializing, tai_offset);
         });
         writer
     }
 
-    /// Adopts lines that an earlier writer of this page had in force, so that publication continues from them instead
-    /// of beginning anew. The caller vouches that the counter has run on undisturbed since.
-    pub fn resume_from(&mut self, lines: Lines<Local>) {
-        self.in_force = Some(lines);
+    /// Takes over a page whose last lines are known (`update.target`) and whose counter has run on undisturbed since:
+    /// readers see no disruption, and what is published next continues from those lines.
+    #[must_use]
+    pub fn recover(page: P, identity: Identity, update: &Update, counter: &impl Counter) -> Self {
+        let mut writer = Self::new(page, identity);
+        writer.in_force = Some(update.target);
+        writer.section(|w| w.store_fixed());
+        writer.publish(update, counter);
+        writer
+    }
+
+    fn new(page: P, identity: Identity) -> Self {
+        // The marker is the one word that is read back: whatever it is, a changed one tells of a disruption.
+        let disruption = page.word(vmclock::AT_DISRUPTION).load(Relaxed);
+        Self { page, identity, in_force: None, disruption, published: 0 }
     }
 
     /// Publishes `update` and returns the lines that are now in force, based at the counter value of the publication.
@@ -142,7 +147,7 @@ impl<'p> PageWriter<'p> {
     }
 
     /// Runs `body` with both sequences odd.
-    fn section(&mut self, body: impl FnOnce(&mut Self)) {
+    fn section(&self, body: impl FnOnce(&Self)) {
         let abi: &AtomicU32 = self.page.head(vmclock::AT_SEQUENCE);
         let own: &AtomicU64 = &self.page.entry(0)[entry::SEQUENCE];
         let (abi_odd, own_odd) = (write_begin(abi), write_begin(own));
@@ -157,6 +162,15 @@ impl<'p> PageWriter<'p> {
             CounterId::MonotonicRaw => CounterId::Invalid as u8,
             id => id as u8,
         }
+    }
+
+    fn store_fixed(&self) {
+        self.page.head(vmclock::AT_MAGIC).store(vmclock::MAGIC, Relaxed);
+        self.page.head(vmclock::AT_SIZE).store(vmclock::SIZE, Relaxed);
+        let [v0, v1] = vmclock::VERSION.to_le_bytes();
+        let fixed = [v0, v1, self.vmclock_counter(), self.identity.timescale as u8];
+        self.page.head(vmclock::AT_VERSION).store(u32::from_le_bytes(fixed), Relaxed);
+        self.store_header();
     }
 
     fn store_header(&self) {

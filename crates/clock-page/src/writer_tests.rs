@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use timevisor_time::RateError;
 
 use super::*;
+use crate::Page;
 use crate::reader::{OpenError, ReadError, Reader, Vmclock};
 
 /// A counter that ticks by itself, shared between threads.
@@ -129,9 +130,9 @@ fn the_vmclock_block_encloses_the_asymmetric_bounds() {
     );
     for later in [0u64, 1_000_000_000, 100_000_000_000] {
         // The kernel's arithmetic (drivers/ptp/ptp_vmclock.c) and the widest error it may then state.
-        let span = Duration::from_bits(i128::from(later) * i128::from(abi.period) >> abi.shift);
+        let span = Duration::from_bits((i128::from(later) * i128::from(abi.period)) >> abi.shift);
         let grown = Duration::from_bits(
-            (i128::from(later) * i128::from(abi.period_maxerror) >> abi.shift) + 1,
+            ((i128::from(later) * i128::from(abi.period_maxerror)) >> abi.shift) + 1,
         );
         let error = Duration::from_nanos(i64::try_from(abi.maxerror_ns).unwrap()) + grown;
         let at = lines.at(abi.base + later);
@@ -186,15 +187,21 @@ fn a_writer_that_died_inside_an_update_is_repaired() {
 }
 
 #[test]
-fn resuming_after_a_restart_never_goes_back() {
+fn recovering_after_a_restart_never_goes_back_and_is_no_disruption() {
     let page = Page::new();
     let mut writer = PageWriter::take_over(&page, identity(), Some(37));
     let before = writer.publish(&update(0, 5_000_000_000), &tsc(0));
-    let mut next = PageWriter::take_over(&page, identity(), Some(37));
-    next.resume_from(before);
+    let marker = writer.disruption();
+    write_begin(page.head(vmclock::AT_SEQUENCE));
+    write_begin(&page.entry(0)[entry::SEQUENCE]);
+    let recovered = Update { target: before, status: ClockStatus::FreeRunning, ..update(0, 0) };
+    let mut next = PageWriter::recover(&page, identity(), &recovered, &tsc(500_000));
+    let reader = Reader::open(&page, tsc(600_000), 0).unwrap();
+    assert_eq!(reader.read().unwrap().status(), ClockStatus::FreeRunning);
     // The new daemon's first estimate is 400 ns behind.
     let after = next.publish(&update(0, 4_999_999_600), &tsc(1_000_000));
     assert!(after.at(1_000_000).estimate >= before.at(1_000_000).estimate);
+    assert_eq!(reader.read().unwrap().disruption, marker);
 }
 
 #[test]
