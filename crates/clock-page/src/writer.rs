@@ -80,8 +80,8 @@ impl<P: WritablePage> PageWriter<P> {
     pub fn recover(page: P, identity: Identity, update: &Update, counter: &impl Counter) -> Self {
         let mut writer = Self::new(page, identity);
         writer.in_force = Some(update.target);
-        writer.section(|w| w.store_fixed());
-        writer.publish(update, counter);
+        // One section: until the lines are whole again, what a dead writer left may be torn.
+        writer.publish_with(update, counter, Self::store_fixed);
         writer
     }
 
@@ -93,8 +93,18 @@ impl<P: WritablePage> PageWriter<P> {
 
     /// Publishes `update` and returns the lines that are now in force, based at the counter value of the publication.
     pub fn publish(&mut self, update: &Update, counter: &impl Counter) -> Lines<Local> {
+        self.publish_with(update, counter, |_| ())
+    }
+
+    fn publish_with(
+        &mut self,
+        update: &Update,
+        counter: &impl Counter,
+        first: impl FnOnce(&Self),
+    ) -> Lines<Local> {
         let mut lines = update.target;
         self.section(|w| {
+            first(w);
             // The odd sequences must be visible before the counter is read: see the module's header.
             fence(core::sync::atomic::Ordering::SeqCst);
             let now = counter.read_ordered();
