@@ -11,7 +11,7 @@ use timevisor_time::{Duration, Instant, Local, Period, TimescaleId};
 
 use crate::abi::{ClockStatus, Meta, entry, header, vmclock};
 use crate::lines::{Line, Lines, Slew};
-use crate::page::WritablePage;
+use crate::page::{Page, WritablePage};
 use crate::seqlock::{write_begin, write_end};
 use crate::{Counter, CounterId};
 
@@ -56,6 +56,8 @@ pub struct PageWriter<P> {
     in_force: Option<Lines<Local>>,
     disruption: u64,
     published: u64,
+    status: ClockStatus,
+    tai_offset: Option<i16>,
 }
 
 impl<P: WritablePage> PageWriter<P> {
@@ -67,6 +69,8 @@ impl<P: WritablePage> PageWriter<P> {
     pub fn take_over(page: P, identity: Identity, tai_offset: Option<i16>) -> Self {
         let mut writer = Self::new(page, identity);
         writer.disruption = writer.disruption.wrapping_add(1);
+        writer.status = ClockStatus::Initializing;
+        writer.tai_offset = tai_offset;
         writer.section(|w| {
             w.store_fixed();
             w.store_unknown(ClockStatus::Initializing, tai_offset);
@@ -88,7 +92,15 @@ impl<P: WritablePage> PageWriter<P> {
     fn new(page: P, identity: Identity) -> Self {
         // The marker is the one word that is read back: whatever it is, a changed one tells of a disruption.
         let disruption = page.word(vmclock::AT_DISRUPTION).load(Relaxed);
-        Self { page, identity, in_force: None, disruption, published: 0 }
+        Self {
+            page,
+            identity,
+            in_force: None,
+            disruption,
+            published: 0,
+            status: ClockStatus::Unknown,
+            tai_offset: None,
+        }
     }
 
     /// Publishes `update` and returns the lines that are now in force, based at the counter value of the publication.
@@ -116,13 +128,16 @@ impl<P: WritablePage> PageWriter<P> {
         });
         self.in_force = Some(lines);
         self.published += 1;
+        self.status = update.status;
+        self.tai_offset = update.tai_offset;
         lines
     }
 
     /// Withdraws time and bounds. What is published next begins anew, so it counts as a disruption.
     pub fn withdraw(&mut self, status: ClockStatus, tai_offset: Option<i16>) {
-        self.in_force = None;
-        self.disruption = self.disruption.wrapping_add(1);
+        self.disrupt();
+        self.status = status;
+        self.tai_offset = tai_offset;
         self.section(|w| w.store_unknown(status, tai_offset));
     }
 
@@ -144,10 +159,28 @@ impl<P: WritablePage> PageWriter<P> {
         self.disruption
     }
 
+    /// The status that was published last.
+    #[must_use]
+    pub fn status(&self) -> ClockStatus {
+        self.status
+    }
+
+    /// TAI - UTC as published last.
+    #[must_use]
+    pub fn tai_offset(&self) -> Option<i16> {
+        self.tai_offset
+    }
+
     /// How many updates were published through this writer.
     #[must_use]
     pub fn published(&self) -> u64 {
         self.published
+    }
+
+    /// The page, for readers in this process.
+    #[must_use]
+    pub fn page(&self) -> &Page {
+        &self.page
     }
 
     /// What is fixed on this page.

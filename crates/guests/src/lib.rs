@@ -1,1 +1,26 @@
-//! guests
+//! A virtual machine as an object: its process, the page it reads, and how its counter relates to the host's.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`qemu`] | finding QEMU processes and their accelerator |
+//! | [`command_line`] | what a QEMU was started with |
+//! | [`mapping`] | guest counter = ratio * host counter + offset, for KVM and TCG |
+//! | [`delivery`] | the page that a guest reads: the vmclock device, or an nvdimm |
+//! | [`lines`] | the host's lines as functions of a guest's counter |
+//! | [`vm`] | one VM that is served: what happens to its page when something happens to the VM |
+//! | [`acpi`] | the SSDT that shows an nvdimm's page to a stock guest kernel |
+//! | [`arguments`] | what to add to a QEMU command line or libvirt domain |
+//!
+//! What it does not do: know the time, speak QMP (timevisor-protocols), or start virtual machines.
+#![forbid(unsafe_code)]
+
+pub mod acpi;
+pub mod arguments;
+pub mod command_line;
+pub mod delivery;
+pub mod lines;
+pub mod mapping;
+pub mod qemu;
+pub mod vm;
+
+pub use vm::Vm;

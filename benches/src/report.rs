@@ -1,0 +1,148 @@
+//! One measurement as a table and as JSON. It does not judge: limits belong to the benchmark.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+
+/// A column: its key in the JSON rows and its heading and decimals in the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// The JSON key, snake_case with its unit.
+    pub key: &'static str,
+    /// The table's heading.
+    pub heading: &'static str,
+    /// Decimals in the table; the JSON has them all.
+    pub decimals: usize,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// A value per column, or why it could not be measured here.
+    pub values: Result<Vec<f64>, String>,
+}
+
+/// A whole table.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The benchmark's name, also the file's.
+    pub name: &'static str,
+    /// What the rows are called, heading and JSON key of their names.
+    pub subject: &'static str,
+    /// How it was measured, one statement per line.
+    pub caption: Vec<String>,
+    /// On what.
+    pub machine: String,
+    /// Of which source.
+    pub commit: String,
+    /// The columns after the name.
+    pub columns: Vec<Column>,
+    /// The lines.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// `target/results/NAME.json`, below the current directory.
+    #[must_use]
+    pub fn default_path(&self) -> PathBuf {
+        Path::new("target/results").join(self.name).with_extension("json")
+    }
+
+    /// The table for people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let names = self.rows.iter().map(|row| row.name.chars().count());
+        let width = names.chain([self.subject.len()]).max().unwrap_or(0);
+        let mut out = format!("{}: {} ({})\n", self.name, self.machine, self.commit);
+        out.extend(self.caption.iter().map(|line| format!("  {line}\n")));
+        out += &format!("{:width$}", self.subject);
+        out.extend(self.columns.iter().map(|column| format!("  {:>10}", column.heading)));
+        for row in &self.rows {
+            out += &format!("\n{:width$}", row.name);
+            match &row.values {
+                Ok(values) => out.extend(
+                    self.columns
+                        .iter()
+                        .zip(values)
+                        .map(|(column, value)| format!("  {value:>10.*}", column.decimals)),
+                ),
+                Err(reason) => out += &format!("  not measured: {reason}"),
+            }
+        }
+        out + "\n"
+    }
+
+    /// The same for machines; a row that could not be measured has `unavailable` with the reason.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let row = |row: &Row| {
+            let mut object = Map::new();
+            object.insert(self.subject.to_owned(), json!(row.name));
+            match &row.values {
+                Ok(values) => object.extend(
+                    self.columns
+                        .iter()
+                        .zip(values)
+                        .map(|(column, value)| (column.key.to_owned(), json!(value))),
+                ),
+                Err(reason) => drop(object.insert("unavailable".to_owned(), json!(reason))),
+            }
+            Value::Object(object)
+        };
+        json!({
+            "name": self.name,
+            "machine": self.machine,
+            "commit": self.commit,
+            "caption": self.caption,
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Writes the JSON, creating the folder.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder {
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
+        }
+        let text = serde_json::to_string_pretty(&self.json())?;
+        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_and_json_have_the_same_rows() {
+        let report = Report {
+            name: "bench-x",
+            subject: "clock",
+            caption: vec!["how".into()],
+            machine: "m".into(),
+            commit: "c".into(),
+            columns: vec![Column { key: "median_ns", heading: "median ns", decimals: 1 }],
+            rows: vec![
+                Row { name: "fast".into(), values: Ok(vec![1.25]) },
+                Row { name: "absent".into(), values: Err("no such file".into()) },
+            ],
+        };
+        let table = "bench-x: m (c)\n  how\nclock    median ns\n\
+                     fast           1.2\nabsent  not measured: no such file\n";
+        assert_eq!(report.table(), table);
+        let rows = json!([
+            {"clock": "fast", "median_ns": 1.25},
+            {"clock": "absent", "unavailable": "no such file"},
+        ]);
+        assert_eq!(report.json()["rows"], rows);
+        assert_eq!(report.default_path(), Path::new("target/results/bench-x.json"));
+    }
+}

@@ -1,0 +1,62 @@
+//! One request over the control socket.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use timevisor_protocols::control::{ClientCodec, Request, Response};
+
+/// The daemon answers in well under a millisecond; one that does not answer in this is stuck.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks the daemon; its error answers become errors here.
+pub fn ask(run_directory: &Path, request: &Request) -> Result<Response> {
+    let path = run_directory.join("control");
+    let mut stream = UnixStream::connect(&path).map_err(|error| explain(&path, error))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream
+        .write_all(&ClientCodec::encode(request)?)
+        .context("the daemon closed the control socket")?;
+    let mut codec = ClientCodec::default();
+    let mut buffer = [0u8; 8192];
+    loop {
+        let count = stream
+            .read(&mut buffer)
+            .context("the daemon does not answer; see `journalctl -u timevisord`")?;
+        if count == 0 {
+            bail!(
+                "the daemon closed the control socket without an answer; see `journalctl -u timevisord`"
+            );
+        }
+        if let Some(response) = codec.on_bytes(&buffer[..count]).into_iter().next() {
+            return match response? {
+                Response::Error(error) => Err(anyhow!("{}: {}", error.message, error.next_step)),
+                response => Ok(response),
+            };
+        }
+    }
+}
+
+fn explain(path: &Path, error: std::io::Error) -> anyhow::Error {
+    let path = path.display();
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            anyhow!(
+                "timevisord is not running (nobody listens at {path}); start it with `systemctl start timevisord`"
+            )
+        }
+        ErrorKind::PermissionDenied => {
+            anyhow!("{path} is root's; run this as root (`timevisor now` needs no root)")
+        }
+        _ => anyhow::Error::new(error).context(format!("cannot connect to {path}")),
+    }
+}
+
+/// The answer was to another question.
+pub fn unexpected(response: &Response) -> anyhow::Error {
+    anyhow!(
+        "the daemon answered something else ({response:?}); install the same version of timevisor and timevisord"
+    )
+}

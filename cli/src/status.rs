@@ -1,0 +1,99 @@
+//! `timevisor status`.
+
+use std::path::Path;
+
+use anyhow::Result;
+use clap::Args;
+use timevisor_protocols::control::{Reference, Request, Response, Status};
+use timevisor_time::Duration;
+
+use crate::connection::{ask, unexpected};
+
+#[derive(Args)]
+pub struct Options {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(directory: &Path, options: &Options) -> Result<()> {
+    let response = ask(directory, &Request::Status)?;
+    let Response::Status(status) = &response else { return Err(unexpected(&response)) };
+    if options.json {
+        println!("{}", serde_json::to_string(status)?);
+    } else {
+        print!("{}", text(status));
+    }
+    Ok(())
+}
+
+fn text(status: &Status) -> String {
+    let clock = &status.clock;
+    let state = serde_json::to_value(clock.status)
+        .ok()
+        .and_then(|v| v.as_str().map(ToOwned::to_owned))
+        .unwrap_or_default();
+    let span = |ns: Option<i64>| {
+        ns.map_or("unknown".to_owned(), |ns| Duration::from_nanos(ns).to_string())
+    };
+    let mut out = format!(
+        "clock        {state}{}\n",
+        clock.reason.as_ref().map(|r| format!(": {r}")).unwrap_or_default()
+    );
+    out += &format!("bound        +-{}\n", span(clock.half_width_ns));
+    out += &format!("estimate     one sigma {}\n", span(clock.estimated_error_ns));
+    if let Some(rate) = clock.rate_bound_ppb {
+        out += &format!("rate         within {:.1} ppm\n", rate / 1000.0);
+    }
+    if let Some(age) = clock.since_update_s {
+        out += &format!("last update  {age:.1} s ago\n");
+    }
+    out += &format!(
+        "counter      {} at {:.6} MHz\n",
+        status.counter.name,
+        status.counter.hz.unwrap_or(0.0) / 1e6
+    );
+    match (&status.leap_table.problem, status.leap_table.tai_offset) {
+        (Some(problem), _) => out += &format!("TAI - UTC    unknown: {problem}\n"),
+        (None, Some(offset)) => out += &format!("TAI - UTC    {offset} s\n"),
+        (None, None) => {}
+    }
+    out += &format!("VMs          {}\n", status.vms);
+    out += &format!(
+        "daemon       {} pid {}, up {} s\n\n",
+        status.version, status.pid, status.uptime_s
+    );
+    out += &format!(
+        "{:<24} {:<6} {:<14} {:>7} {:>8} {:>12} {:>12} {:>5}\n",
+        "reference", "kind", "status", "stratum", "poll", "offset", "rtt", "reach"
+    );
+    for reference in &status.references {
+        out += &row(reference);
+    }
+    out
+}
+
+fn row(r: &Reference) -> String {
+    let span =
+        |ns: Option<i64>| ns.map_or("-".to_owned(), |ns| Duration::from_nanos(ns).to_string());
+    let stratum = r.stratum.map_or("-".to_owned(), |s| s.to_string());
+    let mut out = format!(
+        "{:<24} {:<6} {:<14} {:>7} {:>7}s {:>12} {:>12} {:>5}\n",
+        r.name,
+        r.kind,
+        r.status,
+        stratum,
+        r.poll_s,
+        span(r.offset_ns),
+        span(r.rtt_ns),
+        r.reach
+    );
+    if !matches!(r.status.as_str(), "selected" | "reachable") {
+        out += &format!("    {}\n", r.detail);
+    }
+    if !r.rejected.is_empty() {
+        let list: Vec<_> = r.rejected.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+        out += &format!("    {} accepted; rejected: {}\n", r.accepted, list.join(", "));
+    }
+    out
+}

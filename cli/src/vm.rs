@@ -1,0 +1,252 @@
+//! `timevisor vm list, add, remove, args`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+use timevisor_guests::acpi::ssdt;
+use timevisor_guests::arguments::{Chipset, Delivery, Request as Equipment, nvdimm_address};
+use timevisor_protocols::control::request::check_name;
+use timevisor_protocols::control::{
+    Request, Response, TimeType, VmAdd, VmPrepare, VmRemove, VmRow,
+};
+
+use crate::connection::{ask, unexpected};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// The VMs that are served
+    List(Json),
+    /// Serve a running VM: write its page, follow its counter
+    Add(Add),
+    /// Stop serving a VM, or forget one that was prepared
+    Remove(Remove),
+    /// Print what to add to a VM so that it has a clock page
+    Args(Arguments),
+}
+
+#[derive(Args)]
+pub struct Json {
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct Add {
+    /// The VM's QMP socket (best: stops and resumes are then known at once)
+    #[arg(long, value_name = "PATH")]
+    qmp: Option<PathBuf>,
+    /// The VM's process
+    #[arg(long, value_name = "N")]
+    pid: Option<u32>,
+    /// Name on this host [default: QEMU's -name]
+    #[arg(long)]
+    name: Option<String>,
+    /// Timescale of the page [default: the daemon's configuration]
+    #[arg(long)]
+    time_type: Option<Scale>,
+    /// Let a VM that was started with -S run once its page is right
+    #[arg(long)]
+    resume: bool,
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct Remove {
+    /// Its name
+    name: String,
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct Arguments {
+    /// The VM's name
+    #[arg(long)]
+    name: String,
+    /// How the page gets into the guest
+    #[arg(long, default_value = "nvdimm")]
+    delivery: Way,
+    /// The VM's memory in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    memory: u64,
+    /// The VM's chipset
+    #[arg(long, default_value = "q35")]
+    machine: Machine,
+    /// tai for guest kernels from 7.0 on, utc for older ones
+    #[arg(long, default_value = "tai")]
+    time_type: Scale,
+    /// For a QEMU command line, or for `virsh edit`
+    #[arg(long, default_value = "qemu")]
+    format: Format,
+    /// Make main memory an explicit backend (QEMU 10 under TCG needs it to migrate with an nvdimm)
+    #[arg(long)]
+    explicit_memory: bool,
+    /// JSON: the QEMU arguments as an array
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Scale {
+    Tai,
+    Utc,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Way {
+    /// QEMU's own device, QEMU 10 and newer
+    Vmclock,
+    /// A read-only nvdimm and an ACPI table, QEMU 7 and newer
+    Nvdimm,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Machine {
+    Q35,
+    Pc,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Qemu,
+    Libvirt,
+}
+
+impl From<Scale> for TimeType {
+    fn from(scale: Scale) -> Self {
+        match scale {
+            Scale::Tai => Self::Tai,
+            Scale::Utc => Self::Utc,
+        }
+    }
+}
+
+pub fn run(directory: &Path, command: &Command) -> Result<()> {
+    match command {
+        Command::List(options) => list(directory, options.json),
+        Command::Add(options) => add(directory, options),
+        Command::Remove(options) => remove(directory, options),
+        Command::Args(options) => args(directory, options),
+    }
+}
+
+fn list(directory: &Path, json: bool) -> Result<()> {
+    let response = ask(directory, &Request::VmList)?;
+    let Response::VmList(list) = &response else { return Err(unexpected(&response)) };
+    if json {
+        println!("{}", serde_json::to_string(&list.vms)?);
+        return Ok(());
+    }
+    println!("{HEADER}");
+    list.vms.iter().for_each(print_row);
+    Ok(())
+}
+
+const HEADER: &str =
+    "name             pid      accel  delivery  time  status        published  mapping";
+
+fn print_row(row: &VmRow) {
+    let scale = match row.time_type {
+        TimeType::Tai => "tai",
+        TimeType::Utc => "utc",
+    };
+    println!(
+        "{:<16} {:<8} {:<6} {:<9} {scale:<5} {:<13} {:>9}  {}",
+        row.name,
+        row.pid,
+        row.accelerator,
+        row.delivery,
+        row.status,
+        row.pages_published,
+        row.mapping
+    );
+    if let Some(reason) = &row.reason {
+        println!("    {reason}");
+    }
+}
+
+fn add(directory: &Path, options: &Add) -> Result<()> {
+    let absolute = |path: &PathBuf| std::path::absolute(path).map(|p| p.display().to_string());
+    let request = Request::VmAdd(VmAdd {
+        qmp: options.qmp.as_ref().map(absolute).transpose()?,
+        pid: options.pid,
+        name: options.name.clone(),
+        time_type: options.time_type.map(Into::into),
+        resume: options.resume,
+    });
+    let response = ask(directory, &request)?;
+    let Response::VmAdded(row) = &response else { return Err(unexpected(&response)) };
+    if options.json {
+        println!("{}", serde_json::to_string(row)?);
+    } else {
+        println!("{HEADER}");
+        print_row(row);
+    }
+    Ok(())
+}
+
+fn remove(directory: &Path, options: &Remove) -> Result<()> {
+    let response = ask(directory, &Request::VmRemove(VmRemove { name: options.name.clone() }))?;
+    let Response::VmRemoved(removed) = &response else { return Err(unexpected(&response)) };
+    if options.json {
+        println!("{}", serde_json::to_string(removed)?);
+    } else {
+        println!("{} is not served any more", removed.name);
+    }
+    Ok(())
+}
+
+fn args(directory: &Path, options: &Arguments) -> Result<()> {
+    check_name(&options.name)?;
+    let chipset = match options.machine {
+        Machine::Q35 => Chipset::Q35,
+        Machine::Pc => Chipset::Pc,
+    };
+    let folder = directory.join("vms").join(&options.name);
+    let delivery = match options.delivery {
+        Way::Vmclock => {
+            // Only the folder for the QMP socket is needed; the page is QEMU's.
+            fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot make {}; run as root", folder.display()))?;
+            Delivery::Vmclock
+        }
+        Way::Nvdimm => prepare(directory, options, chipset)?,
+    };
+    let equipment = Equipment {
+        name: options.name.clone(),
+        delivery,
+        memory_mib: options.memory,
+        chipset,
+        explicit_memory: options.explicit_memory,
+        qmp: folder.join("qmp"),
+    };
+    if options.json {
+        let arguments: Vec<_> = equipment.arguments()?.into_iter().flatten().collect();
+        println!("{}", json!({"name": options.name, "arguments": arguments}));
+        return Ok(());
+    }
+    match options.format {
+        Format::Qemu => print!("{}", equipment.shell()?),
+        Format::Libvirt => print!("{}", equipment.libvirt_xml()?),
+    }
+    Ok(())
+}
+
+/// Has the daemon make the page, and writes the table for this VM's memory.
+fn prepare(directory: &Path, options: &Arguments, chipset: Chipset) -> Result<Delivery> {
+    let address = nvdimm_address(options.memory, chipset)?;
+    let request = VmPrepare { name: options.name.clone(), time_type: options.time_type.into() };
+    let response = ask(directory, &Request::VmPrepare(request))?;
+    let Response::VmPrepared(prepared) = response else { bail!(unexpected(&response)) };
+    let table = PathBuf::from(&prepared.ssdt);
+    fs::write(&table, ssdt(address))
+        .with_context(|| format!("cannot write {}; run as root", table.display()))?;
+    Ok(Delivery::Nvdimm { page: PathBuf::from(&prepared.page), ssdt: table })
+}

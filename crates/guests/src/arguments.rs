@@ -1,0 +1,221 @@
+//! What to add to a virtual machine so that it reads a page: QEMU arguments, or a libvirt domain's elements.
+//!
+//! Pure text. It does not make the page or the table ([`crate::delivery`], [`crate::acpi`]), and does not start anything.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// A chipset, which decides where memory ends and the nvdimm may begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Chipset {
+    /// `-machine q35`.
+    #[default]
+    Q35,
+    /// `-machine pc`.
+    Pc,
+}
+
+/// How the page reaches the guest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Delivery {
+    /// QEMU's vmclock device (QEMU 10 and newer).
+    Vmclock,
+    /// A read-only nvdimm and an SSDT (QEMU 7 and newer).
+    Nvdimm {
+        /// The page file, 2 MiB.
+        page: PathBuf,
+        /// The table for [`nvdimm_address`].
+        ssdt: PathBuf,
+    },
+}
+
+/// A virtual machine to be equipped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Its name.
+    pub name: String,
+    /// How the page reaches it.
+    pub delivery: Delivery,
+    /// Its memory in MiB.
+    pub memory_mib: u64,
+    /// Its chipset.
+    pub chipset: Chipset,
+    /// Make main memory an explicit backend: QEMU 10 under TCG aborts in migration with an nvdimm otherwise
+    /// (assertion in tlb_reset_dirty_range_all).
+    pub explicit_memory: bool,
+    /// Where our own QMP socket shall be; it stands beside libvirt's.
+    pub qmp: PathBuf,
+}
+
+/// Memory that cannot be equipped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{0} MiB of memory: use 1 MiB to {LARGEST_MIB} MiB with the nvdimm delivery, or the vmclock device"
+)]
+pub struct MemoryError(u64);
+
+/// Near 1 TiB, QEMU moves memory around a hole that some processors need, and the address below would be wrong.
+const LARGEST_MIB: u64 = 900 * 1024;
+const GIB: u64 = 1024;
+
+/// The guest-physical address at which QEMU can plug the nvdimm: the first GiB boundary after main memory, at least 4 GiB
+/// (hw/i386/pc.c, pc_get_device_memory_range; hw/i386/pc_q35.c and pc_piix.c split memory below 4 GiB).
+///
+/// # Errors
+/// No memory, or too much of it for the address to be certain.
+pub fn nvdimm_address(memory_mib: u64, chipset: Chipset) -> Result<u64, MemoryError> {
+    if memory_mib == 0 || memory_mib > LARGEST_MIB {
+        return Err(MemoryError(memory_mib));
+    }
+    let (most_below, below_when_split) = match chipset {
+        Chipset::Q35 => (2816, 2048),
+        Chipset::Pc => (3584, 3072),
+    };
+    let above = if memory_mib >= most_below { memory_mib - below_when_split } else { 0 };
+    Ok((4 * GIB + above.next_multiple_of(GIB)) << 20)
+}
+
+impl Request {
+    /// The arguments for QEMU, in groups that belong together: option and value.
+    ///
+    /// # Errors
+    /// As [`nvdimm_address`].
+    pub fn arguments(&self) -> Result<Vec<[String; 2]>, MemoryError> {
+        let mut out = Vec::new();
+        let mut add = |option: &str, value: String| out.push([option.to_owned(), value]);
+        match &self.delivery {
+            Delivery::Vmclock => {
+                add("-machine", "aux-ram-share=on".to_owned());
+                add("-device", "vmclock".to_owned());
+            }
+            Delivery::Nvdimm { page, ssdt } => {
+                let address = nvdimm_address(self.memory_mib, self.chipset)?;
+                // Room for the 2 MiB and for QEMU's alignment to 1 GiB per slot.
+                add(
+                    "-m",
+                    format!("{}M,slots=2,maxmem={}M", self.memory_mib, self.memory_mib + 4 * GIB),
+                );
+                add("-machine", "nvdimm=on".to_owned());
+                if self.explicit_memory {
+                    add(
+                        "-object",
+                        format!("memory-backend-ram,id=timevisor-ram,size={}M", self.memory_mib),
+                    );
+                    add("-machine", "memory-backend=timevisor-ram".to_owned());
+                }
+                let page = commas(&page.to_string_lossy());
+                add(
+                    "-object",
+                    format!(
+                        "memory-backend-file,id=timevisor-page,share=on,mem-path={page},size=2M,readonly=on"
+                    ),
+                );
+                add(
+                    "-device",
+                    format!("nvdimm,memdev=timevisor-page,unarmed=on,addr={address:#x}"),
+                );
+                add("-acpitable", format!("file={}", commas(&ssdt.to_string_lossy())));
+            }
+        }
+        add("-qmp", format!("unix:{},server=on,wait=off", commas(&self.qmp.to_string_lossy())));
+        Ok(out)
+    }
+
+    /// For a shell: one option per line, quoted, to be put after the virtual machine's own options.
+    ///
+    /// # Errors
+    /// As [`nvdimm_address`].
+    pub fn shell(&self) -> Result<String, MemoryError> {
+        let lines: Vec<String> = self
+            .arguments()?
+            .iter()
+            .map(|[option, value]| format!("{option} {}", quote(value)))
+            .collect();
+        Ok(lines.join(" \\\n") + "\n")
+    }
+
+    /// For `virsh edit`: the elements to add to the domain, with comments on what else is needed.
+    ///
+    /// # Errors
+    /// As [`nvdimm_address`].
+    pub fn libvirt_xml(&self) -> Result<String, MemoryError> {
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "<!-- {}: inside <domain>, which needs the namespace: -->",
+            comment(&self.name)
+        );
+        out += "<!-- <domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'> -->\n";
+        out += match self.delivery {
+            Delivery::Vmclock => {
+                "<!-- Start paused, and resume when timevisord has filled the page; live migration with \
+                 suspend, save and restore work. -->\n"
+            }
+            Delivery::Nvdimm { .. } => {
+                "<!-- Live migration needs the capability x-ignore-shared on both sides (timevisord sets it). save, \
+                 restore and managedsave do not work with this delivery. -->\n"
+            }
+        };
+        out += &self.apparmor();
+        out += "<qemu:commandline>\n";
+        for [option, value] in self.arguments()? {
+            // libvirt gives -m and the main memory itself; only what it cannot say is added.
+            let value = if option == "-m" {
+                value.split_once(',').map_or("", |(_, rest)| rest)
+            } else {
+                &value
+            };
+            let _ = writeln!(
+                out,
+                "  <qemu:arg value='{option}'/><qemu:arg value='{}'/>",
+                escape(value)
+            );
+        }
+        out += "</qemu:commandline>\n";
+        Ok(out)
+    }
+
+    fn apparmor(&self) -> String {
+        let mut rules = Vec::new();
+        if let Delivery::Nvdimm { page, ssdt } = &self.delivery {
+            rules.push(format!("{} r,", page.display()));
+            rules.push(format!("{} r,", ssdt.display()));
+        }
+        rules.push(format!("{} rw,", self.qmp.display()));
+        let rules = comment(&rules.join(" "));
+        format!(
+            "<!-- On hosts with AppArmor, add to /etc/apparmor.d/local/abstractions/libvirt-qemu: {rules} -->\n"
+        )
+    }
+}
+
+/// A comma in a value of a QEMU option is doubled.
+fn commas(value: &str) -> String {
+    value.replace(',', ",,")
+}
+
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('\'', "&apos;")
+        .replace('"', "&quot;")
+}
+
+/// An XML comment cannot contain `--`.
+fn comment(text: &str) -> String {
+    text.replace("--", "- -")
+}
+
+#[cfg(test)]
+#[path = "arguments_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+//! Snapshots of what operators paste.
+
+use super::*;
+
+fn nvdimm() -> Request {
+    Request {
+        name: "web".into(),
+        delivery: Delivery::Nvdimm {
+            page: "/run/timevisor/vms/web/page".into(),
+            ssdt: "/run/timevisor/vms/web/ssdt.aml".into(),
+        },
+        memory_mib: 512,
+        chipset: Chipset::Q35,
+        explicit_memory: false,
+        qmp: "/run/timevisor/vms/web/qmp".into(),
+    }
+}
+
+#[test]
+fn an_nvdimm_for_the_shell() {
+    let expected = "\
+-m 512M,slots=2,maxmem=4608M \\
+-machine nvdimm=on \\
+-object memory-backend-file,id=timevisor-page,share=on,mem-path=/run/timevisor/vms/web/page,size=2M,readonly=on \\
+-device nvdimm,memdev=timevisor-page,unarmed=on,addr=0x100000000 \\
+-acpitable file=/run/timevisor/vms/web/ssdt.aml \\
+-qmp unix:/run/timevisor/vms/web/qmp,server=on,wait=off
+";
+    assert_eq!(nvdimm().shell().unwrap(), expected);
+    let explicit = Request { explicit_memory: true, ..nvdimm() }.shell().unwrap();
+    let added = "-object memory-backend-ram,id=timevisor-ram,size=512M \\\n-machine memory-backend=timevisor-ram \\\n";
+    assert!(explicit.contains(added), "{explicit}");
+}
+
+#[test]
+fn an_nvdimm_for_libvirt() {
+    let expected = "\
+<!-- web: inside <domain>, which needs the namespace: -->
+<!-- <domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'> -->
+<!-- Live migration needs the capability x-ignore-shared on both sides (timevisord sets it). save, restore and \
+managedsave do not work with this delivery. -->
+<!-- On hosts with AppArmor, add to /etc/apparmor.d/local/abstractions/libvirt-qemu: /run/timevisor/vms/web/page r, \
+/run/timevisor/vms/web/ssdt.aml r, /run/timevisor/vms/web/qmp rw, -->
+<qemu:commandline>
+  <qemu:arg value='-m'/><qemu:arg value='slots=2,maxmem=4608M'/>
+  <qemu:arg value='-machine'/><qemu:arg value='nvdimm=on'/>
+  <qemu:arg value='-object'/><qemu:arg value='memory-backend-file,id=timevisor-page,share=on,\
+mem-path=/run/timevisor/vms/web/page,size=2M,readonly=on'/>
+  <qemu:arg value='-device'/><qemu:arg value='nvdimm,memdev=timevisor-page,unarmed=on,addr=0x100000000'/>
+  <qemu:arg value='-acpitable'/><qemu:arg value='file=/run/timevisor/vms/web/ssdt.aml'/>
+  <qemu:arg value='-qmp'/><qemu:arg value='unix:/run/timevisor/vms/web/qmp,server=on,wait=off'/>
+</qemu:commandline>
+";
+    assert_eq!(nvdimm().libvirt_xml().unwrap(), expected);
+}
+
+#[test]
+fn the_vmclock_device_for_both() {
+    let request = Request { delivery: Delivery::Vmclock, ..nvdimm() };
+    let expected = "\
+-machine aux-ram-share=on \\
+-device vmclock \\
+-qmp unix:/run/timevisor/vms/web/qmp,server=on,wait=off
+";
+    assert_eq!(request.shell().unwrap(), expected);
+    let xml = request.libvirt_xml().unwrap();
+    assert!(xml.contains("<qemu:arg value='-device'/><qemu:arg value='vmclock'/>"), "{xml}");
+    assert!(xml.contains("resume when timevisord has filled the page"), "{xml}");
+}
+
+#[test]
+fn strange_paths_are_quoted_for_every_reader() {
+    let request = Request { qmp: "/run/a b,c'd&e".into(), delivery: Delivery::Vmclock, ..nvdimm() };
+    assert!(
+        request.shell().unwrap().ends_with("-qmp 'unix:/run/a b,,c'\\''d&e,server=on,wait=off'\n")
+    );
+    assert!(request.libvirt_xml().unwrap().contains("unix:/run/a b,,c&apos;d&amp;e,server=on"));
+}
+
+#[test]
+fn the_nvdimm_begins_after_main_memory() {
+    let at = |mib, chipset| nvdimm_address(mib, chipset).unwrap() >> 20;
+    // Both chipsets keep small memories below 4 GiB.
+    assert_eq!(at(512, Chipset::Q35), 4096);
+    assert_eq!(at(2815, Chipset::Q35), 4096);
+    // q35 splits at 2 GiB from 2.75 GiB on, pc at 3 GiB from 3.5 GiB on.
+    assert_eq!(at(2816, Chipset::Q35), 4096 + 1024);
+    assert_eq!(at(4096, Chipset::Q35), 4096 + 2048);
+    assert_eq!(at(4096, Chipset::Pc), 4096 + 1024);
+    assert_eq!(at(3583, Chipset::Pc), 4096);
+    assert!(
+        nvdimm_address(0, Chipset::Q35).is_err() && nvdimm_address(1 << 20, Chipset::Q35).is_err()
+    );
+}

@@ -1,0 +1,217 @@
+//! What a QEMU was started with: the few options that matter here.
+//!
+//! Pure. Understands `key=value,...` with doubled commas and the JSON form that libvirt uses. It does not read
+//! `-readconfig` files, so what a running process shows (open files, memory) outranks what is written here.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The options that matter.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CommandLine {
+    /// `-name NAME` or `-name guest=NAME`.
+    pub name: Option<String>,
+    /// Accelerators in the order of preference: `-accel`, `-machine accel=`, `-enable-kvm`.
+    pub accelerators: Vec<String>,
+    /// `-icount` is given: guest time is a count of instructions.
+    pub icount: bool,
+    /// `-machine aux-ram-share=on`.
+    pub aux_ram_share: bool,
+    /// QMP sockets with a path: `-qmp unix:PATH`, or `-mon mode=control` with a chardev of type socket.
+    pub qmp_sockets: Vec<PathBuf>,
+    /// Every `-object`.
+    pub objects: Vec<Properties>,
+    /// Every `-device`.
+    pub devices: Vec<Properties>,
+}
+
+/// One `-object` or `-device`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Properties {
+    /// The object's type or the device's driver.
+    pub kind: String,
+    /// Everything else.
+    pub values: BTreeMap<String, String>,
+}
+
+impl Properties {
+    /// One value.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.values.get(key).map(String::as_str)
+    }
+
+    /// From `kind,key=value,...` or `{"KIND_KEY": "kind", "key": value, ...}`.
+    fn parse(text: &str, kind_key: &str) -> Self {
+        let mut values = if text.starts_with('{') { json(text) } else { pairs(text, kind_key) };
+        Self { kind: values.remove(kind_key).unwrap_or_default(), values }
+    }
+}
+
+impl CommandLine {
+    /// From the arguments of a process; unknown options are skipped.
+    #[must_use]
+    pub fn parse(arguments: &[String]) -> Self {
+        let mut line = Self::default();
+        let mut chardevs: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let mut monitors: Vec<String> = Vec::new();
+        let mut words = arguments.iter().skip(1);
+        while let Some(word) = words.next() {
+            let Some(option) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
+                continue;
+            };
+            if option == "enable-kvm" {
+                line.accelerators.push("kvm".to_owned());
+                continue;
+            }
+            if !KNOWN.contains(&option) {
+                continue;
+            }
+            let Some(value) = words.next() else { break };
+            match option {
+                "name" => line.name = pairs(value, "guest").remove("guest").or(line.name),
+                "accel" => line.accelerators.extend(pairs(value, "accel").remove("accel")),
+                "machine" | "M" => line.machine(value),
+                "icount" => line.icount = true,
+                "qmp" | "qmp-pretty" => {
+                    let target = pairs(value, "target").remove("target").unwrap_or_default();
+                    line.qmp_sockets.extend(target.strip_prefix("unix:").map(PathBuf::from));
+                }
+                "chardev" => {
+                    let mut chardev = pairs(value, "backend");
+                    if let (Some(id), Some(path)) = (chardev.remove("id"), chardev.remove("path")) {
+                        chardevs.insert(id, PathBuf::from(path));
+                    }
+                }
+                "mon" => {
+                    let mut monitor = pairs(value, "chardev");
+                    if monitor.get("mode").map(String::as_str) == Some("control") {
+                        monitors.extend(monitor.remove("chardev"));
+                    }
+                }
+                "object" => line.objects.push(Properties::parse(value, "qom-type")),
+                _ => line.devices.push(Properties::parse(value, "driver")),
+            }
+        }
+        line.qmp_sockets.extend(monitors.iter().filter_map(|id| chardevs.remove(id)));
+        line
+    }
+
+    fn machine(&mut self, value: &str) {
+        let machine = pairs(value, "type");
+        if let Some(list) = machine.get("accel") {
+            self.accelerators.extend(list.split(':').map(str::to_owned));
+        }
+        if let Some(share) = machine.get("aux-ram-share") {
+            self.aux_ram_share = share == "on";
+        }
+    }
+
+    /// Devices of one driver.
+    pub fn devices_of<'a>(&'a self, driver: &'a str) -> impl Iterator<Item = &'a Properties> {
+        self.devices.iter().filter(move |device| device.kind == driver)
+    }
+
+    /// The object with this id.
+    #[must_use]
+    pub fn object(&self, id: &str) -> Option<&Properties> {
+        self.objects.iter().find(|object| object.get("id") == Some(id))
+    }
+}
+
+/// Options whose value is needed.
+const KNOWN: [&str; 11] = [
+    "name",
+    "accel",
+    "machine",
+    "M",
+    "icount",
+    "qmp",
+    "qmp-pretty",
+    "chardev",
+    "mon",
+    "object",
+    "device",
+];
+
+/// QEMU's option syntax (util/qemu-option.c): the first word may leave out its key; `,,` is a comma; a word without `=`
+/// is `on`.
+fn pairs(text: &str, first_key: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let parts = text.replace(",,", "\0");
+    for (index, part) in parts.split(',').enumerate() {
+        let part = part.replace('\0', ",");
+        match part.split_once('=') {
+            Some((key, value)) => found.insert(key.to_owned(), value.to_owned()),
+            None if index == 0 => found.insert(first_key.to_owned(), part),
+            None => found.insert(part, "on".to_owned()),
+        };
+    }
+    found
+}
+
+/// The JSON form: strings as they are, booleans as on and off, numbers in decimal; nested values are left out.
+fn json(text: &str) -> BTreeMap<String, String> {
+    let Ok(serde_json::Value::Object(object)) = serde_json::from_str(text) else {
+        return BTreeMap::new();
+    };
+    let plain = |value: serde_json::Value| match value {
+        serde_json::Value::String(text) => Some(text),
+        serde_json::Value::Bool(flag) => Some(if flag { "on" } else { "off" }.to_owned()),
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    object.into_iter().filter_map(|(key, value)| Some((key, plain(value)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> CommandLine {
+        CommandLine::parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_command_line_by_hand() {
+        let line = parse(
+            "qemu-system-x86_64 -S -name web,,1 -machine q35,accel=kvm:tcg,aux-ram-share=on -device vmclock \
+             -qmp unix:/run/a.qmp,server=on,wait=off -icount shift=auto \
+             -object memory-backend-file,id=v,share=on,mem-path=/run/p,,q,size=2M,readonly=on --device nvdimm,memdev=v",
+        );
+        assert_eq!(line.name.as_deref(), Some("web,1"));
+        assert_eq!(line.accelerators, ["kvm", "tcg"]);
+        assert!(line.icount && line.aux_ram_share);
+        assert_eq!(line.qmp_sockets, [PathBuf::from("/run/a.qmp")]);
+        assert_eq!(line.devices_of("vmclock").count(), 1);
+        let memdev = line.devices_of("nvdimm").next().unwrap().get("memdev").unwrap();
+        assert_eq!(line.object(memdev).unwrap().get("mem-path"), Some("/run/p,q"));
+    }
+
+    #[test]
+    fn a_command_line_by_libvirt() {
+        let line = parse(concat!(
+            "/usr/bin/qemu-system-x86_64 -name guest=nvd,debug-threads=on -S ",
+            r#"-object {"qom-type":"secret","id":"masterKey0","format":"raw"} "#,
+            "-machine pc-q35-7.2,usb=off,dump-guest-core=off,memory-backend=pc.ram -accel tcg ",
+            "-chardev socket,id=charmonitor,fd=22,server=on,wait=off -mon chardev=charmonitor,id=monitor,mode=control ",
+            "-chardev socket,id=c2,path=/run/second.qmp,server=on -mon chardev=c2,mode=control ",
+            r#"-device {"driver":"virtio-serial-pci","id":"virtio-serial0","bus":"pci.2","multifunction":true} "#,
+            "-enable-kvm"
+        ));
+        assert_eq!(line.name.as_deref(), Some("nvd"));
+        assert_eq!(line.accelerators, ["tcg", "kvm"]);
+        assert_eq!(line.qmp_sockets, [PathBuf::from("/run/second.qmp")]);
+        let serial = line.devices_of("virtio-serial-pci").next().unwrap();
+        assert_eq!((serial.get("bus"), serial.get("multifunction")), (Some("pci.2"), Some("on")));
+        assert_eq!(line.object("masterKey0").unwrap().kind, "secret");
+        assert!(!line.icount);
+    }
+
+    #[test]
+    fn broken_lines_do_no_harm() {
+        assert_eq!(parse("qemu -name").name, None);
+        assert_eq!(parse("qemu -device {broken").devices.len(), 1);
+        assert_eq!(CommandLine::parse(&[]), CommandLine::default());
+    }
+}

@@ -1,0 +1,118 @@
+//! QEMU processes: finding them, their name, and what runs their guest code.
+//!
+//! It neither starts nor stops them, and does not speak QMP.
+
+use std::io;
+use std::path::Path;
+
+use timevisor_linux::process::{Process, ProcessError};
+
+use crate::command_line::CommandLine;
+
+/// What runs the guest's code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accelerator {
+    /// The processor, through KVM.
+    Kvm,
+    /// QEMU's translator.
+    Tcg,
+}
+
+impl Accelerator {
+    /// The name used in JSON: `kvm`, `tcg`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+/// Why a QEMU process could not be examined.
+#[derive(Debug, thiserror::Error)]
+pub enum QemuError {
+    /// /proc.
+    #[error("cannot examine a QEMU process")]
+    Process(#[from] ProcessError),
+    /// The process is no QEMU.
+    #[error("process {0} is not a QEMU")]
+    NotQemu(u32),
+    /// It was told to use KVM only, and has not opened a KVM virtual machine yet.
+    #[error("the QEMU of process {0} is still starting; try again")]
+    Starting(u32),
+}
+
+/// A running QEMU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Qemu {
+    /// Its process.
+    pub process: Process,
+    /// The name of the virtual machine; `pid-N` when it was given none.
+    pub name: String,
+    /// Decided by its open files, not by its options: `accel=kvm:tcg` leaves the choice to QEMU.
+    pub accelerator: Accelerator,
+    /// What it was started with.
+    pub command_line: CommandLine,
+}
+
+/// Every QEMU on this host, also those that could not be examined (with the reason).
+///
+/// # Errors
+/// When /proc is not mounted.
+pub fn discover() -> io::Result<Vec<Result<Qemu, QemuError>>> {
+    let found = Process::all()?.into_iter().map(Qemu::open);
+    // A process that has ended meanwhile is none of ours to report.
+    let ours = |result: &Result<Qemu, QemuError>| {
+        !matches!(result, Err(QemuError::NotQemu(_) | QemuError::Process(ProcessError::Gone(_))))
+    };
+    Ok(found.filter(ours).collect())
+}
+
+impl Qemu {
+    /// Examines one process.
+    ///
+    /// # Errors
+    /// When it is no QEMU, has ended, may not be examined, or is still starting.
+    pub fn open(process: Process) -> Result<Self, QemuError> {
+        let arguments = process.arguments()?;
+        let comm = process.comm()?;
+        // `-name process=` changes comm, wrappers change the first argument; one of the two is enough.
+        let first = arguments.first().map(|path| Path::new(path).file_name().unwrap_or_default());
+        let is_qemu = is_qemu(&comm) || first.and_then(|name| name.to_str()).is_some_and(is_qemu);
+        if !is_qemu || arguments.is_empty() {
+            return Err(QemuError::NotQemu(process.pid()));
+        }
+        let command_line = CommandLine::parse(&arguments);
+        let kvm = process.fds()?.iter().any(|link| link.target == "anon_inode:kvm-vm");
+        let accelerator = match (kvm, command_line.accelerators.as_slice()) {
+            (true, _) => Accelerator::Kvm,
+            (false, [only]) if only == "kvm" => return Err(QemuError::Starting(process.pid())),
+            (false, _) => Accelerator::Tcg,
+        };
+        let name = command_line.name.clone().unwrap_or_else(|| format!("pid-{}", process.pid()));
+        Ok(Self { process, name, accelerator, command_line })
+    }
+}
+
+/// `qemu-system-x86_64` (Debian, upstream), cut to 15 bytes in comm; `qemu-kvm` (Red Hat), `kvm` (Debian's link).
+fn is_qemu(name: &str) -> bool {
+    name.starts_with("qemu-system-") || name == "qemu-kvm" || name == "kvm"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_qemu() {
+        assert!(is_qemu("qemu-system-x86_64") && is_qemu("qemu-system-x86") && is_qemu("qemu-kvm"));
+        assert!(!is_qemu("qemu-img") && !is_qemu("qemu-nbd") && !is_qemu("kvm-irqfd-clean"));
+    }
+
+    #[test]
+    fn we_are_no_qemu() {
+        let us = Process::open(std::process::id()).unwrap();
+        assert!(matches!(Qemu::open(us), Err(QemuError::NotQemu(_))));
+    }
+}

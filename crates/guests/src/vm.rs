@@ -1,0 +1,283 @@
+//! One VM that is served: what happens to its page when something happens to the VM.
+//!
+//! Rules: a page tells the time only while the relation between the guest's counter and the host's is known. When it is
+//! not (stopped under TCG, unreadable, vCPUs that disagree), time and bounds are withdrawn; when it has changed, the
+//! disruption marker changes with it. Nothing is ever read back from the page but the marker.
+//!
+//! Limitation: under TCG a stop and resume that nobody reports (no QMP socket) is found by looking, so that for one
+//! look's interval after the resume the guest may read a page that is late by the pause.
+
+use timevisor_clock_page::{
+    ClockStatus, Counter, CounterId, Identity, Lines, PageWriter, Slew, Update,
+};
+use timevisor_linux::page::WritePage;
+use timevisor_linux::process::{PidFd, ProcessError};
+use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
+use timevisor_time::{Duration, Tai, TimescaleId};
+
+use crate::delivery::{DeliveryError, DeliveryKind, PageDelivery};
+use crate::lines::{GuestCounter, for_guest};
+use crate::mapping::{self, CounterMapping, Mapping, MappingError};
+use crate::qemu::{Accelerator, Qemu};
+
+/// Why a VM cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The VM has no page that we could write.
+    #[error("{0} has no page for us; start it with the arguments that `timevisor vm args` prints")]
+    NoPage(String),
+    /// There is a page, but not for us.
+    #[error(transparent)]
+    Delivery(#[from] DeliveryError),
+    /// The host counts with something that guests do not have.
+    #[error("the host counts with {}, which no guest can read; VMs need counter = \"tsc\" (or \"cntvct\")", .0.name())]
+    Counter(CounterId),
+    /// The process could not be watched.
+    #[error("cannot watch the QEMU process")]
+    Process(#[from] ProcessError),
+    /// The mapping is not a page.
+    #[error("the page cannot be used")]
+    Map(#[from] timevisor_linux::mapping::MapError),
+}
+
+/// What all pages are written from, as a function of the host's counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Publication {
+    /// The host's target; `None` while nothing is known.
+    pub target: Option<Lines<Tai>>,
+    /// What to say of it.
+    pub status: ClockStatus,
+    /// One sigma.
+    pub estimated_error: Duration,
+    /// Host counter value of the newest reference fact.
+    pub as_of: u64,
+    /// TAI - UTC.
+    pub tai_offset: Option<i16>,
+    /// How the estimate moves, in host ticks.
+    pub slew: Slew,
+    /// Grows whenever what was published before is void.
+    pub disruptions: u64,
+}
+
+/// What is the same for every page of this host.
+#[derive(Clone, Copy, Debug)]
+pub struct HostIdentity {
+    /// The host's machine id.
+    pub id: [u8; 16],
+    /// The host's counter.
+    pub counter: CounterId,
+    /// New for every page.
+    pub epoch: u64,
+    /// TAI - UTC, for the driver's probe.
+    pub tai_offset: Option<i16>,
+}
+
+/// A VM that is served.
+pub struct Vm {
+    /// Its name on this host.
+    pub name: String,
+    /// Its process.
+    pub qemu: Qemu,
+    /// How the page gets in.
+    pub delivery: DeliveryKind,
+    writer: PageWriter<WritePage>,
+    source: Option<Box<dyn CounterMapping + Send>>,
+    mapping: Option<Mapping>,
+    problem: Option<String>,
+    seen_disruptions: Option<u64>,
+    ended: PidFd,
+}
+
+impl Vm {
+    /// Finds the VM's page and takes it over: from now on it says `initializing` on the right counter and timescale.
+    ///
+    /// # Errors
+    /// No page, or one that is not ours to write. A counter mapping that cannot be read is not an error: the page then
+    /// says that the time is unknown, and the reason is in [`Self::problem`].
+    pub fn attach(
+        qemu: Qemu,
+        name: &str,
+        timescale: TimescaleId,
+        host: HostIdentity,
+        deliveries: &[&dyn PageDelivery],
+    ) -> Result<Self, AttachError> {
+        if !matches!(host.counter, CounterId::X86Tsc | CounterId::ArmVcnt) {
+            return Err(AttachError::Counter(host.counter));
+        }
+        let ended = PidFd::open(qemu.process)?;
+        for delivery in deliveries {
+            if let Some(mapping) = delivery.attach(&qemu)? {
+                let identity = identity(name, timescale, host);
+                let writer =
+                    PageWriter::take_over(WritePage::new(mapping)?, identity, host.tai_offset);
+                return Ok(Self {
+                    name: name.to_owned(),
+                    qemu,
+                    delivery: delivery.kind(),
+                    writer,
+                    source: None,
+                    mapping: None,
+                    problem: None,
+                    seen_disruptions: None,
+                    ended,
+                });
+            }
+        }
+        Err(AttachError::NoPage(name.to_owned()))
+    }
+
+    /// Reads the counter mapping again. True when it has changed, so that the page should be written now.
+    pub fn look(&mut self) -> bool {
+        let found = match self.read_mapping() {
+            Ok(found) => found,
+            Err(error) => {
+                let cause =
+                    std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
+                self.withdraw(format!("{error}{cause}"));
+                // What was attached may be of a state that is gone (a QEMU that was still starting).
+                self.source = None;
+                return false;
+            }
+        };
+        if !found.running {
+            self.withdraw("the VM does not run".to_owned());
+            return false;
+        }
+        let changed = self.mapping != Some(found);
+        if changed && self.mapping.is_some() {
+            self.writer.disrupt();
+        }
+        self.mapping = Some(found);
+        self.problem = None;
+        changed
+    }
+
+    fn read_mapping(&mut self) -> Result<Mapping, MappingError> {
+        if self.source.is_none() {
+            self.source = Some(mapping::for_qemu(&self.qemu)?);
+        }
+        match &mut self.source {
+            Some(source) => source.read(),
+            None => Err(MappingError::Unstable),
+        }
+    }
+
+    /// Takes an event from QMP in. True when the page should be written now.
+    pub fn on_event(&mut self, event: &VmEvent) -> bool {
+        match event {
+            // A guest's counter stands still while TCG is stopped, so what the page says would be late at the resume.
+            // Under KVM the TSC runs on, and the page stays right.
+            VmEvent::Stop if self.qemu.accelerator == Accelerator::Tcg => {
+                self.withdraw("the VM is stopped".to_owned());
+                false
+            }
+            VmEvent::Migration(MigrationStatus::Completed) => {
+                self.withdraw("the VM has migrated away".to_owned());
+                false
+            }
+            VmEvent::Resume | VmEvent::Reset { .. } | VmEvent::Wakeup => self.look(),
+            _ => false,
+        }
+    }
+
+    /// Writes the page, if its counter's relation to the host's is known. Call [`Self::look`] first.
+    pub fn publish(&mut self, host: &Publication, counter: &impl Counter) {
+        if self.seen_disruptions.is_some_and(|seen| seen != host.disruptions) {
+            self.writer.disrupt();
+        }
+        self.seen_disruptions = Some(host.disruptions);
+        let Some(mapping) = self.mapping else { return };
+        let Some(target) = host.target.as_ref().and_then(|lines| for_guest(lines, &mapping)) else {
+            if self.writer.in_force().is_some() || self.writer.status() != host.status {
+                self.writer.withdraw(host.status, host.tai_offset);
+            }
+            return;
+        };
+        let target = match (self.writer.identity().timescale, host.tai_offset) {
+            (TimescaleId::Utc, Some(offset)) => {
+                target.shifted(-Duration::from_secs(i64::from(offset)))
+            }
+            (TimescaleId::Utc, None) => return self.withdraw("TAI - UTC is not known".to_owned()),
+            _ => target.shifted(Duration::ZERO),
+        };
+        let update = Update {
+            target,
+            status: host.status,
+            estimated_error: host.estimated_error,
+            as_of: mapping.guest_from_host(host.as_of),
+            tai_offset: host.tai_offset,
+            slew: Slew {
+                horizon: mapping
+                    .guest_from_host(host.slew.horizon)
+                    .wrapping_sub(mapping.guest_from_host(0)),
+                ..host.slew
+            },
+        };
+        self.writer.publish(&update, &GuestCounter { host: counter, mapping });
+    }
+
+    /// Takes time and bounds off the page.
+    pub fn withdraw(&mut self, problem: String) {
+        if self.mapping.take().is_some() || self.problem.is_none() {
+            self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
+        }
+        self.problem = Some(problem);
+    }
+
+    /// Takes the VM out of service for good, because it has ended or by request.
+    pub fn retire(mut self) {
+        self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
+    }
+
+    /// A page that has been probed must keep its TAI offset.
+    fn tai_offset_hint(&self) -> Option<i16> {
+        self.writer.tai_offset()
+    }
+
+    /// Why the page says nothing, when it does not.
+    #[must_use]
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// How the guest's counter follows from the host's, while known.
+    #[must_use]
+    pub fn mapping(&self) -> Option<&Mapping> {
+        self.mapping.as_ref()
+    }
+
+    /// The page's writer, for reports.
+    #[must_use]
+    pub fn writer(&self) -> &PageWriter<WritePage> {
+        &self.writer
+    }
+
+    /// Becomes readable when QEMU ends.
+    #[must_use]
+    pub fn ended(&self) -> &PidFd {
+        &self.ended
+    }
+}
+
+/// The identity of a VM's page; also for one that is prepared before its VM starts.
+#[must_use]
+pub fn identity(name: &str, timescale: TimescaleId, host: HostIdentity) -> Identity {
+    let timeline = if timescale == TimescaleId::Utc { "utc" } else { "tai" };
+    Identity {
+        counter: host.counter,
+        timescale,
+        host: host.id,
+        vm: vm_id(name),
+        timeline,
+        epoch: host.epoch,
+    }
+}
+
+/// A VM's id: its name, cut or padded to 16 bytes. Names are unique on a host, and the host's id stands beside it.
+fn vm_id(name: &str) -> [u8; 16] {
+    let mut id = [0; 16];
+    for (to, from) in id.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    id
+}

@@ -1,0 +1,203 @@
+//! This machine's counters, and the choice of one.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | `tsc` | [`Tsc`] (x86) and when it is trusted |
+//! | `cntvct` | `Cntvct` (Arm) |
+//! | [`monotonic_raw`] | [`MonotonicRaw`], the fallback |
+//! | [`mod@calibrate`] | a counter's nominal frequency |
+//!
+//! What it does not do: discipline anything. Every counter here runs free.
+
+pub mod calibrate;
+#[cfg(target_arch = "aarch64")]
+pub mod cntvct;
+pub mod monotonic_raw;
+#[cfg(target_arch = "x86_64")]
+pub mod tsc;
+
+use timevisor_clock_page::{Counter, CounterId};
+
+pub use calibrate::{Calibration, CalibrationError, calibrate};
+#[cfg(target_arch = "aarch64")]
+pub use cntvct::Cntvct;
+pub use monotonic_raw::MonotonicRaw;
+#[cfg(target_arch = "x86_64")]
+pub use tsc::{Tsc, TscError, TscFacts};
+
+/// The counter chosen for this host.
+#[derive(Clone, Copy, Debug)]
+pub enum HostCounter {
+    /// The x86 time stamp counter.
+    #[cfg(target_arch = "x86_64")]
+    Tsc(Tsc),
+    /// The Arm virtual counter.
+    #[cfg(target_arch = "aarch64")]
+    Cntvct(Cntvct),
+    /// CLOCK_MONOTONIC_RAW.
+    MonotonicRaw(MonotonicRaw),
+}
+
+impl Counter for HostCounter {
+    fn id(&self) -> CounterId {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tsc(counter) => counter.id(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Cntvct(counter) => counter.id(),
+            Self::MonotonicRaw(counter) => counter.id(),
+        }
+    }
+
+    #[inline]
+    fn read_ordered(&self) -> u64 {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tsc(counter) => counter.read_ordered(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Cntvct(counter) => counter.read_ordered(),
+            Self::MonotonicRaw(counter) => counter.read_ordered(),
+        }
+    }
+
+    #[inline]
+    fn read_unordered(&self) -> u64 {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tsc(counter) => counter.read_unordered(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Cntvct(counter) => counter.read_unordered(),
+            Self::MonotonicRaw(counter) => counter.read_unordered(),
+        }
+    }
+}
+
+impl HostCounter {
+    /// The counter that a page was written for, for a reader on this machine: the page's writer has already judged it.
+    ///
+    /// `None` when this machine has no such counter.
+    #[must_use]
+    pub fn for_reader(id: CounterId) -> Option<Self> {
+        match id {
+            #[cfg(target_arch = "x86_64")]
+            CounterId::X86Tsc => Some(Self::Tsc(Tsc::unchecked())),
+            #[cfg(target_arch = "aarch64")]
+            CounterId::ArmVcnt => Some(Self::Cntvct(Cntvct::new())),
+            CounterId::MonotonicRaw => Some(Self::MonotonicRaw(MonotonicRaw)),
+            _ => None,
+        }
+    }
+}
+
+/// What the operator asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Choice {
+    /// The architecture's counter if it can be trusted, otherwise monotonic-raw.
+    #[default]
+    Auto,
+    /// The TSC or nothing.
+    Tsc,
+    /// CNTVCT or nothing.
+    Cntvct,
+    /// CLOCK_MONOTONIC_RAW.
+    MonotonicRaw,
+}
+
+/// Why the counter asked for cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SelectError {
+    /// The counter belongs to another architecture.
+    #[error("this machine is not {0}; use `counter = \"auto\"`")]
+    OtherArchitecture(&'static str),
+    /// The TSC is there but cannot be trusted.
+    #[cfg(target_arch = "x86_64")]
+    #[error("the TSC cannot be trusted")]
+    Tsc(#[source] TscError),
+}
+
+/// Picks this host's counter and says why.
+///
+/// # Errors
+/// When a counter was asked for by name and this machine does not have it in working order. `Auto` never fails.
+pub fn select(choice: Choice) -> Result<(HostCounter, String), SelectError> {
+    match choice {
+        Choice::Auto => Ok(automatic()),
+        Choice::Tsc => tsc_by_name(),
+        Choice::Cntvct => cntvct_by_name(),
+        Choice::MonotonicRaw => Ok((
+            HostCounter::MonotonicRaw(MonotonicRaw),
+            "monotonic-raw, by configuration".to_owned(),
+        )),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn automatic() -> (HostCounter, String) {
+    match Tsc::new() {
+        Ok(tsc) => {
+            (HostCounter::Tsc(tsc), "tsc: invariant, and on offer as a clocksource".to_owned())
+        }
+        Err(reason) => {
+            (HostCounter::MonotonicRaw(MonotonicRaw), format!("monotonic-raw, because {reason}"))
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn automatic() -> (HostCounter, String) {
+    (HostCounter::Cntvct(Cntvct::new()), "cntvct: constant by architecture".to_owned())
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn automatic() -> (HostCounter, String) {
+    (
+        HostCounter::MonotonicRaw(MonotonicRaw),
+        "monotonic-raw: no known counter on this architecture".to_owned(),
+    )
+}
+
+#[cfg(target_arch = "x86_64")]
+fn tsc_by_name() -> Result<(HostCounter, String), SelectError> {
+    Tsc::new()
+        .map(|tsc| (HostCounter::Tsc(tsc), "tsc, by configuration".to_owned()))
+        .map_err(SelectError::Tsc)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn tsc_by_name() -> Result<(HostCounter, String), SelectError> {
+    Err(SelectError::OtherArchitecture("x86-64"))
+}
+
+#[cfg(target_arch = "aarch64")]
+fn cntvct_by_name() -> Result<(HostCounter, String), SelectError> {
+    Ok((HostCounter::Cntvct(Cntvct::new()), "cntvct, by configuration".to_owned()))
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+fn cntvct_by_name() -> Result<(HostCounter, String), SelectError> {
+    Err(SelectError::OtherArchitecture("64-bit Arm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_always_finds_a_counter() {
+        let (counter, why) = select(Choice::Auto).unwrap();
+        assert!(why.starts_with(counter.id().name()), "{why}");
+        assert!(counter.read_ordered() <= counter.read_ordered());
+    }
+
+    #[test]
+    fn readers_get_the_counter_of_the_page_or_nothing() {
+        assert_eq!(
+            HostCounter::for_reader(CounterId::MonotonicRaw).unwrap().id(),
+            CounterId::MonotonicRaw
+        );
+        assert!(HostCounter::for_reader(CounterId::Invalid).is_none());
+        let foreign =
+            if cfg!(target_arch = "x86_64") { CounterId::ArmVcnt } else { CounterId::X86Tsc };
+        assert!(HostCounter::for_reader(foreign).is_none());
+    }
+}

@@ -1,0 +1,284 @@
+//! Page files: who may own them, how large they are, and that only one daemon writes each.
+//!
+//! Readers trust a page as much as its file: a file that others can write, or that a link redirects, is refused. It does
+//! not interpret the page's bytes.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::mapping::{Access, MapError, PAGE_BYTES, SharedMapping};
+use crate::process;
+
+/// How large a page file is. The page is its first 4096 bytes either way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageSize {
+    /// 4096 bytes: pages that host programs and containers map.
+    Page,
+    /// 2 MiB: pages that QEMU maps as an nvdimm, whose size must be a multiple of the huge page.
+    Nvdimm,
+}
+
+impl PageSize {
+    /// In bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Page => PAGE_BYTES as u64,
+            Self::Nvdimm => 2 << 20,
+        }
+    }
+}
+
+/// Why a page file was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum PageFileError {
+    /// The file could not be opened or created. A symbolic link in the last place gives ELOOP.
+    #[error("cannot open the page file {path}: is timevisord running, and may this user open it?")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A system call on the open file failed.
+    #[error("cannot prepare the page file {path}")]
+    Prepare {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Something other than a regular file.
+    #[error("{0} is not a regular file; remove it")]
+    NotRegular(PathBuf),
+    /// Owned by someone who is neither root nor this user.
+    #[error(
+        "{path} belongs to user {owner}, not to root or this user; remove it, or give it back with chown"
+    )]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// Group or others may write it, and with it everyone's clock.
+    #[error("{path} has mode {mode:04o}: group or others may write it; run `chmod 0644 {path}`", path = .path.display())]
+    Writable {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Neither 4096 bytes nor 2 MiB, or not the size asked for.
+    #[error("{path} has {found} bytes, not {wanted}; remove it and start timevisord again")]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        found: u64,
+        /// The bytes it should have.
+        wanted: u64,
+    },
+    /// Another process writes this page.
+    #[error("{path} is already written by {holder}; stop that one first")]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// Who, as far as /proc tells.
+        holder: String,
+    },
+    /// The file was removed or replaced while it was being opened.
+    #[error("{0} was replaced while it was being opened; try again")]
+    Replaced(PathBuf),
+    /// The mapping failed.
+    #[error("cannot map {path}")]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: MapError,
+    },
+}
+
+/// Opens a page for writing, creating it (mode 0644, zeroes) when it is not there, and locks it against other writers
+/// until the mapping is dropped.
+///
+/// # Errors
+/// Every way in which the file is not ours alone to write.
+pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+        .map_err(|source| PageFileError::Open { path: path.to_owned(), source })?;
+    let prepare = |source| PageFileError::Prepare { path: path.to_owned(), source };
+    let metadata = file.metadata().map_err(prepare)?;
+    check(path, &metadata)?;
+    lock(path, &file, &metadata)?;
+    // Only now is the file ours: its size could not be trusted before.
+    let metadata = file.metadata().map_err(prepare)?;
+    if metadata.nlink() == 0 {
+        return Err(PageFileError::Replaced(path.to_owned()));
+    }
+    if metadata.len() == 0 {
+        file.set_len(size.bytes()).map_err(prepare)?;
+        // Whatever the umask was: guests' QEMU and host programs run as other users and read this file.
+        file.set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(prepare)?;
+    } else if metadata.len() != size.bytes() {
+        return Err(PageFileError::Size {
+            path: path.to_owned(),
+            found: metadata.len(),
+            wanted: size.bytes(),
+        });
+    }
+    map(path, file, Access::ReadWrite)
+}
+
+/// Opens an existing page for reading; takes no lock.
+///
+/// # Errors
+/// A missing file, or one that somebody else could have forged.
+pub fn open(path: &Path) -> Result<SharedMapping, PageFileError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+        .map_err(|source| PageFileError::Open { path: path.to_owned(), source })?;
+    let metadata = file
+        .metadata()
+        .map_err(|source| PageFileError::Prepare { path: path.to_owned(), source })?;
+    check(path, &metadata)?;
+    if metadata.len() != PageSize::Page.bytes() && metadata.len() != PageSize::Nvdimm.bytes() {
+        let wanted = PageSize::Page.bytes();
+        return Err(PageFileError::Size { path: path.to_owned(), found: metadata.len(), wanted });
+    }
+    map(path, file, Access::ReadOnly)
+}
+
+fn check(path: &Path, metadata: &Metadata) -> Result<(), PageFileError> {
+    if !metadata.is_file() {
+        return Err(PageFileError::NotRegular(path.to_owned()));
+    }
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let us = unsafe { libc::geteuid() };
+    if metadata.uid() != 0 && metadata.uid() != us {
+        return Err(PageFileError::Owner { path: path.to_owned(), owner: metadata.uid() });
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(PageFileError::Writable {
+            path: path.to_owned(),
+            mode: metadata.mode() & 0o7777,
+        });
+    }
+    Ok(())
+}
+
+fn lock(path: &Path, file: &File, metadata: &Metadata) -> Result<(), PageFileError> {
+    // SAFETY: the descriptor is open; flock touches no memory.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    let source = io::Error::last_os_error();
+    if source.kind() != io::ErrorKind::WouldBlock {
+        return Err(PageFileError::Prepare { path: path.to_owned(), source });
+    }
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let holder = match holder(&locks, metadata) {
+        Some(pid) => match process::Process::new(pid).comm() {
+            Ok(comm) => format!("{comm} (pid {pid})"),
+            Err(_) => format!("pid {pid}"),
+        },
+        None => "another process".to_owned(),
+    };
+    Err(PageFileError::Locked { path: path.to_owned(), holder })
+}
+
+/// The pid in /proc/locks that holds a flock on this file: `1: FLOCK  ADVISORY  WRITE 708 08:01:1234 0 EOF`.
+fn holder(locks: &str, metadata: &Metadata) -> Option<u32> {
+    let device = metadata.dev();
+    let name =
+        format!("{:02x}:{:02x}:{}", libc::major(device), libc::minor(device), metadata.ino());
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let held = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&name.as_str());
+        if held { words.get(4)?.parse().ok() } else { None }
+    })
+}
+
+fn map(path: &Path, file: File, access: Access) -> Result<SharedMapping, PageFileError> {
+    SharedMapping::new(file, PAGE_BYTES, access)
+        .map_err(|source| PageFileError::Map { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_one_writer_and_many_readers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let writer = create(&path, PageSize::Nvdimm).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 << 20);
+        assert_eq!(open(&path).unwrap().len(), PAGE_BYTES);
+        // flock belongs to the open file, so a second open in this process is a second writer too.
+        match create(&path, PageSize::Nvdimm) {
+            Err(PageFileError::Locked { holder, .. }) => {
+                assert!(holder.ends_with(&format!("(pid {})", std::process::id())), "{holder}");
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(writer);
+        create(&path, PageSize::Nvdimm).unwrap();
+    }
+
+    #[test]
+    fn the_page_survives_its_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        drop(create(&path, PageSize::Page).unwrap());
+        std::fs::write(&path, [7u8; 4096]).unwrap();
+        let again = create(&path, PageSize::Page).unwrap();
+        // SAFETY: the first byte of a live mapping that nobody else writes now.
+        assert_eq!(unsafe { again.as_ptr().as_ptr().read_volatile() }, 7);
+    }
+
+    #[test]
+    fn files_that_others_could_forge_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        drop(create(&path, PageSize::Page).unwrap());
+        assert!(matches!(
+            create(&path, PageSize::Nvdimm),
+            Err(PageFileError::Size { found: 4096, .. })
+        ));
+
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(matches!(open(&link), Err(PageFileError::Open { .. })));
+        assert!(matches!(create(&link, PageSize::Page), Err(PageFileError::Open { .. })));
+
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
+        assert!(matches!(open(&path), Err(PageFileError::Writable { mode: 0o664, .. })));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::write(&path, [0; 100]).unwrap();
+        assert!(matches!(open(&path), Err(PageFileError::Size { found: 100, .. })));
+        assert!(matches!(open(folder.path()), Err(PageFileError::NotRegular(_))));
+
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } == 0 {
+            std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+            assert!(matches!(open(&path), Err(PageFileError::Owner { owner: 12345, .. })));
+        }
+    }
+}

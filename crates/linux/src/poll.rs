@@ -1,0 +1,122 @@
+//! poll(2), safely.
+//!
+//! Deliberately not epoll or ppoll: a network simulator in LD_PRELOAD knows poll. (clknetsim takes every descriptor that
+//! is not one of its sockets for readable at once, so under it wait on sockets only; signals end the wait anyway.)
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// A descriptor to wait for, and afterwards what it is ready for.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct PollFd<'fd>(libc::pollfd, core::marker::PhantomData<BorrowedFd<'fd>>);
+
+/// What a descriptor is ready for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// Reading will not block.
+    pub readable: bool,
+    /// Writing will not block.
+    pub writable: bool,
+    /// An error is pending, or a packet's stamp lies in the socket's error queue.
+    pub error: bool,
+    /// The other end has closed.
+    pub hangup: bool,
+}
+
+/// Why a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// This many descriptors are ready.
+    Ready(usize),
+    /// The time is over.
+    Timeout,
+    /// A signal came.
+    Signal,
+}
+
+impl<'fd> PollFd<'fd> {
+    /// Waits until the descriptor can be read.
+    #[must_use]
+    pub fn readable(fd: BorrowedFd<'fd>) -> Self {
+        Self::new(fd, libc::POLLIN)
+    }
+
+    /// Waits until the descriptor can be written.
+    #[must_use]
+    pub fn writable(fd: BorrowedFd<'fd>) -> Self {
+        Self::new(fd, libc::POLLOUT)
+    }
+
+    /// Waits for either.
+    #[must_use]
+    pub fn readable_or_writable(fd: BorrowedFd<'fd>) -> Self {
+        Self::new(fd, libc::POLLIN | libc::POLLOUT)
+    }
+
+    fn new(fd: BorrowedFd<'fd>, events: libc::c_short) -> Self {
+        Self(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }, core::marker::PhantomData)
+    }
+
+    /// What the last wait found.
+    #[must_use]
+    pub const fn ready(&self) -> Ready {
+        let found = self.0.revents;
+        Ready {
+            readable: found & libc::POLLIN != 0,
+            writable: found & libc::POLLOUT != 0,
+            error: found & (libc::POLLERR | libc::POLLNVAL) != 0,
+            hangup: found & libc::POLLHUP != 0,
+        }
+    }
+}
+
+/// Waits until a descriptor is ready, `timeout` is over (rounded up to a millisecond; `None` waits for ever), or a signal
+/// comes.
+///
+/// # Errors
+/// Only when the kernel is out of memory or there are too many descriptors.
+pub fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<Woken> {
+    let millis = match timeout {
+        None => -1,
+        Some(timeout) => i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX),
+    };
+    let count = libc::nfds_t::try_from(fds.len()).unwrap_or(libc::nfds_t::MAX);
+    // SAFETY: PollFd is a transparent pollfd, so the slice is an array of `count` of them; the descriptors are borrowed
+    // for the call.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr().cast(), count, millis) };
+    match usize::try_from(ready) {
+        Ok(0) => Ok(Woken::Timeout),
+        Ok(ready) => Ok(Woken::Ready(ready)),
+        Err(_) => {
+            let error = io::Error::last_os_error();
+            // The kernel leaves revents alone when a signal comes; stale answers must not be taken for new ones.
+            for fd in fds {
+                fd.0.revents = 0;
+            }
+            if error.kind() == io::ErrorKind::Interrupted { Ok(Woken::Signal) } else { Err(error) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn it_times_out_and_wakes() {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let mut fds = [PollFd::readable(far.as_fd())];
+        assert_eq!(wait(&mut fds, Some(Duration::from_micros(1))).unwrap(), Woken::Timeout);
+        near.write_all(b"x").unwrap();
+        assert_eq!(wait(&mut fds, None).unwrap(), Woken::Ready(1));
+        assert!(fds[0].ready().readable && !fds[0].ready().hangup);
+        drop(near);
+        wait(&mut fds, None).unwrap();
+        assert!(fds[0].ready().hangup);
+    }
+}

@@ -1,0 +1,46 @@
+//! Another process's memory, read only.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::{Process, ProcessError};
+
+/// Another process's memory, read only. It stays bound to that process: after its end, reads fail.
+#[derive(Debug)]
+pub struct ProcessMemory {
+    file: File,
+    process: Process,
+}
+
+impl ProcessMemory {
+    /// Opens /proc/PID/mem.
+    ///
+    /// # Errors
+    /// After its end, or without CAP_SYS_PTRACE.
+    pub fn open(process: Process) -> Result<Self, ProcessError> {
+        let file =
+            File::open(process.path("mem")).map_err(|source| process.error("memory", source))?;
+        // A pid that was reused between discovery and now must not be read.
+        if process.is_running() {
+            Ok(Self { file, process })
+        } else {
+            Err(ProcessError::Gone(process.pid))
+        }
+    }
+
+    /// Fills `buffer` from `address`. Not atomic: the process may write meanwhile.
+    ///
+    /// # Errors
+    /// After its end, and for addresses that it has not mapped.
+    pub fn read_at(&self, address: u64, buffer: &mut [u8]) -> Result<(), ProcessError> {
+        self.file.read_exact_at(buffer, address).map_err(|source| {
+            // The memory of a process that has ended reads as empty.
+            if source.kind() == io::ErrorKind::UnexpectedEof {
+                ProcessError::Gone(self.process.pid)
+            } else {
+                self.process.error("memory", source)
+            }
+        })
+    }
+}

@@ -1,0 +1,268 @@
+//! Other processes as /proc shows them: what they run, their files, mappings and memory.
+//!
+//! Read only. A [`Process`] remembers when its process started, so that another one that got the same pid is noticed.
+
+mod memory;
+mod pid_fd;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+pub use memory::ProcessMemory;
+pub use pid_fd::PidFd;
+
+/// Why something about another process could not be learned.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// It has ended, or its pid belongs to another process by now.
+    #[error("process {0} has ended")]
+    Gone(u32),
+    /// The kernel guards other users' processes (ptrace access mode, proc(5)).
+    #[error("not allowed to look at {what} of process {pid}; run as root or give CAP_SYS_PTRACE")]
+    NotAllowed {
+        /// The process.
+        pid: u32,
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// /proc had something unexpected.
+    #[error("cannot read {what} of process {pid}")]
+    Read {
+        /// The process.
+        pid: u32,
+        /// What was asked for.
+        what: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A process by its pid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Process {
+    pid: u32,
+    /// Clock ticks after boot; `None` while nobody has asked.
+    started: Option<u64>,
+}
+
+/// An open file: `/proc/PID/fd/N`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FdLink {
+    /// The descriptor's number in that process.
+    pub fd: u32,
+    /// What it points to: a path, `anon_inode:kvm-vm`, `/memfd:name (deleted)`, `socket:[...]`.
+    pub target: String,
+}
+
+/// A line of /proc/PID/maps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapLine {
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+    /// `r-xp` and the like.
+    pub permissions: String,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Device as `major:minor` in hexadecimal.
+    pub device: String,
+    /// Inode; 0 for anonymous memory.
+    pub inode: u64,
+    /// The file's name, if any; a deleted file's ends in ` (deleted)`.
+    pub path: String,
+}
+
+impl Process {
+    /// A process whose start time does not matter.
+    #[must_use]
+    pub const fn new(pid: u32) -> Self {
+        Self { pid, started: None }
+    }
+
+    /// A running process, remembered with its start time.
+    ///
+    /// # Errors
+    /// [`ProcessError::Gone`] when there is none.
+    pub fn open(pid: u32) -> Result<Self, ProcessError> {
+        Self::new(pid).start_time().map(|started| Self { pid, started: Some(started) })
+    }
+
+    /// Every process of this pid namespace, in the order of /proc.
+    ///
+    /// # Errors
+    /// When /proc is not mounted.
+    pub fn all() -> io::Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            if let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
+                // One that has ended meanwhile is none.
+                found.extend(Self::open(pid).ok());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it still runs, and is still the same process.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.start_time().is_ok_and(|now| self.started.is_none_or(|then| then == now))
+    }
+
+    /// When it started, in clock ticks after boot: field 22 of /proc/PID/stat. A zombie has ended.
+    ///
+    /// # Errors
+    /// [`ProcessError::Gone`] after its end.
+    pub fn start_time(&self) -> Result<u64, ProcessError> {
+        let stat = self.read("stat")?;
+        let stat = String::from_utf8_lossy(&stat);
+        // The name in parentheses may contain anything, so count from its end.
+        let (_, rest) = stat.rsplit_once(')').unwrap_or_default();
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        if matches!(fields.first(), Some(&"Z" | &"X")) {
+            return Err(ProcessError::Gone(self.pid));
+        }
+        fields.get(19).and_then(|field| field.parse().ok()).ok_or_else(|| self.odd("stat"))
+    }
+
+    /// Its name, cut to 15 bytes by the kernel.
+    ///
+    /// # Errors
+    /// After its end.
+    pub fn comm(&self) -> Result<String, ProcessError> {
+        self.read("comm").map(|text| String::from_utf8_lossy(&text).trim_end().to_owned())
+    }
+
+    /// The path of its program; ` (deleted)` at the end after an upgrade.
+    ///
+    /// # Errors
+    /// After its end, or without permission.
+    pub fn exe(&self) -> Result<PathBuf, ProcessError> {
+        std::fs::read_link(self.path("exe")).map_err(|source| self.error("exe", source))
+    }
+
+    /// Its program, opened: the very file that runs, even if it has been replaced on disk.
+    ///
+    /// # Errors
+    /// After its end, or without permission.
+    pub fn open_exe(&self) -> Result<File, ProcessError> {
+        File::open(self.path("exe")).map_err(|source| self.error("exe", source))
+    }
+
+    /// Its command line, as it was started. Bytes that are not UTF-8 are replaced.
+    ///
+    /// # Errors
+    /// After its end.
+    pub fn arguments(&self) -> Result<Vec<String>, ProcessError> {
+        let line = self.read("cmdline")?;
+        let line = line.strip_suffix(b"\0").unwrap_or(&line);
+        if line.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(line
+            .split(|byte| *byte == 0)
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect())
+    }
+
+    /// Its open files, by number.
+    ///
+    /// # Errors
+    /// After its end, or without permission.
+    pub fn fds(&self) -> Result<Vec<FdLink>, ProcessError> {
+        let folder =
+            std::fs::read_dir(self.path("fd")).map_err(|source| self.error("fd", source))?;
+        let mut found = Vec::new();
+        for entry in folder {
+            let entry = entry.map_err(|source| self.error("fd", source))?;
+            // One that was closed meanwhile is none.
+            let (number, target) = (entry.file_name(), std::fs::read_link(entry.path()));
+            if let (Some(fd), Ok(target)) =
+                (number.to_str().and_then(|name| name.parse().ok()), target)
+            {
+                let target =
+                    String::from_utf8_lossy(&target.into_os_string().into_vec()).into_owned();
+                found.push(FdLink { fd, target });
+            }
+        }
+        found.sort_by_key(|link| link.fd);
+        Ok(found)
+    }
+
+    /// Opens the file behind one of its descriptors again, for reading and writing.
+    ///
+    /// # Errors
+    /// After its end, or without permission.
+    pub fn open_fd(&self, fd: u32) -> Result<File, ProcessError> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.path("fd").join(fd.to_string()))
+            .map_err(|source| self.error("fd", source))
+    }
+
+    /// Its mappings, by address.
+    ///
+    /// # Errors
+    /// After its end, or without permission.
+    pub fn maps(&self) -> Result<Vec<MapLine>, ProcessError> {
+        let text = self.read("maps")?;
+        let text = String::from_utf8_lossy(&text);
+        text.lines().map(|line| parse_map(line).ok_or_else(|| self.odd("maps"))).collect()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{name}", self.pid))
+    }
+
+    fn read(&self, what: &'static str) -> Result<Vec<u8>, ProcessError> {
+        std::fs::read(self.path(what)).map_err(|source| self.error(what, source))
+    }
+
+    fn odd(&self, what: &'static str) -> ProcessError {
+        let source = io::Error::new(io::ErrorKind::InvalidData, "unknown format");
+        ProcessError::Read { pid: self.pid, what, source }
+    }
+
+    fn error(&self, what: &'static str, source: io::Error) -> ProcessError {
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => ProcessError::NotAllowed { pid: self.pid, what },
+            Some(libc::ENOENT | libc::ESRCH) if !self.path("stat").exists() => {
+                ProcessError::Gone(self.pid)
+            }
+            _ => ProcessError::Read { pid: self.pid, what, source },
+        }
+    }
+}
+
+/// `55d0-55e0 r-xp 00001000 fd:01 1234    /usr/bin/name with spaces` (proc_pid_maps(5)).
+fn parse_map(line: &str) -> Option<MapLine> {
+    let (range, rest) = line.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let mut words = rest.splitn(4, ' ');
+    let permissions = words.next()?.to_owned();
+    let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+    let device = words.next()?.to_owned();
+    let (inode, path) = words.next()?.split_once(' ').unwrap_or((rest.rsplit(' ').next()?, ""));
+    Some(MapLine {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        permissions,
+        offset,
+        device,
+        inode: inode.parse().ok()?,
+        path: path.trim_start().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! Noticing that a process has ended.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{Process, ProcessError};
+
+/// Waits for a process's end, by pidfd where the kernel has it (5.3), by looking at /proc otherwise.
+#[derive(Debug)]
+pub struct PidFd {
+    fd: Option<OwnedFd>,
+    process: Process,
+}
+
+impl PidFd {
+    /// For a running process.
+    ///
+    /// # Errors
+    /// [`ProcessError::Gone`] when it has ended.
+    pub fn open(process: Process) -> Result<Self, ProcessError> {
+        // SAFETY: pidfd_open takes two integers and touches no memory.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process.pid, 0) };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
+        // SAFETY: a descriptor that the kernel has just returned, and that nobody else owns.
+        let fd = fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        // The pid may have been reused just before; now that the descriptor holds it, look once more.
+        if process.is_running() {
+            Ok(Self { fd, process })
+        } else {
+            Err(ProcessError::Gone(process.pid))
+        }
+    }
+
+    /// A descriptor that becomes readable at the process's end; `None` on kernels without pidfd: ask
+    /// [`Self::has_ended`] from time to time.
+    #[must_use]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether the process has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let Some(fd) = &self.fd else { return !self.process.is_running() };
+        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd that lives through the call.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        if ready < 0 { !self.process.is_running() } else { ready > 0 }
+    }
+}

@@ -1,0 +1,86 @@
+//! Tests of the /proc readers on this very process and on a child.
+
+use super::*;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+fn us() -> Process {
+    Process::open(std::process::id()).unwrap()
+}
+
+#[test]
+fn we_find_ourselves() {
+    assert!(Process::all().unwrap().contains(&us()));
+    assert!(us().is_running());
+    assert_eq!(us().exe().unwrap(), std::env::current_exe().unwrap());
+    assert_eq!(us().arguments().unwrap(), std::env::args().collect::<Vec<_>>());
+    assert!(!us().comm().unwrap().is_empty());
+}
+
+#[test]
+fn open_files_and_mappings_are_listed() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let link = us()
+        .fds()
+        .unwrap()
+        .into_iter()
+        .find(|link| link.target == file.path().to_str().unwrap())
+        .unwrap();
+    assert_eq!(link.fd, u32::try_from(file.as_file().as_raw_fd()).unwrap());
+    us().open_fd(link.fd).unwrap().write_all_at(b"through", 0).unwrap();
+    assert_eq!(std::fs::read(file.path()).unwrap(), b"through");
+    let ours = std::env::current_exe().unwrap();
+    assert!(
+        us().maps()
+            .unwrap()
+            .iter()
+            .any(|map| map.path == ours.to_str().unwrap() && map.permissions == "r-xp")
+    );
+}
+
+#[test]
+fn map_lines_parse() {
+    let map = parse_map(
+        "7f00-7fff r--p 00001000 fd:01 1234                       /usr/lib/a b (deleted)",
+    )
+    .unwrap();
+    assert_eq!((map.start, map.end, map.offset, map.inode), (0x7f00, 0x7fff, 0x1000, 1234));
+    assert_eq!((map.device.as_str(), map.path.as_str()), ("fd:01", "/usr/lib/a b (deleted)"));
+    assert_eq!(parse_map("7f00-7fff rw-p 00000000 00:00 0 ").unwrap().path, "");
+    assert_eq!(parse_map("7f00-7fff rw-p 00000000 00:00 0").unwrap().inode, 0);
+    assert_eq!(parse_map("nonsense"), None);
+}
+
+#[test]
+fn memory_reads_what_is_there() {
+    let secret = *b"timevisor reads memory";
+    let memory = ProcessMemory::open(us()).unwrap();
+    let mut buffer = [0; 22];
+    memory.read_at(secret.as_ptr() as u64, &mut buffer).unwrap();
+    assert_eq!(buffer, secret);
+    assert!(matches!(memory.read_at(16, &mut buffer), Err(ProcessError::Read { .. })));
+}
+
+#[test]
+fn an_ended_process_is_gone_everywhere() {
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let process = Process::open(child.id()).unwrap();
+    let memory = ProcessMemory::open(process).unwrap();
+    let pidfd = PidFd::open(process).unwrap();
+    assert!(!pidfd.has_ended());
+    // Another process with the same pid would have another start time.
+    let reused = Process { started: process.started.map(|ticks| ticks + 1), ..process };
+    assert!(!reused.is_running() && matches!(PidFd::open(reused), Err(ProcessError::Gone(_))));
+
+    child.kill().unwrap();
+    while !pidfd.has_ended() {
+        std::thread::yield_now();
+    }
+    // A zombie has ended, although its pid still exists.
+    assert!(!process.is_running());
+    child.wait().unwrap();
+    assert!(matches!(process.comm(), Err(ProcessError::Gone(_))));
+    assert!(matches!(memory.read_at(0x1000, &mut [0]), Err(ProcessError::Gone(_))));
+    assert!(matches!(PidFd::open(process), Err(ProcessError::Gone(_))));
+}

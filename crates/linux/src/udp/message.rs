@@ -1,0 +1,93 @@
+//! recvmsg and its control messages: a packet or a send stamp, with what the kernel says about it.
+//!
+//! It does not know which sent packet a stamp is awaited for.
+
+use core::mem;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use timevisor_time::{Instant, Utc};
+
+/// What recvmsg brought.
+pub(super) struct Message {
+    pub(super) len: usize,
+    pub(super) flags: libc::c_int,
+    pub(super) stamp: Option<Instant<Utc>>,
+    /// The number of the sent packet that a stamp belongs to.
+    pub(super) id: Option<u32>,
+}
+
+pub(super) fn receive(
+    fd: &OwnedFd,
+    buffer: &mut [u8],
+    flags: libc::c_int,
+) -> io::Result<Option<Message>> {
+    // Aligned for cmsghdr; a stamp needs 64 bytes, the error report beside it 64 more.
+    let mut control = [0u64; 32];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: msghdr is plain data; zero is "absent" for every field.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control);
+    let len = loop {
+        // SAFETY: every pointer in the header is to a live local or to `buffer`, with its true length.
+        let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
+        if let Ok(len) = usize::try_from(len) {
+            break len;
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => return Ok(None),
+            _ => return Err(error),
+        }
+    };
+    let (stamp, id) = control_messages(&header);
+    Ok(Some(Message { len, flags: header.msg_flags, stamp, id }))
+}
+
+fn control_messages(header: &libc::msghdr) -> (Option<Instant<Utc>>, Option<u32>) {
+    let (mut stamp, mut id) = (None, None);
+    // SAFETY: the header is as recvmsg left it, its control buffer is alive and aligned.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !next.is_null() {
+        // SAFETY: the CMSG functions return only headers that lie within the control buffer.
+        let (level, kind, length, data) = unsafe {
+            (
+                (*next).cmsg_level,
+                (*next).cmsg_type,
+                (*next).cmsg_len as usize,
+                libc::CMSG_DATA(next),
+            )
+        };
+        let payload = length.saturating_sub(data as usize - next as usize);
+        match (level, kind) {
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING)
+                if payload >= size_of::<libc::timespec>() =>
+            {
+                // SAFETY: the payload holds at least one timespec, the software stamp; alignment is not assumed.
+                let found = unsafe { data.cast::<libc::timespec>().read_unaligned() };
+                if found.tv_sec != 0 || found.tv_nsec != 0 {
+                    let nanos = i128::from(found.tv_sec) * timevisor_time::NANOS_PER_SEC
+                        + i128::from(found.tv_nsec);
+                    stamp = Some(Instant::from_unix_nanos(nanos));
+                }
+            }
+            (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
+                if payload >= size_of::<libc::sock_extended_err>() =>
+            {
+                // SAFETY: the payload holds a whole sock_extended_err; alignment is not assumed.
+                let report = unsafe { data.cast::<libc::sock_extended_err>().read_unaligned() };
+                if report.ee_origin == libc::SO_EE_ORIGIN_TIMESTAMPING {
+                    id = Some(report.ee_data);
+                }
+            }
+            _ => {}
+        }
+        // SAFETY: `next` came from CMSG_FIRSTHDR or CMSG_NXTHDR of the same header.
+        next = unsafe { libc::CMSG_NXTHDR(header, next) };
+    }
+    (stamp, id)
+}

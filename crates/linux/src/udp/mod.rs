@@ -1,0 +1,275 @@
+//! A UDP client with kernel time stamps.
+//!
+//! One socket, connected to one peer, so that the kernel drops everyone else's packets. Stamps are a bonus: on kernels,
+//! drivers and simulators that give none, everything works and the stamps are `None`. It knows no protocol and keeps no
+//! timers. Only libc functions are used (no flags in `socket`, no epoll), so that a simulator in LD_PRELOAD can stand in
+//! for the network.
+
+mod message;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use timevisor_time::{Instant, Utc};
+
+use self::message::receive;
+
+/// Why the socket failed.
+#[derive(Debug, thiserror::Error)]
+pub enum UdpError {
+    /// No socket, or it could not be set up.
+    #[error("cannot open a UDP socket")]
+    Socket(#[source] io::Error),
+    /// No route to the peer, or its address family is not available.
+    #[error("cannot reach {peer}: check the network and the address")]
+    Connect {
+        /// The peer.
+        peer: SocketAddr,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The packet was not sent.
+    #[error("cannot send to {peer}")]
+    Send {
+        /// The peer.
+        peer: SocketAddr,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Receiving failed; `ConnectionRefused` means that the peer's host answered that nobody listens.
+    #[error("cannot receive from {peer}")]
+    Receive {
+        /// The peer.
+        peer: SocketAddr,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// One packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// Bytes written to the buffer.
+    pub len: usize,
+    /// The packet was longer than the buffer.
+    pub truncated: bool,
+    /// CLOCK_REALTIME when the kernel took the packet from the driver.
+    pub stamp: Option<Instant<Utc>>,
+}
+
+/// A non-blocking UDP socket connected to one peer.
+#[derive(Debug)]
+pub struct UdpClient {
+    fd: OwnedFd,
+    peer: SocketAddr,
+    stamping: bool,
+    /// The kernel numbers stamped packets from 0 (SOF_TIMESTAMPING_OPT_ID).
+    next_id: u32,
+    /// The last packet's number while its stamp has not come.
+    awaited: Option<u32>,
+}
+
+impl UdpClient {
+    /// Opens a socket to `peer`.
+    ///
+    /// # Errors
+    /// Without network, address family or route. A kernel that gives no stamps is not an error.
+    pub fn connect(peer: SocketAddr) -> Result<Self, UdpError> {
+        let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        // SAFETY: socket touches no memory.
+        let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM, 0) };
+        if fd < 0 {
+            return Err(UdpError::Socket(io::Error::last_os_error()));
+        }
+        // SAFETY: a descriptor that socket has just returned, and that nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        set_flags(&fd).map_err(UdpError::Socket)?;
+        let stamping = enable_stamps(&fd);
+        connect_to(&fd, peer).map_err(|source| UdpError::Connect { peer, source })?;
+        Ok(Self { fd, peer, stamping, next_id: 0, awaited: None })
+    }
+
+    /// The peer.
+    #[must_use]
+    pub const fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Whether the kernel promised stamps. A driver may still give none for sent packets.
+    #[must_use]
+    pub const fn stamping(&self) -> bool {
+        self.stamping
+    }
+
+    /// Sends one packet.
+    ///
+    /// # Errors
+    /// The kernel's refusal. An error left over from an earlier packet (the peer's ICMP answer) is not this packet's and
+    /// is retried once.
+    pub fn send(&mut self, packet: &[u8]) -> Result<(), UdpError> {
+        let mut attempt = self.send_once(packet);
+        if matches!(&attempt, Err(e) if e.kind() == io::ErrorKind::ConnectionRefused) {
+            attempt = self.send_once(packet);
+        }
+        attempt.map_err(|source| UdpError::Send { peer: self.peer, source })?;
+        if self.stamping {
+            self.awaited = Some(self.next_id);
+            self.next_id = self.next_id.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    fn send_once(&self, packet: &[u8]) -> io::Result<()> {
+        // SAFETY: the buffer is valid for its length; the socket is connected, so that no address is needed.
+        let sent = unsafe {
+            libc::sendto(
+                self.fd.as_raw_fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                0,
+                core::ptr::null(),
+                0,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Takes one packet, if there is one.
+    ///
+    /// # Errors
+    /// Anything but "nothing there".
+    pub fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, UdpError> {
+        match receive(&self.fd, buffer, 0) {
+            Ok(Some(message)) => Ok(Some(Received {
+                len: message.len,
+                truncated: message.flags & libc::MSG_TRUNC != 0,
+                stamp: message.stamp,
+            })),
+            Ok(None) => Ok(None),
+            Err(source) => Err(UdpError::Receive { peer: self.peer, source }),
+        }
+    }
+
+    /// CLOCK_REALTIME when the kernel gave the last sent packet to the driver, once.
+    ///
+    /// Ask right after [`send`](Self::send), when it is normally there already (clknetsim stamps when asked), and again when poll says
+    /// [`Ready::error`](crate::poll::Ready::error). `None` as long as it has not come; no system call is made when none
+    /// is awaited. Stamps of earlier packets are dropped.
+    ///
+    /// # Errors
+    /// Anything but "nothing there".
+    pub fn recv_tx_stamp(&mut self) -> Result<Option<Instant<Utc>>, UdpError> {
+        while let Some(awaited) = self.awaited {
+            let message = receive(&self.fd, &mut [0; 64], libc::MSG_ERRQUEUE)
+                .map_err(|source| UdpError::Receive { peer: self.peer, source })?;
+            let Some(message) = message else { return Ok(None) };
+            // A kernel before 6.8 counts refused packets too, so its number can be ahead of ours; behind ours is an
+            // earlier packet's late stamp.
+            let id = message.id.unwrap_or(awaited);
+            if id.wrapping_sub(awaited) < 1 << 31 {
+                self.next_id = id.wrapping_add(1);
+                self.awaited = None;
+                return Ok(message.stamp);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl AsFd for UdpClient {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn set_flags(fd: &OwnedFd) -> io::Result<()> {
+    let fd = fd.as_raw_fd();
+    // SAFETY: fcntl with these commands touches no memory.
+    let done = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        flags >= 0
+            && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) >= 0
+            && libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) >= 0
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Documentation/networking/timestamping.rst.
+fn enable_stamps(fd: &OwnedFd) -> bool {
+    let flags: libc::c_uint = libc::SOF_TIMESTAMPING_TX_SOFTWARE
+        | libc::SOF_TIMESTAMPING_RX_SOFTWARE
+        | libc::SOF_TIMESTAMPING_SOFTWARE
+        | libc::SOF_TIMESTAMPING_OPT_ID
+        | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+    // SAFETY: the option's value is one unsigned int that lives through the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPING,
+            (&raw const flags).cast(),
+            socklen::<libc::c_uint>(),
+        )
+    };
+    result == 0
+}
+
+fn connect_to(fd: &OwnedFd, peer: SocketAddr) -> io::Result<()> {
+    let result = match peer {
+        SocketAddr::V4(peer) => {
+            let address = libc::sockaddr_in {
+                sin_family: family(libc::AF_INET),
+                sin_port: peer.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(peer.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the address is a complete sockaddr_in that lives through the call.
+            unsafe {
+                libc::connect(
+                    fd.as_raw_fd(),
+                    (&raw const address).cast(),
+                    socklen::<libc::sockaddr_in>(),
+                )
+            }
+        }
+        SocketAddr::V6(peer) => {
+            let address = libc::sockaddr_in6 {
+                sin6_family: family(libc::AF_INET6),
+                sin6_port: peer.port().to_be(),
+                sin6_flowinfo: peer.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: peer.ip().octets() },
+                sin6_scope_id: peer.scope_id(),
+            };
+            // SAFETY: the address is a complete sockaddr_in6 that lives through the call.
+            unsafe {
+                libc::connect(
+                    fd.as_raw_fd(),
+                    (&raw const address).cast(),
+                    socklen::<libc::sockaddr_in6>(),
+                )
+            }
+        }
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "AF_INET and AF_INET6 are small"
+)]
+const fn family(family: libc::c_int) -> libc::sa_family_t {
+    family as libc::sa_family_t
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the size of a kernel struct fits a socklen_t")]
+const fn socklen<T>() -> libc::socklen_t {
+    size_of::<T>() as libc::socklen_t
+}
+
+#[cfg(test)]
+mod tests;

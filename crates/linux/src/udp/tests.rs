@@ -1,0 +1,96 @@
+//! Loopback tests of the UDP client against a std socket.
+
+use super::*;
+use crate::poll::{self, PollFd};
+use std::net::UdpSocket;
+use std::time::Duration;
+
+fn exchange(server: &str) {
+    let server = UdpSocket::bind(server).unwrap();
+    let mut client = UdpClient::connect(server.local_addr().unwrap()).unwrap();
+    for round in 0u8..3 {
+        let before = crate::clock::realtime();
+        client.send(&[round; 48]).unwrap();
+        let sent = client.recv_tx_stamp().unwrap();
+        let mut buffer = [0; 64];
+        let (len, from) = server.recv_from(&mut buffer).unwrap();
+        assert_eq!(buffer[..len], [round; 48]);
+        assert_eq!(client.recv(&mut buffer).unwrap(), None);
+        server.send_to(&buffer[..len], from).unwrap();
+        let mut fds = [PollFd::readable(client.as_fd())];
+        poll::wait(&mut fds, Some(Duration::from_secs(5))).unwrap();
+        assert!(fds[0].ready().readable);
+        let received = client.recv(&mut buffer).unwrap().unwrap();
+        let after = crate::clock::realtime();
+        assert_eq!((received.len, received.truncated), (48, false));
+        if client.stamping() {
+            let (sent, received) =
+                (sent.expect("a send stamp"), received.stamp.expect("a receive stamp"));
+            assert!(
+                before <= sent && sent <= received && received <= after,
+                "{before} {sent} {received} {after}"
+            );
+        }
+        assert_eq!(client.recv_tx_stamp().unwrap(), None, "a stamp is given once");
+    }
+}
+
+#[test]
+fn stamps_are_ordered_over_ipv4() {
+    exchange("127.0.0.1:0");
+}
+
+#[test]
+fn stamps_are_ordered_over_ipv6() {
+    if UdpSocket::bind("[::1]:0").is_ok() {
+        exchange("[::1]:0");
+    }
+}
+
+#[test]
+fn a_stamp_of_an_earlier_packet_is_not_taken_for_the_last_one() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut client = UdpClient::connect(server.local_addr().unwrap()).unwrap();
+    if !client.stamping() {
+        return;
+    }
+    client.send(b"first").unwrap();
+    std::thread::sleep(Duration::from_millis(2));
+    let between = crate::clock::realtime();
+    client.send(b"second").unwrap();
+    let stamp = client.recv_tx_stamp().unwrap().unwrap();
+    assert!(stamp >= between, "{stamp} {between}");
+}
+
+#[test]
+fn a_closed_port_is_reported_and_does_not_eat_the_next_packet() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    drop(server);
+    let mut client = UdpClient::connect(address).unwrap();
+    client.send(b"nobody").unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+    let server = UdpSocket::bind(address).unwrap();
+    client.send(b"somebody").unwrap();
+    let stamp = client.recv_tx_stamp().unwrap();
+    assert_eq!(stamp.is_some(), client.stamping());
+    let mut buffer = [0; 16];
+    assert_eq!(server.recv(&mut buffer).unwrap(), 8);
+    // And the stamps stay matched afterwards, whether or not the kernel counted the refused packet.
+    client.send(b"again").unwrap();
+    assert_eq!(client.recv_tx_stamp().unwrap().is_some(), client.stamping());
+}
+
+#[test]
+fn a_long_packet_is_marked() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut client = UdpClient::connect(server.local_addr().unwrap()).unwrap();
+    client.send(b"hello").unwrap();
+    let (_, from) = server.recv_from(&mut [0; 16]).unwrap();
+    server.send_to(&[1; 100], from).unwrap();
+    client.recv_tx_stamp().unwrap();
+    let mut fds = [PollFd::readable(client.as_fd())];
+    poll::wait(&mut fds, Some(Duration::from_secs(5))).unwrap();
+    let received = client.recv(&mut [0; 48]).unwrap().unwrap();
+    assert_eq!((received.len, received.truncated), (48, true));
+}

@@ -1,0 +1,29 @@
+//! The messages between the command line and the daemon over the Unix socket [`SOCKET_PATH`].
+//!
+//! One JSON object per line in each direction: `{"v":1,"request":"status"}` is answered by
+//! `{"v":1,"response":{"status":{...}}}`. Requests are answered in order.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`request`] | what can be asked, and what a VM may be called |
+//! | [`response`] | what is answered; these shapes are also the `--json` output |
+//! | [`codec`] | lines to messages and back, for both ends, with length limits and clear errors |
+//!
+//! What it does not do: open the socket, check who is at the other end (its file permissions do), or act on a request.
+
+pub mod codec;
+pub mod request;
+pub mod response;
+
+pub use codec::{ClientCodec, ControlError, ServerCodec};
+pub use request::{NameError, Request, TimeType, VmAdd, VmPrepare, VmRemove};
+pub use response::{
+    ClockStatus, ClockSummary, CounterSummary, ErrorBody, ErrorCode, LeapSummary, Now, Reference,
+    Response, Status, Timescale, VmList, VmPrepared, VmRemoved, VmRow,
+};
+
+/// The protocol version; both ends refuse another.
+pub const VERSION: u32 = 1;
+
+/// Where the daemon listens unless configured otherwise.
+pub const SOCKET_PATH: &str = "/run/timevisor/control";

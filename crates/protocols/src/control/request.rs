@@ -1,0 +1,193 @@
+//! What the command line can ask of the daemon.
+//!
+//! Unknown fields are refused: a misspelt option must not be silently ignored.
+//!
+//! What it does not do: check that a VM exists or that a socket can be opened; the daemon answers that.
+
+use serde::{Deserialize, Serialize};
+
+/// The longest VM name in bytes; names become file names.
+pub const MAX_NAME_LEN: usize = 64;
+
+/// One request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// The daemon's state: answered by [`super::Status`].
+    Status,
+    /// The host's time: answered by [`super::Now`].
+    Now,
+    /// All VMs: answered by [`super::VmList`].
+    VmList,
+    /// Serve a VM: answered by its [`super::VmRow`].
+    VmAdd(VmAdd),
+    /// Stop serving a VM: answered by [`super::VmRemoved`].
+    VmRemove(VmRemove),
+    /// Make the files that a new VM's command line needs: answered by [`super::VmPrepared`].
+    VmPrepare(VmPrepare),
+}
+
+/// Which timescale the VM's page carries. Fixed when the guest's driver probes, so it is chosen once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeType {
+    /// For guest kernels from 7.0 on.
+    Tai,
+    /// For guest kernels before 7.0.
+    Utc,
+}
+
+/// Names a running QEMU process by its QMP socket, its process id, or both.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmAdd {
+    /// Path of a QMP Unix socket of its own (QEMU serves one client per socket).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qmp: Option<String>,
+    /// Process id of QEMU; found through `qmp` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// What to call it; QEMU's `-name` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The page's timescale; the configured default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_type: Option<TimeType>,
+    /// Start the vCPUs (`cont`) once the page is filled.
+    #[serde(default)]
+    pub resume: bool,
+}
+
+/// Names a VM that is being served.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmRemove {
+    /// As `vm list` shows it.
+    pub name: String,
+}
+
+/// Asks for a page file and an SSDT, for delivery through a read-only nvdimm.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmPrepare {
+    /// The name under which the VM will be added.
+    pub name: String,
+    /// The page's timescale.
+    pub time_type: TimeType,
+}
+
+/// A name that cannot be a VM's.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NameError {
+    /// Empty or longer than [`MAX_NAME_LEN`].
+    #[error("a VM name of {len} bytes; use 1 to {MAX_NAME_LEN}")]
+    Length {
+        /// How long it was.
+        len: usize,
+    },
+    /// Would be hidden, or read as an option.
+    #[error("VM name {name:?} starts with {first:?}; start it with a letter, a digit or '_'")]
+    Start {
+        /// The name.
+        name: String,
+        /// Its first character.
+        first: char,
+    },
+    /// Outside `A-Z a-z 0-9 . _ -`.
+    #[error("VM name {name:?} contains {character:?}; use letters, digits, '.', '_' and '-' only")]
+    Character {
+        /// The name.
+        name: String,
+        /// The first character that is refused.
+        character: char,
+    },
+}
+
+/// Checks that `name` is safe as a file name and as a command-line argument.
+///
+/// # Errors
+/// The first rule that it breaks.
+pub fn check_name(name: &str) -> Result<(), NameError> {
+    if name.is_empty() || name.len() > MAX_NAME_LEN {
+        return Err(NameError::Length { len: name.len() });
+    }
+    let allowed = |c: &char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(c);
+    if let Some(character) = name.chars().find(|c| !allowed(c)) {
+        return Err(NameError::Character { name: name.to_owned(), character });
+    }
+    match name.chars().next() {
+        Some(first @ ('.' | '-')) => Err(NameError::Start { name: name.to_owned(), first }),
+        _ => Ok(()),
+    }
+}
+
+impl Request {
+    /// Checks what the types cannot: every VM name in the request.
+    ///
+    /// # Errors
+    /// What [`check_name`] finds.
+    pub fn check(&self) -> Result<(), NameError> {
+        match self {
+            Self::VmAdd(VmAdd { name: Some(name), .. })
+            | Self::VmRemove(VmRemove { name })
+            | Self::VmPrepare(VmPrepare { name, .. }) => check_name(name),
+            Self::Status | Self::Now | Self::VmList | Self::VmAdd(VmAdd { name: None, .. }) => {
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_that_could_escape_a_directory_are_refused() {
+        for bad in [
+            "",
+            "..",
+            ".",
+            ".hidden",
+            "-rf",
+            "a/b",
+            "../x",
+            "a b",
+            "a\0",
+            "a\n",
+            "é",
+            &"x".repeat(65),
+        ] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+        for good in ["vm1", "db-01.example_x", "9", &"x".repeat(64)] {
+            assert_eq!(check_name(good), Ok(()));
+        }
+    }
+
+    #[test]
+    fn every_request_with_a_name_is_checked() {
+        let name = || "../../etc".to_owned();
+        let requests = [
+            Request::VmAdd(VmAdd { name: Some(name()), ..VmAdd::default() }),
+            Request::VmRemove(VmRemove { name: name() }),
+            Request::VmPrepare(VmPrepare { name: name(), time_type: TimeType::Tai }),
+        ];
+        for request in requests {
+            assert_eq!(request.check(), Err(NameError::Character { name: name(), character: '/' }));
+        }
+        assert_eq!(Request::VmAdd(VmAdd::default()).check(), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn an_accepted_name_is_one_path_component(name in "\\PC{0,70}") {
+            if check_name(&name).is_ok() {
+                let path = std::path::Path::new("/base").join(&name);
+                prop_assert_eq!(path.parent(), Some(std::path::Path::new("/base")));
+                prop_assert_eq!(path.file_name().and_then(|n| n.to_str()), Some(name.as_str()));
+            }
+        }
+    }
+}

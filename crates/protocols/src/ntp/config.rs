@@ -1,0 +1,153 @@
+//! Every tunable of one association, with its unit and why.
+//!
+//! What it does not do: read files. The daemon maps its TOML onto this and calls [`Config::validate`].
+
+use timevisor_time::Duration;
+
+/// A server that answered DENY or RSTR is never asked again sooner (RFC 5905 section 7.4 would stop for good; an hour
+/// lets an operator's fix on the server take effect without a restart here).
+pub const MIN_DENIED_RETRY: Duration = Duration::from_secs(3600);
+
+/// How one server is asked and which of its answers are refused. All spans are in our monotonic time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Interval between requests after the burst. Default 16 s: the bound widens with the oscillator's wander between
+    /// polls. Use 64 s or more for public servers.
+    pub poll_min: Duration,
+    /// The interval to which RATE kisses may double `poll_min`. Default 1024 s, NTP's customary maximum (2^10).
+    pub poll_max: Duration,
+    /// Requests in the burst at the start and after an outage. Default 8: enough to meet one packet with little
+    /// queueing. Polite up to 16; 1 means no burst.
+    pub burst_count: u32,
+    /// Interval between the requests of a burst. Default 2 s, the customary iburst spacing, which rate limits admit.
+    pub burst_spacing: Duration,
+    /// An answer that takes longer is late. Default 1.5 s: a round trip r bounds time no better than +-r/2, so beyond
+    /// that an answer is worth less than waiting for the next. At most one request is in flight, so this must not
+    /// exceed `burst_spacing` or `poll_min`.
+    pub request_timeout: Duration,
+    /// Answers whose own error budget (root distance) exceeds this are refused. Default 1.5 s, MAXDIST of RFC 5905
+    /// section 14.
+    pub max_distance: Duration,
+    /// Interval between attempts after DENY or RSTR. Default and minimum [`MIN_DENIED_RETRY`].
+    pub denied_retry: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            poll_min: Duration::from_secs(16),
+            poll_max: Duration::from_secs(1024),
+            burst_count: 8,
+            burst_spacing: Duration::from_secs(2),
+            request_timeout: Duration::from_millis(1500),
+            max_distance: Duration::from_millis(1500),
+            denied_retry: MIN_DENIED_RETRY,
+        }
+    }
+}
+
+/// A configuration that no association can be run with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Outside the range that makes sense.
+    #[error("{name} is {value}, which is not from {min} to {max}; change it")]
+    Span {
+        /// The field.
+        name: &'static str,
+        /// What it was.
+        value: Duration,
+        /// Smallest permitted.
+        min: Duration,
+        /// Largest permitted.
+        max: Duration,
+    },
+    /// Outside 1 to 16.
+    #[error("burst_count is {value}, which is not from 1 (no burst) to 16; change it")]
+    BurstCount {
+        /// What it was.
+        value: u32,
+    },
+    /// A second request would start while the first is still awaited.
+    #[error(
+        "request_timeout {timeout} exceeds {name} {interval}; shorten the timeout or lengthen the interval"
+    )]
+    TimeoutTooLong {
+        /// The timeout.
+        timeout: Duration,
+        /// The field it exceeds.
+        name: &'static str,
+        /// That field's value.
+        interval: Duration,
+    },
+}
+
+impl Config {
+    /// Checks every field and their relations.
+    ///
+    /// # Errors
+    /// The first field that is out of its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        // 2^-6 s is the fastest that chrony offers; 2^17 s is MAXPOLL of RFC 5905 section 7.2.
+        let (fastest, slowest) = (Duration::from_micros(15_625), Duration::from_secs(1 << 17));
+        let spans = [
+            ("poll_min", self.poll_min, fastest, slowest),
+            ("poll_max", self.poll_max, self.poll_min, slowest),
+            ("burst_spacing", self.burst_spacing, fastest, slowest),
+            ("request_timeout", self.request_timeout, Duration::from_millis(1), slowest),
+            ("max_distance", self.max_distance, Duration::from_millis(1), Duration::from_secs(16)),
+            ("denied_retry", self.denied_retry, MIN_DENIED_RETRY, Duration::from_secs(1 << 20)),
+        ];
+        for (name, value, min, max) in spans {
+            if value < min || value > max {
+                return Err(ConfigError::Span { name, value, min, max });
+            }
+        }
+        if !(1..=16).contains(&self.burst_count) {
+            return Err(ConfigError::BurstCount { value: self.burst_count });
+        }
+        for (name, interval) in [("burst_spacing", self.burst_spacing), ("poll_min", self.poll_min)]
+        {
+            if self.request_timeout > interval {
+                return Err(ConfigError::TimeoutTooLong {
+                    timeout: self.request_timeout,
+                    name,
+                    interval,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid() {
+        assert_eq!(Config::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn every_field_is_checked() {
+        type Mistake = fn(&mut Config);
+        let wrong: [(&str, Mistake); 8] = [
+            ("poll_min is 0 ns", |c| c.poll_min = Duration::ZERO),
+            ("poll_max is 15.000 s", |c| c.poll_max = Duration::from_secs(15)),
+            ("burst_spacing is -1.000 s", |c| c.burst_spacing = Duration::from_secs(-1)),
+            ("request_timeout is 0 ns", |c| c.request_timeout = Duration::ZERO),
+            ("max_distance is 17.000 s", |c| c.max_distance = Duration::from_secs(17)),
+            ("denied_retry is 3599.000 s", |c| c.denied_retry = Duration::from_secs(3599)),
+            ("burst_count is 0", |c| c.burst_count = 0),
+            ("request_timeout 3.000 s exceeds burst_spacing 2.000 s", |c| {
+                c.request_timeout = Duration::from_secs(3);
+            }),
+        ];
+        for (start, change) in wrong {
+            let mut config = Config::default();
+            change(&mut config);
+            let text = config.validate().unwrap_err().to_string();
+            assert!(text.starts_with(start), "{text}");
+        }
+    }
+}

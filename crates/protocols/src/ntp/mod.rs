@@ -1,0 +1,29 @@
+//! A client's view of NTPv4 (RFC 5905).
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`format`](mod@format) | the 16.16 and 32.32 number formats, and the era of a 32-bit second |
+//! | [`packet`] | the 48-byte header |
+//! | [`extension`] | what may follow the header: extension fields and a MAC (RFC 7822) |
+//! | [`config`] | every tunable of an association, with its unit and why |
+//! | [`client`] | the state machine: when to ask, which answer to believe |
+//! | [`response`] | the checks on an answer's content, and the server's own error budget |
+//! | [`status`] | what is shown to people: reachability, counters, reasons, advice |
+//!
+//! What it does not do: serve time, run symmetric or broadcast modes, authenticate (NTS sits around this), take
+//! timestamps, or compute offsets.
+
+pub mod client;
+pub mod config;
+pub mod extension;
+pub mod format;
+pub mod packet;
+pub mod response;
+pub mod status;
+
+pub use client::{Client, Outcome, Request};
+pub use config::{Config, ConfigError};
+pub use format::{NtpShort, NtpTimestamp};
+pub use packet::{LeapIndicator, Mode, Packet, PacketError};
+pub use response::{KissCode, Response};
+pub use status::{Counters, Reach, RejectReason, Status};

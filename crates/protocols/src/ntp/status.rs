@@ -1,0 +1,301 @@
+//! What people see of an association: reachability, counters, reasons for refusing an answer, and advice.
+//!
+//! What it does not do: change anything. [`super::client`] writes these; the daemon and the command line read them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use timevisor_time::Duration;
+
+use super::response::KissCode;
+
+/// Why a datagram was not accepted. The text says what to do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, thiserror::Error)]
+pub enum RejectReason {
+    /// Fewer than 48 bytes.
+    #[error("shorter than an NTP header; check that the port belongs to an NTP server")]
+    TooShort,
+    /// Neither extension fields nor a MAC behind the header.
+    #[error("what follows the header is malformed; check the path for damaged packets")]
+    MalformedTail,
+    /// Not version 4.
+    #[error("not NTP version 4; use a server that speaks it")]
+    Version,
+    /// Not mode 4 (server).
+    #[error("not a server's answer; check that the address belongs to an NTP server")]
+    Mode,
+    /// The origin stamp belongs to no request of ours: forged, or stray.
+    #[error("answers no request of ours; if this repeats, someone may be forging answers")]
+    BogusOrigin,
+    /// The request was already answered: duplicated by the network or replayed.
+    #[error(
+        "answers a request that was already answered; if this repeats, look for packet duplication"
+    )]
+    Duplicate,
+    /// The request had already timed out.
+    #[error("came after the request timeout; use a nearer server or look for congestion")]
+    Late,
+    /// Leap indicator 3.
+    #[error("the server says that its clock is not synchronized; check the server or use another")]
+    Unsynchronized,
+    /// Stratum 16 or above (stratum 0 is a kiss-o'-death and has its own outcome).
+    #[error(
+        "the server's stratum means that it is not synchronized; check the server or use another"
+    )]
+    Stratum,
+    /// Receive or transmit stamp is zero.
+    #[error("the server sent no time; check the server or use another")]
+    ZeroTimestamp,
+    /// The answer left before the request arrived.
+    #[error("the server's clock went backwards while it answered; check the server")]
+    TimeReversed,
+    /// The server's own error budget exceeds the limit.
+    #[error("the server's own error exceeds max_distance; use a better server or raise the limit")]
+    Distance,
+}
+
+impl RejectReason {
+    /// Every reason, for tables.
+    pub const ALL: [Self; 12] = [
+        Self::TooShort,
+        Self::MalformedTail,
+        Self::Version,
+        Self::Mode,
+        Self::BogusOrigin,
+        Self::Duplicate,
+        Self::Late,
+        Self::Unsynchronized,
+        Self::Stratum,
+        Self::ZeroTimestamp,
+        Self::TimeReversed,
+        Self::Distance,
+    ];
+
+    /// The name in JSON and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TooShort => "too_short",
+            Self::MalformedTail => "malformed_tail",
+            Self::Version => "version",
+            Self::Mode => "mode",
+            Self::BogusOrigin => "bogus_origin",
+            Self::Duplicate => "duplicate",
+            Self::Late => "late",
+            Self::Unsynchronized => "unsynchronized",
+            Self::Stratum => "stratum",
+            Self::ZeroTimestamp => "zero_timestamp",
+            Self::TimeReversed => "time_reversed",
+            Self::Distance => "distance",
+        }
+    }
+
+    /// True when the answer was provably to our request and therefore ended it; a stray packet leaves the request
+    /// waiting for the true answer.
+    #[must_use]
+    pub const fn ends_request(self) -> bool {
+        matches!(
+            self,
+            Self::Unsynchronized
+                | Self::Stratum
+                | Self::ZeroTimestamp
+                | Self::TimeReversed
+                | Self::Distance
+        )
+    }
+}
+
+/// What has happened since the association was made.
+///
+/// `sent` = accepted + lost + kisses + those rejections whose [`RejectReason::ends_request`] + the one in flight.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Requests sent.
+    pub sent: u64,
+    /// Answers accepted.
+    pub accepted: u64,
+    /// Requests that no answer ended in time.
+    pub lost: u64,
+    /// Kiss-o'-death answers.
+    pub kisses: u64,
+    /// Datagrams rejected; reasons that never occurred are absent.
+    pub rejected: BTreeMap<RejectReason, u64>,
+}
+
+impl Counters {
+    /// How often `reason` occurred.
+    #[must_use]
+    pub fn rejected_for(&self, reason: RejectReason) -> u64 {
+        self.rejected.get(&reason).copied().unwrap_or(0)
+    }
+
+    /// Rejections for any reason.
+    #[must_use]
+    pub fn rejected_total(&self) -> u64 {
+        self.rejected.values().sum()
+    }
+}
+
+/// The reachability register of RFC 5905 section 13: the last eight requests, the newest in the lowest bit, 1 for an
+/// accepted answer. A request enters when it ends, so a healthy server shows 377 at all times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reach(u8);
+
+impl Reach {
+    /// Length of the register in requests.
+    pub const BITS: u64 = 8;
+
+    /// With the newest request's fate shifted in.
+    #[must_use]
+    pub const fn pushed(self, answered: bool) -> Self {
+        Self((self.0 << 1) | answered as u8)
+    }
+
+    /// The register.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// True when any of the last eight was answered.
+    #[must_use]
+    pub const fn any(self) -> bool {
+        self.0 != 0
+    }
+}
+
+/// Octal, as in ntpq and chronyc: `377`.
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:o}", self.0)
+    }
+}
+
+/// The state of an association. Instants are on the caller's monotonic time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// Nothing accepted yet and fewer than eight requests lost.
+    Probing,
+    /// The server answers.
+    Reachable,
+    /// Eight requests in a row ended without an accepted answer, the last one lost.
+    Unreachable {
+        /// When an answer was last accepted, or the first request was sent.
+        since: Duration,
+    },
+    /// The server answers, but the last answer cannot be used.
+    Unusable {
+        /// Why.
+        reason: RejectReason,
+    },
+    /// The last answer was a kiss with a code that asks nothing of us, such as INIT.
+    Declined {
+        /// The code.
+        code: KissCode,
+    },
+    /// The last answer asked us to slow down, and we did.
+    RateLimited {
+        /// The interval now in force.
+        poll: Duration,
+    },
+    /// The server refuses to serve us.
+    Denied {
+        /// DENY or RSTR.
+        code: KissCode,
+        /// When we ask again.
+        retry_at: Duration,
+    },
+}
+
+impl Status {
+    /// The name in JSON and tables.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Probing => "probing",
+            Self::Reachable => "reachable",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Unusable { .. } => "unusable",
+            Self::Declined { .. } => "declined",
+            Self::RateLimited { .. } => "rate-limited",
+            Self::Denied { .. } => "denied",
+        }
+    }
+
+    /// One line for the operator: what is the case and what to do about it.
+    #[must_use]
+    pub fn describe(&self, now: Duration) -> String {
+        match self {
+            Self::Probing => "waiting for the first usable answer".to_owned(),
+            Self::Reachable => "the server answers".to_owned(),
+            Self::Unreachable { since } => format!(
+                "no answer for {}; check the address, the route and that UDP port 123 is not filtered",
+                now - *since
+            ),
+            Self::Unusable { reason } => format!("the last answer was rejected: {reason}"),
+            Self::Declined { code } => {
+                format!(
+                    "the server declines to serve (kiss code {code}); wait for it to start, or use another"
+                )
+            }
+            Self::RateLimited { poll } => {
+                format!(
+                    "the server asked us to slow down; polling every {poll}; raise poll_min or use a server of your own"
+                )
+            }
+            Self::Denied { code, retry_at } => format!(
+                "the server refuses us (kiss code {code}); ask its operator for access or remove it; next attempt in {}",
+                (*retry_at - now).max(Duration::ZERO)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reach_reads_like_chronyc() {
+        let mut reach = Reach::default();
+        for (answered, octal) in [(true, "1"), (true, "3"), (false, "6"), (true, "15")] {
+            reach = reach.pushed(answered);
+            assert_eq!(reach.to_string(), octal);
+        }
+        let full = (0..8).fold(reach, |r, _| r.pushed(true));
+        assert_eq!(full.to_string(), "377");
+        assert!(!(0..8).fold(full, |r, _| r.pushed(false)).any());
+    }
+
+    #[test]
+    fn names_are_distinct_and_all_is_complete() {
+        let names: std::collections::BTreeSet<_> =
+            RejectReason::ALL.iter().map(|r| r.name()).collect();
+        assert_eq!(names.len(), RejectReason::ALL.len());
+        // Ordered like the enum: a variant missing at the end or in the middle shows here.
+        assert!(RejectReason::ALL.iter().enumerate().all(|(i, r)| *r as usize == i));
+        assert_eq!(RejectReason::ALL.last(), Some(&RejectReason::Distance));
+    }
+
+    #[test]
+    fn advice_names_the_next_step() {
+        let now = Duration::from_secs(100);
+        let texts = [
+            (
+                Status::Unreachable { since: Duration::from_secs(40) },
+                "no answer for 60.000 s; check the address",
+            ),
+            (
+                Status::Denied { code: KissCode::Deny, retry_at: Duration::from_secs(160) },
+                "attempt in 60.000 s",
+            ),
+            (
+                Status::Unusable { reason: RejectReason::Unsynchronized },
+                "check the server or use another",
+            ),
+        ];
+        for (status, part) in texts {
+            assert!(status.describe(now).contains(part), "{}", status.describe(now));
+        }
+    }
+}

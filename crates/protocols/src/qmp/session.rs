@@ -1,0 +1,144 @@
+//! One QMP connection: greeting, `qmp_capabilities`, then commands, replies and events.
+//!
+//! What it does not do: retry. A fault ends the session; the caller reconnects and makes a new one. It does not time
+//! commands out either, because QEMU answers every command or closes the connection.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::message::{Message, QemuVersion, QmpError, QmpEvent, QmpFault};
+use crate::line::LineReader;
+
+/// The longest line taken from QEMU. Its longest replies (`query-qmp-schema`) are below 300 KiB.
+pub const MAX_LINE_LEN: usize = 1 << 20;
+
+/// The id of our own `qmp_capabilities`; those of [`Session::command`] count up from 1.
+const NEGOTIATION_ID: u64 = 0;
+
+/// What the session wants done or known.
+#[derive(Debug)]
+pub enum QmpItem {
+    /// Write these bytes to the stream, now.
+    Send(Vec<u8>),
+    /// Commands may be sent from now on.
+    Ready {
+        /// QEMU's version.
+        version: QemuVersion,
+    },
+    /// Something happened to the VM.
+    Event(QmpEvent),
+    /// The answer to [`Session::command`] with this id.
+    Reply {
+        /// As [`Session::command`] returned it.
+        id: u64,
+        /// What QEMU returned, or why it refused.
+        result: Result<Value, QmpError>,
+    },
+    /// The session is over: close the connection. Always the last item.
+    Fault(QmpFault),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Greeting,
+    Negotiating(QemuVersion),
+    Ready,
+    Over,
+}
+
+/// The client's end of one QMP connection.
+#[derive(Clone, Debug)]
+pub struct Session {
+    lines: LineReader,
+    state: State,
+    last_id: u64,
+    unanswered: BTreeSet<u64>,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            lines: LineReader::new(MAX_LINE_LEN),
+            state: State::Greeting,
+            last_id: NEGOTIATION_ID,
+            unanswered: BTreeSet::new(),
+        }
+    }
+}
+
+impl Session {
+    /// Takes what was read from the stream and returns what follows from it, in order.
+    pub fn on_bytes(&mut self, bytes: &[u8]) -> Vec<QmpItem> {
+        if self.state == State::Over {
+            return Vec::new();
+        }
+        let mut items = Vec::new();
+        for line in self.lines.feed(bytes) {
+            let taken = match line {
+                Ok(line) if line.trim_ascii().is_empty() => continue,
+                Ok(line) => Message::parse(&line).and_then(|message| self.take(message)),
+                Err(too_long) => Err(too_long.into()),
+            };
+            match taken {
+                Ok(item) => items.push(item),
+                Err(fault) => {
+                    self.state = State::Over;
+                    items.push(QmpItem::Fault(fault));
+                    break;
+                }
+            }
+        }
+        items
+    }
+
+    /// A command to write to the stream, and the id that its [`QmpItem::Reply`] will carry. Valid once
+    /// [`QmpItem::Ready`] was seen; before that QEMU knows no command.
+    #[must_use = "the bytes must be written to the stream"]
+    pub fn command(&mut self, execute: &str, arguments: Option<Value>) -> (u64, Vec<u8>) {
+        self.last_id += 1;
+        self.unanswered.insert(self.last_id);
+        (self.last_id, encode(self.last_id, execute, arguments))
+    }
+
+    /// True between [`QmpItem::Ready`] and [`QmpItem::Fault`].
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.state == State::Ready
+    }
+
+    /// Commands still without a reply, oldest first.
+    pub fn unanswered(&self) -> impl Iterator<Item = u64> {
+        self.unanswered.iter().copied()
+    }
+
+    fn take(&mut self, message: Message) -> Result<QmpItem, QmpFault> {
+        match (self.state, message) {
+            (State::Greeting, Message::Greeting(version)) => {
+                self.state = State::Negotiating(version);
+                Ok(QmpItem::Send(encode(NEGOTIATION_ID, "qmp_capabilities", None)))
+            }
+            (State::Greeting, _) | (_, Message::Greeting(_)) => Err(QmpFault::Greeting),
+            (State::Negotiating(version), Message::Reply { id: Some(NEGOTIATION_ID), result }) => {
+                result.map_err(QmpFault::Negotiation)?;
+                self.state = State::Ready;
+                Ok(QmpItem::Ready { version })
+            }
+            (_, Message::Event(event)) => Ok(QmpItem::Event(event)),
+            (_, Message::Reply { id: Some(id), result }) if self.unanswered.remove(&id) => {
+                Ok(QmpItem::Reply { id, result })
+            }
+            (_, Message::Reply { id: None, result: Err(error) }) => Err(QmpFault::Unread(error)),
+            (_, Message::Reply { id, .. }) => Err(QmpFault::UnknownReply { id }),
+        }
+    }
+}
+
+fn encode(id: u64, execute: &str, arguments: Option<Value>) -> Vec<u8> {
+    let mut command =
+        Map::from_iter([("execute".to_owned(), json!(execute)), ("id".to_owned(), json!(id))]);
+    if let Some(arguments) = arguments {
+        command.insert("arguments".to_owned(), arguments);
+    }
+    format!("{}\n", Value::Object(command)).into_bytes()
+}

@@ -1,0 +1,337 @@
+//! The host's clock: counter, ensemble of references, the host's own page, and what VMs' pages are written from.
+
+use anyhow::{Context, Result};
+use timevisor_clock_page::{ClockStatus, Counter, Identity, Line, Lines, PageWriter, Slew, Update};
+use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, Quality};
+use timevisor_guests::vm::Publication;
+use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
+use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
+use timevisor_linux::page::WritePage;
+use timevisor_linux::page_file::{self, PageSize};
+use timevisor_time::{Duration, Tai, TimescaleId};
+
+use crate::config::{Config, span};
+use crate::journal::{CounterHistory, Journal};
+use crate::leap::Leap;
+
+/// The estimate closes a gap in this long: slower than publications, so that a daemon that dies in the middle of a slew
+/// leaves a rate that is off by little; faster than polls.
+const SLEW_HORIZON: Duration = Duration::from_secs(8);
+/// A gap ahead that slewing at 15 ppm would take minutes for is jumped.
+const SLEW_JUMP: Duration = Duration::from_millis(1);
+/// A suspend changes CLOCK_BOOTTIME - CLOCK_MONOTONIC by more than this.
+const SUSPEND_NOISE: Duration = Duration::from_millis(1);
+
+pub struct HostClock {
+    pub counter: HostCounter,
+    pub calibration: Calibration,
+    pub leap: Leap,
+    pub host_id: [u8; 16],
+    ensemble: Ensemble,
+    config: Config,
+    names: Vec<String>,
+    history: CounterHistory,
+    journal: Journal,
+    writer: PageWriter<WritePage>,
+    recovered: Option<Lines<Tai>>,
+    seen_disruptions: u64,
+    own_disruptions: u64,
+    knowledge: Knowledge,
+    started: Duration,
+}
+
+impl HostClock {
+    /// Chooses and calibrates the counter, takes over the host's page, recovers what an earlier daemon knew.
+    pub fn start(config: &Config, names: Vec<String>) -> Result<Self> {
+        let (counter, counter_reason) = select(config.counter.into())?;
+        let calibration = calibrate(&counter).context("the counter cannot be calibrated")?;
+        tracing::info!(
+            "counter {counter_reason}: {:?} within {:?}",
+            calibration.period,
+            calibration.error
+        );
+        let leap = Leap::load(&config.clock);
+        let history = CounterHistory {
+            boot_id: hex(&boot_id().context("cannot read the boot id")?),
+            counter: counter.id().name().to_owned(),
+            suspended_ns: suspended().0.floor_nanos(),
+        };
+        let journal = Journal::in_directory(&config.run_directory);
+        let path = config.run_directory.join("clock");
+        let page = WritePage::new(page_file::create(&path, PageSize::Page)?)?;
+        let host_id = machine_id();
+        let identity = Identity {
+            counter: counter.id(),
+            timescale: TimescaleId::Tai,
+            host: host_id,
+            vm: [0; 16],
+            timeline: "tai",
+            epoch: epoch(),
+        };
+        let now = counter.read_ordered();
+        let tai_offset = leap.offset_at(realtime()).ok();
+        let (writer, recovered) = match journal.read(&history, now) {
+            Ok(lines) => {
+                tracing::info!(
+                    "resuming from the lines of the daemon before, half-width {}",
+                    half_width(&lines, now)
+                );
+                let update = recovered_update(&lines, &calibration, tai_offset);
+                (PageWriter::recover(page, identity, &update, &counter), Some(lines))
+            }
+            Err(reason) => {
+                tracing::info!("starting anew: {reason}");
+                (PageWriter::take_over(page, identity, tai_offset), None)
+            }
+        };
+        let ensemble =
+            Ensemble::new(&config.parameters(), &names, calibration.period, calibration.error);
+        let mut clock = Self {
+            counter,
+            calibration,
+            leap,
+            host_id,
+            ensemble,
+            config: config.clone(),
+            names,
+            history,
+            journal,
+            writer,
+            recovered,
+            seen_disruptions: 0,
+            own_disruptions: 0,
+            knowledge: Knowledge {
+                at: now,
+                quality: Quality::Nothing,
+                reason: None,
+                clock: None,
+                falsetickers: vec![],
+            },
+            started: monotonic(),
+        };
+        clock.publish();
+        Ok(clock)
+    }
+
+    /// Takes an exchange with reference `index` in.
+    pub fn observe(&mut self, index: usize, exchange: &Exchange) {
+        let name = &self.names[index];
+        match self.ensemble.observe(index, exchange) {
+            Observation::Used => {}
+            Observation::Discarded(reason) => {
+                tracing::debug!("reference {name}: exchange discarded: {reason}");
+            }
+            Observation::Contradiction(gap) => {
+                tracing::warn!(
+                    "reference {name} contradicts the bounds by {gap}: status unreliable until they are rebuilt"
+                );
+            }
+        }
+    }
+
+    /// True once after the machine was suspended: everything known is void, the references should start over.
+    pub fn was_suspended(&mut self) -> bool {
+        let now = suspended().0;
+        let before = Duration::from_nanos(self.history.suspended_ns);
+        if (now - before).abs() <= SUSPEND_NOISE {
+            return false;
+        }
+        tracing::warn!("the machine was suspended for {}: starting anew", now - before);
+        self.history.suspended_ns = now.floor_nanos();
+        self.journal.clear();
+        self.recovered = None;
+        self.own_disruptions += self.ensemble.disruptions() + 1;
+        let parameters = self.config.parameters();
+        self.ensemble = Ensemble::new(
+            &parameters,
+            &self.names,
+            self.calibration.period,
+            self.calibration.error,
+        );
+        self.writer.withdraw(ClockStatus::Unknown, self.leap.offset_at(realtime()).ok());
+        true
+    }
+
+    /// Writes the host's page from what is known now, and returns what VMs' pages are to be written from.
+    pub fn publish(&mut self) -> Publication {
+        let mut publication = self.assess();
+        self.publish_own(&mut publication);
+        publication
+    }
+
+    /// The last publication of this daemon: free running, bounds growing.
+    pub fn publish_last(&mut self) -> Publication {
+        let mut publication = self.assess();
+        publication.status = match publication.status {
+            ClockStatus::Synchronized | ClockStatus::Initializing => ClockStatus::FreeRunning,
+            other => other,
+        };
+        self.publish_own(&mut publication);
+        publication
+    }
+
+    fn assess(&mut self) -> Publication {
+        let now = self.counter.read_ordered();
+        self.knowledge = self.ensemble.at(now);
+        let validity = self.calibration.period.ticks_in(span(self.config.clock.validity));
+        let slew =
+            Slew { horizon: self.calibration.period.ticks_in(SLEW_HORIZON), jump: SLEW_JUMP };
+        let (target, status, estimated_error, as_of) = match &self.knowledge.clock {
+            Some(clock) => {
+                let target = Lines {
+                    base: now,
+                    expiry: now.wrapping_add(validity),
+                    earliest: Line {
+                        time: clock.interval.earliest(),
+                        period: clock.limits.shortest,
+                    },
+                    estimate: Line { time: clock.estimate, period: clock.period },
+                    latest: Line { time: clock.interval.latest(), period: clock.limits.longest },
+                    holdover: 0,
+                };
+                (
+                    Some(target),
+                    page_status(self.knowledge.quality),
+                    clock.estimated_error,
+                    clock.as_of,
+                )
+            }
+            None => {
+                let waited = monotonic() - self.started > span(self.config.clock.stale_after);
+                let status = match (&self.recovered, waited) {
+                    (Some(_), _) => ClockStatus::FreeRunning,
+                    (None, false) => ClockStatus::Initializing,
+                    (None, true) => ClockStatus::Unknown,
+                };
+                let recovered =
+                    self.recovered.map(|l| Lines { expiry: now.wrapping_add(validity), ..l });
+                (recovered, status, Duration::MAX, now)
+            }
+        };
+        let tai = target.map(|lines| lines.at(now).estimate);
+        let tai_offset = tai
+            .map_or_else(|| self.leap.offset_at(realtime()), |tai| self.leap.offset_of_tai(tai))
+            .ok();
+        let disruptions = self.own_disruptions + self.ensemble.disruptions();
+        Publication { target, status, estimated_error, as_of, tai_offset, slew, disruptions }
+    }
+
+    fn publish_own(&mut self, publication: &mut Publication) {
+        let Some(target) = publication.target else {
+            let said =
+                self.writer.in_force().is_none() && self.writer.status() == publication.status;
+            if !said {
+                self.writer.withdraw(publication.status, publication.tai_offset);
+            }
+            return;
+        };
+        let now = self.counter.read_ordered();
+        self.note_contradiction(&target, now);
+        publication.disruptions = self.own_disruptions + self.ensemble.disruptions();
+        if publication.disruptions != self.seen_disruptions {
+            self.seen_disruptions = publication.disruptions;
+            self.writer.disrupt();
+        }
+        let expected = match self.writer.in_force() {
+            Some(old) => old.shifted(Duration::ZERO).continued(&target, now, publication.slew),
+            None => target.rebased(now),
+        };
+        if let Err(error) = self.journal.write(&self.history, &expected) {
+            tracing::warn!("cannot write the recovery journal: {error}; a restart will begin anew");
+        }
+        let update = own_update(publication, &target);
+        self.writer.publish(&update, &self.counter);
+    }
+
+    /// What is known now may exclude all of what the page says: lines recovered from an earlier daemon that followed
+    /// another reference, for instance. Continuing from them would hold the clock back for ever.
+    fn note_contradiction(&mut self, target: &Lines<Tai>, now: u64) {
+        let Some(old) = self.writer.in_force() else { return };
+        let (old, new) =
+            (old.shifted::<Tai>(Duration::ZERO).interval_at(now), target.interval_at(now));
+        if let (Some(old), Some(new)) = (old, new)
+            && old.intersect(&new).is_none()
+        {
+            tracing::warn!(
+                "what the references say now excludes what was published before: the clock steps"
+            );
+            self.own_disruptions += 1;
+        }
+    }
+
+    /// What the last [`Self::publish`] was based on.
+    pub fn knowledge(&self) -> &Knowledge {
+        &self.knowledge
+    }
+
+    /// What the references have told so far.
+    pub fn ensemble(&self) -> &Ensemble {
+        &self.ensemble
+    }
+
+    /// The writer of the host's page.
+    pub fn writer(&self) -> &PageWriter<WritePage> {
+        &self.writer
+    }
+
+    /// True while nothing but an earlier daemon's lines is known.
+    pub fn is_recovered_only(&self) -> bool {
+        self.recovered.is_some() && self.knowledge.clock.is_none()
+    }
+}
+
+/// The update for the host's own page.
+fn own_update(publication: &Publication, target: &Lines<Tai>) -> Update {
+    Update {
+        target: target.shifted(Duration::ZERO),
+        status: publication.status,
+        estimated_error: publication.estimated_error,
+        as_of: publication.as_of,
+        tai_offset: publication.tai_offset,
+        slew: publication.slew,
+    }
+}
+
+fn recovered_update(
+    lines: &Lines<Tai>,
+    calibration: &Calibration,
+    tai_offset: Option<i16>,
+) -> Update {
+    Update {
+        target: lines.shifted(Duration::ZERO),
+        status: ClockStatus::FreeRunning,
+        estimated_error: Duration::MAX,
+        as_of: lines.base,
+        tai_offset,
+        slew: Slew { horizon: calibration.period.ticks_in(SLEW_HORIZON), jump: SLEW_JUMP },
+    }
+}
+
+fn page_status(quality: Quality) -> ClockStatus {
+    match quality {
+        Quality::Nothing => ClockStatus::Unknown,
+        Quality::Initializing => ClockStatus::Initializing,
+        Quality::Synchronized => ClockStatus::Synchronized,
+        Quality::FreeRunning => ClockStatus::FreeRunning,
+        Quality::Unreliable => ClockStatus::Unreliable,
+    }
+}
+
+fn half_width(lines: &Lines<Tai>, now: u64) -> Duration {
+    lines.rebased(now).half_width()
+}
+
+/// Any value that differs from the one before: nanoseconds do.
+pub fn epoch() -> u64 {
+    realtime().floor_nanos().unsigned_abs()
+}
+
+/// The host's identity for readers; zero where there is no /etc/machine-id.
+fn machine_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    u128::from_str_radix(text.trim(), 16).map(u128::to_be_bytes).unwrap_or_default()
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

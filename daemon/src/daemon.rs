@@ -1,0 +1,263 @@
+//! The event loop: one thread, one poll(2), no runtime.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use timevisor_linux::clock::monotonic;
+use timevisor_linux::notify::Notifier;
+use timevisor_linux::poll::{PollFd, wait};
+use timevisor_linux::signals::{Signal, Signals};
+use timevisor_protocols::control::{Request, Response};
+use timevisor_time::Duration;
+
+use crate::clock::HostClock;
+use crate::config::{Config, span};
+use crate::control::Control;
+use crate::references::{Reference, Surroundings};
+use crate::report;
+use crate::vms::{Token as VmToken, Vms};
+
+/// Whose descriptor became ready.
+#[derive(Clone, Copy)]
+enum Token {
+    Signal,
+    Listener,
+    Client(usize),
+    Reference(usize),
+    Vm(VmToken),
+}
+
+pub struct Daemon {
+    config: Config,
+    clock: HostClock,
+    references: Vec<Reference>,
+    vms: Vms,
+    control: Control,
+    signals: Signals,
+    notifier: Notifier,
+    started: Duration,
+    next_publication: Duration,
+    told: String,
+    /// Held for the life of the daemon: only one may write these pages.
+    _lock: File,
+}
+
+impl Daemon {
+    /// Takes everything that can fail; on return the pages are ours.
+    pub fn start(config: Config) -> Result<Self> {
+        let lock = take_directory(&config.run_directory)?;
+        let signals = Signals::install().context("cannot install signal handlers")?;
+        let notifier = Notifier::from_environment().context("NOTIFY_SOCKET is not usable")?;
+        let now = monotonic();
+        let references =
+            config.references.iter().map(|r| Reference::new(r, now)).collect::<Result<Vec<_>>>()?;
+        let names = config.references.iter().map(crate::config::ReferenceConfig::name).collect();
+        let clock = HostClock::start(&config, names)?;
+        let control = Control::listen(&config.run_directory.join("control"))?;
+        let vms = Vms::new(&config);
+        notifier.ready().context("cannot tell systemd")?;
+        Ok(Self {
+            config,
+            clock,
+            references,
+            vms,
+            control,
+            signals,
+            notifier,
+            started: now,
+            next_publication: now,
+            told: String::new(),
+            _lock: lock,
+        })
+    }
+
+    /// Until a signal says otherwise.
+    pub fn run(mut self) -> Result<()> {
+        loop {
+            let ready = self.wait()?;
+            // Sockets first: their counter reads are part of the bounds.
+            for token in &ready {
+                if let Token::Reference(index) = token {
+                    self.reference_ready(*index);
+                }
+            }
+            for token in ready {
+                match token {
+                    Token::Signal => {
+                        if self.signalled() {
+                            return self.stop();
+                        }
+                    }
+                    Token::Listener => self.control.accept(),
+                    Token::Client(slot) => self.client_ready(slot),
+                    Token::Vm(token) => self.vms.on_ready(token, &self.clock),
+                    Token::Reference(_) => {}
+                }
+            }
+            self.on_time();
+        }
+    }
+
+    fn wait(&mut self) -> Result<Vec<Token>> {
+        let now = monotonic();
+        let due = self
+            .references
+            .iter()
+            .map(Reference::poll_at)
+            .chain([self.next_publication, self.vms.poll_at()]);
+        let next = due.min().unwrap_or(self.next_publication);
+        let timeout =
+            std::time::Duration::from_nanos(u64::try_from((next - now).ceil_nanos()).unwrap_or(0));
+        let mut tokens = vec![Token::Signal];
+        let mut fds = vec![PollFd::readable(std::os::fd::AsFd::as_fd(&self.signals))];
+        for (slot, fd) in self.control.fds() {
+            tokens.push(slot.map_or(Token::Listener, Token::Client));
+            fds.push(PollFd::readable(fd));
+        }
+        for (index, reference) in self.references.iter().enumerate() {
+            if let Some(fd) = reference.fd() {
+                tokens.push(Token::Reference(index));
+                fds.push(PollFd::readable(fd));
+            }
+        }
+        for (token, fd) in self.vms.fds() {
+            tokens.push(Token::Vm(token));
+            fds.push(PollFd::readable(fd));
+        }
+        wait(&mut fds, Some(timeout)).context("poll failed")?;
+        let is_ready =
+            |fd: &PollFd<'_>| fd.ready().readable || fd.ready().error || fd.ready().hangup;
+        let ready: Vec<_> =
+            fds.iter().zip(tokens).filter(|(fd, _)| is_ready(fd)).map(|(_, token)| token).collect();
+        Ok(ready)
+    }
+
+    fn reference_ready(&mut self, index: usize) {
+        let around = surroundings(&self.clock);
+        let exchanges = self.references[index].on_ready(monotonic(), &around);
+        for exchange in &exchanges {
+            self.clock.observe(index, exchange);
+        }
+        if !exchanges.is_empty() {
+            self.publish();
+        }
+    }
+
+    fn on_time(&mut self) {
+        let now = monotonic();
+        if self.clock.was_suspended() {
+            self.references.iter_mut().for_each(|r| r.restart(now));
+            self.publish();
+        }
+        let mut fresh = false;
+        for (index, reference) in self.references.iter_mut().enumerate() {
+            if now >= reference.poll_at()
+                && let Some(exchange) = reference.on_timer(now, &surroundings(&self.clock))
+            {
+                self.clock.observe(index, &exchange);
+                fresh = true;
+            }
+        }
+        if fresh || now >= self.next_publication {
+            self.publish();
+        }
+        if now >= self.vms.poll_at() {
+            self.vms.on_timer(now, &self.clock);
+        }
+    }
+
+    fn publish(&mut self) {
+        let publication = self.clock.publish();
+        self.vms.publish(publication, &self.clock);
+        let now = monotonic();
+        self.next_publication = now + span(self.config.clock.publish_interval);
+        self.tell();
+    }
+
+    /// One line to systemd and to the log whenever the state changes.
+    fn tell(&mut self) {
+        let status = self.clock.writer().status();
+        let reason = self.clock.knowledge().reason.clone().unwrap_or_default();
+        let state =
+            format!("{}{}{reason}", status.name(), if reason.is_empty() { "" } else { ": " });
+        // The reason may carry a duration that changes all the time; the state's first word decides.
+        if !self.told.starts_with(status.name()) {
+            tracing::info!("clock {state}");
+            let _ = self.notifier.status(&state);
+            self.told = state;
+        }
+        let _ = self.notifier.watchdog();
+    }
+
+    fn client_ready(&mut self, slot: usize) {
+        for request in self.control.read(slot) {
+            let response = self.respond(&request);
+            self.control.answer(slot, &response);
+        }
+    }
+
+    fn respond(&mut self, request: &Request) -> Response {
+        match request {
+            Request::Status => {
+                report::status(&self.clock, &self.references, self.vms.len(), self.started)
+            }
+            Request::Now => report::now(&self.clock),
+            Request::VmList => self.vms.list(),
+            Request::VmAdd(add) => self.vms.add(add, &self.clock),
+            Request::VmRemove(remove) => self.vms.remove(&remove.name),
+            Request::VmPrepare(prepare) => self.vms.prepare(prepare, &self.clock),
+        }
+    }
+
+    /// True when the daemon is to end.
+    fn signalled(&mut self) -> bool {
+        while let Some(signal) = self.signals.take() {
+            match signal {
+                Signal::Terminate => return true,
+                Signal::Reload => {
+                    tracing::info!(
+                        "reading the leap second table again; other settings need a restart"
+                    );
+                    self.clock.leap.reload();
+                }
+            }
+        }
+        false
+    }
+
+    fn stop(mut self) -> Result<()> {
+        tracing::info!("ending: pages stay free running, with growing bounds");
+        let _ = self.notifier.stopping();
+        let publication = self.clock.publish_last();
+        self.vms.publish(publication, &self.clock);
+        Ok(())
+    }
+}
+
+fn surroundings(clock: &HostClock) -> Surroundings<'_> {
+    let calibration = (clock.calibration.period, clock.calibration.error);
+    Surroundings { counter: &clock.counter, calibration, leap: &clock.leap }
+}
+
+/// The run directory, made if needed, and locked: two daemons on one page would be two clocks.
+fn take_directory(path: &Path) -> Result<File> {
+    fs::create_dir_all(path).with_context(|| {
+        format!("cannot make {}; run as root or change run_directory", path.display())
+    })?;
+    fs::set_permissions(path, Permissions::from_mode(0o755)).with_context(|| {
+        format!("{} is not ours; run as root or change run_directory", path.display())
+    })?;
+    let lock_path = path.join("lock");
+    let lock =
+        File::create(&lock_path).with_context(|| format!("cannot open {}", lock_path.display()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => anyhow::bail!(
+            "another timevisord serves {}; stop that one first, or set another run_directory",
+            path.display()
+        ),
+        Err(fs::TryLockError::Error(error)) => Err(error).context("cannot lock the run directory"),
+    }
+}

@@ -1,0 +1,251 @@
+//! An NTP server: the codec and state machine are crates/protocols', the socket crates/linux'; this file brings stamps
+//! and counter together.
+//!
+//! Ta is read before the packet is sent and Tf after it was received, so the bounds hold whatever the kernel does.
+//! Where the kernel stamps packets, its stamps move Ta later and Tf earlier, never beyond what the brackets around the
+//! exchange prove.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use anyhow::{Context, Result};
+use timevisor_clock_page::Counter;
+use timevisor_estimate::Exchange;
+use timevisor_linux::clock::{Bracket, bracket, realtime};
+use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
+use timevisor_linux::udp::{Received, UdpClient};
+use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::ntp::{Client, Config, Outcome, Response};
+use timevisor_time::{Duration, Instant, Utc};
+
+use super::Surroundings;
+
+const PORT: u16 = 123;
+/// A name that does not resolve, or a route that is missing, is tried again after this.
+const RETRY: Duration = Duration::from_secs(10);
+/// Readings per bracket: the narrowest counts.
+const BRACKET_TRIES: usize = 3;
+
+/// What was known when the request left.
+struct Sent {
+    ta: u64,
+    before: Bracket,
+    stamp: Option<Instant<Utc>>,
+}
+
+pub struct Ntp {
+    name: String,
+    client: Client,
+    socket: Option<UdpClient>,
+    /// Why there is no socket, and when to try again.
+    unreachable: Option<(String, Duration)>,
+    sent: Option<Sent>,
+    last: Option<(Response, Duration)>,
+    leap_problem: Option<String>,
+}
+
+impl Ntp {
+    pub fn new(address: &str, config: Config, now: Duration) -> Result<Self> {
+        let client = Client::new(config, now).with_context(|| format!("reference {address}"))?;
+        Ok(Self {
+            name: address.to_owned(),
+            client,
+            socket: None,
+            unreachable: None,
+            sent: None,
+            last: None,
+            leap_problem: None,
+        })
+    }
+
+    pub fn poll_at(&self) -> Duration {
+        match &self.unreachable {
+            Some((_, again)) => *again,
+            None => self.client.poll_at(),
+        }
+    }
+
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    pub fn restart(&mut self, now: Duration) {
+        self.unreachable = None;
+        self.client.restart(now);
+    }
+
+    pub fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) {
+        if now < self.poll_at() {
+            return;
+        }
+        if self.socket.is_none() {
+            match connect(&self.name) {
+                Ok(socket) => {
+                    tracing::info!("reference {}: asking {}", self.name, socket.peer());
+                    self.socket = Some(socket);
+                    self.unreachable = None;
+                }
+                Err(error) => return self.give_up(format!("{error:#}"), now),
+            }
+        }
+        let Some(request) = self.client.on_timer(now, random()) else { return };
+        let before = bracket(around.counter, BRACKET_TRIES);
+        let Some(socket) = &mut self.socket else { return };
+        let ta = around.counter.read_ordered();
+        if let Err(error) = socket.send(&request.bytes) {
+            return self.give_up(describe(&error), now);
+        }
+        let stamp = socket.recv_tx_stamp().ok().flatten();
+        self.sent = Some(Sent { ta, before, stamp });
+    }
+
+    fn give_up(&mut self, problem: String, now: Duration) {
+        if self.unreachable.is_none() {
+            tracing::warn!("reference {}: {problem}", self.name);
+        }
+        self.socket = None;
+        self.unreachable = Some((problem, now + RETRY));
+    }
+
+    pub fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
+        let mut exchanges = Vec::new();
+        let mut buffer = [0u8; 1024];
+        // Bounded: a flood must not keep the daemon from its other work.
+        for _ in 0..16 {
+            let Some(socket) = &mut self.socket else { break };
+            if let Some(sent) = self.sent.as_mut().filter(|s| s.stamp.is_none()) {
+                sent.stamp = socket.recv_tx_stamp().ok().flatten();
+            }
+            match socket.recv(&mut buffer) {
+                Ok(Some(received)) => {
+                    let tf = around.counter.read_ordered();
+                    let bytes = &buffer[..received.len.min(buffer.len())];
+                    exchanges.extend(self.on_datagram(now, bytes, &received, tf, around));
+                }
+                Ok(None) => break,
+                // "Connection refused" and its like: the request is lost, the state machine's timeout counts it.
+                Err(error) => {
+                    tracing::debug!("reference {}: {}", self.name, describe(&error));
+                    break;
+                }
+            }
+        }
+        exchanges
+    }
+
+    fn on_datagram(
+        &mut self,
+        now: Duration,
+        bytes: &[u8],
+        received: &Received,
+        tf: u64,
+        around: &Surroundings<'_>,
+    ) -> Option<Exchange> {
+        match self.client.on_datagram(now, bytes, realtime()) {
+            Outcome::Accepted(response) => {
+                let sent = self.sent.take()?;
+                let (ta, tf) = narrowed(&sent, received, tf, around);
+                let tai = |t| around.leap.to_tai(t);
+                let (tb, te) = match (tai(response.tb), tai(response.te)) {
+                    (Ok(tb), Ok(te)) => (tb, te),
+                    (Err(problem), _) | (_, Err(problem)) => {
+                        if self.leap_problem.as_ref() != Some(&problem) {
+                            tracing::warn!("reference {}: {problem}", self.name);
+                        }
+                        self.leap_problem = Some(problem);
+                        return None;
+                    }
+                };
+                self.leap_problem = None;
+                let period = around.calibration.0;
+                let round_trip = period.span(tf.wrapping_sub(ta)) - (te - tb);
+                self.last = Some((response, round_trip));
+                Some(Exchange { ta, tb, te, tf, error: response.error_budget() })
+            }
+            Outcome::Rejected(reason) => {
+                tracing::debug!("reference {}: answer rejected: {reason}", self.name);
+                None
+            }
+            Outcome::KissOfDeath(code) => {
+                tracing::warn!("reference {}: kiss of death {code}", self.name);
+                None
+            }
+        }
+    }
+
+    pub fn report(&self, now: Duration) -> Report {
+        let status = self.client.status();
+        let (status, detail) = match (&self.unreachable, &self.leap_problem) {
+            (Some((problem, _)), _) => ("unreachable".to_owned(), problem.clone()),
+            (None, Some(problem)) => ("leap-table".to_owned(), problem.clone()),
+            (None, None) => (status.name().to_owned(), status.describe(now)),
+        };
+        let counters = self.client.counters();
+        let rejected = timevisor_protocols::ntp::RejectReason::ALL
+            .iter()
+            .map(|reason| (reason.name().to_owned(), counters.rejected_for(*reason)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        Report {
+            name: self.name.clone(),
+            kind: "ntp".to_owned(),
+            status,
+            detail,
+            stratum: self.last.map(|(r, _)| r.stratum),
+            offset_ns: None,
+            rtt_ns: self.last.map(|(_, round_trip)| round_trip.floor_nanos()),
+            accepted: counters.accepted,
+            rejected,
+            reach: self.client.reach().to_string(),
+            poll_s: self.client.interval().as_secs_f64(),
+        }
+    }
+}
+
+/// Ta and Tf, moved inwards by the kernel's stamps where there are any.
+fn narrowed(sent: &Sent, received: &Received, tf: u64, around: &Surroundings<'_>) -> (u64, u64) {
+    if sent.stamp.is_none() && received.stamp.is_none() {
+        return (sent.ta, tf);
+    }
+    let after = bracket(around.counter, BRACKET_TRIES);
+    let (period, error) = around.calibration;
+    let Some(map) = StampMap::new(sent.before, after, period, KERNEL_SLEW_LIMIT.plus(error)) else {
+        return (sent.ta, tf);
+    };
+    let send = sent.stamp.and_then(|stamp| map.send_bound(stamp)).unwrap_or(sent.ta);
+    let receive = received.stamp.and_then(|stamp| map.receive_bound(stamp)).unwrap_or(tf);
+    let (ta, earlier) = (sent.ta.max(send), tf.min(receive));
+    if ta <= earlier { (ta, earlier) } else { (sent.ta, tf) }
+}
+
+fn connect(name: &str) -> Result<UdpClient> {
+    let peer = resolve(name)?;
+    Ok(UdpClient::connect(peer)?)
+}
+
+fn resolve(name: &str) -> Result<SocketAddr> {
+    if let Ok(address) = name.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    if let Ok(ip) = name.parse::<std::net::IpAddr>() {
+        return Ok(SocketAddr::new(ip, PORT));
+    }
+    let target = if name.contains(':') { name.to_owned() } else { format!("{name}:{PORT}") };
+    let mut found = target
+        .to_socket_addrs()
+        .with_context(|| format!("cannot resolve {name}; check the name and DNS"))?;
+    found.next().with_context(|| format!("{name} has no address"))
+}
+
+fn describe(error: &timevisor_linux::udp::UdpError) -> String {
+    let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
+    format!("{error}{cause}")
+}
+
+/// The cookie that an answer must carry: what an attacker off the path would have to guess.
+fn random() -> u64 {
+    getrandom::u64().unwrap_or_else(|_| {
+        // No randomness at all (never seen on Linux): the clock's low bits still make answers distinct.
+        realtime().to_words().1
+    })
+}

@@ -1,0 +1,133 @@
+//! Answers: what the daemon knows, in the shapes of crates/protocols.
+
+use timevisor_clock_page::{ClockStatus as PageStatus, Counter, Reader};
+use timevisor_linux::clock::{monotonic, realtime};
+use timevisor_protocols::control::{
+    ClockStatus, ClockSummary, CounterSummary, ErrorBody, ErrorCode, Now,
+    Reference as ReferenceReport, Response, Status, Timescale,
+};
+use timevisor_time::{Duration, Instant, Tai};
+
+use crate::clock::{HostClock, hex};
+use crate::references::Reference;
+
+/// The page's status in the protocol's words.
+pub fn status_of(status: PageStatus) -> ClockStatus {
+    match status {
+        PageStatus::Unknown => ClockStatus::Unknown,
+        PageStatus::Initializing => ClockStatus::Initializing,
+        PageStatus::Synchronized => ClockStatus::Synchronized,
+        PageStatus::FreeRunning => ClockStatus::FreeRunning,
+        PageStatus::Unreliable => ClockStatus::Unreliable,
+    }
+}
+
+/// Answers `now` from the host's page, through the reader that everybody uses.
+pub fn now(clock: &HostClock) -> Response {
+    let page = clock.writer().page();
+    let reading = match Reader::open(page, &clock.counter, 0).map(|reader| reader.read()) {
+        Ok(Ok(reading)) => reading,
+        Ok(Err(error)) => {
+            return error_response(ErrorCode::Internal, &error.to_string(), "report this");
+        }
+        Err(error) => {
+            return error_response(ErrorCode::Internal, &error.to_string(), "report this");
+        }
+    };
+    let known = reading.has_estimate();
+    let error = reading.estimated_error();
+    Response::Now(Now {
+        timeline: clock.writer().identity().timeline.to_owned(),
+        timescale: reading.timescale().into(),
+        earliest_ns: known.then(|| reading.earliest.floor_nanos()),
+        estimate_ns: known.then(|| reading.estimate.floor_nanos()),
+        latest_ns: known.then(|| reading.latest.ceil_nanos()),
+        status: status_of(reading.status()),
+        estimated_error_ns: (known && error != Duration::MAX).then(|| error.ceil_nanos()),
+        disruption: reading.disruption,
+        counter: reading.counter,
+    })
+}
+
+/// Answers `status`.
+pub fn status(
+    clock: &HostClock,
+    references: &[Reference],
+    vms: usize,
+    started: Duration,
+) -> Response {
+    Response::Status(Box::new(Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_s: u64::try_from((monotonic() - started).floor_nanos() / 1_000_000_000).unwrap_or(0),
+        host_id: hex(&clock.host_id),
+        counter: CounterSummary {
+            name: clock.counter.id().name().to_owned(),
+            hz: Some(clock.calibration.period.hz()),
+        },
+        clock: clock_summary(clock, references),
+        references: references.iter().enumerate().map(|(i, r)| reference(clock, i, r)).collect(),
+        leap_table: clock.leap.summary(realtime()),
+        vms: vms as u64,
+    }))
+}
+
+fn clock_summary(clock: &HostClock, references: &[Reference]) -> ClockSummary {
+    let knowledge = clock.knowledge();
+    let now = clock.counter.read_ordered();
+    let lines = clock.writer().in_force().map(|lines| lines.rebased(now));
+    let known = knowledge.clock.as_ref();
+    let since =
+        known.map(|k| clock.calibration.period.span(now.wrapping_sub(k.as_of)).as_secs_f64());
+    ClockSummary {
+        status: status_of(clock.writer().status()),
+        reason: reason(clock, references),
+        timescale: Timescale::Tai,
+        half_width_ns: lines.map(|l| (l.latest.time - l.earliest.time).half().ceil_nanos()),
+        estimated_error_ns: known.map(|k| k.estimated_error.ceil_nanos()),
+        rate_bound_ppb: known.map(|k| k.limits.half_width().ppb()),
+        since_update_s: since,
+        contradictions: clock.ensemble().contradictions(),
+    }
+}
+
+/// Why the clock is not synchronized, with what the operator can do: the first reference's trouble if there is one.
+fn reason(clock: &HostClock, references: &[Reference]) -> Option<String> {
+    let own = clock.knowledge().reason.clone()?;
+    let prefix = if clock.is_recovered_only() { "resumed from before the restart; " } else { "" };
+    let now = monotonic();
+    let trouble = references.iter().map(|r| r.report(now)).find(|r| r.status != "reachable");
+    Some(match trouble {
+        Some(r) => format!("{prefix}{own}; {}: {}", r.name, r.detail),
+        None => format!("{prefix}{own}"),
+    })
+}
+
+fn reference(clock: &HostClock, index: usize, reference: &Reference) -> ReferenceReport {
+    let mut report = reference.report(monotonic());
+    let state = clock.ensemble().reference(index);
+    for (reason, count) in state.discarded() {
+        *report.rejected.entry(format!("{reason:?}").to_lowercase()).or_default() += count;
+    }
+    if clock.knowledge().falsetickers.contains(&report.name) {
+        report.status = "falseticker".to_owned();
+        report.detail = "its interval contradicts the majority's".to_owned();
+    } else if clock.ensemble().chosen() == Some(index) && report.status == "reachable" {
+        report.status = "selected".to_owned();
+    }
+    let lines = clock.writer().in_force();
+    report.offset_ns = state.last().zip(lines).map(|(x, lines)| {
+        let ours: Instant<Tai> = lines.shifted::<Tai>(Duration::ZERO).at(x.middle()).estimate;
+        (x.tb + (x.te - x.tb).half() - ours).floor_nanos()
+    });
+    report
+}
+
+/// An error answer.
+pub fn error_response(code: ErrorCode, message: &str, next_step: &str) -> Response {
+    Response::Error(ErrorBody {
+        code,
+        message: message.to_owned(),
+        next_step: next_step.to_owned(),
+    })
+}

@@ -1,0 +1,436 @@
+//! VMs: found or added, attached, written, retired.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `monitor.rs` | one QMP connection |
+//! | `discovery.rs` | finding QEMU processes |
+//! | `prepared.rs` | page files of VMs that have not started yet |
+
+mod discovery;
+mod monitor;
+mod prepared;
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use timevisor_clock_page::Counter;
+use timevisor_guests::Vm;
+use timevisor_guests::delivery::{NvdimmPage, VmclockDevice};
+use timevisor_guests::mapping::Ratio;
+use timevisor_guests::qemu::{Accelerator, Qemu};
+use timevisor_guests::vm::{AttachError, HostIdentity, Publication};
+use timevisor_linux::clock::realtime;
+use timevisor_linux::process::Process;
+use timevisor_protocols::control::{
+    ErrorCode, Response, TimeType, VmAdd, VmList, VmPrepare, VmPrepared, VmRemoved, VmRow,
+    request::check_name,
+};
+use timevisor_protocols::qmp::VmEvent;
+use timevisor_time::{Duration, TimescaleId};
+
+use self::discovery::Discovery;
+use self::monitor::{Monitor, News};
+use self::prepared::Prepared;
+use crate::clock::{HostClock, epoch};
+use crate::config::{Config, span};
+use crate::report::error_response;
+
+/// Under TCG without QMP, a stop is found only by looking; see the limitation in `timevisor_guests::vm`.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// A lost QMP socket is tried again after this.
+const RECONNECT: Duration = Duration::from_secs(2);
+
+/// Which descriptor of which VM; the pid names it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Token {
+    Ended(u32),
+    Monitor(u32),
+}
+
+struct Served {
+    vm: Vm,
+    monitor: Option<Monitor>,
+    /// The socket to reconnect to, and when.
+    reconnect: Option<(PathBuf, Duration)>,
+    time_type: TimeType,
+}
+
+pub struct Vms {
+    config: Config,
+    served: Vec<Served>,
+    prepared: Prepared,
+    discovery: Discovery,
+    next_discovery: Duration,
+    next_look: Duration,
+    publication: Option<Publication>,
+}
+
+impl Vms {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            config: config.clone(),
+            served: Vec::new(),
+            prepared: Prepared::in_directory(&config.run_directory.join("vms")),
+            discovery: Discovery::default(),
+            next_discovery: Duration::ZERO,
+            next_look: Duration::ZERO,
+            publication: None,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.served.len()
+    }
+
+    pub fn poll_at(&self) -> Duration {
+        let look = self.served.iter().any(needs_looking).then_some(self.next_look);
+        let discovery = self.config.guests.discover.then_some(self.next_discovery);
+        let reconnect =
+            self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|(_, at)| *at)).min();
+        [look, discovery, reconnect].into_iter().flatten().min().unwrap_or(Duration::MAX)
+    }
+
+    pub fn fds(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>)> {
+        self.served.iter().flat_map(|served| {
+            let pid = served.vm.qemu.process.pid();
+            let ended = served.vm.ended().fd().map(|fd| (Token::Ended(pid), fd));
+            let monitor = served.monitor.as_ref().map(|m| (Token::Monitor(pid), m.fd()));
+            ended.into_iter().chain(monitor)
+        })
+    }
+
+    pub fn on_ready(&mut self, token: Token, clock: &HostClock) {
+        let pid = match token {
+            Token::Ended(pid) | Token::Monitor(pid) => pid,
+        };
+        let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) else {
+            return;
+        };
+        match token {
+            Token::Ended(_) => self.retire_ended(),
+            Token::Monitor(_) => {
+                let news =
+                    self.served[index].monitor.as_mut().map(Monitor::read).unwrap_or_default();
+                for item in news {
+                    self.take(index, item, clock);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, news: News, clock: &HostClock) {
+        let served = &mut self.served[index];
+        let write = match news {
+            News::Running(true) => served.vm.look(),
+            News::Running(false) => {
+                let write = served.vm.on_event(&VmEvent::Stop);
+                if let Some(monitor) = &mut served.monitor {
+                    monitor.resume_if_asked();
+                }
+                write
+            }
+            News::Event(event) => {
+                tracing::debug!("VM {}: {event:?}", served.vm.name);
+                served.vm.on_event(&event)
+            }
+            News::Lost(reason) => {
+                tracing::info!("VM {}: {reason}; looking at its counter instead", served.vm.name);
+                let path = served.monitor.take().map(|m| m.path().to_owned());
+                served.reconnect =
+                    path.map(|path| (path, timevisor_linux::clock::monotonic() + RECONNECT));
+                served.vm.look()
+            }
+        };
+        if write {
+            self.publish_one(index, clock);
+        }
+    }
+
+    pub fn on_timer(&mut self, now: Duration, clock: &HostClock) {
+        self.retire_ended();
+        if self.config.guests.discover && now >= self.next_discovery {
+            self.next_discovery = now + span(self.config.guests.discover_interval);
+            for qemu in self.discovery.look(now) {
+                self.discovered(qemu, clock);
+            }
+        }
+        if now >= self.next_look {
+            self.next_look = now + LOOK_INTERVAL;
+            for index in 0..self.served.len() {
+                if needs_looking(&self.served[index]) && self.served[index].vm.look() {
+                    self.publish_one(index, clock);
+                }
+            }
+        }
+        for served in &mut self.served {
+            if let Some((path, _)) = served.reconnect.take_if(|(_, at)| now >= *at) {
+                match Monitor::connect(&path, false) {
+                    Ok(monitor) => served.monitor = Some(monitor),
+                    Err(_) => served.reconnect = Some((path, now + RECONNECT)),
+                }
+            }
+        }
+    }
+
+    /// Writes every page from what the host knows now.
+    pub fn publish(&mut self, publication: Publication, clock: &HostClock) {
+        self.publication = Some(publication);
+        for index in 0..self.served.len() {
+            self.served[index].vm.look();
+            self.publish_one(index, clock);
+        }
+    }
+
+    fn publish_one(&mut self, index: usize, clock: &HostClock) {
+        let Some(publication) = &self.publication else { return };
+        self.served[index].vm.publish(publication, &clock.counter);
+    }
+
+    fn retire_ended(&mut self) {
+        let (ended, alive) =
+            std::mem::take(&mut self.served).into_iter().partition(|s| s.vm.ended().has_ended());
+        self.served = alive;
+        let ended: Vec<Served> = ended;
+        for served in ended {
+            tracing::info!("VM {} has ended: its page is retired", served.vm.name);
+            served.vm.retire();
+        }
+    }
+
+    fn discovered(&mut self, qemu: Qemu, clock: &HostClock) {
+        if self.served.iter().any(|s| s.vm.qemu.process.pid() == qemu.process.pid()) {
+            return;
+        }
+        // Only our own sockets: a QMP socket serves one client, and somebody else's is waiting for somebody else.
+        let sockets = qemu.command_line.qmp_sockets.iter();
+        let ours = sockets
+            .filter(|path| path.starts_with(&self.config.run_directory))
+            .find(|path| path.exists())
+            .cloned();
+        let name = qemu.name.clone();
+        if check_name(&name).is_err() {
+            return;
+        }
+        let time_type =
+            self.prepared.time_type(&name).unwrap_or_else(|| self.config.time_type_of(&name));
+        let monitor = ours.as_deref().and_then(|path| Monitor::connect(path, false).ok());
+        match self.attach(qemu, &name, time_type, monitor, clock) {
+            Ok(_) => tracing::info!("VM {name} found and served"),
+            Err(AttachError::NoPage(_)) => {}
+            Err(error) => tracing::debug!("VM {name} cannot be served: {error}"),
+        }
+    }
+
+    fn attach(
+        &mut self,
+        qemu: Qemu,
+        name: &str,
+        time_type: TimeType,
+        monitor: Option<Monitor>,
+        clock: &HostClock,
+    ) -> Result<usize, AttachError> {
+        // A prepared page is locked by ourselves; the VM takes it over.
+        self.prepared.release(name);
+        let host = host_identity(clock);
+        let nvdimm = NvdimmPage::new(self.config.run_directory.join("vms"));
+        let mut vm =
+            Vm::attach(qemu, name, timescale(time_type), host, &[&VmclockDevice, &nvdimm])?;
+        vm.look();
+        self.served.push(Served { vm, monitor, reconnect: None, time_type });
+        let index = self.served.len() - 1;
+        self.publish_one(index, clock);
+        Ok(index)
+    }
+
+    /// Answers `vm_list`.
+    pub fn list(&self) -> Response {
+        let mut vms: Vec<_> = self.served.iter().map(row).collect();
+        vms.sort_by(|a, b| a.name.cmp(&b.name));
+        Response::VmList(VmList { vms })
+    }
+
+    /// Answers `vm_add`.
+    pub fn add(&mut self, add: &VmAdd, clock: &HostClock) -> Response {
+        match self.try_add(add, clock) {
+            Ok(index) => Response::VmAdded(row(&self.served[index])),
+            Err((code, error, step)) => error_response(code, &error, step),
+        }
+    }
+
+    fn try_add(
+        &mut self,
+        add: &VmAdd,
+        clock: &HostClock,
+    ) -> Result<usize, (ErrorCode, String, &'static str)> {
+        let monitor = match &add.qmp {
+            Some(path) => Some(Monitor::connect(Path::new(path), add.resume).map_err(|e| {
+                (
+                    ErrorCode::NotFound,
+                    format!("{e:#}"),
+                    "start the VM with -qmp unix:PATH,server=on,wait=off",
+                )
+            })?),
+            None if add.resume => {
+                return Err((
+                    ErrorCode::BadRequest,
+                    "only QMP can resume a VM".to_owned(),
+                    "give --qmp PATH too",
+                ));
+            }
+            None => None,
+        };
+        let pid = match (add.pid, &monitor) {
+            (Some(pid), _) => pid,
+            (None, Some(monitor)) => monitor
+                .pid()
+                .map_err(|e| (ErrorCode::NotFound, format!("{e:#}"), "give --pid as well"))?,
+            (None, None) => {
+                return Err((
+                    ErrorCode::BadRequest,
+                    "neither a QMP socket nor a process".to_owned(),
+                    "give --qmp PATH or --pid N",
+                ));
+            }
+        };
+        let qemu = Process::open(pid)
+            .context("no such process")
+            .and_then(|process| Ok(Qemu::open(process)?))
+            .map_err(|e| {
+                (
+                    ErrorCode::NotFound,
+                    format!("{e:#}"),
+                    "give the QMP socket or the process of a QEMU",
+                )
+            })?;
+        let name = add.name.clone().unwrap_or_else(|| qemu.name.clone());
+        check_name(&name)
+            .map_err(|e| (ErrorCode::BadRequest, e.to_string(), "give --name NAME"))?;
+        if let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) {
+            return self.adopt(index, add, monitor);
+        }
+        if self.served.iter().any(|s| s.vm.name == name) {
+            let text = format!("there is a VM {name} already");
+            return Err((ErrorCode::AlreadyExists, text, "give --name with another name"));
+        }
+        let prepared = self.prepared.time_type(&name);
+        let time_type =
+            add.time_type.or(prepared).unwrap_or_else(|| self.config.time_type_of(&name));
+        self.attach(qemu, &name, time_type, monitor, clock).map_err(|e| {
+            let cause = std::error::Error::source(&e).map(|s| format!(": {s}")).unwrap_or_default();
+            (ErrorCode::Unsupported, format!("{e}{cause}"), "see `timevisor vm args --help`")
+        })
+    }
+
+    /// Discovery was faster: the monitor is what is new.
+    fn adopt(
+        &mut self,
+        index: usize,
+        add: &VmAdd,
+        monitor: Option<Monitor>,
+    ) -> Result<usize, (ErrorCode, String, &'static str)> {
+        let served = &mut self.served[index];
+        if add.time_type.is_some_and(|wanted| wanted != served.time_type) {
+            let text = format!(
+                "VM {} was found before and has a {:?} page",
+                served.vm.name, served.time_type
+            );
+            return Err((
+                ErrorCode::AlreadyExists,
+                text,
+                "set [guests.vm.NAME] time_type, or guests.discover = false",
+            ));
+        }
+        if monitor.is_some() {
+            served.monitor = monitor;
+            served.reconnect = None;
+        }
+        Ok(index)
+    }
+
+    /// Answers `vm_remove`: a VM that is served, or only prepared.
+    pub fn remove(&mut self, name: &str) -> Response {
+        let prepared = self.prepared.remove(name);
+        if let Some(index) = self.served.iter().position(|s| s.vm.name == name) {
+            self.served.remove(index).vm.retire();
+            return Response::VmRemoved(VmRemoved { name: name.to_owned() });
+        }
+        match prepared {
+            Ok(true) => Response::VmRemoved(VmRemoved { name: name.to_owned() }),
+            Ok(false) => error_response(
+                ErrorCode::NotFound,
+                &format!("there is no VM {name}"),
+                "see `timevisor vm list`",
+            ),
+            Err(error) => error_response(
+                ErrorCode::Internal,
+                &format!("{error:#}"),
+                "remove the files by hand",
+            ),
+        }
+    }
+
+    /// Answers `vm_prepare`.
+    pub fn prepare(&mut self, prepare: &VmPrepare, clock: &HostClock) -> Response {
+        if let Some(served) = self.served.iter().find(|s| s.vm.name == prepare.name) {
+            let text = format!("VM {} is running", served.vm.name);
+            return error_response(
+                ErrorCode::AlreadyExists,
+                &text,
+                "stop it first, or choose another name",
+            );
+        }
+        match self.prepared.prepare(&prepare.name, prepare.time_type, host_identity(clock)) {
+            Ok((page, ssdt)) => Response::VmPrepared(VmPrepared {
+                name: prepare.name.clone(),
+                time_type: prepare.time_type,
+                page: page.display().to_string(),
+                ssdt: ssdt.display().to_string(),
+            }),
+            Err(error) => error_response(
+                ErrorCode::Unavailable,
+                &format!("{error:#}"),
+                "see the daemon's log",
+            ),
+        }
+    }
+}
+
+fn needs_looking(served: &Served) -> bool {
+    // Until the state is known for the first time, and under TCG without anybody to tell.
+    served.vm.mapping().is_none()
+        || (served.monitor.is_none() && served.vm.qemu.accelerator == Accelerator::Tcg)
+}
+
+fn host_identity(clock: &HostClock) -> HostIdentity {
+    let tai_offset = clock.leap.offset_at(realtime()).ok();
+    HostIdentity { id: clock.host_id, counter: clock.counter.id(), epoch: epoch(), tai_offset }
+}
+
+fn timescale(time_type: TimeType) -> TimescaleId {
+    match time_type {
+        TimeType::Tai => TimescaleId::Tai,
+        TimeType::Utc => TimescaleId::Utc,
+    }
+}
+
+fn row(served: &Served) -> VmRow {
+    let vm = &served.vm;
+    let mapping = match vm.mapping() {
+        Some(m) if m.ratio == Ratio::ONE || m.ratio.is_one() => format!("host {:+}", m.offset),
+        Some(m) => format!("host * {} / 2^{} {:+}", m.ratio.mul, m.ratio.frac_bits, m.offset),
+        None => "unknown".to_owned(),
+    };
+    VmRow {
+        name: vm.name.clone(),
+        pid: vm.qemu.process.pid(),
+        accelerator: vm.qemu.accelerator.name().to_owned(),
+        delivery: vm.delivery.name().to_owned(),
+        mapping,
+        status: vm.writer().status().name().to_owned(),
+        reason: vm.problem().map(ToOwned::to_owned),
+        time_type: served.time_type,
+        pages_published: vm.writer().published(),
+        disruption_marker: vm.writer().disruption(),
+    }
+}

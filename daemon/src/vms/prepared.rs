@@ -1,0 +1,82 @@
+//! Page files of VMs that have not started yet: made by `timevisor vm args`, valid pages from the first byte on, because
+//! a guest's driver reads the counter and the timescale once, when it probes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use timevisor_clock_page::PageWriter;
+use timevisor_guests::acpi::ssdt;
+use timevisor_guests::delivery::NvdimmPage;
+use timevisor_guests::vm::{HostIdentity, identity};
+use timevisor_linux::page::WritePage;
+use timevisor_protocols::control::TimeType;
+
+pub struct Prepared {
+    directory: PathBuf,
+    /// Pages we hold until their VM starts.
+    held: BTreeMap<String, PageWriter<WritePage>>,
+}
+
+impl Prepared {
+    pub fn in_directory(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), held: BTreeMap::new() }
+    }
+
+    /// Makes (or makes anew) the page and a table for the usual address; the CLI makes one for another address.
+    pub fn prepare(
+        &mut self,
+        name: &str,
+        time_type: TimeType,
+        host: HostIdentity,
+    ) -> Result<(PathBuf, PathBuf)> {
+        if host.tai_offset.is_none() && time_type == TimeType::Tai {
+            bail!(
+                "TAI - UTC is not known, and guest kernels before 7.0 refuse a TAI page without it; see `timevisor status`"
+            );
+        }
+        self.held.remove(name);
+        let pages = NvdimmPage::new(&self.directory);
+        let mapping = pages.prepare(name)?;
+        let writer = PageWriter::take_over(
+            WritePage::new(mapping)?,
+            identity(name, super::timescale(time_type), host),
+            host.tai_offset,
+        );
+        let folder = pages.folder(name)?;
+        let table = folder.join("vmclock.aml");
+        fs::write(&table, ssdt(DEFAULT_ADDRESS))
+            .with_context(|| format!("cannot write {}", table.display()))?;
+        let note = serde_json::to_vec(&time_type)?;
+        fs::write(folder.join("time_type"), note).context("cannot note the time type")?;
+        self.held.insert(name.to_owned(), writer);
+        Ok((pages.path(name)?, table))
+    }
+
+    /// Lets go of a page so that its VM can be attached.
+    pub fn release(&mut self, name: &str) {
+        self.held.remove(name);
+    }
+
+    /// The timescale a VM's page was prepared with, also by an earlier daemon.
+    pub fn time_type(&self, name: &str) -> Option<TimeType> {
+        let folder = NvdimmPage::new(&self.directory).folder(name).ok()?;
+        serde_json::from_slice(&fs::read(folder.join("time_type")).ok()?).ok()
+    }
+
+    /// Removes a VM's files; false when there are none.
+    pub fn remove(&mut self, name: &str) -> Result<bool> {
+        self.held.remove(name);
+        let folder = NvdimmPage::new(&self.directory).folder(name)?;
+        if !folder.exists() {
+            return Ok(false);
+        }
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+        Ok(true)
+    }
+}
+
+/// The first address above memory for VMs of up to 2 GiB; `timevisor vm args` computes others.
+const DEFAULT_ADDRESS: u64 = 0x1_0000_0000;
