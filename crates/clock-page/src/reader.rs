@@ -233,6 +233,11 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         self.snapshot(|| 0).map(|(lines, ..)| lines)
     }
 
+    /// The page itself.
+    pub fn page(&self) -> &Page {
+        &self.page
+    }
+
     /// The counter this reader reads.
     pub fn counter(&self) -> &C {
         &self.counter

@@ -10,6 +10,7 @@
 //! | [`udp`] | a UDP client with kernel stamps |
 //! | [`stamps`] | kernel stamps to counter bounds |
 //! | [`peer`] | the process at the other end of a Unix socket |
+//! | [`phc`] | PTP hardware clocks, read only |
 //! | [`poll`], [`signals`], [`notify`] | a daemon's waiting, ending and telling systemd |
 //! | [`process`] | /proc: what runs, with which files and mappings; other processes' memory, read only |
 //! | [`kvm`] | whether KVM really runs guests here |
@@ -24,6 +25,7 @@ pub mod notify;
 pub mod page;
 pub mod page_file;
 pub mod peer;
+pub mod phc;
 pub mod poll;
 pub mod process;
 pub mod signals;

@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Not a Unix socket, or the peer is in another pid namespace (its pid then reads 0).
 pub fn peer_pid(socket: &impl AsFd) -> io::Result<u32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = libc::socklen_t::try_from(core::mem::size_of::<libc::ucred>()).map_err(io::Error::other)?;
+    let mut len =
+        libc::socklen_t::try_from(core::mem::size_of::<libc::ucred>()).map_err(io::Error::other)?;
     // SAFETY: `peer` and `len` are valid for the call to fill; `len` states the size of `peer`.
     let failed = unsafe {
         libc::getsockopt(

@@ -79,6 +79,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::ERROR)
         .with_writer(std::io::stderr)
+        .with_ansi(false)
         .without_time()
         .init();
     let path = std::env::args().nth(1);

@@ -1,0 +1,131 @@
+//! lab-reader: a guest application as a stranger would write it: maps /dev/vmclock0 read-only and reads.
+//!
+//! `lab-reader PORT` answers lines on a virtio-serial port with a line of JSON each, so that the host can ask at a known
+//! moment: `read` (one reading of the page and of /dev/ptp0), `run SECONDS` (reads as fast as it can and checks that
+//! time never goes back and that the bounds hold the estimate).
+//! `lab-reader` without a port prints one reading.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::time::{Duration, Instant as StdInstant};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use timevisor_clock_page::reader::{Vmclock, counter_of};
+use timevisor_clock_page::{Counter, Reader, Reading};
+use timevisor_linux::counter::HostCounter;
+use timevisor_linux::mapping::SharedMapping;
+use timevisor_linux::page::ReadPage;
+use timevisor_linux::phc::Phc;
+
+type GuestReader = Reader<ReadPage, HostCounter>;
+
+fn main() -> Result<()> {
+    let reader = open().context("the guest cannot read its page")?;
+    let phc = Phc::open(Path::new("/dev/ptp0")).ok();
+    let Some(port) = std::env::args().nth(1) else {
+        println!("{}", answer("read", &reader, phc.as_ref()));
+        return Ok(());
+    };
+    let mut writer =
+        File::options().write(true).open(&port).with_context(|| format!("cannot open {port}"))?;
+    let mut lines = BufReader::new(File::open(&port)?);
+    loop {
+        let mut line = String::new();
+        if lines.read_line(&mut line)? == 0 {
+            // Nobody is connected on the host's side.
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        }
+        let mut reply = answer(line.trim(), &reader, phc.as_ref()).to_string();
+        reply.push('\n');
+        writer.write_all(reply.as_bytes())?;
+    }
+}
+
+fn open() -> Result<GuestReader> {
+    let page = ReadPage::new(SharedMapping::of_device(Path::new("/dev/vmclock0"))?)?;
+    let counter = HostCounter::for_reader(counter_of(&page, 0))
+        .context("the page wants a counter this guest lacks")?;
+    Ok(Reader::open(page, counter, 0)?)
+}
+
+fn answer(request: &str, reader: &GuestReader, phc: Option<&Phc>) -> Value {
+    let mut words = request.split_whitespace();
+    match (words.next(), words.next()) {
+        (Some("read"), _) => read(reader, phc),
+        (Some("run"), Some(seconds)) => run(reader, seconds.parse().unwrap_or(1.0)),
+        _ => json!({"error": format!("unknown request {request:?}")}),
+    }
+}
+
+fn read(reader: &GuestReader, phc: Option<&Phc>) -> Value {
+    let reading = match reader.read() {
+        Ok(reading) => reading,
+        Err(error) => return json!({"error": error.to_string()}),
+    };
+    let mut out = fields(&reading);
+    if let Some(phc) = phc {
+        let before = reader.counter().read_ordered();
+        let time = phc.read();
+        let after = reader.counter().read_ordered();
+        match time {
+            Ok(time) => {
+                out["ptp"] = json!({"ns": time.floor_nanos(), "before": before, "after": after})
+            }
+            Err(error) => out["ptp_error"] = json!(error.raw_os_error()),
+        }
+    }
+    if let Ok(Ok(abi)) = Vmclock::read(reader.page()) {
+        out["vmclock"] = json!({"status": abi.status.name(), "maxerror_ns": abi.maxerror_ns, "disruption": abi.disruption});
+    }
+    out
+}
+
+fn fields(reading: &Reading) -> Value {
+    json!({
+        "counter": reading.counter,
+        "earliest_ns": reading.earliest.floor_nanos(),
+        "estimate_ns": reading.estimate.floor_nanos(),
+        "latest_ns": reading.latest.ceil_nanos(),
+        "known": reading.has_estimate(),
+        "status": reading.status().name(),
+        "timescale": reading.timescale().name(),
+        "tai_offset": reading.tai_offset(),
+        "disruption": reading.disruption,
+    })
+}
+
+/// Reads without pause; a disruption allows a step, nothing else does.
+fn run(reader: &GuestReader, seconds: f64) -> Value {
+    let end = StdInstant::now() + Duration::from_secs_f64(seconds);
+    let (mut reads, mut backward, mut outside, mut errors, mut unknown, mut disruptions) =
+        (0u64, 0, 0, 0, 0, 0);
+    let mut last: Option<Reading> = None;
+    while StdInstant::now() < end {
+        for _ in 0..1000 {
+            reads += 1;
+            let Ok(now) = reader.read() else {
+                errors += 1;
+                continue;
+            };
+            if !now.has_estimate() {
+                unknown += 1;
+                last = None;
+                continue;
+            }
+            outside += u64::from(now.estimate < now.earliest || now.estimate > now.latest);
+            if let Some(before) = last {
+                disruptions += u64::from(before.disruption != now.disruption);
+                backward += u64::from(
+                    before.disruption == now.disruption && now.estimate < before.estimate,
+                );
+            }
+            last = Some(now);
+        }
+    }
+    json!({"reads": reads, "backward": backward, "outside": outside, "errors": errors, "unknown": unknown,
+           "disruptions": disruptions})
+}

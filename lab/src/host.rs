@@ -1,0 +1,233 @@
+//! A timevisord of the test's own: its binary, run directory, configuration and log, and the CLI against it.
+//!
+//! The very binaries a user gets, built from this workspace. The daemon is killed when the value is dropped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::command::{self, Tethered, tail};
+use crate::interrupt;
+use crate::scenario::Context;
+use crate::scratch;
+
+/// How long the daemon may take for anything a test waits for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A host with a timevisord.
+#[derive(Debug)]
+pub struct Host {
+    daemon: Option<Tethered>,
+    programs: (PathBuf, PathBuf),
+    directory: TempDir,
+    log: PathBuf,
+    starts: u32,
+}
+
+impl Host {
+    /// A host whose daemon is not started yet.
+    ///
+    /// # Errors
+    /// When the programs do not build.
+    pub fn new(ctx: &Context) -> anyhow::Result<Self> {
+        let programs =
+            (ctx.program("timevisord", "timevisord")?, ctx.program("timevisor", "timevisor")?);
+        let directory = scratch::directory()?;
+        Ok(Self { daemon: None, programs, directory, log: ctx.path("timevisord"), starts: 0 })
+    }
+
+    /// A host that follows an NTP server every second.
+    ///
+    /// # Errors
+    /// When the daemon does not start.
+    pub fn following(ctx: &Context, server: &str) -> anyhow::Result<Self> {
+        let mut host = Self::new(ctx)?;
+        host.start(&ntp_reference(server))?;
+        Ok(host)
+    }
+
+    /// The run directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Where the configuration is kept: outside the run directory, which is the daemon's.
+    fn config_path(&self) -> PathBuf {
+        self.log.with_extension("toml")
+    }
+
+    /// The daemon's program.
+    pub fn daemon_program(&self) -> &Path {
+        &self.programs.0
+    }
+
+    /// Starts the daemon with these configuration lines; `run_directory` is added.
+    ///
+    /// # Errors
+    /// When it ends at once.
+    pub fn start(&mut self, lines: &str) -> anyhow::Result<()> {
+        let text = format!("run_directory = \"{}\"\n{lines}", self.directory().display());
+        fs::write(self.config_path(), text)?;
+        self.restart()
+    }
+
+    /// Starts the daemon again with the same configuration; it must have ended.
+    ///
+    /// # Errors
+    /// When it ends at once.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.starts += 1;
+        let log = PathBuf::from(format!("{}-{}.log", self.log.display(), self.starts));
+        let mut command = command::tethered(&self.programs.0);
+        command.arg("--config").arg(self.config_path());
+        let mut daemon = Tethered::spawn(&mut command, "timevisord", &log)?;
+        let control = self.directory().join("control");
+        let up = interrupt::poll_until(PATIENCE, || {
+            daemon.check_alive()?;
+            Ok((control.exists() && self.cli(&["status", "--json"]).is_ok()).then_some(()))
+        })?;
+        up.with_context(|| format!("timevisord does not answer: {}", log.display()))?;
+        self.daemon = Some(daemon);
+        Ok(())
+    }
+
+    /// The log of the running (or last) daemon.
+    pub fn log_text(&self) -> String {
+        fs::read_to_string(format!("{}-{}.log", self.log.display(), self.starts))
+            .unwrap_or_default()
+    }
+
+    /// The daemon's process id.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        Ok(self.daemon.as_ref().context("timevisord does not run")?.pid())
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.daemon = None;
+    }
+
+    /// SIGTERM, and waits for the end.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn terminate(&mut self) -> anyhow::Result<()> {
+        let mut daemon = self.daemon.take().context("timevisord does not run")?;
+        command::run("kill", &["-TERM", &daemon.pid().to_string()])?;
+        interrupt::poll_until(PATIENCE, || Ok(daemon.has_ended()?.then_some(())))?
+            .context("timevisord does not end on SIGTERM")
+    }
+
+    /// Runs `timevisor ARGUMENTS` against this daemon.
+    ///
+    /// # Errors
+    /// When it fails; its message is the text.
+    pub fn cli(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let out = self.cli_output(arguments)?;
+        if !out.status.success() {
+            bail!(
+                "timevisor {}: {}",
+                arguments.join(" "),
+                String::from_utf8_lossy(&out.stderr).trim()
+            );
+        }
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+
+    /// The same with its whole output, for tests of failures.
+    ///
+    /// # Errors
+    /// When it cannot be run at all.
+    pub fn cli_output(&self, arguments: &[&str]) -> anyhow::Result<Output> {
+        let mut command = Command::new(&self.programs.1);
+        command.arg("--run-directory").arg(self.directory()).args(arguments);
+        command.output().context("cannot run timevisor")
+    }
+
+    /// `timevisor ... --json`, parsed.
+    ///
+    /// # Errors
+    /// When it fails or prints something else.
+    pub fn json(&self, arguments: &[&str]) -> anyhow::Result<Value> {
+        let mut arguments = arguments.to_vec();
+        arguments.push("--json");
+        let text = self.cli(&arguments)?;
+        serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
+    }
+
+    /// The row of a VM in `vm list`.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn vm(&self, name: &str) -> anyhow::Result<Value> {
+        let list = self.json(&["vm", "list"])?;
+        let row = list.as_array().into_iter().flatten().find(|row| row["name"] == name);
+        row.cloned().with_context(|| format!("no VM {name} in {list}"))
+    }
+
+    /// Waits until `done` says so.
+    ///
+    /// # Errors
+    /// After half a minute, with the end of the daemon's log.
+    pub fn wait_until(
+        &self,
+        what: &str,
+        mut done: impl FnMut(&Self) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let reached = interrupt::poll_until(PATIENCE, || Ok(done(self)?.then_some(())))?;
+        reached.with_context(|| {
+            format!(
+                "{what}: not within {PATIENCE:?}; timevisord's log ends:\n{}",
+                tail(&self.log_text(), 8)
+            )
+        })
+    }
+
+    /// Waits until the clock is synchronized and its half-width is at most this.
+    ///
+    /// # Errors
+    /// As [`Self::wait_until`].
+    pub fn wait_synchronized(&self, half_width_us: i64) -> anyhow::Result<()> {
+        self.wait_until(&format!("synchronized to +-{half_width_us} us"), |host| {
+            let clock = &host.json(&["status"])?["clock"];
+            let width = clock["half_width_ns"].as_i64().unwrap_or(i64::MAX);
+            Ok(clock["status"] == "synchronized" && width <= half_width_us * 1000)
+        })
+    }
+
+    /// Waits for a VM's status.
+    ///
+    /// # Errors
+    /// As [`Self::wait_until`].
+    pub fn wait_vm(&self, name: &str, status: &str) -> anyhow::Result<()> {
+        self.wait_until(&format!("VM {name} {status}"), |host| {
+            Ok(host.vm(name).is_ok_and(|row| row["status"] == status))
+        })
+    }
+}
+
+/// Configuration lines for one NTP server, asked every second.
+pub fn ntp_reference(server: &str) -> String {
+    format!(
+        "[[reference]]\ntype = \"ntp\"\naddress = \"{server}\"\npoll = \"1s\"\nburst_spacing = \"1s\"\n"
+    )
+}
+
+/// Fails unless `text` holds all of `parts`.
+///
+/// # Errors
+/// With the part that is missing.
+pub fn mentions(text: &str, parts: &[&str]) -> anyhow::Result<()> {
+    for part in parts {
+        ensure!(text.contains(part), "{part:?} is missing in: {}", text.trim());
+    }
+    Ok(())
+}
