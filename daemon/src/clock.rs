@@ -174,8 +174,7 @@ impl HostClock {
         let now = self.counter.read_ordered();
         self.knowledge = self.ensemble.at(now);
         let validity = self.calibration.period.ticks_in(span(self.config.clock.validity));
-        let slew =
-            Slew { horizon: self.calibration.period.ticks_in(SLEW_HORIZON), jump: SLEW_JUMP };
+        let slew_horizon = self.calibration.period.ticks_in(SLEW_HORIZON);
         let (target, status, estimated_error, as_of) = match &self.knowledge.clock {
             Some(clock) => {
                 let target = Lines {
@@ -213,7 +212,15 @@ impl HostClock {
             .map_or_else(|| self.leap.offset_at(realtime()), |tai| self.leap.offset_of_tai(tai))
             .ok();
         let disruptions = self.own_disruptions + self.ensemble.disruptions();
-        Publication { target, status, estimated_error, as_of, tai_offset, slew, disruptions }
+        Publication {
+            target,
+            status,
+            estimated_error,
+            as_of,
+            tai_offset,
+            slew_horizon,
+            disruptions,
+        }
     }
 
     fn publish_own(&mut self, publication: &mut Publication) {
@@ -232,15 +239,17 @@ impl HostClock {
             self.seen_disruptions = publication.disruptions;
             self.writer.disrupt();
         }
+        let update = own_update(publication, &target);
         let expected = match self.writer.in_force() {
-            Some(old) => old.shifted(Duration::ZERO).continued(&target, now, publication.slew),
+            Some(old) => old.shifted(Duration::ZERO).continued(&target, now, update.slew),
             None => target.rebased(now),
         };
         if let Err(error) = self.journal.write(&self.history, &expected) {
             tracing::warn!("cannot write the recovery journal: {error}; a restart will begin anew");
         }
-        let update = own_update(publication, &target);
-        self.writer.publish(&update, &self.counter);
+        // VMs' pages are written from what the host's page says, not from the target: all readers see one clock.
+        let in_force = self.writer.publish(&update, &self.counter);
+        publication.target = Some(in_force.shifted(Duration::ZERO));
     }
 
     /// What is known now may exclude all of what the page says: lines recovered from an earlier daemon that followed
@@ -288,7 +297,7 @@ fn own_update(publication: &Publication, target: &Lines<Tai>) -> Update {
         estimated_error: publication.estimated_error,
         as_of: publication.as_of,
         tai_offset: publication.tai_offset,
-        slew: publication.slew,
+        slew: Slew { horizon: publication.slew_horizon, jump: SLEW_JUMP },
     }
 }
 

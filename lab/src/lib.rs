@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apt;
+pub mod arm;
 pub mod builder;
 pub mod chronyd;
 pub mod command;
@@ -25,8 +26,10 @@ pub mod host;
 pub mod image;
 pub mod interrupt;
 pub mod kernel;
+pub mod leap;
 pub mod migration;
 pub mod netns;
+pub mod ntp_impostor;
 pub mod packages;
 pub mod programs;
 pub mod qemu;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use timevisor_lab::{fetch, interrupt, netns, packages, programs, scenario, scratch, tests};
+use timevisor_lab::{fetch, interrupt, leap, netns, packages, programs, scenario, scratch, tests};
 
 /// Boots stock kernels under stock QEMU and runs Timevisor's end-to-end tests.
 #[derive(Debug, Parser)]
@@ -84,6 +84,9 @@ fn install() -> anyhow::Result<()> {
     let installed = packages::ensure_installed(packages::HOST_PACKAGES)?;
     if !installed.is_empty() {
         println!("installed {}", installed.join(" "));
+    }
+    if leap::ensure_valid()? {
+        println!("upgraded tzdata: its leap second table had expired");
     }
     Ok(())
 }

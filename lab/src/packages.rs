@@ -22,6 +22,10 @@ pub const HOST_PACKAGES: &[&str] = &[
     "xz-utils",
     "acpica-tools",
     "debian-archive-keyring",
+    "tzdata",
+    "gcc-aarch64-linux-gnu",
+    "libc6-dev-arm64-cross",
+    "qemu-user-static",
 ];
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -51,6 +55,18 @@ pub fn ensure_installed(names: &[&str]) -> anyhow::Result<Vec<String>> {
     args.extend(&missing);
     apt_get(&args)?;
     Ok(missing.into_iter().map(str::to_owned).collect())
+}
+
+/// Brings one package to the newest version there is.
+///
+/// # Errors
+/// As [`ensure_installed`].
+pub fn upgrade(name: &str) -> anyhow::Result<()> {
+    if !is_root() {
+        bail!("{name} is too old; run `apt-get install {name}` as root, or run the lab as root");
+    }
+    apt_get(&["update"])?;
+    apt_get(&["install", "-y", "--no-install-recommends", name])
 }
 
 /// True when dpkg knows `name` as installed.

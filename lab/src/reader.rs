@@ -32,7 +32,7 @@ impl GuestReader {
     pub fn connect(socket: &Path) -> anyhow::Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("no reader port at {}", socket.display()))?;
-        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(40)))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 

@@ -1,6 +1,16 @@
 //! The table of all lab tests; each module holds one family.
 
+mod arm;
 mod boot;
+mod clock;
+mod faults;
+mod faults_leap;
+mod faults_liar;
+mod faults_ntp;
+mod faults_page;
+mod faults_qemu;
+mod faults_restart;
+mod faults_vm;
 mod migrate;
 mod network;
 mod page;
@@ -33,5 +43,100 @@ pub const ALL: &[Test] = &[
         name: "chronyd",
         about: "two chronyds serve time in their own network namespaces",
         run: network::chronyd,
+    },
+    Test {
+        name: "clock-vmclock",
+        about: "a 7.2 guest reads the host's time through QEMU 10's vmclock device: page and /dev/ptp0",
+        run: clock::vmclock,
+    },
+    Test {
+        name: "clock-nvdimm",
+        about: "the same through a read-only nvdimm under QEMU 7.2",
+        run: clock::nvdimm,
+    },
+    Test {
+        name: "clock-6.17-utc",
+        about: "a kernel before 7.0 with a UTC page",
+        run: clock::older_kernel,
+    },
+    Test {
+        name: "clock-four-guests",
+        about: "four guests of both deliveries at once; one is killed",
+        run: clock::four_guests,
+    },
+    Test {
+        name: "fault-config",
+        about: "unknown keys and bad values are refused by name; a running daemon does not mind",
+        run: faults::config,
+    },
+    Test {
+        name: "fault-counter",
+        about: "a counter that this machine does not have; VMs on a host that counts with monotonic-raw",
+        run: faults::counter,
+    },
+    Test {
+        name: "fault-two-daemons",
+        about: "a second daemon on one run directory, and on one VM's page",
+        run: faults::two_daemons,
+    },
+    Test {
+        name: "fault-ntp-unreachable",
+        about: "servers that do not answer, with one, two and three references; a dead name server",
+        run: faults_ntp::unreachable,
+    },
+    Test {
+        name: "fault-ntp-impostor",
+        about: "garbage, forged, useless and refused answers are counted by reason and never used",
+        run: faults_ntp::impostors,
+    },
+    Test {
+        name: "fault-ntp-liar",
+        about: "the only server steps by a second: unreliable, wide, then rebuilt",
+        run: faults_liar::alone,
+    },
+    Test {
+        name: "fault-ntp-outvoted",
+        about: "one of three servers lies: named, outvoted, and readers notice nothing",
+        run: faults_liar::outvoted,
+    },
+    Test {
+        name: "fault-page",
+        about: "page files that are not ours, not pages, or whose writer died",
+        run: faults_page::page,
+    },
+    Test {
+        name: "fault-leap",
+        about: "an expired leap second table, the operator's offset, and a reload",
+        run: faults_leap::leap,
+    },
+    Test {
+        name: "fault-restart",
+        about: "kill -9 again and again under a reader: the estimate never goes back, bounds nest",
+        run: faults_restart::kills,
+    },
+    Test {
+        name: "fault-stop",
+        about: "pages after SIGTERM and after kill -9: free running, growing bounds",
+        run: faults_restart::ends,
+    },
+    Test {
+        name: "fault-qemu",
+        about: "QEMUs without a page, with a private one, with -icount, and things that are no QEMU",
+        run: faults_qemu::attach,
+    },
+    Test {
+        name: "fault-qmp",
+        about: "a QMP socket that is lost, mute or crowded: the VM is still served",
+        run: faults_vm::qmp,
+    },
+    Test {
+        name: "fault-vm-end",
+        about: "QEMU killed, removed, restarted with the same pid, unreadable: others are not affected",
+        run: faults_vm::ends,
+    },
+    Test {
+        name: "arm",
+        about: "time, clock-page and linux pass their tests as 64-bit Arm programs under emulation",
+        run: arm::arm,
     },
 ];

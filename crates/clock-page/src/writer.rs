@@ -68,14 +68,20 @@ impl<P: WritablePage> PageWriter<P> {
     #[must_use]
     pub fn take_over(page: P, identity: Identity, tai_offset: Option<i16>) -> Self {
         let mut writer = Self::new(page, identity);
-        writer.disruption = writer.disruption.wrapping_add(1);
-        writer.status = ClockStatus::Initializing;
-        writer.tai_offset = tai_offset;
-        writer.section(|w| {
+        writer.begin_anew(identity, tai_offset);
+        writer
+    }
+
+    /// Writes everything that is fixed and says `initializing`, as for a new reader.
+    pub fn begin_anew(&mut self, identity: Identity, tai_offset: Option<i16>) {
+        self.identity = identity;
+        self.disrupt();
+        self.status = ClockStatus::Initializing;
+        self.tai_offset = tai_offset;
+        self.section(|w| {
             w.store_fixed();
             w.store_unknown(ClockStatus::Initializing, tai_offset);
         });
-        writer
     }
 
     /// Takes over a page whose last lines are known (`update.target`) and whose counter has run on undisturbed since:

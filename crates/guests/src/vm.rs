@@ -43,7 +43,8 @@ pub enum AttachError {
 /// What all pages are written from, as a function of the host's counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Publication {
-    /// The host's target; `None` while nothing is known.
+    /// What the host's own page says; `None` while nothing is known. The host's estimate already moves monotonically, so
+    /// that the others only have to make up for having been written nanoseconds later.
     pub target: Option<Lines<Tai>>,
     /// What to say of it.
     pub status: ClockStatus,
@@ -53,8 +54,8 @@ pub struct Publication {
     pub as_of: u64,
     /// TAI - UTC.
     pub tai_offset: Option<i16>,
-    /// How the estimate moves, in host ticks.
-    pub slew: Slew,
+    /// The pages' estimates follow the host's within this many host ticks.
+    pub slew_horizon: u64,
     /// Grows whenever what was published before is void.
     pub disruptions: u64,
 }
@@ -124,6 +125,11 @@ impl Vm {
             }
         }
         Err(AttachError::NoPage(name.to_owned()))
+    }
+
+    /// Begins the page anew on another timescale; only before the guest's driver has probed it.
+    pub fn change_timescale(&mut self, timescale: TimescaleId, host: HostIdentity) {
+        self.writer.begin_anew(identity(&self.name, timescale, host), host.tai_offset);
     }
 
     /// Reads the counter mapping again. True when it has changed, so that the page should be written now.
@@ -206,12 +212,7 @@ impl Vm {
             estimated_error: host.estimated_error,
             as_of: mapping.guest_from_host(host.as_of),
             tai_offset: host.tai_offset,
-            slew: Slew {
-                horizon: mapping
-                    .guest_from_host(host.slew.horizon)
-                    .wrapping_sub(mapping.guest_from_host(0)),
-                ..host.slew
-            },
+            slew: Slew { horizon: guest_ticks(&mapping, host.slew_horizon), jump: Duration::ZERO },
         };
         self.writer.publish(&update, &GuestCounter { host: counter, mapping });
     }
@@ -257,6 +258,10 @@ impl Vm {
     pub fn ended(&self) -> &PidFd {
         &self.ended
     }
+}
+
+fn guest_ticks(mapping: &Mapping, host_ticks: u64) -> u64 {
+    mapping.guest_from_host(host_ticks).wrapping_sub(mapping.guest_from_host(0))
 }
 
 /// The identity of a VM's page; also for one that is prepared before its VM starts.

@@ -75,17 +75,33 @@ impl Duration {
     }
 
     /// Whole nanoseconds, rounded towards minus infinity; saturates.
+    #[inline]
     #[must_use]
     pub const fn floor_nanos(self) -> i64 {
-        let secs = self.0 >> 64;
-        let frac = self.0 & 0xffff_ffff_ffff_ffff;
-        saturate((secs * NANOS_PER_SEC) + ((frac * NANOS_PER_SEC) >> 64))
+        self.nanos(0)
     }
 
     /// Whole nanoseconds, rounded towards plus infinity; saturates. Bounds round this way.
+    #[inline]
     #[must_use]
     pub const fn ceil_nanos(self) -> i64 {
-        -Self(self.0.saturating_neg()).floor_nanos()
+        self.nanos(u64::MAX)
+    }
+
+    /// In 64-bit words wherever they suffice: readers convert three of these per read.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "splitting into words is the point"
+    )]
+    const fn nanos(self, rounding: u64) -> i64 {
+        let secs = (self.0 >> 64) as i64;
+        let frac = ((self.0 as u64 as u128 * 1_000_000_000 + rounding as u128) >> 64) as i64;
+        match secs.checked_mul(1_000_000_000) {
+            Some(nanos) if nanos > i64::MIN + 1_000_000_000 => nanos.saturating_add(frac),
+            _ => saturate(secs as i128 * NANOS_PER_SEC + frac as i128),
+        }
     }
 
     /// The larger of two spans.

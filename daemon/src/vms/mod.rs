@@ -306,12 +306,12 @@ impl Vms {
         let name = add.name.clone().unwrap_or_else(|| qemu.name.clone());
         check_name(&name)
             .map_err(|e| (ErrorCode::BadRequest, e.to_string(), "give --name NAME"))?;
-        if let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) {
-            return self.adopt(index, add, monitor);
-        }
-        if self.served.iter().any(|s| s.vm.name == name) {
+        if self.served.iter().any(|s| s.vm.name == name && s.vm.qemu.process.pid() != pid) {
             let text = format!("there is a VM {name} already");
             return Err((ErrorCode::AlreadyExists, text, "give --name with another name"));
+        }
+        if let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) {
+            return self.adopt(index, add, monitor, clock);
         }
         let prepared = self.prepared.time_type(&name);
         let time_type =
@@ -322,29 +322,33 @@ impl Vms {
         })
     }
 
-    /// Discovery was faster: the monitor is what is new.
+    /// Discovery was faster; what was asked for explicitly wins, as far as it still can.
     fn adopt(
         &mut self,
         index: usize,
         add: &VmAdd,
         monitor: Option<Monitor>,
+        clock: &HostClock,
     ) -> Result<usize, (ErrorCode, String, &'static str)> {
         let served = &mut self.served[index];
-        if add.time_type.is_some_and(|wanted| wanted != served.time_type) {
-            let text = format!(
-                "VM {} was found before and has a {:?} page",
-                served.vm.name, served.time_type
-            );
-            return Err((
-                ErrorCode::AlreadyExists,
-                text,
-                "set [guests.vm.NAME] time_type, or guests.discover = false",
-            ));
+        if let Some(name) = &add.name {
+            served.vm.name.clone_from(name);
         }
         if monitor.is_some() {
             served.monitor = monitor;
             served.reconnect = None;
         }
+        let Some(wanted) = add.time_type.filter(|wanted| *wanted != served.time_type) else {
+            return Ok(index);
+        };
+        if served.vm.mapping().is_some() {
+            let name = &served.vm.name;
+            let text = format!("VM {name} runs already, and its driver reads the time type once");
+            let step = "start it with -S, or set [guests.vm.NAME] time_type";
+            return Err((ErrorCode::AlreadyExists, text, step));
+        }
+        served.vm.change_timescale(timescale(wanted), host_identity(clock));
+        served.time_type = wanted;
         Ok(index)
     }
 

@@ -29,9 +29,10 @@ fn main() -> Result<()> {
         println!("{}", answer("read", &reader, phc.as_ref()));
         return Ok(());
     };
+    // A virtio-serial port has one opener at a time.
     let mut writer =
-        File::options().write(true).open(&port).with_context(|| format!("cannot open {port}"))?;
-    let mut lines = BufReader::new(File::open(&port)?);
+        File::options().read(true).write(true).open(&port).with_context(|| format!("cannot open {port}"))?;
+    let mut lines = BufReader::new(writer.try_clone()?);
     loop {
         let mut line = String::new();
         if lines.read_line(&mut line)? == 0 {

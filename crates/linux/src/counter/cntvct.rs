@@ -43,10 +43,19 @@ impl Counter for Cntvct {
     #[inline(always)]
     fn read_ordered(&self) -> u64 {
         let count: u64;
-        // SAFETY: CNTVCT_EL0 is readable at EL0 under Linux; without `nomem` the compiler moves no memory access
-        // across, and isb keeps the processor from sampling early.
+        // isb keeps the processor from sampling early. The load makes the sample take part in the order of memory
+        // accesses: its address depends on the count, so a later load fence (the sequence lock's) cannot pass it, and
+        // a snapshot is not found valid before its counter was read (arch/arm64/include/asm/barrier.h does the same).
+        // SAFETY: CNTVCT_EL0 is readable at EL0 under Linux, and the word at the stack pointer always is; without
+        // `nomem` the compiler moves no memory access across.
         unsafe {
-            core::arch::asm!("isb", "mrs {count}, cntvct_el0", count = out(reg) count, options(nostack, preserves_flags));
+            core::arch::asm!(
+                "isb",
+                "mrs {count}, cntvct_el0",
+                "bic {zero}, {count}, {count}",
+                "ldr xzr, [sp, {zero}]",
+                count = out(reg) count, zero = out(reg) _, options(nostack, preserves_flags)
+            );
         }
         count
     }

@@ -1,0 +1,163 @@
+//! An NTP server in a thread of the test, on the loopback: honest by default, and whatever the test makes of it.
+//!
+//! It serves this machine's CLOCK_REALTIME, which is what the lab's chronyds serve too. What to send instead of the
+//! honest answer is a function of it, and may change while the server runs.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use timevisor_linux::clock::realtime;
+use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpShort, NtpTimestamp, Packet};
+use timevisor_time::Duration as Span;
+
+/// From the honest answer, the datagrams to send.
+type Behaviour = Box<dyn FnMut(Packet) -> Vec<Vec<u8>> + Send>;
+
+struct Shared {
+    behaviour: Mutex<Behaviour>,
+    asked: AtomicU64,
+    ended: AtomicBool,
+}
+
+/// A running server; it ends when dropped.
+pub struct Impostor {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Impostor {
+    /// A server that tells the truth, of stratum 1.
+    ///
+    /// # Errors
+    /// Without a loopback interface.
+    pub fn honest() -> anyhow::Result<Self> {
+        Self::new(|answer| vec![answer.to_bytes().to_vec()])
+    }
+
+    /// A server whose time is this much ahead of the truth.
+    ///
+    /// # Errors
+    /// As [`Self::honest`].
+    pub fn ahead(offset: Span) -> anyhow::Result<Self> {
+        let server = Self::honest()?;
+        server.lie(offset);
+        Ok(server)
+    }
+
+    /// A server that takes requests and never answers.
+    ///
+    /// # Errors
+    /// As [`Self::honest`].
+    pub fn silent() -> anyhow::Result<Self> {
+        Self::new(|_| Vec::new())
+    }
+
+    /// A server that sends what `behaviour` makes of the honest answer.
+    ///
+    /// # Errors
+    /// As [`Self::honest`].
+    pub fn new(
+        behaviour: impl FnMut(Packet) -> Vec<Vec<u8>> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no loopback")?;
+        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        let address = socket.local_addr()?;
+        let shared = Arc::new(Shared {
+            behaviour: Mutex::new(Box::new(behaviour)),
+            asked: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        });
+        let served = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || serve(&socket, &served));
+        Ok(Self { address, shared, thread: Some(thread) })
+    }
+
+    /// Where it serves, as a reference's address.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// From now on it does this.
+    pub fn become_one(&self, behaviour: impl FnMut(Packet) -> Vec<Vec<u8>> + Send + 'static) {
+        *self.shared.behaviour.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(behaviour);
+    }
+
+    /// From now on its time is this much ahead of the truth.
+    pub fn lie(&self, offset: Span) {
+        self.become_one(move |answer| vec![shifted(answer, offset).to_bytes().to_vec()]);
+    }
+
+    /// How many requests have come.
+    pub fn asked(&self) -> u64 {
+        self.shared.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Impostor {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The answer of a server that is this much ahead.
+#[must_use]
+pub fn shifted(answer: Packet, offset: Span) -> Packet {
+    let near = realtime();
+    let move_on = |stamp: NtpTimestamp| NtpTimestamp::from_instant(stamp.to_instant(near) + offset);
+    Packet { receive: move_on(answer.receive), transmit: move_on(answer.transmit), ..answer }
+}
+
+fn serve(socket: &UdpSocket, shared: &Shared) {
+    let mut buffer = [0_u8; 1024];
+    while !shared.ended.load(Ordering::Relaxed) {
+        let Ok((len, client)) = socket.recv_from(&mut buffer) else { continue };
+        let receive = NtpTimestamp::from_instant(realtime());
+        let Ok((request, _)) = Packet::parse(&buffer[..len]) else { continue };
+        shared.asked.fetch_add(1, Ordering::Relaxed);
+        let answer = Packet {
+            leap: LeapIndicator::NoWarning,
+            version: request.version,
+            mode: Mode::Server,
+            stratum: 1,
+            poll: request.poll,
+            precision: -24,
+            root_delay: NtpShort::from_bits(0),
+            root_dispersion: NtpShort::from_bits(0),
+            reference_id: *b"LAB\0",
+            reference: receive,
+            origin: request.transmit,
+            receive,
+            transmit: NtpTimestamp::from_instant(realtime()),
+        };
+        let mut behaviour = shared.behaviour.lock().unwrap_or_else(PoisonError::into_inner);
+        for datagram in behaviour(answer) {
+            let _ = socket.send_to(&datagram, client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shift_moves_both_stamps_alike() {
+        let stamp = NtpTimestamp::from_instant(realtime());
+        let answer = Packet {
+            receive: stamp,
+            transmit: stamp,
+            ..Packet::request(NtpTimestamp::from_bits(1), 0)
+        };
+        let moved = shifted(answer, Span::from_secs(-1));
+        assert_eq!(moved.receive, moved.transmit);
+        assert_eq!(stamp.to_bits() - moved.receive.to_bits(), 1 << 32);
+    }
+}

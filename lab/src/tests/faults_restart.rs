@@ -1,0 +1,272 @@
+//! timevisord killed, ended and started again, under a reader that never pauses.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use timevisor_clock_page::reader::counter_of;
+use timevisor_clock_page::{ClockStatus, Lines, Reader, Reading, abi};
+use timevisor_linux::counter::HostCounter;
+use timevisor_linux::page::ReadPage;
+use timevisor_linux::page_file;
+use timevisor_time::{Duration as Span, Local};
+
+use super::faults::{honest_reading, reference};
+use crate::host::{Host, mentions};
+use crate::interrupt;
+use crate::ntp_impostor::{Impostor, shifted};
+use crate::reader::HostPage;
+use crate::scenario::Context;
+
+const KILLS: u32 = 24;
+const OWN_SEQUENCE: u64 = (abi::entry::AT_FIRST + 8 * abi::entry::SEQUENCE) as u64;
+
+/// What the reader saw.
+#[derive(Debug, Default)]
+struct Seen {
+    reads: u64,
+    stalls: u64,
+    publications: u64,
+    statuses: Vec<ClockStatus>,
+    faults: Vec<String>,
+}
+
+/// A thread that reads a page as fast as it can.
+struct Watch {
+    ended: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<anyhow::Result<Seen>>,
+}
+
+impl Watch {
+    fn start(directory: &Path) -> anyhow::Result<Self> {
+        let page = ReadPage::new(page_file::open(&directory.join("clock"))?)?;
+        let counter = HostCounter::for_reader(counter_of(&page, 0)).context("no such counter")?;
+        let reader = Reader::open(page, counter, 0)?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            let (mut seen, mut last) = (Seen::default(), None);
+            while !flag.load(Ordering::Relaxed) {
+                match snapshot(&reader) {
+                    Some(now) => last = Some(seen.take(last, now)),
+                    None => seen.stalls += 1,
+                }
+            }
+            Ok(seen)
+        });
+        Ok(Self { ended, thread })
+    }
+
+    fn end(self) -> anyhow::Result<Seen> {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?
+    }
+}
+
+type Snapshot = (Reading, Lines<Local>);
+
+/// A reading and the lines in force between it and the next; `None` while nobody can read.
+fn snapshot(reader: &Reader<ReadPage, HostCounter>) -> Option<Snapshot> {
+    let lines = reader.lines().ok()?;
+    Some((reader.read().ok()?, lines))
+}
+
+impl Seen {
+    fn take(&mut self, last: Option<Snapshot>, now: Snapshot) -> Snapshot {
+        self.reads += 1;
+        let (reading, lines) = now;
+        if self.statuses.last() != Some(&reading.status()) {
+            self.statuses.push(reading.status());
+        }
+        if reading.earliest > reading.estimate || reading.estimate > reading.latest {
+            self.faults.push(format!("the estimate is outside: {reading:?}"));
+        }
+        let Some((before, old)) = last else { return now };
+        if reading.disruption != before.disruption {
+            self.faults.push(format!("a disruption at {}", reading.counter));
+            return now;
+        }
+        if reading.estimate < before.estimate {
+            self.faults.push(format!(
+                "the estimate went back by {} at {:?}",
+                before.estimate - reading.estimate,
+                reading.status()
+            ));
+        }
+        if lines.base != old.base {
+            self.publications += 1;
+            self.check_nested(&old, &lines, reading.counter);
+        }
+        now
+    }
+
+    /// Bounds published later lie inside those published before, until those expire.
+    fn check_nested(&mut self, old: &Lines<Local>, new: &Lines<Local>, counter: u64) {
+        if old.is_expired(counter) {
+            return;
+        }
+        let (outer, inner) = (old.at(counter), new.at(counter));
+        // `rebased` rounds outward by one unit, once a publication.
+        let rounding = Span::from_bits(4);
+        if inner.earliest + rounding < outer.earliest || inner.latest > outer.latest + rounding {
+            self.faults.push(format!(
+                "bounds do not nest: {} before, {} behind",
+                outer.earliest - inner.earliest,
+                inner.latest - outer.latest
+            ));
+        }
+    }
+}
+
+pub(super) fn kills(ctx: &Context) -> anyhow::Result<String> {
+    let server = wavering()?;
+    let mut host = Host::new(ctx)?;
+    host.start(&format!(
+        "[clock]\npublish_interval = \"10ms\"\n{}",
+        reference(&server.address()).replace("100ms", "20ms")
+    ))?;
+    host.wait_synchronized(10_000)?;
+    let clock = host.directory().join("clock");
+    let watch = Watch::start(host.directory())?;
+    let page = HostPage::open(host.directory())?;
+    let mut inside = 0;
+    for kill in 0..KILLS {
+        // Any moment will do; these are spread over several publications.
+        std::thread::sleep(Duration::from_micros(20_000 + u64::from(kill) * 7_919 % 30_000));
+        host.kill();
+        inside += u32::from(is_odd(&clock)?);
+        match kill % 3 {
+            // Died inside the update: both sequences odd, half of the words written.
+            1 => tear(&clock)?,
+            // Died between the journal and the page, which still has the lines before.
+            2 => journal_ahead(host.directory())?,
+            _ => {}
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        host.restart()?;
+        host.wait_synchronized(10_000)?;
+        honest_reading(&page)?;
+    }
+    let seen = watch.end()?;
+    ctx.log(&format!("{seen:#?}"));
+    ensure!(
+        seen.faults.is_empty(),
+        "{} faults in {} reads, the first: {}",
+        seen.faults.len(),
+        seen.reads,
+        seen.faults[0]
+    );
+    ensure!(seen.stalls > 0, "the torn pages were read");
+    let restarts = seen.statuses.iter().filter(|s| **s == ClockStatus::FreeRunning).count();
+    let mixed =
+        seen.statuses.iter().all(|s| matches!(s, ClockStatus::FreeRunning | ClockStatus::Synchronized));
+    ensure!(mixed && restarts >= 1, "statuses: {:?}", seen.statuses);
+    Ok(format!(
+        "{KILLS} kills ({inside} found inside an update, {} made so), {} reads of {} publications: none back",
+        KILLS / 3,
+        seen.reads,
+        seen.publications
+    ))
+}
+
+/// A server whose time wavers within its stated error, so that the estimate is always being moved.
+fn wavering() -> anyhow::Result<Impostor> {
+    let mut turn = 0_u32;
+    Impostor::new(move |answer| {
+        turn += 1;
+        let offset = Span::from_micros(if turn / 16 % 2 == 0 { 300 } else { -300 });
+        let root_dispersion = timevisor_protocols::ntp::NtpShort::from_bits(66);
+        let answer = timevisor_protocols::ntp::Packet { root_dispersion, ..answer };
+        vec![shifted(answer, offset).to_bytes().to_vec()]
+    })
+}
+
+fn open(clock: &Path) -> anyhow::Result<File> {
+    Ok(File::options().read(true).write(true).open(clock)?)
+}
+
+fn is_odd(clock: &Path) -> anyhow::Result<bool> {
+    let mut byte = [0];
+    open(clock)?.read_exact_at(&mut byte, OWN_SEQUENCE)?;
+    Ok(byte[0] & 1 == 1)
+}
+
+fn tear(clock: &Path) -> anyhow::Result<()> {
+    let file = open(clock)?;
+    for at in [OWN_SEQUENCE, abi::vmclock::AT_SEQUENCE as u64] {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at)?;
+        file.write_all_at(&[byte[0] | 1], at)?;
+    }
+    let estimate = (abi::entry::AT_FIRST + 8 * abi::entry::ESTIMATE) as u64;
+    file.write_all_at(&[0x55; 24], estimate)?;
+    Ok(())
+}
+
+/// The journal as it is between its writing and the page's: of an update that slows the estimate by 15 ppm, which no
+/// reader has seen.
+fn journal_ahead(directory: &Path) -> anyhow::Result<()> {
+    let path = directory.join("recovery.json");
+    let mut journal: Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let period = &mut journal["lines"][1][2];
+    let bits = period.as_u64().with_context(|| format!("an estimate without a period: {period}"))?;
+    *period = (bits - bits / 66_667).into();
+    fs::write(path, serde_json::to_vec(&journal)?)?;
+    Ok(())
+}
+
+pub(super) fn ends(ctx: &Context) -> anyhow::Result<String> {
+    let server = Impostor::honest()?;
+    let mut host = Host::new(ctx)?;
+    host.start(&format!(
+        "[clock]\npublish_interval = \"100ms\"\nvalidity = \"1s\"\n{}",
+        reference(&server.address())
+    ))?;
+    host.wait_synchronized(10_000)?;
+    let page = HostPage::open(host.directory())?;
+    let before = honest_reading(&page)?;
+    ensure!(before.status() == ClockStatus::Synchronized, "{before:?}");
+    host.terminate()?;
+    let ended = grows(&host, &page, before.disruption).context("after SIGTERM")?;
+    let text = super::faults::complaint(&host, &["status"])?;
+    mentions(&text, &["timevisord is not running", "systemctl start timevisord"])?;
+    let leftover: Vec<PathBuf> =
+        ["control"].iter().map(|name| host.directory().join(name)).filter(|p| p.exists()).collect();
+    ensure!(leftover.is_empty(), "left behind: {leftover:?}");
+
+    host.restart()?;
+    host.wait_synchronized(10_000)?;
+    host.kill();
+    let lapsed = interrupt::poll_until(Duration::from_secs(20), || {
+        let reading = honest_reading(&page)?;
+        Ok((reading.status() != ClockStatus::Synchronized).then_some(reading))
+    })?
+    .context("the page of a dead daemon stays synchronized")?;
+    ensure!(lapsed.status() == ClockStatus::FreeRunning, "{lapsed:?}");
+    let killed = grows(&host, &page, before.disruption).context("after kill -9")?;
+    let text = super::faults::complaint(&host, &["status"])?;
+    mentions(&text, &["timevisord is not running"])?;
+    host.restart()?;
+    host.wait_synchronized(10_000)?;
+    ensure!(honest_reading(&page)?.disruption == before.disruption, "a restart disrupts");
+    Ok(format!("free running; bounds grew {ended} after SIGTERM, {killed} after kill -9"))
+}
+
+/// The page without its daemon: free running, true, growing, and read by the CLI as well.
+fn grows(host: &Host, page: &HostPage, disruption: u64) -> anyhow::Result<Span> {
+    let first = honest_reading(page)?;
+    ensure!(first.status() == ClockStatus::FreeRunning, "it is {}", first.status().name());
+    let json = host.json(&["now"])?;
+    ensure!(json["status"] == "freerunning", "{json}");
+    std::thread::sleep(Duration::from_millis(200));
+    let second = honest_reading(page)?;
+    ensure!(second.half_width() > first.half_width(), "the bounds do not grow");
+    ensure!(second.estimate > first.estimate, "the estimate stands still");
+    ensure!(second.disruption == disruption, "the end is no disruption");
+    Ok(second.half_width() - first.half_width())
+}
