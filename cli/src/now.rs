@@ -6,7 +6,8 @@ use std::time::Duration as StdDuration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::Serialize;
-use timevisor_clock_page::{Reader, Reading, reader::counter_of};
+use timevisor_clock_page::reader::{check, counter_of};
+use timevisor_clock_page::{Reader, Reading};
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::mapping::SharedMapping;
 use timevisor_linux::page::ReadPage;
@@ -45,6 +46,8 @@ const DEVICE: &str = "/dev/vmclock0";
 
 pub fn run(directory: &Path, options: &Options) -> Result<()> {
     let page = open(directory, options.page.as_deref())?;
+    // First: the counter of something else than a page is nonsense.
+    check(&page)?;
     let id = counter_of(&page, 0);
     let Some(counter) = HostCounter::for_reader(id) else {
         bail!("the page counts {}, which this machine does not have", id.name());
@@ -59,7 +62,7 @@ pub fn run(directory: &Path, options: &Options) -> Result<()> {
         }
         match options.every {
             Some(seconds) if seconds > 0.0 => {
-                std::thread::sleep(StdDuration::from_secs_f64(seconds))
+                std::thread::sleep(StdDuration::try_from_secs_f64(seconds)?);
             }
             _ => return Ok(()),
         }

@@ -1,6 +1,7 @@
 //! `timevisor vm list, add, remove, args`.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -85,6 +86,10 @@ pub struct Arguments {
     /// For a QEMU command line, or for `virsh edit`
     #[arg(long, default_value = "qemu")]
     format: Format,
+    /// Who runs QEMU, by name or number: this user gets a folder for the QMP socket
+    /// [default: libvirt-qemu or qemu, whichever exists, for libvirt; else root]
+    #[arg(long)]
+    user: Option<String>,
     /// Make main memory an explicit backend (QEMU 10 under TCG needs it to migrate with an nvdimm)
     #[arg(long)]
     explicit_memory: bool,
@@ -209,12 +214,10 @@ fn args(directory: &Path, options: &Arguments) -> Result<()> {
         Machine::Q35 => Chipset::Q35,
         Machine::Pc => Chipset::Pc,
     };
-    let folder = directory.join("vms").join(&options.name);
+    let user = qemu_user(options)?;
     let delivery = match options.delivery {
         Way::Vmclock => {
-            // Only the folder for the QMP socket is needed; the page is QEMU's.
-            fs::create_dir_all(&folder)
-                .with_context(|| format!("cannot make {}; run as root", folder.display()))?;
+            eprintln!("timevisor: this needs QEMU 10 or newer; for an older one use --delivery nvdimm");
             Delivery::Vmclock
         }
         Way::Nvdimm => prepare(directory, options, chipset)?,
@@ -225,7 +228,7 @@ fn args(directory: &Path, options: &Arguments) -> Result<()> {
         memory_mib: options.memory,
         chipset,
         explicit_memory: options.explicit_memory,
-        qmp: folder.join("qmp"),
+        qmp: open_to_qemu(directory, &options.name, user)?.join("qmp"),
     };
     if options.json {
         let arguments: Vec<_> = equipment.arguments()?.into_iter().flatten().collect();
@@ -247,6 +250,74 @@ fn prepare(directory: &Path, options: &Arguments, chipset: Chipset) -> Result<De
     let Response::VmPrepared(prepared) = response else { bail!(unexpected(&response)) };
     let table = PathBuf::from(&prepared.ssdt);
     fs::write(&table, ssdt(address))
+        .and_then(|()| fs::set_permissions(&table, Permissions::from_mode(0o644)))
         .with_context(|| format!("cannot write {}; run as root", table.display()))?;
     Ok(Delivery::Nvdimm { page: PathBuf::from(&prepared.page), ssdt: table })
+}
+
+/// Who will run QEMU.
+fn qemu_user(options: &Arguments) -> Result<u32> {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    match (&options.user, options.format) {
+        (Some(user), _) => {
+            user_id(&users, user).with_context(|| format!("there is no user {user} in /etc/passwd; give a number"))
+        }
+        (None, Format::Qemu) => Ok(0),
+        // Debian, Arch; Fedora, RHEL, SUSE.
+        (None, Format::Libvirt) => ["libvirt-qemu", "qemu"].iter().find_map(|user| user_id(&users, user)).context(
+            "neither libvirt-qemu nor qemu is a user here; give --user with the user of /etc/libvirt/qemu.conf",
+        ),
+    }
+}
+
+/// The number of a user in the text of /etc/passwd; a number is itself.
+fn user_id(users: &str, user: &str) -> Option<u32> {
+    let field = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(user)).then(|| fields.nth(1)?.parse().ok())?
+    };
+    user.parse().ok().or_else(|| users.lines().find_map(field))
+}
+
+/// Lets QEMU's user read the VM's folder, whatever the umasks were, and make its QMP socket in a folder of its own: in the
+/// VM's folder itself it could replace the page. Returns that folder.
+fn open_to_qemu(directory: &Path, name: &str, user: u32) -> Result<PathBuf> {
+    let vms = directory.join("vms");
+    let folder = vms.join(name);
+    let monitor = folder.join("monitor");
+    let open = || {
+        fs::create_dir_all(&monitor)?;
+        for readable in [&vms, &folder] {
+            fs::set_permissions(readable, Permissions::from_mode(0o755))?;
+        }
+        fs::set_permissions(&monitor, Permissions::from_mode(0o700))?;
+        chown(&monitor, Some(user), None)
+    };
+    open().with_context(|| format!("cannot make {}; run as root", monitor.display()))?;
+    Ok(monitor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_by_name_and_number() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nlibvirt-qemu:x:64055:108::/var/lib/libvirt:/usr/sbin/nologin\n";
+        assert_eq!(user_id(users, "libvirt-qemu"), Some(64055));
+        assert_eq!(user_id(users, "107"), Some(107));
+        assert_eq!(user_id(users, "libvirt"), None);
+    }
+
+    #[test]
+    fn only_the_socket_folder_is_writable_for_qemu() {
+        let directory = tempfile::tempdir().unwrap();
+        let us = fs::metadata(directory.path())
+            .map(|m| std::os::unix::fs::MetadataExt::uid(&m))
+            .unwrap();
+        let monitor = open_to_qemu(directory.path(), "web", us).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(monitor, directory.path().join("vms/web/monitor"));
+        assert_eq!((mode(&monitor), mode(monitor.parent().unwrap())), (0o700, 0o755));
+    }
 }

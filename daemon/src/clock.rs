@@ -1,7 +1,7 @@
 //! The host's clock: counter, ensemble of references, the host's own page, and what VMs' pages are written from.
 
 use anyhow::{Context, Result};
-use timevisor_clock_page::{ClockStatus, Counter, Identity, Line, Lines, PageWriter, Slew, Update};
+use timevisor_clock_page::{Reader, ClockStatus, Counter, Identity, Line, Lines, PageWriter, Slew, Update};
 use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, Quality};
 use timevisor_guests::vm::Publication;
 use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
@@ -71,7 +71,8 @@ impl HostClock {
         let now = counter.read_ordered();
         let tai_offset = leap.offset_at(realtime()).ok();
         let (writer, recovered) = match journal.read(&history, now) {
-            Ok(lines) => {
+            Ok(journaled) => {
+                let lines = on_page(&page, &counter).unwrap_or(journaled);
                 tracing::info!(
                     "resuming from the lines of the daemon before, half-width {}",
                     half_width(&lines, now)
@@ -314,6 +315,18 @@ fn recovered_update(
         tai_offset,
         slew: Slew { horizon: calibration.period.ticks_in(SLEW_HORIZON), jump: SLEW_JUMP },
     }
+}
+
+/// What readers of the page see to this moment. An update may have been journaled and never published, and readers have
+/// followed the lines before it since; only where the page is torn, the journal is all there is.
+fn on_page(page: &WritePage, counter: &HostCounter) -> Option<Lines<Tai>> {
+    let reader = Reader::open(&**page, counter, 0).ok()?;
+    let now = reader.read().ok()?;
+    let lines = reader.lines().ok()?;
+    let usable = now.has_estimate()
+        && now.timescale() == TimescaleId::Tai
+        && now.counter.wrapping_sub(lines.base) >> 63 == 0;
+    usable.then(|| lines.shifted(Duration::ZERO))
 }
 
 fn page_status(quality: Quality) -> ClockStatus {

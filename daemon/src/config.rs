@@ -213,6 +213,10 @@ impl Config {
             "clock.validity must be at least 3 publish intervals"
         );
         self.parameters().validate().context("[clock]")?;
+        ensure!(
+            self.guests.discover_interval >= StdDuration::from_millis(10),
+            "guests.discover_interval must be 10ms or more"
+        );
         for reference in &self.references {
             if let ReferenceConfig::System { poll, .. } = reference {
                 ensure!(
@@ -221,6 +225,7 @@ impl Config {
                 );
             }
             if let ReferenceConfig::Ntp { address, .. } = reference {
+                ensure!(!address.trim().is_empty(), "the address of an ntp reference is empty");
                 reference.ntp_config().with_context(|| format!("[[reference]] {address}"))?;
             }
         }
@@ -321,5 +326,7 @@ mod tests {
         let twice = "[[reference]]\ntype = \"ntp\"\naddress = \"a\"\n";
         assert!(error(&twice.repeat(2)).contains("twice"));
         assert!(error("[guests.vm.\"../x\"]\ntime_type = \"tai\"").contains("../x"));
+        assert!(error("[guests]\ndiscover_interval = \"0s\"").contains("discover_interval"));
+        assert!(error("[[reference]]\ntype = \"ntp\"\naddress = \"\"").contains("address"));
     }
 }

@@ -56,7 +56,8 @@ impl Daemon {
         let names = config.references.iter().map(crate::config::ReferenceConfig::name).collect();
         let clock = HostClock::start(&config, names)?;
         let control = Control::listen(&config.run_directory.join("control"))?;
-        let vms = Vms::new(&config);
+        let mut vms = Vms::new(&config);
+        vms.resume(&clock);
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
             config,

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use timevisor_clock_page::{Line, Lines};
 use timevisor_time::{Duration, Instant, Period, Tai};
 
-/// The lines on the page were decided moments after those in the journal: at most a few 10 ns ahead of them (twice the
-/// rate limits times a publication's duration). Resuming this much ahead is never behind.
+/// For a page that was left torn. Its lines were decided moments after those in the journal: at most a few 10 ns ahead of
+/// them (twice the rate limits times a publication's duration). Resuming this much ahead is never behind.
 const RESUME_AHEAD: Duration = Duration::from_micros(1);
 
 /// Readings of CLOCK_BOOTTIME - CLOCK_MONOTONIC differ by less than this unless the host was suspended in between.

@@ -107,7 +107,7 @@ fn reference(clock: &HostClock, index: usize, reference: &Reference) -> Referenc
     let mut report = reference.report(monotonic());
     let state = clock.ensemble().reference(index);
     for (reason, count) in state.discarded() {
-        *report.rejected.entry(format!("{reason:?}").to_lowercase()).or_default() += count;
+        *report.rejected.entry(reason.name().to_owned()).or_default() += count;
     }
     if clock.knowledge().falsetickers.contains(&report.name) {
         report.status = "falseticker".to_owned();

@@ -46,6 +46,13 @@ pub trait Counter {
     /// Reads it, ordered after every earlier load (`lfence; rdtsc`, `isb; mrs cntvct_el0`).
     fn read_ordered(&self) -> u64;
 
+    /// Reads it after every earlier store has become visible to other processors (`mfence; lfence; rdtsc`,
+    /// `dsb ish; isb; mrs cntvct_el0`).
+    fn read_after_stores(&self) -> u64 {
+        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+        self.read_ordered()
+    }
+
     /// Reads it with no ordering: the processor may sample it some tens of cycles early or late.
     fn read_unordered(&self) -> u64 {
         self.read_ordered()
@@ -58,6 +65,9 @@ impl<C: Counter + ?Sized> Counter for &C {
     }
     fn read_ordered(&self) -> u64 {
         (**self).read_ordered()
+    }
+    fn read_after_stores(&self) -> u64 {
+        (**self).read_after_stores()
     }
     fn read_unordered(&self) -> u64 {
         (**self).read_unordered()

@@ -12,8 +12,12 @@ use crate::page::Page;
 use crate::seqlock::{read_begin, read_valid};
 use crate::{Counter, CounterId};
 
-/// A writer is inside for well under a microsecond; this many turns (tens of milliseconds) mean that it died there.
-const MAX_TURNS: u32 = 1 << 20;
+/// A writer is inside for well under a microsecond, unless it is preempted there; one that is inside for longer than this
+/// died there. Twice what the Linux driver waits (drivers/ptp/ptp_vmclock.c, VMCLOCK_MAX_WAIT).
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// [`PATIENCE`] in ticks where the page does not know its period yet: 0.1 s at 2.6 GHz, 4 s at 62.5 MHz.
+const PATIENCE_TICKS: u64 = 1 << 28;
 
 /// Why a page cannot be read at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,20 +180,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// # Errors
     /// Whatever this reader does not know is refused, never guessed.
     pub fn open(page: P, counter: C, index: usize) -> Result<Self, OpenError> {
-        if page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
-            return Err(OpenError::NotAPage);
-        }
-        if page.word(header::AT_MAGIC).load(Relaxed) != header::MAGIC {
-            return Err(OpenError::NotTimevisor);
-        }
-        let shape = page.word(header::AT_VERSION).load(Relaxed);
-        let [v0, v1, v2, v3, s0, s1, c0, c1] = shape.to_le_bytes();
-        let (version, size) = (u32::from_le_bytes([v0, v1, v2, v3]), u16::from_le_bytes([s0, s1]));
-        let count = usize::from(u16::from_le_bytes([c0, c1]));
-        if version != header::VERSION || usize::from(size) != entry::SIZE {
-            return Err(OpenError::Version(version));
-        }
-        if index >= count.min(entry::CAPACITY) {
+        if index >= check(&page)? {
             return Err(OpenError::NoSuchEntry);
         }
         let wants = counter_of(&page, index);
@@ -269,7 +260,8 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
             time: Instant::from_words(word(at), word(at + 1)),
             period: Period::from_bits(word(at + 2)),
         };
-        for _ in 0..MAX_TURNS {
+        let mut waiting = None;
+        loop {
             if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
                 let counter = counter();
                 let lines = Lines {
@@ -286,17 +278,56 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
                     return Ok((lines, counter, meta, error, disruption));
                 }
             }
-            core::hint::spin_loop();
+            if self.gave_up(&mut waiting) {
+                return Err(ReadError::WriterStalled);
+            }
         }
-        Err(ReadError::WriterStalled)
+    }
+
+    /// True when a writer has been inside for too long; `since` is when this read began to wait.
+    #[cold]
+    fn gave_up(&self, since: &mut Option<u64>) -> bool {
+        core::hint::spin_loop();
+        let now = self.counter.read_unordered();
+        let waited = now.wrapping_sub(*since.get_or_insert(now));
+        let period = self.page.entry(self.index)[entry::ESTIMATE + 2].load(Relaxed);
+        let patience = match period {
+            0 => PATIENCE_TICKS,
+            bits => Period::from_bits(bits).ticks_in(PATIENCE),
+        };
+        // Before the start: a counter that is not quite the same on every processor.
+        waited >> 63 == 0 && waited > patience
     }
 }
 
-/// Which counter a page's entry wants, so that a reader can choose its own. Meaningless unless the page is ours.
+/// That this is a page of ours, in a version that this reader knows; the number of its entries.
+///
+/// # Errors
+/// Whatever this reader does not know is refused, never guessed.
+pub fn check(page: &Page) -> Result<usize, OpenError> {
+    if page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
+        return Err(OpenError::NotAPage);
+    }
+    if page.word(header::AT_MAGIC).load(Relaxed) != header::MAGIC {
+        return Err(OpenError::NotTimevisor);
+    }
+    let shape = page.word(header::AT_VERSION).load(Relaxed);
+    let [v0, v1, v2, v3, s0, s1, c0, c1] = shape.to_le_bytes();
+    let (version, size) = (u32::from_le_bytes([v0, v1, v2, v3]), u16::from_le_bytes([s0, s1]));
+    if version != header::VERSION || usize::from(size) != entry::SIZE {
+        return Err(OpenError::Version(version));
+    }
+    Ok(usize::from(u16::from_le_bytes([c0, c1])).min(entry::CAPACITY))
+}
+
+/// Which counter a page's entry wants, so that a reader can choose its own. Meaningless unless [`check`] finds no fault.
 #[must_use]
 pub fn counter_of(page: &Page, index: usize) -> CounterId {
     CounterId::from_u8(Meta::unpack(page.entry(index)[entry::META].load(Relaxed)).counter)
 }
+
+/// Without a counter there is only counting turns; a turn takes some 10 ns to 100 ns.
+const MAX_TURNS: u32 = 1 << 22;
 
 /// The words of `vmclock_abi` as a stock guest's driver sees them: for tests, dumps and pages without our header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

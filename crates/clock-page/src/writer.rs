@@ -5,7 +5,7 @@
 //! old lines at a later counter value than the one at which the new ones take over, so monotonicity is exact.
 //! Limitations: one writer per page; the mapping's owner takes the lock.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use timevisor_time::{Duration, Instant, Local, Period, TimescaleId};
 
@@ -124,8 +124,7 @@ impl<P: WritablePage> PageWriter<P> {
         self.section(|w| {
             first(w);
             // The odd sequences must be visible before the counter is read: see the module's header.
-            fence(core::sync::atomic::Ordering::SeqCst);
-            let now = counter.read_ordered();
+            let now = counter.read_after_stores();
             lines = match &w.in_force {
                 Some(old) => old.continued(&update.target, now, update.slew),
                 None => update.target.rebased(now),

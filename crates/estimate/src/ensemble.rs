@@ -65,6 +65,9 @@ pub struct Ensemble {
     chosen: Option<usize>,
     disagreements: u64,
     disagreeing: bool,
+    /// Contradictions that voided what was published; those of an outvoted reference do not.
+    voids: u64,
+    seen_contradictions: u64,
 }
 
 impl Ensemble {
@@ -83,6 +86,8 @@ impl Ensemble {
             chosen: None,
             disagreements: 0,
             disagreeing: false,
+            voids: 0,
+            seen_contradictions: 0,
         }
     }
 
@@ -106,7 +111,7 @@ impl Ensemble {
     /// Grows whenever bounds were invalidated: what is published next need not nest in what was published before.
     #[must_use]
     pub fn disruptions(&self) -> u64 {
-        self.disagreements + self.contradictions()
+        self.disagreements + self.voids
     }
 
     /// Contradictions of all references so far.
@@ -124,17 +129,16 @@ impl Ensemble {
             .filter_map(|(i, (_, r))| r.at(now).map(|v| (i, v)))
             .collect();
         let intervals: Vec<_> = views.iter().map(|(_, v)| v.interval).collect();
-        let Some(first) = views.first() else {
-            let reason = Some("no reference has answered yet".to_owned());
-            return Knowledge {
-                at: now,
-                quality: Quality::Nothing,
-                reason,
-                clock: None,
-                falsetickers: Vec::new(),
-            };
+        // Of all references, not only of those that have answered: whoever answers first may be the one that is wrong.
+        let faulty = default_faulty(self.references.len());
+        let Some(first) = views.first().filter(|_| views.len() > faulty) else {
+            return self.nothing(now, views.len(), faulty + 1);
         };
-        let agreement = agree(&intervals, default_faulty(intervals.len()));
+        let agreement = agree(&intervals, default_faulty(intervals.len())).map(|vote| {
+            // One that has not answered excludes nothing, so it may be among the right ones.
+            let interval = agree(&intervals, faulty).map_or(vote.interval, |wide| wide.interval);
+            Agreement { interval, ..vote }
+        });
         if agreement.is_none() && !self.disagreeing {
             self.disagreements += 1;
         }
@@ -150,7 +154,32 @@ impl Ensemble {
             outcome.falsetickers.iter().map(|i| self.references[views[*i].0].0.clone()).collect();
         let clock = self.clock(&members, outcome.interval);
         let (quality, reason) = self.quality(now, &members, clock.as_of);
+        self.note_contradictions(quality);
         Knowledge { at: now, quality, reason, clock: Some(clock), falsetickers }
+    }
+
+    fn nothing(&self, now: u64, answered: usize, needed: usize) -> Knowledge {
+        let all = self.references.len();
+        let reason = match answered {
+            0 => "no reference has answered yet".to_owned(),
+            n => format!("{n} of {all} references has answered, {needed} are needed for a majority"),
+        };
+        Knowledge {
+            at: now,
+            quality: Quality::Nothing,
+            reason: Some(reason),
+            clock: None,
+            falsetickers: Vec::new(),
+        }
+    }
+
+    /// A contradiction voids what was published only if it leaves the clock unreliable.
+    fn note_contradictions(&mut self, quality: Quality) {
+        let contradictions = self.contradictions();
+        if contradictions != self.seen_contradictions && quality == Quality::Unreliable {
+            self.voids += 1;
+        }
+        self.seen_contradictions = contradictions;
     }
 
     fn clock(&mut self, members: &[(usize, View)], interval: Interval<Tai>) -> Clock {

@@ -77,3 +77,45 @@ fn a_reference_that_contradicts_itself_makes_a_single_reference_clock_unreliable
     }
     assert_eq!(e.at(20 * HZ).quality, Quality::Synchronized);
 }
+
+#[test]
+fn whoever_answers_first_is_not_a_majority() {
+    let mut e = ensemble(3);
+    e.observe(2, &exchange(1, 50_000_000));
+    let known = e.at(2 * HZ);
+    assert_eq!((known.quality, known.clock), (Quality::Nothing, None));
+    assert!(known.reason.unwrap().contains("1 of 3 references"));
+    e.observe(0, &exchange(1, 0));
+    assert_eq!(e.at(2 * HZ).quality, Quality::Unreliable);
+    e.observe(1, &exchange(1, 5_000));
+    let known = e.at(2 * HZ);
+    assert_eq!((known.quality, known.falsetickers.len()), (Quality::Synchronized, 1));
+}
+
+#[test]
+fn with_one_of_three_missing_the_other_two_may_each_be_the_wrong_one() {
+    let mut e = ensemble(3);
+    e.observe(0, &exchange(1, 0));
+    e.observe(1, &exchange(1, 40_000));
+    let known = e.at(2 * HZ);
+    assert_eq!(known.quality, Quality::Synchronized);
+    let interval = known.clock.unwrap().interval;
+    for index in [0, 1] {
+        let own = e.reference(index).at(2 * HZ).unwrap().interval;
+        assert!(interval.contains(own.earliest()) && interval.contains(own.latest()));
+    }
+}
+
+#[test]
+fn a_step_of_an_outvoted_reference_voids_nothing() {
+    let mut e = ensemble(3);
+    for second in 1..20 {
+        let step = if second < 10 { 0 } else { 1_000_000_000 };
+        for (index, offset) in [(0, step), (1, 5_000), (2, 10_000)] {
+            e.observe(index, &exchange(second, offset));
+        }
+        assert_eq!(e.at(second * HZ + 60_000).quality, Quality::Synchronized, "{second}");
+    }
+    assert_eq!((e.contradictions(), e.disruptions()), (1, 0));
+    assert_eq!(e.at(20 * HZ).falsetickers, ["server0"]);
+}

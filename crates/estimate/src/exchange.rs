@@ -46,6 +46,22 @@ pub enum Discard {
     TooFast,
 }
 
+impl Discard {
+    /// The name in JSON and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate_exchange",
+            Self::OutOfOrder => "out_of_order",
+            Self::NegativeRoundTrip => "negative_round_trip",
+            Self::NegativeResidence => "negative_residence",
+            Self::NegativeError => "negative_error",
+            Self::ImpossibleResidence => "impossible_residence",
+            Self::TooFast => "too_fast",
+        }
+    }
+}
+
 impl Exchange {
     /// Round trip in counter ticks.
     #[must_use]

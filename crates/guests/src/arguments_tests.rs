@@ -12,7 +12,7 @@ fn nvdimm() -> Request {
         memory_mib: 512,
         chipset: Chipset::Q35,
         explicit_memory: false,
-        qmp: "/run/timevisor/vms/web/qmp".into(),
+        qmp: "/run/timevisor/vms/web/monitor/qmp".into(),
     }
 }
 
@@ -24,7 +24,7 @@ fn an_nvdimm_for_the_shell() {
 -object memory-backend-file,id=timevisor-page,share=on,mem-path=/run/timevisor/vms/web/page,size=2M,readonly=on \\
 -device nvdimm,memdev=timevisor-page,unarmed=on,addr=0x100000000 \\
 -acpitable file=/run/timevisor/vms/web/ssdt.aml \\
--qmp unix:/run/timevisor/vms/web/qmp,server=on,wait=off
+-qmp unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off
 ";
     assert_eq!(nvdimm().shell().unwrap(), expected);
     let explicit = Request { explicit_memory: true, ..nvdimm() }.shell().unwrap();
@@ -40,7 +40,7 @@ fn an_nvdimm_for_libvirt() {
 <!-- Live migration needs the capability x-ignore-shared on both sides (timevisord sets it). save, restore and \
 managedsave do not work with this delivery. -->
 <!-- On hosts with AppArmor, add to /etc/apparmor.d/local/abstractions/libvirt-qemu: /run/timevisor/vms/web/page r, \
-/run/timevisor/vms/web/ssdt.aml r, /run/timevisor/vms/web/qmp rw, -->
+/run/timevisor/vms/web/ssdt.aml r, /run/timevisor/vms/web/monitor/qmp rw, -->
 <qemu:commandline>
   <qemu:arg value='-m'/><qemu:arg value='slots=2,maxmem=4608M'/>
   <qemu:arg value='-machine'/><qemu:arg value='nvdimm=on'/>
@@ -48,7 +48,7 @@ managedsave do not work with this delivery. -->
 mem-path=/run/timevisor/vms/web/page,size=2M,readonly=on'/>
   <qemu:arg value='-device'/><qemu:arg value='nvdimm,memdev=timevisor-page,unarmed=on,addr=0x100000000'/>
   <qemu:arg value='-acpitable'/><qemu:arg value='file=/run/timevisor/vms/web/ssdt.aml'/>
-  <qemu:arg value='-qmp'/><qemu:arg value='unix:/run/timevisor/vms/web/qmp,server=on,wait=off'/>
+  <qemu:arg value='-qmp'/><qemu:arg value='unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off'/>
 </qemu:commandline>
 ";
     assert_eq!(nvdimm().libvirt_xml().unwrap(), expected);
@@ -60,7 +60,7 @@ fn the_vmclock_device_for_both() {
     let expected = "\
 -machine aux-ram-share=on \\
 -device vmclock \\
--qmp unix:/run/timevisor/vms/web/qmp,server=on,wait=off
+-qmp unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off
 ";
     assert_eq!(request.shell().unwrap(), expected);
     let xml = request.libvirt_xml().unwrap();

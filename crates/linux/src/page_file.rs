@@ -124,7 +124,7 @@ pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileErro
     let prepare = |source| PageFileError::Prepare { path: path.to_owned(), source };
     let metadata = file.metadata().map_err(prepare)?;
     check(path, &metadata)?;
-    lock(path, &file, &metadata)?;
+    lock(path, &file)?;
     // Only now is the file ours: its size could not be trusted before.
     let metadata = file.metadata().map_err(prepare)?;
     if metadata.nlink() == 0 {
@@ -183,7 +183,11 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), PageFileError> {
     Ok(())
 }
 
-fn lock(path: &Path, file: &File, metadata: &Metadata) -> Result<(), PageFileError> {
+/// Locks a page, also one that is no file of ours, against other writers until `file` is closed.
+///
+/// # Errors
+/// Another process has it, which is named.
+pub fn lock(path: &Path, file: &File) -> Result<(), PageFileError> {
     // SAFETY: the descriptor is open; flock touches no memory.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
         return Ok(());
@@ -192,8 +196,10 @@ fn lock(path: &Path, file: &File, metadata: &Metadata) -> Result<(), PageFileErr
     if source.kind() != io::ErrorKind::WouldBlock {
         return Err(PageFileError::Prepare { path: path.to_owned(), source });
     }
+    let prepare = |source| PageFileError::Prepare { path: path.to_owned(), source };
+    let metadata = file.metadata().map_err(prepare)?;
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let holder = match holder(&locks, metadata) {
+    let holder = match holder(&locks, &metadata) {
         Some(pid) => match process::Process::new(pid).comm() {
             Ok(comm) => format!("{comm} (pid {pid})"),
             Err(_) => format!("pid {pid}"),

@@ -1,7 +1,44 @@
 //! Who is at the other end of a Unix socket, as the kernel attests it.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Connects to a Unix socket without ever waiting for its owner; the stream does not block either.
+///
+/// # Errors
+/// As connect(2); `WouldBlock` when the socket's queue is full, where an ordinary connect would wait for ever.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let name = path.as_os_str().as_bytes();
+    let family = libc::sa_family_t::try_from(libc::AF_UNIX).map_err(io::Error::other)?;
+    let mut address = libc::sockaddr_un { sun_family: family, sun_path: [0; 108] };
+    if name.is_empty() || name.len() >= address.sun_path.len() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a socket's path has 1 to 107 bytes",
+        ));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(name) {
+        *to = libc::c_char::from_ne_bytes([*from]);
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: socket touches no memory.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that socket has just returned, and that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let len = libc::socklen_t::try_from(core::mem::size_of::<libc::sockaddr_un>())
+        .map_err(io::Error::other)?;
+    // SAFETY: `address` is a valid sockaddr_un of `len` bytes, its path zero-terminated, for the call to read.
+    if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(UnixStream::from(fd))
+}
 
 /// The process that listened at (or connected to) the other end (SO_PEERCRED, unix(7)).
 ///
@@ -33,7 +70,25 @@ pub fn peer_pid(socket: &impl AsFd) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_full_queue_is_an_error_and_no_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let mut waiting = Vec::new();
+        let full = loop {
+            match connect(&path) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(peer_pid(&waiting[0]).unwrap(), std::process::id());
+        drop(listener);
+        assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
 
     #[test]
     fn a_socket_pair_has_this_process_at_both_ends() {

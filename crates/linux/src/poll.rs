@@ -103,7 +103,7 @@ pub fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<Wok
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
@@ -115,6 +115,9 @@ mod tests {
         near.write_all(b"x").unwrap();
         assert_eq!(wait(&mut fds, None).unwrap(), Woken::Ready(1));
         assert!(fds[0].ready().readable && !fds[0].ready().hangup);
+        // Read first: an unread byte would end the wait before the hangup is there, were another test's child to hold
+        // `near` for a moment.
+        (&far).read_exact(&mut [0]).unwrap();
         drop(near);
         wait(&mut fds, None).unwrap();
         assert!(fds[0].ready().hangup);

@@ -7,6 +7,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 use anyhow::{Context, Result};
 use timevisor_clock_page::Counter;
@@ -15,7 +16,7 @@ use timevisor_linux::clock::{Bracket, bracket, realtime};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
 use timevisor_linux::udp::{Received, UdpClient};
 use timevisor_protocols::control::Reference as Report;
-use timevisor_protocols::ntp::{Client, Config, Outcome, Response};
+use timevisor_protocols::ntp::{Client, Config, KissCode, Outcome, Response};
 use timevisor_time::{Duration, Instant, Utc};
 
 use super::Surroundings;
@@ -23,6 +24,8 @@ use super::Surroundings;
 const PORT: u16 = 123;
 /// A name that does not resolve, or a route that is missing, is tried again after this.
 const RETRY: Duration = Duration::from_secs(10);
+/// The resolver's answer is looked for this often.
+const RESOLVING: Duration = Duration::from_millis(50);
 /// Readings per bracket: the narrowest counts.
 const BRACKET_TRIES: usize = 3;
 
@@ -42,6 +45,9 @@ pub struct Ntp {
     sent: Option<Sent>,
     last: Option<(Response, Duration)>,
     leap_problem: Option<String>,
+    /// The resolver's thread: a name server that is silent must not hold the daemon up.
+    resolving: Option<Receiver<Result<SocketAddr>>>,
+    told_kiss: Option<KissCode>,
 }
 
 impl Ntp {
@@ -55,6 +61,8 @@ impl Ntp {
             sent: None,
             last: None,
             leap_problem: None,
+            resolving: None,
+            told_kiss: None,
         })
     }
 
@@ -79,11 +87,19 @@ impl Ntp {
             return;
         }
         if self.socket.is_none() {
-            match connect(&self.name) {
-                Ok(socket) => {
+            match self.connect() {
+                Ok(Some(socket)) => {
                     tracing::info!("reference {}: asking {}", self.name, socket.peer());
                     self.socket = Some(socket);
                     self.unreachable = None;
+                }
+                Ok(None) => {
+                    let problem = match self.unreachable.take() {
+                        Some((problem, _)) => problem,
+                        None => "waiting for the name server; check DNS if this lasts".to_owned(),
+                    };
+                    self.unreachable = Some((problem, now + RESOLVING));
+                    return;
                 }
                 Err(error) => return self.give_up(format!("{error:#}"), now),
             }
@@ -99,8 +115,28 @@ impl Ntp {
         self.sent = Some(Sent { ta, before, stamp });
     }
 
+    /// A socket to the server; `None` while its name is being resolved.
+    fn connect(&mut self) -> Result<Option<UdpClient>> {
+        let name = &self.name;
+        let peer = match (literal(name), &self.resolving) {
+            (Some(peer), _) => peer,
+            (None, None) => {
+                self.resolving = Some(resolve(name.clone())?);
+                return Ok(None);
+            }
+            (None, Some(answer)) => match answer.try_recv() {
+                Err(TryRecvError::Empty) => return Ok(None),
+                answer => {
+                    self.resolving = None;
+                    answer.context("the resolver's thread ended without an answer")??
+                }
+            },
+        };
+        Ok(Some(UdpClient::connect(peer)?))
+    }
+
     fn give_up(&mut self, problem: String, now: Duration) {
-        if self.unreachable.is_none() {
+        if self.unreachable.as_ref().is_none_or(|(known, _)| *known != problem) {
             tracing::warn!("reference {}: {problem}", self.name);
         }
         self.socket = None;
@@ -157,6 +193,7 @@ impl Ntp {
                     }
                 };
                 self.leap_problem = None;
+                self.told_kiss = None;
                 let period = around.calibration.0;
                 let round_trip = period.span(tf.wrapping_sub(ta)) - (te - tb);
                 self.last = Some((response, round_trip));
@@ -167,7 +204,9 @@ impl Ntp {
                 None
             }
             Outcome::KissOfDeath(code) => {
-                tracing::warn!("reference {}: kiss of death {code}", self.name);
+                if self.told_kiss.replace(code) != Some(code) {
+                    tracing::warn!("reference {}: kiss of death {code}", self.name);
+                }
                 None
             }
         }
@@ -184,6 +223,7 @@ impl Ntp {
         let rejected = timevisor_protocols::ntp::RejectReason::ALL
             .iter()
             .map(|reason| (reason.name().to_owned(), counters.rejected_for(*reason)))
+            .chain([("kiss_of_death".to_owned(), counters.kisses)])
             .filter(|(_, count)| *count > 0)
             .collect();
         Report {
@@ -218,18 +258,23 @@ fn narrowed(sent: &Sent, received: &Received, tf: u64, around: &Surroundings<'_>
     if ta <= earlier { (ta, earlier) } else { (sent.ta, tf) }
 }
 
-fn connect(name: &str) -> Result<UdpClient> {
-    let peer = resolve(name)?;
-    Ok(UdpClient::connect(peer)?)
+/// An address that needs no resolver.
+fn literal(name: &str) -> Option<SocketAddr> {
+    let ip = || Some(SocketAddr::new(name.parse().ok()?, PORT));
+    name.parse().ok().or_else(ip)
 }
 
-fn resolve(name: &str) -> Result<SocketAddr> {
-    if let Ok(address) = name.parse::<SocketAddr>() {
-        return Ok(address);
-    }
-    if let Ok(ip) = name.parse::<std::net::IpAddr>() {
-        return Ok(SocketAddr::new(ip, PORT));
-    }
+/// Asks the resolver in a thread: getaddrinfo waits for many seconds for a name server that does not answer.
+fn resolve(name: String) -> Result<Receiver<Result<SocketAddr>>> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("resolver".to_owned())
+        .spawn(move || sender.send(ask_resolver(&name)))
+        .context("cannot start the resolver's thread")?;
+    Ok(receiver)
+}
+
+fn ask_resolver(name: &str) -> Result<SocketAddr> {
     let target = if name.contains(':') { name.to_owned() } else { format!("{name}:{PORT}") };
     let mut found = target
         .to_socket_addrs()

@@ -3,17 +3,23 @@
 use std::collections::HashMap;
 
 use timevisor_guests::qemu::{Qemu, QemuError};
-use timevisor_linux::process::Process;
+use timevisor_linux::process::{Process, ProcessError};
 use timevisor_time::Duration;
 
 /// A process may become QEMU after it was forked, and QEMU makes its page after it was started: new processes are looked
 /// at again for this long.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// The processes seen so far, and when first.
+struct Seen {
+    first: Duration,
+    /// Why it cannot be served: said when it has settled, for until then it may be because QEMU is still starting.
+    problem: Option<String>,
+}
+
+/// The processes seen so far, known by pid and start.
 #[derive(Default)]
 pub struct Discovery {
-    first_seen: HashMap<u32, Duration>,
+    seen: HashMap<Process, Seen>,
 }
 
 impl Discovery {
@@ -23,18 +29,32 @@ impl Discovery {
         let mut seen = HashMap::with_capacity(processes.len());
         let mut found = Vec::new();
         for process in processes {
-            let first = *self.first_seen.get(&process.pid()).unwrap_or(&now);
-            seen.insert(process.pid(), first);
-            if now - first > SETTLING {
-                continue;
+            let mut entry =
+                self.seen.remove(&process).unwrap_or(Seen { first: now, problem: None });
+            let problem = entry.problem.take();
+            if now - entry.first > SETTLING {
+                if let Some(problem) = problem {
+                    tracing::warn!("{problem}");
+                }
+            } else {
+                match Qemu::open(process) {
+                    Ok(qemu) => found.push(qemu),
+                    Err(QemuError::NotQemu(_) | QemuError::Process(ProcessError::Gone(_))) => {}
+                    Err(error) => {
+                        entry.problem = Some(format!("{:#}", anyhow::Error::new(error)));
+                    }
+                }
             }
-            match Qemu::open(process) {
-                Ok(qemu) => found.push(qemu),
-                Err(QemuError::NotQemu(_) | QemuError::Starting(_)) => {}
-                Err(error) => tracing::debug!("process {}: {error}", process.pid()),
-            }
+            seen.insert(process, entry);
         }
-        self.first_seen = seen;
+        self.seen = seen;
         found
+    }
+
+    /// A process that was found cannot be served.
+    pub fn failed(&mut self, process: &Process, problem: String) {
+        if let Some(entry) = self.seen.get_mut(process) {
+            entry.problem = Some(problem);
+        }
     }
 }

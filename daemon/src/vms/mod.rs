@@ -5,16 +5,18 @@
 //! | `monitor.rs` | one QMP connection |
 //! | `discovery.rs` | finding QEMU processes |
 //! | `prepared.rs` | page files of VMs that have not started yet |
+//! | `registry.rs` | what a restarted daemon must know of them |
 
 mod discovery;
 mod monitor;
 mod prepared;
+mod registry;
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use timevisor_clock_page::Counter;
+use timevisor_clock_page::{Counter, CounterId};
 use timevisor_guests::Vm;
 use timevisor_guests::delivery::{NvdimmPage, VmclockDevice};
 use timevisor_guests::mapping::Ratio;
@@ -32,6 +34,7 @@ use timevisor_time::{Duration, TimescaleId};
 use self::discovery::Discovery;
 use self::monitor::{Monitor, News};
 use self::prepared::Prepared;
+use self::registry::{Entry, Registry};
 use crate::clock::{HostClock, epoch};
 use crate::config::{Config, span};
 use crate::report::error_response;
@@ -60,6 +63,9 @@ pub struct Vms {
     config: Config,
     served: Vec<Served>,
     prepared: Prepared,
+    /// VMs that run and are not to be served.
+    removed: Vec<(String, Process)>,
+    registry: Registry,
     discovery: Discovery,
     next_discovery: Duration,
     next_look: Duration,
@@ -72,11 +78,48 @@ impl Vms {
             config: config.clone(),
             served: Vec::new(),
             prepared: Prepared::in_directory(&config.run_directory.join("vms")),
+            removed: Vec::new(),
+            registry: Registry::in_directory(&config.run_directory),
             discovery: Discovery::default(),
             next_discovery: Duration::ZERO,
             next_look: Duration::ZERO,
             publication: None,
         }
+    }
+
+    /// Serves again what an earlier daemon served, as far as it still runs.
+    pub fn resume(&mut self, clock: &HostClock) {
+        for entry in self.registry.read() {
+            let process = Process::new(entry.pid);
+            if process.start_time().ok() != Some(entry.start_time) {
+                continue;
+            }
+            let monitor = entry.qmp.as_deref().and_then(|path| Monitor::connect(path, false).ok());
+            let resumed = Qemu::open(process).map_err(anyhow::Error::from).and_then(|qemu| {
+                Ok(self.attach(qemu, &entry.name, entry.time_type, monitor, clock)?)
+            });
+            match resumed {
+                Ok(_) => tracing::info!("VM {} is served again", entry.name),
+                Err(error) => tracing::warn!("VM {} is not served any more: {error:#}", entry.name),
+            }
+        }
+        self.note();
+    }
+
+    /// Writes down whom we serve.
+    fn note(&mut self) {
+        let entry = |served: &Served| {
+            let process = served.vm.qemu.process;
+            let connected = served.monitor.as_ref().map(|m| m.path().to_owned());
+            Some(Entry {
+                name: served.vm.name.clone(),
+                pid: process.pid(),
+                start_time: process.start_time().ok()?,
+                time_type: served.time_type,
+                qmp: connected.or_else(|| served.reconnect.as_ref().map(|(path, _)| path.clone())),
+            })
+        };
+        self.registry.write(self.served.iter().filter_map(entry).collect());
     }
 
     pub fn len(&self) -> usize {
@@ -165,10 +208,13 @@ impl Vms {
         }
         for served in &mut self.served {
             if let Some((path, _)) = served.reconnect.take_if(|(_, at)| now >= *at) {
-                match Monitor::connect(&path, false) {
+                match Monitor::connect_to(&path, served.vm.qemu.process.pid()) {
                     Ok(monitor) => served.monitor = Some(monitor),
                     Err(_) => served.reconnect = Some((path, now + RECONNECT)),
                 }
+            }
+            if let Some(complaint) = served.monitor.as_mut().and_then(|m| m.complaint(now)) {
+                tracing::warn!("VM {}: {complaint}", served.vm.name);
             }
         }
     }
@@ -180,6 +226,10 @@ impl Vms {
             self.served[index].vm.look();
             self.publish_one(index, clock);
         }
+    }
+
+    fn pages(&self) -> NvdimmPage {
+        NvdimmPage::new(self.config.run_directory.join("vms"))
     }
 
     fn publish_one(&mut self, index: usize, clock: &HostClock) {
@@ -195,11 +245,15 @@ impl Vms {
         for served in ended {
             tracing::info!("VM {} has ended: its page is retired", served.vm.name);
             served.vm.retire();
+            self.note();
         }
     }
 
     fn discovered(&mut self, qemu: Qemu, clock: &HostClock) {
-        if self.served.iter().any(|s| s.vm.qemu.process.pid() == qemu.process.pid()) {
+        let process = qemu.process;
+        if self.served.iter().any(|s| s.vm.qemu.process.pid() == process.pid())
+            || self.removed.iter().any(|(_, p)| p.pid() == process.pid() && p.is_running())
+        {
             return;
         }
         // Only our own sockets: a QMP socket serves one client, and somebody else's is waiting for somebody else.
@@ -208,17 +262,30 @@ impl Vms {
             .filter(|path| path.starts_with(&self.config.run_directory))
             .find(|path| path.exists())
             .cloned();
-        let name = qemu.name.clone();
+        // A prepared page names its VM, whatever QEMU's -name says.
+        let name = self.pages().name_of(&qemu).unwrap_or_else(|| qemu.name.clone());
         if check_name(&name).is_err() {
             return;
         }
+        if self.served.iter().any(|s| s.vm.name == name) {
+            let advice = format!("`timevisor vm add --pid {} --name OTHER`", process.pid());
+            let problem = format!("there is a VM {name} already; serve the second one with {advice}");
+            return self.discovery.failed(&process, problem);
+        }
         let time_type =
             self.prepared.time_type(&name).unwrap_or_else(|| self.config.time_type_of(&name));
-        let monitor = ours.as_deref().and_then(|path| Monitor::connect(path, false).ok());
+        let pid = process.pid();
+        let monitor = ours.as_deref().and_then(|path| Monitor::connect_to(path, pid).ok());
         match self.attach(qemu, &name, time_type, monitor, clock) {
-            Ok(_) => tracing::info!("VM {name} found and served"),
+            Ok(_) => {
+                tracing::info!("VM {name} found and served");
+                self.note();
+            }
             Err(AttachError::NoPage(_)) => {}
-            Err(error) => tracing::debug!("VM {name} cannot be served: {error}"),
+            Err(error) => {
+                let error = anyhow::Error::new(error);
+                self.discovery.failed(&process, format!("VM {name} cannot be served: {error:#}"));
+            }
         }
     }
 
@@ -231,9 +298,10 @@ impl Vms {
         clock: &HostClock,
     ) -> Result<usize, AttachError> {
         // A prepared page is locked by ourselves; the VM takes it over.
-        self.prepared.release(name);
+        let pages = self.pages();
+        self.prepared.release(pages.name_of(&qemu).as_deref().unwrap_or(name));
         let host = host_identity(clock);
-        let nvdimm = NvdimmPage::new(self.config.run_directory.join("vms"));
+        let nvdimm = self.pages();
         let mut vm =
             Vm::attach(qemu, name, timescale(time_type), host, &[&VmclockDevice, &nvdimm])?;
         vm.look();
@@ -252,7 +320,9 @@ impl Vms {
 
     /// Answers `vm_add`.
     pub fn add(&mut self, add: &VmAdd, clock: &HostClock) -> Response {
-        match self.try_add(add, clock) {
+        let added = self.try_add(add, clock);
+        self.note();
+        match added {
             Ok(index) => Response::VmAdded(row(&self.served[index])),
             Err((code, error, step)) => error_response(code, &error, step),
         }
@@ -303,7 +373,8 @@ impl Vms {
                     "give the QMP socket or the process of a QEMU",
                 )
             })?;
-        let name = add.name.clone().unwrap_or_else(|| qemu.name.clone());
+        let prepared = || self.pages().name_of(&qemu).unwrap_or_else(|| qemu.name.clone());
+        let name = add.name.clone().unwrap_or_else(prepared);
         check_name(&name)
             .map_err(|e| (ErrorCode::BadRequest, e.to_string(), "give --name NAME"))?;
         if self.served.iter().any(|s| s.vm.name == name && s.vm.qemu.process.pid() != pid) {
@@ -313,6 +384,7 @@ impl Vms {
         if let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) {
             return self.adopt(index, add, monitor, clock);
         }
+        self.removed.retain(|(_, process)| process.pid() != pid);
         let prepared = self.prepared.time_type(&name);
         let time_type =
             add.time_type.or(prepared).unwrap_or_else(|| self.config.time_type_of(&name));
@@ -354,12 +426,20 @@ impl Vms {
 
     /// Answers `vm_remove`: a VM that is served, or only prepared.
     pub fn remove(&mut self, name: &str) -> Response {
-        let prepared = self.prepared.remove(name);
+        self.removed.retain(|(_, process)| process.is_running());
         if let Some(index) = self.served.iter().position(|s| s.vm.name == name) {
-            self.served.remove(index).vm.retire();
+            let served = self.served.remove(index);
+            // Its files stay: QEMU has them open, and it may be added again.
+            self.removed.push((name.to_owned(), served.vm.qemu.process));
+            served.vm.retire();
+            self.note();
             return Response::VmRemoved(VmRemoved { name: name.to_owned() });
         }
-        match prepared {
+        if self.removed.iter().any(|(removed, _)| removed == name) {
+            let text = format!("VM {name} is not served any more, but still runs on its files");
+            return error_response(ErrorCode::Unavailable, &text, "stop it first");
+        }
+        match self.prepared.remove(name) {
             Ok(true) => Response::VmRemoved(VmRemoved { name: name.to_owned() }),
             Ok(false) => error_response(
                 ErrorCode::NotFound,
@@ -376,6 +456,11 @@ impl Vms {
 
     /// Answers `vm_prepare`.
     pub fn prepare(&mut self, prepare: &VmPrepare, clock: &HostClock) -> Response {
+        let counter = clock.counter.id();
+        if !matches!(counter, CounterId::X86Tsc | CounterId::ArmVcnt) {
+            let text = AttachError::Counter(counter).to_string();
+            return error_response(ErrorCode::Unsupported, &text, "see `timevisor status`");
+        }
         if let Some(served) = self.served.iter().find(|s| s.vm.name == prepare.name) {
             let text = format!("VM {} is running", served.vm.name);
             return error_response(
@@ -403,7 +488,8 @@ impl Vms {
 fn needs_looking(served: &Served) -> bool {
     // Until the state is known for the first time, and under TCG without anybody to tell.
     served.vm.mapping().is_none()
-        || (served.monitor.is_none() && served.vm.qemu.accelerator == Accelerator::Tcg)
+        || (served.monitor.as_ref().is_none_or(|monitor| !monitor.is_ready())
+            && served.vm.qemu.accelerator == Accelerator::Tcg)
 }
 
 fn host_identity(clock: &HostClock) -> HostIdentity {

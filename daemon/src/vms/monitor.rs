@@ -1,14 +1,19 @@
 //! One QMP connection: bytes in, events out. The codec and its state machine are crates/protocols'.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use timevisor_linux::peer::peer_pid;
+use timevisor_linux::clock::monotonic;
+use timevisor_linux::peer::{connect, peer_pid};
 use timevisor_protocols::qmp::{QmpItem, QueryStatus, Session, VmEvent};
+use timevisor_time::Duration;
+
+/// QEMU greets at once, unless another client holds the socket.
+const GREETING: Duration = Duration::from_secs(2);
 
 /// What came of reading.
 pub enum News {
@@ -27,28 +32,56 @@ pub struct Monitor {
     status_query: Option<u64>,
     /// `cont` is to be sent when the page is ready.
     resume: bool,
+    /// The state of the vCPUs was told, so events are, too.
+    ready: bool,
+    /// When to say that nobody answers.
+    complain_at: Option<Duration>,
 }
 
 impl Monitor {
     /// Connects; QEMU's greeting is awaited by [`Self::read`].
     pub fn connect(path: &Path, resume: bool) -> Result<Self> {
-        let stream = UnixStream::connect(path).with_context(|| {
-            format!("cannot connect to the QMP socket {}; is the VM running?", path.display())
-        })?;
-        stream.set_nonblocking(true)?;
+        let stream = connect(path).map_err(|error| explain(path, error))?;
         Ok(Self {
             path: path.to_owned(),
             stream,
             session: Session::default(),
             status_query: None,
             resume,
+            ready: false,
+            complain_at: Some(monotonic() + GREETING),
         })
+    }
+
+    /// Connects to the monitor of process `pid` and of no other: whoever may make the socket could point to another VM's.
+    pub fn connect_to(path: &Path, pid: u32) -> Result<Self> {
+        let monitor = Self::connect(path, false)?;
+        let owner = monitor.pid()?;
+        ensure!(owner == pid, "{} belongs to process {owner}, not to {pid}", path.display());
+        Ok(monitor)
     }
 
     /// Whose monitor this is.
     pub fn pid(&self) -> Result<u32> {
         peer_pid(&self.stream).with_context(|| {
             format!("{} does not tell whose it is; give --pid", self.path.display())
+        })
+    }
+
+    /// Whether QEMU tells of stops and resumes through this.
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// That nobody answers, once it has lasted; said once.
+    pub fn complaint(&mut self, now: Duration) -> Option<String> {
+        let silent = self.complain_at.is_some_and(|at| now >= at) && !self.ready;
+        silent.then(|| {
+            self.complain_at = None;
+            format!(
+                "nobody answers at the QMP socket {}: if another program holds it, add one for timevisord",
+                self.path.display()
+            )
         })
     }
 
@@ -119,6 +152,7 @@ impl Monitor {
         match result {
             Ok(value) if is_status => {
                 self.status_query = None;
+                self.ready = true;
                 match QueryStatus::from_reply(&value) {
                     Ok(status) => Some(News::Running(status.running)),
                     Err(error) => Some(News::Lost(error.to_string())),
@@ -148,4 +182,14 @@ impl Monitor {
             Err(error) => Some(News::Lost(format!("the QMP socket failed: {error}"))),
         }
     }
+}
+
+fn explain(path: &Path, error: io::Error) -> anyhow::Error {
+    let path = path.display();
+    let text = if error.kind() == ErrorKind::WouldBlock {
+        format!("the queue of the QMP socket {path} is full: another program holds it")
+    } else {
+        format!("cannot connect to the QMP socket {path}; is the VM running?")
+    };
+    anyhow::Error::new(error).context(text)
 }

@@ -81,6 +81,13 @@ impl NvdimmPage {
         paths.into_iter().find(|path| self.is_ours(path))
     }
 
+    /// The name that the page of `qemu` was prepared for, if it has one of ours: its folder's.
+    #[must_use]
+    pub fn name_of(&self, qemu: &Qemu) -> Option<String> {
+        let path = self.page_of(qemu)?;
+        path.parent()?.file_name()?.to_str().map(str::to_owned)
+    }
+
     fn is_ours(&self, path: &Path) -> bool {
         path.starts_with(&self.directory)
             && !path.components().any(|part| part == Component::ParentDir)

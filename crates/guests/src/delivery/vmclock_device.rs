@@ -4,8 +4,10 @@
 //! sees it read-only, but QEMU itself may write it: it bumps the disruption marker after migration and snapshots.
 
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use timevisor_linux::mapping::{Access, PAGE_BYTES, SharedMapping};
+use timevisor_linux::page_file;
 
 use super::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::qemu::Qemu;
@@ -48,6 +50,8 @@ impl PageDelivery for VmclockDevice {
         if magic != MAGIC {
             return Err(not_a_page(format!("it begins with {magic:02x?}")));
         }
+        page_file::lock(Path::new(&link.target), &file)
+            .map_err(|source| DeliveryError::PageFile { name: qemu.name.clone(), source })?;
         SharedMapping::new(file, PAGE_BYTES, Access::ReadWrite)
             .map(Some)
             .map_err(|source| DeliveryError::Map { name: qemu.name.clone(), source })

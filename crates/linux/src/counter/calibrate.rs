@@ -87,13 +87,15 @@ pub fn from_brackets(first: RawBracket, last: RawBracket) -> Result<Calibration,
         .checked_sub(first.raw_ns)
         .filter(|ns| *ns > 0)
         .ok_or(CalibrationError::Stopped)?;
-    // The clock was read somewhere in each bracket: the ticks in between are known to within both widths.
+    // The clock was read somewhere in each bracket: the ticks in between are known to within both widths, and to within
+    // the tick that each reading was rounded down by.
     let fewest = last
         .before
         .checked_sub(first.after)
+        .and_then(|ticks| ticks.checked_sub(1))
         .filter(|ticks| *ticks > 0)
         .ok_or(CalibrationError::Stopped)?;
-    let most = last.after.wrapping_sub(first.before);
+    let most = last.after.wrapping_sub(first.before).wrapping_add(1);
     let middle = fewest.midpoint(most);
     let elapsed = Duration::from_nanos(i64::try_from(elapsed_ns).unwrap_or(i64::MAX));
     let period = Period::from_ratio(elapsed, middle).ok_or(CalibrationError::TooSlow)?;

@@ -61,6 +61,16 @@ impl Counter for Cntvct {
     }
 
     #[inline(always)]
+    fn read_after_stores(&self) -> u64 {
+        // A fence (dmb) orders memory accesses alone; reading a system register is none, so it takes a dsb.
+        // SAFETY: a barrier has no effect but order; without `nomem` the compiler moves no memory access across.
+        unsafe {
+            core::arch::asm!("dsb ish", options(nostack, preserves_flags));
+        }
+        self.read_ordered()
+    }
+
+    #[inline(always)]
     fn read_unordered(&self) -> u64 {
         let count: u64;
         // SAFETY: CNTVCT_EL0 is readable at EL0 under Linux and reading it has no side effect.

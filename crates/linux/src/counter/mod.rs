@@ -61,6 +61,17 @@ impl Counter for HostCounter {
     }
 
     #[inline]
+    fn read_after_stores(&self) -> u64 {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tsc(counter) => counter.read_after_stores(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Cntvct(counter) => counter.read_after_stores(),
+            Self::MonotonicRaw(counter) => counter.read_after_stores(),
+        }
+    }
+
+    #[inline]
     fn read_unordered(&self) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,91 @@
+//! The VMs that are served, on disk: a restarted daemon serves them under the same names and timescales, without having
+//! to be told again. An entry is valid for that very process only (pid and start time).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use timevisor_protocols::control::TimeType;
+
+/// One VM.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    pub name: String,
+    pub pid: u32,
+    /// Clock ticks after boot (proc(5), field 22): tells a process from a later one with the same pid.
+    pub start_time: u64,
+    pub time_type: TimeType,
+    pub qmp: Option<PathBuf>,
+}
+
+/// The file.
+pub struct Registry {
+    path: PathBuf,
+    fresh: PathBuf,
+    written: Option<Vec<Entry>>,
+}
+
+impl Registry {
+    /// In the run directory.
+    pub fn in_directory(directory: &Path) -> Self {
+        Self {
+            path: directory.join("vms.json"),
+            fresh: directory.join("vms.json.new"),
+            written: None,
+        }
+    }
+
+    /// What an earlier daemon served. A file that is not understood is reported and ignored: discovery still works.
+    pub fn read(&self) -> Vec<Entry> {
+        let Ok(bytes) = fs::read(&self.path) else { return Vec::new() };
+        serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+            tracing::warn!(
+                "{} is not understood ({error}); VMs will be discovered instead",
+                self.path.display()
+            );
+            Vec::new()
+        })
+    }
+
+    /// Replaces the file, if anything has changed.
+    pub fn write(&mut self, entries: Vec<Entry>) {
+        if self.written.as_ref() == Some(&entries) {
+            return;
+        }
+        let written = serde_json::to_vec(&entries)
+            .map_err(std::io::Error::from)
+            .and_then(|bytes| fs::write(&self.fresh, bytes))
+            .and_then(|()| fs::rename(&self.fresh, &self.path));
+        if let Err(error) = written {
+            tracing::warn!(
+                "cannot write {}: {error}; a restart will have to discover the VMs",
+                self.path.display()
+            );
+        }
+        self.written = Some(entries);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_garbage_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::in_directory(dir.path());
+        assert_eq!(registry.read(), []);
+        let entry = Entry {
+            name: "web".into(),
+            pid: 7,
+            start_time: 8,
+            time_type: TimeType::Utc,
+            qmp: Some(PathBuf::from("/run/x")),
+        };
+        registry.write(vec![entry.clone()]);
+        assert_eq!(Registry::in_directory(dir.path()).read(), [entry]);
+        fs::write(dir.path().join("vms.json"), "[{]").unwrap();
+        assert_eq!(registry.read(), []);
+    }
+}
