@@ -72,7 +72,8 @@ pub fn run(directory: &Path, options: &Options) -> Result<()> {
 fn open(directory: &Path, page: Option<&Path>) -> Result<ReadPage> {
     let host = directory.join("clock");
     let mapping = match page {
-        Some(path) if path.starts_with("/dev") => SharedMapping::of_device(path)?,
+        Some(path) if path.starts_with("/dev") => SharedMapping::of_device(path)
+            .with_context(|| format!("{} cannot be read", path.display()))?,
         Some(path) => page_file::open(path)?,
         // On a host that is itself somebody's guest, its own daemon's page is the better one: it carries the bounds on.
         None if host.exists() => page_file::open(&host)?,

@@ -124,7 +124,7 @@ impl HostClock {
             }
             Observation::Contradiction(gap) => {
                 tracing::warn!(
-                    "reference {name} contradicts the bounds by {gap}: status unreliable until they are rebuilt"
+                    "reference {name} contradicts the bounds by {gap}: its own are being rebuilt"
                 );
             }
         }
@@ -254,13 +254,14 @@ impl HostClock {
     }
 
     /// What is known now may exclude all of what the page says: lines recovered from an earlier daemon that followed
-    /// another reference, for instance. Continuing from them would hold the clock back for ever.
+    /// another reference, for instance. Continuing from them would hold the clock back for ever; continuing from an
+    /// estimate far above the upper bound (the references disagreed, and the wrong one was chosen) for hours.
     fn note_contradiction(&mut self, target: &Lines<Tai>, now: u64) {
         let Some(old) = self.writer.in_force() else { return };
-        let (old, new) =
-            (old.shifted::<Tai>(Duration::ZERO).interval_at(now), target.interval_at(now));
-        if let (Some(old), Some(new)) = (old, new)
-            && old.intersect(&new).is_none()
+        let old = old.shifted::<Tai>(Duration::ZERO);
+        let estimate = old.at(now).estimate;
+        if let (Some(old), Some(new)) = (old.interval_at(now), target.interval_at(now))
+            && (old.intersect(&new).is_none() || estimate - new.latest() > SLEW_JUMP)
         {
             tracing::warn!(
                 "what the references say now excludes what was published before: the clock steps"

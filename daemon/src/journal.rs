@@ -97,12 +97,12 @@ impl Journal {
         if now.wrapping_sub(entry.base) >> 63 != 0 {
             return Err("the counter went back since".to_owned());
         }
-        let [earliest, mut estimate, mut latest] = entry.lines.map(|(sec, frac, period)| Line {
+        let [earliest, mut estimate, latest] = entry.lines.map(|(sec, frac, period)| Line {
             time: Instant::from_words(sec, frac),
             period: Period::from_bits(period),
         });
-        estimate.time = estimate.time + RESUME_AHEAD;
-        latest.time = latest.time.max(estimate.time);
+        // Not beyond the upper bound, where the page's estimate was not either: bounds nest across a restart.
+        estimate.time = (estimate.time + RESUME_AHEAD).min(latest.time);
         Ok(Lines {
             base: entry.base,
             expiry: entry.expiry,

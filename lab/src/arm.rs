@@ -45,7 +45,7 @@ pub struct ArmRun {
 }
 
 impl ArmToolchain {
-    /// The toolchain in `lab_dir`'s cache; fetched on first use (150 MB, 700 MB unpacked).
+    /// The toolchain in `lab_dir`'s cache; fetched on first use (135 MB, 600 MB unpacked).
     ///
     /// # Errors
     /// When its packages cannot be fetched or the compiler does not run.
@@ -70,7 +70,7 @@ impl ArmToolchain {
             fs::write(&rustc, script)?;
             fs::set_permissions(&rustc, fs::Permissions::from_mode(0o755))?;
         }
-        Ok(Self { rustc, target_dir: lab_dir.join("arm") })
+        Ok(Self { rustc, target_dir: lab_dir.join("static-arm") })
     }
 
     /// The compiler's version, as in `1.85.1`.

@@ -61,6 +61,11 @@ impl Host {
         self.log.with_extension("toml")
     }
 
+    /// The CLI's program.
+    pub fn cli_program(&self) -> &Path {
+        &self.programs.1
+    }
+
     /// The daemon's program.
     pub fn daemon_program(&self) -> &Path {
         &self.programs.0

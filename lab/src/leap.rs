@@ -18,12 +18,15 @@ pub fn ensure_valid() -> anyhow::Result<bool> {
     }
     packages::upgrade("tzdata")?;
     is_valid().then_some(true).with_context(|| {
-        format!("{SYSTEM_PATH} has expired and apt has no newer tzdata; set clock.tai_offset meanwhile")
+        format!(
+            "{SYSTEM_PATH} has expired and apt has no newer tzdata; set clock.tai_offset meanwhile"
+        )
     })
 }
 
 fn is_valid() -> bool {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let table = fs::read_to_string(SYSTEM_PATH).ok().and_then(|text| LeapTable::parse(&text).ok());
     table.is_some_and(|table| u64::try_from(table.expires()).is_ok_and(|expires| expires > now))
 }

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use timevisor_lab::{fetch, interrupt, leap, netns, packages, programs, scenario, scratch, tests};
+use timevisor_lab::{
+    demo, fetch, interrupt, leap, netns, packages, programs, scenario, scratch, soak, tests,
+};
 
 /// Boots stock kernels under stock QEMU and runs Timevisor's end-to-end tests.
 #[derive(Debug, Parser)]
@@ -28,6 +30,21 @@ enum Action {
     Fetch {
         /// busybox, qemu-10, kernel:SUITE or kernel:SUITE:VERSION [default: what the tests need]
         artifacts: Vec<String>,
+    },
+    /// Show the main job: a stock guest reads this host's clock
+    Demo {
+        /// How long to watch
+        #[arg(long, default_value_t = 30)]
+        seconds: u32,
+        /// Leave everything running until Ctrl-C
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Compare four guests with the host for a while
+    Soak {
+        /// How long
+        #[arg(long, default_value_t = 10)]
+        minutes: u32,
     },
     /// Run tests
     Test {
@@ -64,6 +81,19 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             fetch_all(&dir, &artifacts)?;
             Ok(true)
         }
+        Action::Demo { seconds, keep } => {
+            install()?;
+            scratch::remove_stale();
+            netns::remove_stale();
+            show(&dir, seconds, keep)
+        }
+        Action::Soak { minutes } => {
+            install()?;
+            scratch::remove_stale();
+            netns::remove_stale();
+            soak::run(&scenario::Context::new(&dir, "soak", false)?, minutes)?;
+            Ok(true)
+        }
         Action::Test { names, .. } if names.iter().any(|n| n == "list") => {
             for test in tests::ALL {
                 println!("{:<20} {}", test.name, test.about);
@@ -76,6 +106,29 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             scratch::remove_stale();
             netns::remove_stale();
             Ok(scenario::run(&chosen, &dir, kvm))
+        }
+    }
+}
+
+/// Uses KVM only where a virtual CPU can really be created and run: /dev/kvm alone proves nothing.
+fn show(dir: &std::path::Path, seconds: u32, keep: bool) -> anyhow::Result<bool> {
+    let accelerator = match timevisor_linux::kvm::usable() {
+        Ok(()) => "KVM".to_owned(),
+        Err(why) => {
+            println!("- no usable KVM, so the guest is emulated: {why}");
+            "TCG".to_owned()
+        }
+    };
+    let context = scenario::Context::new(dir, "demo", accelerator == "KVM")?;
+    match demo::run(&context, &accelerator, seconds, keep) {
+        Ok(()) => Ok(true),
+        Err(_) if interrupt::requested() => {
+            println!("\ninterrupted; nothing is left running.");
+            Ok(false)
+        }
+        Err(error) => {
+            println!("\nVERDICT: FAILED: {error:#} (logs: {})", context.log_dir().display());
+            Ok(false)
         }
     }
 }

@@ -22,6 +22,8 @@ pub const HOST_PACKAGES: &[&str] = &[
     "xz-utils",
     "acpica-tools",
     "debian-archive-keyring",
+    "libvirt-daemon-system",
+    "libvirt-clients",
     "tzdata",
     "gcc-aarch64-linux-gnu",
     "libc6-dev-arm64-cross",

@@ -43,3 +43,29 @@ pub fn static_binary(package: &str, bin: &str, lab_dir: &Path) -> anyhow::Result
     }
     Ok(target_dir.join(TARGET).join("lab").join(bin))
 }
+
+/// Writes `target/results/NAME.json` in the form that all benches and experiments share.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_result(name: &str, rows: &[serde_json::Value]) -> anyhow::Result<()> {
+    let root = workspace()?;
+    let commit =
+        Command::new("git").current_dir(&root).args(["rev-parse", "--short", "HEAD"]).output();
+    let commit = commit
+        .map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+        .unwrap_or_default();
+    let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let machine =
+        machine.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
+    let result = serde_json::json!({
+        "name": name, "machine": machine.trim_start_matches([' ', '\t', ':']), "commit": commit, "rows": rows,
+    });
+    let folder = root.join("target/results");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}.json"));
+    std::fs::write(&path, serde_json::to_string_pretty(&result)?)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    println!("written: {}", path.display());
+    Ok(())
+}

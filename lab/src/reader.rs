@@ -1,11 +1,11 @@
-//! The guest's lab-reader from the host's side, and the comparison of what both read.
+//! The guest's lab-reader and the host's own page, both from the host's side.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use serde_json::Value;
 use timevisor_clock_page::reader::counter_of;
 use timevisor_clock_page::{Reader, Reading};
@@ -84,70 +84,4 @@ impl HostPage {
     pub fn convert(&self, counter: u64) -> anyhow::Result<Reading> {
         Ok(self.0.convert(counter)?)
     }
-}
-
-/// One comparison of the guest with the host. All in nanoseconds.
-#[derive(Debug, Clone, Copy)]
-pub struct Comparison {
-    /// Guest estimate minus the host page's estimate at the very same counter value.
-    pub difference: i64,
-    /// How far the guest's estimate lies outside the host's two readings around it; 0 when between them.
-    pub outside: i64,
-    /// How far apart the host's two readings were.
-    pub distance: i64,
-    /// The guest's half-width.
-    pub half_width: i64,
-    /// /dev/ptp0 minus the host page's estimate at the middle of its bracket, and half the bracket.
-    pub ptp: Option<(i64, i64)>,
-    /// The guest's interval and the host's at the same counter value overlap.
-    pub overlaps: bool,
-}
-
-/// Compares a guest that reads `host counter + offset` (which is what `vm list` says) with the host's page.
-///
-/// # Errors
-/// When either cannot be read, or the guest knows no time.
-pub fn compare(
-    page: &HostPage,
-    guest: &mut GuestReader,
-    offset: i64,
-) -> anyhow::Result<Comparison> {
-    let before = page.read()?;
-    let answer = guest.ask("read")?;
-    let after = page.read()?;
-    ensure!(answer["known"] == true, "the guest knows no time: {answer}");
-    // A UTC page is compared on TAI.
-    let shift = match answer["timescale"].as_str() {
-        Some("utc") => {
-            answer["tai_offset"].as_i64().context("a UTC page without TAI - UTC")? * 1_000_000_000
-        }
-        _ => 0,
-    };
-    let ns = |name: &str| {
-        answer[name].as_i64().map(|ns| ns + shift).with_context(|| format!("no {name} in {answer}"))
-    };
-    let (earliest, estimate, latest) = (ns("earliest_ns")?, ns("estimate_ns")?, ns("latest_ns")?);
-    let host_counter =
-        |guest: &Value| guest.as_u64().map(|c| c.wrapping_sub(offset.cast_unsigned()));
-    let counter = host_counter(&answer["counter"]).context("no counter")?;
-    let same = page.convert(counter)?;
-    let (low, high) = (before.estimate.floor_nanos(), after.estimate.floor_nanos());
-    let ptp = answer["ptp"]["ns"].as_i64().and_then(|ptp| {
-        let (from, to) =
-            (host_counter(&answer["ptp"]["before"])?, host_counter(&answer["ptp"]["after"])?);
-        let (from, to) = (
-            page.convert(from).ok()?.estimate.floor_nanos(),
-            page.convert(to).ok()?.estimate.floor_nanos(),
-        );
-        // A UTC page's clock reads UTC.
-        Some((ptp + shift - from.midpoint(to), (to - from) / 2))
-    });
-    Ok(Comparison {
-        difference: estimate - same.estimate.floor_nanos(),
-        outside: (low - estimate).max(estimate - high).max(0),
-        distance: high - low,
-        half_width: (latest - estimate).max(estimate - earliest),
-        ptp,
-        overlaps: earliest <= same.latest.ceil_nanos() && latest >= same.earliest.floor_nanos(),
-    })
 }

@@ -11,9 +11,12 @@ mod faults_page;
 mod faults_qemu;
 mod faults_restart;
 mod faults_vm;
+mod kvm;
+mod libvirt;
 mod migrate;
 mod network;
 mod page;
+mod survive;
 
 use crate::scenario::Test;
 
@@ -138,5 +141,45 @@ pub const ALL: &[Test] = &[
         name: "arm",
         about: "time, clock-page and linux pass their tests as 64-bit Arm programs under emulation",
         run: arm::arm,
+    },
+    Test {
+        name: "survive-stop-cont",
+        about: "after stop and cont a guest's first read is right, or honest about not knowing",
+        run: survive::stop_cont,
+    },
+    Test {
+        name: "survive-kill-9",
+        about: "timevisord killed -9 ten times while a guest reads: never back, restart resumes",
+        run: survive::kill_daemon,
+    },
+    Test {
+        name: "survive-sigterm",
+        about: "SIGTERM leaves pages free running with growing bounds",
+        run: survive::end_daemon,
+    },
+    Test {
+        name: "no-driver",
+        about: "a kernel without the driver is not disturbed by a page",
+        run: survive::no_driver,
+    },
+    Test {
+        name: "peers",
+        about: "clock-bound's vmclock reader and our CLI inside a stock guest",
+        run: survive::peers,
+    },
+    Test {
+        name: "libvirt-nvdimm",
+        about: "a domain of a real libvirtd with the printed XML: found, right, and right again after suspend",
+        run: libvirt::nvdimm,
+    },
+    Test {
+        name: "libvirt-vmclock",
+        about: "the same with QEMU 10's vmclock device",
+        run: libvirt::vmclock,
+    },
+    Test {
+        name: "kvm-nested",
+        about: "a guest under real KVM (itself under TCG): mapping from debugfs, right across stop and cont",
+        run: kvm::nested,
     },
 ];

@@ -17,7 +17,7 @@ const SKIPPED: &[&str] = &[
 const READER: &[&str] =
     &["ldar x", "isb", "cntvct_el0", "ldr xzr, [sp, x", "dmb ishld", "ldr x", "cmp"];
 /// A publication: the odd sequences before the counter, the data before the even sequences.
-const WRITER: &[&str] = &["dmb ish", "isb", "cntvct_el0", "stlr x", "stlr w"];
+const WRITER: &[&str] = &["dsb ish", "isb", "cntvct_el0", "stlr x", "stlr w"];
 
 pub(super) fn arm(ctx: &Context) -> anyhow::Result<String> {
     let lab_dir = ctx.log_dir().parent().context("the log directory has no parent")?;

@@ -66,7 +66,10 @@ pub(super) fn leap(ctx: &Context) -> anyhow::Result<String> {
     })?;
     mentions(&host.cli(&["status"])?, &["TAI - UTC    unknown", "upgrade tzdata"])?;
     let after = honest_reading(&page)?;
-    ensure!(after.has_estimate() && after.disruption == before.disruption, "what was known is gone");
+    ensure!(
+        after.has_estimate() && after.disruption == before.disruption,
+        "what was known is gone"
+    );
     host.kill();
 
     // On the operator's word.

@@ -118,10 +118,14 @@ pub(super) fn outvoted(ctx: &Context) -> anyhow::Result<String> {
             ensure!(counted > contradictions, "the step was not counted");
         }
         server.lie(Span::ZERO);
+        // While it rebuilds its bounds it is no vote, so the next one may not lie yet.
+        let accepted =
+            |h: &Host| Ok::<_, anyhow::Error>(reference_row(h, &name)?["accepted"].as_u64());
+        let until = accepted(&host)?.map(|count| count + 20);
         host.wait_until("the liar repents", |h| {
             honest_reading(&page)?;
             let row = reference_row(h, &name)?["status"].clone();
-            Ok(row == "reachable" || row == "selected")
+            Ok((row == "reachable" || row == "selected") && accepted(h)? > until)
         })?;
     }
     let after = honest_reading(&page)?;

@@ -38,7 +38,10 @@ pub(super) fn page(ctx: &Context) -> anyhow::Result<String> {
         ),
         (
             "group-writable",
-            &|| fs::write(&page, &good).and_then(|()| fs::set_permissions(&page, Permissions::from_mode(0o664))),
+            &|| {
+                fs::write(&page, &good)
+                    .and_then(|()| fs::set_permissions(&page, Permissions::from_mode(0o664)))
+            },
             &["mode 0664", "group or others may write it", "chmod 0644"],
         ),
         ("a directory", &|| fs::create_dir(&page), &["cannot open the page file", "directory"]),
@@ -89,7 +92,11 @@ fn unreadable(ctx: &Context, host: &Host, good: &[u8]) -> anyhow::Result<usize> 
         ("QEMU's own page", changed(abi::header::AT_MAGIC, &[0; 8]), &["no Timevisor header"]),
         ("another version", changed(abi::header::AT_VERSION, &[9]), &["version 9", "upgrade"]),
         ("another counter", changed(counter, &[0]), &["cntvct", "does not have"]),
-        ("a dead writer", changed(own_sequence, &[1]), &["in the middle of an update", "restart timevisord"]),
+        (
+            "a dead writer",
+            changed(own_sequence, &[1]),
+            &["in the middle of an update", "restart timevisord"],
+        ),
     ];
     let count = cases.len() + 3;
     for (what, bytes, parts) in cases {
@@ -101,7 +108,10 @@ fn unreadable(ctx: &Context, host: &Host, good: &[u8]) -> anyhow::Result<usize> 
     mentions(&now(host, Path::new("/dev/null"))?, &["/dev/null"])?;
     // All of a page, but the vmclock block's sequence: that one is for guests' drivers, our readers use their own.
     fs::write(&file, good)?;
-    File::options().write(true).open(&file)?.write_all_at(&[1], abi::vmclock::AT_SEQUENCE as u64)?;
+    File::options()
+        .write(true)
+        .open(&file)?
+        .write_all_at(&[1], abi::vmclock::AT_SEQUENCE as u64)?;
     host.cli(&["now", "--page", &file.display().to_string()])?;
     host.cli(&["now"])?;
     Ok(count)

@@ -1,5 +1,6 @@
 //! QEMUs that cannot be served, or not yet, and things that are no QEMU. No guest runs here but the firmware.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,14 +43,25 @@ impl Bare {
         }
         command.args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-display", "none"]);
         command.args(["-machine", "q35", "-name", name]).args(arguments);
-        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", qmp.display()));
+        let own = sockets.path().join("own");
+        for socket in [&qmp, &own] {
+            command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", socket.display()));
+        }
         let log = ctx.path(&format!("{name}.qemu.log"));
         let mut process = Tethered::spawn(&mut command, "QEMU", &log)?;
+        // It listens before it makes its devices, and greets after.
         let up = interrupt::poll_until(Duration::from_secs(30), || {
             process.check_alive()?;
-            Ok(qmp.exists().then_some(()))
+            Ok(UnixStream::connect(&own).ok())
         })?;
-        up.context("QEMU opened no QMP socket")?;
+        let greeted = Qmp::new(up.context("QEMU opened no QMP socket")?);
+        if let Err(error) = greeted {
+            interrupt::poll_until(Duration::from_secs(2), || {
+                process.check_alive()?;
+                Ok(None::<()>)
+            })?;
+            return Err(error);
+        }
         Ok(Self { process, sockets })
     }
 
@@ -71,12 +83,14 @@ impl Bare {
         self.process.pid().to_string()
     }
 
+    /// The socket for the daemon.
     pub(super) fn qmp_path(&self) -> PathBuf {
         self.sockets.path().join("qmp")
     }
 
+    /// A connection of the test's own, beside the daemon's.
     pub(super) fn qmp(&self) -> anyhow::Result<Qmp> {
-        Qmp::connect(&self.qmp_path())
+        Qmp::connect(&self.sockets.path().join("own"))
     }
 
     pub(super) fn check_alive(&mut self) -> anyhow::Result<()> {
@@ -109,7 +123,10 @@ fn no_qemu(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     let ours = std::process::id().to_string();
     let socket = ctx.path("no-socket").display().to_string();
     for (arguments, parts) in [
-        (&["--qmp", &socket][..], &["cannot connect to the QMP socket", &socket, "is the VM running"][..]),
+        (
+            &["--qmp", &socket][..],
+            &["cannot connect to the QMP socket", &socket, "is the VM running"][..],
+        ),
         (&["--pid", &ours], &["is not a QEMU", &ours]),
         (&["--pid", "4194304"], &["no such process", "4194304"]),
         (&["--pid", "0"], &["no such process"]),
@@ -136,7 +153,8 @@ fn too_old(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     let system = ctx.qemu()?;
     if system.version < (10, 0) {
         let words = ["-machine", "aux-ram-share=on", "-device", "vmclock"];
-        let refused = Bare::start(ctx, &system, "old", &words).err().context("it has the device")?;
+        let refused =
+            Bare::start(ctx, &system, "old", &words).err().context("it has the device")?;
         mentions(&format!("{refused:#}"), &["aux-ram-share"])?;
     }
     Ok(())
@@ -153,7 +171,8 @@ fn without_page(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     let text = complaint(host, &["vm", "add", "--pid", &private.pid()])?;
     mentions(&text, &["private has a vmclock device", "not shared", "-machine aux-ram-share=on"])?;
     host.wait_until("discovery says so too", |h| {
-        Ok(h.log_text().contains("private cannot be served") && h.log_text().contains("aux-ram-share=on"))
+        Ok(h.log_text().contains("private cannot be served")
+            && h.log_text().contains("aux-ram-share=on"))
     })?;
     ensure!(!host.log_text().contains("bare cannot be served"), "a VM without a page is reported");
     ensure!(host.vm("private").is_err() && host.vm("bare").is_err(), "they are listed");
@@ -182,9 +201,12 @@ fn names(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     let second = Bare::vmclock(ctx, "twin", &[])?;
     let text = complaint(host, &["vm", "add", "--pid", &second.pid()])?;
     mentions(&text, &["there is a VM twin already", "--name"])?;
-    host.wait_until("discovery says so too", |h| Ok(h.log_text().contains("there is a VM twin already")))?;
+    host.wait_until("discovery says so too", |h| {
+        Ok(h.log_text().contains("there is a VM twin already"))
+    })?;
     let list = host.json(&["vm", "list"])?;
-    let twins: Vec<_> = list.as_array().into_iter().flatten().filter(|r| r["name"] == "twin").collect();
+    let twins: Vec<_> =
+        list.as_array().into_iter().flatten().filter(|r| r["name"] == "twin").collect();
     ensure!(twins.len() == 1 && twins[0]["pid"].to_string() == first.pid(), "{twins:?}");
     host.cli(&["vm", "add", "--pid", &second.pid(), "--name", "twin-2"])?;
     host.wait_vm("twin-2", "synchronized")?;

@@ -24,7 +24,7 @@ use crate::reader::HostPage;
 use crate::scenario::Context;
 
 const KILLS: u32 = 24;
-const OWN_SEQUENCE: u64 = (abi::entry::AT_FIRST + 8 * abi::entry::SEQUENCE) as u64;
+const OWN_SEQUENCE: usize = abi::entry::AT_FIRST + 8 * abi::entry::SEQUENCE;
 
 /// What the reader saw.
 #[derive(Debug, Default)]
@@ -32,6 +32,7 @@ struct Seen {
     reads: u64,
     stalls: u64,
     publications: u64,
+    takeovers: u64,
     statuses: Vec<ClockStatus>,
     faults: Vec<String>,
 }
@@ -52,7 +53,7 @@ impl Watch {
         let thread = std::thread::spawn(move || {
             let (mut seen, mut last) = (Seen::default(), None);
             while !flag.load(Ordering::Relaxed) {
-                match snapshot(&reader) {
+                match snapshot(&reader, last.as_ref()) {
                     Some(now) => last = Some(seen.take(last, now)),
                     None => seen.stalls += 1,
                 }
@@ -68,25 +69,39 @@ impl Watch {
     }
 }
 
-type Snapshot = (Reading, Lines<Local>);
+/// A reading, the lines it comes from, and their sequence.
+type Snapshot = (Reading, Lines<Local>, u64);
 
-/// A reading and the lines in force between it and the next; `None` while nobody can read.
-fn snapshot(reader: &Reader<ReadPage, HostCounter>) -> Option<Snapshot> {
-    let lines = reader.lines().ok()?;
-    Some((reader.read().ok()?, lines))
+/// `None` while nobody can read, or when something was published in between.
+fn snapshot(reader: &Reader<ReadPage, HostCounter>, last: Option<&Snapshot>) -> Option<Snapshot> {
+    let (lines, reading) = (reader.lines().ok()?, reader.read().ok()?);
+    if let Some((_, old, sequence)) = last.filter(|(_, old, _)| *old == lines) {
+        return Some((reading, *old, *sequence));
+    }
+    // Slow, so only for new lines.
+    let sequence = || sequence_of(&reader.page().bytes());
+    let before = sequence();
+    let (lines, reading) = (reader.lines().ok()?, reader.read().ok()?);
+    (sequence() == before).then_some((reading, lines, before))
+}
+
+fn sequence_of(page: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&page[OWN_SEQUENCE..OWN_SEQUENCE + 8]);
+    u64::from_le_bytes(word)
 }
 
 impl Seen {
     fn take(&mut self, last: Option<Snapshot>, now: Snapshot) -> Snapshot {
         self.reads += 1;
-        let (reading, lines) = now;
+        let (reading, lines, sequence) = now;
         if self.statuses.last() != Some(&reading.status()) {
             self.statuses.push(reading.status());
         }
         if reading.earliest > reading.estimate || reading.estimate > reading.latest {
             self.faults.push(format!("the estimate is outside: {reading:?}"));
         }
-        let Some((before, old)) = last else { return now };
+        let Some((before, old, old_sequence)) = last else { return now };
         if reading.disruption != before.disruption {
             self.faults.push(format!("a disruption at {}", reading.counter));
             return now;
@@ -98,11 +113,24 @@ impl Seen {
                 reading.status()
             ));
         }
-        if lines.base != old.base {
+        if sequence != old_sequence {
             self.publications += 1;
             self.check_nested(&old, &lines, reading.counter);
+            if sequence == old_sequence + 2 {
+                self.check_continuous(&old, &lines);
+            }
         }
         now
+    }
+
+    /// Where one publication takes over from another, the estimate does not go back: exact, where two readings only
+    /// show what is longer than the time between them.
+    fn check_continuous(&mut self, old: &Lines<Local>, new: &Lines<Local>) {
+        self.takeovers += 1;
+        let back = old.at(new.base).estimate - new.estimate.time;
+        if back > Span::ZERO {
+            self.faults.push(format!("an estimate began {back} behind the one before"));
+        }
     }
 
     /// Bounds published later lie inside those published before, until those expire.
@@ -163,14 +191,16 @@ pub(super) fn kills(ctx: &Context) -> anyhow::Result<String> {
     );
     ensure!(seen.stalls > 0, "the torn pages were read");
     let restarts = seen.statuses.iter().filter(|s| **s == ClockStatus::FreeRunning).count();
-    let mixed =
-        seen.statuses.iter().all(|s| matches!(s, ClockStatus::FreeRunning | ClockStatus::Synchronized));
+    let mixed = seen
+        .statuses
+        .iter()
+        .all(|s| matches!(s, ClockStatus::FreeRunning | ClockStatus::Synchronized));
     ensure!(mixed && restarts >= 1, "statuses: {:?}", seen.statuses);
     Ok(format!(
-        "{KILLS} kills ({inside} found inside an update, {} made so), {} reads of {} publications: none back",
+        "{KILLS} kills ({inside} found inside an update, {} made so), {} reads, {} takeovers seen: none back",
         KILLS / 3,
         seen.reads,
-        seen.publications
+        seen.takeovers
     ))
 }
 
@@ -191,14 +221,12 @@ fn open(clock: &Path) -> anyhow::Result<File> {
 }
 
 fn is_odd(clock: &Path) -> anyhow::Result<bool> {
-    let mut byte = [0];
-    open(clock)?.read_exact_at(&mut byte, OWN_SEQUENCE)?;
-    Ok(byte[0] & 1 == 1)
+    Ok(sequence_of(&fs::read(clock)?) & 1 == 1)
 }
 
 fn tear(clock: &Path) -> anyhow::Result<()> {
     let file = open(clock)?;
-    for at in [OWN_SEQUENCE, abi::vmclock::AT_SEQUENCE as u64] {
+    for at in [OWN_SEQUENCE as u64, abi::vmclock::AT_SEQUENCE as u64] {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at)?;
         file.write_all_at(&[byte[0] | 1], at)?;
@@ -214,7 +242,8 @@ fn journal_ahead(directory: &Path) -> anyhow::Result<()> {
     let path = directory.join("recovery.json");
     let mut journal: Value = serde_json::from_slice(&fs::read(&path)?)?;
     let period = &mut journal["lines"][1][2];
-    let bits = period.as_u64().with_context(|| format!("an estimate without a period: {period}"))?;
+    let bits =
+        period.as_u64().with_context(|| format!("an estimate without a period: {period}"))?;
     *period = (bits - bits / 66_667).into();
     fs::write(path, serde_json::to_vec(&journal)?)?;
     Ok(())

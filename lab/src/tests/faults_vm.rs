@@ -16,6 +16,7 @@ use super::faults::{self, complaint, reference};
 use super::faults_qemu::Bare;
 use crate::host::{Host, mentions};
 use crate::ntp_impostor::Impostor;
+use crate::qmp::Qmp;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 
@@ -24,7 +25,8 @@ pub(super) fn qmp(ctx: &Context) -> anyhow::Result<String> {
     let mut host = Host::new(ctx)?;
     // Nothing but a look, or QMP, may bring the news: the pages are hardly ever written.
     let slow = "[clock]\npublish_interval = \"60s\"\nvalidity = \"180s\"\nstale_after = \"300s\"\n";
-    let lines = reference(&server.address()).replace("poll = \"100ms\"", "poll = \"90s\"\nburst = 1");
+    let lines =
+        reference(&server.address()).replace("poll = \"100ms\"", "poll = \"90s\"\nburst = 1");
     host.start(&format!("{slow}{lines}"))?;
     host.wait_synchronized(10_000)?;
     let vm = Bare::vmclock(ctx, "web", &[])?;
@@ -76,7 +78,8 @@ fn lost(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     let (sender, receiver) = mpsc::channel();
     let waiting = relay.try_clone()?;
     std::thread::spawn(move || sender.send(waiting.accept().map(|(stream, _)| stream)));
-    let back = receiver.recv_timeout(std::time::Duration::from_secs(20)).context("no reconnect")??;
+    let back =
+        receiver.recv_timeout(std::time::Duration::from_secs(20)).context("no reconnect")??;
     drop((back, relay));
     fs::remove_file(&path)?;
     Ok(())
@@ -109,7 +112,7 @@ fn mute(ctx: &Context, host: &Host, vm: &Bare, name: &str, words: &[u8]) -> anyh
 
 /// QEMU serves one QMP client; further ones wait in a queue, and then not even that.
 fn crowded(host: &Host, vm: &Bare) -> anyhow::Result<()> {
-    let holder = vm.qmp()?;
+    let holder = Qmp::connect(&vm.qmp_path())?;
     let socket = vm.qmp_path().display().to_string();
     let mut refused = String::new();
     for _ in 0..6 {
@@ -118,6 +121,8 @@ fn crowded(host: &Host, vm: &Bare) -> anyhow::Result<()> {
         host.json(&["status"]).context("the daemon waits for QEMU")?;
     }
     mentions(&refused, &["another program", &socket])?;
+    // Served by looking meanwhile; when the other one leaves, QEMU turns to the daemon.
+    stop_is_noticed(host, vm)?;
     drop(holder);
     Ok(())
 }
@@ -188,12 +193,15 @@ fn same_pid(ctx: &Context, host: &Host) -> anyhow::Result<&'static str> {
     // Older than discovery cares for.
     std::thread::sleep(std::time::Duration::from_secs(7));
     let pid: u32 = first.pid().parse()?;
+    // Looked up before: it starts processes.
+    let qemu = ctx.qemu_10()?;
+    let page = ["-machine", "aux-ram-share=on", "-device", "vmclock"];
     drop(first);
     for _ in 0..20 {
         if fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).is_err() {
             return Ok("not possible here");
         }
-        let second = Bare::vmclock(ctx, "second", &[])?;
+        let second = Bare::start(ctx, &qemu, "second", &page)?;
         if second.pid() != pid.to_string() {
             continue;
         }

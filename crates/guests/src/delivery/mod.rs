@@ -52,6 +52,9 @@ pub enum DeliveryError {
         "{0} has a vmclock device, but its page is not shared; start it with `-machine aux-ram-share=on`"
     )]
     NotShared(String),
+    /// A vmclock device with a shared page, which is not there.
+    #[error("the page of {0} is not there yet; try again when QEMU has started")]
+    Starting(String),
     /// Something in the page's place that is not one.
     #[error("{target} of {name} is not a vmclock page: {reason}")]
     NotAPage {

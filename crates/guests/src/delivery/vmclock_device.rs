@@ -29,10 +29,12 @@ impl PageDelivery for VmclockDevice {
     fn attach(&self, qemu: &Qemu) -> Result<Option<SharedMapping>, DeliveryError> {
         let links = qemu.process.fds()?;
         let Some(link) = links.into_iter().find(|link| is_page(&link.target)) else {
-            return if qemu.command_line.devices_of("vmclock").next().is_some() {
-                Err(DeliveryError::NotShared(qemu.name.clone()))
-            } else {
-                Ok(None)
+            let name = qemu.name.clone();
+            return match qemu.command_line.devices_of("vmclock").next() {
+                // QEMU listens on its sockets before it makes its devices.
+                Some(_) if qemu.command_line.aux_ram_share => Err(DeliveryError::Starting(name)),
+                Some(_) => Err(DeliveryError::NotShared(name)),
+                None => Ok(None),
             };
         };
         let file = qemu.process.open_fd(link.fd)?;

@@ -1,0 +1,95 @@
+//! lab-compare: the lab's comparison inside a guest that is itself a host.
+//!
+//! `lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES` compares a nested guest with this host's page TIMES times and
+//! prints what the worst were; it fails as [`Worst::add`] does. It also says how far OFFSET can be from the truth by
+//! causality alone: the guest reads its counter after it was asked and before it has answered. `lab-compare qmp SOCKET COMMAND` runs one QMP command.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use comparison::{Worst, compare};
+use reader::{GuestReader, HostPage};
+use serde_json::{Value, json};
+
+// The very code the lab's other tests compare with.
+#[path = "../../../src/comparison.rs"]
+mod comparison;
+#[path = "../../../src/reader.rs"]
+#[expect(dead_code, reason = "the names of port and program are for the host's side")]
+mod reader;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["qmp", socket, command] => println!("{}", qmp(socket, command)?),
+        [directory, socket, offset, times] => {
+            let page = HostPage::open(Path::new(directory))?;
+            let mut guest = GuestReader::connect(Path::new(socket))?;
+            let (offset, times): (i64, u32) = (offset.parse()?, times.parse()?);
+            let mut worst = Worst::default();
+            for _ in 0..times {
+                let comparison = compare(&page, &mut guest, offset)?;
+                ensure!(comparison.ptp.is_some(), "the guest's kernel gives no /dev/ptp0");
+                worst.add(&comparison)?;
+            }
+            let slack = slack(&page, &mut guest, offset, times)?;
+            println!("{}", report(&worst, slack));
+        }
+        _ => bail!(
+            "usage: lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES | qmp SOCKET COMMAND"
+        ),
+    }
+    Ok(())
+}
+
+/// The least time, in ns, between asking and the guest's counter, and between that and the answer: the offset is wrong by
+/// less than the first one way and less than the second the other way. Negative when it is proven wrong.
+fn slack(page: &HostPage, guest: &mut GuestReader, offset: i64, times: u32) -> Result<[i64; 2]> {
+    let mut least = [i64::MAX; 2];
+    for _ in 0..times {
+        let asked = page.read()?;
+        let answer = guest.ask("read")?;
+        let answered = page.read()?;
+        let counter = answer["counter"].as_u64().context("no counter")?;
+        let counter = counter.wrapping_sub(offset.cast_unsigned());
+        let at = page.convert(counter)?.estimate;
+        least[0] = least[0].min((at - asked.estimate).floor_nanos());
+        least[1] = least[1].min((answered.estimate - at).floor_nanos());
+    }
+    Ok(least)
+}
+
+fn report(worst: &Worst, slack: [i64; 2]) -> Value {
+    json!({
+        "slack_ns": slack,
+        "count": worst.count,
+        "difference_ns": worst.difference,
+        "outside_ns": worst.outside,
+        "ptp_ns": worst.ptp,
+        "half_width_ns": worst.half_width,
+        "text": worst.text(),
+    })
+}
+
+fn qmp(socket: &str, command: &str) -> Result<Value> {
+    let mut stream = UnixStream::connect(socket).with_context(|| format!("no QMP at {socket}"))?;
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    lines.next().context("no greeting")??;
+    let mut result = Value::Null;
+    for command in ["qmp_capabilities", command] {
+        stream.write_all(format!("{{\"execute\":\"{command}\"}}\n").as_bytes())?;
+        result = loop {
+            let answer: Value = serde_json::from_str(&lines.next().context("QEMU hung up")??)?;
+            if let Some(error) = answer.get("error") {
+                bail!("QEMU refused {command}: {error}");
+            }
+            if let Some(result) = answer.get("return") {
+                break result.clone();
+            }
+        };
+    }
+    Ok(result)
+}

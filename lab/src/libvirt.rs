@@ -1,0 +1,247 @@
+//! A private libvirtd with its domains, in mount, network and PID namespaces of its own.
+//!
+//! The packages' own libvirtd and QEMU, with Debian's defaults (QEMU runs as an unprivileged user), but none of the
+//! host's state: a libvirtd that the user runs is neither asked nor disturbed, and the death of the namespaces' PID 1
+//! takes every domain along. The processes are visible in the host's /proc, as timevisord needs it. Not covered: sVirt
+//! (AppArmor, SELinux), which is switched off because it would load profiles into the host's kernel.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tempfile::TempDir;
+
+use crate::command::{self, Tethered, tail};
+use crate::guest::BOOT;
+use crate::packages;
+use crate::qemu::Qemu;
+use crate::reader;
+use crate::{interrupt, scratch};
+
+const NAMESPACES: &str = include_str!("libvirt-ns.sh");
+const LIBVIRTD: &str = r#"listen_tls = 0
+listen_tcp = 0
+auth_unix_ro = "none"
+auth_unix_rw = "none"
+log_outputs = "3:stderr"
+"#;
+const QEMU: &str = r#"security_driver = "none"
+stdio_handler = "file"
+"#;
+
+/// The program that libvirt takes for a QEMU; an unpacked one is put in its place, for libvirt passes neither firmware
+/// directories nor an environment, and QEMU's modules must be those of its own build.
+const EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
+
+/// A running libvirtd; dropping it ends it and all its domains.
+#[derive(Debug)]
+pub struct Libvirt {
+    // In this order: processes, files.
+    process: Tethered,
+    directory: TempDir,
+    log_dir: PathBuf,
+}
+
+impl Libvirt {
+    /// Starts one whose QEMU is `qemu`, and waits until it answers.
+    ///
+    /// # Errors
+    /// When not root, or when libvirtd is missing or does not answer.
+    pub fn start(qemu: &Qemu, log_dir: &Path) -> anyhow::Result<Self> {
+        if !packages::is_root() {
+            bail!("a private libvirtd needs root; run the lab as root");
+        }
+        let directory = scratch::directory()?;
+        let at = directory.path();
+        // The user that runs QEMU must find the kernel and the sockets in here.
+        fs::set_permissions(at, Permissions::from_mode(0o755))?;
+        for folder in ["etc", "sockets"] {
+            fs::create_dir(at.join(folder))?;
+        }
+        let sockets = at.join("sockets");
+        let config = format!("{LIBVIRTD}unix_sock_dir = \"{}\"\n", sockets.display());
+        fs::write(at.join("etc/libvirtd.conf"), config)?;
+        fs::write(at.join("etc/qemu.conf"), QEMU)?;
+        let mut command = command::tethered("unshare");
+        command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c"]);
+        command.args([NAMESPACES, "sh"]).arg(at);
+        for (from, to) in in_place(qemu) {
+            command.arg(from).arg(to);
+        }
+        let log = log_dir.join("libvirtd.log");
+        let process = Tethered::spawn(&mut command, "libvirtd", &log)?;
+        let mut libvirt = Self { process, directory, log_dir: log_dir.to_owned() };
+        let up = interrupt::poll_until(Duration::from_secs(30), || {
+            libvirt.process.check_alive()?;
+            Ok(libvirt.virsh(&["list"]).ok())
+        })?;
+        up.with_context(|| format!("libvirtd does not answer: {}", log.display()))?;
+        Ok(libvirt)
+    }
+
+    /// A directory that domains can use.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Runs `virsh ARGUMENTS` against this libvirtd.
+    ///
+    /// # Errors
+    /// When it fails; its message is the text.
+    pub fn virsh(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let socket = self.directory().join("sockets/libvirt-sock");
+        let uri = format!("qemu+unix:///system?socket={}", socket.display());
+        let mut all = vec!["--connect", &uri];
+        all.extend(arguments);
+        command::run("virsh", &all)
+    }
+
+    /// The versions of libvirt and of its QEMU, in words.
+    ///
+    /// # Errors
+    /// As [`Self::virsh`].
+    pub fn version(&self) -> anyhow::Result<String> {
+        let text = self.virsh(&["version"])?;
+        let value = |key: &str| {
+            let line = text.lines().find(|line| line.starts_with(key))?;
+            line.rsplit(": ").next().map(str::to_owned)
+        };
+        let versions = value("Using library").zip(value("Running hypervisor"));
+        let (libvirt, qemu) = versions.with_context(|| format!("odd versions: {text}"))?;
+        Ok(format!("{libvirt}, {qemu}"))
+    }
+
+    /// Creates a domain that boots the kernel and image; see [`Domain`].
+    ///
+    /// # Errors
+    /// When libvirt refuses the definition or QEMU does not start.
+    pub fn create(&self, domain: &Definition<'_>) -> anyhow::Result<Domain<'_>> {
+        let name = domain.name;
+        let copy = |from: &Path, what: &str| -> anyhow::Result<PathBuf> {
+            // A copy, because libvirt gives the file to QEMU's user, and because that user must reach it.
+            let to = self.directory().join(format!("{name}.{what}"));
+            fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+            Ok(to)
+        };
+        let (kernel, initrd) = (copy(domain.kernel, "kernel")?, copy(domain.initramfs, "initrd")?);
+        let created = Domain { libvirt: self, name: name.to_owned() };
+        let text = format!(
+            r"<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
+  <name>{name}</name>
+  <memory unit='MiB'>{memory}</memory>
+  <os>
+    <type arch='x86_64' machine='q35'>hvm</type>
+    <kernel>{kernel}</kernel>
+    <initrd>{initrd}</initrd>
+    <cmdline>console=ttyS0 panic=-1</cmdline>
+  </os>
+  <features><acpi/></features>
+  <devices>
+    <emulator>{EMULATOR}</emulator>
+    <serial type='file'><source path='{serial}'/></serial>
+    <channel type='unix'>
+      <source mode='bind' path='{reader}'/>
+      <target type='virtio' name='{port}'/>
+    </channel>
+  </devices>
+{printed}</domain>
+",
+            memory = domain.memory_mib,
+            kernel = kernel.display(),
+            initrd = initrd.display(),
+            serial = created.serial().display(),
+            reader = created.reader().display(),
+            port = reader::PORT,
+            printed = domain.printed,
+        );
+        let file = self.log_dir.join(format!("{name}.xml"));
+        fs::write(&file, text)?;
+        let file = file.to_string_lossy();
+        let mut arguments = vec!["create", &*file];
+        arguments.extend(domain.paused.then_some("--paused"));
+        self.virsh(&arguments)?;
+        Ok(created)
+    }
+}
+
+/// Where each part of `qemu` belongs; nothing for an installed one.
+fn in_place(qemu: &Qemu) -> Vec<(PathBuf, PathBuf)> {
+    let Some(modules) = &qemu.modules else { return Vec::new() };
+    let mut pairs = vec![
+        (qemu.binary.clone(), EMULATOR.into()),
+        (modules.clone(), "/usr/lib/x86_64-linux-gnu/qemu".into()),
+    ];
+    for folder in &qemu.firmware {
+        let name = folder.file_name().unwrap_or_default();
+        pairs.push((folder.clone(), Path::new("/usr/share").join(name)));
+    }
+    pairs
+}
+
+/// A domain that has nothing but a kernel, a serial console, the reader's port, and what `timevisor vm args` printed.
+#[derive(Debug, Clone, Copy)]
+pub struct Definition<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Main memory.
+    pub memory_mib: u32,
+    /// What it boots.
+    pub kernel: &'a Path,
+    /// With this.
+    pub initramfs: &'a Path,
+    /// Elements to paste, unchanged.
+    pub printed: &'a str,
+    /// Do not run the vCPUs yet.
+    pub paused: bool,
+}
+
+/// A running domain; dropping it destroys it.
+#[derive(Debug)]
+pub struct Domain<'a> {
+    libvirt: &'a Libvirt,
+    name: String,
+}
+
+impl Domain<'_> {
+    fn serial(&self) -> PathBuf {
+        self.libvirt.directory().join(format!("{}.serial.log", self.name))
+    }
+
+    /// The socket of the port at which the guest's reader listens.
+    pub fn reader(&self) -> PathBuf {
+        self.libvirt.directory().join(format!("{}.reader", self.name))
+    }
+
+    /// Runs `virsh COMMAND NAME`.
+    ///
+    /// # Errors
+    /// When libvirt refuses.
+    pub fn virsh(&self, command: &str) -> anyhow::Result<String> {
+        self.libvirt.virsh(&[command, &self.name])
+    }
+
+    /// Waits for the end of the guest's boot.
+    ///
+    /// # Errors
+    /// When it does not come, with the end of the serial console.
+    pub fn wait_ready(&self) -> anyhow::Result<()> {
+        let text = || fs::read(self.serial()).map(|b| String::from_utf8_lossy(&b).into_owned());
+        let ready = interrupt::poll_until(BOOT, || {
+            Ok(text().is_ok_and(|text| text.contains("LAB-READY")).then_some(()))
+        })?;
+        ready.with_context(|| {
+            let end = tail(&text().unwrap_or_default(), 10);
+            format!("domain {} does not boot; its console ends with:\n{end}", self.name)
+        })
+    }
+}
+
+impl Drop for Domain<'_> {
+    fn drop(&mut self) {
+        let _ = self.virsh("destroy");
+        let log = self.libvirt.log_dir.join(format!("{}.serial.log", self.name));
+        let _ = fs::copy(self.serial(), log);
+    }
+}

@@ -1,0 +1,260 @@
+//! A guest that is itself a host: KVM, a dynamically linked QEMU, timevisord and the CLI inside a lab guest.
+//!
+//! QEMU's translator (TCG) runs AMD's SVM as Linux wants it, so the inner guest runs under the real KVM module, with its
+//! real debugfs, on any machine. It is slow: every exit of the inner guest is emulated. Live migration of the inner guest
+//! and Intel's VMX are out of reach this way.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use crate::command;
+use crate::guest::Guest;
+use crate::image::Image;
+use crate::interrupt;
+use crate::kernel::Kernel;
+use crate::qemu::Qemu;
+use crate::reader;
+use crate::scenario::Context;
+
+/// Main memory of the host inside: its programs live in an initramfs.
+const HOST_MIB: u32 = 1536;
+/// Main memory of the guest inside.
+pub const GUEST_MIB: u32 = 256;
+/// Where the inner QEMU's firmware is.
+const FIRMWARE: &str = "/lab/firmware";
+/// What q35 with `-kernel` and without a display needs.
+const FIRMWARE_FILES: &[&str] = &["bios-256k.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
+/// The inner guest takes minutes where an ordinary one takes seconds.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The daemon's configuration: no network and no leap second table in here.
+const CONFIG: &str = r#"[clock]
+tai_offset = 37
+
+[[reference]]
+type = "system"
+assumed_max_error = "1ms"
+poll = "1s"
+"#;
+
+/// A running host inside a guest, with a timevisord.
+#[derive(Debug)]
+pub struct NestedHost {
+    guest: Guest,
+}
+
+impl NestedHost {
+    /// Boots it on `kernel`; its guests will run under `qemu`, on the same kernel.
+    ///
+    /// # Errors
+    /// When it does not boot, or KVM does not work in it.
+    pub fn boot(ctx: &Context, outer: &Qemu, qemu: &Qemu, kernel: &Kernel) -> anyhow::Result<Self> {
+        let inner = inner_image(ctx, kernel)?;
+        let mut image = ctx
+            .image(kernel)?
+            .without_module("ptp_vmclock")
+            .module("kvm-amd")
+            .file(kernel.image.clone(), "/lab/inner/kernel", 0o644)
+            .file(inner, "/lab/inner/initramfs", 0o644)
+            .file(write(ctx, "timevisord.toml", CONFIG)?, "/etc/timevisord.toml", 0o644);
+        let programs = [
+            ("timevisord", "timevisord"),
+            ("timevisor", "timevisor"),
+            ("timevisor-lab-guest", "lab-compare"),
+        ];
+        for (package, bin) in programs {
+            image = image.program(&ctx.program(package, bin)?);
+        }
+        let image = with_qemu(image, qemu)?;
+        let mut guest = ctx
+            .guest(outer, kernel, &image)?
+            .name("host")
+            .memory_mib(HOST_MIB)
+            .cpus(2)
+            // TCG's TSC is the machine's own, which timevisord takes only on the processor's word that it is invariant.
+            .args(["-cpu", "max,+invtsc,x-force-features=on"])
+            .append("tsc=reliable")
+            .start()?;
+        guest.wait_ready()?;
+        let mut host = Self { guest };
+        host.sh("test -c /dev/kvm").context("KVM does not work in the guest")?;
+        host.sh("mount -t debugfs none /sys/kernel/debug")?;
+        host.sh("timevisord --config /etc/timevisord.toml >/run/timevisord.log 2>&1 &")?;
+        host.wait("timevisord to be synchronized", |host| {
+            let status = host.json("timevisor status --json")?;
+            Ok(status["clock"]["status"] == "synchronized")
+        })?;
+        Ok(host)
+    }
+
+    /// The outer guest.
+    pub fn guest(&self) -> &Guest {
+        &self.guest
+    }
+
+    /// Runs one line of shell on it.
+    ///
+    /// # Errors
+    /// As [`Guest::sh`].
+    pub fn sh(&mut self, line: &str) -> anyhow::Result<String> {
+        self.guest.sh(line)
+    }
+
+    /// The same for a program that prints JSON.
+    ///
+    /// # Errors
+    /// As [`Self::sh`], or when it prints something else.
+    pub fn json(&mut self, line: &str) -> anyhow::Result<Value> {
+        let text = self.sh(line)?;
+        serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
+    }
+
+    /// The row of its VM `name` in `vm list`.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn vm(&mut self, name: &str) -> anyhow::Result<Value> {
+        let list = self.json("timevisor vm list --json")?;
+        let row = list.as_array().into_iter().flatten().find(|row| row["name"] == name);
+        row.cloned().with_context(|| format!("no VM {name} in {list}"))
+    }
+
+    /// Waits until `done`; errors on the way count as "not yet".
+    ///
+    /// # Errors
+    /// When it takes too long; the text holds the ends of the logs inside.
+    pub fn wait(
+        &mut self,
+        what: &str,
+        mut done: impl FnMut(&mut Self) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let mut last = None;
+        let reached = interrupt::poll_until(PATIENCE, || {
+            Ok(match done(self) {
+                Ok(done) => done.then_some(()),
+                Err(error) => {
+                    last = Some(format!("{error:#}"));
+                    interrupt::check()?;
+                    None
+                }
+            })
+        })?;
+        if reached.is_none() {
+            let logs = self.sh("tail -n 8 /run/*.log").unwrap_or_default();
+            anyhow::bail!(
+                "{what}: not within {PATIENCE:?} ({last:?}); the logs inside end:\n{logs}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Starts a VM under KVM with what `timevisor vm args` prints, paused, and returns when it is found.
+    ///
+    /// Its sockets are `/run/NAME.reader` and, for [`Self::qmp`], `/run/NAME.qmp`.
+    ///
+    /// # Errors
+    /// When it does not start or is not found.
+    pub fn launch(&mut self, name: &str, delivery: &str) -> anyhow::Result<()> {
+        let socket = |id: &str| format!("socket,id={id},path=/run/{name}.{id},server=on,wait=off");
+        let options = format!(
+            "-L {FIRMWARE} -name {name} -accel kvm -cpu host -smp 2 -machine q35 -m {GUEST_MIB}M \
+             -display none -nodefaults -no-user-config -S \
+             -chardev file,id=serial,path=/run/{name}-serial.log -serial chardev:serial \
+             -device virtio-serial-pci \
+             -chardev {reader} -device virtserialport,chardev=reader,name={port} \
+             -chardev {lab} -device virtserialport,chardev=lab,name=org.timevisor.lab \
+             -chardev {qmp} -mon chardev=qmp,mode=control \
+             -kernel /lab/inner/kernel -initrd /lab/inner/initramfs \
+             -append \"console=ttyS0 panic=-1 quiet tsc=reliable\"",
+            reader = socket("reader"),
+            lab = socket("lab"),
+            qmp = socket("qmp"),
+            port = reader::PORT,
+        );
+        // `eval`, because the printed text is quoted for a shell.
+        self.sh(&format!(
+            "timevisor vm args --name {name} --memory {GUEST_MIB} --delivery {delivery} >/run/{name}.args && \
+             echo 'qemu-system-x86_64 {options} ' \\\\ >/run/{name}.sh && cat /run/{name}.args >>/run/{name}.sh && \
+             sh /run/{name}.sh >/run/{name}-qemu.log 2>&1 &"
+        ))?;
+        self.wait("the inner VM to be found", |host| Ok(host.vm(name).is_ok()))
+    }
+
+    /// Runs a QMP command on a VM that [`Self::launch`] started.
+    ///
+    /// # Errors
+    /// When QEMU refuses it.
+    pub fn qmp(&mut self, name: &str, command: &str) -> anyhow::Result<Value> {
+        self.json(&format!("lab-compare qmp /run/{name}.qmp {command}"))
+    }
+
+    /// Waits for the end of the VM's boot, its first, second...
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub fn wait_ready(&mut self, name: &str, boot: u32) -> anyhow::Result<()> {
+        self.wait("the inner VM to boot", |host| {
+            let count = host.sh(&format!("grep -c LAB-READY /run/{name}-serial.log || true"))?;
+            Ok(count.trim() == boot.to_string())
+        })
+    }
+
+    /// Compares the VM's reader with this host's page, `times` times; what was the worst.
+    ///
+    /// # Errors
+    /// As [`crate::comparison::Worst::add`].
+    pub fn compare(&mut self, name: &str, times: u32) -> anyhow::Result<Value> {
+        let row = self.vm(name)?;
+        let mapping = row["mapping"].as_str().unwrap_or_default();
+        let offset =
+            mapping.strip_prefix("host ").with_context(|| format!("scaled or unknown: {row}"))?;
+        self.json(&format!("lab-compare /run/timevisor /run/{name}.reader {offset} {times}"))
+    }
+}
+
+/// What the inner guest boots.
+fn inner_image(ctx: &Context, kernel: &Kernel) -> anyhow::Result<PathBuf> {
+    let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
+    ctx.image(kernel)?.program(&program).snippet(reader::SNIPPET).write(&ctx.path("inner.cpio"))
+}
+
+fn write(ctx: &Context, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+    let path = ctx.path(name);
+    std::fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// Adds a QEMU with its shared libraries, the loader and the firmware.
+fn with_qemu(mut image: Image, qemu: &Qemu) -> anyhow::Result<Image> {
+    let binary = command::run("which", &[&qemu.binary])?;
+    let binary = PathBuf::from(binary.trim());
+    for library in libraries(&binary)? {
+        image = image.file(library.clone(), &library.to_string_lossy(), 0o755);
+    }
+    let folders: Vec<PathBuf> = match qemu.firmware.as_slice() {
+        [] => vec!["/usr/share/qemu".into(), "/usr/share/seabios".into()],
+        folders => folders.to_vec(),
+    };
+    for file in FIRMWARE_FILES {
+        let from = folders.iter().map(|folder| folder.join(file)).find(|path| path.exists());
+        let from = from.with_context(|| format!("no firmware {file} in {folders:?}"))?;
+        image = image.file(from, &format!("{FIRMWARE}/{file}"), 0o644);
+    }
+    Ok(image.file(binary, "/bin/qemu-system-x86_64", 0o755))
+}
+
+/// Everything that `ldd` finds for `program`, at the paths where the loader will look.
+fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let text = command::output(Command::new("ldd").arg(program))?;
+    let path = |line: &str| {
+        let path = line.split("=> ").last()?.split_whitespace().next()?;
+        path.starts_with('/').then(|| PathBuf::from(path))
+    };
+    let found: Vec<PathBuf> = text.lines().filter_map(path).collect();
+    ensure!(!found.is_empty(), "ldd says nothing of {}: {text}", program.display());
+    Ok(found)
+}

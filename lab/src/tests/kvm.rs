@@ -1,0 +1,98 @@
+//! Real KVM on a machine without it: the processor of the host under test is emulated, its kernel and KVM are not.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use crate::nested::NestedHost;
+use crate::scenario::Context;
+
+/// The offset must be proven this well without it: a round trip to the inner guest takes about a millisecond.
+const SLACK_NS: i64 = 5_000_000;
+
+pub(super) fn nested(ctx: &Context) -> anyhow::Result<String> {
+    let kernel = ctx.kernel("trixie-backports")?;
+    let qemu = ctx.qemu_10()?;
+    let mut host = NestedHost::boot(ctx, &qemu, &qemu, &kernel)?;
+    let mut measured =
+        vec![format!("host up in {:.0} s", host.guest().started().elapsed().as_secs_f64())];
+    for delivery in ["vmclock", "nvdimm"] {
+        let started = Instant::now();
+        host.launch(delivery, delivery)?;
+        host.qmp(delivery, "cont")?;
+        host.wait_ready(delivery, 1)?;
+        let boot = started.elapsed().as_secs_f64();
+        measured
+            .push(format!("{delivery} guest up in {boot:.0} s: {}", check(&mut host, delivery)?));
+        measured.push(reset(&mut host, delivery)?);
+        host.qmp(delivery, "quit")?;
+        host.wait("the row to go", |host| Ok(host.vm(delivery).is_err()))?;
+    }
+    Ok(measured.join("; "))
+}
+
+fn check(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
+    host.wait("the inner VM to be synchronized", |host| {
+        Ok(host.vm(name)?["status"] == "synchronized")
+    })?;
+    let row = host.vm(name)?;
+    ensure!(row["accelerator"] == "kvm" && row["delivery"] == name, "{row}");
+    let offsets = debugfs(host, &row, "vcpu*/tsc-offset")?;
+    let offset = offsets[0];
+    ensure!(offset != 0 && offsets == [offset; 2], "two vCPUs with one offset: {offsets:?}");
+    ensure!(row["mapping"] == format!("host {offset:+}"), "debugfs says {offset:+}, vm list {row}");
+    let exits = debugfs(host, &row, "exits")?[0];
+    ensure!(exits > 1000, "KVM ran next to nothing: {exits} exits");
+    let before = compare(host, name)?;
+
+    // Stopped vCPUs do not stop a TSC: nothing changes, and nothing is withdrawn.
+    host.qmp(name, "stop")?;
+    host.sh("sleep 3")?;
+    let stopped = host.vm(name)?;
+    ensure!(same_page(&row, &stopped), "withdrawn or disrupted by a stop: {row}, then {stopped}");
+    host.qmp(name, "cont")?;
+    let after = compare(host, name)?;
+    let resumed = host.vm(name)?;
+    ensure!(same_page(&row, &resumed), "another page after cont: {row}, then {resumed}");
+    Ok(format!("tsc-offset {offset:+}, {exits} exits, {before}, after stop and cont {after}"))
+}
+
+/// A reset starts the guest's TSC anew: the one event under KVM that changes the relation without a migration.
+fn reset(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
+    let before = host.vm(name)?;
+    host.qmp(name, "system_reset")?;
+    host.wait_ready(name, 2)?;
+    let after = host.vm(name)?;
+    ensure!(after["status"] == "synchronized", "after a reset: {after}");
+    for changed in ["mapping", "disruption_marker"] {
+        ensure!(
+            before[changed] != after[changed],
+            "{changed} is as before the reset: {before}, {after}"
+        );
+    }
+    Ok(format!("after a reset {}", compare(host, name)?))
+}
+
+/// Numbers that KVM shows for the VM of `row`.
+fn debugfs(host: &mut NestedHost, row: &Value, files: &str) -> anyhow::Result<Vec<i64>> {
+    let text = host.sh(&format!("cat /sys/kernel/debug/kvm/{}-*/{files}", row["pid"]))?;
+    text.lines().map(|line| line.parse().with_context(|| format!("{files}: {text:?}"))).collect()
+}
+
+fn compare(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
+    let worst = host.compare(name, 50)?;
+    let slack = [0, 1].map(|n| worst["slack_ns"][n].as_i64().unwrap_or(i64::MIN));
+    let limit = 0..SLACK_NS;
+    ensure!(
+        slack.iter().all(|ns| limit.contains(ns)),
+        "the offset is wrong or not proven: {worst}"
+    );
+    let text = worst["text"].as_str().unwrap_or_default();
+    let [low, high] = slack.map(|ns| ns / 1000);
+    Ok(format!("{text}, the offset itself by causality within -{low} and +{high} us"))
+}
+
+fn same_page(a: &Value, b: &Value) -> bool {
+    ["status", "mapping", "disruption_marker"].iter().all(|key| a[key] == b[key])
+}

@@ -1,0 +1,125 @@
+//! Domains of a real libvirtd, equipped with exactly what `timevisor vm args --format libvirt` prints.
+
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+
+use crate::client::offset;
+use crate::comparison::Worst;
+use crate::host::Host;
+use crate::libvirt::{Definition, Domain, Libvirt};
+use crate::qemu::Qemu;
+use crate::reader::{self, GuestReader, HostPage};
+use crate::scenario::Context;
+
+/// The name of the domain.
+const NAME: &str = "web";
+const MEMORY_MIB: u32 = 256;
+
+pub(super) fn nvdimm(ctx: &Context) -> anyhow::Result<String> {
+    serve(ctx, &ctx.qemu()?, "nvdimm")
+}
+
+pub(super) fn vmclock(ctx: &Context) -> anyhow::Result<String> {
+    serve(ctx, &ctx.qemu_10()?, "vmclock")
+}
+
+fn serve(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
+    let libvirt = Libvirt::start(qemu, ctx.log_dir())?;
+    let server = ctx.chronyd("server")?;
+    let host = Host::following(ctx, &server.address().ip().to_string())?;
+    host.wait_synchronized(200)?;
+    let kernel = ctx.kernel("trixie-backports")?;
+    let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
+    let image = ctx.image(&kernel)?.program(&program).snippet(reader::SNIPPET);
+    let initramfs = image.write(&ctx.path("initramfs.cpio"))?;
+    let memory = MEMORY_MIB.to_string();
+    let printed = host.cli(&[
+        "vm",
+        "args",
+        "--name",
+        NAME,
+        "--memory",
+        &memory,
+        "--delivery",
+        delivery,
+        "--format",
+        "libvirt",
+    ])?;
+    // As the printed comments say: QEMU makes the device's page itself, so it is filled before the guest runs.
+    let paused = delivery == "vmclock";
+    let domain = libvirt.create(&Definition {
+        name: NAME,
+        memory_mib: MEMORY_MIB,
+        kernel: &kernel.image,
+        initramfs: &initramfs,
+        printed: &printed,
+        paused,
+    })?;
+    if paused {
+        host.wait_until("the paused domain to be found", |host| Ok(host.vm(NAME).is_ok()))?;
+        domain.virsh("resume")?;
+    }
+    // Nobody has told the daemon of this domain.
+    host.wait_vm(NAME, "synchronized")?;
+    let row = host.vm(NAME)?;
+    ensure!(row["delivery"] == delivery && row["accelerator"] == "tcg", "{row}");
+    ensure!(is_taken(&host)?, "timevisord is not connected to the printed QMP socket");
+    domain.wait_ready()?;
+    let mut guest = GuestReader::connect(&domain.reader())?;
+    let before = compare(&host, &mut guest, 50)?;
+    let pause = pause(&host, &domain)?;
+    let after = compare(&host, &mut guest, 50)?;
+    let version = libvirt.version()?;
+    Ok(format!("{version}: {}; after {pause}: {}", before.text(), after.text()))
+}
+
+/// Suspends and resumes: the page is withdrawn in between, and another one than before after.
+fn pause(host: &Host, domain: &Domain<'_>) -> anyhow::Result<String> {
+    let marker = |host: &Host| {
+        let row = host.vm(NAME)?;
+        row["disruption_marker"].as_u64().with_context(|| format!("no marker in {row}"))
+    };
+    let (marker_before, offset_before) = (marker(host)?, offset(host, NAME)?);
+    domain.virsh("suspend")?;
+    host.wait_vm(NAME, "unknown")?;
+    let row = host.vm(NAME)?;
+    let reason = row["reason"].as_str().unwrap_or_default();
+    ensure!(["the VM is stopped", "the VM does not run"].contains(&reason), "suspended: {row}");
+    domain.virsh("resume")?;
+    host.wait_vm(NAME, "synchronized")?;
+    let (marker_after, offset_after) = (marker(host)?, offset(host, NAME)?);
+    ensure!(marker_after != marker_before, "the disruption marker stays {marker_before}");
+    let ticks = offset_before.wrapping_sub(offset_after);
+    ensure!(ticks > 0, "the guest's counter did not stop: {offset_before} then {offset_after}");
+    Ok(format!(
+        "suspend and resume ({ticks} ticks, marker {marker_before:#x} to {marker_after:#x})"
+    ))
+}
+
+fn compare(host: &Host, guest: &mut GuestReader, times: u32) -> anyhow::Result<Worst> {
+    let page = HostPage::open(host.directory())?;
+    let offset = offset(host, NAME)?;
+    let mut worst = Worst::default();
+    for _ in 0..times {
+        let comparison = crate::comparison::compare(&page, guest, offset)?;
+        ensure!(comparison.ptp.is_some(), "the guest's kernel gives no /dev/ptp0");
+        worst.add(&comparison)?;
+    }
+    Ok(worst)
+}
+
+/// QEMU serves one client at a time: a second one gets no greeting while timevisord is connected.
+fn is_taken(host: &Host) -> anyhow::Result<bool> {
+    let socket = host.directory().join("vms").join(NAME).join("monitor/qmp");
+    let mut second = UnixStream::connect(&socket)
+        .with_context(|| format!("nobody listens at {}", socket.display()))?;
+    second.set_read_timeout(Some(Duration::from_millis(500)))?;
+    match second.read(&mut [0; 16]) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(true),
+        Ok(_) => Ok(false),
+        Err(error) => Err(error).context("the QMP socket failed"),
+    }
+}
