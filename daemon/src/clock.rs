@@ -1,7 +1,9 @@
 //! The host's clock: counter, ensemble of references, the host's own page, and what VMs' pages are written from.
 
 use anyhow::{Context, Result};
-use timevisor_clock_page::{Reader, ClockStatus, Counter, Identity, Line, Lines, PageWriter, Slew, Update};
+use timevisor_clock_page::{
+    ClockStatus, Counter, Identity, Line, Lines, PageWriter, Reader, Slew, Update,
+};
 use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, Quality};
 use timevisor_guests::vm::Publication;
 use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};

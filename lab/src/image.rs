@@ -79,6 +79,18 @@ impl Image {
         self.file(from, &format!("/bin/{name}"), 0o755)
     }
 
+    /// A dynamically linked program of the host in `/bin`, with the libraries it needs.
+    ///
+    /// # Errors
+    /// When it is not installed.
+    pub fn dynamic_program(self, from: &Path) -> anyhow::Result<Self> {
+        let libraries = crate::nested::libraries(from)?;
+        let image = libraries
+            .into_iter()
+            .fold(self, |image, library| image.file(library.clone(), &library.to_string_lossy(), 0o755));
+        Ok(image.program(from))
+    }
+
     /// Runs this shell text after `LAB-READY`; its status is printed as `LAB-DONE STATUS`, except under
     /// [`Afterwards::Serve`], where the serving starts right after it.
     #[must_use]

@@ -212,7 +212,14 @@ impl NestedHost {
         let mapping = row["mapping"].as_str().unwrap_or_default();
         let offset =
             mapping.strip_prefix("host ").with_context(|| format!("scaled or unknown: {row}"))?;
-        self.json(&format!("lab-compare /run/timevisor /run/{name}.reader {offset} {times}"))
+        let compared =
+            self.json(&format!("lab-compare /run/timevisor /run/{name}.reader {offset} {times}"));
+        compared.with_context(|| {
+            let state =
+                self.qmp(name, "query-status").map_or_else(|e| e.to_string(), |s| s.to_string());
+            let logs = self.sh(&format!("tail -n 5 /run/{name}-*.log")).unwrap_or_default();
+            format!("{row}, {state}; the logs inside end:\n{logs}\n")
+        })
     }
 }
 
@@ -248,7 +255,7 @@ fn with_qemu(mut image: Image, qemu: &Qemu) -> anyhow::Result<Image> {
 }
 
 /// Everything that `ldd` finds for `program`, at the paths where the loader will look.
-fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let text = command::output(Command::new("ldd").arg(program))?;
     let path = |line: &str| {
         let path = line.split("=> ").last()?.split_whitespace().next()?;

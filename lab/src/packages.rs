@@ -17,6 +17,7 @@ use crate::command;
 pub const HOST_PACKAGES: &[&str] = &[
     "qemu-system-x86",
     "chrony",
+    "linuxptp",
     "iproute2",
     "kmod",
     "xz-utils",

@@ -16,6 +16,7 @@ mod libvirt;
 mod migrate;
 mod network;
 mod page;
+mod strangers;
 mod survive;
 
 use crate::scenario::Test;
@@ -165,7 +166,17 @@ pub const ALL: &[Test] = &[
     Test {
         name: "peers",
         about: "clock-bound's vmclock reader and our CLI inside a stock guest",
-        run: survive::peers,
+        run: strangers::peers,
+    },
+    Test {
+        name: "guest-chrony",
+        about: "phc_ctl and a chronyd with the documented stanza inside a stock guest",
+        run: strangers::chrony,
+    },
+    Test {
+        name: "guest-bench",
+        about: "the read-latency table inside a guest, through /dev/vmclock0",
+        run: strangers::bench,
     },
     Test {
         name: "libvirt-nvdimm",

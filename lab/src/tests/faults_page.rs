@@ -13,6 +13,9 @@ use crate::ntp_impostor::Impostor;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 
+/// Puts something in the page's place.
+type Make<'a> = &'a dyn Fn() -> std::io::Result<()>;
+
 pub(super) fn page(ctx: &Context) -> anyhow::Result<String> {
     let server = Impostor::honest()?;
     let lines = reference(&server.address());
@@ -27,7 +30,7 @@ pub(super) fn page(ctx: &Context) -> anyhow::Result<String> {
     let path = page.display().to_string();
     let target = ctx.path("target");
     fs::write(&target, &good)?;
-    let refusals: [(&str, &dyn Fn() -> std::io::Result<()>, &[&str]); 6] = [
+    let refusals: [(&str, Make<'_>, &[&str]); 6] = [
         ("wrong size", &|| fs::write(&page, [0; 100]), &["100 bytes, not 4096", "remove it"]),
         ("an nvdimm's size", &|| File::create(&page)?.set_len(2 << 20), &["2097152 bytes"]),
         ("a symlink", &|| symlink(&target, &page), &["cannot open the page file", "symbolic link"]),

@@ -207,7 +207,7 @@ fn names(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     let list = host.json(&["vm", "list"])?;
     let twins: Vec<_> =
         list.as_array().into_iter().flatten().filter(|r| r["name"] == "twin").collect();
-    ensure!(twins.len() == 1 && twins[0]["pid"].to_string() == first.pid(), "{twins:?}");
+    ensure!(twins.len() == 1 && twins[0]["pid"] == first.pid().parse::<u32>()?, "{twins:?}");
     host.cli(&["vm", "add", "--pid", &second.pid(), "--name", "twin-2"])?;
     host.wait_vm("twin-2", "synchronized")?;
     let odd = Bare::vmclock(ctx, "odd name", &[])?;

@@ -144,42 +144,6 @@ pub(super) fn no_driver(ctx: &Context) -> anyhow::Result<String> {
     Ok("Linux 6.1 boots as ever, has no /dev/vmclock0, and is served all the same".to_owned())
 }
 
-/// Peers that know nothing of us: clock-bound's reader, phc_ctl-like reads through the stock driver.
-pub(super) fn peers(ctx: &Context) -> anyhow::Result<String> {
-    let server = ctx.chronyd("server")?;
-    let host = Host::following(ctx, &server.address().ip().to_string())?;
-    host.wait_synchronized(200)?;
-    let kernel = ctx.kernel("trixie-backports")?;
-    let peer = ctx.program("timevisor-lab-peers", "clockbound-vmclock")?;
-    let tool = ctx.program("timevisor", "timevisor")?;
-    let image = ctx.image(&kernel)?.program(&peer).program(&tool);
-    let qmp = host.directory().join("guest.qmp");
-    let mut guest = ctx
-        .guest(&ctx.qemu_10()?, &kernel, &image)?
-        .delivery(Delivery::VmclockDevice)
-        .paused()
-        .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
-        .start()?;
-    host.cli(&["vm", "add", "--qmp", &qmp.display().to_string(), "--name", "guest", "--resume"])?;
-    guest.wait_ready()?;
-    host.wait_vm("guest", "synchronized")?;
-    let line = guest.sh("clockbound-vmclock")?;
-    mentions(&line, &["clock_status=Synchronized", "tai_offset_sec=37"])?;
-    // Our own CLI in the guest: the same program as on the host.
-    let text = guest.sh("timevisor now --json")?;
-    let now: Value = serde_json::from_str(&text)?;
-    ensure!(now["status"] == "synchronized", "{now}");
-    let page = HostPage::open(host.directory())?.read()?;
-    let distance = page.estimate.floor_nanos() - ns(&now, "estimate_ns")?;
-    ensure!(
-        (0..10_000_000_000).contains(&distance),
-        "the guest's CLI is {distance} ns from the host's page"
-    );
-    // busybox reads the PTP clock's name; the number itself is compared in the clock tests.
-    let name = guest.sh("cat /sys/class/ptp/ptp0/clock_name")?;
-    Ok(format!("clock-bound's reader: {}; PHC {}", line.trim(), name.trim()))
-}
-
 fn ns(answer: &Value, name: &str) -> anyhow::Result<i64> {
     answer[name].as_i64().ok_or_else(|| anyhow::anyhow!("no {name} in {answer}"))
 }
