@@ -10,7 +10,7 @@ KEEP ?=
 TEST ?= all
 MINUTES ?= 10
 
-.PHONY: help demo test check lab fmt clippy unit loom deny doc bench-read soak tools clean
+.PHONY: help demo test check deps lab fmt clippy unit loom deny doc bench-read soak tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,10 +18,13 @@ help: ## This list
 demo: ## A stock guest reads this host's clock, side by side for 30 s (KEEP=1 leaves it running)
 	@$(LAB) demo $(if $(KEEP),--keep)
 
-test: tools check lab ## Everything: the quick checks, then the lab with its real boots
+test: tools deps check lab ## Everything: the quick checks, then the lab with its real boots
 	@echo "all checks and lab tests passed"
 
-check: fmt clippy unit loom deny doc ## The quick loop: format, lints, unit tests, loom, import table, docs
+check: deps fmt clippy unit loom deny doc ## The quick loop: format, lints, unit tests, loom, import table, docs
+
+deps: ## Debian packages that tests need, installed if missing (as root)
+	@$(LAB) install
 
 fmt:
 	$(CARGO) fmt --all --check

@@ -85,9 +85,9 @@ impl Image {
     /// When it is not installed.
     pub fn dynamic_program(self, from: &Path) -> anyhow::Result<Self> {
         let libraries = crate::nested::libraries(from)?;
-        let image = libraries
-            .into_iter()
-            .fold(self, |image, library| image.file(library.clone(), &library.to_string_lossy(), 0o755));
+        let image = libraries.into_iter().fold(self, |image, library| {
+            image.file(library.clone(), &library.to_string_lossy(), 0o755)
+        });
         Ok(image.program(from))
     }
 

@@ -26,6 +26,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Install what is missing on the host
+    Install,
     /// Install what is missing on the host, and fetch kernels, QEMU 10 and busybox into the cache
     Fetch {
         /// busybox, qemu-10, kernel:SUITE or kernel:SUITE:VERSION [default: what the tests need]
@@ -76,6 +78,10 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     interrupt::install()?;
     match arguments.action {
+        Action::Install => {
+            install()?;
+            Ok(true)
+        }
         Action::Fetch { artifacts } => {
             install()?;
             fetch_all(&dir, &artifacts)?;

@@ -77,6 +77,11 @@ impl HostPage {
         Ok(self.0.read()?)
     }
 
+    /// The counter the page counts.
+    pub fn counter(&self) -> &HostCounter {
+        self.0.counter()
+    }
+
     /// What the lines now in force say of a counter value.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ mod network;
 mod page;
 mod strangers;
 mod survive;
+mod truth;
 
 use crate::scenario::Test;
 
@@ -47,6 +48,11 @@ pub const ALL: &[Test] = &[
         name: "chronyd",
         about: "two chronyds serve time in their own network namespaces",
         run: network::chronyd,
+    },
+    Test {
+        name: "clock-truth",
+        about: "the host's bounds hold the truth, read directly, from the first exchange on",
+        run: truth::bounds_hold_the_truth,
     },
     Test {
         name: "clock-vmclock",

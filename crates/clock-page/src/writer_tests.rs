@@ -8,7 +8,7 @@ use super::*;
 use crate::Page;
 use crate::reader::{OpenError, ReadError, Reader, Vmclock};
 
-/// A counter that ticks by itself, shared between threads.
+/// A counter that ticks by itself, shared between threads; slowly, because waiting readers tick it too.
 struct Ticks(AtomicU64, CounterId);
 
 impl Counter for Ticks {
@@ -16,7 +16,7 @@ impl Counter for Ticks {
         self.1
     }
     fn read_ordered(&self) -> u64 {
-        self.0.fetch_add(1000, Ordering::SeqCst)
+        self.0.fetch_add(10, Ordering::SeqCst)
     }
 }
 

@@ -74,7 +74,7 @@ fn read(reader: &GuestReader, phc: Option<&Phc>) -> Value {
         let after = reader.counter().read_ordered();
         match time {
             Ok(time) => {
-                out["ptp"] = json!({"ns": time.floor_nanos(), "before": before, "after": after})
+                out["ptp"] = json!({"ns": time.floor_nanos(), "before": before, "after": after});
             }
             Err(error) => out["ptp_error"] = json!(error.raw_os_error()),
         }

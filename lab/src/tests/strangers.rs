@@ -17,8 +17,11 @@ use crate::scenario::Context;
 fn serve(ctx: &Context, host: &Host, image: &Image) -> anyhow::Result<Guest> {
     let kernel = ctx.kernel("trixie-backports")?;
     let qmp = host.directory().join("guest.qmp");
-    let builder = ctx.guest(&ctx.qemu_10()?, &kernel, image)?.delivery(Delivery::VmclockDevice).paused();
-    let mut guest = builder.args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())]).start()?;
+    let builder =
+        ctx.guest(&ctx.qemu_10()?, &kernel, image)?.delivery(Delivery::VmclockDevice).paused();
+    let mut guest = builder
+        .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
+        .start()?;
     host.cli(&["vm", "add", "--qmp", &qmp.display().to_string(), "--name", "guest", "--resume"])?;
     guest.wait_ready()?;
     host.wait_vm("guest", "synchronized")?;
@@ -35,7 +38,10 @@ pub(super) fn peers(ctx: &Context) -> anyhow::Result<String> {
     let image = ctx.image(&ctx.kernel("trixie-backports")?)?.program(&peer).program(&tool);
     let mut guest = serve(ctx, &host, &image)?;
     let line = guest.sh("clockbound-vmclock")?;
-    mentions(&line, &["clock_status=Synchronized", "tai_offset_sec=37", "counter_period_shift=20"])?;
+    mentions(
+        &line,
+        &["clock_status=Synchronized", "tai_offset_sec=37", "counter_period_shift=20"],
+    )?;
     let page = HostPage::open(host.directory())?;
     let before = page.read()?;
     let now: Value = serde_json::from_str(&guest.sh("timevisor now --json")?)?;
@@ -61,7 +67,8 @@ pub(super) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     let users = ctx.path("passwd");
     std::fs::write(&users, "root:x:0:0:root:/:/bin/sh\n")?;
     let image = ctx.image(&ctx.kernel("trixie-backports")?)?;
-    let mut image = image.file(&config, "/etc/chrony.conf", 0o644).file(&users, "/etc/passwd", 0o644);
+    let mut image =
+        image.file(&config, "/etc/chrony.conf", 0o644).file(&users, "/etc/passwd", 0o644);
     // Of any guest's tzdata (Debian 13 and newer: tzdata-legacy).
     image = image.file("/usr/share/zoneinfo/right/UTC", "/usr/share/zoneinfo/right/UTC", 0o644);
     for program in ["/usr/sbin/chronyd", "/usr/bin/chronyc", "/usr/sbin/phc_ctl"] {
@@ -82,12 +89,19 @@ pub(super) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     mentions(&tracking, &["Leap status     : Normal", "(PHC0)"])?;
     // phc_ctl, which knows nothing of chronyd, compares the PHC (TAI) with the guest's CLOCK_REALTIME (UTC).
     let compared = guest.sh("phc_ctl /dev/ptp0 cmp 2>&1")?;
-    let apart = compared.split("CLOCK_REALTIME is ").nth(1).and_then(|rest| rest.split("ns").next());
+    let apart =
+        compared.split("CLOCK_REALTIME is ").nth(1).and_then(|rest| rest.split("ns").next());
     let apart: i64 = apart.with_context(|| format!("phc_ctl says {compared}"))?.trim().parse()?;
     let error = apart.abs() - 37_000_000_000;
-    ensure!(error.abs() < 5_000_000, "the guest's CLOCK_REALTIME is {error} ns from its PHC; {tracking}");
+    ensure!(
+        error.abs() < 5_000_000,
+        "the guest's CLOCK_REALTIME is {error} ns from its PHC; {tracking}"
+    );
     let offset = tracking.lines().find(|l| l.starts_with("Last offset")).unwrap_or_default();
-    Ok(format!("phc_ctl: {}; chronyd in the guest: {offset}; CLOCK_REALTIME is {error} ns from the PHC", read.lines().next().unwrap_or_default().trim()))
+    Ok(format!(
+        "phc_ctl: {}; chronyd in the guest: {offset}; CLOCK_REALTIME is {error} ns from the PHC",
+        read.lines().next().unwrap_or_default().trim()
+    ))
 }
 
 /// The stanza that docs/guests.md tells a user to paste.
@@ -104,16 +118,25 @@ pub(super) fn bench(ctx: &Context) -> anyhow::Result<String> {
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(200)?;
     let bench = ctx.program("timevisor-benches", "bench-read")?;
-    let mut guest = serve(ctx, &host, &ctx.image(&ctx.kernel("trixie-backports")?)?.program(&bench))?;
+    let mut guest =
+        serve(ctx, &host, &ctx.image(&ctx.kernel("trixie-backports")?)?.program(&bench))?;
     let table = guest.sh("bench-read --json /tmp/table.json 2>&1")?;
     std::fs::write(ctx.path("table.txt"), &table)?;
     mentions(&table, &["/dev/vmclock0", "status synchronized"])?;
     let json: Value = serde_json::from_str(&guest.sh("cat /tmp/table.json")?)?;
     let rows = json["rows"].as_array().context("no rows")?;
-    let ours = rows.iter().filter(|r| r["clock"].as_str().is_some_and(|c| c.starts_with("timevisor")));
+    let ours =
+        rows.iter().filter(|r| r["clock"].as_str().is_some_and(|c| c.starts_with("timevisor")));
     ensure!(ours.clone().count() == 3, "our three reads are missing: {json}");
-    ensure!(ours.clone().all(|r| r["median_ns"].is_number()), "our reads failed in the guest: {json}");
-    Ok(format!("{} rows through /dev/vmclock0; the table is in {}", rows.len(), ctx.path("table.txt").display()))
+    ensure!(
+        ours.clone().all(|r| r["median_ns"].is_number()),
+        "our reads failed in the guest: {json}"
+    );
+    Ok(format!(
+        "{} rows through /dev/vmclock0; the table is in {}",
+        rows.len(),
+        ctx.path("table.txt").display()
+    ))
 }
 
 fn ns(answer: &Value, name: &str) -> anyhow::Result<i64> {
