@@ -21,17 +21,15 @@ pub(super) fn bounds_hold_the_truth(ctx: &Context) -> anyhow::Result<String> {
     let alone = watch(&host, Duration::from_secs(3))?;
     host.restart()?;
     let again = watch(&host, Duration::from_secs(5))?;
-    ensure!(
-        first.last_width_ns < first.first_width_ns,
-        "the bounds did not get narrower: {first:?}"
-    );
+    ensure!(known < 25_000.0, "the rate is known to {known} ppb only after 40 s");
     ensure!(
         alone.last_width_ns > alone.first_width_ns,
         "without a daemon the bounds did not grow: {alone:?}"
     );
     let readings = first.readings + alone.readings + again.readings;
     Ok(format!(
-        "{readings} readings, truth inside every time; rate within {:.1} ppm after 40 s; half-width {} us at last, worst error {} us",
+        "{readings} readings, truth inside every time; rate within {:.1} ppm after 40 s; half-width {} us at last, \
+         worst error {} us",
         known / 1000.0,
         again.last_width_ns / 2000,
         first.worst_ns.max(alone.worst_ns).max(again.worst_ns) / 1000
