@@ -217,7 +217,9 @@ fn args(directory: &Path, options: &Arguments) -> Result<()> {
     let user = qemu_user(options)?;
     let delivery = match options.delivery {
         Way::Vmclock => {
-            eprintln!("timevisor: this needs QEMU 10 or newer; for an older one use --delivery nvdimm");
+            eprintln!(
+                "timevisor: this needs QEMU 10 or newer; for an older one use --delivery nvdimm"
+            );
             Delivery::Vmclock
         }
         Way::Nvdimm => prepare(directory, options, chipset)?,

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use timevisor_clock_page::{
     ClockStatus, Counter, Identity, Line, Lines, PageWriter, Reader, Slew, Update,
 };
-use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, Quality};
+use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, Quality, RateLimits};
 use timevisor_guests::vm::Publication;
 use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
 use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
@@ -87,8 +87,13 @@ impl HostClock {
                 (PageWriter::take_over(page, identity, tai_offset), None)
             }
         };
-        let ensemble =
+        let mut ensemble =
             Ensemble::new(&config.parameters(), &names, calibration.period, calibration.error);
+        if let Some(lines) = &recovered {
+            // Until a disruption, the periods of published bounds are limits of the rate.
+            let (shortest, longest) = (lines.earliest.period, lines.latest.period);
+            ensemble.adopt_rate(&RateLimits { shortest, longest });
+        }
         let mut clock = Self {
             counter,
             calibration,

@@ -91,6 +91,11 @@ impl Ensemble {
         }
     }
 
+    /// Rate limits from an earlier daemon, for every reference: see [`ReferenceClock::adopt_rate`].
+    pub fn adopt_rate(&mut self, measured: &RateLimits) {
+        self.references.iter_mut().for_each(|(_, r)| r.adopt_rate(measured));
+    }
+
     /// Takes an exchange with reference `index` in.
     pub fn observe(&mut self, index: usize, exchange: &Exchange) -> Observation {
         self.references[index].1.observe(exchange)
@@ -162,7 +167,9 @@ impl Ensemble {
         let all = self.references.len();
         let reason = match answered {
             0 => "no reference has answered yet".to_owned(),
-            n => format!("{n} of {all} references has answered, {needed} are needed for a majority"),
+            n => {
+                format!("{n} of {all} references has answered, {needed} are needed for a majority")
+            }
         };
         Knowledge {
             at: now,

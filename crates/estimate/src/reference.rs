@@ -89,6 +89,16 @@ impl ReferenceClock {
         }
     }
 
+    /// Takes rate limits over that were measured before (by an earlier daemon, of the same oscillator since the same
+    /// boot). Ones that say no more than the nominal rate does, or that exclude it, are ignored.
+    pub fn adopt_rate(&mut self, measured: &RateLimits) {
+        let narrower = measured.half_width() < self.unmeasured.half_width();
+        if let Some(limits) = measured.intersect(&self.unmeasured).filter(|_| narrower) {
+            self.limits = limits;
+            self.rate_known = true;
+        }
+    }
+
     /// Takes one exchange in.
     pub fn observe(&mut self, exchange: &Exchange) -> Observation {
         let minimum = self.unmeasured.longest.ticks_in(self.parameters.minimum_round_trip);

@@ -100,3 +100,24 @@ fn an_impossible_exchange_changes_nothing() {
     assert_eq!(lab.clock.at(lab.now().0), before);
     assert_eq!(lab.clock.discarded()[&Discard::ImpossibleResidence], 1);
 }
+
+#[test]
+fn a_rate_measured_before_a_restart_is_used_at_once() {
+    let mut before = Lab::new();
+    for _ in 0..50 {
+        before.exchange();
+    }
+    let measured = before.clock.at(before.now().0).unwrap().limits;
+    let mut after = Lab::new();
+    after.n = 60;
+    after.clock.adopt_rate(&measured);
+    after.exchange();
+    let (counter, truth) = after.now();
+    let view = after.clock.at(counter).unwrap();
+    assert_eq!(view.limits, measured);
+    assert!(view.interval.contains(truth));
+    // Limits of another oscillator are no use.
+    let other = RateLimits::around(Period::from_hz(2 * HZ).unwrap(), RateError::from_ppm(15));
+    after.clock.adopt_rate(&other);
+    assert_eq!(after.clock.at(counter).unwrap().limits, measured);
+}

@@ -269,7 +269,8 @@ impl Vms {
         }
         if self.served.iter().any(|s| s.vm.name == name) {
             let advice = format!("`timevisor vm add --pid {} --name OTHER`", process.pid());
-            let problem = format!("there is a VM {name} already; serve the second one with {advice}");
+            let problem =
+                format!("there is a VM {name} already; serve the second one with {advice}");
             return self.discovery.failed(&process, problem);
         }
         let time_type =

@@ -30,8 +30,11 @@ fn main() -> Result<()> {
         return Ok(());
     };
     // A virtio-serial port has one opener at a time.
-    let mut writer =
-        File::options().read(true).write(true).open(&port).with_context(|| format!("cannot open {port}"))?;
+    let mut writer = File::options()
+        .read(true)
+        .write(true)
+        .open(&port)
+        .with_context(|| format!("cannot open {port}"))?;
     let mut lines = BufReader::new(writer.try_clone()?);
     loop {
         let mut line = String::new();

@@ -20,6 +20,11 @@ pub(super) fn bounds_hold_the_truth(ctx: &Context) -> anyhow::Result<String> {
     host.kill();
     let alone = watch(&host, Duration::from_secs(3))?;
     host.restart()?;
+    let resumed = host.json(&["status"])?["clock"]["rate_bound_ppb"].as_f64().unwrap_or(0.0);
+    ensure!(
+        resumed <= known * 1.01,
+        "the restart forgot the rate: {known} ppb before, {resumed} ppb after"
+    );
     let again = watch(&host, Duration::from_secs(5))?;
     ensure!(known < 25_000.0, "the rate is known to {known} ppb only after 40 s");
     ensure!(
