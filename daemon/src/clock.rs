@@ -21,6 +21,8 @@ use crate::leap::Leap;
 const SLEW_HORIZON: Duration = Duration::from_secs(8);
 /// A gap ahead that slewing at 15 ppm would take minutes for is jumped.
 const SLEW_JUMP: Duration = Duration::from_millis(1);
+/// An estimate this far above the upper bound steps back, as a disruption; slewing at 100 ppm would take 17 minutes.
+const STEP_BACK: Duration = Duration::from_millis(100);
 /// A suspend changes CLOCK_BOOTTIME - CLOCK_MONOTONIC by more than this.
 const SUSPEND_NOISE: Duration = Duration::from_millis(1);
 
@@ -247,14 +249,16 @@ impl HostClock {
             self.seen_disruptions = publication.disruptions;
             self.writer.disrupt();
         }
-        let update = own_update(publication, &target);
+        let slew = Slew { horizon: publication.slew_horizon, jump: SLEW_JUMP };
         let expected = match self.writer.in_force() {
-            Some(old) => old.shifted(Duration::ZERO).continued(&target, now, update.slew),
+            Some(old) => old.shifted(Duration::ZERO).continued(&target, now, slew),
             None => target.rebased(now),
         };
         if let Err(error) = self.journal.write(&self.history, &expected) {
             tracing::warn!("cannot write the recovery journal: {error}; a restart will begin anew");
         }
+        // Exactly what was journaled: whoever resumes from the journal then nests in the page, too.
+        let update = own_update(publication, &expected);
         // VMs' pages are written from what the host's page says, not from the target: all readers see one clock.
         let in_force = self.writer.publish(&update, &self.counter);
         publication.target = Some(in_force.shifted(Duration::ZERO));
@@ -268,7 +272,7 @@ impl HostClock {
         let old = old.shifted::<Tai>(Duration::ZERO);
         let estimate = old.at(now).estimate;
         if let (Some(old), Some(new)) = (old.interval_at(now), target.interval_at(now))
-            && (old.intersect(&new).is_none() || estimate - new.latest() > SLEW_JUMP)
+            && (old.intersect(&new).is_none() || estimate - new.latest() > STEP_BACK)
         {
             tracing::warn!(
                 "what the references say now excludes what was published before: the clock steps"

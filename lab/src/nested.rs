@@ -175,12 +175,12 @@ impl NestedHost {
             qmp = socket("qmp"),
             port = reader::PORT,
         );
-        // `eval`, because the printed text is quoted for a shell.
+        // A script, because the printed text is quoted for a shell.
         self.sh(&format!(
-            "timevisor vm args --name {name} --memory {GUEST_MIB} --delivery {delivery} >/run/{name}.args && \
-             echo 'qemu-system-x86_64 {options} ' \\\\ >/run/{name}.sh && cat /run/{name}.args >>/run/{name}.sh && \
-             sh /run/{name}.sh >/run/{name}-qemu.log 2>&1 &"
+            "(echo 'exec qemu-system-x86_64 {options} ' \\\\; timevisor vm args --name {name} \
+             --memory {GUEST_MIB} --delivery {delivery}) >/run/{name}.sh"
         ))?;
+        self.sh(&format!("sh /run/{name}.sh >/run/{name}-qemu.log 2>&1 &"))?;
         self.wait("the inner VM to be found", |host| Ok(host.vm(name).is_ok()))
     }
 

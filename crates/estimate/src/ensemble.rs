@@ -63,6 +63,7 @@ pub struct Ensemble {
     /// The reference whose estimate is used: kept while it is a member, so that the clock does not hop between paths
     /// of unequal asymmetry.
     chosen: Option<usize>,
+    /// Beginnings and ends of disagreements.
     disagreements: u64,
     disagreeing: bool,
     /// Contradictions that voided what was published; those of an outvoted reference do not.
@@ -144,7 +145,8 @@ impl Ensemble {
             let interval = agree(&intervals, faulty).map_or(vote.interval, |wide| wide.interval);
             Agreement { interval, ..vote }
         });
-        if agreement.is_none() && !self.disagreeing {
+        // Its end is a new beginning too: what was published meanwhile may have followed the wrong one.
+        if agreement.is_none() != self.disagreeing {
             self.disagreements += 1;
         }
         self.disagreeing = agreement.is_none();

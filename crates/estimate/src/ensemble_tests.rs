@@ -90,6 +90,7 @@ fn whoever_answers_first_is_not_a_majority() {
     e.observe(1, &exchange(1, 5_000));
     let known = e.at(2 * HZ);
     assert_eq!((known.quality, known.falsetickers.len()), (Quality::Synchronized, 1));
+    assert_eq!(e.disruptions(), 2, "the disagreement began and ended");
 }
 
 #[test]

@@ -5,29 +5,26 @@
 //! | `monitor.rs` | one QMP connection |
 //! | `discovery.rs` | finding QEMU processes |
 //! | `prepared.rs` | page files of VMs that have not started yet |
+//! | `requests.rs` | answers to the CLI |
 //! | `registry.rs` | what a restarted daemon must know of them |
 
 mod discovery;
 mod monitor;
 mod prepared;
 mod registry;
+mod requests;
 
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context;
-use timevisor_clock_page::{Counter, CounterId};
+use timevisor_clock_page::Counter;
 use timevisor_guests::Vm;
 use timevisor_guests::delivery::{NvdimmPage, VmclockDevice};
-use timevisor_guests::mapping::Ratio;
 use timevisor_guests::qemu::{Accelerator, Qemu};
 use timevisor_guests::vm::{AttachError, HostIdentity, Publication};
 use timevisor_linux::clock::realtime;
 use timevisor_linux::process::Process;
-use timevisor_protocols::control::{
-    ErrorCode, Response, TimeType, VmAdd, VmList, VmPrepare, VmPrepared, VmRemoved, VmRow,
-    request::check_name,
-};
+use timevisor_protocols::control::{TimeType, request::check_name};
 use timevisor_protocols::qmp::VmEvent;
 use timevisor_time::{Duration, TimescaleId};
 
@@ -37,7 +34,6 @@ use self::prepared::Prepared;
 use self::registry::{Entry, Registry};
 use crate::clock::{HostClock, epoch};
 use crate::config::{Config, span};
-use crate::report::error_response;
 
 /// Under TCG without QMP, a stop is found only by looking; see the limitation in `timevisor_guests::vm`.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -311,179 +307,6 @@ impl Vms {
         self.publish_one(index, clock);
         Ok(index)
     }
-
-    /// Answers `vm_list`.
-    pub fn list(&self) -> Response {
-        let mut vms: Vec<_> = self.served.iter().map(row).collect();
-        vms.sort_by(|a, b| a.name.cmp(&b.name));
-        Response::VmList(VmList { vms })
-    }
-
-    /// Answers `vm_add`.
-    pub fn add(&mut self, add: &VmAdd, clock: &HostClock) -> Response {
-        let added = self.try_add(add, clock);
-        self.note();
-        match added {
-            Ok(index) => Response::VmAdded(row(&self.served[index])),
-            Err((code, error, step)) => error_response(code, &error, step),
-        }
-    }
-
-    fn try_add(
-        &mut self,
-        add: &VmAdd,
-        clock: &HostClock,
-    ) -> Result<usize, (ErrorCode, String, &'static str)> {
-        let monitor = match &add.qmp {
-            Some(path) => Some(Monitor::connect(Path::new(path), add.resume).map_err(|e| {
-                (
-                    ErrorCode::NotFound,
-                    format!("{e:#}"),
-                    "start the VM with -qmp unix:PATH,server=on,wait=off",
-                )
-            })?),
-            None if add.resume => {
-                return Err((
-                    ErrorCode::BadRequest,
-                    "only QMP can resume a VM".to_owned(),
-                    "give --qmp PATH too",
-                ));
-            }
-            None => None,
-        };
-        let pid = match (add.pid, &monitor) {
-            (Some(pid), _) => pid,
-            (None, Some(monitor)) => monitor
-                .pid()
-                .map_err(|e| (ErrorCode::NotFound, format!("{e:#}"), "give --pid as well"))?,
-            (None, None) => {
-                return Err((
-                    ErrorCode::BadRequest,
-                    "neither a QMP socket nor a process".to_owned(),
-                    "give --qmp PATH or --pid N",
-                ));
-            }
-        };
-        let qemu = Process::open(pid)
-            .context("no such process")
-            .and_then(|process| Ok(Qemu::open(process)?))
-            .map_err(|e| {
-                (
-                    ErrorCode::NotFound,
-                    format!("{e:#}"),
-                    "give the QMP socket or the process of a QEMU",
-                )
-            })?;
-        let prepared = || self.pages().name_of(&qemu).unwrap_or_else(|| qemu.name.clone());
-        let name = add.name.clone().unwrap_or_else(prepared);
-        check_name(&name)
-            .map_err(|e| (ErrorCode::BadRequest, e.to_string(), "give --name NAME"))?;
-        if self.served.iter().any(|s| s.vm.name == name && s.vm.qemu.process.pid() != pid) {
-            let text = format!("there is a VM {name} already");
-            return Err((ErrorCode::AlreadyExists, text, "give --name with another name"));
-        }
-        if let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) {
-            return self.adopt(index, add, monitor, clock);
-        }
-        self.removed.retain(|(_, process)| process.pid() != pid);
-        let prepared = self.prepared.time_type(&name);
-        let time_type =
-            add.time_type.or(prepared).unwrap_or_else(|| self.config.time_type_of(&name));
-        self.attach(qemu, &name, time_type, monitor, clock).map_err(|e| {
-            let cause = std::error::Error::source(&e).map(|s| format!(": {s}")).unwrap_or_default();
-            (ErrorCode::Unsupported, format!("{e}{cause}"), "see `timevisor vm args --help`")
-        })
-    }
-
-    /// Discovery was faster; what was asked for explicitly wins, as far as it still can.
-    fn adopt(
-        &mut self,
-        index: usize,
-        add: &VmAdd,
-        monitor: Option<Monitor>,
-        clock: &HostClock,
-    ) -> Result<usize, (ErrorCode, String, &'static str)> {
-        let served = &mut self.served[index];
-        if let Some(name) = &add.name {
-            served.vm.name.clone_from(name);
-        }
-        if monitor.is_some() {
-            served.monitor = monitor;
-            served.reconnect = None;
-        }
-        let Some(wanted) = add.time_type.filter(|wanted| *wanted != served.time_type) else {
-            return Ok(index);
-        };
-        if served.vm.mapping().is_some() {
-            let name = &served.vm.name;
-            let text = format!("VM {name} runs already, and its driver reads the time type once");
-            let step = "start it with -S, or set [guests.vm.NAME] time_type";
-            return Err((ErrorCode::AlreadyExists, text, step));
-        }
-        served.vm.change_timescale(timescale(wanted), host_identity(clock));
-        served.time_type = wanted;
-        Ok(index)
-    }
-
-    /// Answers `vm_remove`: a VM that is served, or only prepared.
-    pub fn remove(&mut self, name: &str) -> Response {
-        self.removed.retain(|(_, process)| process.is_running());
-        if let Some(index) = self.served.iter().position(|s| s.vm.name == name) {
-            let served = self.served.remove(index);
-            // Its files stay: QEMU has them open, and it may be added again.
-            self.removed.push((name.to_owned(), served.vm.qemu.process));
-            served.vm.retire();
-            self.note();
-            return Response::VmRemoved(VmRemoved { name: name.to_owned() });
-        }
-        if self.removed.iter().any(|(removed, _)| removed == name) {
-            let text = format!("VM {name} is not served any more, but still runs on its files");
-            return error_response(ErrorCode::Unavailable, &text, "stop it first");
-        }
-        match self.prepared.remove(name) {
-            Ok(true) => Response::VmRemoved(VmRemoved { name: name.to_owned() }),
-            Ok(false) => error_response(
-                ErrorCode::NotFound,
-                &format!("there is no VM {name}"),
-                "see `timevisor vm list`",
-            ),
-            Err(error) => error_response(
-                ErrorCode::Internal,
-                &format!("{error:#}"),
-                "remove the files by hand",
-            ),
-        }
-    }
-
-    /// Answers `vm_prepare`.
-    pub fn prepare(&mut self, prepare: &VmPrepare, clock: &HostClock) -> Response {
-        let counter = clock.counter.id();
-        if !matches!(counter, CounterId::X86Tsc | CounterId::ArmVcnt) {
-            let text = AttachError::Counter(counter).to_string();
-            return error_response(ErrorCode::Unsupported, &text, "see `timevisor status`");
-        }
-        if let Some(served) = self.served.iter().find(|s| s.vm.name == prepare.name) {
-            let text = format!("VM {} is running", served.vm.name);
-            return error_response(
-                ErrorCode::AlreadyExists,
-                &text,
-                "stop it first, or choose another name",
-            );
-        }
-        match self.prepared.prepare(&prepare.name, prepare.time_type, host_identity(clock)) {
-            Ok((page, ssdt)) => Response::VmPrepared(VmPrepared {
-                name: prepare.name.clone(),
-                time_type: prepare.time_type,
-                page: page.display().to_string(),
-                ssdt: ssdt.display().to_string(),
-            }),
-            Err(error) => error_response(
-                ErrorCode::Unavailable,
-                &format!("{error:#}"),
-                "see the daemon's log",
-            ),
-        }
-    }
 }
 
 fn needs_looking(served: &Served) -> bool {
@@ -502,26 +325,5 @@ fn timescale(time_type: TimeType) -> TimescaleId {
     match time_type {
         TimeType::Tai => TimescaleId::Tai,
         TimeType::Utc => TimescaleId::Utc,
-    }
-}
-
-fn row(served: &Served) -> VmRow {
-    let vm = &served.vm;
-    let mapping = match vm.mapping() {
-        Some(m) if m.ratio == Ratio::ONE || m.ratio.is_one() => format!("host {:+}", m.offset),
-        Some(m) => format!("host * {} / 2^{} {:+}", m.ratio.mul, m.ratio.frac_bits, m.offset),
-        None => "unknown".to_owned(),
-    };
-    VmRow {
-        name: vm.name.clone(),
-        pid: vm.qemu.process.pid(),
-        accelerator: vm.qemu.accelerator.name().to_owned(),
-        delivery: vm.delivery.name().to_owned(),
-        mapping,
-        status: vm.writer().status().name().to_owned(),
-        reason: vm.problem().map(ToOwned::to_owned),
-        time_type: served.time_type,
-        pages_published: vm.writer().published(),
-        disruption_marker: vm.writer().disruption(),
     }
 }
