@@ -28,7 +28,7 @@ pub mod vmclock {
     pub const AT_DISRUPTION: usize = 0x10;
     /// u64 flags.
     pub const AT_FLAGS: usize = 0x18;
-    /// pad[2], u8 status, u8 smearing hint, s16 tai_offset, u8 leap indicator, u8 counter_period_shift.
+    /// Two bytes of padding, u8 status, u8 smearing hint, s16 tai_offset, u8 leap indicator, u8 counter_period_shift.
     pub const AT_SMALL: usize = 0x20;
     /// u64 counter value.
     pub const AT_COUNTER: usize = 0x28;

@@ -7,7 +7,7 @@
 //! | [`bounds`] | level 1 hard bounds (theory/clock.md section 2) |
 //! | [`rate`] | what the bounds prove about the counter's rate |
 //! | [`fit`] | a simple estimate: weighted least squares over recent exchanges |
-//! | [`reference`] | [`ReferenceClock`]: the above for one reference, with contradiction handling |
+//! | [`mod@reference`] | [`ReferenceClock`]: the above for one reference, with contradiction handling |
 //! | [`selection`] | which references agree: the hull of the majority |
 //! | [`ensemble`] | [`Ensemble`]: all references together, and the status that is published |
 //!

@@ -271,9 +271,8 @@ pub(super) fn ends(ctx: &Context) -> anyhow::Result<String> {
     host.restart()?;
     host.wait_synchronized(10_000)?;
     host.kill();
-    let lapsed = interrupt::poll_until(Duration::from_secs(20), || {
-        let reading = honest_reading(&page)?;
-        Ok((reading.status() != ClockStatus::Synchronized).then_some(reading))
+    interrupt::poll_until(Duration::from_secs(20), || {
+        Ok((honest_reading(&page)?.status() != ClockStatus::Synchronized).then_some(()))
     })?
     .context("the page of a dead daemon stays synchronized")?;
     let killed = grows(&host, &page, before.disruption).context("after kill -9")?;
