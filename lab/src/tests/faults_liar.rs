@@ -96,8 +96,8 @@ pub(super) fn outvoted(ctx: &Context) -> anyhow::Result<String> {
     for server in &servers {
         let name = server.address();
         for offset in [SECOND, -SECOND] {
-            server.lie(offset);
             let contradictions = host.json(&["status"])?["clock"]["contradictions"].as_u64();
+            server.lie(offset);
             let mut named = 0;
             interrupt::poll_until(Duration::from_secs(30), || {
                 for _ in 0..100 {
