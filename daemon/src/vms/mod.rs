@@ -90,7 +90,8 @@ impl Vms {
             if process.start_time().ok() != Some(entry.start_time) {
                 continue;
             }
-            let monitor = entry.qmp.as_deref().and_then(|path| Monitor::connect(path, false).ok());
+            let monitor =
+                entry.qmp.as_deref().and_then(|path| Monitor::connect_to(path, entry.pid).ok());
             let resumed = Qemu::open(process).map_err(anyhow::Error::from).and_then(|qemu| {
                 Ok(self.attach(qemu, &entry.name, entry.time_type, monitor, clock)?)
             });
