@@ -92,7 +92,7 @@ impl HostClock {
         let mut ensemble =
             Ensemble::new(&config.parameters(), &names, calibration.period, calibration.error);
         if let Some(lines) = &recovered {
-            // Until a disruption, the periods of published bounds are limits of the rate.
+            // Level 1 bounds age at the limits of the rate, so their periods are these limits.
             let (shortest, longest) = (lines.earliest.period, lines.latest.period);
             ensemble.adopt_rate(&RateLimits { shortest, longest });
         }
@@ -254,14 +254,22 @@ impl HostClock {
             Some(old) => old.shifted(Duration::ZERO).continued(&target, now, slew),
             None => target.rebased(now),
         };
-        if let Err(error) = self.journal.write(&self.history, &expected) {
-            tracing::warn!("cannot write the recovery journal: {error}; a restart will begin anew");
-        }
+        self.note_lines(publication.status, &expected);
         // Exactly what was journaled: whoever resumes from the journal then nests in the page, too.
         let update = own_update(publication, &expected);
         // VMs' pages are written from what the host's page says, not from the target: all readers see one clock.
         let in_force = self.writer.publish(&update, &self.counter);
         publication.target = Some(in_force.shifted(Duration::ZERO));
+    }
+
+    /// Journals the lines, unless an assumption behind them failed: a restart must not take those for facts.
+    fn note_lines(&self, status: ClockStatus, lines: &Lines<Tai>) {
+        if status == ClockStatus::Unreliable {
+            return self.journal.clear();
+        }
+        if let Err(error) = self.journal.write(&self.history, lines) {
+            tracing::warn!("cannot write the recovery journal: {error}; a restart will begin anew");
+        }
     }
 
     /// What is known now may exclude all of what the page says: lines recovered from an earlier daemon that followed

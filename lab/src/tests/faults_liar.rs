@@ -37,7 +37,24 @@ pub(super) fn alone(ctx: &Context) -> anyhow::Result<String> {
     ensure!(status["clock"]["contradictions"] == 2, "{}", status["clock"]);
     let log = host.log_text();
     ensure!(log.matches("contradicts the bounds").count() == 2, "not in the log: {log}");
-    Ok(format!("unreliable {}", told.join(", ")))
+    forgotten(&mut host, &server, &page)?;
+    Ok(format!("unreliable {}; not resumed from after kill -9", told.join(", ")))
+}
+
+/// A daemon that dies while its bounds are unreliable leaves nothing that the next one takes for a fact.
+fn forgotten(host: &mut Host, server: &Impostor, page: &HostPage) -> anyhow::Result<()> {
+    server.lie(SECOND);
+    let seen = interrupt::poll_until(Duration::from_secs(30), || {
+        let reading = page.read()?;
+        Ok((reading.status() == ClockStatus::Unreliable).then_some(reading))
+    })?;
+    let before = seen.context("it was never unreliable")?;
+    host.kill();
+    host.restart()?;
+    let log = host.log_text();
+    ensure!(log.contains("starting anew"), "resumed from unreliable lines: {log}");
+    ensure!(page.read()?.disruption != before.disruption, "a new beginning without a disruption");
+    Ok(())
 }
 
 /// Reads until the page is synchronized to the new time; while it is unreliable, both times must be inside.
