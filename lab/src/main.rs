@@ -101,13 +101,13 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             Ok(true)
         }
         Action::Test { names, .. } if names.iter().any(|n| n == "list") => {
-            for test in tests::ALL {
+            for test in tests::ALL.iter().chain(tests::EXTRA) {
                 println!("{:<20} {}", test.name, test.about);
             }
             Ok(true)
         }
         Action::Test { names, kvm } => {
-            let chosen = scenario::select(tests::ALL, &names)?;
+            let chosen = scenario::select(tests::ALL, tests::EXTRA, &names)?;
             install()?;
             scratch::remove_stale();
             netns::remove_stale();

@@ -185,12 +185,12 @@ fn run_one(test: &Test, context: &Context) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// When a name is unknown.
-pub fn select(tests: &[Test], names: &[String]) -> anyhow::Result<Vec<Test>> {
+pub fn select(tests: &[Test], extra: &[Test], names: &[String]) -> anyhow::Result<Vec<Test>> {
     let mut chosen = Vec::new();
     for name in names {
         if name == "all" {
             chosen.extend(tests);
-        } else if let Some(test) = tests.iter().find(|t| t.name == name) {
+        } else if let Some(test) = tests.iter().chain(extra).find(|t| t.name == name) {
             chosen.push(*test);
         } else {
             bail!("no test {name:?}; `timevisor-lab test list` shows them");

@@ -200,3 +200,10 @@ pub const ALL: &[Test] = &[
         run: kvm::nested,
     },
 ];
+
+/// Tests that run by name only.
+pub const EXTRA: &[Test] = &[Test {
+    name: "kvm-nested-reset",
+    about: "kvm-nested with a reset of the inner guest, which moves its counter (by name only)",
+    run: kvm::nested_reset,
+}];

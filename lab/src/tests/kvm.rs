@@ -11,7 +11,21 @@ use crate::scenario::Context;
 /// The offset must be proven this well without it: a round trip to the inner guest takes about a millisecond.
 const SLACK_NS: i64 = 5_000_000;
 
+/// Each delivery under real KVM.
 pub(super) fn nested(ctx: &Context) -> anyhow::Result<String> {
+    each_delivery(ctx, |_, _| Ok(String::new()))
+}
+
+/// The same, with a reset of the inner guest. Not part of `all`: now and then an inner guest does not come up again
+/// after its reset, under two layers of emulation; why is not known.
+pub(super) fn nested_reset(ctx: &Context) -> anyhow::Result<String> {
+    each_delivery(ctx, reset)
+}
+
+fn each_delivery(
+    ctx: &Context,
+    then: fn(&mut NestedHost, &str) -> anyhow::Result<String>,
+) -> anyhow::Result<String> {
     let kernel = ctx.kernel("trixie-backports")?;
     let qemu = ctx.qemu_10()?;
     let mut host = NestedHost::boot(ctx, &qemu, &qemu, &kernel)?;
@@ -25,10 +39,11 @@ pub(super) fn nested(ctx: &Context) -> anyhow::Result<String> {
         let boot = started.elapsed().as_secs_f64();
         measured
             .push(format!("{delivery} guest up in {boot:.0} s: {}", check(&mut host, delivery)?));
-        measured.push(reset(&mut host, delivery)?);
+        measured.push(then(&mut host, delivery)?);
         host.qmp(delivery, "quit")?;
         host.wait("the row to go", |host| Ok(host.vm(delivery).is_err()))?;
     }
+    measured.retain(|text| !text.is_empty());
     Ok(measured.join("; "))
 }
 
