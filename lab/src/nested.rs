@@ -29,7 +29,7 @@ const FIRMWARE: &str = "/lab/firmware";
 /// What q35 with `-kernel` and without a display needs.
 const FIRMWARE_FILES: &[&str] = &["bios-256k.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
 /// The inner guest takes minutes where an ordinary one takes seconds.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The daemon's configuration: no network and no leap second table in here.
 const CONFIG: &str = r#"[clock]

@@ -16,8 +16,7 @@ pub(super) fn nested(ctx: &Context) -> anyhow::Result<String> {
     each_delivery(ctx, |_, _| Ok(String::new()))
 }
 
-/// The same, with a reset of the inner guest. Not part of `all`: now and then an inner guest does not come up again
-/// after its reset, under two layers of emulation; why is not known.
+/// The same, with a reset of the inner guest.
 pub(super) fn nested_reset(ctx: &Context) -> anyhow::Result<String> {
     each_delivery(ctx, reset)
 }
