@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use timevisor_time::{Duration, Instant, Period, Tai};
 
+use crate::estimators::Estimate;
 use crate::exchange::Exchange;
 use crate::rate::RateLimits;
 
@@ -31,17 +32,6 @@ pub struct Fit {
     samples: VecDeque<Sample>,
     window: usize,
     wander: f64,
-}
-
-/// The line at one counter value.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Estimate {
-    /// Best guess of true time.
-    pub time: Instant<Tai>,
-    /// Best guess of the period.
-    pub period: Period,
-    /// One sigma of `time`. Asymmetric paths are not in it; the hard bounds hold them.
-    pub error: Duration,
 }
 
 impl Fit {

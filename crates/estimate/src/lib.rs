@@ -6,6 +6,7 @@
 //! | [`parameters`] | [`Parameters`]: every tunable with unit and reason |
 //! | [`bounds`] | level 1 hard bounds (theory/clock.md section 2) |
 //! | [`rate`] | what the bounds prove about the counter's rate |
+//! | [`estimators`] | [`estimators::Estimator`]: from exchanges to a best guess |
 //! | [`fit`] | a simple estimate: weighted least squares over recent exchanges |
 //! | [`mod@reference`] | [`ReferenceClock`]: the above for one reference, with contradiction handling |
 //! | [`selection`] | which references agree: the hull of the majority |
@@ -17,6 +18,7 @@
 
 pub mod bounds;
 pub mod ensemble;
+pub mod estimators;
 pub mod exchange;
 pub mod fit;
 pub mod parameters;
@@ -26,6 +28,7 @@ pub mod selection;
 
 pub use bounds::Bounds;
 pub use ensemble::{Ensemble, Knowledge, Quality};
+pub use estimators::{Estimate, Estimator};
 pub use exchange::{Discard, Exchange};
 pub use parameters::Parameters;
 pub use rate::RateLimits;

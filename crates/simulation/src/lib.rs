@@ -1,0 +1,2 @@
+//! Simulated and recorded worlds for the code that production runs.
+#![forbid(unsafe_code)]
