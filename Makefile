@@ -9,8 +9,9 @@ DENY_VERSION = 0.20.2
 KEEP ?=
 TEST ?= all
 MINUTES ?= 10
+TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check deps lab fmt clippy unit loom deny doc bench-read soak tools clean
+.PHONY: help demo test check deps lab fmt clippy unit loom deny doc bench-read bench-ntp-server bench-sync simulate soak tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,8 +52,22 @@ lab: ## The lab tests, or one: make lab TEST=clock-vmclock (make lab TEST=list);
 bench-read: ## Read latency: one run, one table, ratios to rdtsc and to clock_gettime
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-read -- --check
 
+bench-ntp-server: ## Requests that one core answers: timevisord's NTP server beside chronyd, in one run
+	$(CARGO) build --quiet --release -p timevisord -p timevisor-benches --bin timevisord --bin bench-ntp-server
+	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-ntp-server -- --check
+
+bench-sync: ## Estimate and bounds over days with truth, beside RADclock, chrony, ClockBound (TRACES=dir; else simulated)
+	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-sync -- --check $(if $(TRACES),--traces $(TRACES))
+
+simulate: ## All scenarios/*.toml in simulated worlds, judged by their limits; results in target/results/simulate.json
+	TIMEVISOR_COMMIT=$$(git rev-parse --short HEAD 2>/dev/null || echo unknown) \
+	$(CARGO) run --quiet --release -p timevisor -- simulate scenarios --results target/results/simulate.json
+
 soak: ## Four guests against the host for MINUTES=10; not part of `make test`
 	@$(LAB) soak --minutes $(MINUTES)
+
+soak-sync: ## timevisord against a real chronyd's clock for MINUTES=30; not part of `make test`
+	@$(LAB) soak-sync --minutes $(if $(filter-out 10,$(MINUTES)),$(MINUTES),30)
 
 tools: ## Cargo tools that the checks need and that cargo itself does not bring
 	@command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked cargo-deny@$(DENY_VERSION)

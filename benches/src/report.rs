@@ -68,7 +68,7 @@ impl Report {
                     self.columns
                         .iter()
                         .zip(values)
-                        .map(|(column, value)| format!("  {value:>10.*}", column.decimals)),
+                        .map(|(column, value)| cell(*value, column.decimals)),
                 ),
                 Err(reason) => out += &format!("  not measured: {reason}"),
             }
@@ -117,6 +117,11 @@ impl Report {
     }
 }
 
+/// What is not known is no number.
+fn cell(value: f64, decimals: usize) -> String {
+    if value.is_nan() { format!("  {:>10}", "-") } else { format!("  {value:>10.decimals$}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,14 +138,16 @@ mod tests {
             rows: vec![
                 Row { name: "fast".into(), values: Ok(vec![1.25]) },
                 Row { name: "absent".into(), values: Err("no such file".into()) },
+                Row { name: "new".into(), values: Ok(vec![f64::NAN]) },
             ],
         };
         let table = "bench-x: m (c)\n  how\nclock    median ns\n\
-                     fast           1.2\nabsent  not measured: no such file\n";
+                     fast           1.2\nabsent  not measured: no such file\nnew              -\n";
         assert_eq!(report.table(), table);
         let rows = json!([
             {"clock": "fast", "median_ns": 1.25},
             {"clock": "absent", "unavailable": "no such file"},
+            {"clock": "new", "median_ns": null},
         ]);
         assert_eq!(report.json()["rows"], rows);
         assert_eq!(report.default_path(), Path::new("target/results/bench-x.json"));

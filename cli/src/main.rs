@@ -5,11 +5,15 @@
 //! | `now.rs` | `timevisor now`: from the page, without the daemon |
 //! | `status.rs` | `timevisor status` |
 //! | `vm.rs` | `timevisor vm list, add, remove, args` |
+//! | `replay.rs` | `timevisor replay`: recorded exchanges, scored; without the daemon |
+//! | `simulate.rs` | `timevisor simulate`: scenario files through simulated worlds |
 //! | `connection.rs` | the control socket |
 #![forbid(unsafe_code)]
 
 mod connection;
 mod now;
+mod replay;
+mod simulate;
 mod status;
 mod vm;
 
@@ -35,6 +39,10 @@ enum Command {
     Now(now::Options),
     /// The state of the daemon, its clock and its references
     Status(status::Options),
+    /// Recorded exchanges through the production clock, scored against the truth
+    Replay(replay::Options),
+    /// Scenarios in simulated worlds, judged by their limits; without the daemon
+    Simulate(simulate::Options),
     /// Virtual machines
     #[command(subcommand)]
     Vm(vm::Command),
@@ -44,12 +52,18 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let directory = &arguments.run_directory;
     let done = match &arguments.command {
+        Command::Simulate(options) => return exit(simulate::run(options)),
         Command::Now(options) => now::run(directory, options),
         Command::Status(options) => status::run(directory, options),
+        Command::Replay(options) => replay::run(options),
         Command::Vm(command) => vm::run(directory, command),
     };
+    exit(done.map(|()| ExitCode::SUCCESS))
+}
+
+fn exit(done: anyhow::Result<ExitCode>) -> ExitCode {
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("timevisor: {error:#}");
             ExitCode::FAILURE

@@ -58,6 +58,20 @@ fn text(status: &Status) -> String {
         (None, Some(offset)) => out += &format!("TAI - UTC    {offset} s\n"),
         (None, None) => {}
     }
+    if let Some(discipline) = &status.discipline {
+        out += &format!(
+            "discipline   {}: {}, offset {}, frequency {:+.3} ppm\n",
+            discipline.state,
+            discipline.detail,
+            span(discipline.offset_ns),
+            discipline.frequency_ppm
+        );
+    }
+    if let Some(server) = &status.server {
+        let counted = server.requests.iter().filter(|(_, count)| **count > 0);
+        let list: Vec<_> = counted.map(|(what, count)| format!("{what} {count}")).collect();
+        out += &format!("NTP server   {}: {}\n", server.listen.join(", "), list.join(", "));
+    }
     out += &format!("VMs          {}\n", status.vms);
     out += &format!(
         "daemon       {} pid {}, up {} s\n\n",

@@ -33,7 +33,7 @@ pub use counter::{Counter, CounterId};
 #[cfg(not(loom))]
 pub use {
     abi::ClockStatus,
-    lines::{Line, Lines, Slew},
+    lines::{Line, Lines, Slew, renewal},
     page::{Page, WritablePage},
     reader::{OpenError, ReadError, Reader, Reading},
     writer::{Identity, PageWriter, Update},

@@ -25,8 +25,9 @@ impl<S> Copy for Line<S> {}
 
 /// Earliest, estimate and latest from one base counter value on.
 ///
-/// Invariant: `earliest <= estimate <= latest` at the base and for the periods, hence at every later counter value.
-/// The periods of the bounds also limit the true rate, so the lines extend backwards (see [`Self::at`]).
+/// Invariant: `earliest <= estimate <= latest` at the base and at the expiry, and the estimate's period is within those of
+/// the bounds give or take the holdover, hence at every later counter value. The periods of the bounds, give or take the
+/// holdover, also limit the true rate, so the lines extend backwards (see [`Self::at`]).
 #[derive(PartialEq, Eq, Debug)]
 pub struct Lines<S> {
     /// Counter value at which the lines start.
@@ -98,11 +99,22 @@ impl<S> Lines<S> {
 
     #[cold]
     fn before_base(&self, ticks: u64) -> At<S> {
+        let rate = self.rate_limits();
         At {
-            earliest: self.earliest.time - self.latest.period.span_ceil(ticks),
+            earliest: self.earliest.time - rate.1.span_ceil(ticks),
             estimate: self.estimate.time - self.estimate.period.span_ceil(ticks),
-            latest: self.latest.time - self.earliest.period.span(ticks),
+            latest: self.latest.time - rate.0.span(ticks),
         }
+    }
+
+    /// The shortest and the longest period that the counter may have at any time.
+    #[must_use]
+    pub fn rate_limits(&self) -> (Period, Period) {
+        let bits = |p: Period| p.to_bits();
+        (
+            Period::from_bits(bits(self.earliest.period).saturating_sub(self.holdover)),
+            Period::from_bits(bits(self.latest.period).saturating_add(self.holdover)),
+        )
     }
 
     /// True beyond the expiry.
@@ -134,6 +146,19 @@ impl<S> Lines<S> {
         }
     }
 
+    /// The same knowledge from `base` on, with ends that move at the limits of the rate and hold for ever.
+    #[must_use]
+    pub fn free_running(&self, base: u64) -> Self {
+        let (shortest, longest) = self.rate_limits();
+        let at = self.rebased(base);
+        Self {
+            earliest: Line { period: shortest, ..at.earliest },
+            latest: Line { period: longest, ..at.latest },
+            holdover: 0,
+            ..at
+        }
+    }
+
     /// The same clock on another timescale, `offset` ahead of this one.
     #[must_use]
     pub fn shifted<T>(&self, offset: Duration) -> Lines<T> {
@@ -157,35 +182,74 @@ impl<S> Lines<S> {
 
     /// What to publish at counter value `now` when `self` is in force and `target` is the new best knowledge.
     ///
-    /// Bounds nest until `self` expires; the estimate starts where `self` stands (or ahead of it) and moves towards
+    /// The target must not expire before `self` does where there is a holdover: its growth would begin too soon to nest.
+    ///
+    /// Bounds nest until shortly before `self` expires ([`renewal`]); the estimate starts where `self` stands (or ahead of it) and moves towards
     /// the target at a rate that the bounds allow. Where the estimate stands above the new upper bound, it may not go
     /// back: it runs at the slowest allowed rate and the upper bound is kept up to it, which is sound (it was inside
     /// the previous bound) and temporary.
     #[must_use]
     pub fn continued(&self, target: &Self, now: u64, slew: Slew) -> Self {
         let old = self.rebased(now);
-        let new = target.rebased(now);
-        let horizon = if self.is_expired(now) { now } else { self.expiry };
-        // `rebased` added a unit; without undoing it an upper bound that is kept for ever would creep up.
-        let kept = Line { time: self.at(now).latest, ..self.latest };
-        let mut out = new;
-        if !not_below(&new.earliest, &old.earliest, horizon.wrapping_sub(now)) {
-            out.earliest = old.earliest;
-            out.expiry = sooner(out.expiry, self.expiry, now);
+        let mut out = target.rebased(now);
+        let renewed = self.is_renewal_due(now, out.expiry, slew);
+        if !renewed {
+            self.nest(&mut out, now);
         }
-        if !not_below(&old.latest, &new.latest, horizon.wrapping_sub(now)) {
-            out.latest = kept;
-            out.expiry = sooner(out.expiry, self.expiry, now);
-        }
-        out.estimate = slewed(&old.estimate, &new.estimate, &out, slew);
+        out.estimate = slewed(&old.estimate, &out.estimate, &out, slew);
         if out.estimate.time.to_bits() > out.latest.time.to_bits() {
             out.latest.time = out.estimate.time;
-            if !not_below(&old.latest, &out.latest, horizon.wrapping_sub(now)) {
-                out.latest = kept;
+            if !renewed {
+                self.nest(&mut out, now);
             }
         }
-        out.estimate.period = out.estimate.period.min(out.latest.period);
+        out.estimate.period = out.inside_until_expiry(&out.estimate);
         out
+    }
+
+    /// The lines have expired, or will before whoever publishes comes again: so soon that what could be read of them is
+    /// as good as nothing. Kept lines expire when they did, and a clock that is looked after must not seem abandoned.
+    #[must_use]
+    pub fn is_renewal_due(&self, now: u64, next_expiry: u64, slew: Slew) -> bool {
+        self.is_expired(now) || self.expiry.wrapping_sub(now) <= renewal(now, next_expiry, slew)
+    }
+
+    /// Keeps what would leave these lines before they expire.
+    fn nest(&self, new: &mut Self, now: u64) {
+        let old = self.rebased(now);
+        let left = self.expiry.wrapping_sub(now);
+        let (mut kept, holdover) = (false, new.holdover);
+        if !not_below(&new.earliest, &old.earliest, left) {
+            new.earliest = old.earliest;
+            kept = true;
+        }
+        if !not_below(&old.latest, &new.latest, left) {
+            // `rebased` added a unit; without undoing it an upper bound that is kept for ever would creep up.
+            new.latest = Line { time: self.at(now).latest, ..self.latest };
+            kept = true;
+        }
+        if kept {
+            // A line that is kept holds as long as it did, and needs the growth that was published with it.
+            new.expiry = sooner(new.expiry, self.expiry, now);
+            new.holdover = holdover.max(self.holdover);
+        }
+    }
+
+    /// The period nearest to the line's own with which it stays inside the bounds: to the expiry along their lines, and
+    /// beyond with the limits of the rate.
+    fn inside_until_expiry(&self, line: &Line<S>) -> Period {
+        let (slowest, fastest) = self.rate_limits();
+        let ticks = self.expiry.wrapping_sub(self.base);
+        if ticks >> 63 != 0 || ticks == 0 {
+            return line.period.clamp(slowest, fastest.max(slowest));
+        }
+        let until = |bound: &Line<S>| ahead(*bound, ticks) - line.time;
+        // Rounded inwards on both sides.
+        let at_least = Period::from_ratio(until(&self.earliest), ticks)
+            .map_or(slowest, |p| Period::from_bits(p.to_bits().saturating_add(1)));
+        let at_most = Period::from_ratio(until(&self.latest), ticks).unwrap_or(slowest);
+        let (low, high) = (slowest.max(at_least), fastest.min(at_most));
+        line.period.clamp(low.min(high), high)
     }
 }
 
@@ -201,6 +265,13 @@ fn not_below<S>(a: &Line<S>, b: &Line<S>, ticks: u64) -> bool {
     a.time.to_bits() >= b.time.to_bits() && ahead(*a, ticks).to_bits() >= ahead(*b, ticks).to_bits()
 }
 
+/// How long before their expiry lines are renewed, in ticks: a 64th of the slew's horizon, at most a 16th of how long the
+/// next ones are valid. Publish once in this span and readers never see an expired page.
+#[must_use]
+pub fn renewal(now: u64, next_expiry: u64, slew: Slew) -> u64 {
+    (slew.horizon / 64).min(next_expiry.wrapping_sub(now) / 16)
+}
+
 fn sooner(a: u64, b: u64, now: u64) -> u64 {
     #[expect(
         clippy::cast_possible_wrap,
@@ -211,8 +282,7 @@ fn sooner(a: u64, b: u64, now: u64) -> u64 {
 }
 
 fn slewed<S>(old: &Line<S>, target: &Line<S>, bounds: &Lines<S>, slew: Slew) -> Line<S> {
-    let (slowest, fastest) =
-        (bounds.earliest.period, bounds.latest.period.max(bounds.earliest.period));
+    let (slowest, fastest) = bounds.rate_limits();
     let aim =
         target.time.max(bounds.earliest.time).min(bounds.latest.time.max(bounds.earliest.time));
     let gap = aim - old.time;

@@ -21,6 +21,8 @@ struct Step {
     rate: f64,
     rho_ppm: u32,
     expires_in: u64,
+    /// How much narrower than the limits of the rate the slopes are, as a fraction of rho.
+    narrow: f64,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -32,33 +34,45 @@ fn step() -> impl Strategy<Value = Step> {
         -1.0..1.0f64,
         1u32..100,
         1u64..60 * HZ,
+        prop_oneof![Just(0.0), 0.0..1.0f64],
     )
-        .prop_map(|(ticks, below_ns, above_ns, estimate, rate, rho_ppm, expires_in)| Step {
-            ticks,
-            below_ns,
-            above_ns,
-            estimate,
-            rate,
-            rho_ppm,
-            expires_in,
-        })
+        .prop_map(
+            |(ticks, below_ns, above_ns, estimate, rate, rho_ppm, expires_in, narrow)| Step {
+                ticks,
+                below_ns,
+                above_ns,
+                estimate,
+                rate,
+                rho_ppm,
+                expires_in,
+                narrow,
+            },
+        )
 }
 
 fn lines(base: u64, truth: Instant<Tai>, s: &Step) -> Lines<Tai> {
     let nominal = Period::from_hz(HZ).unwrap();
     let rho = RateError::from_ppm(s.rho_ppm);
     let (below, above) = (Duration::from_nanos(s.below_ns), Duration::from_nanos(s.above_ns));
+    let (shortest, longest) = (nominal.slowest_time(rho), nominal.fastest_time(rho));
+    let holdover = ((longest.to_bits() - nominal.to_bits()) as f64 * s.narrow) as u64;
     let guess = Duration::from_secs_f64((above + below).as_secs_f64() * s.estimate) - below;
     Lines {
         base,
         expiry: base + s.expires_in,
-        earliest: Line { time: truth - below, period: nominal.slowest_time(rho) },
+        earliest: Line {
+            time: truth - below,
+            period: Period::from_bits(shortest.to_bits() + holdover),
+        },
         estimate: Line {
             time: (truth + guess).max(truth - below).min(truth + above),
             period: nominal,
         },
-        latest: Line { time: truth + above, period: nominal.fastest_time(rho) },
-        holdover: 0,
+        latest: Line {
+            time: truth + above,
+            period: Period::from_bits(longest.to_bits() - holdover),
+        },
+        holdover,
     }
 }
 
@@ -73,19 +87,28 @@ proptest! {
         for s in &steps[1..] {
             // The true rate stays within the tightest limit that any line in force claims.
             let tightest = steps.iter().map(|s| s.rho_ppm).min().unwrap();
-            let rate = 1.0 + s.rate * f64::from(tightest) * 0.99e-6;
+            // Slopes narrower than the limits of the rate hold while the rate is within them.
+            let narrowest = steps.iter().map(|s| s.narrow).fold(0.0, f64::max);
+            let rate = 1.0 + s.rate * f64::from(tightest) * 0.99e-6 * (1.0 - narrowest);
             counter += s.ticks;
             truth = truth + Duration::from_secs_f64(nominal.span(s.ticks).as_secs_f64() * rate);
-            let next = in_force.continued(&lines(counter, truth, s), counter, SLEW);
+            let mut target = lines(counter, truth, s);
+            if in_force.holdover != 0 || target.holdover != 0 {
+                target.expiry = target.expiry.max(in_force.expiry);
+            }
+            let next = in_force.continued(&target, counter, SLEW);
 
             let at = next.at(counter);
             prop_assert!(at.earliest <= truth + ROUNDING && truth <= at.latest + ROUNDING, "truth excluded");
             prop_assert!(at.earliest <= at.estimate && at.estimate <= at.latest, "estimate outside");
-            prop_assert!(next.earliest.period <= next.estimate.period && next.estimate.period <= next.latest.period);
+            for later in [0, s.ticks / 2, s.expires_in, s.expires_in + 50 * HZ] {
+                let at = next.at(counter + later);
+                prop_assert!(at.earliest <= at.estimate + ROUNDING && at.estimate <= at.latest + ROUNDING, "estimate outside at +{later}: {next:?}");
+            }
             prop_assert!(at.estimate >= in_force.at(counter).estimate, "the estimate went back");
             for later in [0, s.ticks / 3, s.ticks, 10 * HZ] {
                 let c = counter + later;
-                if in_force.is_expired(c) { continue; }
+                if in_force.is_expired(c) || in_force.is_renewal_due(counter, target.expiry, SLEW) { continue; }
                 let (old, new) = (in_force.at(c), next.at(c));
                 prop_assert!(new.earliest + ROUNDING >= old.earliest, "lower bound does not nest at +{later}");
                 prop_assert!(new.latest <= old.latest + ROUNDING, "upper bound does not nest at +{later}");
@@ -115,6 +138,7 @@ fn fixed(base: u64, at_ns: i64, below: i64, above: i64) -> Lines<Tai> {
         rate: 0.0,
         rho_ppm: 10,
         expires_in: 100 * HZ,
+        narrow: 0.0,
     };
     let mut l = lines(base, Instant::from_unix_nanos(i128::from(at_ns)), &s);
     l.estimate.time = Instant::from_unix_nanos(i128::from(at_ns));
@@ -156,6 +180,17 @@ fn past_the_expiry_bounds_grow_by_the_holdover() {
     let grown = (after.latest - before.latest).ceil_nanos();
     assert!((15_000..=15_001).contains(&grown), "{grown}");
     assert_eq!(after.estimate, before.estimate);
+}
+
+#[test]
+fn lines_that_are_about_to_expire_are_renewed_even_by_wider_ones() {
+    let old = fixed(0, 1_000_000_000, 1000, 1000);
+    let wide = |base| fixed(base, 1_000_000_000, 2000, 2000);
+    let early = old.continued(&wide(50 * HZ), 50 * HZ, SLEW);
+    assert_eq!(early.expiry, old.expiry, "kept, and so is their expiry");
+    let due = old.expiry - SLEW.horizon / 128;
+    assert!(old.is_renewal_due(due, due + 100 * HZ, SLEW));
+    assert_eq!(old.continued(&wide(due), due, SLEW).expiry, due + 100 * HZ);
 }
 
 #[test]

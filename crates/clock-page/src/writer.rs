@@ -258,12 +258,14 @@ impl<P: WritablePage> PageWriter<P> {
         self.store_small(update.status, update.tai_offset, flags);
         let (sec, frac) = lines.estimate.time.to_words();
         let period = lines.estimate.period.to_bits();
+        // With the limits of the rate, which hold beyond the expiry too; the estimate's period lies between them.
+        let (shortest, longest) = lines.rate_limits();
         let rate =
-            (lines.latest.period.to_bits() - period).max(period - lines.earliest.period.to_bits());
+            longest.to_bits().saturating_sub(period).max(period.saturating_sub(shortest.to_bits()));
         word(vmclock::AT_COUNTER, lines.base);
         word(vmclock::AT_PERIOD, period);
         word(vmclock::AT_PERIOD_ESTERROR, 0);
-        word(vmclock::AT_PERIOD_MAXERROR, rate.saturating_add(lines.holdover));
+        word(vmclock::AT_PERIOD_MAXERROR, rate);
         word(vmclock::AT_TIME_SEC, sec);
         word(vmclock::AT_TIME_FRAC, frac);
         word(vmclock::AT_TIME_ESTERROR, ceil_ns(update.estimated_error));

@@ -2,6 +2,7 @@
 
 use timevisor_time::{Duration, Instant, Interval, Period, RateError, Tai};
 
+use crate::combination::Combination;
 use crate::exchange::Exchange;
 use crate::parameters::Parameters;
 use crate::rate::RateLimits;
@@ -34,8 +35,17 @@ pub struct Knowledge {
     pub reason: Option<String>,
     /// Bounds, estimate and rate; `None` for [`Quality::Nothing`].
     pub clock: Option<Clock>,
-    /// Names of the references outvoted by the others.
-    pub falsetickers: Vec<String>,
+    /// The references outvoted by the others.
+    pub falsetickers: Vec<Falseticker>,
+}
+
+/// A reference that the majority excludes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Falseticker {
+    /// Its name.
+    pub name: String,
+    /// Why, in words.
+    pub reason: String,
 }
 
 /// Bounds, estimate and rate at one counter value.
@@ -45,7 +55,9 @@ pub struct Clock {
     pub interval: Interval<Tai>,
     /// Inside `interval`.
     pub estimate: Instant<Tai>,
-    /// Limits of the counter's period.
+    /// The periods at which the interval's ends move, for as long as a publication is valid.
+    pub slopes: RateLimits,
+    /// Limits of the counter's period at any time.
     pub limits: RateLimits,
     /// Best guess of the period, inside `limits`.
     pub period: Period,
@@ -60,9 +72,10 @@ pub struct Clock {
 pub struct Ensemble {
     parameters: Parameters,
     references: Vec<(String, ReferenceClock)>,
-    /// The reference whose estimate is used: kept while it is a member, so that the clock does not hop between paths
-    /// of unequal asymmetry.
-    chosen: Option<usize>,
+    /// A reference that has said nothing yet.
+    blank: ReferenceClock,
+    /// Weighs the members' estimates without ever hopping between paths of unequal asymmetry.
+    combination: Combination,
     /// Beginnings and ends of disagreements.
     disagreements: u64,
     disagreeing: bool,
@@ -80,11 +93,12 @@ impl Ensemble {
         nominal: Period,
         nominal_error: RateError,
     ) -> Self {
-        let clock = || ReferenceClock::new(parameters, nominal, nominal_error);
+        let blank = ReferenceClock::new(parameters, nominal, nominal_error);
         Self {
             parameters: parameters.clone(),
-            references: names.iter().map(|n| (n.clone(), clock())).collect(),
-            chosen: None,
+            references: names.iter().map(|n| (n.clone(), blank.clone())).collect(),
+            blank,
+            combination: Combination::new(parameters.handover),
             disagreements: 0,
             disagreeing: false,
             voids: 0,
@@ -95,11 +109,17 @@ impl Ensemble {
     /// Rate limits from an earlier daemon, for every reference: see [`ReferenceClock::adopt_rate`].
     pub fn adopt_rate(&mut self, measured: &RateLimits) {
         self.references.iter_mut().for_each(|(_, r)| r.adopt_rate(measured));
+        self.blank.adopt_rate(measured);
     }
 
     /// Takes an exchange with reference `index` in.
     pub fn observe(&mut self, index: usize, exchange: &Exchange) -> Observation {
         self.references[index].1.observe(exchange)
+    }
+
+    /// Forgets what reference `index` said: another server has taken its place.
+    pub fn forget(&mut self, index: usize) {
+        self.references[index].1 = self.blank.clone();
     }
 
     /// The state of reference `index`.
@@ -108,10 +128,10 @@ impl Ensemble {
         &self.references[index].1
     }
 
-    /// The reference whose estimate is in use.
+    /// The reference whose estimate weighs most.
     #[must_use]
     pub fn chosen(&self) -> Option<usize> {
-        self.chosen
+        self.combination.heaviest()
     }
 
     /// Grows whenever bounds were invalidated: what is published next need not nest in what was published before.
@@ -157,9 +177,12 @@ impl Ensemble {
             falsetickers: Vec::new(),
         });
         let members: Vec<_> = outcome.members.iter().map(|i| views[*i]).collect();
-        let falsetickers =
-            outcome.falsetickers.iter().map(|i| self.references[views[*i].0].0.clone()).collect();
-        let clock = self.clock(&members, outcome.interval);
+        let falsetickers = outcome
+            .falsetickers
+            .iter()
+            .map(|i| self.falseticker(&views[*i], &outcome.interval))
+            .collect();
+        let clock = self.clock(now, &members, outcome.interval);
         let (quality, reason) = self.quality(now, &members, clock.as_of);
         self.note_contradictions(quality);
         Knowledge { at: now, quality, reason, clock: Some(clock), falsetickers }
@@ -191,22 +214,35 @@ impl Ensemble {
         self.seen_contradictions = contradictions;
     }
 
-    fn clock(&mut self, members: &[(usize, View)], interval: Interval<Tai>) -> Clock {
-        let kept = members.iter().find(|(i, v)| Some(*i) == self.chosen && v.trusted);
-        let narrowest = || members.iter().min_by_key(|(_, v)| (!v.trusted, v.interval.width()));
-        let (index, view) = *kept.or_else(narrowest).expect("an agreement has a member");
-        self.chosen = Some(index);
-        let limits = members.iter().fold(view.limits, |widest, (_, v)| RateLimits {
-            shortest: widest.shortest.min(v.limits.shortest),
-            longest: widest.longest.max(v.limits.longest),
-        });
+    fn falseticker(&self, (index, view): &(usize, View), right: &Interval<Tai>) -> Falseticker {
+        let (early, late) =
+            (right.earliest() - view.interval.latest(), view.interval.earliest() - right.latest());
+        let (by, side) = if early > late { (early, "earlier") } else { (late, "later") };
+        let reason = format!("its whole interval is {by} {side} than what the majority allows");
+        Falseticker { name: self.references[*index].0.clone(), reason }
+    }
+
+    fn clock(&mut self, now: u64, members: &[(usize, View)], interval: Interval<Tai>) -> Clock {
+        // A member that is working off a contradiction counts only if all do.
+        let trusted: Vec<_> = members.iter().filter(|(_, v)| v.trusted).copied().collect();
+        let voices = if trusted.is_empty() { members } else { &trusted[..] };
+        let combined = self.combination.combine(now, voices, self.disagreements + self.voids);
+        let widest = |of: fn(&View) -> RateLimits| {
+            members.iter().map(|(_, v)| of(v)).reduce(|a, b| RateLimits {
+                shortest: a.shortest.min(b.shortest),
+                longest: a.longest.max(b.longest),
+            })
+        };
+        let unknown = combined.limits;
         Clock {
             interval,
-            estimate: view.estimate.max(interval.earliest()).min(interval.latest()),
-            limits,
-            period: view.period,
-            estimated_error: view.estimated_error,
-            as_of: view.as_of,
+            estimate: combined.time.max(interval.earliest()).min(interval.latest()),
+            // Whichever member an end comes from, it moves no faster than the fastest of them.
+            slopes: widest(|v| v.slopes).unwrap_or(unknown),
+            limits: widest(|v| v.limits).unwrap_or(unknown),
+            period: combined.period,
+            estimated_error: combined.error,
+            as_of: combined.as_of,
         }
     }
 

@@ -7,9 +7,11 @@
 //! | [`bounds`] | level 1 hard bounds (theory/clock.md section 2) |
 //! | [`rate`] | what the bounds prove about the counter's rate |
 //! | [`estimators`] | [`estimators::Estimator`]: from exchanges to a best guess |
-//! | [`fit`] | a simple estimate: weighted least squares over recent exchanges |
 //! | [`mod@reference`] | [`ReferenceClock`]: the above for one reference, with contradiction handling |
 //! | [`selection`] | which references agree: the hull of the majority |
+//! | [`polling`] | how often a server is asked, from what is required and what is known |
+//! | [`steering`] | the control law that keeps CLOCK_REALTIME with the estimate |
+//! | [`combination`] | one estimate from several references, without jumps |
 //! | [`ensemble`] | [`Ensemble`]: all references together, and the status that is published |
 //!
 //! What it does not do: talk to references, read counters, write pages. Level 2 bounds and the default estimator of
@@ -17,17 +19,19 @@
 #![forbid(unsafe_code)]
 
 pub mod bounds;
+pub mod combination;
 pub mod ensemble;
 pub mod estimators;
 pub mod exchange;
-pub mod fit;
 pub mod parameters;
+pub mod polling;
 pub mod rate;
 pub mod reference;
 pub mod selection;
+pub mod steering;
 
 pub use bounds::Bounds;
-pub use ensemble::{Ensemble, Knowledge, Quality};
+pub use ensemble::{Ensemble, Falseticker, Knowledge, Quality};
 pub use estimators::{Estimate, Estimator};
 pub use exchange::{Discard, Exchange};
 pub use parameters::Parameters;

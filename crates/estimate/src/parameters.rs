@@ -2,6 +2,157 @@
 
 use timevisor_time::{Duration, RateError};
 
+use crate::estimators::shifted_exponential;
+
+/// How many wander bounds there are to choose from.
+pub const WANDER_LEVELS: usize = 8;
+
+/// How many hypotheses about the oscillator the estimator weighs.
+pub const WANDER_MODELS: usize = 8;
+
+/// Parameters of [`crate::bounds`] beyond the limits of the rate. Spans are in seconds.
+#[derive(Clone, Debug)]
+pub struct BoundParameters {
+    /// Bounds on how fast the rate may change, 1/s, ascending. Steps of three: a level is at most three times too wide.
+    pub wander_levels: [f64; WANDER_LEVELS],
+    /// One bound for ever, 1/s, instead of following the estimator.
+    pub fixed_wander: Option<f64>,
+    /// A random walk of q per sqrt(s) needs this many q / sqrt(T*).
+    pub wander_sigmas: f64,
+    /// The same for the drift's random walk.
+    pub drift_sigmas: f64,
+    /// A drift is forgotten after this: the estimator's time constant.
+    pub drift_memory_s: f64,
+    /// T* is never taken to be shorter than one poll.
+    pub shortest_reach_s: f64,
+    /// The bound covers hypotheses until their weights add up to this.
+    pub weight_quantile: f64,
+    /// Weights are smoothed over this many exchanges.
+    pub weight_smoothing: f64,
+    /// In force until the oscillator is known, 1/s: a crystal in a room being heated.
+    pub start_wander: f64,
+    /// It is known after this many exchanges...
+    pub start_exchanges: u64,
+    /// ...and this long: what wanders in an hour cannot be seen in a minute.
+    pub start_s: f64,
+    /// A lower level must have been enough for this long.
+    pub lower_after_s: f64,
+    /// In force after a surprise, 1/s.
+    pub surprise_wander: f64,
+    /// A message this many standard deviations too early is a surprise; false alarms of a Gaussian: 3 in 10^5.
+    pub surprise_sigmas: f64,
+    /// Two of three in one direction.
+    pub repeated_sigmas: f64,
+    /// Exchanges before surprises count: the estimator must know the path.
+    pub surprise_after: u64,
+    /// A contradicted level is replaced by one this many times larger...
+    pub contradicted_factor: f64,
+    /// ...for this long.
+    pub contradicted_for_s: f64,
+    /// Exchanges before the guard starts: the minimum round trip must be known.
+    pub guard_after: u64,
+    /// The learned minimum round trip may be this much too large, in units of the mean queueing: after 64 exchanges it
+    /// is by less in 99.9 % of all cases.
+    pub guard_margin: f64,
+    /// And this much in any case, s: stamps.
+    pub guard_noise_s: f64,
+    /// The guard's wander, in units of what would keep a polygon of its width around the truth.
+    pub guard_wander: f64,
+    /// The minimum is that of the last one to two windows of this many exchanges, so that a longer path is learned.
+    pub guard_window: u32,
+    /// The guard's wander is the least that was asked for in the last one to two windows of this many exchanges.
+    pub guard_delay: u32,
+    /// Exchanges that must agree after a doubt before the bounds are trusted again.
+    pub doubt_exchanges: u32,
+}
+
+impl Default for BoundParameters {
+    fn default() -> Self {
+        Self {
+            wander_levels: [5e-11, 1.5e-10, 5e-10, 1.5e-9, 5e-9, 1.5e-8, 5e-8, 2e-7],
+            fixed_wander: None,
+            wander_sigmas: 5.0,
+            drift_sigmas: 3.0,
+            drift_memory_s: 3000.0,
+            shortest_reach_s: 16.0,
+            weight_quantile: 0.9,
+            weight_smoothing: 16.0,
+            start_wander: 1.5e-8,
+            start_exchanges: 256,
+            start_s: 1024.0,
+            lower_after_s: 3600.0,
+            surprise_wander: 5e-8,
+            surprise_sigmas: 4.0,
+            repeated_sigmas: 2.5,
+            surprise_after: 128,
+            contradicted_factor: 4.0,
+            contradicted_for_s: 86_400.0,
+            guard_after: 64,
+            guard_margin: 0.25,
+            guard_noise_s: 2e-7,
+            guard_wander: 0.35,
+            guard_window: 512,
+            guard_delay: 64,
+            doubt_exchanges: 32,
+        }
+    }
+}
+
+impl BoundParameters {
+    /// Checks all limits.
+    ///
+    /// # Errors
+    /// The first parameter that is out of its limits.
+    pub fn validate(&self) -> Result<(), InvalidParameter> {
+        let ascending =
+            self.wander_levels.is_sorted_by(|a, b| a < b) && self.wander_levels[0] > 0.0;
+        let possible = |nu: f64| nu > 0.0 && nu <= self.wander_levels[WANDER_LEVELS - 1];
+        let positive = |value: f64| value > 0.0 && value.is_finite();
+        first_wrong(&[
+            ("wander_levels", ascending, "must be above 0 and ascending"),
+            (
+                "fixed_wander",
+                self.fixed_wander.is_none_or(possible),
+                "must be above 0 and at most the largest level",
+            ),
+            ("wander_sigmas", self.wander_sigmas >= 3.0, "must be 3 or more: less is no bound"),
+            ("drift_sigmas", self.drift_sigmas >= 1.0, "must be 1 or more"),
+            ("drift_memory_s", positive(self.drift_memory_s), "must be above 0"),
+            ("shortest_reach_s", positive(self.shortest_reach_s), "must be above 0"),
+            (
+                "weight_quantile",
+                (0.5..1.0).contains(&self.weight_quantile),
+                "must be 0.5 or more and below 1",
+            ),
+            ("weight_smoothing", self.weight_smoothing >= 1.0, "must be 1 or more exchanges"),
+            ("start_wander", possible(self.start_wander), "must be one of the levels"),
+            ("surprise_wander", possible(self.surprise_wander), "must be one of the levels"),
+            ("lower_after_s", positive(self.lower_after_s), "must be above 0"),
+            ("surprise_sigmas", self.surprise_sigmas >= 2.0, "must be 2 or more"),
+            ("repeated_sigmas", self.repeated_sigmas >= 1.0, "must be 1 or more"),
+            ("contradicted_factor", self.contradicted_factor >= 1.0, "must be 1 or more"),
+            ("guard_after", self.guard_after >= 8, "must be 8 or more exchanges"),
+            ("guard_margin", self.guard_margin > 0.0, "must be above 0"),
+            ("guard_wander", self.guard_wander > 0.0, "must be above 0"),
+            ("guard_window", self.guard_window >= 64, "must be 64 or more exchanges"),
+            ("doubt_exchanges", self.doubt_exchanges >= 1, "must be 1 or more"),
+        ])
+    }
+
+    /// The smallest level that covers `wander`, 1/s, or the largest one.
+    #[must_use]
+    pub fn level_for(&self, wander: f64) -> usize {
+        self.wander_levels.iter().position(|l| *l >= wander).unwrap_or(WANDER_LEVELS - 1)
+    }
+}
+
+fn first_wrong(checks: &[(&'static str, bool, &'static str)]) -> Result<(), InvalidParameter> {
+    match checks.iter().find(|(_, good, _)| !good) {
+        Some((name, _, problem)) => Err(InvalidParameter { name, problem }),
+        None => Ok(()),
+    }
+}
+
 /// Parameters of [`crate::Ensemble`]; the defaults are theory/clock.md's.
 #[derive(Clone, Debug)]
 pub struct Parameters {
@@ -16,10 +167,15 @@ pub struct Parameters {
     pub minimum_round_trip: Duration,
     /// Exchanges that must agree with each other after a contradiction before the bounds are trusted again.
     pub rebuild_exchanges: u32,
-    /// Exchanges the fit looks at: long enough to average queueing, short enough that the rate is constant.
-    pub fit_window: usize,
-    /// How fast the rate may wander between an exchange and now, for the fit's weights.
-    pub fit_wander: RateError,
+    /// Level 2 and the guard.
+    pub bounds: BoundParameters,
+    /// When a reference joins or leaves, the difference it makes to the estimate fades in over this long.
+    pub handover: Duration,
+    /// How long a published line must hold: longer than the interval between publications, or readers fall back on
+    /// free running.
+    pub validity: Duration,
+    /// The default estimator.
+    pub estimator: shifted_exponential::Parameters,
     /// Exchanges before the status says `synchronized`.
     pub first_exchanges: u32,
     /// Without a new exchange for this long, the status says `freerunning`.
@@ -34,8 +190,10 @@ impl Default for Parameters {
             rate_known_within: RateError::from_ppm(3),
             minimum_round_trip: Duration::ZERO,
             rebuild_exchanges: 8,
-            fit_window: 64,
-            fit_wander: RateError::from_ppb(50),
+            bounds: BoundParameters::default(),
+            handover: Duration::from_secs(600),
+            validity: Duration::from_secs(10),
+            estimator: shifted_exponential::Parameters::default(),
             first_exchanges: 1,
             stale_after: Duration::from_secs(80),
         }
@@ -89,14 +247,15 @@ impl Parameters {
                 self.rebuild_exchanges >= 2,
                 "must be 2 or more: one exchange agrees with itself",
             ),
-            ("fit_window", (2..=4096).contains(&self.fit_window), "must be 2 to 4096 exchanges"),
+            ("handover", self.handover > Duration::ZERO, "must be positive"),
+            ("validity", self.validity > Duration::ZERO, "must be positive"),
             ("first_exchanges", self.first_exchanges >= 1, "must be 1 or more"),
             ("stale_after", self.stale_after > Duration::ZERO, "must be positive"),
         ];
-        match checks.into_iter().find(|(_, good, _)| !good) {
-            Some((name, _, problem)) => Err(InvalidParameter { name, problem }),
-            None => Ok(()),
-        }
+        first_wrong(&checks)?;
+        self.bounds.validate()?;
+        let wrong = self.estimator.validate();
+        wrong.map_err(|e| InvalidParameter { name: e.name, problem: e.problem })
     }
 }
 

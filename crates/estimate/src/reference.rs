@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 
 use timevisor_time::{Duration, Instant, Interval, Period, RateError, Tai};
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, HardBounds, Outcome};
+use crate::estimators::Estimator;
+use crate::estimators::shifted_exponential::{Saved, ShiftedExponential, UnusableState};
 use crate::exchange::{Discard, Exchange};
-use crate::fit::Fit;
 use crate::parameters::Parameters;
-use crate::rate::{RateLimits, RateMeasurement};
+use crate::rate::RateLimits;
 
 /// What one exchange did.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -23,12 +24,8 @@ pub enum Observation {
     Discarded(Discard),
     /// It contradicted what was known, by this much; the bounds are being rebuilt.
     Contradiction(Duration),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Rebuild {
-    before: Bounds,
-    left: u32,
+    /// It needs a path or a clock that moved by this much; the bounds are not trusted until more exchanges agree.
+    Doubt(Duration),
 }
 
 /// The state for one reference.
@@ -36,12 +33,10 @@ struct Rebuild {
 pub struct ReferenceClock {
     parameters: Parameters,
     unmeasured: RateLimits,
-    limits: RateLimits,
-    rate_known: bool,
-    measurement: RateMeasurement,
-    bounds: Option<Bounds>,
-    rebuild: Option<Rebuild>,
-    fit: Fit,
+    horizon: u64,
+    bounds: HardBounds,
+    estimator: ShiftedExponential,
+    nominal: Period,
     last: Option<Exchange>,
     used: u64,
     contradictions: u64,
@@ -53,7 +48,9 @@ pub struct ReferenceClock {
 pub struct View {
     /// Holds true time, if the assumptions hold.
     pub interval: Interval<Tai>,
-    /// Limits of the counter's period.
+    /// The periods at which the interval's ends move, for as long as a publication is valid.
+    pub slopes: RateLimits,
+    /// Limits of the counter's period at any time.
     pub limits: RateLimits,
     /// Best guess.
     pub estimate: Instant<Tai>,
@@ -76,12 +73,12 @@ impl ReferenceClock {
         Self {
             parameters: parameters.clone(),
             unmeasured,
-            limits: unmeasured,
-            rate_known: false,
-            measurement: RateMeasurement::new(),
-            bounds: None,
-            rebuild: None,
-            fit: Fit::new(parameters.fit_window, parameters.fit_wander.ppb() * 1e-9),
+            // The bounds' ends are convex in time. With slopes over twice the validity, lines that are published in
+            // time nest in those before, although each is steeper than the last.
+            horizon: nominal.ticks_in(parameters.validity + parameters.validity),
+            bounds: HardBounds::new(parameters, nominal, unmeasured),
+            estimator: ShiftedExponential::new(&parameters.estimator, nominal),
+            nominal,
             last: None,
             used: 0,
             contradictions: 0,
@@ -92,11 +89,30 @@ impl ReferenceClock {
     /// Takes rate limits over that were measured before (by an earlier daemon, of the same oscillator since the same
     /// boot). Ones that say no more than the nominal rate does, or that exclude it, are ignored.
     pub fn adopt_rate(&mut self, measured: &RateLimits) {
-        let narrower = measured.half_width() < self.unmeasured.half_width();
-        if let Some(limits) = measured.intersect(&self.unmeasured).filter(|_| narrower) {
-            self.limits = limits;
-            self.rate_known = true;
-        }
+        self.bounds.adopt_rate(measured);
+    }
+
+    /// Goes on with the estimate of an earlier daemon, of the same counter since the same boot. The bounds begin anew:
+    /// a guess may be inherited, a guarantee may not.
+    ///
+    /// # Errors
+    /// A saved state that cannot be true; nothing has changed then.
+    pub fn resume(&mut self, saved: &Saved) -> Result<(), UnusableState> {
+        self.estimator =
+            ShiftedExponential::resume(&self.parameters.estimator, self.nominal, saved)?;
+        Ok(())
+    }
+
+    /// The estimate for [`Self::resume`]; `None` while it is too young to be worth keeping, or not trusted.
+    #[must_use]
+    pub fn saved(&self) -> Option<Saved> {
+        self.estimator.saved().filter(|_| self.bounds.is_trusted())
+    }
+
+    /// The wander bound in force, 1/s.
+    #[must_use]
+    pub fn wander(&self) -> f64 {
+        self.bounds.wander()
     }
 
     /// Takes one exchange in.
@@ -104,71 +120,25 @@ impl ReferenceClock {
         let minimum = self.unmeasured.longest.ticks_in(self.parameters.minimum_round_trip);
         let possible = Bounds::of_exchange(exchange, exchange.tf, &self.unmeasured)
             .ok_or(Discard::ImpossibleResidence);
-        let checked = exchange.check(self.last.as_ref(), minimum).and(possible);
-        let alone = match checked {
-            Ok(bounds) => bounds,
-            Err(reason) => {
-                *self.discarded.entry(reason).or_default() += 1;
-                return Observation::Discarded(reason);
-            }
-        };
+        if let Err(reason) = exchange.check(self.last.as_ref(), minimum).and(possible) {
+            *self.discarded.entry(reason).or_default() += 1;
+            return Observation::Discarded(reason);
+        }
         self.last = Some(*exchange);
         self.used += 1;
-        let bounds = match self.bounds.map_or(Ok(alone), |b| b.with(exchange, &self.limits)) {
-            Ok(bounds) => bounds,
-            Err(contradiction) => {
-                self.begin_rebuild(contradiction.before, alone, exchange);
-                return Observation::Contradiction(contradiction.gap);
+        self.estimator.observe(exchange);
+        match self.bounds.observe(exchange, self.estimator.diagnosis().as_ref()) {
+            Outcome::Agrees => Observation::Used,
+            Outcome::Contradicted(gap) => {
+                self.contradictions += 1;
+                // What it learned may come from before whatever happened.
+                self.estimator = ShiftedExponential::new(&self.parameters.estimator, self.nominal);
+                self.estimator.observe(exchange);
+                Observation::Contradiction(gap)
             }
-        };
-        self.bounds = Some(bounds);
-        self.fit.push(exchange);
-        self.count_down_rebuild();
-        self.measure_rate(bounds, exchange)
-    }
-
-    fn measure_rate(&mut self, bounds: Bounds, exchange: &Exchange) -> Observation {
-        if self.rate_known {
-            return Observation::Used;
-        }
-        let Some(proven) = self.measurement.observe(&bounds, self.parameters.rate_known_within)
-        else {
-            return Observation::Used;
-        };
-        let error = self.parameters.measured_rate.plus(proven.half_width());
-        match RateLimits::around(proven.middle(), error).intersect(&self.limits) {
-            Some(limits) => {
-                self.limits = limits;
-                self.rate_known = true;
-                Observation::Used
-            }
-            None => {
-                self.begin_rebuild(bounds, bounds, exchange);
-                Observation::Contradiction(Duration::ZERO)
-            }
-        }
-    }
-
-    fn begin_rebuild(&mut self, before: Bounds, alone: Bounds, exchange: &Exchange) {
-        self.contradictions += 1;
-        let before = match self.rebuild {
-            Some(earlier) => earlier.before.hull(&before, &self.unmeasured),
-            None => before,
-        };
-        self.limits = self.unmeasured;
-        self.rate_known = false;
-        self.measurement = RateMeasurement::new();
-        self.fit.clear();
-        self.fit.push(exchange);
-        self.bounds = Some(alone);
-        self.rebuild = Some(Rebuild { before, left: self.parameters.rebuild_exchanges });
-    }
-
-    fn count_down_rebuild(&mut self) {
-        if let Some(rebuild) = &mut self.rebuild {
-            rebuild.left -= 1;
-            if rebuild.left == 0 {
-                self.rebuild = None;
+            Outcome::Doubted(by) => {
+                self.contradictions += 1;
+                Observation::Doubt(by)
             }
         }
     }
@@ -176,26 +146,21 @@ impl ReferenceClock {
     /// What is known at counter value `now`; `None` before the first exchange.
     #[must_use]
     pub fn at(&self, now: u64) -> Option<View> {
-        let current = self.bounds?.aged(now, &self.limits);
-        let bounds = match &self.rebuild {
-            Some(rebuild) => {
-                current.hull(&rebuild.before.aged(now, &self.unmeasured), &self.unmeasured)
-            }
-            None => current,
-        };
-        let estimate = self.fit.at(now, &self.limits)?;
-        let interval = bounds.interval();
+        let until = now.wrapping_add(self.horizon);
+        let bounds = self.bounds.segment(now, until)?;
+        let estimate = self.estimator.at(now)?;
+        let limits = *self.bounds.limits();
         // The estimate follows what is believed now, even while the bounds still hold what was believed before.
-        let inside =
-            estimate.time.max(current.interval().earliest()).min(current.interval().latest());
+        let current = self.bounds.current(now, until)?.interval;
         Some(View {
-            interval,
-            limits: self.limits,
-            estimate: inside,
-            period: estimate.period,
+            interval: bounds.interval,
+            slopes: bounds.slopes,
+            limits,
+            estimate: estimate.time.max(current.earliest()).min(current.latest()),
+            period: estimate.period.clamp(limits.shortest, limits.longest),
             estimated_error: estimate.error,
             as_of: self.last?.tf,
-            trusted: self.rebuild.is_none(),
+            trusted: self.bounds.is_trusted(),
         })
     }
 

@@ -1,2 +1,73 @@
 //! Simulated and recorded worlds for the code that production runs.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`random`] | [`random::Random`]: the same numbers on every machine, a stream per purpose |
+//! | [`oscillator`] | [`oscillator::Oscillator`]: frequency noise and the counter it drives |
+//! | [`link`](mod@link) | [`link::Link`]: delays, losses, bursts and route changes of one direction |
+//! | [`calendar`] | [`calendar::Calendar`]: true time as TAI and UTC, leap seconds |
+//! | [`server`] | [`server::Server`]: NTP answers from clocks that are right, wrong or silent |
+//! | [`host`] | [`host::HostModel`]: stamping noise, timers, restarts |
+//! | [`publisher`] | the daemon's publishing half on a page in memory |
+//! | [`checks`] | [`checks::Checks`]: what readers see, against truth |
+//! | [`scenario`] | [`Scenario`]: deltas and limits, from a file |
+//! | [`world`] | [`world::World`]: the event queue that runs it all |
+//! | [`report`] | [`Report`]: figures and verdict |
+//! | [`summary`] | [`Summary`]: one scenario over several seeds |
+//! | [`conditions`] | the seven standard conditions as traces from our own generators |
+//! | [`trace`] | recorded exchanges with truth: reading, replaying, scoring |
+//!
+//! The simulated host runs production's NTP client, estimate, page writer and page reader; nothing is written a second
+//! time for the simulator but the few rules in [`publisher`] that sit behind system calls in the daemon.
+//!
+//! What it does not do: simulate kernels, VMs or CPU time.
 #![forbid(unsafe_code)]
+
+pub mod calendar;
+pub mod checks;
+pub mod conditions;
+pub mod host;
+pub mod link;
+pub mod oscillator;
+pub mod publisher;
+pub mod random;
+pub mod report;
+pub mod scenario;
+pub mod server;
+pub mod summary;
+pub mod trace;
+pub mod world;
+
+use timevisor_estimate::Ensemble;
+
+pub use report::{Report, Verdict};
+pub use scenario::{Scenario, ScenarioError};
+pub use summary::Summary;
+
+use checks::Point;
+use world::{MakeSynchronizer, World};
+
+/// Runs a scenario with the production estimate.
+#[must_use]
+pub fn run(scenario: &Scenario) -> Report {
+    record(scenario).0
+}
+
+/// The same, with what a reader saw at every true second.
+#[must_use]
+pub fn record(scenario: &Scenario) -> (Report, Vec<Point>) {
+    run_with(scenario, &|parameters, names, nominal, error| {
+        Box::new(Ensemble::new(parameters, names, nominal, error))
+    })
+}
+
+/// The same with something else in the estimate's place.
+#[must_use]
+pub fn run_with(scenario: &Scenario, make: MakeSynchronizer<'_>) -> (Report, Vec<Point>) {
+    let outcomes = World::new(scenario, make).run();
+    let report = Report::new(scenario, &outcomes);
+    (report, outcomes.checks.points)
+}
+
+#[cfg(test)]
+mod tests;

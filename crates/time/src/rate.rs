@@ -92,6 +92,14 @@ impl Period {
         Self(self.0.saturating_add(error.of_ceil(self.0)))
     }
 
+    /// This period times `1 + relative`, to within f64's rounding; for |relative| < 1.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the product of a u64 and a fraction")]
+    pub fn scaled(self, relative: f64) -> Self {
+        let change = (self.0 as f64 * relative) as i64;
+        Self(self.0.saturating_add_signed(change))
+    }
+
     /// Relative difference `self / other - 1` as a float, for display and statistics.
     #[must_use]
     pub fn relative_to(self, other: Self) -> f64 {

@@ -3,9 +3,14 @@
 //! | module | owns |
 //! | --- | --- |
 //! | this file | [`Estimator`], [`Estimate`], [`Diagnosis`] |
+//! | [`radclock`] | RADclock, the published baseline |
+//! | [`shifted_exponential`] | the default: per-direction minimum and queueing, adaptive wander |
 //!
 //! An estimate is a guess with a standard error; it never carries a guarantee. The hard bounds do, and they do not
 //! depend on any estimator.
+
+pub mod radclock;
+pub mod shifted_exponential;
 
 use timevisor_time::{Duration, Instant, Period, Tai};
 

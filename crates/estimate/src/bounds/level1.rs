@@ -124,5 +124,5 @@ impl Bounds {
 }
 
 #[cfg(test)]
-#[path = "bounds_tests.rs"]
+#[path = "level1_tests.rs"]
 mod tests;

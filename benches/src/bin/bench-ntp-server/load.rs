@@ -1,0 +1,146 @@
+//! The client: as many requests as the server takes, with a fixed number in flight, so that none is lost for want of
+//! room. Requests and answers move in batches (sendmmsg(2), recvmmsg(2)), so that the client is faster than the servers.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use timevisor_protocols::ntp::packet::HEADER_LEN;
+use timevisor_protocols::ntp::{NtpTimestamp, Packet};
+
+use crate::check::{Checker, EVERY};
+
+/// Requests in flight: enough to keep a server busy, and few enough for every socket buffer.
+pub(crate) const WINDOW: u64 = 128;
+const BATCH: usize = 32;
+/// Silence for so long means that what is in flight was lost.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// What a turn brought.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) answers: u64,
+    pub(crate) lost: u64,
+    pub(crate) wall: Duration,
+}
+
+pub(crate) struct Client {
+    socket: UdpSocket,
+    /// Cookies count up, from 1.
+    next_cookie: u64,
+    requests: [[u8; HEADER_LEN]; BATCH],
+    answers: [[u8; 128]; BATCH],
+}
+
+impl Client {
+    pub(crate) fn connect(server: SocketAddr) -> Result<Self> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect(server)?;
+        socket.set_nonblocking(true)?;
+        let requests = [[0; HEADER_LEN]; BATCH];
+        Ok(Self { socket, next_cookie: 1, requests, answers: [[0; 128]; BATCH] })
+    }
+
+    /// Loads the server for `span`.
+    pub(crate) fn run(
+        &mut self,
+        span: Duration,
+        mut checker: Option<&mut Checker>,
+    ) -> Result<Done> {
+        let started = Instant::now();
+        let (mut answers, mut lost, mut in_flight) = (0, 0, 0);
+        let mut heard = started;
+        while started.elapsed() < span {
+            if in_flight + BATCH as u64 <= WINDOW {
+                if let Some(checker) = &mut checker {
+                    checker.sending()?;
+                }
+                in_flight += self.send()?;
+            }
+            let lengths = self.receive()?;
+            for (answer, length) in self.answers.iter().zip(&lengths) {
+                let (packet, _) = Packet::parse(&answer[..*length])?;
+                let cookie = packet.origin.to_bits();
+                ensure!(
+                    (1..self.next_cookie).contains(&cookie),
+                    "an answer to nothing: {packet:?}"
+                );
+                answers += 1;
+                if answers % EVERY == 0
+                    && let Some(checker) = &mut checker
+                {
+                    checker.check(&packet)?;
+                }
+            }
+            in_flight = in_flight.saturating_sub(lengths.len() as u64);
+            if !lengths.is_empty() {
+                heard = Instant::now();
+            } else if heard.elapsed() > SILENCE {
+                lost += in_flight;
+                in_flight = 0;
+                heard = Instant::now();
+            }
+        }
+        let wall = started.elapsed();
+        // What is still in flight must not be taken for the next turn's answers.
+        let end = Instant::now() + SILENCE;
+        while in_flight > 0 && Instant::now() < end {
+            in_flight = in_flight.saturating_sub(self.receive()?.len() as u64);
+        }
+        Ok(Done { answers, lost: lost + in_flight, wall })
+    }
+
+    fn send(&mut self) -> Result<u64> {
+        for (cookie, request) in (self.next_cookie..).zip(&mut self.requests) {
+            *request = Packet::request(NtpTimestamp::from_bits(cookie), 0).to_bytes();
+        }
+        let mut parts = self.requests.each_mut().map(|request| part(request));
+        let mut headers = messages(&mut parts);
+        let (fd, count) = (self.socket.as_raw_fd(), BATCH as libc::c_uint);
+        // SAFETY: the headers point to live parts, and those to live requests with their true lengths.
+        let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, 0) };
+        let sent = accepted(sent)? as u64;
+        self.next_cookie += sent;
+        Ok(sent)
+    }
+
+    /// The lengths of the answers that have come.
+    fn receive(&mut self) -> Result<Vec<usize>> {
+        let mut parts = self.answers.each_mut().map(|answer| part(answer));
+        let mut headers = messages(&mut parts);
+        let (fd, count) = (self.socket.as_raw_fd(), BATCH as libc::c_uint);
+        // SAFETY: the headers point to live parts, and those to live buffers with their true lengths; the socket does
+        // not block, so that no timeout is needed.
+        let received =
+            unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), count, 0, core::ptr::null_mut()) };
+        let received = accepted(received)?;
+        Ok(headers[..received].iter().map(|header| header.msg_len as usize).collect())
+    }
+}
+
+fn part<const N: usize>(bytes: &mut [u8; N]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N }
+}
+
+fn messages(parts: &mut [libc::iovec; BATCH]) -> [libc::mmsghdr; BATCH] {
+    parts.each_mut().map(|part| {
+        // SAFETY: plain data; zero is "absent" for every pointer and length.
+        let mut header: libc::mmsghdr = unsafe { core::mem::zeroed() };
+        header.msg_hdr.msg_iov = part;
+        header.msg_hdr.msg_iovlen = 1;
+        header
+    })
+}
+
+/// How many messages the kernel took or gave; none is no error.
+fn accepted(result: libc::c_int) -> Result<usize> {
+    match usize::try_from(result) {
+        Ok(count) => Ok(count),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            error => Err(error.into()),
+        },
+    }
+}

@@ -1,0 +1,163 @@
+//! How many NTP requests a core answers: timevisord's server beside chronyd's, under the same load in the same run.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `servers.rs` | the two servers: started, pinned, found ready |
+//! | `load.rs` | the client: requests and answers in batches, a fixed number in flight |
+//! | `check.rs` | is the root distance that an answer states the page's half-width? |
+//! | `cpu.rs` | which processor runs what, and how long |
+//!
+//! Method: both servers are pinned to one processor, the client to another; they take turns, so that a noisy second
+//! hits both. The figure that counts is answers per second of the *server's own* processor time (user and system, all
+//! threads, from /proc/PID/stat): the rate by the clock is bounded by the client and by whoever else uses the machine.
+//! Limitations: the loopback has no device driver; a client's own share of the kernel's work (delivering to the server's
+//! socket) is not the server's, which is the same for both.
+
+mod check;
+mod cpu;
+mod load;
+mod servers;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use timevisor_benches::machine;
+use timevisor_benches::report::{Column, Report, Row};
+
+use crate::check::Checker;
+use crate::load::Client;
+use crate::servers::Server;
+
+/// One core has to answer so many requests a second.
+const MIN_RATE: f64 = 100_000.0;
+/// And at least as many as chronyd.
+const MIN_RATIO: f64 = 1.0;
+
+const COLUMNS: [Column; 6] = [
+    Column { key: "answers_per_cpu_s", heading: "per CPU s", decimals: 0 },
+    Column { key: "cpu_us_per_answer", heading: "CPU us", decimals: 2 },
+    Column { key: "answers_per_s", heading: "per s", decimals: 0 },
+    Column { key: "ratio_to_chronyd", heading: "x chronyd", decimals: 2 },
+    Column { key: "lost", heading: "lost", decimals: 0 },
+    Column { key: "checked", heading: "checked", decimals: 0 },
+];
+
+/// Loads timevisord's NTP server and chronyd.
+#[derive(Parser)]
+#[command(name = "bench-ntp-server")]
+struct Arguments {
+    /// How often the servers take turns.
+    #[arg(long, default_value_t = 6)]
+    rounds: u32,
+    /// How long a turn is, milliseconds.
+    #[arg(long, default_value_t = 1500)]
+    turn_ms: u64,
+    /// Exit with failure beyond the limits.
+    #[arg(long)]
+    check: bool,
+}
+
+/// What one server has done in all its turns.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    answers: u64,
+    lost: u64,
+    wall: Duration,
+    cpu: Duration,
+}
+
+impl Sum {
+    fn per_cpu_second(&self) -> f64 {
+        self.answers as f64 / self.cpu.as_secs_f64()
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    ensure!(arguments.rounds > 0 && arguments.turn_ms >= 100, "at least one turn of 100 ms");
+    let (server_core, client_core) = cpu::two()?;
+    cpu::pin(server_core)?;
+    let folder = tempfile::tempdir()?;
+    let ours = Server::timevisord(folder.path())?;
+    let chronyd = Server::chronyd(folder.path());
+    cpu::pin(client_core)?;
+    let mut checker = Checker::open(&folder.path().join("run"))?;
+    let turn = Duration::from_millis(arguments.turn_ms);
+    let mut ours = (ours, Sum::default());
+    let mut theirs = chronyd.map(|chronyd| (chronyd, Sum::default()));
+    for _ in 0..arguments.rounds {
+        load(&mut ours, turn, Some(&mut checker))?;
+        if let Ok(theirs) = &mut theirs {
+            load(theirs, turn, None)?;
+        }
+    }
+    let base = theirs.as_ref().map_or(f64::NAN, |(_, sum)| sum.per_cpu_second());
+    let rows = vec![
+        row("timevisord", &ours.1, base, checker.checked()),
+        match &theirs {
+            Ok((_, sum)) => row("chronyd", sum, base, 0),
+            Err(why) => Row { name: "chronyd".into(), values: Err(format!("{why:#}")) },
+        },
+    ];
+    let report = Report {
+        name: "bench-ntp-server",
+        subject: "server",
+        caption: vec![
+            format!(
+                "{} turns of {turn:?} each over the loopback, servers and client on processors {server_core} and {client_core}",
+                arguments.rounds
+            ),
+            format!(
+                "{} requests in flight; every {}th answer checked: {}",
+                load::WINDOW,
+                check::EVERY,
+                checker.summary()
+            ),
+        ],
+        machine: machine::machine(),
+        commit: machine::commit(),
+        columns: COLUMNS.to_vec(),
+        rows,
+    };
+    print!("{}", report.table());
+    report.write(&report.default_path())?;
+    let rate = ours.1.per_cpu_second();
+    let slow = rate < MIN_RATE || base.is_finite() && rate / base < MIN_RATIO;
+    if arguments.check && slow {
+        println!("FAILED: below {MIN_RATE} answers per CPU second, or below {MIN_RATIO} x chronyd");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(
+    (server, sum): &mut (Server, Sum),
+    turn: Duration,
+    checker: Option<&mut Checker>,
+) -> Result<()> {
+    let mut client = Client::connect(server.address())?;
+    // Warm: caches, and the scheduler's idea of the server.
+    client.run(Duration::from_millis(50), None)?;
+    let before = cpu::time_of(server.pid())?;
+    let done = client.run(turn, checker)?;
+    sum.cpu += cpu::time_of(server.pid())?.saturating_sub(before);
+    sum.answers += done.answers;
+    sum.lost += done.lost;
+    sum.wall += done.wall;
+    Ok(())
+}
+
+fn row(name: &str, sum: &Sum, base: f64, checked: u64) -> Row {
+    let rate = sum.per_cpu_second();
+    let values = vec![
+        rate,
+        1e6 / rate,
+        sum.answers as f64 / sum.wall.as_secs_f64(),
+        rate / base,
+        sum.lost as f64,
+        checked as f64,
+    ];
+    Row { name: name.to_owned(), values: Ok(values) }
+}

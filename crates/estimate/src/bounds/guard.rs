@@ -1,0 +1,145 @@
+//! The guard: notices that an assumption failed while the truth is still inside the bounds.
+//!
+//! The bounds assume nothing about delays, so a clock has to move through the whole minimum one-way delay before facts
+//! contradict each other, and by then the truth may be outside. The guard keeps a second, narrow polygon from the same
+//! facts and the *learned* minimum round trip: half of it each way. The true split may be any other; the polygon then
+//! holds the truth plus a constant, which changes nothing about whether it becomes empty. It empties as soon as a
+//! clock moves by a few times the queueing, that is, long before the bounds are wrong, wherever the minimum delay is
+//! large against the queueing.
+//!
+//! Its facts are no facts: a path whose two directions change by opposite amounts empties it as well. Therefore it
+//! never narrows anything; it only takes trust away. A round trip below the learned minimum, or a new minimum after a
+//! longer path, makes it begin anew without a word.
+
+use super::level2::Step;
+use super::polygon::Polygon;
+use crate::parameters::BoundParameters;
+
+/// The narrow polygon, and the minimum that it believes in.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    polygon: Option<Polygon>,
+    /// The wander bound of its polygon, 1/s.
+    wander: f64,
+    /// What was asked for lately. The minimum follows a fall at once and a rise only after a while: a clock that moved
+    /// asks for more wander, too, and must not talk its own guard away.
+    wanted: RollingMinimum,
+    minimum: RollingMinimum,
+    /// The minimum that the polygon's facts were made with, s.
+    believed: f64,
+}
+
+/// The minimum of the last one to two windows of exchanges.
+#[derive(Clone, Copy, Debug)]
+struct RollingMinimum {
+    before: f64,
+    current: f64,
+    count: u32,
+}
+
+impl RollingMinimum {
+    const fn new() -> Self {
+        Self { before: f64::INFINITY, current: f64::INFINITY, count: 0 }
+    }
+
+    fn push(&mut self, value: f64, window: u32) {
+        if self.count == window {
+            *self = Self { before: self.current, current: f64::INFINITY, count: 0 };
+        }
+        self.current = self.current.min(value);
+        self.count += 1;
+    }
+
+    fn get(&self) -> f64 {
+        self.before.min(self.current)
+    }
+}
+
+/// What the guard sees of one exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight<'a> {
+    /// The same as the bounds'.
+    pub step: &'a Step,
+    /// Round trip without the reference's residence, s.
+    pub round_trip: f64,
+    /// Mean queueing beyond the minimum, s, of both directions together.
+    pub queueing: f64,
+    /// The wander bound that the guard should have, 1/s.
+    pub wander: f64,
+    /// The bounds' polygon before the exchange, to begin from: for this wander or a larger one.
+    pub start: &'a Polygon,
+}
+
+impl Guard {
+    /// No polygon yet: the minimum is not known.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            polygon: None,
+            wander: 0.0,
+            wanted: RollingMinimum::new(),
+            minimum: RollingMinimum::new(),
+            believed: 0.0,
+        }
+    }
+
+    /// Forgets the polygon, not the minimum.
+    pub fn begin_anew(&mut self) {
+        self.polygon = None;
+    }
+
+    /// Learns the minimum (s), from the first exchange on.
+    pub fn note_round_trip(&mut self, round_trip: f64, parameters: &BoundParameters) {
+        self.minimum.push(round_trip, parameters.guard_window);
+    }
+
+    /// Takes an exchange in, after its round trip was noted. `Some(us)`: no path of this minimum and no oscillator of this wander explains it, by that
+    /// much; the guard begins anew.
+    pub fn observe(&mut self, sight: &Sight<'_>, parameters: &BoundParameters) -> Option<f64> {
+        let margin = parameters.guard_margin * sight.queueing + parameters.guard_noise_s;
+        let minimum = self.minimum.get();
+        // Earlier facts were made with a minimum that has turned out to be too large, or the path became longer.
+        if sight.round_trip < self.believed - margin || minimum > self.believed + margin {
+            self.polygon = None;
+        }
+        self.follow(sight.wander, parameters);
+        let polygon = match &mut self.polygon {
+            Some(polygon) => polygon,
+            None => {
+                self.believed = minimum;
+                self.polygon.insert(sight.start.clone())
+            }
+        };
+        let wander = self.wander * 1e9;
+        let least = (self.believed - margin).max(0.0) / 2.0 * 1e6;
+        let facts = sight.step.facts.with_minimum_delay(least);
+        sight.step.propagate(polygon, wander);
+        let missed = facts.missed_by(polygon);
+        facts.apply(polygon, wander);
+        if polygon.is_empty() {
+            self.polygon = None;
+            return Some(missed);
+        }
+        polygon.prune();
+        polygon.shift(sight.step.shift);
+        None
+    }
+
+    /// What is possible with less wander is possible with more, so the polygon can stay when the bound falls. When it
+    /// rises by much, the polygon begins anew; by little, it would begin anew all the time.
+    fn follow(&mut self, wanted: f64, parameters: &BoundParameters) {
+        self.wanted.push(wanted, parameters.guard_delay);
+        let wander = self.wanted.get();
+        if wander > 2.0 * self.wander {
+            self.polygon = None;
+            self.wander = wander;
+        }
+        self.wander = self.wander.min(wander);
+    }
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self::new()
+    }
+}

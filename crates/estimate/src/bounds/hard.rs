@@ -1,0 +1,311 @@
+//! [`HardBounds`]: level 1, level 2 and the guard for one reference, and what happens when they contradict a fact.
+//!
+//! | what failed | what follows |
+//! | --- | --- |
+//! | level 1: the facts exclude each other under the limits of the rate | everything begins anew; until enough exchanges agree, the hull of before and since |
+//! | level 2: no rate that wanders this little explains the facts | the next larger wander that does, for a day |
+//! | the guard: they need a path or a clock that moved | the wander for surprises |
+//!
+//! In all three cases the bounds are not trusted until further exchanges agree, and never become narrower through it.
+
+use timevisor_time::{Duration, Interval, Period, RateError};
+
+use super::guard::{Guard, Sight};
+use super::level1::{Bounds, Contradiction};
+use super::level2::{Level2, Segment};
+use super::wander::Wander;
+use crate::estimators::Diagnosis;
+use crate::exchange::Exchange;
+use crate::parameters::{Parameters, WANDER_LEVELS, WANDER_MODELS};
+use crate::rate::{RateLimits, RateMeasurement};
+
+/// What one exchange did to the bounds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Outcome {
+    /// It fits.
+    Agrees,
+    /// The facts exclude each other by this much: the bounds were wrong, or are.
+    Contradicted(Duration),
+    /// By this much it needs a path or a clock that moved. The bounds may still hold; nobody knows.
+    Doubted(Duration),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rebuild {
+    before: Bounds,
+    left: u32,
+}
+
+/// The bounds of one reference.
+#[derive(Clone, Debug)]
+pub struct HardBounds {
+    parameters: Parameters,
+    nominal: Period,
+    unmeasured: RateLimits,
+    limits: RateLimits,
+    rate_known: bool,
+    measurement: RateMeasurement,
+    level1: Option<Bounds>,
+    level2: Option<Level2>,
+    wander: Wander,
+    guard: Guard,
+    rebuild: Option<Rebuild>,
+    /// Exchanges that must agree before the bounds are trusted again after a doubt.
+    doubtful: u32,
+    /// Counter value up to which time was accounted.
+    last: u64,
+    exchanges: u64,
+}
+
+impl HardBounds {
+    /// Nothing known but the limits of the rate.
+    #[must_use]
+    pub fn new(parameters: &Parameters, nominal: Period, unmeasured: RateLimits) -> Self {
+        Self {
+            parameters: parameters.clone(),
+            nominal,
+            unmeasured,
+            limits: unmeasured,
+            rate_known: false,
+            measurement: RateMeasurement::new(),
+            level1: None,
+            level2: None,
+            wander: Wander::new(&parameters.bounds),
+            guard: Guard::new(),
+            rebuild: None,
+            doubtful: 0,
+            last: 0,
+            exchanges: 0,
+        }
+    }
+
+    /// See [`crate::ReferenceClock::adopt_rate`].
+    pub fn adopt_rate(&mut self, measured: &RateLimits) {
+        let narrower = measured.half_width() < self.unmeasured.half_width();
+        if let Some(limits) = measured.intersect(&self.unmeasured).filter(|_| narrower) {
+            self.limits = limits;
+            self.rate_known = true;
+        }
+    }
+
+    /// Takes an exchange in, with what the estimator thinks of it if it has an opinion yet.
+    pub fn observe(
+        &mut self,
+        exchange: &Exchange,
+        diagnosis: Option<&Diagnosis<WANDER_MODELS>>,
+    ) -> Outcome {
+        // An exchange that contradicts itself was discarded before; if not, it contradicts everything.
+        let alone = Bounds::of_exchange(exchange, exchange.tf, &self.unmeasured)
+            .unwrap_or_else(|| Bounds::new(exchange.tf, Interval::UNKNOWN));
+        let span = self.span_since_last(exchange.tf);
+        self.exchanges += 1;
+        let level1 = match self.level1.map_or(Ok(alone), |b| b.with(exchange, &self.limits)) {
+            Ok(bounds) => bounds,
+            Err(Contradiction { before, gap, .. }) => {
+                self.begin_anew(before, alone);
+                return Outcome::Contradicted(gap);
+            }
+        };
+        self.level1 = Some(level1);
+        self.count_down();
+        let in_force = self.wander.level();
+        let surprised = diagnosis.is_some_and(|diagnosis| self.wander.observe(diagnosis, span));
+        let outcome = self.advance(exchange, level1, in_force, diagnosis, surprised);
+        self.measure_rate(&level1).unwrap_or(outcome)
+    }
+
+    fn span_since_last(&mut self, now: u64) -> f64 {
+        let ticks = now.wrapping_sub(self.last);
+        let first = self.exchanges == 0;
+        if first || ticks >> 63 == 0 {
+            self.last = now;
+        }
+        if first || ticks >> 63 != 0 { 0.0 } else { self.nominal.span(ticks).as_secs_f64() }
+    }
+
+    fn advance(
+        &mut self,
+        exchange: &Exchange,
+        level1: Bounds,
+        in_force: usize,
+        diagnosis: Option<&Diagnosis<WANDER_MODELS>>,
+        surprised: bool,
+    ) -> Outcome {
+        let Some(mut level2) = self.level2.take() else {
+            self.level2 = Some(self.fresh(&level1));
+            return Outcome::Agrees;
+        };
+        let bounds = &self.parameters.bounds;
+        let levels = &bounds.wander_levels;
+        let step = level2.step(exchange, &self.limits);
+        let residence = (exchange.te - exchange.tb).as_secs_f64();
+        let round_trip = self.nominal.span(exchange.round_trip()).as_secs_f64() - residence;
+        self.guard.note_round_trip(round_trip, bounds);
+        let doubt = match diagnosis.filter(|d| d.exchanges >= bounds.guard_after) {
+            Some(diagnosis) => {
+                let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
+                let narrow = (bounds.guard_margin * queueing + bounds.guard_noise_s) / 2.0;
+                let wanted = bounds.guard_wander * self.wander.needed(diagnosis, narrow);
+                let wander = bounds.fixed_wander.unwrap_or(wanted);
+                level2.polygon(bounds.level_for(wander)).and_then(|start| {
+                    let sight = Sight { step: &step, round_trip, queueing, wander, start };
+                    self.guard.observe(&sight, bounds)
+                })
+            }
+            None => None,
+        };
+        level2.keep(&self.wanted_levels(in_force));
+        level2.advance(&step, exchange.tf, levels);
+        let missed = level2.polygon(in_force).is_some_and(super::polygon::Polygon::is_empty);
+        if level2.is_void() {
+            // Level 1 still holds: not even the largest wander does, so it begins anew from there.
+            level2 = self.fresh(&level1);
+        }
+        let emptied = level2.heal();
+        self.level2 = Some(level2);
+        if missed {
+            self.wander.contradicted(emptied.unwrap_or(in_force).max(in_force));
+            self.doubt();
+            return Outcome::Contradicted(Duration::ZERO);
+        }
+        if let Some(micros) = doubt {
+            self.doubt();
+            return Outcome::Doubted(Duration::from_secs_f64(micros * 1e-6));
+        }
+        if surprised {
+            self.doubt();
+            return Outcome::Doubted(Duration::ZERO);
+        }
+        Outcome::Agrees
+    }
+
+    fn doubt(&mut self) {
+        self.wander.doubted();
+        self.guard.begin_anew();
+        self.doubtful = self.parameters.bounds.doubt_exchanges;
+    }
+
+    /// Those that may be in force next.
+    fn wanted_levels(&self, in_force: usize) -> [usize; 4] {
+        let bounds = &self.parameters.bounds;
+        let surprise = bounds.level_for(bounds.surprise_wander);
+        let now = self.wander.level();
+        [in_force.min(now), now, (now + 1).min(WANDER_LEVELS - 1), surprise]
+    }
+
+    fn fresh(&self, level1: &Bounds) -> Level2 {
+        let mut level2 = Level2::new(level1.at(), level1.interval(), &self.limits, self.nominal);
+        let level = self.wander.level();
+        level2.keep(&self.wanted_levels(level));
+        level2
+    }
+
+    fn begin_anew(&mut self, before: Bounds, alone: Bounds) {
+        let before = match self.rebuild {
+            Some(earlier) => earlier.before.hull(&before, &self.unmeasured),
+            None => before,
+        };
+        self.limits = self.unmeasured;
+        self.rate_known = false;
+        self.measurement = RateMeasurement::new();
+        self.level1 = Some(alone);
+        self.level2 = Some(self.fresh(&alone));
+        self.guard = Guard::new();
+        self.wander.doubted();
+        self.rebuild = Some(Rebuild { before, left: self.parameters.rebuild_exchanges });
+    }
+
+    fn count_down(&mut self) {
+        self.doubtful = self.doubtful.saturating_sub(1);
+        if let Some(rebuild) = &mut self.rebuild {
+            rebuild.left -= 1;
+            if rebuild.left == 0 {
+                self.rebuild = None;
+            }
+        }
+    }
+
+    /// Narrows the limits once a rate is proven, and moves them with the rate afterwards.
+    fn measure_rate(&mut self, level1: &Bounds) -> Option<Outcome> {
+        if self.rate_known {
+            self.recentre();
+            return None;
+        }
+        let proven = self.measurement.observe(level1, self.parameters.rate_known_within)?;
+        let error = self.parameters.measured_rate.plus(proven.half_width());
+        match RateLimits::around(proven.middle(), error).intersect(&self.limits) {
+            Some(limits) => {
+                self.limits = limits;
+                self.rate_known = true;
+                None
+            }
+            None => {
+                self.begin_anew(*level1, *level1);
+                Some(Outcome::Contradicted(Duration::ZERO))
+            }
+        }
+    }
+
+    /// "Within 15 ppm of the measured rate" is about the rate as measured lately: an oscillator may age further.
+    fn recentre(&mut self) {
+        let Some((middle, half)) = self.level2.as_ref().and_then(|l| l.rate(self.wander.level()))
+        else {
+            return;
+        };
+        let rho = self.parameters.measured_rate.ppb();
+        let centre = self.limits.middle().relative_to(self.nominal) * 1e9;
+        if (middle - centre).abs() <= rho / 3.0 || half > rho / 3.0 {
+            return;
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below rho")]
+        let error = RateError::from_ppb(half.ceil() as u32).plus(self.parameters.measured_rate);
+        let limits = RateLimits::around(self.nominal.scaled(middle * 1e-9), error);
+        self.limits = limits.intersect(&self.unmeasured).unwrap_or(self.limits);
+    }
+
+    /// The bounds at `now`, and their slopes until `until`; `None` before the first exchange.
+    #[must_use]
+    pub fn segment(&self, now: u64, until: u64) -> Option<Segment> {
+        let current = self.current(now, until)?;
+        let Some(rebuild) = &self.rebuild else { return Some(current) };
+        let before = rebuild.before.aged(now, &self.unmeasured).interval();
+        Some(Segment { interval: current.interval.hull(&before), slopes: self.unmeasured })
+    }
+
+    /// The same without what was known before a contradiction: where the estimate belongs.
+    #[must_use]
+    pub fn current(&self, now: u64, until: u64) -> Option<Segment> {
+        let level1 = self.level1?.aged(now, &self.limits);
+        let wide = Segment { interval: level1.interval(), slopes: self.limits };
+        let levels = &self.parameters.bounds.wander_levels;
+        let narrow = self
+            .level2
+            .as_ref()
+            .and_then(|l| l.segment(now, until, self.wander.level(), levels))
+            // The two lines of a segment belong together: the smaller of a straight line and a convex one is not convex.
+            .filter(|s| s.interval.width() <= wide.interval.width());
+        Some(narrow.unwrap_or(wide))
+    }
+
+    /// The limits of the rate at any time.
+    #[must_use]
+    pub fn limits(&self) -> &RateLimits {
+        &self.limits
+    }
+
+    /// The wander bound in force, 1/s.
+    #[must_use]
+    pub fn wander(&self) -> f64 {
+        self.parameters.bounds.wander_levels[self.wander.level()]
+    }
+
+    /// False after a contradiction or a doubt, until enough exchanges agreed.
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        self.rebuild.is_none() && self.doubtful == 0
+    }
+}
+
+#[cfg(test)]
+#[path = "hard_tests.rs"]
+mod tests;

@@ -1,0 +1,182 @@
+//! Simulated worlds against the bounds: truth inside, later inside earlier, and failing assumptions noticed in time.
+
+use super::*;
+use crate::estimators::Estimator;
+use crate::estimators::shifted_exponential::ShiftedExponential;
+use crate::estimators::shifted_exponential::testing::{World, nominal};
+use timevisor_time::Instant;
+
+struct Observer {
+    world: World,
+    estimator: ShiftedExponential,
+    bounds: HardBounds,
+}
+
+const POLL_S: f64 = 16.0;
+
+impl Observer {
+    fn new(world: World, parameters: &Parameters) -> Self {
+        let unmeasured = RateLimits::around(nominal(), RateError::from_ppm(100));
+        Self {
+            world,
+            estimator: ShiftedExponential::new(&parameters.estimator, nominal()),
+            bounds: HardBounds::new(parameters, nominal(), unmeasured),
+        }
+    }
+
+    fn poll(&mut self) -> Outcome {
+        let begin = self.world.now_s;
+        let exchange = self.world.exchange();
+        self.estimator.observe(&exchange);
+        let outcome = self.bounds.observe(&exchange, self.estimator.diagnosis().as_ref());
+        self.world.advance(begin + POLL_S - self.world.now_s);
+        outcome
+    }
+
+    fn now(&self) -> (u64, Instant<timevisor_time::Tai>) {
+        (self.world.counter(), self.world.time())
+    }
+
+    fn holds_truth(&self) -> bool {
+        let (counter, truth) = self.now();
+        self.bounds.segment(counter, counter + 1).unwrap().interval.contains(truth)
+    }
+
+    fn half_width_us(&self) -> f64 {
+        let counter = self.world.counter();
+        self.bounds.segment(counter, counter + 1).unwrap().interval.width().as_secs_f64() * 5e5
+    }
+}
+
+#[test]
+fn four_honest_hours_are_narrow_covered_and_quiet() {
+    for seed in 0..4 {
+        let mut o = Observer::new(World::lan(seed), &Parameters::default());
+        for _ in 0..900 {
+            assert_eq!(o.poll(), Outcome::Agrees, "seed {seed}");
+            assert!(o.holds_truth(), "seed {seed} at {} s", o.world.now_s);
+        }
+        // 30 us of path, and what queueing and wander add at the end of a poll; level 1 alone has 250 us.
+        assert!(o.half_width_us() < 80.0, "{}", o.half_width_us());
+    }
+}
+
+#[test]
+fn a_segment_holds_for_its_whole_length() {
+    let mut o = Observer::new(World::lan(7), &Parameters::default());
+    for _ in 0..400 {
+        o.poll();
+    }
+    let (counter, _) = o.now();
+    let s = o.bounds.segment(counter, counter + 1_001_000_000_000).unwrap();
+    for _ in 0..10 {
+        o.world.advance(100.0);
+        let (then, truth) = o.now();
+        let latest = s.interval.latest() + s.slopes.longest.span_ceil(then - counter);
+        let earliest = s.interval.earliest() + s.slopes.shortest.span(then - counter);
+        assert!(earliest <= truth && truth <= latest, "{then}");
+        // What is said then lies inside what was said now: nothing was learned, and the chord is outside the curve.
+        let later = o.bounds.segment(then, then + 1).unwrap().interval;
+        assert!(earliest <= later.earliest() && later.latest() <= latest);
+    }
+}
+
+#[test]
+fn later_bounds_lie_inside_earlier_ones() {
+    let mut parameters = Parameters::default();
+    parameters.bounds.fixed_wander = Some(5e-10);
+    let mut o = Observer::new(World::lan(3), &parameters);
+    let slack = Duration::from_nanos(1);
+    for n in 0..600 {
+        let ahead = o.world.counter() + 16_000_000_000;
+        let before = o.bounds.segment(ahead, ahead + 1);
+        o.poll();
+        let after = o.bounds.segment(ahead, ahead + 1).unwrap().interval;
+        // Until the rate is known, level 1 is in force now and then.
+        if let Some(before) = before.filter(|_| n > 50) {
+            assert!(before.interval.earliest() - slack <= after.earliest(), "exchange {n}");
+            assert!(after.latest() <= before.interval.latest() + slack, "exchange {n}");
+        }
+    }
+}
+
+/// What fails after four hours, and whether trust was withdrawn before or when truth left the bounds; `None` after a
+/// false alarm, of which one in ten days is normal.
+fn notices(seed: u64, mut fail: impl FnMut(&mut World, f64)) -> Option<bool> {
+    let mut o = Observer::new(World::lan(seed), &Parameters::default());
+    for _ in 0..900 {
+        o.poll();
+        if !o.bounds.is_trusted() {
+            return None;
+        }
+    }
+    let begin = o.world.now_s;
+    for _ in 0..100 {
+        fail(&mut o.world, begin);
+        o.poll();
+        if !o.bounds.is_trusted() {
+            return Some(true);
+        }
+        if !o.holds_truth() {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
+#[test]
+fn a_reference_that_gains_a_millionth_is_noticed_before_truth_is_lost() {
+    let verdicts: Vec<_> = (0..12)
+        .map(|seed| {
+            notices(seed, |w, begin| w.reference_error_s = (w.now_s + POLL_S / 2.0 - begin) * 1e-6)
+        })
+        .collect();
+    let false_alarms = verdicts.iter().filter(|v| v.is_none()).count();
+    assert!(false_alarms <= 2 && !verdicts.contains(&Some(false)), "{verdicts:?}");
+}
+
+#[test]
+fn a_millisecond_is_noticed_at_once_and_the_bounds_keep_the_truth() {
+    let mut o = Observer::new(World::lan(5), &Parameters::default());
+    for _ in 0..600 {
+        o.poll();
+    }
+    o.world.reference_error_s = -1e-3;
+    assert!(matches!(o.poll(), Outcome::Contradicted(gap) if gap > Duration::from_micros(500)));
+    assert!(!o.bounds.is_trusted() && o.holds_truth(), "the hull of before and since");
+}
+
+#[test]
+fn more_wander_widens_the_bounds_instead_of_losing_truth() {
+    for seed in 20..24 {
+        let mut o = Observer::new(World::lan(seed), &Parameters::default());
+        for _ in 0..900 {
+            o.poll();
+        }
+        let calm = o.bounds.wander();
+        o.world.wander *= 5.0;
+        for _ in 0..300 {
+            o.poll();
+            assert!(o.holds_truth() || !o.bounds.is_trusted(), "seed {seed}");
+        }
+        assert!(o.bounds.wander() > calm, "seed {seed}: {calm} is still in force");
+    }
+}
+
+#[test]
+fn a_longer_path_is_no_contradiction() {
+    let mut o = Observer::new(World::lan(9), &Parameters::default());
+    for _ in 0..600 {
+        o.poll();
+    }
+    o.world.minimum_s[0] += 300e-6;
+    for _ in 0..600 {
+        assert_eq!(o.poll(), Outcome::Agrees);
+        assert!(o.holds_truth());
+    }
+    o.world.minimum_s[0] -= 300e-6;
+    for _ in 0..600 {
+        o.poll();
+        assert!(o.holds_truth());
+    }
+}

@@ -1,0 +1,23 @@
+//! Hard bounds (theory/clock.md section 2).
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`level1`] | [`Bounds`]: the best fact of each kind, aged at the limits of the rate |
+//! | [`polygon`] | [`polygon::Polygon`]: all (offset, rate) pairs that are possible |
+//! | [`level2`] | [`level2::Level2`]: polygons for several wander bounds at once |
+//! | [`wander`] | [`wander::Wander`]: which wander bound is in force |
+//! | [`guard`] | [`guard::Guard`]: notices that an assumption failed before the truth leaves |
+//! | [`hard`] | [`HardBounds`]: all of it for one reference |
+//!
+//! What it does not do: estimate. Estimators only choose coordinates and tell how much the oscillator wanders.
+
+pub mod guard;
+pub mod hard;
+pub mod level1;
+pub mod level2;
+pub mod polygon;
+pub mod wander;
+
+pub use hard::{HardBounds, Outcome};
+pub use level1::{Bounds, Contradiction};
+pub use level2::Segment;

@@ -1,0 +1,192 @@
+//! One estimate from those of several references that agree.
+//!
+//! Each estimate weighs as much as it can be relied on: 1 / (sigma^2 + (half-width)^2 / 3). The half-width stands for the
+//! asymmetry of the path, which no estimator sees: uniform within the bounds.
+//!
+//! Continuity: paths differ in asymmetry, so whenever voices join or leave, their mean jumps although no clock did. The
+//! jump goes into a bridge, an offset that is added to the mean and decays (parameter `handover`). Only a disruption,
+//! where continuity has no meaning, removes it at once.
+//!
+//! Not here: who may speak ([`crate::selection`]) and the bounds.
+
+use timevisor_time::{Duration, Instant, Period, Tai};
+
+use crate::rate::RateLimits;
+use crate::reference::View;
+
+/// The mean.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Combined {
+    /// Best guess of true time.
+    pub time: Instant<Tai>,
+    /// Best guess of the period.
+    pub period: Period,
+    /// One sigma, of the heaviest voice: errors of paths are not independent enough to average.
+    pub error: Duration,
+    /// Newest exchange of all voices.
+    pub as_of: u64,
+    /// Rate limits of the heaviest voice.
+    pub limits: RateLimits,
+}
+
+/// What was published last, and what is being worked off.
+#[derive(Clone, Debug)]
+pub struct Combination {
+    handover: Duration,
+    voices: Vec<usize>,
+    heaviest: Option<usize>,
+    last: Option<(u64, Instant<Tai>, Period)>,
+    /// Offset beyond the mean, and the counter value at which it was that large.
+    bridge: (Duration, u64),
+    disruptions: u64,
+}
+
+impl Combination {
+    /// Nobody has spoken yet; bridges decay to 1/e in `handover`.
+    #[must_use]
+    pub fn new(handover: Duration) -> Self {
+        Self {
+            handover,
+            voices: Vec::new(),
+            heaviest: None,
+            last: None,
+            bridge: (Duration::ZERO, 0),
+            disruptions: 0,
+        }
+    }
+
+    /// The index of the voice that weighed most.
+    #[must_use]
+    pub fn heaviest(&self) -> Option<usize> {
+        self.heaviest
+    }
+
+    /// The mean of `voices` (at least one) at `now`. `disruptions` counts the moments at which continuity ended.
+    ///
+    /// # Panics
+    /// Without a voice.
+    pub fn combine(&mut self, now: u64, voices: &[(usize, View)], disruptions: u64) -> Combined {
+        let weights: Vec<f64> = voices.iter().map(|(_, v)| weight(v)).collect();
+        let heaviest = (0..voices.len())
+            .max_by(|a, b| weights[*a].total_cmp(&weights[*b]))
+            .expect("an agreement has a member");
+        let (index, first) = &voices[heaviest];
+        let total: f64 = weights.iter().sum();
+        let mean = |of: &dyn Fn(&View) -> f64| -> f64 {
+            voices.iter().zip(&weights).map(|((_, v), w)| of(v) * w).sum::<f64>() / total
+        };
+        let offset = mean(&|v| (v.estimate - first.estimate).as_secs_f64());
+        let period = first.period.scaled(mean(&|v| v.period.relative_to(first.period)));
+        let time = first.estimate + Duration::from_secs_f64(offset);
+        let names: Vec<usize> = voices.iter().map(|(i, _)| *i).collect();
+        self.rebuild_bridge(now, time, names, disruptions);
+        let bridged = time + self.bridge_at(now, period);
+        self.heaviest = Some(*index);
+        self.last = Some((now, bridged, period));
+        Combined {
+            time: bridged,
+            period,
+            error: first.estimated_error,
+            as_of: voices.iter().map(|(_, v)| v.as_of).max().unwrap_or(first.as_of),
+            limits: first.limits,
+        }
+    }
+
+    fn rebuild_bridge(
+        &mut self,
+        now: u64,
+        mean: Instant<Tai>,
+        voices: Vec<usize>,
+        disruptions: u64,
+    ) {
+        let disrupted = disruptions != self.disruptions;
+        let changed = voices != self.voices;
+        self.voices = voices;
+        self.disruptions = disruptions;
+        match self.last {
+            Some((at, time, period)) if changed && !disrupted => {
+                let expected = time + period.span(now.wrapping_sub(at));
+                self.bridge = (expected - mean, now);
+            }
+            None => self.bridge = (Duration::ZERO, now),
+            Some(_) if disrupted => self.bridge = (Duration::ZERO, now),
+            Some(_) => {}
+        }
+    }
+
+    fn bridge_at(&self, now: u64, period: Period) -> Duration {
+        let (offset, since) = self.bridge;
+        let age = period.span(now.wrapping_sub(since)).as_secs_f64() / self.handover.as_secs_f64();
+        Duration::from_secs_f64(offset.as_secs_f64() * (-age).exp())
+    }
+}
+
+fn weight(view: &View) -> f64 {
+    let half = view.interval.width().half().as_secs_f64();
+    let sigma = view.estimated_error.as_secs_f64();
+    1.0 / (sigma * sigma + half * half / 3.0).max(1e-24)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use timevisor_time::{Interval, RateError};
+
+    const HZ: u64 = 1_000_000_000;
+
+    fn voice(second: u64, offset_ns: i128, half: Duration) -> View {
+        let period = Period::from_hz(HZ).unwrap();
+        let estimate = Instant::from_unix_nanos(i128::from(second * HZ) + offset_ns);
+        let limits = RateLimits::around(period, RateError::from_ppm(15));
+        View {
+            interval: Interval::around(estimate, half),
+            slopes: limits,
+            limits,
+            estimate,
+            period,
+            estimated_error: Duration::from_micros(2),
+            as_of: second * HZ,
+            trusted: true,
+        }
+    }
+
+    /// In ns, to the nearest.
+    fn offset(c: &Combined, second: u64) -> i64 {
+        let exact = c.time - Instant::from_unix_nanos(i128::from(second * HZ));
+        (exact + Duration::from_nanos(1).half()).floor_nanos()
+    }
+
+    #[test]
+    fn a_narrow_interval_weighs_more() {
+        let mut c = Combination::new(Duration::from_secs(600));
+        let near = (0, voice(1, 0, Duration::from_micros(40)));
+        let far = (1, voice(1, 400_000, Duration::from_millis(4)));
+        let both = c.combine(HZ, &[far, near], 0);
+        assert!((0..100).contains(&offset(&both, 1)), "{}", offset(&both, 1));
+        assert_eq!(c.heaviest(), Some(0));
+    }
+
+    #[test]
+    fn a_voice_that_leaves_takes_its_asymmetry_along_slowly() {
+        let mut c = Combination::new(Duration::from_secs(600));
+        let half = Duration::from_micros(40);
+        let pair = |s| [(0, voice(s, 0, half)), (1, voice(s, 30_000, half))];
+        assert_eq!(offset(&c.combine(HZ, &pair(1), 0), 1), 15_000);
+        let alone = |s| [(1, voice(s, 30_000, half))];
+        let after = offset(&c.combine(2 * HZ, &alone(2), 0), 2);
+        assert!((after - 15_000).abs() <= 1, "a jump to {after}");
+        let half_way = offset(&c.combine(418 * HZ, &alone(418), 0), 418);
+        assert!((half_way - 22_500).abs() < 10, "{half_way}");
+        let later = offset(&c.combine(6000 * HZ, &alone(6000), 0), 6000);
+        assert!((later - 30_000).abs() < 10, "{later}");
+    }
+
+    #[test]
+    fn a_disruption_ends_continuity() {
+        let mut c = Combination::new(Duration::from_secs(600));
+        let half = Duration::from_micros(40);
+        c.combine(HZ, &[(0, voice(1, 0, half))], 0);
+        let after = c.combine(2 * HZ, &[(1, voice(2, 30_000, half))], 1);
+        assert_eq!(offset(&after, 2), 30_000);
+    }
+}

@@ -1,0 +1,89 @@
+//! What one direction of a path has shown lately, beyond the filter's state.
+
+use super::parameters::WINDOW;
+use super::ring::Ring;
+
+/// Blocks of residuals whose minima are remembered: 128 blocks of 12 exchanges are seven hours at 16 s polls.
+const BLOCKS: usize = 128;
+/// The newest blocks may already lie behind a shift that is being looked for: [`WINDOW`] exchanges are not older.
+const BLOCKS_UNDER_SUSPICION: usize = 3;
+/// Blocks of the past before one of them says what is usual.
+const ENOUGH_BLOCKS: usize = 8;
+
+/// Queueing and recent residuals of one direction.
+#[derive(Clone, Copy, Debug)]
+pub struct Direction {
+    /// Mean queueing beyond the minimum, s.
+    pub queueing_s: f64,
+    /// Late messages in a row.
+    pub late_run: usize,
+    /// What the newest messages arrived after the earliest expected moment, s.
+    residuals: Ring<f64, WINDOW>,
+    block_minima: Ring<f64, BLOCKS>,
+    in_block: usize,
+}
+
+impl Direction {
+    /// Nothing seen yet.
+    pub const fn new(queueing_s: f64) -> Self {
+        Self {
+            queueing_s,
+            late_run: 0,
+            residuals: Ring::new(0.0),
+            block_minima: Ring::new(0.0),
+            in_block: 0,
+        }
+    }
+
+    /// Moves the mean queueing towards a delay of `excess_s` that is ordinary with probability `ordinary`.
+    pub fn average(&mut self, excess_s: f64, ordinary: f64, gain: f64, limits_s: [f64; 2]) {
+        let moved = self.queueing_s + gain * ordinary * (excess_s - self.queueing_s);
+        self.queueing_s = moved.clamp(limits_s[0], limits_s[1]);
+    }
+
+    /// Records a residual; the minima of blocks of `block` of them are what is usual.
+    pub fn record(&mut self, residual_s: f64, block: usize) {
+        self.residuals.push(residual_s);
+        self.in_block += 1;
+        if self.in_block == block {
+            self.in_block = 0;
+            if self.residuals.len() >= block {
+                self.block_minima.push(self.least(block));
+            }
+        }
+    }
+
+    /// What the newest messages arrived after the earliest expected moment, s.
+    pub const fn residuals(&self) -> &Ring<f64, WINDOW> {
+        &self.residuals
+    }
+
+    /// The least residual of the newest `exchanges`, s.
+    pub fn least(&self, exchanges: usize) -> f64 {
+        self.residuals.smallest_of_newest(exchanges)
+    }
+
+    /// How many residuals there are.
+    pub const fn len(&self) -> usize {
+        self.residuals.len()
+    }
+
+    /// The largest of the earlier blocks' minima, s: what has happened without a shift. `None` until enough is known.
+    pub fn record_minimum(&self) -> Option<f64> {
+        (self.block_minima.len() >= ENOUGH_BLOCKS)
+            .then(|| self.block_minima.newest().skip(BLOCKS_UNDER_SUSPICION).fold(0.0, f64::max))
+    }
+
+    /// The minimum has moved: residuals against the old one say nothing.
+    pub fn forget(&mut self) {
+        self.residuals.clear();
+        self.block_minima.clear();
+        self.in_block = 0;
+    }
+
+    /// A suspicion was not confirmed: look again when as much has been seen anew.
+    pub fn acquit(&mut self) {
+        self.late_run = 0;
+        self.residuals.clear();
+    }
+}

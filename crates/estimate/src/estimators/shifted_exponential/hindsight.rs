@@ -1,0 +1,149 @@
+//! Whether late messages were an upward shift of the minimum delay, since when, and by how much.
+
+use super::direction::Direction;
+use super::filter::Filter;
+use super::gaussian::{ARRIVAL, RATE};
+use super::history::History;
+use super::lateness::Lateness;
+use super::parameters::{ChangeDetection, Parameters, WINDOW};
+use super::ring::Ring;
+
+/// An upward shift.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Shift {
+    /// Per direction: by how much, s; `None` where there is none.
+    pub by_s: [Option<f64>; 2],
+    /// Exchanges since it began.
+    pub exchanges: usize,
+}
+
+impl Shift {
+    /// Whether there is one in some direction.
+    pub fn any(&self) -> bool {
+        self.by_s.iter().any(Option::is_some)
+    }
+
+    /// The suspicion that `filter`'s recent residuals raise. `sigma_s` is how uncertain they are, `independence` what a
+    /// message is worth.
+    pub fn suspected(
+        filter: &Filter,
+        sigma_s: [f64; 2],
+        independence: f64,
+        parameters: &Parameters,
+    ) -> Option<Self> {
+        let enough = parameters.changes.shift_exchanges;
+        if filter.count() <= (parameters.start.exchanges + enough) as u64 {
+            return None;
+        }
+        let mut shift = Self { by_s: [None; 2], exchanges: 0 };
+        for (k, direction) in filter.directions.iter().enumerate() {
+            let found = if direction.late_run >= enough {
+                Some((direction.least(enough), direction.late_run))
+            } else {
+                suspect_small(direction, sigma_s[k], independence, &parameters.changes)
+            };
+            if let Some((by, exchanges)) = found {
+                shift.by_s[k] = Some(by);
+                shift.exchanges = shift.exchanges.max(exchanges);
+            }
+        }
+        shift.any().then_some(shift)
+    }
+
+    /// The suspicion in hindsight. The residuals so far were against a filter that was being dragged along. Here they are
+    /// against predictions from before the suspected beginning, without learning; from further back when the filter had
+    /// been dragged along by then.
+    pub fn confirmed(&self, history: &History, parameters: &Parameters) -> Self {
+        let suspected = Self { exchanges: self.exchanges.min(history.len()), ..*self };
+        let windows = parameters.changes.shift_windows.into_iter();
+        let further = windows.filter(|n| *n > suspected.exchanges && *n <= history.len());
+        core::iter::once(suspected.exchanges)
+            .chain(further)
+            .find_map(|exchanges| {
+                let (shift, clear) = Self { exchanges, ..suspected }.judged(history, parameters);
+                clear.then_some(shift)
+            })
+            .unwrap_or_else(|| suspected.judged(history, parameters).0)
+    }
+
+    /// What is early against the prediction was no shift, and what is late is one, suspected or not. Returns whether
+    /// some direction is clearly late.
+    fn judged(&self, history: &History, parameters: &Parameters) -> (Self, bool) {
+        let limits = &parameters.changes;
+        let before = history.before(self.exchanges);
+        let hindsight = Hindsight::new(before, self.exchanges, history, parameters);
+        let queueing = before.directions.map(|d| d.queueing_s);
+        let exchanges = hindsight.beginning(queueing);
+        let least_evidence = 0.5 * limits.shift_evidence / exchanges as f64;
+        let mut shift = Self { exchanges, ..*self };
+        let mut clear = false;
+        for (k, queueing) in queueing.into_iter().enumerate() {
+            let late = Lateness::of(&hindsight.residuals_s[k], exchanges, queueing);
+            let sigma = limits.confirmed_sigma * hindsight.sigma_s[k];
+            let supported = late.support >= limits.shift_support;
+            let large = late.least_s > least_evidence.max(limits.confirmed_queueing) * queueing;
+            shift.by_s[k] = if supported && large && late.least_s > sigma {
+                clear = true;
+                Some(late.least_s)
+            } else if supported && late.least_s >= -sigma {
+                self.by_s[k].map(|by| by.min(late.least_s.max(0.0)))
+            } else {
+                None
+            };
+        }
+        (shift, clear)
+    }
+}
+
+/// A shift of a few mean queueing delays makes no message an outlier, but the least of many should be near 0.
+fn suspect_small(
+    direction: &Direction,
+    sigma_s: f64,
+    independence: f64,
+    limits: &ChangeDetection,
+) -> Option<(f64, usize)> {
+    let record = direction.record_minimum()?;
+    limits.shift_windows.into_iter().take_while(|n| direction.len() >= *n).find_map(|n| {
+        let late = Lateness::of(direction.residuals(), n, direction.queueing_s);
+        let unexpected = late.evidence() * independence > limits.shift_evidence;
+        let unprecedented = late.least_s > limits.shift_record * record;
+        let certain = late.least_s > limits.shift_sigma * sigma_s;
+        (unexpected && unprecedented && certain).then_some((late.least_s, n))
+    })
+}
+
+/// Residuals against predictions that learned nothing since.
+struct Hindsight {
+    residuals_s: [Ring<f64, { WINDOW + 1 }>; 2],
+    /// Standard deviation of the newest prediction.
+    sigma_s: [f64; 2],
+}
+
+impl Hindsight {
+    fn new(before: &Filter, exchanges: usize, history: &History, parameters: &Parameters) -> Self {
+        let mut bank = before.bank;
+        let mut hindsight = Self { residuals_s: [Ring::new(0.0); 2], sigma_s: [0.0; 2] };
+        for back in (1..=exchanges).rev() {
+            let sighting = history.sighting(back);
+            bank.predict(sighting.since_s, &parameters.oscillator);
+            let predicted = bank.mixture();
+            let measured = sighting.at_epoch(predicted.mean[RATE]);
+            for k in 0..2 {
+                let (mean, variance) = predicted.project(ARRIVAL[k]);
+                hindsight.residuals_s[k].push(measured[k] - mean);
+                hindsight.sigma_s[k] = variance.sqrt();
+            }
+        }
+        hindsight
+    }
+
+    /// How many exchanges ago the shift began: where the evidence is largest, summed over both directions. A message that
+    /// happened to be late just before the shift does not hide it.
+    fn beginning(&self, queueing_s: [f64; 2]) -> usize {
+        let evidence = |n: usize| -> f64 {
+            (0..2).map(|k| Lateness::of(&self.residuals_s[k], n, queueing_s[k]).evidence()).sum()
+        };
+        let all = self.residuals_s[0].len();
+        (1..all).fold(all, |best, n| if evidence(n) > evidence(best) { n } else { best })
+    }
+}

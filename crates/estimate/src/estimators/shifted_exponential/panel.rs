@@ -1,0 +1,115 @@
+//! The experts side by side, weighted by how well each has predicted lately.
+
+use super::bank::Bank;
+use super::coordinates::Sighting;
+use super::expert::{Changes, Expert};
+use super::filter::{Context, Filter};
+use super::gaussian::Gaussian;
+use super::parameters::{EXPERTS, Parameters};
+use super::wander::Wander;
+
+/// No expert is written off below this logarithm of its merit relative to the best: the path may change.
+const LEAST_MERIT: f64 = -50.0;
+
+/// All experts and their merits.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    experts: [Expert; EXPERTS],
+    /// Logarithm of each expert's merit; the best one's is 0.
+    merits: [f64; EXPERTS],
+}
+
+impl Panel {
+    /// All experts start from their `filters`.
+    pub fn new(
+        parameters: &Parameters,
+        filters: &[Filter; EXPERTS],
+        merits: [f64; EXPERTS],
+    ) -> Self {
+        let softness = &parameters.delays.edge_softness;
+        Self { experts: core::array::from_fn(|i| Expert::new(softness[i], &filters[i])), merits }
+    }
+
+    /// Nothing known, nothing to ask.
+    pub fn empty(parameters: &Parameters) -> Self {
+        let filter = Filter::new(&Gaussian::ZERO, Bank::EVEN, [1.0; 2], 0);
+        Self::new(parameters, &[filter; EXPERTS], [0.0; EXPERTS])
+    }
+
+    /// All experts start again from `filter`, equal in merit.
+    pub fn restart(&mut self, filter: &Filter) {
+        self.experts.iter_mut().for_each(|e| e.restart(filter));
+        self.merits = [0.0; EXPERTS];
+    }
+
+    /// Takes an exchange in; its evidence counts if `compared`. Returns how many exchanges are known to have taken the
+    /// path as it is now, if the best expert finds that it has just changed.
+    pub fn observe(
+        &mut self,
+        sighting: &Sighting,
+        context: &Context,
+        compared: bool,
+    ) -> Option<usize> {
+        let best = self.best_index();
+        let forget = 1.0 - 1.0 / context.parameters.delays.expert_memory;
+        let mut since_change = None;
+        for (i, expert) in self.experts.iter_mut().enumerate() {
+            let found = expert.observe(sighting, context);
+            let evidence = if compared { expert.innovation().log_evidence } else { 0.0 };
+            self.merits[i] = self.merits[i] * forget + evidence;
+            if i == best {
+                since_change = found;
+            }
+        }
+        let top = self.merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        self.merits = self.merits.map(|m| (m - top).max(LEAST_MERIT));
+        since_change
+    }
+
+    /// See [`Expert::rebase`].
+    pub fn rebase(&mut self, by_s: f64, variance: f64) {
+        self.experts.iter_mut().for_each(|e| e.rebase(by_s, variance));
+    }
+
+    fn best_index(&self) -> usize {
+        (1..EXPERTS).fold(0, |best, i| if self.merits[i] > self.merits[best] { i } else { best })
+    }
+
+    /// The expert with the greatest merit.
+    pub fn best(&self) -> &Expert {
+        &self.experts[self.best_index()]
+    }
+
+    /// What the best expert has seen change.
+    pub fn changes(&self) -> Changes {
+        self.best().changes()
+    }
+
+    /// Experts with the logarithms of their merits.
+    pub fn members(&self) -> impl Iterator<Item = (&Expert, f64)> {
+        self.experts.iter().zip(self.merits)
+    }
+
+    fn weights(&self) -> [f64; EXPERTS] {
+        let sum: f64 = self.merits.iter().map(|m| m.exp()).sum();
+        self.merits.map(|m| m.exp() / sum)
+    }
+
+    /// Mean and covariance over all experts.
+    pub fn posterior(&self) -> Gaussian {
+        let states: [Gaussian; EXPERTS] = core::array::from_fn(|i| *self.experts[i].posterior());
+        Gaussian::mixture(&states, &self.weights())
+    }
+
+    /// The wander whose variance is the mean over all experts and hypotheses.
+    pub fn wander(&self, models: &[Wander]) -> Wander {
+        let (mut random_walk, mut drift_walk) = (0.0, 0.0);
+        for (expert, weight) in self.experts.iter().zip(self.weights()) {
+            for (probability, model) in expert.filter().bank.weights().iter().zip(models) {
+                random_walk += weight * probability * model.random_walk.powi(2);
+                drift_walk += weight * probability * model.drift_walk.powi(2);
+            }
+        }
+        Wander { random_walk: f64::sqrt(random_walk), drift_walk: f64::sqrt(drift_walk) }
+    }
+}

@@ -1,0 +1,85 @@
+//! The newest few of a stream, without allocation.
+
+/// Holds up to `CAPACITY` items; a push into a full ring drops the oldest.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring<T, const CAPACITY: usize> {
+    items: [T; CAPACITY],
+    /// Where the next item goes.
+    next: usize,
+    len: usize,
+}
+
+impl<T: Copy, const CAPACITY: usize> Ring<T, CAPACITY> {
+    /// Empty; `filler` only fills the memory.
+    pub const fn new(filler: T) -> Self {
+        Self { items: [filler; CAPACITY], next: 0, len: 0 }
+    }
+
+    /// Adds the newest item.
+    pub fn push(&mut self, item: T) {
+        self.items[self.next] = item;
+        self.next = (self.next + 1) % CAPACITY;
+        self.len = (self.len + 1).min(CAPACITY);
+    }
+
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Drops all.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Keeps the newest `len` items.
+    pub fn keep_newest(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Newest first.
+    pub fn newest(&self) -> impl Iterator<Item = T> {
+        (1..=self.len).map(|back| self.items[(self.next + CAPACITY - back) % CAPACITY])
+    }
+
+    /// Keeps what `wanted` accepts, in order.
+    pub fn retain(&mut self, wanted: impl Fn(&T) -> bool) {
+        let all = *self;
+        self.clear();
+        for item in
+            (0..all.len).rev().map(|back| all.items[(all.next + CAPACITY - 1 - back) % CAPACITY])
+        {
+            if wanted(&item) {
+                self.push(item);
+            }
+        }
+    }
+}
+
+impl<const CAPACITY: usize> Ring<f64, CAPACITY> {
+    /// The smallest of the newest `count` numbers; infinite when there are none.
+    pub fn smallest_of_newest(&self, count: usize) -> f64 {
+        self.newest().take(count).fold(f64::INFINITY, f64::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_is_dropped_and_order_is_kept() {
+        let mut ring = Ring::<f64, 3>::new(0.0);
+        assert_eq!(ring.smallest_of_newest(3), f64::INFINITY);
+        for value in [1.0, 2.0, 3.0, 4.0] {
+            ring.push(value);
+        }
+        assert_eq!(ring.newest().collect::<Vec<_>>(), [4.0, 3.0, 2.0]);
+        assert_eq!(ring.smallest_of_newest(2), 3.0);
+        ring.retain(|v| *v != 3.0);
+        ring.push(5.0);
+        assert_eq!(ring.newest().collect::<Vec<_>>(), [5.0, 4.0, 2.0]);
+        ring.keep_newest(1);
+        assert_eq!(ring.newest().collect::<Vec<_>>(), [5.0]);
+    }
+}

@@ -1,0 +1,118 @@
+//! A trace's two files from disk.
+
+use std::borrow::Cow;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+
+use super::parse::{Row, TraceError, parse_rows, parse_truth};
+use super::truth::Truth;
+
+/// Both files of a trace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Trace {
+    /// The file's name without `.csv` and `.gz`.
+    pub name: String,
+    /// The exchanges, in order.
+    pub rows: Vec<Row>,
+    /// The truth, if there is a file of it.
+    pub truth: Option<Truth>,
+}
+
+/// Why a trace could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file begins like gzip and does not go on like it.
+    #[error("{} is not whole gzip; copy it again", path.display())]
+    Gzip {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file's content is wrong.
+    #[error("{}", path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What.
+        source: TraceError,
+    },
+}
+
+/// The first bytes of a gzip member, RFC 1952 section 2.3.1.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// What is inside, if it is compressed; the bytes themselves if not. The name does not matter.
+fn decompressed(bytes: &[u8]) -> io::Result<Cow<'_, [u8]>> {
+    if !bytes.starts_with(&GZIP) {
+        return Ok(bytes.into());
+    }
+    let mut inside = Vec::new();
+    MultiGzDecoder::new(bytes).read_to_end(&mut inside)?;
+    Ok(inside.into())
+}
+
+/// `a_lan_s1.csv.gz` without its endings.
+fn stem(path: &Path) -> Option<&str> {
+    let name = path.file_name()?.to_str()?;
+    let name = name.strip_suffix(".gz").unwrap_or(name);
+    Some(name.strip_suffix(".csv").unwrap_or(name))
+}
+
+/// Where the truth of an exchange trace lies by convention: `NAME.truth.csv.gz` or `NAME.truth.csv` beside it, whichever
+/// is there, with the trace's own ending first.
+#[must_use]
+pub fn truth_path(exchanges: &Path) -> Option<PathBuf> {
+    let stem = stem(exchanges)?;
+    let mut endings = [".truth.csv", ".truth.csv.gz"];
+    if exchanges.extension().is_some_and(|ending| ending == "gz") {
+        endings.reverse();
+    }
+    let paths = endings.map(|ending| exchanges.with_file_name(format!("{stem}{ending}")));
+    paths.into_iter().find(|path| path.is_file())
+}
+
+/// Reads a file, plain or gzip, and parses what is in it.
+fn read<T>(
+    path: &Path,
+    parse: impl FnOnce(&[u8]) -> Result<T, TraceError>,
+) -> Result<T, LoadError> {
+    let path = path.to_owned();
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(source) => return Err(LoadError::Read { path, source }),
+    };
+    let inside = match decompressed(&bytes) {
+        Ok(inside) => inside,
+        Err(source) => return Err(LoadError::Gzip { path, source }),
+    };
+    parse(&inside).map_err(|source| LoadError::Content { path, source })
+}
+
+impl Trace {
+    /// Reads `exchanges`, and `truth` if there is one.
+    ///
+    /// # Errors
+    /// Whichever file cannot be read or is not a trace; the error names the file and what to do.
+    pub fn load(exchanges: &Path, truth: Option<&Path>) -> Result<Self, LoadError> {
+        let rows = read(exchanges, parse_rows)?;
+        let place = |bytes: &[u8]| {
+            let (first, counters) = parse_truth(bytes)?;
+            Truth::new(first, counters, &rows)
+        };
+        let truth = truth.map(|path| read(path, place)).transpose()?;
+        let name = stem(exchanges).unwrap_or("trace").to_owned();
+        Ok(Self { name, rows, truth })
+    }
+}
