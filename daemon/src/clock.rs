@@ -1,8 +1,10 @@
 //! The host's clock: counter, ensemble of references, the host's own page, and what VMs' pages are written from.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use timevisor_clock_page::{
-    ClockStatus, Counter, Identity, Line, Lines, PageWriter, Reader, Slew, Update,
+    ClockStatus, Counter, Identity, Line, Lines, PageWriter, Reader, Slew, Update, renewal,
 };
 use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, Quality, RateLimits};
 use timevisor_guests::vm::Publication;
@@ -10,11 +12,13 @@ use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
 use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
 use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::{self, PageSize};
-use timevisor_time::{Duration, Tai, TimescaleId};
+use timevisor_time::{Duration, Period, Tai, TimescaleId};
 
 use crate::config::{Config, span};
+use crate::estimates::Estimates;
 use crate::journal::{CounterHistory, Journal};
 use crate::leap::Leap;
+use crate::server::ServerConfig;
 
 /// The estimate closes a gap in this long: slower than publications, so that a daemon that dies in the middle of a slew
 /// leaves a rate that is off by little; faster than polls.
@@ -26,6 +30,58 @@ const STEP_BACK: Duration = Duration::from_millis(100);
 /// A suspend changes CLOCK_BOOTTIME - CLOCK_MONOTONIC by more than this.
 const SUSPEND_NOISE: Duration = Duration::from_millis(1);
 
+/// Estimates are saved this often: what is learned in a minute is learned again in a minute.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What outlives this daemon: without it the clock is this process's alone, and does not notice a suspend.
+struct Memory {
+    history: CounterHistory,
+    journal: Journal,
+    estimates: Estimates,
+    next_save: Duration,
+}
+
+impl Memory {
+    fn in_directory(directory: &Path, counter: &HostCounter) -> Result<Self> {
+        let history = CounterHistory {
+            boot_id: hex(&boot_id().context("cannot read the boot id")?),
+            counter: counter.id().name().to_owned(),
+            suspended_ns: suspended().0.floor_nanos(),
+        };
+        Ok(Self {
+            history,
+            journal: Journal::in_directory(directory),
+            estimates: Estimates::in_directory(directory),
+            next_save: monotonic() + SAVE_INTERVAL,
+        })
+    }
+
+    /// Hands the estimates of the daemon before to the ensemble.
+    fn resume(&self, ensemble: &mut Ensemble) {
+        let resumed = self
+            .estimates
+            .read(&self.history)
+            .and_then(|saved| ensemble.resume(&saved).map_err(|e| e.to_string()).map(|()| saved));
+        match resumed {
+            Ok(saved) => {
+                tracing::info!("resuming {} estimate(s) of the daemon before", saved.len());
+            }
+            Err(reason) => tracing::info!("estimates begin anew: {reason}"),
+        }
+    }
+
+    fn save(&mut self, ensemble: &Ensemble) {
+        self.next_save = monotonic() + SAVE_INTERVAL;
+        let saved = ensemble.saved();
+        if saved.is_empty() {
+            return;
+        }
+        if let Err(error) = self.estimates.write(&self.history, saved) {
+            tracing::warn!("cannot save the estimates: {error}; a restart will learn them again");
+        }
+    }
+}
+
 pub struct HostClock {
     pub counter: HostCounter,
     pub calibration: Calibration,
@@ -34,8 +90,7 @@ pub struct HostClock {
     ensemble: Ensemble,
     config: Config,
     names: Vec<String>,
-    history: CounterHistory,
-    journal: Journal,
+    memory: Option<Memory>,
     writer: PageWriter<WritePage>,
     recovered: Option<Lines<Tai>>,
     seen_disruptions: u64,
@@ -47,6 +102,15 @@ pub struct HostClock {
 impl HostClock {
     /// Chooses and calibrates the counter, takes over the host's page, recovers what an earlier daemon knew.
     pub fn start(config: &Config, names: Vec<String>) -> Result<Self> {
+        Self::with_memory(config, names, Some(&config.run_directory))
+    }
+
+    /// A clock for this process alone: its page is not a file, nothing is recovered or kept, CLOCK_BOOTTIME is not read.
+    pub fn private(config: &Config, names: Vec<String>) -> Result<Self> {
+        Self::with_memory(config, names, None)
+    }
+
+    fn with_memory(config: &Config, names: Vec<String>, directory: Option<&Path>) -> Result<Self> {
         let (counter, counter_reason) = select(config.counter.into())?;
         let calibration = calibrate(&counter).context("the counter cannot be calibrated")?;
         tracing::info!(
@@ -55,14 +119,11 @@ impl HostClock {
             calibration.error
         );
         let leap = Leap::load(&config.clock);
-        let history = CounterHistory {
-            boot_id: hex(&boot_id().context("cannot read the boot id")?),
-            counter: counter.id().name().to_owned(),
-            suspended_ns: suspended().0.floor_nanos(),
-        };
-        let journal = Journal::in_directory(&config.run_directory);
-        let path = config.run_directory.join("clock");
-        let page = WritePage::new(page_file::create(&path, PageSize::Page)?)?;
+        let memory = directory.map(|d| Memory::in_directory(d, &counter)).transpose()?;
+        let page = WritePage::new(match directory {
+            Some(directory) => page_file::create(&directory.join("clock"), PageSize::Page)?,
+            None => page_file::private()?,
+        })?;
         let host_id = machine_id();
         let identity = Identity {
             counter: counter.id(),
@@ -74,7 +135,11 @@ impl HostClock {
         };
         let now = counter.read_ordered();
         let tai_offset = leap.offset_at(realtime()).ok();
-        let (writer, recovered) = match journal.read(&history, now) {
+        let journaled = match &memory {
+            Some(memory) => memory.journal.read(&memory.history, now),
+            None => Err("nothing is kept across restarts".to_owned()),
+        };
+        let (writer, recovered) = match journaled {
             Ok(journaled) => {
                 let lines = on_page(&page, &counter).unwrap_or(journaled);
                 tracing::info!(
@@ -91,10 +156,11 @@ impl HostClock {
         };
         let mut ensemble =
             Ensemble::new(&config.parameters(), &names, calibration.period, calibration.error);
+        if let Some(memory) = &memory {
+            memory.resume(&mut ensemble);
+        }
         if let Some(lines) = &recovered {
-            // Level 1 bounds age at the limits of the rate, so their periods are these limits.
-            let (shortest, longest) = (lines.earliest.period, lines.latest.period);
-            ensemble.adopt_rate(&RateLimits { shortest, longest });
+            ensemble.adopt_rate(&rate_limits(lines));
         }
         let mut clock = Self {
             counter,
@@ -104,8 +170,7 @@ impl HostClock {
             ensemble,
             config: config.clone(),
             names,
-            history,
-            journal,
+            memory,
             writer,
             recovered,
             seen_disruptions: 0,
@@ -128,6 +193,10 @@ impl HostClock {
         let name = &self.names[index];
         match self.ensemble.observe(index, exchange) {
             Observation::Used => {}
+            Observation::Doubt(by) => tracing::warn!(
+                "reference {name}: an exchange needs a path or a clock that moved by {by}; the bounds are not trusted \
+                 until more exchanges agree"
+            ),
             Observation::Discarded(reason) => {
                 tracing::debug!("reference {name}: exchange discarded: {reason}");
             }
@@ -141,14 +210,28 @@ impl HostClock {
 
     /// True once after the machine was suspended: everything known is void, the references should start over.
     pub fn was_suspended(&mut self) -> bool {
+        let Some(memory) = &mut self.memory else { return false };
         let now = suspended().0;
-        let before = Duration::from_nanos(self.history.suspended_ns);
+        let before = Duration::from_nanos(memory.history.suspended_ns);
         if (now - before).abs() <= SUSPEND_NOISE {
             return false;
         }
-        tracing::warn!("the machine was suspended for {}: starting anew", now - before);
-        self.history.suspended_ns = now.floor_nanos();
-        self.journal.clear();
+        memory.history.suspended_ns = now.floor_nanos();
+        self.start_anew(&format!("the machine was suspended for {}", now - before));
+        true
+    }
+
+    /// Forgets what reference `index` said: another server has taken its place.
+    pub fn forget(&mut self, index: usize) {
+        self.ensemble.forget(index);
+    }
+
+    /// Everything known is void on this counter, for this reason.
+    pub fn start_anew(&mut self, reason: &str) {
+        tracing::warn!("{reason}: starting anew");
+        if let Some(memory) = &self.memory {
+            memory.journal.clear();
+        }
         self.recovered = None;
         self.own_disruptions += self.ensemble.disruptions() + 1;
         let parameters = self.config.parameters();
@@ -159,13 +242,13 @@ impl HostClock {
             self.calibration.error,
         );
         self.writer.withdraw(ClockStatus::Unknown, self.leap.offset_at(realtime()).ok());
-        true
     }
 
     /// Writes the host's page from what is known now, and returns what VMs' pages are to be written from.
     pub fn publish(&mut self) -> Publication {
         let mut publication = self.assess();
         self.publish_own(&mut publication);
+        self.save_when_due(false);
         publication
     }
 
@@ -177,7 +260,15 @@ impl HostClock {
             other => other,
         };
         self.publish_own(&mut publication);
+        self.save_when_due(true);
         publication
+    }
+
+    fn save_when_due(&mut self, ending: bool) {
+        let Some(memory) = &mut self.memory else { return };
+        if ending || monotonic() >= memory.next_save {
+            memory.save(&self.ensemble);
+        }
     }
 
     fn assess(&mut self) -> Publication {
@@ -192,11 +283,11 @@ impl HostClock {
                     expiry: now.wrapping_add(validity),
                     earliest: Line {
                         time: clock.interval.earliest(),
-                        period: clock.limits.shortest,
+                        period: clock.slopes.shortest,
                     },
                     estimate: Line { time: clock.estimate, period: clock.period },
-                    latest: Line { time: clock.interval.latest(), period: clock.limits.longest },
-                    holdover: 0,
+                    latest: Line { time: clock.interval.latest(), period: clock.slopes.longest },
+                    holdover: holdover(&clock.slopes, &clock.limits),
                 };
                 (
                     Some(target),
@@ -212,8 +303,9 @@ impl HostClock {
                     (None, false) => ClockStatus::Initializing,
                     (None, true) => ClockStatus::Unknown,
                 };
-                let recovered =
-                    self.recovered.map(|l| Lines { expiry: now.wrapping_add(validity), ..l });
+                let recovered = self
+                    .recovered
+                    .map(|l| Lines { expiry: now.wrapping_add(validity), ..l.free_running(now) });
                 (recovered, status, Duration::MAX, now)
             }
         };
@@ -264,10 +356,11 @@ impl HostClock {
 
     /// Journals the lines, unless an assumption behind them failed: a restart must not take those for facts.
     fn note_lines(&self, status: ClockStatus, lines: &Lines<Tai>) {
+        let Some(memory) = &self.memory else { return };
         if status == ClockStatus::Unreliable {
-            return self.journal.clear();
+            return memory.journal.clear();
         }
-        if let Err(error) = self.journal.write(&self.history, lines) {
+        if let Err(error) = memory.journal.write(&memory.history, lines) {
             tracing::warn!("cannot write the recovery journal: {error}; a restart will begin anew");
         }
     }
@@ -287,6 +380,26 @@ impl HostClock {
             );
             self.own_disruptions += 1;
         }
+    }
+
+    /// The NTP server that serves this clock.
+    pub fn own_server(&self) -> &ServerConfig {
+        &self.config.server
+    }
+
+    /// In this long the lines in force must be renewed, or readers take the page for abandoned.
+    pub fn until_renewal(&self) -> Duration {
+        let Some(lines) = self.writer.in_force() else { return Duration::MAX };
+        let period = self.calibration.period;
+        let now = self.counter.read_ordered();
+        let validity = now.wrapping_add(period.ticks_in(span(self.config.clock.validity)));
+        let slew = Slew { horizon: period.ticks_in(SLEW_HORIZON), jump: SLEW_JUMP };
+        // In the middle of the time in which they may be.
+        let early = renewal(now, validity, slew) / 2;
+        if lines.is_renewal_due(now, validity, slew) {
+            return Duration::MAX;
+        }
+        period.span(lines.expiry.wrapping_sub(now).saturating_sub(early))
     }
 
     /// What the last [`Self::publish`] was based on.
@@ -347,6 +460,21 @@ fn on_page(page: &WritePage, counter: &HostCounter) -> Option<Lines<Tai>> {
         && now.timescale() == TimescaleId::Tai
         && now.counter.wrapping_sub(lines.base) >> 63 == 0;
     usable.then(|| lines.shifted(Duration::ZERO))
+}
+
+/// What the ends move faster by once the slopes no longer hold: then only the limits of the rate do.
+fn holdover(slopes: &RateLimits, limits: &RateLimits) -> u64 {
+    let above = limits.longest.to_bits().saturating_sub(slopes.longest.to_bits());
+    let below = slopes.shortest.to_bits().saturating_sub(limits.shortest.to_bits());
+    above.max(below)
+}
+
+/// The limits of the rate that an earlier daemon published: its slopes and the holdover beyond them.
+fn rate_limits(lines: &Lines<Tai>) -> RateLimits {
+    RateLimits {
+        shortest: Period::from_bits(lines.earliest.period.to_bits().saturating_sub(lines.holdover)),
+        longest: Period::from_bits(lines.latest.period.to_bits().saturating_add(lines.holdover)),
+    }
 }
 
 fn page_status(quality: Quality) -> ClockStatus {

@@ -1,6 +1,9 @@
 //! The configuration: one commented TOML file, unknown keys refused, every value checked before anything starts.
 //!
-//! The file that packages install, with every key explained, is packaging/timevisord.toml; a test parses it.
+//! The file that packages install, with every key explained, is packaging/timevisord.toml; a test parses it. The
+//! references that are read on this machine are in `config/references.rs`.
+
+mod references;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +11,17 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
-use timevisor_estimate::Parameters;
+use timevisor_estimate::{Parameters, polling, steering};
 use timevisor_linux::counter::Choice;
 use timevisor_protocols::control::TimeType;
+use timevisor_protocols::nts::negotiation::DEFAULT_KE_PORT;
 use timevisor_time::{Duration, RateError};
+
+use crate::references::NtsServer;
+
+pub use references::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
+
+use crate::server::ServerConfig;
 
 /// Where the daemon looks when it is not told.
 pub const DEFAULT_PATH: &str = "/etc/timevisor/timevisord.toml";
@@ -26,10 +36,11 @@ pub struct Config {
     #[serde(rename = "reference")]
     pub references: Vec<ReferenceConfig>,
     pub guests: GuestsConfig,
+    pub server: ServerConfig,
 }
 
 /// `counter = "auto" | "tsc" | "cntvct" | "monotonic-raw"`.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum CounterChoice {
     #[default]
@@ -69,6 +80,17 @@ pub struct ClockConfig {
     /// Without a new exchange for this long the clock is free running.
     #[serde(with = "humantime_serde")]
     pub stale_after: StdDuration,
+    /// The half-width that somebody needs; servers are then polled as often as that takes.
+    #[serde(with = "humantime_serde::option")]
+    pub required_bound: Option<StdDuration>,
+    /// Keep CLOCK_REALTIME with the estimate.
+    pub discipline: bool,
+    /// The fastest that CLOCK_REALTIME is slewed.
+    pub max_slew_ppm: u32,
+    /// A proven offset above this is stepped, at one of the first `step_limit` updates; never without it.
+    #[serde(with = "humantime_serde::option")]
+    pub step_threshold: Option<StdDuration>,
+    pub step_limit: u32,
 }
 
 /// `[[reference]]`.
@@ -83,16 +105,52 @@ pub enum ReferenceConfig {
         #[serde(default = "one_second", with = "humantime_serde")]
         poll: StdDuration,
     },
-    /// An NTP server.
+    /// A PTP hardware clock that somebody keeps right.
+    Phc(PhcConfig),
+    /// A clock that ptp4l keeps.
+    Ptp(PtpConfig),
+    /// The host's page, in a guest.
+    Vmclock(VmclockConfig),
+    /// A running chronyd's knowledge.
+    Chrony(ChronyConfig),
+    /// An NTP server, or several behind one name.
     Ntp {
         /// `host`, `host:port` or `[address]:port`.
+        #[serde(default)]
         address: String,
+        /// Instead: a name with many addresses, of which `servers` are asked.
+        pool: Option<String>,
+        #[serde(default = "four")]
+        servers: u32,
+        /// Which of the pool's servers this is; [`Config::parse`] makes one entry of each.
+        #[serde(skip)]
+        member: Option<u32>,
+        /// With `clock.required_bound`: the limits of what `poll` becomes.
+        #[serde(default = "two_seconds", with = "humantime_serde")]
+        poll_min: StdDuration,
+        #[serde(default = "seventeen_minutes", with = "humantime_serde")]
+        poll_max: StdDuration,
+        #[serde(default = "packets_per_hour")]
+        max_packets_per_hour: u32,
         #[serde(default = "sixteen_seconds", with = "humantime_serde")]
         poll: StdDuration,
         #[serde(default = "eight")]
         burst: u32,
         #[serde(default = "two_seconds", with = "humantime_serde")]
         burst_spacing: StdDuration,
+        /// Ask when its answers really left (RFC 9769).
+        #[serde(default)]
+        interleaved: bool,
+        /// Accept a server that declares that it smears leap seconds.
+        #[serde(default)]
+        allow_smear: bool,
+        /// Authenticate the server and its answers (Network Time Security, RFC 8915).
+        #[serde(default)]
+        nts: bool,
+        /// TCP port of the key establishment server at `address`; 4460 when absent.
+        nts_ke_port: Option<u16>,
+        /// PEM file of the authorities that may vouch for it; the system's when absent.
+        ca_file: Option<PathBuf>,
     },
 }
 
@@ -130,6 +188,15 @@ fn sixteen_seconds() -> StdDuration {
 fn eight() -> u32 {
     8
 }
+fn four() -> u32 {
+    4
+}
+fn seventeen_minutes() -> StdDuration {
+    StdDuration::from_secs(1024)
+}
+fn packets_per_hour() -> u32 {
+    polling::Limits::default().packets_per_hour
+}
 
 impl Default for Config {
     fn default() -> Self {
@@ -142,6 +209,7 @@ impl Default for Config {
                 poll: one_second(),
             }],
             guests: GuestsConfig::default(),
+            server: ServerConfig::default(),
         }
     }
 }
@@ -156,6 +224,11 @@ impl Default for ClockConfig {
             unmeasured_rate_ppm: 100,
             measured_rate_ppm: 15,
             stale_after: StdDuration::from_secs(80),
+            required_bound: None,
+            discipline: false,
+            max_slew_ppm: 500,
+            step_threshold: None,
+            step_limit: 3,
         }
     }
 }
@@ -194,12 +267,23 @@ impl Config {
 
     /// Parses and checks.
     pub fn parse(text: &str) -> Result<Self> {
-        let config: Self = toml::from_str(text)?;
+        let mut config: Self = toml::from_str(text)?;
         config.validate()?;
+        config.references = config.references.iter().flat_map(ReferenceConfig::members).collect();
+        for reference in &mut config.references {
+            match reference {
+                ReferenceConfig::Ptp(ptp) => ptp.own_directory.clone_from(&config.run_directory),
+                ReferenceConfig::Chrony(chrony) => {
+                    chrony.own_directory.clone_from(&config.run_directory);
+                }
+                _ => {}
+            }
+        }
         Ok(config)
     }
 
-    fn validate(&self) -> Result<()> {
+    /// What [`Self::parse`] checks, for values that came from elsewhere.
+    pub fn validate(&self) -> Result<()> {
         ensure!(self.run_directory.is_absolute(), "run_directory must be an absolute path");
         ensure!(!self.references.is_empty(), "there must be at least one [[reference]]");
         let clock = &self.clock;
@@ -213,6 +297,9 @@ impl Config {
             "clock.validity must be at least 3 publish intervals"
         );
         self.parameters().validate().context("[clock]")?;
+        self.server.validate()?;
+        self.steering().validate().context("[clock]")?;
+        self.validate_discipline()?;
         ensure!(
             self.guests.discover_interval >= StdDuration::from_millis(10),
             "guests.discover_interval must be 10ms or more"
@@ -224,9 +311,23 @@ impl Config {
                     "the poll of a system reference must be 10ms or more"
                 );
             }
-            if let ReferenceConfig::Ntp { address, .. } = reference {
-                ensure!(!address.trim().is_empty(), "the address of an ntp reference is empty");
+            reference.validate_local()?;
+            reference.validate_pool()?;
+            if let ReferenceConfig::Ntp { address, nts, nts_ke_port, ca_file, pool, .. } = reference
+            {
+                ensure!(
+                    pool.is_some() || !address.trim().is_empty(),
+                    "the address of an ntp reference is empty"
+                );
                 reference.ntp_config().with_context(|| format!("[[reference]] {address}"))?;
+                ensure!(
+                    *nts || (nts_ke_port.is_none() && ca_file.is_none()),
+                    "[[reference]] {address}: nts_ke_port and ca_file have no effect without nts = true; add it"
+                );
+                ensure!(
+                    *nts_ke_port != Some(0),
+                    "[[reference]] {address}: nts_ke_port must not be 0"
+                );
             }
         }
         let names: Vec<_> = self.references.iter().map(ReferenceConfig::name).collect();
@@ -240,6 +341,35 @@ impl Config {
                 .with_context(|| format!("[guests.vm.{name}]"))?;
         }
         Ok(())
+    }
+
+    /// A clock cannot be kept by what it is itself read for.
+    fn validate_discipline(&self) -> Result<()> {
+        if !self.clock.discipline {
+            return Ok(());
+        }
+        for reference in &self.references {
+            let reads_realtime = match reference {
+                ReferenceConfig::System { .. } | ReferenceConfig::Chrony(_) => true,
+                ReferenceConfig::Ptp(ptp) => ptp.is_realtime(),
+                _ => false,
+            };
+            ensure!(
+                !reads_realtime,
+                "clock.discipline = true steers CLOCK_REALTIME, which reference {} reads: a loop; remove one of them",
+                reference.name()
+            );
+        }
+        Ok(())
+    }
+
+    /// How CLOCK_REALTIME is steered, if it is.
+    pub fn steering(&self) -> steering::Parameters {
+        steering::Parameters {
+            max_slew_ppm: self.clock.max_slew_ppm,
+            step_threshold: self.clock.step_threshold.map(span),
+            step_limit: self.clock.step_limit,
+        }
     }
 
     /// The estimate's parameters.
@@ -259,17 +389,115 @@ impl Config {
 }
 
 impl ReferenceConfig {
+    /// An NTP server with the default schedule.
+    pub fn ntp(address: String) -> Self {
+        Self::Ntp {
+            address,
+            pool: None,
+            servers: four(),
+            member: None,
+            poll_min: two_seconds(),
+            poll_max: seventeen_minutes(),
+            max_packets_per_hour: packets_per_hour(),
+            poll: sixteen_seconds(),
+            burst: eight(),
+            burst_spacing: two_seconds(),
+            interleaved: false,
+            allow_smear: false,
+            nts: false,
+            nts_ke_port: None,
+            ca_file: None,
+        }
+    }
+
     /// The name in status output.
     pub fn name(&self) -> String {
         match self {
             Self::System { .. } => "system".to_owned(),
+            Self::Phc(phc) => phc.device.display().to_string(),
+            Self::Ptp(ptp) => format!("ptp {}", ptp.device.display()),
+            Self::Vmclock(_) => "vmclock".to_owned(),
+            Self::Chrony(_) => "chrony".to_owned(),
+            Self::Ntp { pool: Some(pool), member: Some(n), .. } => format!("{pool}#{n}"),
+            Self::Ntp { pool: Some(pool), member: None, .. } => pool.clone(),
             Self::Ntp { address, .. } => address.clone(),
         }
     }
 
+    /// The pool that it is a member of.
+    pub fn pool(&self) -> Option<&str> {
+        match self {
+            Self::Ntp { pool, .. } => pool.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// A pool as its members; anything else as it is.
+    fn members(&self) -> Vec<Self> {
+        let one = |n| {
+            let mut member = self.clone();
+            if let Self::Ntp { member: number, .. } = &mut member {
+                *number = Some(n);
+            }
+            member
+        };
+        match self {
+            Self::Ntp { pool: Some(_), servers, member: None, .. } => {
+                (1..=*servers).map(one).collect()
+            }
+            _ => vec![self.clone()],
+        }
+    }
+
+    /// The limits of the poll controller.
+    pub fn poll_limits(&self) -> polling::Limits {
+        match self {
+            Self::Ntp { poll_min, poll_max, max_packets_per_hour, .. } => polling::Limits {
+                poll_min: span(*poll_min),
+                poll_max: span(*poll_max),
+                packets_per_hour: *max_packets_per_hour,
+                ..polling::Limits::default()
+            },
+            _ => polling::Limits::default(),
+        }
+    }
+
+    fn validate_local(&self) -> Result<()> {
+        match self {
+            Self::Phc(phc) => {
+                references::check_path(&phc.device, "phc")?;
+                references::check_poll(phc.poll, "phc")
+            }
+            Self::Ptp(ptp) => ptp.validate(),
+            Self::Vmclock(vmclock) => {
+                references::check_path(&vmclock.device, "vmclock")?;
+                references::check_poll(vmclock.poll, "vmclock")
+            }
+            Self::Chrony(chrony) => {
+                chrony.address()?;
+                references::check_poll(chrony.poll, "chrony")
+            }
+            Self::System { .. } | Self::Ntp { .. } => Ok(()),
+        }
+    }
+
+    fn validate_pool(&self) -> Result<()> {
+        let Self::Ntp { address, pool, servers, nts, .. } = self else { return Ok(()) };
+        self.poll_limits().validate().with_context(|| format!("[[reference]] {}", self.name()))?;
+        let Some(pool) = pool else { return Ok(()) };
+        ensure!(!pool.trim().is_empty(), "the pool of an ntp reference is empty");
+        ensure!(
+            address.is_empty(),
+            "an ntp reference has an address or a pool, not both; remove one"
+        );
+        ensure!((1..=16).contains(servers), "[[reference]] {pool}: servers must be from 1 to 16");
+        ensure!(!nts, "[[reference]] {pool}: nts needs a server's name, not a pool's; use address");
+        Ok(())
+    }
+
     /// The association's parameters, checked.
     pub fn ntp_config(&self) -> Result<timevisor_protocols::ntp::Config> {
-        let Self::Ntp { poll, burst, burst_spacing, .. } = self else {
+        let Self::Ntp { poll, burst, burst_spacing, interleaved, allow_smear, .. } = self else {
             bail!("not an NTP reference")
         };
         let defaults = timevisor_protocols::ntp::Config::default();
@@ -279,12 +507,25 @@ impl ReferenceConfig {
             poll_max: defaults.poll_max.max(poll),
             burst_count: *burst,
             burst_spacing,
+            interleaved: *interleaved,
+            allow_smear: *allow_smear,
             // An answer must be in before the next request leaves.
             request_timeout: defaults.request_timeout.min(poll).min(burst_spacing),
             ..defaults
         };
         config.validate()?;
         Ok(config)
+    }
+
+    /// Where an authenticated NTP server gives out keys.
+    pub fn nts_server(&self) -> Option<NtsServer> {
+        match self {
+            Self::Ntp { address, nts: true, nts_ke_port, ca_file, .. } => {
+                let port = nts_ke_port.unwrap_or(DEFAULT_KE_PORT);
+                Some(NtsServer::new(address, port, ca_file.clone()))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -294,39 +535,4 @@ pub fn span(std: StdDuration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error(text: &str) -> String {
-        format!("{:#}", Config::parse(text).unwrap_err())
-    }
-
-    #[test]
-    fn the_packaged_file_is_valid_and_states_the_defaults() {
-        let packaged = Config::parse(include_str!("../../packaging/timevisord.toml")).unwrap();
-        assert_eq!(format!("{packaged:?}"), format!("{:?}", Config::default()));
-    }
-
-    #[test]
-    fn unknown_keys_are_refused_by_name() {
-        assert!(error("countr = \"tsc\"").contains("countr"));
-        assert!(error("[clock]\nvalidty = \"10s\"").contains("validty"));
-        assert!(
-            error("[[reference]]\ntype = \"ntp\"\naddress = \"x\"\niburst = true")
-                .contains("iburst")
-        );
-    }
-
-    #[test]
-    fn values_out_of_range_say_what_would_be_right() {
-        assert!(error("reference = []").contains("at least one"));
-        assert!(error("[clock]\nvalidity = \"2s\"").contains("3 publish intervals"));
-        assert!(error("[clock]\nmeasured_rate_ppm = 200").contains("must not exceed"));
-        assert!(error("[[reference]]\ntype = \"ntp\"\naddress = \"a\"\nburst = 99").contains("16"));
-        let twice = "[[reference]]\ntype = \"ntp\"\naddress = \"a\"\n";
-        assert!(error(&twice.repeat(2)).contains("twice"));
-        assert!(error("[guests.vm.\"../x\"]\ntime_type = \"tai\"").contains("../x"));
-        assert!(error("[guests]\ndiscover_interval = \"0s\"").contains("discover_interval"));
-        assert!(error("[[reference]]\ntype = \"ntp\"\naddress = \"\"").contains("address"));
-    }
-}
+mod tests;

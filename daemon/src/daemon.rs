@@ -5,18 +5,21 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use timevisor_linux::clock::monotonic;
+use timevisor_linux::clock::{boot_id, monotonic};
 use timevisor_linux::notify::Notifier;
 use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::signals::{Signal, Signals};
+use timevisor_linux::udp::Sockets;
 use timevisor_protocols::control::{Request, Response};
 use timevisor_time::Duration;
 
-use crate::clock::HostClock;
+use crate::clock::{HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
-use crate::references::{Reference, Surroundings};
+use crate::discipline::Discipline;
+use crate::references::{Need, Reference, Surroundings};
 use crate::report;
+use crate::server::{self, Server};
 use crate::vms::{Token as VmToken, Vms};
 
 /// Whose descriptor became ready.
@@ -33,8 +36,10 @@ pub struct Daemon {
     config: Config,
     clock: HostClock,
     references: Vec<Reference>,
+    discipline: Option<Discipline>,
     vms: Vms,
     control: Control,
+    server: Option<Server>,
     signals: Signals,
     notifier: Notifier,
     started: Duration,
@@ -51,11 +56,14 @@ impl Daemon {
         let signals = Signals::install().context("cannot install signal handlers")?;
         let notifier = Notifier::from_environment().context("NOTIFY_SOCKET is not usable")?;
         let now = monotonic();
-        let references =
-            config.references.iter().map(|r| Reference::new(r, now)).collect::<Result<Vec<_>>>()?;
+        let references = Reference::all(&config.references, now)?;
         let names = config.references.iter().map(crate::config::ReferenceConfig::name).collect();
         let clock = HostClock::start(&config, names)?;
+        let boot = boot_id().map(|id| hex(&id)).context("cannot read the boot id")?;
+        let discipline = Discipline::start(&config, boot, &clock, now);
         let control = Control::listen(&config.run_directory.join("control"))?;
+        let page = config.run_directory.join("clock");
+        let server = Server::start(&config.server, &page, clock.calibration)?;
         let mut vms = Vms::new(&config);
         vms.resume(&clock);
         notifier.ready().context("cannot tell systemd")?;
@@ -63,8 +71,10 @@ impl Daemon {
             config,
             clock,
             references,
+            discipline,
             vms,
             control,
+            server,
             signals,
             notifier,
             started: now,
@@ -107,7 +117,8 @@ impl Daemon {
             .references
             .iter()
             .map(Reference::poll_at)
-            .chain([self.next_publication, self.vms.poll_at()]);
+            .chain([self.next_publication, self.vms.poll_at()])
+            .chain(self.discipline.as_ref().map(Discipline::poll_at));
         let next = due.min().unwrap_or(self.next_publication);
         let timeout =
             std::time::Duration::from_nanos(u64::try_from((next - now).ceil_nanos()).unwrap_or(0));
@@ -149,7 +160,7 @@ impl Daemon {
     fn on_time(&mut self) {
         let now = monotonic();
         if self.clock.was_suspended() {
-            self.references.iter_mut().for_each(|r| r.restart(now));
+            self.restart(now);
             self.publish();
         }
         let mut fresh = false;
@@ -161,19 +172,66 @@ impl Daemon {
                 fresh = true;
             }
         }
+        fresh |= self.heed_references(now);
         if fresh || now >= self.next_publication {
             self.publish();
+        }
+        self.tell_references(now);
+        if let Some(discipline) = &mut self.discipline {
+            discipline.on_timer(now, &self.clock);
         }
         if now >= self.vms.poll_at() {
             self.vms.on_timer(now, &self.clock);
         }
     }
 
+    /// What references say about themselves: true when there is something to publish.
+    fn heed_references(&mut self, now: Duration) -> bool {
+        for (index, reference) in self.references.iter_mut().enumerate() {
+            if reference.take_replacement() {
+                self.clock.forget(index);
+            }
+        }
+        let mut disrupted = false;
+        for reference in &mut self.references {
+            disrupted |= reference.take_disruption();
+        }
+        if disrupted {
+            self.clock.start_anew("the host disrupted this guest's time");
+            self.restart(now);
+        }
+        disrupted
+    }
+
+    /// After the counter was disturbed.
+    fn restart(&mut self, now: Duration) {
+        self.references.iter_mut().for_each(|r| r.restart(now));
+        if let Some(discipline) = &mut self.discipline {
+            discipline.restart(&self.clock);
+        }
+    }
+
+    /// What the clock needs, for how often servers are asked.
+    fn tell_references(&mut self, now: Duration) {
+        let knowledge = self.clock.knowledge();
+        let required = self.config.clock.required_bound.map(span);
+        let rate = knowledge.clock.as_ref().map(|known| known.slopes.half_width().ppb() * 1e-9);
+        for (config, reference) in self.config.references.iter().zip(&mut self.references) {
+            let name = config.name();
+            let falseticker = knowledge.falsetickers.iter().any(|f| f.name == name);
+            reference.require(now, &Need { required, rate, falseticker });
+        }
+    }
+
     fn publish(&mut self) {
         let publication = self.clock.publish();
         self.vms.publish(publication, &self.clock);
+        if let Some(server) = &self.server {
+            server.tell(server::facts(&self.clock, &self.references));
+        }
         let now = monotonic();
-        self.next_publication = now + span(self.config.clock.publish_interval);
+        self.next_publication =
+            now + span(self.config.clock.publish_interval).min(self.clock.until_renewal());
         self.tell();
     }
 
@@ -202,7 +260,15 @@ impl Daemon {
     fn respond(&mut self, request: &Request) -> Response {
         match request {
             Request::Status => {
-                report::status(&self.clock, &self.references, self.vms.len(), self.started)
+                let discipline = self.discipline.as_ref();
+                report::status(
+                    &self.clock,
+                    &self.references,
+                    self.vms.len(),
+                    discipline,
+                    self.server.as_ref(),
+                    self.started,
+                )
             }
             Request::Now => report::now(&self.clock),
             Request::VmList => self.vms.list(),
@@ -231,6 +297,9 @@ impl Daemon {
     fn stop(mut self) -> Result<()> {
         tracing::info!("ending: pages stay free running, with growing bounds");
         let _ = self.notifier.stopping();
+        if let Some(discipline) = &mut self.discipline {
+            discipline.stop();
+        }
         let publication = self.clock.publish_last();
         self.vms.publish(publication, &self.clock);
         Ok(())
@@ -239,7 +308,13 @@ impl Daemon {
 
 fn surroundings(clock: &HostClock) -> Surroundings<'_> {
     let calibration = (clock.calibration.period, clock.calibration.error);
-    Surroundings { counter: &clock.counter, calibration, leap: &clock.leap }
+    Surroundings {
+        counter: &clock.counter,
+        calibration,
+        leap: &clock.leap,
+        sockets: Sockets::Stamped,
+        own_server: clock.own_server(),
+    }
 }
 
 /// The run directory, made if needed, and locked: two daemons on one page would be two clocks.

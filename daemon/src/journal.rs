@@ -28,6 +28,22 @@ pub struct CounterHistory {
     pub suspended_ns: i64,
 }
 
+impl CounterHistory {
+    /// Whether what was learned in this history holds in the one `now`; if not, why.
+    pub fn same_as(&self, now: &Self) -> Result<(), String> {
+        if self.boot_id != now.boot_id {
+            return Err("the machine was booted since".to_owned());
+        }
+        if self.counter != now.counter {
+            return Err(format!("the counter was {} then", self.counter));
+        }
+        if (self.suspended_ns - now.suspended_ns).abs() > SUSPEND_NOISE_NS {
+            return Err("the machine was suspended since".to_owned());
+        }
+        Ok(())
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -84,16 +100,7 @@ impl Journal {
         if entry.version != 1 {
             return Err(format!("recovery journal of version {}", entry.version));
         }
-        let then = &entry.history;
-        if then.boot_id != history.boot_id {
-            return Err("the machine was booted since".to_owned());
-        }
-        if then.counter != history.counter {
-            return Err(format!("the counter was {} then", then.counter));
-        }
-        if (then.suspended_ns - history.suspended_ns).abs() > SUSPEND_NOISE_NS {
-            return Err("the machine was suspended since".to_owned());
-        }
+        entry.history.same_as(history)?;
         if now.wrapping_sub(entry.base) >> 63 != 0 {
             return Err("the counter went back since".to_owned());
         }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use timevisor_protocols::control::LeapSummary;
+use timevisor_protocols::ntp::server::LeapPlan;
 use timevisor_time::{Duration, Instant, LeapTable, Tai, Utc};
 
 use crate::config::ClockConfig;
@@ -70,6 +71,16 @@ impl Leap {
         let table = self.table.as_ref().map_err(Clone::clone)?;
         let (utc, _) = table.to_utc(tai).map_err(|e| e.to_string())?;
         self.offset_at(utc)
+    }
+
+    /// The offset at a TAI instant and the next change that the table knows; `None` where it knows nothing.
+    pub fn plan(&self, tai: Instant<Tai>) -> Option<LeapPlan> {
+        if let Some(offset) = self.configured {
+            return Some(LeapPlan { offset, change: None });
+        }
+        let table = self.table.as_ref().ok()?;
+        let (utc, _) = table.to_utc(tai).ok()?;
+        Some(LeapPlan { offset: table.offset_at(utc).ok()?, change: table.next_change(utc) })
     }
 
     /// For `timevisor status`.

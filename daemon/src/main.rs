@@ -4,12 +4,15 @@
 //! | --- | --- |
 //! | `config.rs` | the TOML file |
 //! | `daemon.rs` | the event loop: one thread, one poll(2) |
+//! | `csv.rs` | `--csv`: a clock that is printed instead of served, also under a network simulator |
 //! | `clock.rs` | counter, ensemble, the host's page |
+//! | `discipline/` | optional: CLOCK_REALTIME follows the estimate |
 //! | `references/` | what to ask, and exchanges from the answers |
 //! | `leap.rs` | TAI - UTC |
 //! | `journal.rs` | what a restart needs so that time does not go back |
 //! | `vms.rs` | VMs: discovery, attachment, publication |
 //! | `control.rs` | the control socket |
+//! | `server.rs` | the clock served over NTP, in a thread of its own |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
 //!
 //! It wires and decides nothing: algorithms are in crates/.
@@ -18,18 +21,25 @@
 mod clock;
 mod config;
 mod control;
+mod csv;
 mod daemon;
+mod discipline;
+mod estimates;
 mod journal;
 mod leap;
 mod references;
 mod report;
+mod server;
 mod vms;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, CounterChoice, ReferenceConfig};
 
 /// Trustworthy time for this host and its virtual machines.
 #[derive(Parser)]
@@ -38,6 +48,16 @@ struct Arguments {
     /// Configuration file [default: /etc/timevisor/timevisord.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The counter to use, instead of the configured one
+    #[arg(long, value_enum, value_name = "COUNTER")]
+    counter: Option<CounterChoice>,
+    /// An NTP server, instead of all configured references; may be repeated
+    #[arg(long = "server", value_name = "ADDRESS")]
+    servers: Vec<String>,
+    /// Serve nothing; print `time,estimate,earliest,latest` once a second: CLOCK_REALTIME and this clock, in UTC seconds
+    /// since 1970. Works under a network simulator in LD_PRELOAD
+    #[arg(long)]
+    csv: bool,
     /// Check the configuration and exit
     #[arg(long)]
     check: bool,
@@ -59,13 +79,28 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let (config, source) = config::Config::load(arguments.config.as_deref())?;
+    let (mut config, source) = Config::load(arguments.config.as_deref())?;
+    arguments.override_in(&mut config)?;
     if arguments.check {
         println!("{source}: ok, {} reference(s)", config.references.len());
         return Ok(());
     }
     tracing::info!("timevisord {} with {source}", env!("CARGO_PKG_VERSION"));
+    if arguments.csv {
+        return csv::run(&config, &mut std::io::stdout().lock());
+    }
     daemon::Daemon::start(config)?.run()
+}
+
+impl Arguments {
+    /// The command line has the last word.
+    fn override_in(&self, config: &mut Config) -> anyhow::Result<()> {
+        config.counter = self.counter.unwrap_or(config.counter);
+        if !self.servers.is_empty() {
+            config.references = self.servers.iter().cloned().map(ReferenceConfig::ntp).collect();
+        }
+        config.validate().context("the command line is not usable")
+    }
 }
 
 /// The journal adds time and severity itself; a terminal gets them from us.
@@ -80,5 +115,34 @@ fn start_log(verbose: bool) {
         log.without_time().with_ansi(false).init();
     } else {
         log.with_ansi(false).init();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overridden(words: &[&str]) -> anyhow::Result<Config> {
+        let mut config = Config::default();
+        Arguments::parse_from([&["timevisord"], words].concat()).override_in(&mut config)?;
+        Ok(config)
+    }
+
+    #[test]
+    fn the_command_line_has_the_last_word_where_it_says_something() {
+        let config =
+            overridden(&["--counter", "monotonic-raw", "--server", "a", "--server", "b:1123"]);
+        let config = config.unwrap();
+        assert!(matches!(config.counter, CounterChoice::MonotonicRaw));
+        let names: Vec<_> = config.references.iter().map(ReferenceConfig::name).collect();
+        assert_eq!(names, ["a", "b:1123"]);
+        let silent = overridden(&["--csv"]).unwrap();
+        assert_eq!(format!("{silent:?}"), format!("{:?}", Config::default()));
+    }
+
+    #[test]
+    fn a_server_given_twice_is_refused_like_in_the_file() {
+        let error = overridden(&["--server", "a", "--server", "a"]).unwrap_err();
+        assert!(format!("{error:#}").contains("twice"), "{error:#}");
     }
 }

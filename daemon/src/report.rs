@@ -9,7 +9,9 @@ use timevisor_protocols::control::{
 use timevisor_time::{Duration, Instant, Tai};
 
 use crate::clock::{HostClock, hex};
+use crate::discipline::Discipline;
 use crate::references::Reference;
+use crate::server::Server;
 
 /// The page's status in the protocol's words.
 pub fn status_of(status: PageStatus) -> ClockStatus {
@@ -54,6 +56,8 @@ pub fn status(
     clock: &HostClock,
     references: &[Reference],
     vms: usize,
+    discipline: Option<&Discipline>,
+    server: Option<&Server>,
     started: Duration,
 ) -> Response {
     Response::Status(Box::new(Status {
@@ -68,6 +72,8 @@ pub fn status(
         clock: clock_summary(clock, references),
         references: references.iter().enumerate().map(|(i, r)| reference(clock, i, r)).collect(),
         leap_table: clock.leap.summary(realtime()),
+        discipline: discipline.map(Discipline::report),
+        server: server.map(Server::report),
         vms: vms as u64,
     }))
 }
@@ -109,9 +115,10 @@ fn reference(clock: &HostClock, index: usize, reference: &Reference) -> Referenc
     for (reason, count) in state.discarded() {
         *report.rejected.entry(reason.name().to_owned()).or_default() += count;
     }
-    if clock.knowledge().falsetickers.contains(&report.name) {
+    let falsetickers = &clock.knowledge().falsetickers;
+    if let Some(falseticker) = falsetickers.iter().find(|f| f.name == report.name) {
         report.status = "falseticker".to_owned();
-        report.detail = "its interval contradicts the majority's".to_owned();
+        report.detail.clone_from(&falseticker.reason);
     } else if clock.ensemble().chosen() == Some(index) && report.status == "reachable" {
         report.status = "selected".to_owned();
     }

@@ -22,6 +22,7 @@ pub struct Chronyd {
     process: Tethered,
     _dir: TempDir,
     namespace: Namespace,
+    port: u16,
 }
 
 impl Chronyd {
@@ -38,15 +39,28 @@ impl Chronyd {
     /// # Errors
     /// As [`Chronyd::start`].
     pub fn start_with(name: &str, log_dir: &Path, lines: &str) -> anyhow::Result<Self> {
+        Self::start_in(Namespace::create()?, 123, name, log_dir, lines)
+    }
+
+    /// Like [`Chronyd::start_with`], in a namespace that is there already and on another port.
+    ///
+    /// # Errors
+    /// As [`Chronyd::start`].
+    pub fn start_in(
+        namespace: Namespace,
+        port: u16,
+        name: &str,
+        log_dir: &Path,
+        lines: &str,
+    ) -> anyhow::Result<Self> {
         let dir = scratch::directory()?;
-        let namespace = Namespace::create()?;
         // A copy, because a distribution's AppArmor profile for /usr/sbin/chronyd forbids our directory.
         let program = dir.path().join("chronyd");
         fs::copy("/usr/sbin/chronyd", &program)
             .context("cannot copy /usr/sbin/chronyd; install the package chrony")?;
         let config = dir.path().join("chrony.conf");
         let text = format!(
-            "{lines}allow\nbindaddress {}\ncmdport 0\nbindcmdaddress /\npidfile {}\n",
+            "{lines}allow\nport {port}\nbindaddress {}\ncmdport 0\nbindcmdaddress /\npidfile {}\n",
             namespace.address(),
             dir.path().join("pid").display(),
         );
@@ -57,19 +71,26 @@ impl Chronyd {
         fs::create_dir_all(log_dir)?;
         let log = log_dir.join(format!("{name}.chronyd.log"));
         let process = Tethered::spawn(&mut command, "chronyd", &log)?;
-        let mut server = Self { process, _dir: dir, namespace };
+        let mut server = Self { process, _dir: dir, namespace, port };
         server.wait_answer().with_context(|| format!("chronyd's log: {}", log.display()))?;
         Ok(server)
     }
 
     /// Where it serves.
     pub fn address(&self) -> SocketAddr {
-        SocketAddr::from((self.namespace.address(), 123))
+        SocketAddr::from((self.namespace.address(), self.port))
     }
 
     /// The namespace it runs in.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    /// Ends it and gives its namespace back, for another one at the same address.
+    pub fn stop(self) -> Namespace {
+        let Self { mut process, namespace, .. } = self;
+        process.kill();
+        namespace
     }
 
     /// Its process id.

@@ -16,6 +16,7 @@
 
 pub mod apt;
 pub mod arm;
+pub mod authority;
 pub mod builder;
 pub mod chronyd;
 pub mod client;
@@ -35,6 +36,8 @@ pub mod migration;
 pub mod nested;
 pub mod netns;
 pub mod ntp_impostor;
+pub mod ntp_relay;
+pub mod ntpd_rs;
 pub mod packages;
 pub mod programs;
 pub mod qemu;
@@ -45,5 +48,6 @@ pub mod scenario;
 pub mod scratch;
 mod shell;
 pub mod soak;
+pub mod sync;
 pub mod ssdt;
 pub mod tests;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use timevisor_lab::{
-    demo, fetch, interrupt, leap, netns, packages, programs, scenario, scratch, soak, tests,
+    demo, fetch, interrupt, leap, netns, packages, programs, scenario, scratch, soak, sync, tests,
 };
 
 /// Boots stock kernels under stock QEMU and runs Timevisor's end-to-end tests.
@@ -47,6 +47,15 @@ enum Action {
         /// How long
         #[arg(long, default_value_t = 10)]
         minutes: u32,
+    },
+    /// Compare the host's page with the clock of the NTP server that it follows
+    SoakSync {
+        /// How long
+        #[arg(long, default_value_t = 30)]
+        minutes: u32,
+        /// Interval between requests
+        #[arg(long, default_value = "16s")]
+        poll: String,
     },
     /// Run tests
     Test {
@@ -98,6 +107,13 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             scratch::remove_stale();
             netns::remove_stale();
             soak::run(&scenario::Context::new(&dir, "soak", false)?, minutes)?;
+            Ok(true)
+        }
+        Action::SoakSync { minutes, poll } => {
+            install()?;
+            scratch::remove_stale();
+            netns::remove_stale();
+            sync::run(&scenario::Context::new(&dir, "soak-sync", false)?, minutes, &poll)?;
             Ok(true)
         }
         Action::Test { names, .. } if names.iter().any(|n| n == "list") => {

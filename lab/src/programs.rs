@@ -1,6 +1,6 @@
-//! Builds our own programs for the guest: fully static, so that a busybox image can run them.
+//! Builds our own programs: for the guest fully static, so that a busybox image can run them; for LD_PRELOAD not.
 //!
-//! Only programs of this workspace; the target directory is apart, so that a running cargo is not disturbed.
+//! Only programs of this workspace; the static ones' target directory is apart, so that a running cargo is not disturbed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,6 +42,27 @@ pub fn static_binary(package: &str, bin: &str, lab_dir: &Path) -> anyhow::Result
         bail!("cargo could not build {bin} of {package}: {}", String::from_utf8_lossy(&out.stderr));
     }
     Ok(target_dir.join(TARGET).join("lab").join(bin))
+}
+
+/// Builds binary `bin` of package `package` as users get it, linked to the system's libc, and returns its path.
+///
+/// # Errors
+/// As [`static_binary`].
+pub fn binary(package: &str, bin: &str) -> anyhow::Result<PathBuf> {
+    let root = workspace()?;
+    let target_dir = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), |dir| root.join(PathBuf::from(dir)));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let out = Command::new(cargo)
+        .current_dir(&root)
+        .args(["build", "--quiet", "--profile", "lab", "-p", package, "--bin", bin, "--target-dir"])
+        .arg(&target_dir)
+        .output()
+        .context("cannot run cargo")?;
+    if !out.status.success() {
+        bail!("cargo could not build {bin} of {package}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    Ok(target_dir.join("lab").join(bin))
 }
 
 /// Writes `target/results/NAME.json` in the form that all benches and experiments share.

@@ -35,9 +35,15 @@ pub(crate) fn packages(
             all.push(open("bookworm")?.show("seabios")?.0);
             Ok(all)
         }
+        (Some("ntpd-rs"), None, None, None) => {
+            // With the C library of its own suite, which is newer than bookworm's.
+            let trixie = open("trixie")?;
+            let names = ["ntpd-rs", "libc6", "libgcc-s1"];
+            names.iter().map(|name| Ok(trixie.show(name)?.0)).collect()
+        }
         (Some("kernel"), Some(suite), version, None) => resolve_kernel(&open(suite)?, version),
         _ => bail!(
-            "unknown artifact {artifact:?}; known: busybox, qemu-10, kernel:SUITE, kernel:SUITE:VERSION"
+            "unknown artifact {artifact:?}; known: busybox, qemu-10, ntpd-rs, kernel:SUITE, kernel:SUITE:VERSION"
         ),
     }
 }

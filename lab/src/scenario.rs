@@ -132,6 +132,14 @@ impl Context {
         Chronyd::start(name, &self.log_dir)
     }
 
+    /// The root of an unpacked ntpd-rs, for [`crate::ntpd_rs`].
+    ///
+    /// # Errors
+    /// When it cannot be fetched.
+    pub fn ntpd_rs(&self) -> anyhow::Result<PathBuf> {
+        self.fetcher.artifact("ntpd-rs")
+    }
+
     /// A static build of one of our programs, for [`Image::program`].
     ///
     /// # Errors

@@ -7,6 +7,7 @@ mod faults;
 mod faults_leap;
 mod faults_liar;
 mod faults_ntp;
+mod faults_nts;
 mod faults_page;
 mod faults_qemu;
 mod faults_restart;
@@ -15,7 +16,12 @@ mod kvm;
 mod libvirt;
 mod migrate;
 mod network;
+mod ntp_server;
+mod nts;
 mod page;
+mod references;
+mod references_guest;
+mod simulator;
 mod strangers;
 mod survive;
 mod truth;
@@ -50,9 +56,29 @@ pub const ALL: &[Test] = &[
         run: network::chronyd,
     },
     Test {
+        name: "network-simulator",
+        about: "timevisord --csv under our simulator: a line a second, right, by the allowed calls alone",
+        run: simulator::own,
+    },
+    Test {
         name: "clock-truth",
         about: "the host's bounds hold the truth, read directly, from the first exchange on",
         run: truth::bounds_hold_the_truth,
+    },
+    Test {
+        name: "chrony-import",
+        about: "a real chronyd's knowledge, read over its command sockets: sign, bound, end, no synchronization",
+        run: references::chrony,
+    },
+    Test {
+        name: "ptp4l-import",
+        about: "a real ptp4l's measurements over its management socket; the master ends",
+        run: references::ptp,
+    },
+    Test {
+        name: "guest-references",
+        about: "timevisord in a guest: the host's page and PHC as references, CLOCK_REALTIME steered and put back",
+        run: references_guest::guest,
     },
     Test {
         name: "clock-vmclock",
@@ -108,6 +134,41 @@ pub const ALL: &[Test] = &[
         name: "fault-ntp-outvoted",
         about: "one of three servers lies: named, outvoted, and readers notice nothing",
         run: faults_liar::outvoted,
+    },
+    Test {
+        name: "ntp-server",
+        about: "real chronyds follow timevisord's server, also interleaved; root distances cover the bounds",
+        run: ntp_server::served,
+    },
+    Test {
+        name: "ntp-interleaved",
+        about: "timevisord follows a chronyd in interleaved mode; the bounds hold the truth",
+        run: ntp_server::interleaved_client,
+    },
+    Test {
+        name: "ntp-server-limit",
+        about: "who asks too often gets one RATE kiss, which a chronyd obeys, and then nothing",
+        run: ntp_server::limited,
+    },
+    Test {
+        name: "nts",
+        about: "time from a chronyd with NTS: synchronized, cookies renewed, a server's restart and new keys survived",
+        run: nts::synchronized,
+    },
+    Test {
+        name: "nts-ntpd-rs",
+        about: "the same from ntpd-rs, another implementation: synchronized, and again after its restart with new keys",
+        run: nts::ntpd_rs,
+    },
+    Test {
+        name: "fault-nts-certificate",
+        about: "unknown authority, expired certificate, wrong name, no NTS at all: refused, and the next step is named",
+        run: faults_nts::refused_servers,
+    },
+    Test {
+        name: "fault-nts-altered",
+        about: "somebody on the path alters, strips and forges answers: not one is accepted",
+        run: faults_nts::altered,
     },
     Test {
         name: "fault-page",
@@ -207,5 +268,10 @@ pub const EXTRA: &[Test] = &[
         name: "kvm-nested-reset",
         about: "kvm-nested with a reset of the inner guest, which moves its counter (by name only)",
         run: kvm::nested_reset,
+    },
+    Test {
+        name: "clknetsim",
+        about: "three days on clknetsim's LAN with chronyd as server; CLKNETSIM names its directory (by name only)",
+        run: simulator::clknetsim,
     },
 ];

@@ -1,7 +1,8 @@
 //! One estimate from those of several references that agree.
 //!
 //! Each estimate weighs as much as it can be relied on: 1 / (sigma^2 + (half-width)^2 / 3). The half-width stands for the
-//! asymmetry of the path, which no estimator sees: uniform within the bounds.
+//! asymmetry of the path, which no estimator sees: uniform within the bounds. Weights are smoothed over `handover`, or the
+//! mean would follow the half-widths, which rise from one exchange to the next and fall with it.
 //!
 //! Continuity: paths differ in asymmetry, so whenever voices join or leave, their mean jumps although no clock did. The
 //! jump goes into a bridge, an offset that is added to the mean and decays (parameter `handover`). Only a disruption,
@@ -33,7 +34,8 @@ pub struct Combined {
 #[derive(Clone, Debug)]
 pub struct Combination {
     handover: Duration,
-    voices: Vec<usize>,
+    /// Who spoke last, with their smoothed weights.
+    voices: Vec<(usize, f64)>,
     heaviest: Option<usize>,
     last: Option<(u64, Instant<Tai>, Period)>,
     /// Offset beyond the mean, and the counter value at which it was that large.
@@ -66,7 +68,7 @@ impl Combination {
     /// # Panics
     /// Without a voice.
     pub fn combine(&mut self, now: u64, voices: &[(usize, View)], disruptions: u64) -> Combined {
-        let weights: Vec<f64> = voices.iter().map(|(_, v)| weight(v)).collect();
+        let weights = self.smoothed(now, voices);
         let heaviest = (0..voices.len())
             .max_by(|a, b| weights[*a].total_cmp(&weights[*b]))
             .expect("an agreement has a member");
@@ -78,8 +80,8 @@ impl Combination {
         let offset = mean(&|v| (v.estimate - first.estimate).as_secs_f64());
         let period = first.period.scaled(mean(&|v| v.period.relative_to(first.period)));
         let time = first.estimate + Duration::from_secs_f64(offset);
-        let names: Vec<usize> = voices.iter().map(|(i, _)| *i).collect();
-        self.rebuild_bridge(now, time, names, disruptions);
+        let spoken = voices.iter().zip(&weights).map(|((i, _), w)| (*i, *w)).collect();
+        self.rebuild_bridge(now, time, spoken, disruptions);
         let bridged = time + self.bridge_at(now, period);
         self.heaviest = Some(*index);
         self.last = Some((now, bridged, period));
@@ -92,15 +94,29 @@ impl Combination {
         }
     }
 
+    /// A voice's weight moves to what it should be now; a new voice has it at once, for the bridge takes the jump.
+    fn smoothed(&self, now: u64, voices: &[(usize, View)]) -> Vec<f64> {
+        let share = self.last.map_or(1.0, |(at, _, period)| {
+            let span = period.span(now.wrapping_sub(at)).as_secs_f64();
+            1.0 - (-span / self.handover.as_secs_f64()).exp()
+        });
+        let smooth = |(index, view): &(usize, View)| {
+            let wanted = weight(view);
+            let before = self.voices.iter().find(|v| v.0 == *index);
+            before.map_or(wanted, |(_, w)| w + (wanted - w) * share)
+        };
+        voices.iter().map(smooth).collect()
+    }
+
     fn rebuild_bridge(
         &mut self,
         now: u64,
         mean: Instant<Tai>,
-        voices: Vec<usize>,
+        voices: Vec<(usize, f64)>,
         disruptions: u64,
     ) {
         let disrupted = disruptions != self.disruptions;
-        let changed = voices != self.voices;
+        let changed = !voices.iter().map(|v| v.0).eq(self.voices.iter().map(|v| v.0));
         self.voices = voices;
         self.disruptions = disruptions;
         match self.last {
@@ -179,6 +195,21 @@ mod tests {
         assert!((half_way - 22_500).abs() < 10, "{half_way}");
         let later = offset(&c.combine(6000 * HZ, &alone(6000), 0), 6000);
         assert!((later - 30_000).abs() < 10, "{later}");
+    }
+
+    #[test]
+    fn half_widths_that_rise_and_fall_between_exchanges_do_not_move_the_mean() {
+        let mut c = Combination::new(Duration::from_secs(600));
+        let mut offsets = Vec::new();
+        for s in 1..200 {
+            // Each is narrow when the other one is wide.
+            let half =
+                |phase: u64| Duration::from_micros(40 + 3 * ((s + phase) % 16).cast_signed());
+            let pair = [(0, voice(s, 0, half(0))), (1, voice(s, 100_000, half(8)))];
+            offsets.push(offset(&c.combine(s * HZ, &pair, 0), s));
+        }
+        let steps = offsets.windows(2).map(|w| (w[1] - w[0]).abs());
+        assert!(steps.max().unwrap() < 200, "{offsets:?}");
     }
 
     #[test]

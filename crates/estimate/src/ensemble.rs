@@ -1,8 +1,11 @@
 //! All references together: what is published, and with which status.
 
+use std::collections::BTreeMap;
+
 use timevisor_time::{Duration, Instant, Interval, Period, RateError, Tai};
 
 use crate::combination::Combination;
+use crate::estimators::shifted_exponential::{Saved, UnusableState};
 use crate::exchange::Exchange;
 use crate::parameters::Parameters;
 use crate::rate::RateLimits;
@@ -110,6 +113,27 @@ impl Ensemble {
     pub fn adopt_rate(&mut self, measured: &RateLimits) {
         self.references.iter_mut().for_each(|(_, r)| r.adopt_rate(measured));
         self.blank.adopt_rate(measured);
+    }
+
+    /// The estimates to go on with after a restart, by reference: see [`ReferenceClock::saved`].
+    #[must_use]
+    pub fn saved(&self) -> BTreeMap<String, Saved> {
+        let save = |(name, r): &(String, ReferenceClock)| Some((name.clone(), r.saved()?));
+        self.references.iter().filter_map(save).collect()
+    }
+
+    /// Goes on with the estimates of an earlier daemon; references that are not there any more are ignored.
+    ///
+    /// # Errors
+    /// The first state that cannot be true. The others are used.
+    pub fn resume(&mut self, saved: &BTreeMap<String, Saved>) -> Result<(), UnusableState> {
+        let mut result = Ok(());
+        for (name, reference) in &mut self.references {
+            if let Some(saved) = saved.get(name) {
+                result = result.and(reference.resume(saved));
+            }
+        }
+        result
     }
 
     /// Takes an exchange with reference `index` in.

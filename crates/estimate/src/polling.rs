@@ -137,13 +137,19 @@ pub fn plan(demand: &Demand, limits: &Limits) -> Plan {
     let shortest = limits.shortest();
     let single = longest_interval(demand, 1, limits.losses);
     if let Some(interval) = single.filter(|interval| *interval >= shortest) {
-        return Plan { interval: interval.min(limits.poll_max).max(shortest), burst: 1 };
+        let interval = whole_eighths(interval.min(limits.poll_max)).max(shortest);
+        return Plan { interval, burst: 1 };
     }
     let most = limits.affordable(shortest);
     let enough = (1..=most).find(|n| {
         longest_interval(demand, *n, limits.losses).is_some_and(|interval| interval >= shortest)
     });
     Plan { interval: shortest, burst: enough.unwrap_or(most) }
+}
+
+/// Rounded down to an eighth of a second, so that noise in what is known does not become another plan each time.
+fn whole_eighths(interval: Duration) -> Duration {
+    Duration::from_bits(interval.to_bits() >> 61 << 61)
 }
 
 /// How long the bound stays within what is required after a poll of n requests; `None` when it never is.

@@ -94,7 +94,7 @@ pub fn suspended() -> (Duration, Duration) {
     best
 }
 
-/// The state of the kernel's own clock discipline (adjtimex(2), include/uapi/linux/timex.h).
+/// The state of the kernel's own clock discipline (clock_adjtime(2), include/uapi/linux/timex.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelClock {
     /// STA_* flags.
@@ -116,12 +116,12 @@ pub struct KernelClock {
 /// Asks the kernel how its clock is disciplined.
 ///
 /// # Errors
-/// Only when a sandbox forbids adjtimex.
+/// Only when a sandbox forbids clock_adjtime.
 pub fn kernel_clock() -> io::Result<KernelClock> {
     // SAFETY: timex is plain data; all zeroes is `modes = 0`, which reads and changes nothing.
     let mut state: libc::timex = unsafe { core::mem::zeroed() };
     // SAFETY: `state` is a valid timex that outlives the call.
-    if unsafe { libc::adjtimex(&raw mut state) } < 0 {
+    if unsafe { libc::clock_adjtime(libc::CLOCK_REALTIME, &raw mut state) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(KernelClock {

@@ -5,7 +5,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -95,6 +95,9 @@ pub enum PageFileError {
     /// The file was removed or replaced while it was being opened.
     #[error("{0} was replaced while it was being opened; try again")]
     Replaced(PathBuf),
+    /// The kernel gave no memory for a page without a path.
+    #[error("cannot make a page in memory")]
+    Private(#[source] io::Error),
     /// The mapping failed.
     #[error("cannot map {path}")]
     Map {
@@ -142,6 +145,22 @@ pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileErro
         });
     }
     map(path, file, Access::ReadWrite)
+}
+
+/// A page of zeroes that nobody else can open: for a process that writes one and serves nobody.
+///
+/// # Errors
+/// Without memory or descriptors.
+pub fn private() -> Result<SharedMapping, PageFileError> {
+    // SAFETY: the name is a C string that lives through the call.
+    let fd = unsafe { libc::memfd_create(c"timevisor-page".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(PageFileError::Private(io::Error::last_os_error()));
+    }
+    // SAFETY: a descriptor that memfd_create has just returned, and that nobody else owns.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(PageSize::Page.bytes()).map_err(PageFileError::Private)?;
+    map(Path::new("memory"), file, Access::ReadWrite)
 }
 
 /// Opens an existing page for reading; takes no lock.
@@ -246,6 +265,14 @@ mod tests {
         }
         drop(writer);
         create(&path, PageSize::Nvdimm).unwrap();
+    }
+
+    #[test]
+    fn a_private_page_is_a_page_of_zeroes() {
+        let page = private().unwrap();
+        assert_eq!((page.len(), page.access()), (PAGE_BYTES, Access::ReadWrite));
+        // SAFETY: the last byte of a live mapping that nobody else writes.
+        assert_eq!(unsafe { page.as_ptr().as_ptr().add(PAGE_BYTES - 1).read_volatile() }, 0);
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`ntp`] | NTPv4 packets and the state machine of one server association |
+//! | [`nts`] | keys, cookies and authentication around it |
+//! | [`chrony`] | the question `chronyc tracking` asks a chronyd, and its answer |
+//! | [`ptp`] | PTP management messages, as ptp4l answers them |
 //! | [`qmp`] | the QEMU machine protocol: session, events, run state |
 //! | [`control`] | the messages between the command line and the daemon |
 //! | [`line`](mod@line) | splitting a byte stream into lines of bounded length |
@@ -12,7 +15,10 @@
 //! the estimator. The daemon and the simulator drive the same code.
 #![forbid(unsafe_code)]
 
+pub mod chrony;
 pub mod control;
 pub mod line;
 pub mod ntp;
+pub mod nts;
+pub mod ptp;
 pub mod qmp;

@@ -67,6 +67,8 @@ fn status() -> Status {
             tai_offset: Some(37),
             problem: None,
         },
+        discipline: None,
+        server: None,
         vms: 1,
     }
 }

@@ -237,9 +237,11 @@ pub fn vouches(status: ClockStatus) -> bool {
     )
 }
 
-/// The new bounds lie within the old ones from `now` until the old ones expire.
+/// The new bounds lie within the old ones from `now` until the old ones expire, unless that is about to happen.
 fn nests(new: &Lines<Local>, old: &Lines<Local>, now: u64) -> bool {
-    if old.is_expired(now) {
+    // Renewed, as lines are shortly before they expire.
+    let renewed = new.expiry.wrapping_sub(now) / 64;
+    if old.is_expired(now) || old.expiry.wrapping_sub(now) <= renewed {
         return true;
     }
     [now, old.expiry].into_iter().all(|counter| {

@@ -76,6 +76,20 @@ fn the_random_walk_obeys_its_variance_law() {
 }
 
 #[test]
+fn wander_changes_when_it_is_told_to() {
+    let change = |at_s, wander_ppb| WanderChange { at_s, wander_ppb };
+    let wander_changes = vec![change(100.0, 10.0), change(200.0, 0.0), change(300.0, 1.0)];
+    let o = Oscillator::new(&OscillatorModel { wander_changes, ..quiet() }, HZ, 400, 1);
+    let moved = |from: i64, to: i64| {
+        let at = |s| o.frequency(Duration::from_secs(s), HZ) * 1e9;
+        (from..to).filter(|s| (at(s + 1) - at(*s)).abs() > 0.01).count()
+    };
+    // Steady, walking, steady, walking; a step of 1 ppb is below 0.01 ppb in one of a hundred.
+    assert_eq!([moved(0, 99), moved(200, 299)], [0, 0]);
+    assert!(moved(99, 199) >= 98 && moved(299, 399) >= 95);
+}
+
+#[test]
 fn white_and_flicker_noise_have_their_allan_deviations() {
     let length = 60_000;
     let white = Oscillator::new(&OscillatorModel { white_ppb: 50.0, ..quiet() }, HZ, 60_000, 3);

@@ -297,4 +297,17 @@ mod tests {
         );
         assert_eq!(answer, None);
     }
+
+    #[test]
+    fn only_clients_are_answered() {
+        let calendar = Calendar::new(None).unwrap();
+        let mut server = Server::new(ServerModel::default(), 1, "test");
+        let request = Packet::request(NtpTimestamp::from_bits(7), 4);
+        let mut answered = |mode| {
+            let bytes = Packet { mode, ..request }.to_bytes();
+            server.answer(&bytes, Duration::from_secs(1), &calendar).is_some()
+        };
+        assert!(answered(Mode::Client));
+        assert!(!answered(Mode::Server) && !answered(Mode::Control));
+    }
 }

@@ -57,6 +57,32 @@ fn limits_bite() {
 }
 
 #[test]
+fn rules_hold_without_being_stated() {
+    let scenario = short("");
+    let mut outcomes = crate::world::World::new(&scenario, &|parameters, names, nominal, error| {
+        Box::new(Ensemble::new(parameters, names, nominal, error))
+    })
+    .run();
+    assert_eq!(missed(&Report::new(&scenario, &outcomes)), [""; 0]);
+    outcomes.checks.unnested = 1;
+    outcomes.checks.backward = 1;
+    outcomes.checks.uncovered = 1;
+    outcomes.checks.disruptions = 1;
+    let report = Report::new(&scenario, &outcomes);
+    assert_eq!(missed(&report), ["coverage", "nesting", "monotonic", "disruptions"]);
+}
+
+#[test]
+fn every_stamp_is_noisy() {
+    // A millisecond between each stamp and the wire: truth is that far from both bounds.
+    let scenario = short("[host]\noutliers = { probability = 1, from_us = 1000, to_us = 1000 }\n");
+    let (report, points) = record(&scenario);
+    assert_eq!(report.failures, []);
+    let beyond = |p: &&Point| p.latest_us > 1030.0 && p.earliest_us < -1030.0;
+    assert_eq!(points.iter().filter(beyond).count(), points.len());
+}
+
+#[test]
 fn a_stepping_server_is_noticed_before_truth_is_lost() {
     let report = run(&short(
         "fault_at_s = 600\n[[reference]]\nserver.steps = [{ at_s = 600, by_us = 1000 }]\n\
@@ -67,6 +93,8 @@ fn a_stepping_server_is_noticed_before_truth_is_lost() {
     let alarm = report.alarm_s.unwrap();
     assert!((600.0..618.0).contains(&alarm), "{alarm}");
     assert_eq!(report.false_alarms, 0);
+    // Readers are told that what comes next need not nest.
+    assert!(report.disruptions >= 1);
     // In the end the only server is believed again: nobody can know better, and coverage says so.
     assert!(report.coverage < 1.0);
 }

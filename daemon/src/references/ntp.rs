@@ -5,21 +5,24 @@
 //! Where the kernel stamps packets, its stamps move Ta later and Tf earlier, never beyond what the brackets around the
 //! exchange prove.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use timevisor_clock_page::Counter;
 use timevisor_estimate::Exchange;
 use timevisor_linux::clock::{Bracket, bracket, realtime};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
-use timevisor_linux::udp::{Received, UdpClient};
+use timevisor_linux::udp::{Received, Sockets, UdpClient};
 use timevisor_protocols::control::Reference as Report;
-use timevisor_protocols::ntp::{Client, Config, KissCode, Outcome, Response};
+use timevisor_protocols::ntp::{Client, Config, KissCode, Outcome, Response, Status, refid};
 use timevisor_time::{Duration, Instant, Utc};
 
-use super::Surroundings;
+use super::nts::{Nts, Progress};
+use super::{Surroundings, random};
+use crate::config::ReferenceConfig;
+use crate::server::{ServerConfig, Upstream};
 
 const PORT: u16 = 123;
 /// A name that does not resolve, or a route that is missing, is tried again after this.
@@ -29,8 +32,12 @@ const RESOLVING: Duration = Duration::from_millis(50);
 /// Readings per bracket: the narrowest counts.
 const BRACKET_TRIES: usize = 3;
 
+/// Our half of an answered request: (request, Ta, Tf).
+type Ours = (u64, u64, u64);
+
 /// What was known when the request left.
 struct Sent {
+    id: u64,
     ta: u64,
     before: Bracket,
     stamp: Option<Instant<Utc>>,
@@ -43,15 +50,18 @@ pub struct Ntp {
     /// Why there is no socket, and when to try again.
     unreachable: Option<(String, Duration)>,
     sent: Option<Sent>,
+    /// Of the answer before: an interleaved answer completes that exchange.
+    before: Option<Ours>,
     last: Option<(Response, Duration)>,
     leap_problem: Option<String>,
     /// The resolver's thread: a name server that is silent must not hold the daemon up.
     resolving: Option<Receiver<Result<SocketAddr>>>,
     told_kiss: Option<KissCode>,
+    nts: Option<Nts>,
 }
 
 impl Ntp {
-    pub fn new(address: &str, config: Config, now: Duration) -> Result<Self> {
+    pub fn new(address: &str, config: Config, nts: Option<Nts>, now: Duration) -> Result<Self> {
         let client = Client::new(config, now).with_context(|| format!("reference {address}"))?;
         Ok(Self {
             name: address.to_owned(),
@@ -59,11 +69,36 @@ impl Ntp {
             socket: None,
             unreachable: None,
             sent: None,
+            before: None,
             last: None,
             leap_problem: None,
             resolving: None,
             told_kiss: None,
+            nts,
         })
+    }
+
+    /// The association with `address` that this configuration describes.
+    pub fn of(config: &ReferenceConfig, address: &str, now: Duration) -> Result<Self> {
+        let nts = config.nts_server().map(|server| Nts::new(address, server)).transpose()?;
+        Self::new(address, config.ntp_config()?, nts, now)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// False while nothing can be had from this server; one that limits us still serves.
+    pub fn serves(&self) -> bool {
+        let status = self.client.status();
+        let good =
+            matches!(status, Status::Probing | Status::Reachable | Status::RateLimited { .. });
+        self.unreachable.is_none() && good
+    }
+
+    /// Polls every `interval` from now on, with `burst` requests each.
+    pub fn set_poll(&mut self, interval: Duration, burst: u32) -> Result<()> {
+        Ok(self.client.set_poll(interval, burst)?)
     }
 
     pub fn poll_at(&self) -> Duration {
@@ -86,8 +121,13 @@ impl Ntp {
         if now < self.poll_at() {
             return;
         }
+        if let Some(Progress::Waiting { problem, again }) = self.nts.as_mut().map(|n| n.poll(now)) {
+            self.socket = None;
+            self.unreachable = Some((problem, again));
+            return;
+        }
         if self.socket.is_none() {
-            match self.connect() {
+            match self.connect(around) {
                 Ok(Some(socket)) => {
                     tracing::info!("reference {}: asking {}", self.name, socket.peer());
                     self.socket = Some(socket);
@@ -105,20 +145,28 @@ impl Ntp {
             }
         }
         let Some(request) = self.client.on_timer(now, random()) else { return };
+        let sealed = match &mut self.nts {
+            None => request.bytes.to_vec(),
+            Some(nts) => match nts.seal(&request.bytes) {
+                Some(sealed) => sealed,
+                None => return,
+            },
+        };
         let before = bracket(around.counter, BRACKET_TRIES);
         let Some(socket) = &mut self.socket else { return };
         let ta = around.counter.read_ordered();
-        if let Err(error) = socket.send(&request.bytes) {
+        if let Err(error) = socket.send(&sealed) {
             return self.give_up(describe(&error), now);
         }
         let stamp = socket.recv_tx_stamp().ok().flatten();
-        self.sent = Some(Sent { ta, before, stamp });
+        self.sent = Some(Sent { id: request.id, ta, before, stamp });
     }
 
     /// A socket to the server; `None` while its name is being resolved.
-    fn connect(&mut self) -> Result<Option<UdpClient>> {
+    fn connect(&mut self, around: &Surroundings<'_>) -> Result<Option<UdpClient>> {
         let name = &self.name;
-        let peer = match (literal(name), &self.resolving) {
+        let keyed = self.nts.as_ref().and_then(Nts::peer);
+        let peer = match (keyed.or_else(|| literal(name)), &self.resolving) {
             (Some(peer), _) => peer,
             (None, None) => {
                 self.resolving = Some(resolve(name.clone())?);
@@ -132,7 +180,36 @@ impl Ntp {
                 }
             },
         };
-        Ok(Some(UdpClient::connect(peer)?))
+        if around.sockets == Sockets::Stamped {
+            self.check_own(peer, around.own_server)?;
+        }
+        Ok(Some(UdpClient::open(peer, around.sockets)?))
+    }
+
+    /// Refuses ourselves, and makes the client refuse servers that have their time from us.
+    fn check_own(&mut self, peer: SocketAddr, own: &ServerConfig) -> Result<()> {
+        if own.listen.is_empty() {
+            return Ok(());
+        }
+        let any: IpAddr = if peer.is_ipv4() {
+            Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            Ipv6Addr::UNSPECIFIED.into()
+        };
+        // Our address as that server knows it; without a route to it, opening the real socket will say so.
+        let local = || -> std::io::Result<IpAddr> {
+            let socket = UdpSocket::bind((any, 0))?;
+            socket.connect(peer)?;
+            Ok(socket.local_addr()?.ip())
+        };
+        let Ok(local) = local() else { return Ok(()) };
+        ensure!(
+            !own.is_own(peer, local),
+            "{peer} is this daemon's own server; remove the reference or the server"
+        );
+        let addresses = own.listen.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified());
+        self.client.set_own_ids(addresses.chain([local]).map(refid::of_address).collect());
+        Ok(())
     }
 
     fn give_up(&mut self, problem: String, now: Duration) {
@@ -145,7 +222,8 @@ impl Ntp {
 
     pub fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
         let mut exchanges = Vec::new();
-        let mut buffer = [0u8; 1024];
+        // An answer with eight NTS cookies has more than 1024 bytes.
+        let mut buffer = [0u8; 2048];
         // Bounded: a flood must not keep the daemon from its other work.
         for _ in 0..16 {
             let Some(socket) = &mut self.socket else { break };
@@ -177,10 +255,24 @@ impl Ntp {
         tf: u64,
         around: &Surroundings<'_>,
     ) -> Option<Exchange> {
+        let opened;
+        let bytes = match &mut self.nts {
+            None => bytes,
+            Some(nts) => {
+                opened = nts.open(bytes)?;
+                &opened[..]
+            }
+        };
         match self.client.on_datagram(now, bytes, realtime()) {
+            Outcome::Kept { answered } => {
+                self.before = self.ours(answered, received, tf, around);
+                None
+            }
             Outcome::Accepted(response) => {
-                let sent = self.sent.take()?;
-                let (ta, tf) = narrowed(&sent, received, tf, around);
+                let ours = self.ours(response.answered, received, tf, around);
+                let before = std::mem::replace(&mut self.before, ours);
+                let (_, ta, tf) =
+                    ours.into_iter().chain(before).find(|(id, ..)| *id == response.request_id)?;
                 let tai = |t| around.leap.to_tai(t);
                 let (tb, te) = match (tai(response.tb), tai(response.te)) {
                     (Ok(tb), Ok(te)) => (tb, te),
@@ -212,6 +304,26 @@ impl Ntp {
         }
     }
 
+    /// Our stamps of the request that was answered just now.
+    fn ours(
+        &mut self,
+        answered: u64,
+        received: &Received,
+        tf: u64,
+        around: &Surroundings<'_>,
+    ) -> Option<Ours> {
+        let sent = self.sent.take_if(|sent| sent.id == answered)?;
+        let (ta, tf) = narrowed(&sent, received, tf, around);
+        Some((answered, ta, tf))
+    }
+
+    /// What those who follow us are told of this server.
+    pub fn upstream(&self) -> Option<Upstream> {
+        let (response, _) = self.last?;
+        let id = refid::of_address(self.socket.as_ref()?.peer().ip());
+        Some(Upstream { stratum: response.stratum, id })
+    }
+
     pub fn report(&self, now: Duration) -> Report {
         let status = self.client.status();
         let (status, detail) = match (&self.unreachable, &self.leap_problem) {
@@ -219,6 +331,8 @@ impl Ntp {
             (None, Some(problem)) => ("leap-table".to_owned(), problem.clone()),
             (None, None) => (status.name().to_owned(), status.describe(now)),
         };
+        let interleaved = self.last.is_some_and(|(response, _)| response.is_interleaved());
+        let detail = if interleaved { format!("{detail} (interleaved)") } else { detail };
         let counters = self.client.counters();
         let rejected = timevisor_protocols::ntp::RejectReason::ALL
             .iter()
@@ -226,7 +340,7 @@ impl Ntp {
             .chain([("kiss_of_death".to_owned(), counters.kisses)])
             .filter(|(_, count)| *count > 0)
             .collect();
-        Report {
+        let mut report = Report {
             name: self.name.clone(),
             kind: "ntp".to_owned(),
             status,
@@ -238,7 +352,11 @@ impl Ntp {
             rejected,
             reach: self.client.reach().to_string(),
             poll_s: self.client.interval().as_secs_f64(),
+        };
+        if let Some(nts) = &self.nts {
+            nts.report(now, &mut report);
         }
+        report
     }
 }
 
@@ -285,12 +403,4 @@ fn ask_resolver(name: &str) -> Result<SocketAddr> {
 fn describe(error: &timevisor_linux::udp::UdpError) -> String {
     let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
     format!("{error}{cause}")
-}
-
-/// The cookie that an answer must carry: what an attacker off the path would have to guess.
-fn random() -> u64 {
-    getrandom::u64().unwrap_or_else(|_| {
-        // No randomness at all (never seen on Linux): the clock's low bits still make answers distinct.
-        realtime().to_words().1
-    })
 }

@@ -15,6 +15,9 @@ use crate::check::{Checker, EVERY};
 /// Requests in flight: enough to keep a server busy, and few enough for every socket buffer.
 pub(crate) const WINDOW: u64 = 128;
 const BATCH: usize = 32;
+/// The same for the system calls.
+const COUNT: libc::c_uint = 32;
+const _: () = assert!(COUNT as usize == BATCH);
 /// Silence for so long means that what is in flight was lost.
 const SILENCE: Duration = Duration::from_millis(200);
 
@@ -96,11 +99,11 @@ impl Client {
         for (cookie, request) in (self.next_cookie..).zip(&mut self.requests) {
             *request = Packet::request(NtpTimestamp::from_bits(cookie), 0).to_bytes();
         }
-        let mut parts = self.requests.each_mut().map(|request| part(request));
+        let mut parts = self.requests.each_mut().map(part);
         let mut headers = messages(&mut parts);
-        let (fd, count) = (self.socket.as_raw_fd(), BATCH as libc::c_uint);
+        let fd = self.socket.as_raw_fd();
         // SAFETY: the headers point to live parts, and those to live requests with their true lengths.
-        let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, 0) };
+        let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), COUNT, 0) };
         let sent = accepted(sent)? as u64;
         self.next_cookie += sent;
         Ok(sent)
@@ -108,13 +111,13 @@ impl Client {
 
     /// The lengths of the answers that have come.
     fn receive(&mut self) -> Result<Vec<usize>> {
-        let mut parts = self.answers.each_mut().map(|answer| part(answer));
+        let mut parts = self.answers.each_mut().map(part);
         let mut headers = messages(&mut parts);
-        let (fd, count) = (self.socket.as_raw_fd(), BATCH as libc::c_uint);
+        let fd = self.socket.as_raw_fd();
         // SAFETY: the headers point to live parts, and those to live buffers with their true lengths; the socket does
         // not block, so that no timeout is needed.
         let received =
-            unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), count, 0, core::ptr::null_mut()) };
+            unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), COUNT, 0, core::ptr::null_mut()) };
         let received = accepted(received)?;
         Ok(headers[..received].iter().map(|header| header.msg_len as usize).collect())
     }

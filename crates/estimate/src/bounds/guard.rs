@@ -25,6 +25,8 @@ pub struct Guard {
     /// asks for more wander, too, and must not talk its own guard away.
     wanted: RollingMinimum,
     minimum: RollingMinimum,
+    /// Round trips that the minimum is of.
+    noted: u64,
     /// The minimum that the polygon's facts were made with, s.
     believed: f64,
 }
@@ -79,6 +81,7 @@ impl Guard {
             wander: 0.0,
             wanted: RollingMinimum::new(),
             minimum: RollingMinimum::new(),
+            noted: 0,
             believed: 0.0,
         }
     }
@@ -91,6 +94,13 @@ impl Guard {
     /// Learns the minimum (s), from the first exchange on.
     pub fn note_round_trip(&mut self, round_trip: f64, parameters: &BoundParameters) {
         self.minimum.push(round_trip, parameters.guard_window);
+        self.noted += 1;
+    }
+
+    /// The minimum is known well enough.
+    #[must_use]
+    pub fn is_ready(&self, parameters: &BoundParameters) -> bool {
+        self.noted >= parameters.guard_after
     }
 
     /// Takes an exchange in, after its round trip was noted. `Some(us)`: no path of this minimum and no oscillator of this wander explains it, by that

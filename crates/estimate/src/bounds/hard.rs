@@ -141,7 +141,7 @@ impl HardBounds {
         let residence = (exchange.te - exchange.tb).as_secs_f64();
         let round_trip = self.nominal.span(exchange.round_trip()).as_secs_f64() - residence;
         self.guard.note_round_trip(round_trip, bounds);
-        let doubt = match diagnosis.filter(|d| d.exchanges >= bounds.guard_after) {
+        let doubt = match diagnosis.filter(|_| self.guard.is_ready(bounds)) {
             Some(diagnosis) => {
                 let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
                 let narrow = (bounds.guard_margin * queueing + bounds.guard_noise_s) / 2.0;

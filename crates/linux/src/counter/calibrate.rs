@@ -61,7 +61,8 @@ pub fn calibrate(counter: &impl Counter) -> Result<Calibration, CalibrationError
     from_brackets(first, last)
 }
 
-fn best_bracket(counter: &impl Counter) -> RawBracket {
+/// The narrowest of several readings.
+pub fn best_bracket(counter: &impl Counter) -> RawBracket {
     let one = || {
         let before = counter.read_ordered();
         let raw_ns = clock::monotonic_raw_nanos();

@@ -1,14 +1,25 @@
-//! PTP hardware clocks (/dev/ptpN) as POSIX clocks, read only.
+//! PTP hardware clocks (/dev/ptpN), read only.
 //!
-//! Here: plain reading through clock_gettime, which is all that a guest's vmclock PHC needs. Not here: cross time stamps
-//! (PTP_SYS_OFFSET_*).
+//! | module | owns |
+//! | --- | --- |
+//! | this one | [`Phc`]: opening, plain reading through clock_gettime, what the device says it can |
+//! | [`ioctl`] | the PTP_SYS_OFFSET_* calls with the kernel's struct layouts |
+//! | [`sample`] | one reading placed between two values of our counter, by the best [`Method`] the device has |
+//!
+//! Not here: setting or disciplining a PHC, external time stamps, pins.
+
+pub mod ioctl;
+pub mod sample;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use timevisor_time::{Instant, Tai};
+use timevisor_time::{Instant, Local, Tai};
+
+pub use ioctl::Capabilities;
+pub use sample::{Method, Sample};
 
 /// An open PTP clock.
 #[derive(Debug)]
@@ -28,6 +39,14 @@ impl Phc {
     /// # Errors
     /// What the driver says; EINVAL from vmclock means that the host calls its clock unreliable.
     pub fn read(&self) -> io::Result<Instant<Tai>> {
+        self.now().map(Instant::relabel)
+    }
+
+    /// The same on whatever timescale the device counts.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn now(&self) -> io::Result<Instant<Local>> {
         // FD_TO_CLOCKID of include/linux/posix-timers.h: dynamic clocks are descriptors.
         let clock: libc::clockid_t = (!self.0.as_raw_fd() << 3) | 3;
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -38,5 +57,17 @@ impl Phc {
         Ok(Instant::from_unix_nanos(
             i128::from(now.tv_sec) * timevisor_time::NANOS_PER_SEC + i128::from(now.tv_nsec),
         ))
+    }
+
+    /// What the device says it can (PTP_CLOCK_GETCAPS).
+    ///
+    /// # Errors
+    /// ENOTTY when this is no PTP clock.
+    pub fn capabilities(&self) -> io::Result<Capabilities> {
+        ioctl::capabilities(&self.0)
+    }
+
+    fn file(&self) -> &File {
+        &self.0
     }
 }

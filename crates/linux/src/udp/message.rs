@@ -9,15 +9,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use timevisor_time::{Instant, Utc};
 
 /// What recvmsg brought.
-pub(super) struct Message {
-    pub(super) len: usize,
-    pub(super) flags: libc::c_int,
-    pub(super) stamp: Option<Instant<Utc>>,
+pub(crate) struct Message {
+    pub(crate) len: usize,
+    pub(crate) flags: libc::c_int,
+    pub(crate) stamp: Option<Instant<Utc>>,
     /// The number of the sent packet that a stamp belongs to.
-    pub(super) id: Option<u32>,
+    pub(crate) id: Option<u32>,
 }
 
-pub(super) fn receive(
+pub(crate) fn receive(
     fd: &OwnedFd,
     buffer: &mut [u8],
     flags: libc::c_int,

@@ -1,11 +1,19 @@
-//! A UDP client with kernel time stamps.
+//! A UDP client with kernel time stamps, or without them on [`Sockets::Plain`].
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `message.rs` | recvmsg: packets and send stamps with their control messages |
+//! | `plain.rs` | sendto and recvfrom alone |
+//! | `address.rs` | addresses between std and the kernel |
 //!
 //! One socket, connected to one peer, so that the kernel drops everyone else's packets. Stamps are a bonus: on kernels,
 //! drivers and simulators that give none, everything works and the stamps are `None`. It knows no protocol and keeps no
 //! timers. Only libc functions are used (no flags in `socket`, no epoll), so that a simulator in LD_PRELOAD can stand in
 //! for the network.
 
-mod message;
+pub(crate) mod address;
+pub(crate) mod message;
+mod plain;
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +21,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use timevisor_time::{Instant, Utc};
 
+use self::address::{RawAddress, socklen};
 use self::message::receive;
+
+/// How a [`UdpClient`] talks to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sockets {
+    /// Connected, with kernel stamps where there are any.
+    #[default]
+    Stamped,
+    /// socket, sendto, recvfrom, poll and nothing else: what a simulator in LD_PRELOAD stands in for.
+    Plain,
+}
 
 /// Why the socket failed.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +85,7 @@ pub struct Received {
 pub struct UdpClient {
     fd: OwnedFd,
     peer: SocketAddr,
+    sockets: Sockets,
     stamping: bool,
     /// The kernel numbers stamped packets from 0 (SOF_TIMESTAMPING_OPT_ID).
     next_id: u32,
@@ -74,11 +94,19 @@ pub struct UdpClient {
 }
 
 impl UdpClient {
+    /// Opens a socket to `peer`, with stamps.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn connect(peer: SocketAddr) -> Result<Self, UdpError> {
+        Self::open(peer, Sockets::Stamped)
+    }
+
     /// Opens a socket to `peer`.
     ///
     /// # Errors
     /// Without network, address family or route. A kernel that gives no stamps is not an error.
-    pub fn connect(peer: SocketAddr) -> Result<Self, UdpError> {
+    pub fn open(peer: SocketAddr, sockets: Sockets) -> Result<Self, UdpError> {
         let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         // SAFETY: socket touches no memory.
         let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM, 0) };
@@ -87,10 +115,16 @@ impl UdpClient {
         }
         // SAFETY: a descriptor that socket has just returned, and that nobody else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        set_flags(&fd).map_err(UdpError::Socket)?;
-        let stamping = enable_stamps(&fd);
-        connect_to(&fd, peer).map_err(|source| UdpError::Connect { peer, source })?;
-        Ok(Self { fd, peer, stamping, next_id: 0, awaited: None })
+        let stamping = match sockets {
+            Sockets::Plain => false,
+            Sockets::Stamped => {
+                set_flags(&fd).map_err(UdpError::Socket)?;
+                let stamping = enable_stamps(&fd);
+                connect_to(&fd, peer).map_err(|source| UdpError::Connect { peer, source })?;
+                stamping
+            }
+        };
+        Ok(Self { fd, peer, sockets, stamping, next_id: 0, awaited: None })
     }
 
     /// The peer.
@@ -124,6 +158,9 @@ impl UdpClient {
     }
 
     fn send_once(&self, packet: &[u8]) -> io::Result<()> {
+        if self.sockets == Sockets::Plain {
+            return plain::send(&self.fd, packet, self.peer);
+        }
         // SAFETY: the buffer is valid for its length; the socket is connected, so that no address is needed.
         let sent = unsafe {
             libc::sendto(
@@ -143,6 +180,9 @@ impl UdpClient {
     /// # Errors
     /// Anything but "nothing there".
     pub fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, UdpError> {
+        if self.sockets == Sockets::Plain {
+            return self.recv_plain(buffer);
+        }
         match receive(&self.fd, buffer, 0) {
             Ok(Some(message)) => Ok(Some(Received {
                 len: message.len,
@@ -152,6 +192,13 @@ impl UdpClient {
             Ok(None) => Ok(None),
             Err(source) => Err(UdpError::Receive { peer: self.peer, source }),
         }
+    }
+
+    fn recv_plain(&self, buffer: &mut [u8]) -> Result<Option<Received>, UdpError> {
+        let room = buffer.len();
+        let found = plain::receive(&self.fd, buffer, self.peer)
+            .map_err(|source| UdpError::Receive { peer: self.peer, source })?;
+        Ok(found.map(|len| Received { len: len.min(room), truncated: len > room, stamp: None }))
     }
 
     /// CLOCK_REALTIME when the kernel gave the last sent packet to the driver, once.
@@ -186,7 +233,7 @@ impl AsFd for UdpClient {
     }
 }
 
-fn set_flags(fd: &OwnedFd) -> io::Result<()> {
+pub(crate) fn set_flags(fd: &OwnedFd) -> io::Result<()> {
     let fd = fd.as_raw_fd();
     // SAFETY: fcntl with these commands touches no memory.
     let done = unsafe {
@@ -219,56 +266,11 @@ fn enable_stamps(fd: &OwnedFd) -> bool {
 }
 
 fn connect_to(fd: &OwnedFd, peer: SocketAddr) -> io::Result<()> {
-    let result = match peer {
-        SocketAddr::V4(peer) => {
-            let address = libc::sockaddr_in {
-                sin_family: family(libc::AF_INET),
-                sin_port: peer.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(peer.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the address is a complete sockaddr_in that lives through the call.
-            unsafe {
-                libc::connect(
-                    fd.as_raw_fd(),
-                    (&raw const address).cast(),
-                    socklen::<libc::sockaddr_in>(),
-                )
-            }
-        }
-        SocketAddr::V6(peer) => {
-            let address = libc::sockaddr_in6 {
-                sin6_family: family(libc::AF_INET6),
-                sin6_port: peer.port().to_be(),
-                sin6_flowinfo: peer.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: peer.ip().octets() },
-                sin6_scope_id: peer.scope_id(),
-            };
-            // SAFETY: the address is a complete sockaddr_in6 that lives through the call.
-            unsafe {
-                libc::connect(
-                    fd.as_raw_fd(),
-                    (&raw const address).cast(),
-                    socklen::<libc::sockaddr_in6>(),
-                )
-            }
-        }
-    };
+    let peer = RawAddress::from(peer);
+    let (address, len) = peer.as_ptr();
+    // SAFETY: the address is complete and lives through the call.
+    let result = unsafe { libc::connect(fd.as_raw_fd(), address, len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "AF_INET and AF_INET6 are small"
-)]
-const fn family(family: libc::c_int) -> libc::sa_family_t {
-    family as libc::sa_family_t
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the size of a kernel struct fits a socklen_t")]
-const fn socklen<T>() -> libc::socklen_t {
-    size_of::<T>() as libc::socklen_t
 }
 
 #[cfg(test)]

@@ -82,6 +82,37 @@ fn a_closed_port_is_reported_and_does_not_eat_the_next_packet() {
 }
 
 #[test]
+fn plain_sockets_work_without_stamps_and_take_the_peers_packets_only() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut client = UdpClient::open(server.local_addr().unwrap(), Sockets::Plain).unwrap();
+    let mut buffer = [0; 16];
+    client.send(b"hello").unwrap();
+    assert_eq!(client.recv_tx_stamp().unwrap(), None);
+    let (_, from) = server.recv_from(&mut buffer).unwrap();
+    // Nobody waits for the kernel here, although the socket was not told so.
+    assert_eq!(client.recv(&mut buffer).unwrap(), None);
+    stranger.send_to(b"forged", from).unwrap();
+    server.send_to(b"answer", from).unwrap();
+    let mut received = Vec::new();
+    while received.is_empty() {
+        let mut fds = [PollFd::readable(client.as_fd())];
+        poll::wait(&mut fds, Some(Duration::from_secs(5))).unwrap();
+        assert!(fds[0].ready().readable);
+        received.extend(client.recv(&mut buffer).unwrap());
+    }
+    assert_eq!(received, [Received { len: 6, truncated: false, stamp: None }]);
+    assert_eq!(&buffer[..6], b"answer");
+    server.send_to(&[1; 100], from).unwrap();
+    let mut fds = [PollFd::readable(client.as_fd())];
+    poll::wait(&mut fds, Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(
+        client.recv(&mut buffer).unwrap(),
+        Some(Received { len: 16, truncated: true, stamp: None })
+    );
+}
+
+#[test]
 fn a_long_packet_is_marked() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut client = UdpClient::connect(server.local_addr().unwrap()).unwrap();

@@ -18,8 +18,8 @@ pub mod response;
 pub use codec::{ClientCodec, ControlError, ServerCodec};
 pub use request::{NameError, Request, TimeType, VmAdd, VmPrepare, VmRemove};
 pub use response::{
-    ClockStatus, ClockSummary, CounterSummary, ErrorBody, ErrorCode, LeapSummary, Now, Reference,
-    Response, Status, Timescale, VmList, VmPrepared, VmRemoved, VmRow,
+    ClockStatus, ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now,
+    Reference, Response, ServerSummary, Status, Timescale, VmList, VmPrepared, VmRemoved, VmRow,
 };
 
 /// The protocol version; both ends refuse another.

@@ -111,8 +111,36 @@ pub struct Status {
     pub references: Vec<Reference>,
     /// UTC's offset from TAI.
     pub leap_table: LeapSummary,
+    /// The steering of CLOCK_REALTIME, where configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discipline: Option<Discipline>,
+    /// The NTP server, where configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerSummary>,
     /// Number of VMs served.
     pub vms: u64,
+}
+
+/// The NTP server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServerSummary {
+    /// Where it listens.
+    pub listen: Vec<String>,
+    /// What became of requests, by [`crate::ntp::server::Tally::name`].
+    pub requests: BTreeMap<String, u64>,
+}
+
+/// The steering of CLOCK_REALTIME.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Discipline {
+    /// `steering` or `waiting`.
+    pub state: String,
+    /// Why it waits and what to do about it.
+    pub detail: String,
+    /// The estimate minus CLOCK_REALTIME at the last update.
+    pub offset_ns: Option<i64>,
+    /// The rate correction in force.
+    pub frequency_ppm: f64,
 }
 
 /// The hardware counter behind the clock.

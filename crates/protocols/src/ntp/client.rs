@@ -5,10 +5,14 @@
 //! request ends exactly once: accepted, rejected by content, kissed, or lost by timeout. A packet that does not carry
 //! the cookie in flight never ends it.
 //!
-//! Asking: a burst at the start and when the server comes back after an outage, then every `poll_min`. RATE kisses
-//! lengthen the interval for good; DENY and RSTR leave one attempt per `denied_retry`. A late timer skips polls, it
-//! never catches up with a volley. Losses do not lengthen the interval: recovering fast from a broken network is worth
-//! one small packet per poll.
+//! Asking is the business of `schedule.rs`: a burst at the start and when the server comes back after an outage, then
+//! polls. A late timer skips polls, it never catches up with a volley. Losses do not lengthen the interval: recovering
+//! fast from a broken network is worth one small packet per poll.
+//!
+//! Interleaved mode (RFC 9769; [`Config::interleaved`]): a request that names the server's last receive stamp is
+//! answered with the departure of the answer before, measured instead of foreseen. Each answer then completes the
+//! exchange before it ([`Response::request_id`]). The server decides by each answer whether it still knows that
+//! exchange; where it does not, its answer is a basic one and is taken as such.
 //!
 //! What it does not do: choose among servers, add jitter to the schedule, resolve names, or keep any clock.
 
@@ -20,15 +24,16 @@ use super::config::{Config, ConfigError};
 use super::extension::Tail;
 use super::format::NtpTimestamp;
 use super::packet::{HEADER_LEN, Mode, Packet, VERSION};
-use super::response::{KissCode, Response};
+use super::response::{KissCode, Policy, Response};
+use super::schedule::Schedule;
 use super::status::{Counters, Reach, RejectReason, Status};
 
 /// How many ended requests are remembered to tell late and duplicate answers from forged ones.
 const REMEMBERED: usize = 16;
 
-/// The longest interval that the poll field of a RATE kiss can impose above `poll_max`: a forged or mistaken field
-/// must not silence a server for a day.
-const MAX_ASKED_POLL: Duration = Duration::from_secs(3600);
+/// After this many requests without an answer the next is a basic one: the server must not be asked for ever about an
+/// exchange it has forgotten (RFC 9769 section 2; chronyd takes four, too).
+const MAX_INTERLEAVED_UNANSWERED: u32 = 4;
 
 /// A request to send now. Take the send stamp (Ta) around this and file it under `id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,19 +47,51 @@ pub struct Request {
 /// What became of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Hand it to the estimator.
+    /// Hand it to the estimator. Pair the stamps with Ta and Tf of [`Response::request_id`], and keep those of
+    /// [`Response::answered`] where that is another one.
     Accepted(Response),
+    /// The first interleaved answer after a basic one: the exchange that it completes was accepted before. Keep Ta and
+    /// Tf of this request; the next answer completes its exchange.
+    Kept {
+        /// The request that was answered.
+        answered: u64,
+    },
     /// Counted; nothing to do.
     Rejected(RejectReason),
     /// The server declined; the schedule already obeys. Worth a log line.
     KissOfDeath(KissCode),
 }
 
+/// What an answer's origin field must be.
+#[derive(Clone, Copy, Debug)]
+struct Cookies {
+    /// The request's transmit field: a basic answer.
+    basic: NtpTimestamp,
+    /// The request's receive field: an interleaved answer. Zero (which matches nothing) in a basic request.
+    interleaved: NtpTimestamp,
+}
+
+impl Cookies {
+    fn has(&self, origin: NtpTimestamp) -> bool {
+        !origin.is_zero() && (self.basic == origin || self.interleaved == origin)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     id: u64,
-    cookie: NtpTimestamp,
+    cookies: Cookies,
     deadline: Duration,
+}
+
+/// The last exchange that was answered, for the interleaved mode.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    exchange: Response,
+    /// The server's name for it: its receive stamp as it was on the wire.
+    name: NtpTimestamp,
+    /// It was handed to the estimator already, from a basic answer.
+    used: bool,
 }
 
 /// How the last ended request ended.
@@ -70,16 +107,16 @@ enum Ended {
 /// One association. All `now` are monotonic time since an origin of the caller's choice.
 #[derive(Clone, Debug)]
 pub struct Client {
-    config: Config,
-    /// Interval outside bursts; RATE raises it, nothing lowers it.
-    interval: Duration,
-    next_request: Duration,
-    last_sent: Option<Duration>,
-    burst_left: u32,
+    schedule: Schedule,
     in_flight: Option<InFlight>,
     /// Cookies of ended requests and whether an answer ended them.
-    past: VecDeque<(NtpTimestamp, bool)>,
+    past: VecDeque<(Cookies, bool)>,
+    /// DENY or RSTR, until an answer is accepted.
     denied: Option<KissCode>,
+    last_exchange: Option<Last>,
+    /// Requests since then.
+    unanswered: u32,
+    own_ids: Vec<[u8; 4]>,
     last: Ended,
     ended: u64,
     reach: Reach,
@@ -96,14 +133,13 @@ impl Client {
     pub fn new(config: Config, start: Duration) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
-            config,
-            interval: config.poll_min,
-            next_request: start,
-            last_sent: None,
-            burst_left: config.burst_count,
+            schedule: Schedule::new(config, start),
             in_flight: None,
             past: VecDeque::with_capacity(REMEMBERED),
             denied: None,
+            last_exchange: None,
+            unanswered: 0,
+            own_ids: Vec::new(),
             last: Ended::Never,
             ended: 0,
             reach: Reach::default(),
@@ -112,16 +148,34 @@ impl Client {
         })
     }
 
+    /// The reference ids that a server shows which has its time from this host: [`super::refid::of_address`] of our own
+    /// addresses as that server knows them. Its answers are refused as [`RejectReason::Loop`].
+    pub fn set_own_ids(&mut self, ids: Vec<[u8; 4]>) {
+        self.own_ids = ids;
+    }
+
+    /// Polls every `interval` from now on, with `burst` requests each, [`Config::burst_spacing`] apart.
+    ///
+    /// A server that limited us (RATE) keeps the interval it asked for, and gets single requests; one that denied us is
+    /// asked no sooner. Bursts at the start and after outages stay as configured.
+    ///
+    /// # Errors
+    /// As [`Config::validate`] with this interval as `poll_min`, and where the requests do not fit into it; nothing
+    /// changes then.
+    pub fn set_poll(&mut self, interval: Duration, burst: u32) -> Result<(), ConfigError> {
+        self.schedule.set_poll(interval, burst)
+    }
+
     /// When [`Self::on_timer`] next has something to do. Ask again after every call that takes `&mut self`.
     #[must_use]
     pub fn poll_at(&self) -> Duration {
-        self.in_flight.map_or(self.next_request, |f| f.deadline)
+        self.in_flight.map_or(self.schedule.next(), |f| f.deadline)
     }
 
     /// Ends a request that timed out and, when one is due, makes the next. `random` must be unpredictable to others.
     pub fn on_timer(&mut self, now: Duration, random: u64) -> Option<Request> {
         self.expire(now);
-        if now < self.next_request {
+        if now < self.schedule.next() {
             return None;
         }
         debug_assert!(
@@ -129,13 +183,20 @@ impl Client {
             "a valid configuration times out before the next request is due"
         );
         self.counters.sent += 1;
-        let (id, cookie) = (self.counters.sent, self.fresh_cookie(random));
-        self.in_flight = Some(InFlight { id, cookie, deadline: now + self.config.request_timeout });
+        let id = self.counters.sent;
+        let before = self.interleave_with();
+        let cookies = self.fresh_cookies(random, before.is_some());
+        let deadline = now + self.config().request_timeout;
+        self.in_flight = Some(InFlight { id, cookies, deadline });
         self.since.get_or_insert(now);
-        self.last_sent = Some(now);
-        self.burst_left = self.burst_left.saturating_sub(1);
-        self.next_request = now + self.gap();
-        Some(Request { id, bytes: Packet::request(cookie, log2_floor(self.interval)).to_bytes() })
+        self.unanswered += 1;
+        self.schedule.sent(now);
+        let packet = Packet {
+            origin: before.unwrap_or(NtpTimestamp::ZERO),
+            receive: cookies.interleaved,
+            ..Packet::request(cookies.basic, log2_floor(self.schedule.interval()))
+        };
+        Some(Request { id, bytes: packet.to_bytes() })
     }
 
     /// Judges a datagram from the server. `approx_utc` only chooses the era (68 years off still works).
@@ -151,13 +212,22 @@ impl Client {
             Err(reason) => return self.reject(reason),
         };
         self.in_flight = None;
-        self.remember(request.cookie, true);
+        self.remember(request.cookies, true);
         if packet.stratum == 0 {
             return self.kissed(now, &packet);
         }
-        match Response::check(&packet, request.id, approx_utc, self.config.max_distance) {
-            Ok(response) => self.accept(now, response),
+        let judged = if packet.origin == request.cookies.basic {
+            self.basic(&packet, request.id, approx_utc)
+        } else {
+            self.interleaved(&packet, request.id, approx_utc)
+        };
+        match judged {
+            Ok(outcome) => {
+                self.accepted(now);
+                outcome
+            }
             Err(reason) => {
+                self.last_exchange = None;
                 self.end(Ended::Rejected(reason));
                 self.reject(reason)
             }
@@ -171,22 +241,19 @@ impl Client {
         if let Some(request) = self.in_flight.take() {
             self.lose(request);
         }
-        if self.may_burst() {
-            self.burst_left = self.config.burst_count;
-            self.next_request =
-                self.last_sent.map_or(now, |t| now.max(t + self.config.burst_spacing));
-        }
+        self.last_exchange = None;
+        self.schedule.restart(now);
     }
 
     /// The state to show.
     #[must_use]
     pub fn status(&self) -> Status {
         if let Some(code) = self.denied {
-            return Status::Denied { code, retry_at: self.next_request };
+            return Status::Denied { code, retry_at: self.schedule.next() };
         }
         match self.last {
             Ended::Rejected(reason) => Status::Unusable { reason },
-            Ended::Kissed(KissCode::Rate) => Status::RateLimited { poll: self.interval },
+            Ended::Kissed(KissCode::Rate) => Status::RateLimited { poll: self.interval() },
             Ended::Kissed(code) => Status::Declined { code },
             Ended::Lost if self.is_out() => {
                 Status::Unreachable { since: self.since.unwrap_or(Duration::ZERO) }
@@ -209,33 +276,27 @@ impl Client {
         self.reach
     }
 
-    /// The interval between requests outside bursts.
+    /// The interval between polls outside bursts.
     #[must_use]
     pub fn interval(&self) -> Duration {
-        if self.denied.is_some() {
-            self.config.denied_retry.max(self.interval)
-        } else {
-            self.interval
-        }
+        self.schedule.interval()
     }
 
-    /// As it was passed to [`Self::new`].
+    /// As it was passed to [`Self::new`], with the interval that [`Self::set_poll`] last asked for.
     #[must_use]
     pub fn config(&self) -> &Config {
-        &self.config
-    }
-
-    fn gap(&self) -> Duration {
-        if self.burst_left > 0 { self.config.burst_spacing } else { self.interval() }
-    }
-
-    fn may_burst(&self) -> bool {
-        self.denied.is_none() && self.interval == self.config.poll_min
+        self.schedule.config()
     }
 
     /// Eight requests in a row failed.
     fn is_out(&self) -> bool {
         !self.reach.any() && self.ended >= Reach::BITS
+    }
+
+    /// The name of the exchange whose departure the next request asks for.
+    fn interleave_with(&self) -> Option<NtpTimestamp> {
+        let wanted = self.config().interleaved && self.unanswered < MAX_INTERLEAVED_UNANSWERED;
+        self.last_exchange.filter(|_| wanted).map(|last| last.name)
     }
 
     /// The checks that need only the packet and our cookies; they come before anything in the packet is believed.
@@ -249,8 +310,8 @@ impl Client {
         }
         Tail::parse(tail).map_err(|_| RejectReason::MalformedTail)?;
         match self.in_flight {
-            Some(request) if request.cookie == packet.origin => Ok((request, packet)),
-            _ => Err(match self.past.iter().find(|(cookie, _)| *cookie == packet.origin) {
+            Some(request) if request.cookies.has(packet.origin) => Ok((request, packet)),
+            _ => Err(match self.past.iter().find(|(cookies, _)| cookies.has(packet.origin)) {
                 Some((_, true)) => RejectReason::Duplicate,
                 Some((_, false)) => RejectReason::Late,
                 None => RejectReason::BogusOrigin,
@@ -258,20 +319,47 @@ impl Client {
         }
     }
 
-    fn accept(&mut self, now: Duration, response: Response) -> Outcome {
-        if self.is_out() && self.may_burst() {
-            self.burst_left = self.config.burst_count - 1;
+    fn policy(&self) -> Policy<'_> {
+        let Config { max_distance, allow_smear, .. } = *self.config();
+        Policy { max_distance, allow_smear, own_ids: &self.own_ids }
+    }
+
+    fn basic(
+        &mut self,
+        packet: &Packet,
+        id: u64,
+        near: Instant<Utc>,
+    ) -> Result<Outcome, RejectReason> {
+        let exchange = Response::check(packet, id, near, &self.policy())?;
+        self.last_exchange = Some(Last { exchange, name: packet.receive, used: true });
+        Ok(Outcome::Accepted(exchange))
+    }
+
+    fn interleaved(
+        &mut self,
+        packet: &Packet,
+        id: u64,
+        near: Instant<Utc>,
+    ) -> Result<Outcome, RejectReason> {
+        // Only a request that named an exchange has a cookie for this; nothing since can have taken it away.
+        let before = self.last_exchange.ok_or(RejectReason::BogusOrigin)?;
+        let policy = self.policy();
+        let (complete, exchange) =
+            Response::check_interleaved(packet, id, near, &policy, &before.exchange)?;
+        self.last_exchange = Some(Last { exchange, name: packet.receive, used: false });
+        Ok(if before.used { Outcome::Kept { answered: id } } else { Outcome::Accepted(complete) })
+    }
+
+    fn accepted(&mut self, now: Duration) {
+        if self.is_out() {
+            self.schedule.burst(true);
         }
-        let was_denied = self.denied.take().is_some();
-        if let Some(sent) = self.last_sent
-            && (was_denied || self.burst_left > 0)
-        {
-            self.next_request = self.next_request.min(sent + self.gap());
-        }
+        self.schedule.accepted();
+        self.denied = None;
+        self.unanswered = 0;
         self.since = Some(now);
         self.counters.accepted += 1;
         self.end(Ended::Accepted);
-        Outcome::Accepted(response)
     }
 
     /// RFC 5905 section 7.4. The cookie matched, so only the server, or one on the path to it, can have sent this.
@@ -280,19 +368,13 @@ impl Client {
         self.counters.kisses += 1;
         self.end(Ended::Kissed(code));
         match code {
-            KissCode::Rate => {
-                let doubled = (self.interval + self.interval).min(self.config.poll_max);
-                let asked = match packet.poll {
-                    exponent @ 0..=17 => Duration::from_secs(1 << exponent).min(MAX_ASKED_POLL),
-                    _ => Duration::ZERO,
-                };
-                self.interval = self.interval.max(doubled).max(asked);
+            KissCode::Rate => self.schedule.limited(now, packet.poll),
+            KissCode::Deny | KissCode::Restrict => {
+                self.denied = Some(code);
+                self.schedule.denied(now);
             }
-            KissCode::Deny | KissCode::Restrict => self.denied = Some(code),
-            KissCode::Other(_) => return Outcome::KissOfDeath(code),
+            KissCode::Other(_) => {}
         }
-        self.burst_left = 0;
-        self.next_request = now + self.interval();
         Outcome::KissOfDeath(code)
     }
 
@@ -303,7 +385,7 @@ impl Client {
     }
 
     fn lose(&mut self, request: InFlight) {
-        self.remember(request.cookie, false);
+        self.remember(request.cookies, false);
         self.counters.lost += 1;
         self.end(Ended::Lost);
     }
@@ -319,20 +401,38 @@ impl Client {
         Outcome::Rejected(reason)
     }
 
-    fn remember(&mut self, cookie: NtpTimestamp, answered: bool) {
+    fn remember(&mut self, cookies: Cookies, answered: bool) {
         self.past.truncate(REMEMBERED - 1);
-        self.past.push_front((cookie, answered));
+        self.past.push_front((cookies, answered));
     }
 
     /// `random`, moved on past zero ("no time") and past cookies still remembered: even a broken generator cannot make
-    /// an old answer match a new request.
-    fn fresh_cookie(&self, random: u64) -> NtpTimestamp {
-        let mut cookie = NtpTimestamp::from_bits(random);
-        while cookie.is_zero() || self.past.iter().any(|(past, _)| *past == cookie) {
-            cookie = NtpTimestamp::from_bits(cookie.to_bits().wrapping_add(1));
+    /// an old answer match a new request. The second cookie follows from the first; both leave in one packet, so who
+    /// has seen either has seen both.
+    fn fresh_cookies(&self, random: u64, interleaved: bool) -> Cookies {
+        let mut basic = random;
+        loop {
+            let second = if interleaved { scrambled(basic) } else { 0 };
+            let cookies = Cookies {
+                basic: NtpTimestamp::from_bits(basic),
+                interleaved: NtpTimestamp::from_bits(second),
+            };
+            let known = |c: NtpTimestamp| self.past.iter().any(|(past, _)| past.has(c));
+            let usable = basic != 0 && !known(cookies.basic) && !known(cookies.interleaved);
+            if usable && basic != second && !(interleaved && second == 0) {
+                return cookies;
+            }
+            basic = basic.wrapping_add(1);
         }
-        cookie
     }
+}
+
+/// A one-to-one mixing of 64 bits (the finalizer of splitmix64), so that different first cookies have different second
+/// ones.
+const fn scrambled(bits: u64) -> u64 {
+    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }
 
 /// The largest power of two not above `span`, as log2 s: the poll field's format.

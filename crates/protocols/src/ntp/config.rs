@@ -30,6 +30,16 @@ pub struct Config {
     pub max_distance: Duration,
     /// Interval between attempts after DENY or RSTR. Default and minimum [`MIN_DENIED_RETRY`].
     pub denied_retry: Duration,
+    /// Ask for the interleaved mode (RFC 9769), in which the server tells with each answer when the answer *before*
+    /// really left. A server that does not know the mode is asked in basic mode by itself.
+    ///
+    /// Default off: what a basic answer proves holds at once, while an interleaved exchange is complete only one poll
+    /// later, by which time the oscillator's uncertainty may have cost more (at 15 ppm and 16 s: 240 us) than the
+    /// server's delay between stamping and sending (10 to 100 us). Worth it for polls of a second or less.
+    pub interleaved: bool,
+    /// Accept servers that declare that they smear leap seconds. Default off: around a leap second their time is
+    /// off UTC by up to a second, which no error budget of theirs admits.
+    pub allow_smear: bool,
 }
 
 impl Default for Config {
@@ -42,6 +52,8 @@ impl Default for Config {
             request_timeout: Duration::from_millis(1500),
             max_distance: Duration::from_millis(1500),
             denied_retry: MIN_DENIED_RETRY,
+            interleaved: false,
+            allow_smear: false,
         }
     }
 }
@@ -79,6 +91,18 @@ pub enum ConfigError {
         /// That field's value.
         interval: Duration,
     },
+    /// The requests of one poll would run into the next poll.
+    #[error(
+        "{burst} requests per poll, {spacing} apart, do not fit into the interval of {interval}; send fewer or poll less often"
+    )]
+    PollBurst {
+        /// Requests per poll.
+        burst: u32,
+        /// Their spacing.
+        spacing: Duration,
+        /// The interval between polls.
+        interval: Duration,
+    },
 }
 
 impl Config {
@@ -102,9 +126,7 @@ impl Config {
                 return Err(ConfigError::Span { name, value, min, max });
             }
         }
-        if !(1..=16).contains(&self.burst_count) {
-            return Err(ConfigError::BurstCount { value: self.burst_count });
-        }
+        check_burst_count(self.burst_count)?;
         for (name, interval) in [("burst_spacing", self.burst_spacing), ("poll_min", self.poll_min)]
         {
             if self.request_timeout > interval {
@@ -117,6 +139,24 @@ impl Config {
         }
         Ok(())
     }
+
+    /// Checks that a poll of `burst` requests, `burst_spacing` apart, is over before the next one.
+    ///
+    /// # Errors
+    /// Not from 1 to 16, or too many for the interval.
+    pub fn check_poll_burst(&self, burst: u32) -> Result<(), ConfigError> {
+        check_burst_count(burst)?;
+        let spacing = self.burst_spacing;
+        let needed: Duration = (1..burst).map(|_| spacing).sum();
+        if burst > 1 && needed + spacing > self.poll_min {
+            return Err(ConfigError::PollBurst { burst, spacing, interval: self.poll_min });
+        }
+        Ok(())
+    }
+}
+
+fn check_burst_count(count: u32) -> Result<(), ConfigError> {
+    if (1..=16).contains(&count) { Ok(()) } else { Err(ConfigError::BurstCount { value: count }) }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A client's view of NTPv4 (RFC 5905).
+//! NTPv4 (RFC 5905): the client side of an association, and a server.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -6,19 +6,25 @@
 //! | [`packet`] | the 48-byte header |
 //! | [`extension`] | what may follow the header: extension fields and a MAC (RFC 7822) |
 //! | [`config`] | every tunable of an association, with its unit and why |
-//! | [`client`] | the state machine: when to ask, which answer to believe |
+//! | [`client`] | the state machine: which answer to believe; basic and interleaved mode (RFC 9769) |
+//! | `schedule` | when to ask |
 //! | [`response`] | the checks on an answer's content, and the server's own error budget |
+//! | [`refid`] | reference ids: of addresses, and of servers that smear leap seconds |
+//! | [`server`] | answering requests |
 //! | [`status`] | what is shown to people: reachability, counters, reasons, advice |
 //!
-//! What it does not do: serve time, run symmetric or broadcast modes, authenticate (NTS sits around this), take
-//! timestamps, or compute offsets.
+//! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take timestamps, or
+//! compute offsets.
 
 pub mod client;
 pub mod config;
 pub mod extension;
 pub mod format;
 pub mod packet;
+pub mod refid;
 pub mod response;
+mod schedule;
+pub mod server;
 pub mod status;
 
 pub use client::{Client, Outcome, Request};

@@ -9,19 +9,35 @@ use timevisor_time::{Duration, Instant, Utc};
 
 use super::format::{NtpShort, NtpTimestamp, log2_span};
 use super::packet::{LeapIndicator, Packet};
+use super::refid;
 use super::status::RejectReason;
 
 /// The first stratum that means "unsynchronized" (MAXSTRAT, RFC 5905 section 7.2).
 pub const MAX_STRATUM: u8 = 16;
 
-/// An answer that passed every check.
+/// What an association demands of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'a> {
+    /// The largest error budget.
+    pub max_distance: Duration,
+    /// Whether a declared leap smear is accepted.
+    pub allow_smear: bool,
+    /// The reference ids that a server shows which has its time from us.
+    pub own_ids: &'a [[u8; 4]],
+}
+
+/// An exchange, complete and checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Response {
-    /// Which [`super::Request`] it answers; always the one last sent.
+    /// Which [`super::Request`] the stamps belong to: pair them with its Ta and Tf. In basic mode the one that was just
+    /// answered, in interleaved mode the one that was answered before it.
     pub request_id: u64,
+    /// Which request the datagram answers, always the one last sent: keep its Tf under this id.
+    pub answered: u64,
     /// The request's arrival on the server's clock (T2).
     pub tb: Instant<Utc>,
-    /// The answer's departure on the server's clock (T3).
+    /// The answer's departure on the server's clock (T3): in basic mode as the server foresaw it, in interleaved mode
+    /// as it was.
     pub te: Instant<Utc>,
     /// Round trip from the server to its reference clock, as stated.
     pub root_delay: Duration,
@@ -38,15 +54,61 @@ pub struct Response {
 }
 
 impl Response {
-    /// Checks a header that answers request `request_id`. `approx_utc` chooses the era only: 68 years off still works.
+    /// Checks a header that answers request `request_id` in basic mode. `approx_utc` chooses the era only: 68 years off
+    /// still works.
     ///
     /// # Errors
-    /// The first check that fails: synchronized, stratum, timestamps, order, root distance.
+    /// The first check that fails: synchronized, stratum, smear, loop, timestamps, root distance, order.
     pub fn check(
         packet: &Packet,
         request_id: u64,
         approx_utc: Instant<Utc>,
-        max_distance: Duration,
+        policy: &Policy<'_>,
+    ) -> Result<Self, RejectReason> {
+        let response = Self::read(packet, request_id, approx_utc, policy)?;
+        let reversal = response.tb - response.te;
+        if reversal <= Duration::ZERO {
+            return Ok(response);
+        }
+        if reversal > log2_span(packet.precision) {
+            return Err(RejectReason::TimeReversed);
+        }
+        // Servers fill the bits below their precision with noise (RFC 5905 section 6, chronyd), so that the stamps of
+        // one moment come in any order: always in a simulator, where an answer takes no time. The budget covers that.
+        let middle = response.te + reversal.half();
+        Ok(Self { tb: middle, te: middle, ..response })
+    }
+
+    /// Checks a header that answers request `request_id` in interleaved mode: its receive stamp is that request's, its
+    /// transmit stamp is that of the answer to `before`.
+    ///
+    /// Returns `before` with the departure as it really was, and the new exchange, whose `te` is not known yet (it is
+    /// `tb` until then). The stamps must be in the order of the events: we had the answer to `before` in hand before we
+    /// asked again.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_interleaved(
+        packet: &Packet,
+        request_id: u64,
+        approx_utc: Instant<Utc>,
+        policy: &Policy<'_>,
+        before: &Self,
+    ) -> Result<(Self, Self), RejectReason> {
+        let new = Self::read(packet, request_id, approx_utc, policy)?;
+        if new.te < before.tb || new.tb < new.te {
+            return Err(RejectReason::TimeReversed);
+        }
+        let complete = Self { te: new.te, answered: request_id, ..*before };
+        Ok((complete, Self { te: new.tb, ..new }))
+    }
+
+    /// Everything but the order of the stamps.
+    fn read(
+        packet: &Packet,
+        request_id: u64,
+        approx_utc: Instant<Utc>,
+        policy: &Policy<'_>,
     ) -> Result<Self, RejectReason> {
         if packet.leap == LeapIndicator::Unsynchronized {
             return Err(RejectReason::Unsynchronized);
@@ -54,11 +116,19 @@ impl Response {
         if packet.stratum == 0 || packet.stratum >= MAX_STRATUM {
             return Err(RejectReason::Stratum);
         }
+        if !policy.allow_smear && refid::declares_smear(packet.reference_id, packet.stratum) {
+            return Err(RejectReason::LeapSmear);
+        }
+        // A primary server's id is a name, not an address.
+        if packet.stratum > 1 && policy.own_ids.contains(&packet.reference_id) {
+            return Err(RejectReason::Loop);
+        }
         if packet.receive.is_zero() || packet.transmit.is_zero() {
             return Err(RejectReason::ZeroTimestamp);
         }
         let response = Self {
             request_id,
+            answered: request_id,
             tb: packet.receive.to_instant(approx_utc),
             te: packet.transmit.to_instant(approx_utc),
             root_delay: packet.root_delay.to_duration(),
@@ -68,13 +138,16 @@ impl Response {
             reference_id: packet.reference_id,
             precision: packet.precision,
         };
-        if response.te < response.tb {
-            return Err(RejectReason::TimeReversed);
-        }
-        if response.error_budget() > max_distance {
+        if response.error_budget() > policy.max_distance {
             return Err(RejectReason::Distance);
         }
         Ok(response)
+    }
+
+    /// True when the departure is the one that really was (RFC 9769).
+    #[must_use]
+    pub const fn is_interleaved(&self) -> bool {
+        self.answered != self.request_id
     }
 
     /// How far `tb` and `te` may be from UTC by the server's own statement, rounded outward.
@@ -147,13 +220,14 @@ mod tests {
     }
 
     fn check(packet: &Packet) -> Result<Response, RejectReason> {
-        Response::check(
-            packet,
-            1,
-            Instant::from_unix_nanos(1_800_000_000_000_000_000),
-            Duration::from_millis(1500),
-        )
+        Response::check(packet, 1, Instant::from_unix_nanos(1_800_000_000_000_000_000), &POLICY)
     }
+
+    const POLICY: Policy<'static> = Policy {
+        max_distance: Duration::from_millis(1500),
+        allow_smear: false,
+        own_ids: &[[192, 0, 2, 99]],
+    };
 
     #[test]
     fn the_budget_adds_up() {
@@ -165,17 +239,24 @@ mod tests {
     #[test]
     fn each_check_has_its_reason() {
         type Damage = fn(&mut Packet);
-        let wrong: [(RejectReason, Damage); 10] = [
+        let wrong: [(RejectReason, Damage); 14] = [
             (RejectReason::Unsynchronized, |p| p.leap = LeapIndicator::Unsynchronized),
             (RejectReason::Stratum, |p| p.stratum = 0),
             (RejectReason::Stratum, |p| p.stratum = 16),
             (RejectReason::Stratum, |p| p.stratum = 255),
             (RejectReason::ZeroTimestamp, |p| p.receive = NtpTimestamp::ZERO),
             (RejectReason::ZeroTimestamp, |p| p.transmit = NtpTimestamp::ZERO),
-            (RejectReason::TimeReversed, |p| std::mem::swap(&mut p.receive, &mut p.transmit)),
+            (RejectReason::TimeReversed, |p| {
+                // One step more than 2^precision.
+                p.transmit = NtpTimestamp::from_bits(p.receive.to_bits() - (1 << 12) - 1);
+            }),
             (RejectReason::Distance, |p| p.root_delay = NtpShort::from_bits(3 << 16)),
             (RejectReason::Distance, |p| p.root_dispersion = NtpShort::from_bits(u32::MAX)),
             (RejectReason::Distance, |p| p.precision = i8::MAX),
+            (RejectReason::LeapSmear, |p| p.reference_id = [127, 127, 1, 255]),
+            (RejectReason::LeapSmear, |p| p.reference_id = [254, 1, 2, 3]),
+            (RejectReason::LeapSmear, |p| (p.stratum, p.reference_id) = (1, *b"GOOG")),
+            (RejectReason::Loop, |p| p.reference_id = [192, 0, 2, 99]),
         ];
         for (reason, change) in wrong {
             let mut packet = good();
@@ -185,9 +266,49 @@ mod tests {
     }
 
     #[test]
+    fn a_smear_may_be_allowed_and_a_primary_servers_id_is_a_name() {
+        let near = Instant::from_unix_nanos(1_800_000_000_000_000_000);
+        let smearing = Packet { reference_id: [254, 0, 0, 0], ..good() };
+        let tolerant = Policy { allow_smear: true, ..POLICY };
+        assert!(Response::check(&smearing, 1, near, &tolerant).is_ok());
+        let primary = Packet { stratum: 1, reference_id: [192, 0, 2, 99], ..good() };
+        assert!(check(&primary).is_ok());
+    }
+
+    #[test]
+    fn an_interleaved_answer_completes_the_exchange_before() {
+        let near = Instant::from_unix_nanos(1_800_000_000_000_000_000);
+        let before = check(&good()).unwrap();
+        let stamp = |bits: u64| NtpTimestamp::from_bits(0xee00_0000_0000_0000 | bits);
+        let packet = Packet { receive: stamp(0x40), transmit: stamp(0x30), ..good() };
+        let done = Response::check_interleaved(&packet, 2, near, &POLICY, &before);
+        let (complete, new) = done.unwrap();
+        assert_eq!((complete.request_id, complete.answered), (1, 2));
+        assert_eq!((complete.tb, complete.te), (before.tb, stamp(0x30).to_instant(near)));
+        assert_eq!((new.request_id, new.tb), (2, stamp(0x40).to_instant(near)));
+        assert!(complete.is_interleaved() && !new.is_interleaved());
+        // The answer before left before it was asked, or after the next request had arrived.
+        for wrong in [stamp(0), stamp(0x41)] {
+            let packet = Packet { transmit: wrong, ..packet };
+            let refused = Response::check_interleaved(&packet, 2, near, &POLICY, &before);
+            assert_eq!(refused.unwrap_err(), RejectReason::TimeReversed);
+        }
+    }
+
+    #[test]
     fn an_answer_within_one_tick_is_in_order() {
         let packet = Packet { transmit: good().receive, ..good() };
         assert!(check(&packet).is_ok_and(|r| r.te == r.tb));
+    }
+
+    #[test]
+    fn stamps_that_are_reversed_by_no_more_than_the_precision_are_one_moment() {
+        let receive = 0xee00_0000_0000_2000;
+        let [early, late] = [receive - (1 << 12), receive].map(NtpTimestamp::from_bits);
+        let response = check(&Packet { receive: late, transmit: early, ..good() }).unwrap();
+        let near = Instant::from_unix_nanos(1_800_000_000_000_000_000);
+        assert_eq!(response.tb, NtpTimestamp::from_bits(receive - (1 << 11)).to_instant(near));
+        assert_eq!(response.te, response.tb);
     }
 
     #[test]

@@ -52,11 +52,20 @@ pub enum RejectReason {
     /// The server's own error budget exceeds the limit.
     #[error("the server's own error exceeds max_distance; use a better server or raise the limit")]
     Distance,
+    /// The server declares that it smears leap seconds, so it is off UTC around them.
+    #[error(
+        "the server smears leap seconds, so its time is not UTC around one; use servers that do not, \
+         or set allow_smear for this one"
+    )]
+    LeapSmear,
+    /// The server has its time from us (RFC 5905's synchronization loop).
+    #[error("the server has its time from this host, which would be a loop; use another")]
+    Loop,
 }
 
 impl RejectReason {
     /// Every reason, for tables.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::TooShort,
         Self::MalformedTail,
         Self::Version,
@@ -69,6 +78,8 @@ impl RejectReason {
         Self::ZeroTimestamp,
         Self::TimeReversed,
         Self::Distance,
+        Self::LeapSmear,
+        Self::Loop,
     ];
 
     /// The name in JSON and metrics.
@@ -87,6 +98,8 @@ impl RejectReason {
             Self::ZeroTimestamp => "zero_timestamp",
             Self::TimeReversed => "time_reversed",
             Self::Distance => "distance",
+            Self::LeapSmear => "leap_smear",
+            Self::Loop => "loop",
         }
     }
 
@@ -101,6 +114,8 @@ impl RejectReason {
                 | Self::ZeroTimestamp
                 | Self::TimeReversed
                 | Self::Distance
+                | Self::LeapSmear
+                | Self::Loop
         )
     }
 }
@@ -274,7 +289,7 @@ mod tests {
         assert_eq!(names.len(), RejectReason::ALL.len());
         // Ordered like the enum: a variant missing at the end or in the middle shows here.
         assert!(RejectReason::ALL.iter().enumerate().all(|(i, r)| *r as usize == i));
-        assert_eq!(RejectReason::ALL.last(), Some(&RejectReason::Distance));
+        assert_eq!(RejectReason::ALL.last(), Some(&RejectReason::Loop));
     }
 
     #[test]

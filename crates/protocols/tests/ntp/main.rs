@@ -1,6 +1,9 @@
-//! The NTP client through its public interface: captured packets, scripted servers, random event sequences.
+//! NTP through its public interface: captured packets, scripted servers, random event sequences; client and server.
 
 mod behaviour;
 mod golden;
+mod interleaved;
+mod polling;
 mod random;
 mod server;
+mod serving;

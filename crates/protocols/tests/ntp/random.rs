@@ -21,6 +21,7 @@ enum Event {
     Kiss(usize, [u8; 4], i8),
     Garbage(Vec<u8>),
     Restart,
+    SetPoll(i64, u32),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -35,6 +36,7 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(i, code, poll)| Event::Kiss(i, code, poll)),
         1 => prop::collection::vec(any::<u8>(), 0..100).prop_map(Event::Garbage),
         1 => Just(Event::Restart),
+        1 => (0i64..40, 0u32..5).prop_map(|(secs, burst)| Event::SetPoll(secs, burst)),
     ]
 }
 
@@ -78,6 +80,7 @@ impl World {
                 }
             }
             Outcome::KissOfDeath(KissCode::Deny | KissCode::Restrict) => self.denied = true,
+            Outcome::Kept { .. } => panic!("nobody asked for the interleaved mode"),
             Outcome::KissOfDeath(KissCode::Other(_)) | Outcome::Rejected(_) => {}
         }
     }
@@ -106,6 +109,11 @@ impl World {
             Event::SleepUntilDue => self.now = self.now.max(self.client.poll_at()),
             Event::Timer(random) => self.timer(random),
             Event::Restart => self.client.restart(self.now),
+            // What does not fit is refused; a floor that a kiss has set stays.
+            Event::SetPoll(secs, burst) => {
+                let _ = self.client.set_poll(Duration::from_secs(secs), burst);
+                assert!(self.client.interval() >= self.floor);
+            }
             Event::Garbage(bytes) => self.deliver(&bytes),
             Event::Answer(i) => {
                 if let Some(request) = old(i) {

@@ -1,0 +1,240 @@
+//! The PTP_SYS_OFFSET_* calls, with the layouts of include/uapi/linux/ptp_clock.h.
+//!
+//! The first generation of each number is used (not `..._EXTENDED2`): it exists on every kernel that has the call at all,
+//! and differs only in not checking reserved fields.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use timevisor_time::{Instant, NANOS_PER_SEC, Timescale};
+
+/// PTP_MAX_SAMPLES.
+pub const MAX_SAMPLES: usize = 25;
+
+/// struct ptp_clock_time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub(super) struct ClockTime {
+    sec: i64,
+    nsec: u32,
+    reserved: u32,
+}
+
+/// struct ptp_clock_caps.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct ClockCaps {
+    max_adj: i32,
+    n_alarm: i32,
+    n_ext_ts: i32,
+    n_per_out: i32,
+    pps: i32,
+    n_pins: i32,
+    cross_timestamping: i32,
+    adjust_phase: i32,
+    rsv: [i32; 12],
+}
+
+/// struct ptp_sys_offset.
+#[repr(C)]
+struct SysOffset {
+    n_samples: u32,
+    rsv: [u32; 3],
+    ts: [ClockTime; 2 * MAX_SAMPLES + 1],
+}
+
+/// struct ptp_sys_offset_extended. In `rsv[0]`, kernels since 6.12 take the clock of the system stamps; 0 is
+/// CLOCK_REALTIME, as it always was.
+#[repr(C)]
+struct SysOffsetExtended {
+    n_samples: u32,
+    rsv: [u32; 3],
+    ts: [[ClockTime; 3]; MAX_SAMPLES],
+}
+
+/// struct ptp_sys_offset_precise.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct SysOffsetPrecise {
+    device: ClockTime,
+    sys_realtime: ClockTime,
+    sys_monoraw: ClockTime,
+    rsv: [u32; 4],
+}
+
+// The numbers below hold the sizes, too: a wrong layout would be another call.
+const _: () = assert!(
+    size_of::<ClockTime>() == 16
+        && size_of::<ClockCaps>() == 80
+        && size_of::<SysOffset>() == 832
+        && size_of::<SysOffsetExtended>() == 1216
+        && size_of::<SysOffsetPrecise>() == 64
+);
+
+const WRITE: u32 = 1;
+const READ: u32 = 2;
+/// PTP_CLK_MAGIC.
+const MAGIC: u32 = b'=' as u32;
+
+/// _IOC of include/uapi/asm-generic/ioctl.h (x86, Arm and RISC-V).
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "sizes are checked above; a Request is 32 or 64 bits"
+)]
+const fn request<T>(direction: u32, number: u32) -> libc::Ioctl {
+    (direction << 30 | (size_of::<T>() as u32) << 16 | MAGIC << 8 | number) as libc::Ioctl
+}
+
+const GETCAPS: libc::Ioctl = request::<ClockCaps>(READ, 1);
+const SYS_OFFSET: libc::Ioctl = request::<SysOffset>(WRITE, 5);
+const SYS_OFFSET_PRECISE: libc::Ioctl = request::<SysOffsetPrecise>(READ | WRITE, 8);
+const SYS_OFFSET_EXTENDED: libc::Ioctl = request::<SysOffsetExtended>(READ | WRITE, 9);
+
+/// What the device says it can.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Largest frequency adjustment, ppb; 0 for a clock that cannot be set, such as a hypervisor's.
+    pub max_adjustment_ppb: i32,
+    /// PTP_SYS_OFFSET_PRECISE is promised.
+    pub cross_timestamping: bool,
+}
+
+/// The device's time between two readings of CLOCK_REALTIME.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Triple<S, D> {
+    /// CLOCK_REALTIME before.
+    pub before: Instant<S>,
+    /// The device.
+    pub device: Instant<D>,
+    /// CLOCK_REALTIME after.
+    pub after: Instant<S>,
+}
+
+/// The device and the system's clocks at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Precise<D> {
+    /// The device.
+    pub device: Instant<D>,
+    /// CLOCK_MONOTONIC_RAW in nanoseconds.
+    pub monotonic_raw_ns: u64,
+}
+
+pub(super) fn capabilities(file: &File) -> io::Result<Capabilities> {
+    let mut caps = ClockCaps::default();
+    call(file, GETCAPS, &mut caps)?;
+    Ok(Capabilities {
+        max_adjustment_ppb: caps.max_adj,
+        cross_timestamping: caps.cross_timestamping != 0,
+    })
+}
+
+/// PTP_SYS_OFFSET_PRECISE: EOPNOTSUPP where the device has no hardware cross time stamps.
+pub(super) fn precise<D>(file: &File) -> io::Result<Precise<D>> {
+    let mut offset = SysOffsetPrecise::default();
+    call(file, SYS_OFFSET_PRECISE, &mut offset)?;
+    let raw = nanos(offset.sys_monoraw)?;
+    Ok(Precise {
+        device: instant(offset.device)?,
+        monotonic_raw_ns: u64::try_from(raw).map_err(|_| nonsense())?,
+    })
+}
+
+/// PTP_SYS_OFFSET_EXTENDED: `samples` readings of the device, each between two of CLOCK_REALTIME, taken by the driver
+/// right beside the register access.
+pub(super) fn extended<S: Timescale, D>(
+    file: &File,
+    samples: usize,
+) -> io::Result<Vec<Triple<S, D>>> {
+    let samples = samples.clamp(1, MAX_SAMPLES);
+    let mut offset = SysOffsetExtended {
+        n_samples: u32::try_from(samples).unwrap_or(1),
+        rsv: [0; 3],
+        ts: [[ClockTime::default(); 3]; MAX_SAMPLES],
+    };
+    call(file, SYS_OFFSET_EXTENDED, &mut offset)?;
+    offset.ts[..samples].iter().map(|[a, b, c]| triple(*a, *b, *c)).collect()
+}
+
+/// PTP_SYS_OFFSET: device and CLOCK_REALTIME by turns, the whole driver call in between.
+pub(super) fn plain<S: Timescale, D>(file: &File, samples: usize) -> io::Result<Vec<Triple<S, D>>> {
+    let samples = samples.clamp(1, MAX_SAMPLES);
+    let mut offset = SysOffset {
+        n_samples: u32::try_from(samples).unwrap_or(1),
+        rsv: [0; 3],
+        ts: [ClockTime::default(); 2 * MAX_SAMPLES + 1],
+    };
+    call(file, SYS_OFFSET, &mut offset)?;
+    let stamps = &offset.ts[..=2 * samples];
+    stamps.windows(3).step_by(2).map(|w| triple(w[0], w[1], w[2])).collect()
+}
+
+fn call<T>(file: &File, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
+    // SAFETY: each request number above was made for the type that is passed with it, so the kernel reads and writes
+    // exactly `argument`, which outlives the call; the descriptor is open.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, core::ptr::from_mut(argument)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn triple<S, D>(
+    before: ClockTime,
+    device: ClockTime,
+    after: ClockTime,
+) -> io::Result<Triple<S, D>> {
+    Ok(Triple { before: instant(before)?, device: instant(device)?, after: instant(after)? })
+}
+
+fn instant<S>(time: ClockTime) -> io::Result<Instant<S>> {
+    nanos(time).map(Instant::from_unix_nanos)
+}
+
+fn nanos(time: ClockTime) -> io::Result<i128> {
+    if time.nsec >= 1_000_000_000 {
+        return Err(nonsense());
+    }
+    Ok(i128::from(time.sec) * NANOS_PER_SEC + i128::from(time.nsec))
+}
+
+fn nonsense() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the driver returned an impossible time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::offset_of;
+    use timevisor_time::{Local, Utc};
+
+    /// As a C compiler computes them from the header of Linux 6.1.
+    #[test]
+    fn the_numbers_are_the_kernels() {
+        assert_eq!(GETCAPS, 0x8050_3d01);
+        assert_eq!(SYS_OFFSET, 0x4340_3d05);
+        assert_eq!(SYS_OFFSET_PRECISE, 0xc040_3d08_u32 as libc::Ioctl);
+        assert_eq!(SYS_OFFSET_EXTENDED, 0xc4c0_3d09_u32 as libc::Ioctl);
+        assert_eq!(offset_of!(ClockCaps, cross_timestamping), 24);
+        assert_eq!(offset_of!(SysOffset, ts), 16);
+        assert_eq!(offset_of!(SysOffsetExtended, ts), 16);
+        assert_eq!(offset_of!(SysOffsetPrecise, sys_monoraw), 32);
+    }
+
+    #[test]
+    fn what_is_no_ptp_clock_says_so() {
+        let null = File::open("/dev/null").unwrap();
+        for error in [
+            capabilities(&null).unwrap_err(),
+            precise::<Local>(&null).unwrap_err(),
+            extended::<Utc, Local>(&null, 1).unwrap_err(),
+            plain::<Utc, Local>(&null, 99).unwrap_err(),
+        ] {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+        }
+    }
+
+    #[test]
+    fn an_impossible_time_is_refused() {
+        let time = |sec, nsec| ClockTime { sec, nsec, reserved: 0 };
+        assert_eq!(nanos(time(-1, 1)).unwrap(), -999_999_999);
+        assert!(nanos(time(1, 1_000_000_000)).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! Reference ids: what the 32 bits say about where a server has its time from (RFC 5905 section 7.3).
+//!
+//! | function | about |
+//! | --- | --- |
+//! | [`of_address`] | the id of a server that is synchronized to this address |
+//! | [`declares_smear`] | servers that say that they smear leap seconds |
+//!
+//! What it does not do: find smearing servers that say nothing, such as the clients of a smearing server (their id is
+//! its address), or decide what to do about them ([`super::response`]).
+
+use std::net::IpAddr;
+
+use md5::{Digest, Md5};
+
+/// chronyd while its `smoothtime` or leap smear is at work: 127.127.1.255 (ntp.h, `NTP_REFID_SMOOTH`).
+const CHRONY_SMOOTHED: [u8; 4] = [127, 127, 1, 255];
+/// ntpd while it smears: 254 and the smear's offset in 2:22 fixed point (ntpd's README.leapsmear).
+const NTPD_SMEARED: u8 = 254;
+/// Google's public servers, which smear every leap second.
+const GOOGLE: [u8; 4] = *b"GOOG";
+
+/// The reference id of a server whose time comes from `address`: an IPv4 address itself, or the first four bytes of
+/// the MD5 hash of an IPv6 address.
+#[must_use]
+pub fn of_address(address: IpAddr) -> [u8; 4] {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => {
+            let hash = Md5::digest(address.octets());
+            [hash[0], hash[1], hash[2], hash[3]]
+        }
+    }
+}
+
+/// True when a server of `stratum` says by its reference id that its time is smeared around leap seconds.
+///
+/// One in 256 servers that are themselves synchronized over IPv6 has an id that looks like ntpd's by chance, because
+/// the hash of an address may start with 254; they are refused, too, unless smearing is allowed for that server.
+#[must_use]
+pub fn declares_smear(reference_id: [u8; 4], stratum: u8) -> bool {
+    reference_id == CHRONY_SMOOTHED
+        || reference_id[0] == NTPD_SMEARED
+        || (stratum == 1 && reference_id == GOOGLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_as_ids() {
+        let of = |text: &str| of_address(text.parse().unwrap());
+        assert_eq!(of("192.0.2.7"), [192, 0, 2, 7]);
+        assert_eq!(of("::ffff:192.0.2.7"), [192, 0, 2, 7], "the same host");
+        // md5sum of the 16 bytes of each address.
+        assert_eq!(of("2001:db8::1"), [0x39, 0xab, 0x9b, 0x37]);
+        assert_eq!(of("::"), [0x4a, 0xe7, 0x13, 0x36]);
+    }
+
+    #[test]
+    fn smearing_servers_by_id() {
+        assert!(declares_smear([0x7f, 0x7f, 0x01, 0xff], 3), "chrony");
+        assert!(declares_smear([254, 0x10, 0, 0], 2), "ntpd");
+        assert!(declares_smear(*b"GOOG", 1), "Google");
+        assert!(!declares_smear(*b"GOOG", 2), "71.79.79.71 is an address");
+        assert!(!declares_smear([127, 127, 1, 1], 10), "chrony's local clock");
+        assert!(!declares_smear(*b"GPS\0", 1));
+        assert!(!declares_smear([253, 0, 0, 0], 2));
+    }
+}

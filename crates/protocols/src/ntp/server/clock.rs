@@ -1,0 +1,179 @@
+//! What the server serves, and the header that says it.
+//!
+//! The error of the served time becomes the root dispersion, rounded up to its unit of 2^-16 s, with a root delay of
+//! zero: the root distance that a client computes (root delay / 2 + root dispersion, RFC 5905 section 11.1) is then
+//! never below the error. Splitting it would say nothing more about the truth: the bound does not distinguish the paths
+//! behind it.
+//!
+//! What it does not do: find out the time. The caller reads its clock when a reply is composed.
+
+use timevisor_time::{Duration, Instant, Utc};
+
+use crate::ntp::format::{NtpShort, NtpTimestamp};
+use crate::ntp::packet::{LeapIndicator, Mode, Packet};
+use crate::ntp::response::MAX_STRATUM;
+
+/// A clock with a greater error is not synchronized (MAXDISP, RFC 5905 section 7.2).
+pub const MAX_ERROR: Duration = Duration::from_secs(16);
+
+/// What the two stamps' roundings can add to the error: each is off by less than 2^-30 s.
+const STAMP_ERROR: Duration = Duration::from_bits(1 << 34);
+
+/// The clock to serve, at the moment a reply is composed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServedClock {
+    /// Its time is known.
+    Known(ServedTime),
+    /// It must not be served, and the client is told.
+    Unknown(Unsynchronized),
+    /// Nothing true can be said at this moment, but soon: UTC has no name for a second that is being inserted, or the
+    /// clock steps between the arrival and the reply.
+    Mute,
+}
+
+/// Time and what is known about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServedTime {
+    /// Now, as served: the estimate.
+    pub transmit: Instant<Utc>,
+    /// The estimate was and is this close to true UTC: from the request's arrival until the reply has left.
+    pub error: Duration,
+    /// Whether a leap second is pending.
+    pub leap: LeapIndicator,
+    /// 1 to 15.
+    pub stratum: u8,
+    /// Where the time comes from.
+    pub reference_id: [u8; 4],
+    /// When the clock was last set by its reference.
+    pub reference: Instant<Utc>,
+    /// How finely the clock is read, log2 s, rounded up.
+    pub precision: i8,
+}
+
+/// Why a clock is not served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unsynchronized {
+    /// It was never set, or its error is beyond all use.
+    Starting,
+    /// What is known about it was contradicted.
+    Contradicted,
+}
+
+impl ServedTime {
+    /// Whether a reply may say this time at all.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        !self.error.is_negative()
+            && self.error <= MAX_ERROR
+            && (1..MAX_STRATUM).contains(&self.stratum)
+            && self.leap != LeapIndicator::Unsynchronized
+    }
+
+    /// The error as the header says it: not below it, and less than 2^-16 s + 2^-30 s above it.
+    #[must_use]
+    pub fn root_dispersion(&self) -> NtpShort {
+        NtpShort::from_duration_ceil(self.error + STAMP_ERROR)
+    }
+
+    /// A reply to `request` without its three stamps.
+    pub(super) fn header(&self, request: &Packet, poll: i8) -> Packet {
+        Packet {
+            leap: self.leap,
+            version: request.version,
+            mode: Mode::Server,
+            stratum: self.stratum,
+            poll: request.poll.max(poll),
+            precision: self.precision,
+            root_delay: NtpShort::from_bits(0),
+            root_dispersion: self.root_dispersion(),
+            reference_id: self.reference_id,
+            reference: NtpTimestamp::from_instant(self.reference),
+            origin: NtpTimestamp::ZERO,
+            receive: NtpTimestamp::ZERO,
+            transmit: NtpTimestamp::ZERO,
+        }
+    }
+}
+
+impl Unsynchronized {
+    /// A reply that says so: leap indicator 3, stratum 0 (the wire's form of 16, RFC 5905 section 7.3), no times, and a
+    /// kiss code of figure 13 that says why.
+    pub(super) fn header(self, request: &Packet, poll: i8) -> Packet {
+        let code = match self {
+            Self::Starting => *b"INIT",
+            Self::Contradicted => *b"STEP",
+        };
+        refusal(request, poll, code)
+    }
+}
+
+/// A reply that serves no time (RFC 5905 section 7.4). A client that did not send `request` cannot be harmed by it: it
+/// carries the request's cookie.
+pub(super) fn refusal(request: &Packet, poll: i8, code: [u8; 4]) -> Packet {
+    Packet {
+        leap: LeapIndicator::Unsynchronized,
+        version: request.version,
+        mode: Mode::Server,
+        stratum: 0,
+        poll: request.poll.max(poll),
+        precision: 0,
+        root_delay: NtpShort::from_bits(0),
+        root_dispersion: NtpShort::from_bits(0),
+        reference_id: code,
+        reference: NtpTimestamp::ZERO,
+        origin: request.transmit,
+        receive: NtpTimestamp::ZERO,
+        transmit: NtpTimestamp::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn time(error: Duration) -> ServedTime {
+        ServedTime {
+            transmit: Instant::from_unix_nanos(1_800_000_000_000_000_000),
+            error,
+            leap: LeapIndicator::NoWarning,
+            stratum: 2,
+            reference_id: [192, 0, 2, 1],
+            reference: Instant::from_unix_nanos(1_799_999_990_000_000_000),
+            precision: -24,
+        }
+    }
+
+    #[test]
+    fn what_must_not_be_served() {
+        let good = time(Duration::from_micros(30));
+        assert!(good.is_usable() && ServedTime { error: Duration::ZERO, ..good }.is_usable());
+        for bad in [
+            ServedTime { error: Duration::from_millis(16_001), ..good },
+            ServedTime { error: -Duration::EPSILON, ..good },
+            ServedTime { error: Duration::MAX, ..good },
+            ServedTime { stratum: 0, ..good },
+            ServedTime { stratum: 16, ..good },
+            ServedTime { leap: LeapIndicator::Unsynchronized, ..good },
+        ] {
+            assert!(!bad.is_usable(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_root_distance_is_rounded_up_at_the_last_bit() {
+        let exact = NtpShort::from_bits(7).to_duration() - STAMP_ERROR;
+        assert_eq!(time(exact).root_dispersion(), NtpShort::from_bits(7));
+        assert_eq!(time(exact + Duration::EPSILON).root_dispersion(), NtpShort::from_bits(8));
+    }
+
+    proptest! {
+        #[test]
+        fn the_root_distance_is_never_below_the_error(bits in 0i128..(16i128 << 64)) {
+            let error = Duration::from_bits(bits);
+            let said = time(error).root_dispersion().to_duration();
+            prop_assert!(said >= error + STAMP_ERROR);
+            prop_assert!(said - error <= NtpShort::RESOLUTION + STAMP_ERROR);
+        }
+    }
+}

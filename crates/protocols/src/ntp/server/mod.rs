@@ -1,0 +1,262 @@
+//! An NTP server: requests in, replies out (RFC 5905 section 9.2, RFC 9769 for the interleaved mode).
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`config`] | every tunable, with its unit and why |
+//! | [`access`] | who is answered: address prefixes |
+//! | [`clients`] | the table of clients, of fixed size: rate limit, and the last departure for the interleaved mode |
+//! | [`clock`] | what is served, and how a reply says it: [`ServedClock`] |
+//! | [`leap`] | TAI - UTC around the next leap second |
+//! | [`tally`] | what became of requests, counted |
+//!
+//! Only clients are answered (mode 3, versions 1 to 4, in their own version); a reply has 48 bytes, which is never more
+//! than the request had. There is no control or monitoring mode that could be asked for more.
+//!
+//! What it does not do: open sockets, read clocks, authenticate (a request with a MAC or with NTS is not answered,
+//! because an answer without would be worthless to who asked), smear leap seconds, or serve symmetric and broadcast
+//! modes. A flood from forged addresses can use up a victim's share of the rate limit, so that the victim gets no
+//! answers here while it lasts.
+
+pub mod access;
+pub mod clients;
+pub mod clock;
+pub mod config;
+pub mod leap;
+pub mod tally;
+
+use std::net::{IpAddr, SocketAddr};
+
+use timevisor_time::{Duration, Instant, Utc};
+
+use super::extension::Tail;
+use super::format::NtpTimestamp;
+use super::packet::{HEADER_LEN, Mode, Packet, VERSION};
+use clients::{Clients, Verdict};
+
+pub use access::{AccessList, Prefix};
+pub use clock::{ServedClock, ServedTime, Unsynchronized};
+pub use config::{Config, ConfigError};
+pub use leap::LeapPlan;
+pub use tally::{Counters, Tally};
+
+/// What to do about a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Send this to where the request came from.
+    Reply {
+        /// The datagram.
+        bytes: [u8; HEADER_LEN],
+        /// The client will ask when this reply left: tell [`Server::departed`], if the kernel says.
+        departure: Option<Departure>,
+    },
+    /// The same, but it is a kiss of death (RATE).
+    Kiss {
+        /// The datagram.
+        bytes: [u8; HEADER_LEN],
+    },
+    /// Nothing; the reason is counted already.
+    Drop(Tally),
+}
+
+/// Whose departure is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Departure {
+    slot: usize,
+    /// The receive stamp of the reply, by which the client will ask.
+    name: NtpTimestamp,
+}
+
+/// The lowest bit of a server's stamps tells which they are, as chronyd has it: set in receive stamps and clear in
+/// transmit stamps. A client's origin field then shows whether it asks for the interleaved mode, and only for such
+/// clients a departure must be measured and kept.
+const RECEIVE_FLAG: u64 = 1;
+
+/// The server. All `now` are monotonic time since an origin of the caller's choice.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    access: AccessList,
+    clients: Clients,
+    counters: Counters,
+}
+
+impl Server {
+    /// A server that knows no client yet. `seed` is random: it keeps others from choosing addresses that crowd one
+    /// corner of the table.
+    ///
+    /// # Errors
+    /// What [`Config::validate`] finds.
+    pub fn new(config: Config, seed: u64) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let access = AccessList::new(&config.allow, &config.deny);
+        let clients = Clients::new(&config, seed);
+        Ok(Self { config, access, clients, counters: Counters::default() })
+    }
+
+    /// Judges and answers one datagram that arrived from `from`.
+    ///
+    /// `received` is when it arrived, on the served clock: its error must be within [`ServedTime::error`], except that
+    /// it may be later than the arrival really was. It is not used while the clock is unknown.
+    pub fn respond(
+        &mut self,
+        now: Duration,
+        request: &[u8],
+        received: Instant<Utc>,
+        clock: &ServedClock,
+        from: SocketAddr,
+    ) -> Action {
+        self.counters.add(Tally::Received);
+        let action = self.judged(now, request, received, clock, from);
+        self.counters.add(match &action {
+            Action::Reply { .. } => Tally::Answered,
+            Action::Kiss { .. } => Tally::Kissed,
+            Action::Drop(reason) => *reason,
+        });
+        action
+    }
+
+    /// A reply's departure as the kernel stamped it: UTC as served, never later than it really left, with its error.
+    pub fn departed(&mut self, departure: Departure, at: Instant<Utc>, error: Duration) {
+        self.clients.departed(departure.slot, departure.name, transmit_stamp(at), error);
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn judged(
+        &mut self,
+        now: Duration,
+        request: &[u8],
+        received: Instant<Utc>,
+        clock: &ServedClock,
+        from: SocketAddr,
+    ) -> Action {
+        let address = from.ip().to_canonical();
+        if from.port() == 0 || !is_host(address) || !self.access.admits(address) {
+            return Action::Drop(Tally::Denied);
+        }
+        let packet = match understood(request) {
+            Ok(packet) => packet,
+            Err(reason) => return Action::Drop(reason),
+        };
+        let slot = match self.clients.visit(address, now) {
+            Verdict::Admitted(slot) => slot,
+            Verdict::Kiss => return self.kiss(&packet, received, clock),
+            Verdict::Limited => return Action::Drop(Tally::Limited),
+        };
+        match clock {
+            ServedClock::Known(time) if time.is_usable() => {
+                self.answer(&packet, received, time, slot)
+            }
+            ServedClock::Known(_) => self.decline(&packet, Unsynchronized::Starting),
+            ServedClock::Unknown(why) => self.decline(&packet, *why),
+            ServedClock::Mute => Action::Drop(Tally::Stepped),
+        }
+    }
+
+    fn answer(
+        &mut self,
+        request: &Packet,
+        received: Instant<Utc>,
+        time: &ServedTime,
+        slot: usize,
+    ) -> Action {
+        if received > time.transmit {
+            // The clock stepped between the two readings: nothing true can be said.
+            return Action::Drop(Tally::Stepped);
+        }
+        let asks_departure = self.config.interleaved && asks_departure(request);
+        let receive = self.clients.unique(slot, receive_stamp(received));
+        let mut reply = time.header(request, self.config.suggested_poll());
+        reply.receive = receive;
+        reply.origin = request.transmit;
+        reply.transmit = transmit_stamp(time.transmit);
+        if !asks_departure {
+            return Action::Reply { bytes: reply.to_bytes(), departure: None };
+        }
+        if let Some(before) = self.clients.take_departure(slot, request.origin) {
+            self.counters.add(Tally::Interleaved);
+            reply.origin = request.receive;
+            reply.transmit = before.at;
+            // The stamp is as good as the clock was then, which may have been worse than it is now.
+            let error = time.error.max(before.error);
+            reply.root_dispersion = ServedTime { error, ..*time }.root_dispersion();
+        }
+        self.clients.expect_departure(slot, receive);
+        Action::Reply {
+            bytes: reply.to_bytes(),
+            departure: Some(Departure { slot, name: receive }),
+        }
+    }
+
+    fn decline(&mut self, request: &Packet, why: Unsynchronized) -> Action {
+        self.counters.add(Tally::Unsynchronized);
+        let reply = why.header(request, self.config.suggested_poll());
+        Action::Reply { bytes: reply.to_bytes(), departure: None }
+    }
+
+    fn kiss(&self, request: &Packet, received: Instant<Utc>, clock: &ServedClock) -> Action {
+        let mut reply = clock::refusal(request, self.config.suggested_poll(), *b"RATE");
+        if let ServedClock::Known(time) = clock {
+            // Without stamps clients do not take the packet for an answer.
+            reply.receive = receive_stamp(received);
+            reply.transmit = transmit_stamp(time.transmit);
+        }
+        Action::Kiss { bytes: reply.to_bytes() }
+    }
+}
+
+/// A request that can be answered, or why not.
+fn understood(request: &[u8]) -> Result<Packet, Tally> {
+    let (packet, tail) = Packet::parse(request).map_err(|_| Tally::Malformed)?;
+    if packet.mode != Mode::Client || !(1..=VERSION).contains(&packet.version) {
+        return Err(Tally::Unsupported);
+    }
+    if tail.is_empty() {
+        return Ok(packet);
+    }
+    if packet.version < VERSION {
+        // Before version 4 there are no extension fields: this is a MAC.
+        return Err(Tally::Authenticated);
+    }
+    let tail = Tail::parse(tail).map_err(|_| Tally::Malformed)?;
+    let wants_proof = tail.mac.is_some() || tail.fields.iter().any(|f| f.kind == NTS_AUTHENTICATOR);
+    if wants_proof { Err(Tally::Authenticated) } else { Ok(packet) }
+}
+
+/// NTS Authenticator and Encrypted Extension Fields (RFC 8915 section 5.6).
+const NTS_AUTHENTICATOR: u16 = 0x0404;
+
+/// The request is in interleaved mode, or would be if we knew the exchange it names (RFC 9769 section 2).
+fn asks_departure(request: &Packet) -> bool {
+    request.version == VERSION
+        && request.origin.to_bits() & RECEIVE_FLAG != 0
+        && request.receive != request.transmit
+}
+
+/// An address that one host can have sent from.
+const fn is_host(address: IpAddr) -> bool {
+    let broadcast = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(_) => false,
+    };
+    !address.is_unspecified() && !address.is_multicast() && !broadcast
+}
+
+/// Rounded up, with the flag set: later by less than 2^-30 s, which is the safe side of an arrival.
+fn receive_stamp(at: Instant<Utc>) -> NtpTimestamp {
+    let up = NtpTimestamp::from_instant(at + NtpTimestamp::RESOLUTION).to_bits();
+    NtpTimestamp::from_bits(up | RECEIVE_FLAG)
+}
+
+/// Rounded down, with the flag clear: earlier by less than 2^-30 s, which is the safe side of a departure. Never zero,
+/// which would mean "unknown".
+fn transmit_stamp(at: Instant<Utc>) -> NtpTimestamp {
+    match NtpTimestamp::from_instant(at).to_bits() & !RECEIVE_FLAG {
+        0 => NtpTimestamp::from_bits(2),
+        bits => NtpTimestamp::from_bits(bits),
+    }
+}

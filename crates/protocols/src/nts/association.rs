@@ -1,0 +1,274 @@
+//! NTS around one NTP association: seals its requests, opens the answers, and knows when new keys are needed
+//! (RFC 8915 section 5.7).
+//!
+//! The NTP client stays as it is. Its 48-byte request goes in here and comes out with the extension fields behind it;
+//! a datagram goes in and, only when it answers the request in flight and every bit of it is authentic, its 48-byte
+//! header comes out. Nothing else reaches the client: not a plain answer, not a kiss of death that is not
+//! authenticated. The only unauthenticated packet with an effect is the NTS NAK, and all it does is have keys
+//! established anew, unless an authentic answer arrives after all.
+//!
+//! What it does not do: send, connect, draw random numbers, or judge the header.
+
+use timevisor_time::Duration;
+
+use super::aead::Key;
+use super::config::{Config, ConfigError};
+use super::cookies::Cookies;
+use super::exchange::Established;
+use super::field::{
+    AUTHENTICATOR, Authenticator, COOKIE, COOKIE_PLACEHOLDER, NONCE_LEN, UNIQUE_IDENTIFIER,
+    len_with, split, split_all, write, write_authenticator,
+};
+use super::retry::Retry;
+use super::status::{Counters, Refusal, Status};
+use crate::ntp::extension::ExtensionField;
+use crate::ntp::packet::{HEADER_LEN, Mode, Packet};
+
+/// Bytes in a unique identifier: RFC 8915 section 5.3 asks for at least 32.
+pub const IDENTIFIER_LEN: usize = 32;
+/// The kiss code of a server that cannot read our cookie (RFC 8915 section 5.7).
+const NAK: [u8; 4] = *b"NTSN";
+
+/// Randomness for one request; both must be unpredictable to others and never used again.
+#[derive(Clone, Copy, Debug)]
+pub struct Random {
+    /// What the answer must repeat.
+    pub identifier: [u8; IDENTIFIER_LEN],
+    /// For the cipher.
+    pub nonce: [u8; NONCE_LEN],
+}
+
+#[derive(Clone, Debug)]
+struct Keys {
+    client_to_server: Key,
+    server_to_client: Key,
+    since: Duration,
+    /// An answer was authenticated with them.
+    used: bool,
+}
+
+/// Keys and cookies for one server. All `now` are monotonic time since an origin of the caller's choice.
+#[derive(Clone, Debug)]
+pub struct Association {
+    config: Config,
+    keys: Option<Keys>,
+    cookies: Cookies,
+    /// The request in flight.
+    identifier: Option<[u8; IDENTIFIER_LEN]>,
+    /// The server could not read the cookie of the request in flight.
+    nak: bool,
+    /// Why the last packet was refused, until one is authentic.
+    refused: Option<Refusal>,
+    retry: Retry,
+    counters: Counters,
+}
+
+impl Association {
+    /// Without keys.
+    ///
+    /// # Errors
+    /// What [`Config::validate`] finds.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self {
+            config,
+            keys: None,
+            cookies: Cookies::default(),
+            identifier: None,
+            nak: false,
+            refused: None,
+            retry: Retry::new(config),
+            counters: Counters::default(),
+        })
+    }
+
+    /// True when no further request can be sealed before keys are established: there are none, the cookies are used
+    /// up, or the server cannot read them. Ask when the next request is due, not earlier: until then an authentic
+    /// answer may still refute a NAK.
+    #[must_use]
+    pub fn needs_keys(&self) -> bool {
+        self.keys.is_none() || self.cookies.is_empty() || self.nak
+    }
+
+    /// When the next key establishment may begin.
+    #[must_use]
+    pub fn exchange_at(&self) -> Duration {
+        self.retry.at()
+    }
+
+    /// A key establishment begins.
+    pub fn exchange_began(&mut self, now: Duration) {
+        self.counters.exchanges += 1;
+        self.retry.began(now);
+    }
+
+    /// It succeeded: what was there before is forgotten.
+    pub fn established(&mut self, now: Duration, fresh: Established) {
+        self.counters.established += 1;
+        self.cookies.replace(fresh.answer.cookies);
+        self.keys = Some(Keys {
+            client_to_server: fresh.client_to_server,
+            server_to_client: fresh.server_to_client,
+            since: now,
+            used: false,
+        });
+        self.identifier = None;
+        self.nak = false;
+        self.refused = None;
+    }
+
+    /// The datagram for a request: `header`, a unique identifier, one cookie, placeholders for those we lack, and the
+    /// authenticator. The cookie is gone whatever becomes of the datagram. `None` when keys are needed.
+    pub fn seal(&mut self, header: &[u8; HEADER_LEN], random: &Random) -> Option<Vec<u8>> {
+        if self.needs_keys() {
+            return None;
+        }
+        let keys = self.keys.as_ref()?;
+        let (cookie, lacking) = self.cookies.take()?;
+        let mut packet = header.to_vec();
+        write(&mut packet, UNIQUE_IDENTIFIER, &random.identifier);
+        write(&mut packet, COOKIE, &cookie);
+        let room = self.config.max_request.saturating_sub(packet.len() + authenticator_len());
+        for _ in 0..lacking.min(room / len_with(cookie.len())) {
+            write(&mut packet, COOKIE_PLACEHOLDER, &vec![0; cookie.len()]);
+        }
+        write_authenticator(&mut packet, &keys.client_to_server, &random.nonce, &[])?;
+        self.identifier = Some(random.identifier);
+        Some(packet)
+    }
+
+    /// The header of an authentic answer to the request in flight; the cookies in it are stored.
+    ///
+    /// # Errors
+    /// Why the datagram is not one. It has no effect then, but for [`Refusal::Nak`].
+    pub fn open(&mut self, datagram: &[u8]) -> Result<[u8; HEADER_LEN], Refusal> {
+        let opened = self.check(datagram);
+        match &opened {
+            Ok(_) => self.succeed(),
+            Err(refusal) => {
+                self.nak |= *refusal == Refusal::Nak;
+                // A duplicate of an answer says nothing about the server or the path.
+                if *refusal != Refusal::NotAwaited {
+                    self.refused = Some(*refusal);
+                }
+                *self.counters.refused.entry(*refusal).or_default() += 1;
+            }
+        }
+        let (header, cookies) = opened?;
+        for cookie in cookies {
+            self.cookies.add(&cookie);
+        }
+        Ok(header)
+    }
+
+    /// The state to show.
+    #[must_use]
+    pub fn status(&self, now: Duration) -> Status {
+        let cookies = self.cookies.len();
+        let Some(keys) = &self.keys else { return Status::NoKeys };
+        match self.refused {
+            _ if self.nak => Status::Nak,
+            _ if cookies == 0 => Status::NoCookies,
+            Some(reason) => Status::Refused { reason },
+            None if keys.used => Status::Authenticated { cookies, age: now - keys.since },
+            None => Status::Keyed { cookies },
+        }
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// As it was passed to [`Self::new`].
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn succeed(&mut self) {
+        self.identifier = None;
+        self.nak = false;
+        self.refused = None;
+        self.retry.succeeded();
+        self.counters.authenticated += 1;
+        if let Some(keys) = &mut self.keys {
+            keys.used = true;
+        }
+    }
+
+    /// Header and new cookies of an authentic answer.
+    fn check(&self, datagram: &[u8]) -> Result<([u8; HEADER_LEN], Vec<Vec<u8>>), Refusal> {
+        let (header, _) = datagram.split_first_chunk().ok_or(Refusal::Malformed)?;
+        let (Some(keys), Some(identifier)) = (&self.keys, &self.identifier) else {
+            return Err(Refusal::NotAwaited);
+        };
+        let fields = Fields::parse(datagram)?;
+        match fields.identifier {
+            None => return Err(Refusal::Unauthenticated),
+            Some(found) if found != identifier => return Err(Refusal::UnknownIdentifier),
+            Some(_) => {}
+        }
+        let Some((associated, authenticator)) = fields.authenticator else {
+            return Err(if is_nak(header) { Refusal::Nak } else { Refusal::Unauthenticated });
+        };
+        let plain = keys
+            .server_to_client
+            .open(authenticator.nonce, associated, authenticator.sealed)
+            .ok_or(Refusal::Forged)?;
+        let inner = split_all(&plain).ok_or(Refusal::Malformed)?;
+        let cookies = inner.iter().filter(|f| f.kind == COOKIE).map(|f| f.body.to_vec()).collect();
+        Ok((*header, cookies))
+    }
+}
+
+/// The fields of NTS in a datagram, unverified.
+struct Fields<'a> {
+    identifier: Option<&'a [u8]>,
+    /// What it covers, and itself.
+    authenticator: Option<(&'a [u8], Authenticator<'a>)>,
+}
+
+impl<'a> Fields<'a> {
+    /// The authenticator must come last: nothing would protect what follows it. Fields of other kinds are passed over
+    /// (RFC 7822), an identifier must not come twice.
+    fn parse(datagram: &'a [u8]) -> Result<Self, Refusal> {
+        let mut found = Self { identifier: None, authenticator: None };
+        let mut rest = &datagram[HEADER_LEN..];
+        while !rest.is_empty() {
+            let covered = datagram.len() - rest.len();
+            let (ExtensionField { kind, body }, after) = split(rest).ok_or(Refusal::Malformed)?;
+            match kind {
+                UNIQUE_IDENTIFIER => {
+                    let twice = found.identifier.replace(body).is_some();
+                    if twice {
+                        return Err(Refusal::Malformed);
+                    }
+                }
+                AUTHENTICATOR => {
+                    let authenticator = Authenticator::parse(body).ok_or(Refusal::Malformed)?;
+                    if !after.is_empty() {
+                        return Err(Refusal::Malformed);
+                    }
+                    found.authenticator = Some((&datagram[..covered], authenticator));
+                }
+                _ => {}
+            }
+            rest = after;
+        }
+        Ok(found)
+    }
+}
+
+/// A server's NTS NAK, to the letter.
+fn is_nak(header: &[u8; HEADER_LEN]) -> bool {
+    Packet::parse(header).is_ok_and(|(packet, _)| {
+        packet.mode == Mode::Server && packet.stratum == 0 && packet.reference_id == NAK
+    })
+}
+
+/// Bytes of our authenticator: lengths, nonce, and a tag without ciphertext.
+const fn authenticator_len() -> usize {
+    len_with(4 + NONCE_LEN + super::aead::TAG_LEN)
+}

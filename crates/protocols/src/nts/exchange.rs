@@ -1,0 +1,186 @@
+//! Key establishment with one server: TLS around one message each way (RFC 8915 sections 3 to 5.1).
+//!
+//! Bytes in, bytes out: the caller owns the connection and the deadline. TLS 1.3 only, the protocol name "ntske/1", a
+//! certificate that names the server, checked at the time that the caller passes. Sessions are not resumed, so that
+//! every establishment checks the certificate anew; TLS's secrets are not logged, whatever SSLKEYLOGFILE says.
+//!
+//! What it does not do: connect, look up names, or keep time. Random numbers are TLS's own, from the kernel.
+
+use std::io::{Read as _, Write as _};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::time_provider::TimeProvider;
+use rustls::{ClientConfig, ClientConnection};
+use timevisor_time::{Instant, Utc};
+use zeroize::Zeroizing;
+
+use super::aead::{KEY_LEN, Key};
+use super::error::{KeyError, from_tls};
+use super::negotiation::{AES_SIV_CMAC_256, Answer, NTPV4, request};
+use super::trust::TrustAnchors;
+
+/// RFC 8915 section 4.
+pub const ALPN: &[u8] = b"ntske/1";
+/// RFC 8915 section 5.1.
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-network-time-security";
+
+/// One direction of the NTP packets (RFC 8915 section 5.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Direction {
+    /// C2S.
+    ClientToServer = 0,
+    /// S2C.
+    ServerToClient = 1,
+}
+
+/// The context with which TLS derives a direction's key (RFC 8915 section 5.1).
+#[must_use]
+pub const fn exporter_context(direction: Direction) -> [u8; 5] {
+    let [protocol_hi, protocol_lo] = NTPV4.to_be_bytes();
+    let [algorithm_hi, algorithm_lo] = AES_SIV_CMAC_256.to_be_bytes();
+    [protocol_hi, protocol_lo, algorithm_hi, algorithm_lo, direction as u8]
+}
+
+/// Keys, cookies, and where to use them.
+#[derive(Clone, Debug)]
+pub struct Established {
+    /// Seals requests.
+    pub client_to_server: Key,
+    /// Opens answers.
+    pub server_to_client: Key,
+    /// The server's side of it.
+    pub answer: Answer,
+}
+
+/// A key establishment under way.
+#[derive(Debug)]
+pub struct Exchange {
+    server: String,
+    tls: ClientConnection,
+    answer: Vec<u8>,
+}
+
+impl Exchange {
+    /// Begins one with `server` (a DNS name or an IP address, without a port), whose certificate must be valid at `now`.
+    ///
+    /// # Errors
+    /// A name that no certificate can have; nobody to trust.
+    pub fn start(server: &str, trust: &TrustAnchors, now: Instant<Utc>) -> Result<Self, KeyError> {
+        let name = ServerName::try_from(server.to_owned())
+            .map_err(|_| KeyError::Name { name: server.to_owned() })?;
+        let failed = |error| from_tls(error, server);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_details(provider, Arc::new(At(unix(now))))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(failed)?
+            .with_root_certificates(trust.roots()?)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.resumption = Resumption::disabled();
+        let mut tls = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
+        // TLS keeps it until the handshake is done.
+        tls.writer().write_all(&request()).map_err(|error| internal(&error))?;
+        Ok(Self { server: server.to_owned(), tls, answer: Vec::new() })
+    }
+
+    /// What to send now; at the end it says good bye, and after an error why.
+    #[must_use]
+    pub fn output(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // A vector takes everything.
+        while self.tls.wants_write() && self.tls.write_tls(&mut bytes).is_ok() {}
+        bytes
+    }
+
+    /// Takes what came from the server. `Some` is the end: send the last output and close the connection.
+    ///
+    /// # Errors
+    /// The first thing that must not be accepted; the exchange is over.
+    pub fn on_bytes(&mut self, mut bytes: &[u8]) -> Result<Option<Established>, KeyError> {
+        while !bytes.is_empty() {
+            self.tls.read_tls(&mut bytes).map_err(|error| internal(&error))?;
+            let state = self.tls.process_new_packets().map_err(|e| from_tls(e, &self.server))?;
+            self.read(state.plaintext_bytes_to_read())?;
+        }
+        if self.tls.is_handshaking() {
+            return Ok(None);
+        }
+        if self.tls.alpn_protocol() != Some(ALPN) {
+            return Err(KeyError::NotNts);
+        }
+        let Some(answer) = Answer::parse(&self.answer)? else { return Ok(None) };
+        self.tls.send_close_notify();
+        self.establish(answer).map(Some)
+    }
+
+    /// Why there will be no keys after the server has closed the connection.
+    #[must_use]
+    pub fn on_end(&self) -> KeyError {
+        KeyError::Closed
+    }
+
+    fn read(&mut self, len: usize) -> Result<(), KeyError> {
+        let start = self.answer.len();
+        self.answer.resize(start + len, 0);
+        self.tls.reader().read_exact(&mut self.answer[start..]).map_err(|error| internal(&error))
+    }
+
+    fn establish(&self, answer: Answer) -> Result<Established, KeyError> {
+        Ok(Established {
+            client_to_server: self.key(Direction::ClientToServer)?,
+            server_to_client: self.key(Direction::ServerToClient)?,
+            answer,
+        })
+    }
+
+    fn key(&self, direction: Direction) -> Result<Key, KeyError> {
+        let context = exporter_context(direction);
+        let mut bytes = Zeroizing::new([0; KEY_LEN]);
+        self.tls
+            .export_keying_material(&mut bytes[..], EXPORTER_LABEL, Some(&context))
+            .map_err(|error| from_tls(error, &self.server))?;
+        Ok(Key::new(bytes))
+    }
+}
+
+/// Reads and writes of vectors fail only when the TLS library's own limits are exceeded.
+fn internal(error: &std::io::Error) -> KeyError {
+    KeyError::Tls { what: error.to_string() }
+}
+
+/// The caller's time, for the certificate.
+#[derive(Debug)]
+struct At(UnixTime);
+
+impl TimeProvider for At {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(self.0)
+    }
+}
+
+/// Times before 1970 are 1970: every certificate is "not yet valid" there, which is the right message.
+fn unix(now: Instant<Utc>) -> UnixTime {
+    let seconds = u64::try_from(now.secs()).unwrap_or(0);
+    UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8915 section 5.1, byte for byte.
+    #[test]
+    fn exporter_contexts() {
+        assert_eq!(exporter_context(Direction::ClientToServer), [0, 0, 0, 15, 0]);
+        assert_eq!(exporter_context(Direction::ServerToClient), [0, 0, 0, 15, 1]);
+    }
+
+    #[test]
+    fn a_time_before_1970_is_1970() {
+        assert_eq!(unix(Instant::from_unix_nanos(-5)).as_secs(), 0);
+        assert_eq!(unix(Instant::from_unix_nanos(5_999_999_999)).as_secs(), 5);
+    }
+}

@@ -1,0 +1,92 @@
+//! The certificate authorities that may vouch for a server.
+//!
+//! What it does not do: read files. The caller passes what is in them.
+
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use super::error::KeyError;
+
+/// A set of authorities. The default set is empty and trusts nobody.
+#[derive(Clone, Debug)]
+pub struct TrustAnchors(Arc<RootCertStore>);
+
+/// A file of authorities that holds none.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TrustError {
+    /// No certificate, or a damaged one.
+    #[error(
+        "it is not PEM: {what}; it must hold the authority's certificate between BEGIN and END lines"
+    )]
+    Pem {
+        /// The parser's words.
+        what: String,
+    },
+    /// A certificate that cannot be an authority's.
+    #[error("certificate {number} in it is refused: {what}; replace it")]
+    Certificate {
+        /// Counted from 1.
+        number: usize,
+        /// The TLS library's words.
+        what: String,
+    },
+    /// PEM, but nothing of use.
+    #[error("it holds no certificate; give the authority's, not a key")]
+    Empty,
+}
+
+impl Default for TrustAnchors {
+    fn default() -> Self {
+        Self(Arc::new(RootCertStore::empty()))
+    }
+}
+
+impl TrustAnchors {
+    /// The authorities in a PEM file; every one must be usable, because the operator chose them.
+    ///
+    /// # Errors
+    /// The first flaw.
+    pub fn from_pem(pem: &[u8]) -> Result<Self, TrustError> {
+        let mut roots = RootCertStore::empty();
+        for (index, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
+            let certificate =
+                certificate.map_err(|error| TrustError::Pem { what: error.to_string() })?;
+            roots.add(certificate).map_err(|error| TrustError::Certificate {
+                number: index + 1,
+                what: error.to_string(),
+            })?;
+        }
+        if roots.is_empty() { Err(TrustError::Empty) } else { Ok(Self(Arc::new(roots))) }
+    }
+
+    /// The authorities among these certificates (DER); unusable ones are left out, because a system's collection may
+    /// hold a few relics.
+    pub fn from_der<C: AsRef<[u8]>>(certificates: impl IntoIterator<Item = C>) -> Self {
+        let mut roots = RootCertStore::empty();
+        let certificates = certificates.into_iter();
+        roots.add_parsable_certificates(
+            certificates.map(|c| CertificateDer::from(c.as_ref().to_vec())),
+        );
+        Self(Arc::new(roots))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Nobody is trusted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// For the TLS library; refused when empty, which is always a mistake of configuration.
+    pub(super) fn roots(&self) -> Result<Arc<RootCertStore>, KeyError> {
+        if self.is_empty() { Err(KeyError::NoAuthority) } else { Ok(Arc::clone(&self.0)) }
+    }
+}

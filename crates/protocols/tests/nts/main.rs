@@ -1,0 +1,11 @@
+//! NTS through its public interface: golden bytes, a TLS server in memory, damaged packets, random bytes.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
+mod authority;
+mod exchange;
+mod golden;
+mod negotiation;
+mod packets;
+mod random;
+mod server;

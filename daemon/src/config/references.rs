@@ -1,0 +1,207 @@
+//! `[[reference]]` tables of the clocks that are read on this machine: PHC, PTP, vmclock, chrony.
+
+use std::path::PathBuf;
+use std::time::Duration as StdDuration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use timevisor_protocols::ptp::Assumptions;
+use timevisor_time::RateError;
+
+use super::span;
+
+/// The timescale that a device or a master counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scale {
+    #[default]
+    Tai,
+    Utc,
+}
+
+/// `type = "phc"`: a PTP hardware clock that somebody keeps right.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PhcConfig {
+    pub device: PathBuf,
+    pub timescale: Scale,
+    /// How far the device may be from true time, on the operator's word.
+    #[serde(with = "humantime_serde")]
+    pub accuracy: StdDuration,
+    #[serde(with = "humantime_serde")]
+    pub poll: StdDuration,
+}
+
+impl Default for PhcConfig {
+    fn default() -> Self {
+        Self {
+            device: "/dev/ptp0".into(),
+            timescale: Scale::Tai,
+            accuracy: StdDuration::from_micros(1),
+            poll: StdDuration::from_secs(1),
+        }
+    }
+}
+
+/// `type = "ptp"`: a clock that ptp4l keeps, with ptp4l's own measurements.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PtpConfig {
+    /// The PHC, or `realtime` for a ptp4l with software time stamps.
+    pub device: PathBuf,
+    /// ptp4l's `uds_address`.
+    pub socket: PathBuf,
+    pub domain: u8,
+    pub transport_specific: u8,
+    /// `utc` takes a master on an arbitrary timescale for one that serves UTC.
+    pub timescale: Scale,
+    /// Instead of what the grandmaster claims.
+    #[serde(with = "humantime_serde::option")]
+    pub grandmaster_accuracy: Option<StdDuration>,
+    #[serde(with = "humantime_serde")]
+    pub hop_error: StdDuration,
+    pub drift_ppm: u32,
+    #[serde(with = "humantime_serde")]
+    pub accuracy: StdDuration,
+    #[serde(with = "humantime_serde")]
+    pub max_age: StdDuration,
+    #[serde(with = "humantime_serde")]
+    pub poll: StdDuration,
+    /// The run directory, for a socket's name; [`super::Config::parse`] fills it in.
+    #[serde(skip)]
+    pub own_directory: PathBuf,
+}
+
+impl Default for PtpConfig {
+    fn default() -> Self {
+        Self {
+            device: "/dev/ptp0".into(),
+            socket: "/var/run/ptp4l".into(),
+            domain: 0,
+            transport_specific: 0,
+            timescale: Scale::Tai,
+            grandmaster_accuracy: None,
+            hop_error: StdDuration::from_micros(1),
+            drift_ppm: 15,
+            accuracy: StdDuration::from_nanos(100),
+            max_age: StdDuration::from_secs(8),
+            poll: StdDuration::from_secs(1),
+            own_directory: PathBuf::new(),
+        }
+    }
+}
+
+/// Before ptp4l has locked the clock, its rate is only what a crystal's is.
+const UNLOCKED_DRIFT: RateError = RateError::from_ppm(100);
+
+impl PtpConfig {
+    /// True when ptp4l stamps in software and keeps CLOCK_REALTIME.
+    pub fn is_realtime(&self) -> bool {
+        self.device.as_os_str() == "realtime"
+    }
+
+    /// What the bound assumes.
+    pub fn assumptions(&self) -> Assumptions {
+        let drift = RateError::from_ppm(self.drift_ppm);
+        Assumptions {
+            grandmaster_accuracy: self.grandmaster_accuracy.map(span),
+            hop_error: span(self.hop_error),
+            drift,
+            drift_unlocked: drift.max(UNLOCKED_DRIFT),
+            accuracy: span(self.accuracy),
+            max_age: span(self.max_age),
+            arbitrary_is_utc: self.timescale == Scale::Utc,
+        }
+    }
+}
+
+/// `type = "vmclock"`: we are a guest, and the host says what time it is.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VmclockConfig {
+    pub device: PathBuf,
+    #[serde(with = "humantime_serde")]
+    pub poll: StdDuration,
+}
+
+impl Default for VmclockConfig {
+    fn default() -> Self {
+        Self { device: "/dev/vmclock0".into(), poll: StdDuration::from_secs(1) }
+    }
+}
+
+/// `type = "chrony"`: a running chronyd's knowledge, read only.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChronyConfig {
+    /// The path of its Unix socket, or `address:port` of its UDP one.
+    pub address: String,
+    #[serde(with = "humantime_serde")]
+    pub poll: StdDuration,
+    /// The run directory, for a socket's name; [`super::Config::parse`] fills it in.
+    #[serde(skip)]
+    pub own_directory: PathBuf,
+}
+
+impl Default for ChronyConfig {
+    fn default() -> Self {
+        Self {
+            address: "/run/chrony/chronyd.sock".to_owned(),
+            poll: StdDuration::from_secs(1),
+            own_directory: PathBuf::new(),
+        }
+    }
+}
+
+/// Where a chronyd takes commands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ChronyAddress {
+    Unix(PathBuf),
+    Udp(std::net::SocketAddr),
+}
+
+impl ChronyConfig {
+    pub fn address(&self) -> Result<ChronyAddress> {
+        if self.address.starts_with('/') {
+            return Ok(ChronyAddress::Unix(PathBuf::from(&self.address)));
+        }
+        self.address.parse().map(ChronyAddress::Udp).with_context(|| {
+            format!(
+                "the address of a chrony reference is {:?}; use the socket's path or an address with a port, such as \
+                 127.0.0.1:323",
+                self.address
+            )
+        })
+    }
+}
+
+/// Reading a local clock more often than this costs more than it gives.
+pub fn check_poll(poll: StdDuration, kind: &str) -> Result<()> {
+    let sane = StdDuration::from_millis(10)..=StdDuration::from_secs(3600);
+    ensure!(sane.contains(&poll), "the poll of a {kind} reference must be from 10ms to 1h");
+    Ok(())
+}
+
+/// A path that a reader of the log can find again.
+pub fn check_path(path: &std::path::Path, kind: &str) -> Result<()> {
+    ensure!(
+        path.is_absolute(),
+        "{} of a {kind} reference must be an absolute path",
+        path.display()
+    );
+    Ok(())
+}
+
+impl PtpConfig {
+    pub fn validate(&self) -> Result<()> {
+        check_poll(self.poll, "ptp")?;
+        check_path(&self.socket, "ptp")?;
+        if !self.is_realtime() {
+            check_path(&self.device, "ptp")?;
+        }
+        ensure!(self.transport_specific < 16, "transport_specific must be from 0 to 15");
+        ensure!(self.drift_ppm <= 500, "drift_ppm must be 500 or less");
+        ensure!(self.max_age >= self.poll, "max_age of a ptp reference must not be below its poll");
+        Ok(())
+    }
+}

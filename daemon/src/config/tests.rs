@@ -1,0 +1,128 @@
+use super::*;
+
+fn error(text: &str) -> String {
+    format!("{:#}", Config::parse(text).unwrap_err())
+}
+
+#[test]
+fn the_packaged_file_is_valid_and_states_the_defaults() {
+    let packaged = Config::parse(include_str!("../../../packaging/timevisord.toml")).unwrap();
+    assert_eq!(format!("{packaged:?}"), format!("{:?}", Config::default()));
+}
+
+/// The references in the packaged file's comments, without the keys that have no default.
+fn commented_references() -> Vec<String> {
+    let packaged = include_str!("../../../packaging/timevisord.toml");
+    let mut tables: Vec<String> = Vec::new();
+    for line in packaged.lines() {
+        let line = line.strip_prefix("# ").unwrap_or("");
+        if line == "[[reference]]" {
+            tables.push(String::new());
+        }
+        // Words, and keys of other tables, are no keys of a reference.
+        let key = line.split_once(" = ").map_or("", |(key, _)| key);
+        let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        if let Some(table) = tables.last_mut()
+            && (line.starts_with("[[") || is_key && key != "time_type")
+        {
+            *table += &format!("{line}\n");
+        }
+    }
+    tables
+}
+
+#[test]
+fn the_packaged_references_state_the_defaults() {
+    let tables = commented_references();
+    assert_eq!(tables.len(), 6, "{tables:?}");
+    let parse = |text: &str| {
+        let found: Vec<ReferenceConfig> =
+            toml::from_str::<BTreeMap<String, Vec<ReferenceConfig>>>(text)
+                .unwrap_or_else(|e| panic!("{text}: {e}"))
+                .remove("reference")
+                .unwrap();
+        format!("{found:?}")
+    };
+    let mut kinds = std::collections::BTreeSet::new();
+    for table in tables {
+        // The same with nothing but its name must be the same.
+        let named = |line: &&str| {
+            ["[[", "type", "address = \"ntp", "pool", "poll = \"64s"]
+                .iter()
+                .any(|k| line.starts_with(k))
+        };
+        let bare: String = table.lines().filter(named).map(|line| format!("{line}\n")).collect();
+        assert_eq!(parse(&table), parse(&bare));
+        Config::parse(&table).unwrap();
+        kinds.extend(table.lines().find(|line| line.starts_with("type")).map(str::to_owned));
+    }
+    assert_eq!(kinds.len(), 5, "{kinds:?}");
+}
+
+#[test]
+fn a_pool_becomes_its_members() {
+    let text = "[[reference]]\ntype = \"ntp\"\npool = \"pool.example\"\nservers = 3\n";
+    let config = Config::parse(text).unwrap();
+    let names: Vec<_> = config.references.iter().map(ReferenceConfig::name).collect();
+    assert_eq!(names, ["pool.example#1", "pool.example#2", "pool.example#3"]);
+    config.validate().unwrap();
+    assert!(error(&format!("{text}address = \"a\"")).contains("not both"));
+    assert!(error(&text.repeat(2)).contains("twice"));
+    assert!(error(&text.replace('3', "17")).contains("1 to 16"));
+    assert!(error(&format!("{text}nts = true")).contains("nts needs a server's name"));
+    assert!(error(&format!("{text}max_packets_per_hour = 3")).contains("packets_per_hour"));
+}
+
+#[test]
+fn steering_by_what_is_read_from_the_steered_clock_is_refused() {
+    let loops = ["type = \"system\"", "type = \"chrony\"", "type = \"ptp\"\ndevice = \"realtime\""];
+    for reference in loops {
+        let text = format!("[clock]\ndiscipline = true\n[[reference]]\n{reference}");
+        assert!(error(&text).contains("a loop"), "{text}");
+    }
+    assert!(error("[clock]\ndiscipline = true").contains("reference system reads"));
+    let ntp = "[clock]\ndiscipline = true\n[[reference]]\ntype = \"ntp\"\naddress = \"a\"";
+    Config::parse(ntp).unwrap();
+    assert!(error("[clock]\nmax_slew_ppm = 0").contains("max_slew_ppm"));
+    assert!(error("[clock]\nstep_threshold = \"1us\"").contains("step_threshold"));
+}
+
+#[test]
+fn local_references_are_checked() {
+    let of = |lines: &str| error(&format!("[[reference]]\n{lines}"));
+    assert!(of("type = \"phc\"\ndevice = \"ptp0\"").contains("absolute path"));
+    assert!(of("type = \"phc\"\npoll = \"1ms\"").contains("from 10ms to 1h"));
+    assert!(of("type = \"phc\"\naccurracy = \"1us\"").contains("accurracy"));
+    assert!(of("type = \"phc\"\ntimescale = \"gps\"").contains("gps"));
+    assert!(of("type = \"ptp\"\nmax_age = \"100ms\"").contains("max_age"));
+    assert!(of("type = \"ptp\"\ntransport_specific = 16").contains("0 to 15"));
+    assert!(of("type = \"chrony\"\naddress = \"localhost\"").contains("127.0.0.1:323"));
+    assert!(of("type = \"vmclock\"\ndevice = \"x\"").contains("absolute path"));
+    Config::parse("[[reference]]\ntype = \"chrony\"\naddress = \"[::1]:323\"").unwrap();
+}
+
+#[test]
+fn unknown_keys_are_refused_by_name() {
+    assert!(error("countr = \"tsc\"").contains("countr"));
+    assert!(error("[clock]\nvalidty = \"10s\"").contains("validty"));
+    assert!(
+        error("[[reference]]\ntype = \"ntp\"\naddress = \"x\"\niburst = true").contains("iburst")
+    );
+}
+
+#[test]
+fn values_out_of_range_say_what_would_be_right() {
+    assert!(error("reference = []").contains("at least one"));
+    assert!(error("[clock]\nvalidity = \"2s\"").contains("3 publish intervals"));
+    assert!(error("[clock]\nmeasured_rate_ppm = 200").contains("must not exceed"));
+    assert!(error("[[reference]]\ntype = \"ntp\"\naddress = \"a\"\nburst = 99").contains("16"));
+    let twice = "[[reference]]\ntype = \"ntp\"\naddress = \"a\"\n";
+    assert!(error(&twice.repeat(2)).contains("twice"));
+    let ntp = "[[reference]]\ntype = \"ntp\"\naddress = \"a\"\n";
+    assert!(error(&format!("{ntp}ca_file = \"/a.pem\"")).contains("nts = true"));
+    assert!(error(&format!("{ntp}nts_ke_port = 4461")).contains("nts = true"));
+    assert!(error(&format!("{ntp}nts = true\nnts_ke_port = 0")).contains("nts_ke_port"));
+    assert!(error("[guests.vm.\"../x\"]\ntime_type = \"tai\"").contains("../x"));
+    assert!(error("[guests]\ndiscover_interval = \"0s\"").contains("discover_interval"));
+    assert!(error("[[reference]]\ntype = \"ntp\"\naddress = \"\"").contains("address"));
+}

@@ -1,0 +1,356 @@
+//! Optional: CLOCK_REALTIME follows the estimate, so that a host needs one daemon and not two.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | when to steer, what to declare, and putting everything back |
+//! | [`rivals`] | who else keeps the clock |
+//! | [`saved`] | the settings as they were, for the next daemon if this one is killed |
+//!
+//! Once a second the clock is read beside the counter; timevisor-estimate's `steering` is the control law, and
+//! timevisor-linux's `adjust` sets it. While the clock's own status is not to be relied on, the rate is held and the
+//! kernel is told that nobody vouches for the time. When somebody else changes the rate, steering ends at once and theirs
+//! is left alone. Nothing is ever fed back into the estimate: it counts a counter that nobody steers.
+
+mod rivals;
+mod saved;
+
+use timevisor_clock_page::ClockStatus;
+use timevisor_estimate::steering::{Command, Input, Steering};
+use timevisor_linux::adjust::{self, Declaration, LeapAction, Rate, Settings};
+use timevisor_linux::clock::bracket;
+use timevisor_linux::counter::calibrate::{RawBracket, best_bracket, from_brackets};
+use timevisor_protocols::control::Discipline as Report;
+use timevisor_time::{Duration, Instant, Period, Tai, Utc};
+
+use crate::clock::HostClock;
+use crate::config::Config;
+use crate::leap::Leap;
+use saved::Saved;
+
+/// The control law is made for about this.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// After a conflict it is looked again this often.
+const RETRY: Duration = Duration::from_secs(60);
+/// The kernel is given no new orders this near to a leap second.
+const LEAP_MARGIN: Duration = Duration::from_secs(5);
+const BRACKET_TRIES: usize = 5;
+const SECONDS_PER_DAY: i64 = 86_400;
+
+/// What was set last, to notice when somebody else sets something.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ours {
+    rate: Rate,
+}
+
+enum State {
+    /// Not steering, for this reason.
+    Waiting(String),
+    /// Steering; `original` is to be put back.
+    Active { original: Settings, ours: Option<Ours> },
+}
+
+pub struct Discipline {
+    law: Steering,
+    config: Config,
+    saved: Saved,
+    state: State,
+    /// The counter against CLOCK_MONOTONIC_RAW, since the start (or a suspend): the longer, the better known.
+    first: RawBracket,
+    next: Duration,
+    last: Duration,
+    offset: Option<Duration>,
+    frequency: f64,
+}
+
+impl Discipline {
+    /// `None` unless configured; what an earlier daemon left set is put back then.
+    pub fn start(
+        config: &Config,
+        boot_id: String,
+        clock: &HostClock,
+        now: Duration,
+    ) -> Option<Self> {
+        let saved = Saved::in_directory(&config.run_directory, boot_id);
+        let left = saved.read();
+        if !config.clock.discipline {
+            if let Some(original) = left {
+                tracing::info!(
+                    "putting the kernel's clock settings back that an earlier daemon changed"
+                );
+                put_back(&original, &saved);
+            }
+            return None;
+        }
+        let state = match left {
+            Some(original) => State::Active { original, ours: None },
+            None => State::Waiting("waiting for the clock to be synchronized".to_owned()),
+        };
+        Some(Self {
+            law: Steering::new(config.steering()),
+            config: config.clone(),
+            saved,
+            state,
+            first: best_bracket(&clock.counter),
+            next: now,
+            last: now,
+            offset: None,
+            frequency: 0.0,
+        })
+    }
+
+    /// When [`Self::on_timer`] next has something to do.
+    pub fn poll_at(&self) -> Duration {
+        self.next
+    }
+
+    /// One step of the control loop.
+    pub fn on_timer(&mut self, now: Duration, clock: &HostClock) {
+        if now < self.next {
+            return;
+        }
+        self.next = now + INTERVAL;
+        let status = clock.writer().status();
+        let reliable = matches!(status, ClockStatus::Synchronized | ClockStatus::FreeRunning);
+        if let State::Waiting(_) = self.state
+            && (status != ClockStatus::Synchronized || !self.begin(now))
+        {
+            return;
+        }
+        if self.somebody_else(now) {
+            return;
+        }
+        let elapsed = now - self.last;
+        self.last = now;
+        let Some(base) = self.base(clock) else { return };
+        let Some(reading) = read(clock).filter(|_| reliable) else {
+            self.offset = None;
+            return self.obey(&self.law.hold(base), None, now);
+        };
+        if near_leap(&clock.leap, reading.utc) {
+            return;
+        }
+        self.offset = Some(reading.offset);
+        let (offset, half_width) = (reading.offset, reading.half_width);
+        let command = self.law.update(&Input { offset, half_width, base, elapsed });
+        if command.step != Duration::ZERO {
+            tracing::warn!("CLOCK_REALTIME is stepped by {} (clock.step_threshold)", command.step);
+        }
+        self.obey(&command, Some((&reading, clock)), now);
+    }
+
+    /// The counter was disturbed (a suspend, a migration): its rate is measured anew, against CLOCK_MONOTONIC_RAW from now.
+    pub fn restart(&mut self, clock: &HostClock) {
+        self.first = best_bracket(&clock.counter);
+    }
+
+    /// Puts everything back.
+    pub fn stop(&mut self) {
+        let waiting = State::Waiting("ended".to_owned());
+        if let State::Active { original, .. } = std::mem::replace(&mut self.state, waiting) {
+            put_back(&original, &self.saved);
+        }
+    }
+
+    /// For `timevisor status`.
+    pub fn report(&self) -> Report {
+        let (state, detail) = match &self.state {
+            State::Waiting(reason) => ("waiting", reason.clone()),
+            State::Active { .. } => ("steering", "CLOCK_REALTIME follows the estimate".to_owned()),
+        };
+        Report {
+            state: state.to_owned(),
+            detail,
+            offset_ns: self.offset.map(Duration::floor_nanos),
+            frequency_ppm: self.frequency * 1e6,
+        }
+    }
+
+    /// True when nobody else keeps the clock, and what is there now is safely noted.
+    fn begin(&mut self, now: Duration) -> bool {
+        let outcome =
+            adjust::settings().map_err(|e| format!("clock_adjtime is forbidden here: {e}"));
+        let problem = match outcome {
+            Err(problem) => Some(problem),
+            Ok(original) => match rivals::conflict(&original) {
+                Some(conflict) => Some(conflict),
+                None => match self.saved.write(&original) {
+                    Err(error) => Some(format!("the present settings cannot be noted: {error}")),
+                    Ok(()) => {
+                        tracing::info!("steering CLOCK_REALTIME");
+                        self.law = Steering::new(self.config.steering());
+                        self.state = State::Active { original, ours: None };
+                        None
+                    }
+                },
+            },
+        };
+        let Some(problem) = problem else { return true };
+        self.wait(problem, now);
+        false
+    }
+
+    fn wait(&mut self, problem: String, now: Duration) {
+        if !matches!(&self.state, State::Waiting(known) if *known == problem) {
+            tracing::error!("CLOCK_REALTIME is not steered: {problem}");
+        }
+        self.state = State::Waiting(problem);
+        self.offset = None;
+        self.next = now + RETRY;
+    }
+
+    /// Ends steering when the kernel's rate is not the one that was set: whoever set it keeps it.
+    fn somebody_else(&mut self, now: Duration) -> bool {
+        let State::Active { ours: Some(ours), .. } = &self.state else { return false };
+        let changed = match adjust::settings() {
+            Ok(found) => found.rate != ours.rate,
+            Err(_) => false,
+        };
+        if changed {
+            self.saved.clear();
+            let text = "somebody else changed its rate; find out who and stop it, or set clock.discipline = false";
+            self.wait(text.to_owned(), now);
+        }
+        changed
+    }
+
+    /// True seconds per second of CLOCK_MONOTONIC_RAW, minus one.
+    fn base(&self, clock: &HostClock) -> Option<f64> {
+        let known = clock.knowledge().clock.as_ref()?;
+        let raw = from_brackets(self.first, best_bracket(&clock.counter)).ok();
+        // In the first second the start's calibration is the better one.
+        let raw = raw.filter(|r| r.error < clock.calibration.error).unwrap_or(clock.calibration);
+        Some(known.period.relative_to(raw.period))
+    }
+
+    fn obey(&mut self, command: &Command, told: Option<(&Reading, &HostClock)>, now: Duration) {
+        let rate = Rate { tick_us: command.rate.tick_us, frequency: command.rate.frequency };
+        let declaration = told.map_or(UNKNOWN, |(reading, clock)| declare(reading, command, clock));
+        let done = if command.step == Duration::ZERO { Ok(()) } else { adjust::step(command.step) };
+        let done = done.and_then(|()| adjust::steer(rate, command.phase, &declaration));
+        if let Err(error) = done {
+            let text = format!("clock_adjtime: {error}; the daemon needs CAP_SYS_TIME");
+            self.stop();
+            return self.wait(text, now);
+        }
+        self.frequency = command.rate.ratio();
+        if let Some((reading, clock)) = told {
+            tell_tai(&clock.leap, reading.utc);
+        }
+        if let State::Active { ours, .. } = &mut self.state {
+            *ours = Some(Ours { rate });
+        }
+    }
+}
+
+impl Drop for Discipline {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn put_back(original: &Settings, saved: &Saved) {
+    match adjust::restore(original) {
+        Ok(()) => saved.clear(),
+        Err(error) => tracing::error!(
+            "the kernel's clock settings cannot be put back: {error}; frequency was {} (2^-16 ppm), tick {}",
+            original.rate.frequency,
+            original.rate.tick_us
+        ),
+    }
+}
+
+const UNKNOWN: Declaration =
+    Declaration { max_error: None, estimated_error: Duration::ZERO, leap: LeapAction::None };
+
+/// CLOCK_REALTIME beside the estimate.
+struct Reading {
+    utc: Instant<Utc>,
+    offset: Duration,
+    half_width: Duration,
+}
+
+fn read(clock: &HostClock) -> Option<Reading> {
+    let lines = clock.writer().in_force()?.shifted::<Tai>(Duration::ZERO);
+    let at = bracket(&clock.counter, BRACKET_TRIES);
+    let middle = at.before.wrapping_add(at.width() / 2);
+    let said = lines.at(middle);
+    let tai_offset = clock.leap.offset_of_tai(said.estimate).ok()?;
+    let utc = (said.estimate - Duration::from_secs(i64::from(tai_offset))).relabel::<Utc>();
+    let period: Period = clock.calibration.period;
+    let bound = (said.latest - said.estimate).max(said.estimate - said.earliest);
+    Some(Reading {
+        utc,
+        offset: utc - at.realtime,
+        half_width: bound + period.span_ceil(at.width()),
+    })
+}
+
+fn declare(reading: &Reading, command: &Command, clock: &HostClock) -> Declaration {
+    let left = (reading.offset - command.step).abs();
+    let sigma = clock.knowledge().clock.as_ref().map_or(Duration::ZERO, |k| k.estimated_error);
+    Declaration {
+        max_error: Some(reading.half_width + left),
+        estimated_error: sigma + left,
+        leap: leap_today(&clock.leap, reading.utc),
+    }
+}
+
+/// A leap second at the end of this UTC day, which the kernel then carries out itself.
+fn leap_today(leap: &Leap, utc: Instant<Utc>) -> LeapAction {
+    let midnight = (utc.secs().div_euclid(SECONDS_PER_DAY) + 1) * SECONDS_PER_DAY;
+    let at = |secs: i64| {
+        leap.offset_at(Instant::from_unix_nanos(i128::from(secs) * timevisor_time::NANOS_PER_SEC))
+    };
+    match (at(midnight - 1), at(midnight)) {
+        (Ok(before), Ok(after)) if after > before => LeapAction::Insert,
+        (Ok(before), Ok(after)) if after < before => LeapAction::Delete,
+        _ => LeapAction::None,
+    }
+}
+
+fn near_leap(leap: &Leap, utc: Instant<Utc>) -> bool {
+    let (before, after) = (leap.offset_at(utc - LEAP_MARGIN), leap.offset_at(utc + LEAP_MARGIN));
+    before.is_ok() && after.is_ok() && before != after
+}
+
+/// CLOCK_TAI is a fact, so it is set once it is known and wrong.
+fn tell_tai(leap: &Leap, utc: Instant<Utc>) {
+    let Ok(offset) = leap.offset_at(utc) else { return };
+    let known = adjust::settings().map(|s| s.tai_offset);
+    if known.is_ok_and(|known| known != i32::from(offset))
+        && let Err(error) = adjust::set_tai_offset(offset)
+    {
+        tracing::warn!("cannot tell the kernel TAI - UTC: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ClockConfig;
+
+    fn leap() -> Leap {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("leap");
+        // 2016-12-31 had one more second.
+        std::fs::write(&path, "#@ 4000000000\n3644697600 36\n3692217600 37\n").unwrap();
+        Leap::load(&ClockConfig { leap_table: path, ..ClockConfig::default() })
+    }
+
+    fn utc(secs: i128) -> Instant<Utc> {
+        Instant::from_unix_nanos(secs * 1_000_000_000)
+    }
+
+    const MIDNIGHT: i128 = 1_483_228_800;
+
+    #[test]
+    fn the_kernel_is_told_on_the_day_and_left_alone_at_the_second() {
+        let leap = leap();
+        assert_eq!(leap_today(&leap, utc(MIDNIGHT - 86_401)), LeapAction::None);
+        assert_eq!(leap_today(&leap, utc(MIDNIGHT - 86_400)), LeapAction::Insert);
+        assert_eq!(leap_today(&leap, utc(MIDNIGHT - 1)), LeapAction::Insert);
+        assert_eq!(leap_today(&leap, utc(MIDNIGHT)), LeapAction::None);
+        assert!(near_leap(&leap, utc(MIDNIGHT - 2)) && near_leap(&leap, utc(MIDNIGHT + 2)));
+        assert!(!near_leap(&leap, utc(MIDNIGHT - 60)));
+    }
+}

@@ -1,0 +1,67 @@
+//! Who else keeps CLOCK_REALTIME: two disciplines on one clock fight, and both are wrong.
+//!
+//! The kernel's own state is the better witness (a loop in use, a clock that somebody vouches for, a rate that changes
+//! under us); the list of programs names the culprit, and catches those that have only just started. What it does not
+//! see: programs in another PID namespace, until they act.
+
+use timevisor_linux::adjust::{self, Settings};
+use timevisor_linux::process::Process;
+use timevisor_time::Duration;
+
+/// Programs that set CLOCK_REALTIME, by the first 15 letters of their name, as the kernel keeps it.
+const PROGRAMS: &[&str] =
+    &["chronyd", "ntpd", "ntp-daemon", "openntpd", "systemd-timesyn", "phc2sys", "timemaster"];
+
+/// Why steering may not begin.
+pub fn conflict(kernel: &Settings) -> Option<String> {
+    if let Some(name) = running() {
+        return Some(format!(
+            "{name} keeps CLOCK_REALTIME; stop it (systemctl disable --now ...) or set clock.discipline = false"
+        ));
+    }
+    if kernel.in_use() {
+        let text = "the kernel says that somebody keeps CLOCK_REALTIME (adjtimex: a loop is on, or STA_UNSYNC is off); find \
+                    out who, stop it, or set clock.discipline = false";
+        return Some(text.to_owned());
+    }
+    match adjust::pending_adjtime() {
+        Ok(Duration::ZERO) => None,
+        Ok(pending) => Some(format!(
+            "somebody is slewing CLOCK_REALTIME with adjtime ({pending} left); stop that program"
+        )),
+        Err(error) => Some(format!("clock_adjtime is forbidden here: {error}; allow CAP_SYS_TIME")),
+    }
+}
+
+fn running() -> Option<String> {
+    let processes = Process::all().ok()?;
+    processes.iter().find_map(|process| {
+        let name = process.comm().ok()?;
+        let sets = PROGRAMS.contains(&name.as_str())
+            && !(name == "chronyd" && process.arguments().is_ok_and(|a| leaves_alone(&a)));
+        sets.then_some(name)
+    })
+}
+
+/// chronyd(8): `-x` does not control the system clock, `-q`, `-Q` and the rest end by themselves or do.
+fn leaves_alone(arguments: &[String]) -> bool {
+    arguments.iter().skip(1).any(|argument| {
+        let flags = argument.strip_prefix('-').unwrap_or("");
+        flags.contains('x') && flags.chars().all(|c| "46dmnqQrRsvxU".contains(c))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chronyd_that_only_watches_is_no_rival() {
+        let arguments = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(leaves_alone(&arguments("chronyd -x -d")));
+        assert!(leaves_alone(&arguments("chronyd -dx")));
+        assert!(!leaves_alone(&arguments("chronyd -f /x/chrony.conf")));
+        assert!(!leaves_alone(&arguments("chronyd -u x")));
+        assert!(!leaves_alone(&arguments("x")));
+    }
+}

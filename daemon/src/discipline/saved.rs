@@ -1,0 +1,100 @@
+//! The kernel's settings as they were before this daemon steered, in a file, so that even a daemon that was killed is
+//! cleaned up after: the next one puts them back, or steers on and puts them back in the end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use timevisor_linux::adjust::{Rate, Settings};
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    /// A reboot puts everything back by itself.
+    boot_id: String,
+    tick_us: i64,
+    frequency: i64,
+    status: i32,
+    nano: bool,
+    constant: i64,
+    max_error_us: i64,
+    estimated_error_us: i64,
+    tai_offset: i32,
+}
+
+/// The file.
+pub struct Saved {
+    path: PathBuf,
+    boot_id: String,
+}
+
+impl Saved {
+    /// In the run directory.
+    pub fn in_directory(directory: &Path, boot_id: String) -> Self {
+        Self { path: directory.join("discipline.json"), boot_id }
+    }
+
+    /// What an earlier daemon of this boot left behind.
+    pub fn read(&self) -> Option<Settings> {
+        let text = fs::read_to_string(&self.path).ok()?;
+        let entry: Entry = serde_json::from_str(&text).ok()?;
+        (entry.boot_id == self.boot_id).then_some(Settings {
+            rate: Rate { tick_us: entry.tick_us, frequency: entry.frequency },
+            status: entry.status,
+            nano: entry.nano,
+            constant: entry.constant,
+            max_error_us: entry.max_error_us,
+            estimated_error_us: entry.estimated_error_us,
+            tai_offset: entry.tai_offset,
+        })
+    }
+
+    /// Before the first setting is changed.
+    pub fn write(&self, settings: &Settings) -> std::io::Result<()> {
+        let entry = Entry {
+            boot_id: self.boot_id.clone(),
+            tick_us: settings.rate.tick_us,
+            frequency: settings.rate.frequency,
+            status: settings.status,
+            nano: settings.nano,
+            constant: settings.constant,
+            max_error_us: settings.max_error_us,
+            estimated_error_us: settings.estimated_error_us,
+            tai_offset: settings.tai_offset,
+        };
+        let fresh = self.path.with_extension("json.new");
+        fs::write(&fresh, serde_json::to_vec(&entry)?)?;
+        fs::rename(&fresh, &self.path)
+    }
+
+    /// After everything was put back.
+    pub fn clear(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_boots_settings_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let saved = |boot: &str| Saved::in_directory(dir.path(), boot.to_owned());
+        let settings = Settings {
+            rate: Rate { tick_us: 10_000, frequency: -123_456 },
+            status: 0x40,
+            nano: false,
+            constant: 2,
+            max_error_us: 16_000_000,
+            estimated_error_us: 7,
+            tai_offset: 0,
+        };
+        assert_eq!(saved("a").read(), None);
+        saved("a").write(&settings).unwrap();
+        assert_eq!(saved("a").read(), Some(settings));
+        assert_eq!(saved("b").read(), None);
+        saved("a").clear();
+        assert_eq!(saved("a").read(), None);
+    }
+}

@@ -1,0 +1,196 @@
+//! A running chronyd's knowledge, read only: CLOCK_REALTIME with chronyd's correction and chronyd's bound.
+//!
+//! chronyd answers with `correction`, what must be added to CLOCK_REALTIME now, and its root delay and dispersion, aged
+//! to the answer. It slews the correction away meanwhile, so between its reading and ours the correction may have moved
+//! by its slew rate times the time that the question took, which is added to the bound.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use timevisor_estimate::Exchange;
+use timevisor_linux::clock::{Bracket, bracket};
+use timevisor_linux::datagram::UnixClient;
+use timevisor_linux::udp::UdpClient;
+use timevisor_protocols::chrony::{Tracking, parse_reply, request};
+use timevisor_protocols::control::Reference as Report;
+use timevisor_time::Duration;
+
+use super::tally::{Refused, Tally};
+use super::{Driver, Surroundings, random};
+use crate::config::{ChronyAddress, ChronyConfig, span};
+
+/// An answer on one machine that takes longer is lost.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// CLOCK_REALTIME in whole nanoseconds, and the 25 bits of chronyd's numbers.
+const GRANULARITY: Duration = Duration::from_nanos(2);
+const BRACKET_TRIES: usize = 3;
+
+enum Link {
+    Unix(UnixClient),
+    Udp(UdpClient),
+}
+
+struct Asked {
+    sequence: u32,
+    before: Bracket,
+    deadline: Duration,
+}
+
+pub struct Chrony {
+    address: ChronyAddress,
+    own_directory: PathBuf,
+    poll: Duration,
+    next: Duration,
+    link: Option<Link>,
+    asked: Option<Asked>,
+    last: Option<Tracking>,
+    tally: Tally,
+}
+
+impl Chrony {
+    pub fn new(config: &ChronyConfig, now: Duration) -> Result<Self> {
+        Ok(Self {
+            address: config.address()?,
+            own_directory: config.own_directory.clone(),
+            poll: span(config.poll),
+            next: now,
+            link: None,
+            asked: None,
+            last: None,
+            tally: Tally::new("chrony".to_owned()),
+        })
+    }
+
+    fn ask(&mut self, now: Duration, around: &Surroundings<'_>) -> Result<()> {
+        if self.link.is_none() {
+            self.link = Some(match &self.address {
+                ChronyAddress::Unix(path) => {
+                    Link::Unix(UnixClient::connect(path, &self.own_directory).with_context(|| {
+                        format!(
+                            "{} cannot be used; is chronyd running, and this daemon root? (or use 127.0.0.1:323)",
+                            path.display()
+                        )
+                    })?)
+                }
+                ChronyAddress::Udp(address) => Link::Udp(UdpClient::open(*address, around.sockets)?),
+            });
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "any 32 of 64 random bits will do")]
+        let sequence = random() as u32;
+        let before = bracket(around.counter, BRACKET_TRIES);
+        match self.link.as_mut() {
+            Some(Link::Unix(socket)) => socket.send(&request(sequence))?,
+            Some(Link::Udp(socket)) => socket.send(&request(sequence))?,
+            None => {}
+        }
+        self.asked = Some(Asked { sequence, before, deadline: now + TIMEOUT });
+        Ok(())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        Ok(match self.link.as_mut() {
+            Some(Link::Unix(socket)) => socket.recv(buffer)?,
+            Some(Link::Udp(socket)) => socket.recv(buffer)?.map(|r| r.len.min(buffer.len())),
+            None => None,
+        })
+    }
+
+    fn give_up(&mut self, word: &'static str, text: String) {
+        self.link = None;
+        self.asked = None;
+        self.tally.take(Err(Refused { word, text }));
+    }
+}
+
+impl Driver for Chrony {
+    fn poll_at(&self) -> Duration {
+        self.asked.as_ref().map_or(self.next, |asked| asked.deadline)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self.link.as_ref()? {
+            Link::Unix(socket) => Some(socket.as_fd()),
+            Link::Udp(socket) => Some(socket.as_fd()),
+        }
+    }
+
+    fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {
+        if self.asked.as_ref().is_some_and(|asked| now >= asked.deadline) {
+            self.give_up("no-answer", "chronyd does not answer; is it running?".to_owned());
+        }
+        if now >= self.next && self.asked.is_none() {
+            self.next = now + self.poll;
+            if let Err(error) = self.ask(now, around) {
+                self.give_up("unreachable", format!("{error:#}"));
+            }
+        }
+        None
+    }
+
+    fn on_ready(&mut self, _now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
+        let mut exchanges = Vec::new();
+        let mut buffer = [0; 512];
+        loop {
+            let length = match self.receive(&mut buffer) {
+                Ok(Some(length)) => length,
+                Ok(None) => return exchanges,
+                Err(error) => {
+                    self.give_up(
+                        "unreachable",
+                        format!("chronyd cannot be asked ({error:#}); is it running?"),
+                    );
+                    return exchanges;
+                }
+            };
+            let after = bracket(around.counter, BRACKET_TRIES);
+            // A late answer to an earlier question is not worth a word.
+            let Some(asked) = self.asked.take() else { continue };
+            let outcome = match parse_reply(&buffer[..length], asked.sequence) {
+                Ok(tracking) => {
+                    self.last = Some(tracking);
+                    exchange(&tracking, &asked.before, &after, around)
+                }
+                Err(error) => Err(Refused::new("bad-answer", error)),
+            };
+            exchanges.extend(self.tally.take(outcome));
+        }
+    }
+
+    fn restart(&mut self, now: Duration) {
+        self.asked = None;
+        self.next = now;
+    }
+
+    fn report(&self, _now: Duration) -> Report {
+        let detail = "CLOCK_REALTIME with chronyd's correction and root distance";
+        Report {
+            stratum: self.last.and_then(|t| u8::try_from(t.stratum).ok()),
+            ..self.tally.report("chrony", detail, self.poll, None)
+        }
+    }
+}
+
+/// chronyd slews by at most `maxslewrate`, which the kernel limits to a tenth; an eighth leaves room for the frequency.
+fn slewed(span: Duration) -> Duration {
+    span.half().half().half() + Duration::EPSILON
+}
+
+fn exchange(
+    tracking: &Tracking,
+    before: &Bracket,
+    after: &Bracket,
+    around: &Surroundings<'_>,
+) -> Result<Exchange, Refused> {
+    let error = tracking.error().map_err(|e| Refused::new("unsynchronized", e))?;
+    let counted = around.calibration.0.span_ceil(after.after.wrapping_sub(before.before));
+    let elapsed = after.realtime - before.realtime;
+    if elapsed.is_negative() || elapsed > counted + slewed(counted) + GRANULARITY {
+        let text = "CLOCK_REALTIME was stepped while chronyd was asked; the next answer will do";
+        return Err(Refused::new("stepped", text));
+    }
+    let corrected = after.realtime + tracking.correction;
+    let time = around.leap.to_tai(corrected).map_err(|e| Refused::new("leap-table", e))?;
+    let error = error + slewed(counted) + GRANULARITY;
+    Ok(Exchange { ta: after.before, tb: time, te: time, tf: after.after, error })
+}

@@ -1,0 +1,233 @@
+//! NTS for an NTP reference: keys from the key establishment server, authentication of every packet.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `mod.rs` | when keys are fetched, and what `timevisor status` says about them |
+//! | `connection.rs` | one key establishment over TCP, in a thread of its own |
+//!
+//! All of the protocol is crates/protocols'. Keys and cookies live in memory only, and neither is ever logged.
+
+mod connection;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+
+use anyhow::{Context, Result};
+use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::ntp::packet::HEADER_LEN;
+use timevisor_protocols::nts::{Association, Config, Random, Refusal, Status};
+use timevisor_time::Duration;
+
+pub use self::connection::Server;
+use self::connection::{Keys, establish};
+
+/// The thread's result is looked for this often.
+const ASKING: Duration = Duration::from_millis(50);
+
+/// Whether the next request can be authenticated.
+pub enum Progress {
+    Ready,
+    /// Not before `again`, for this reason.
+    Waiting {
+        problem: String,
+        again: Duration,
+    },
+}
+
+pub struct Nts {
+    name: String,
+    server: Server,
+    association: Association,
+    /// The key establishment under way.
+    running: Option<Receiver<Result<Keys>>>,
+    /// Where the keys are good for.
+    peer: Option<SocketAddr>,
+    /// Why the last key establishment failed.
+    failed: Option<String>,
+    told: BTreeSet<Refusal>,
+}
+
+impl Nts {
+    pub fn new(name: &str, server: Server) -> Result<Self> {
+        Ok(Self {
+            name: name.to_owned(),
+            server,
+            association: Association::new(Config::default())?,
+            running: None,
+            peer: None,
+            failed: None,
+            told: BTreeSet::new(),
+        })
+    }
+
+    /// Fetches keys when there are none to use; call it when a request is due.
+    pub fn poll(&mut self, now: Duration) -> Progress {
+        if let Some(running) = &self.running {
+            match running.try_recv() {
+                Err(TryRecvError::Empty) => return self.waiting(now + ASKING),
+                Ok(Ok(keys)) => self.established(now, keys),
+                Ok(Err(error)) => self.fail(format!("{error:#}")),
+                Err(TryRecvError::Disconnected) => {
+                    self.fail("the key establishment's thread ended without a result".to_owned());
+                }
+            }
+            self.running = None;
+        }
+        if !self.association.needs_keys() {
+            return Progress::Ready;
+        }
+        if now < self.association.exchange_at() {
+            return self.waiting(self.association.exchange_at());
+        }
+        self.association.exchange_began(now);
+        match begin(self.server.clone(), self.association.config().exchange_timeout) {
+            Ok(running) => {
+                self.running = Some(running);
+                self.waiting(now + ASKING)
+            }
+            Err(error) => {
+                self.fail(format!("{error:#}"));
+                self.waiting(self.association.exchange_at())
+            }
+        }
+    }
+
+    /// Where to send requests, once keys are there.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    /// The datagram for a request; `None` when keys are needed first.
+    pub fn seal(&mut self, header: &[u8; HEADER_LEN]) -> Option<Vec<u8>> {
+        let mut random = Random { identifier: [0; 32], nonce: [0; 16] };
+        // Without randomness there is no authentication, so there is no request.
+        getrandom::fill(&mut random.identifier).ok()?;
+        getrandom::fill(&mut random.nonce).ok()?;
+        self.association.seal(header, &random)
+    }
+
+    /// The header of an authentic answer.
+    pub fn open(&mut self, datagram: &[u8]) -> Option<[u8; HEADER_LEN]> {
+        match self.association.open(datagram) {
+            Ok(header) => Some(header),
+            Err(refusal) => {
+                // Each reason once per set of keys: an attacker must not fill the log.
+                if self.told.insert(refusal) {
+                    tracing::warn!("reference {}: a packet is refused: {refusal}", self.name);
+                }
+                None
+            }
+        }
+    }
+
+    /// Adds what NTS knows to the reference's report.
+    pub fn report(&self, now: Duration, report: &mut Report) {
+        "nts".clone_into(&mut report.kind);
+        for reason in Refusal::ALL {
+            let count = self.association.counters().refused_for(reason);
+            if count > 0 {
+                report.rejected.insert(reason.name().to_owned(), count);
+            }
+        }
+        let status = self.association.status(now);
+        match status {
+            Status::Authenticated { .. } | Status::Keyed { .. } | Status::Refused { .. } => {
+                report.detail = format!("{}; {}", report.detail, status.describe());
+            }
+            Status::NoKeys | Status::NoCookies | Status::Nak => {
+                status.name().clone_into(&mut report.status);
+                report.detail = self.trouble(now);
+            }
+        }
+    }
+
+    fn established(&mut self, now: Duration, keys: Keys) {
+        tracing::info!(
+            "reference {}: NTS keys and {} cookies from {}; NTP at {}",
+            self.name,
+            keys.established.answer.cookies.len(),
+            self.server,
+            keys.peer
+        );
+        self.peer = Some(keys.peer);
+        self.failed = None;
+        self.told.clear();
+        self.association.established(now, keys.established);
+    }
+
+    fn fail(&mut self, problem: String) {
+        if self.failed.as_ref() != Some(&problem) {
+            tracing::warn!("reference {}: no NTS keys: {problem}", self.name);
+        }
+        self.failed = Some(problem);
+    }
+
+    fn waiting(&self, again: Duration) -> Progress {
+        Progress::Waiting { problem: self.association.status(again).describe(), again }
+    }
+
+    /// Why there are no usable keys, and what happens next.
+    fn trouble(&self, now: Duration) -> String {
+        let why = match &self.failed {
+            Some(problem) => problem.clone(),
+            None => self.association.status(now).describe(),
+        };
+        if self.running.is_some() {
+            return format!("{why}; asking {} for keys", self.server);
+        }
+        let wait = (self.association.exchange_at() - now).max(Duration::ZERO);
+        format!("{why}; next attempt at {} in {wait}", self.server)
+    }
+}
+
+/// A thread: name servers and key establishment servers may be silent for seconds, which must not hold the daemon up.
+fn begin(server: Server, timeout: Duration) -> Result<Receiver<Result<Keys>>> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("nts-ke".to_owned())
+        .spawn(move || {
+            // Nobody waits any more when the daemon ends.
+            let _ = sender.send(establish(&server, timeout));
+        })
+        .context("cannot start the key establishment's thread")?;
+    Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls, as the event loop does, until the thread's result is in.
+    fn settled(nts: &mut Nts, now: Duration) -> Progress {
+        loop {
+            let progress = nts.poll(now);
+            if nts.running.is_none() {
+                return progress;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn failures_are_told_with_the_next_attempt_and_repeated_ever_more_rarely() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let authority =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/src/references/nts/test_authority.pem");
+        let server = Server::new("127.0.0.1", closed.port(), Some(authority.into()));
+        let mut nts = Nts::new("a", server).unwrap();
+        let mut now = Duration::ZERO;
+        for wait in ["10.000", "15.000", "22.500"] {
+            assert!(matches!(nts.poll(now), Progress::Waiting { .. }) && nts.running.is_some());
+            let Progress::Waiting { again, .. } = settled(&mut nts, now) else { panic!("keys?") };
+            let told = nts.trouble(now);
+            assert!(told.contains("cannot connect to 127.0.0.1"), "{told}");
+            assert!(told.ends_with(&format!("next attempt at {closed} in {wait} s")), "{told}");
+            assert_eq!(nts.seal(&[0; HEADER_LEN]), None);
+            // Not a moment earlier.
+            assert!(matches!(nts.poll(again - Duration::EPSILON), Progress::Waiting { .. }));
+            assert!(nts.running.is_none());
+            now = again;
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! References that are read at once, without waiting for an answer: a clock between two counter reads.
+
+use timevisor_estimate::Exchange;
+use timevisor_protocols::control::Reference as Report;
+use timevisor_time::Duration;
+
+use super::tally::{Refused, Tally};
+use super::{Driver, Surroundings};
+
+/// A clock that can be read now.
+pub trait Source {
+    /// The kind in status output.
+    fn kind(&self) -> &'static str;
+    /// What is being read and trusted, for status output.
+    fn detail(&self) -> String;
+    /// Reads it.
+    fn sample(&mut self, around: &Surroundings<'_>) -> Result<Exchange, Refused>;
+    /// True once after the counter's relation to time was broken (a guest was migrated).
+    fn take_disruption(&mut self) -> bool {
+        false
+    }
+}
+
+/// A source with its schedule.
+pub struct Sampled<S> {
+    source: S,
+    tally: Tally,
+    poll: Duration,
+    next: Duration,
+}
+
+impl<S: Source> Sampled<S> {
+    pub fn new(source: S, name: String, poll: Duration, now: Duration) -> Self {
+        Self { source, tally: Tally::new(name), poll, next: now }
+    }
+}
+
+impl<S: Source> Driver for Sampled<S> {
+    fn poll_at(&self) -> Duration {
+        self.next
+    }
+
+    fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {
+        if now < self.next {
+            return None;
+        }
+        self.next = now + self.poll;
+        let outcome = self.source.sample(around);
+        self.tally.take(outcome)
+    }
+
+    fn restart(&mut self, now: Duration) {
+        self.next = now;
+    }
+
+    fn take_disruption(&mut self) -> bool {
+        self.source.take_disruption()
+    }
+
+    fn report(&self, _now: Duration) -> Report {
+        self.tally.report(self.source.kind(), &self.source.detail(), self.poll, None)
+    }
+}

@@ -1,0 +1,120 @@
+//! One NTP server as the event loop drives it: the association of `ntp.rs`, polled as the required bound demands.
+//!
+//! Without a required bound the configured interval stays. With one, timevisor-estimate's `polling` decides from what
+//! this server's exchanges were like (half the round trip and the server's error: the best and the mean of the last 64)
+//! and from how well the counter's rate is known.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+use anyhow::Result;
+use timevisor_estimate::Exchange;
+use timevisor_estimate::polling::{Controller, Demand, Limits};
+use timevisor_protocols::control::Reference as Report;
+use timevisor_time::{Duration, Period};
+
+use super::ntp::Ntp;
+use super::{Driver, Need, Surroundings};
+use crate::config::ReferenceConfig;
+use crate::server::Upstream;
+
+/// Exchanges remembered: a quarter of an hour at 16 s, long enough to have met an empty queue.
+const REMEMBERED: usize = 64;
+/// The plan is looked at again this often; the client needs no more.
+const REVIEW: Duration = Duration::from_secs(4);
+
+pub struct Server {
+    ntp: Ntp,
+    controller: Controller,
+    /// Half-widths that single exchanges proved.
+    proved: VecDeque<Duration>,
+    review_at: Duration,
+}
+
+impl Server {
+    pub fn new(config: &ReferenceConfig, address: &str, now: Duration) -> Result<Self> {
+        Ok(Self::around(Ntp::of(config, address, now)?, config.poll_limits(), now))
+    }
+
+    fn around(ntp: Ntp, limits: Limits, now: Duration) -> Self {
+        let proved = VecDeque::with_capacity(REMEMBERED);
+        Self { ntp, controller: Controller::new(limits), proved, review_at: now }
+    }
+
+    /// False while nothing can be had from it.
+    pub fn serves(&self) -> bool {
+        self.ntp.serves()
+    }
+
+    fn remember(&mut self, exchange: &Exchange, period: Period) {
+        let round_trip = period.span_ceil(exchange.round_trip()) - (exchange.te - exchange.tb);
+        if self.proved.len() == REMEMBERED {
+            self.proved.pop_front();
+        }
+        self.proved.push_back(round_trip.max(Duration::ZERO).half() + exchange.error);
+    }
+
+    fn demand(&self, need: &Need) -> Option<Demand> {
+        let (required, rate) = need.required.zip(need.rate)?;
+        let best = self.proved.iter().copied().min()?;
+        let count = i128::try_from(self.proved.len()).ok()?;
+        let sum: Duration = self.proved.iter().copied().sum();
+        let typical = Duration::from_bits(sum.to_bits() / count);
+        Some(Demand { required, typical, best, rate, wander: 0.0 })
+    }
+}
+
+impl Driver for Server {
+    fn poll_at(&self) -> Duration {
+        self.ntp.poll_at()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ntp.fd()
+    }
+
+    fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {
+        self.ntp.on_timer(now, around);
+        None
+    }
+
+    fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
+        let exchanges = self.ntp.on_ready(now, around);
+        for exchange in &exchanges {
+            self.remember(exchange, around.calibration.0);
+        }
+        exchanges
+    }
+
+    fn restart(&mut self, now: Duration) {
+        self.ntp.restart(now);
+    }
+
+    fn require(&mut self, now: Duration, need: &Need) {
+        if now < self.review_at {
+            return;
+        }
+        self.review_at = now + REVIEW;
+        let Some(demand) = self.demand(need) else { return };
+        let Some(plan) = self.controller.update(&demand) else { return };
+        // A poll's requests keep their distance from each other, so fewer may fit than the budget allows.
+        for burst in (1..=plan.burst).rev() {
+            if self.ntp.set_poll(plan.interval, burst).is_ok() {
+                tracing::debug!(
+                    "reference {}: polls {burst} every {}",
+                    self.ntp.name(),
+                    plan.interval
+                );
+                return;
+            }
+        }
+    }
+
+    fn upstream(&self) -> Option<Upstream> {
+        self.ntp.upstream()
+    }
+
+    fn report(&self, now: Duration) -> Report {
+        self.ntp.report(now)
+    }
+}

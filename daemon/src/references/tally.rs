@@ -1,0 +1,116 @@
+//! What a reference remembers for `timevisor status`: how often it gave an exchange, why not, and whether it does now.
+
+use std::collections::BTreeMap;
+
+use timevisor_estimate::Exchange;
+use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::ntp::Reach;
+use timevisor_time::{Duration, Period};
+
+/// Why there is no exchange: a word for programs, a sentence with the next step for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    pub word: &'static str,
+    pub text: String,
+}
+
+impl Refused {
+    #[expect(clippy::needless_pass_by_value, reason = "an error is passed once and not used again")]
+    pub fn new(word: &'static str, text: impl ToString) -> Self {
+        Self { word, text: text.to_string() }
+    }
+}
+
+/// The fates of a reference's readings.
+pub struct Tally {
+    pub name: String,
+    accepted: u64,
+    refused: BTreeMap<String, u64>,
+    problem: Option<Refused>,
+    reach: Reach,
+    round_trip: Option<u64>,
+}
+
+impl Tally {
+    pub fn new(name: String) -> Self {
+        Self {
+            name,
+            accepted: 0,
+            refused: BTreeMap::new(),
+            problem: None,
+            reach: Reach::default(),
+            round_trip: None,
+        }
+    }
+
+    /// Counts it; a new kind of problem is logged once.
+    pub fn take(&mut self, outcome: Result<Exchange, Refused>) -> Option<Exchange> {
+        self.reach = self.reach.pushed(outcome.is_ok());
+        match outcome {
+            Ok(exchange) => {
+                self.accepted += 1;
+                if self.problem.take().is_some() {
+                    tracing::info!("reference {}: usable again", self.name);
+                }
+                self.round_trip = Some(exchange.round_trip());
+                Some(exchange)
+            }
+            Err(refused) => {
+                *self.refused.entry(refused.word.to_owned()).or_default() += 1;
+                if self.problem.as_ref().is_none_or(|known| known.word != refused.word) {
+                    tracing::warn!("reference {}: {}", self.name, refused.text);
+                }
+                self.problem = Some(refused);
+                None
+            }
+        }
+    }
+
+    /// `good` is the detail while there is no problem.
+    pub fn report(&self, kind: &str, good: &str, poll: Duration, period: Option<Period>) -> Report {
+        let (status, detail) = match &self.problem {
+            Some(problem) => (problem.word, problem.text.as_str()),
+            None if self.accepted == 0 => ("probing", "not read yet"),
+            None => ("reachable", good),
+        };
+        let round_trip = self.round_trip.zip(period).map(|(ticks, p)| p.span_ceil(ticks));
+        Report {
+            name: self.name.clone(),
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            detail: detail.to_owned(),
+            stratum: None,
+            offset_ns: None,
+            rtt_ns: round_trip.map(Duration::ceil_nanos),
+            accepted: self.accepted,
+            rejected: self.refused.clone(),
+            reach: self.reach.to_string(),
+            poll_s: poll.as_secs_f64(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use timevisor_time::Instant;
+
+    #[test]
+    fn problems_are_counted_and_forgotten_when_over() {
+        let mut tally = Tally::new("x".to_owned());
+        let report = |t: &Tally| t.report("phc", "fine", Duration::from_secs(1), None);
+        assert_eq!(report(&tally).status, "probing");
+        for _ in 0..2 {
+            assert_eq!(tally.take(Err(Refused::new("stale", "plug it in"))), None);
+        }
+        let told = report(&tally);
+        assert_eq!((told.status.as_str(), told.detail.as_str()), ("stale", "plug it in"));
+        assert_eq!((told.rejected["stale"], told.reach.as_str()), (2, "0"));
+        let time = Instant::from_bits(0);
+        let exchange = Exchange { ta: 1, tb: time, te: time, tf: 3, error: Duration::ZERO };
+        assert_eq!(tally.take(Ok(exchange)), Some(exchange));
+        let told = report(&tally);
+        assert_eq!((told.status.as_str(), told.detail.as_str()), ("reachable", "fine"));
+        assert_eq!((told.accepted, told.reach.as_str()), (1, "1"));
+    }
+}

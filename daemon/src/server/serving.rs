@@ -1,0 +1,333 @@
+//! The server's thread: waits for requests, reads the page, answers.
+//!
+//! Stamps are sound bounds: an arrival is never taken for earlier, a departure never for later than it was. The kernel's
+//! stamps move both nearer to the truth as far as brackets around them prove (crates/linux, `stamps`).
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use anyhow::{Context, Result};
+use timevisor_clock_page::reader::{check, counter_of};
+use timevisor_clock_page::{ClockStatus, Counter, ReadError, Reader, Reading};
+use timevisor_linux::clock::{Bracket, bracket, monotonic};
+use timevisor_linux::counter::{Calibration, HostCounter};
+use timevisor_linux::page::ReadPage;
+use timevisor_linux::page_file;
+use timevisor_linux::poll::{PollFd, wait};
+use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
+use timevisor_linux::udp_server::{BATCH, Batch, UdpServer};
+use timevisor_protocols::ntp::server::{
+    Action, Departure, LeapPlan, ServedClock, ServedTime, Server, Unsynchronized,
+};
+use timevisor_time::{Duration, Instant, Utc};
+
+use super::{Counts, Facts, nonnegative};
+
+/// How long the thread sleeps without requests: facts are taken in, and the bracket before the next request is renewed,
+/// which limits how far CLOCK_REALTIME can have been slewed meanwhile.
+const IDLE: Duration = Duration::from_millis(500);
+/// A reply has left this long after it was composed, unless the machine is stalled; the bound's growth until then is
+/// part of what the reply says.
+const SEND_HORIZON: Duration = Duration::from_millis(10);
+/// Batches of one socket before the others are looked after.
+const BATCHES_IN_TURN: usize = 8;
+/// Departures whose stamps have not come for so many later ones never will.
+const MAX_PENDING: usize = 256;
+/// A local clock that is no NTP server's (chronyd and ntpd show the same for theirs).
+const LOCAL_ID: [u8; 4] = [127, 127, 1, 1];
+
+/// A departure that the kernel is asked to stamp.
+struct Pending {
+    token: u64,
+    departure: Departure,
+    /// Before the reply was composed.
+    before: Bracket,
+    /// When it was composed.
+    composed: u64,
+}
+
+pub(super) struct Serving {
+    sockets: Vec<UdpServer>,
+    clock: PageClock,
+    server: Server,
+    batch: Batch,
+    /// CLOCK_REALTIME at a moment when nothing waited in any socket.
+    quiet: Bracket,
+    pending: VecDeque<Pending>,
+    next_token: u64,
+}
+
+/// The page, and what it does not say.
+struct PageClock {
+    reader: Reader<ReadPage, HostCounter>,
+    calibration: Calibration,
+    /// [`SEND_HORIZON`] in ticks.
+    horizon: u64,
+    precision: i8,
+    stratum: u8,
+    facts: Option<Facts>,
+}
+
+impl Serving {
+    pub(super) fn new(
+        sockets: Vec<UdpServer>,
+        server: Server,
+        page: &Path,
+        calibration: Calibration,
+        stratum: u8,
+    ) -> Result<Self> {
+        let clock = PageClock::open(page, calibration, stratum)?;
+        let quiet = bracket(clock.reader.counter(), 3);
+        Ok(Self {
+            sockets,
+            clock,
+            server,
+            batch: Batch::default(),
+            quiet,
+            pending: VecDeque::new(),
+            next_token: 0,
+        })
+    }
+
+    /// Until the daemon ends.
+    pub(super) fn run(mut self, told: &Receiver<Facts>, counts: &Counts) {
+        loop {
+            let mut fds: Vec<_> =
+                self.sockets.iter().map(|s| PollFd::readable(s.as_fd())).collect();
+            if let Err(error) = wait(&mut fds, Some(nonnegative(IDLE))) {
+                tracing::error!("the NTP server cannot wait for requests and ends: {error}");
+                return;
+            }
+            let ready: Vec<_> = fds.iter().map(PollFd::ready).collect();
+            loop {
+                match told.try_recv() {
+                    Ok(facts) => self.clock.facts = Some(facts),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            for (index, ready) in ready.iter().enumerate() {
+                if ready.error {
+                    self.take_departures(index, true);
+                }
+                if ready.readable {
+                    self.serve(index);
+                }
+            }
+            if !ready.iter().any(|ready| ready.readable) {
+                self.quiet = bracket(self.clock.reader.counter(), 3);
+            }
+            for (count, value) in counts.iter().zip(self.server.counters().all()) {
+                count.store(*value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        for _ in 0..BATCHES_IN_TURN {
+            let received = match self.sockets[index].receive(&mut self.batch) {
+                Ok(received) => received,
+                Err(error) => {
+                    tracing::debug!("the NTP server cannot receive: {error}");
+                    return;
+                }
+            };
+            if received == 0 {
+                return;
+            }
+            let arrived = self.clock.reader.counter().read_ordered();
+            let after = bracket(self.clock.reader.counter(), 1);
+            let map = self.clock.stamp_map(self.quiet, after);
+            let now = monotonic();
+            for request in 0..received {
+                self.answer(request, now, arrived, map.as_ref(), after);
+            }
+            self.sockets[index].send(&mut self.batch);
+            self.take_departures(index, false);
+            if received < BATCH {
+                // Whatever comes from now on comes after this bracket.
+                self.quiet = after;
+                return;
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        index: usize,
+        now: Duration,
+        arrived: u64,
+        map: Option<&StampMap>,
+        before: Bracket,
+    ) {
+        let Some(request) = self.batch.request(index).filter(|request| !request.truncated) else {
+            return;
+        };
+        let stamped = request.stamp.and_then(|stamp| map?.receive_bound(stamp));
+        let arrived = stamped.map_or(arrived, |stamped| stamped.min(arrived));
+        let from: SocketAddr = request.from;
+        let (clock, received, composed) = self.clock.at(arrived);
+        match self.server.respond(now, request.bytes, received, &clock, from) {
+            Action::Reply { bytes, departure } => {
+                let token = departure.map(|departure| {
+                    self.next_token += 1;
+                    let token = self.next_token;
+                    self.pending.push_back(Pending { token, departure, before, composed });
+                    token
+                });
+                self.batch.reply(index, &bytes, token);
+            }
+            Action::Kiss { bytes } => self.batch.reply(index, &bytes, None),
+            Action::Drop(_) => {}
+        }
+    }
+
+    /// Tells the server when replies left, as far as the kernel has said. `woken` when poll says that it has.
+    fn take_departures(&mut self, index: usize, woken: bool) {
+        let stamps = self.sockets[index].departures();
+        if stamps.is_empty() {
+            if woken {
+                // Whatever it is: it must not keep poll from waiting.
+                self.sockets[index].forget_departures();
+            }
+        } else {
+            let after = bracket(self.clock.reader.counter(), 1);
+            for (token, stamp) in stamps {
+                self.departed(token, stamp, after);
+            }
+        }
+        while self.pending.len() > MAX_PENDING {
+            self.pending.pop_front();
+        }
+    }
+
+    fn departed(&mut self, token: u64, stamp: Instant<Utc>, after: Bracket) {
+        let Some(at) = self.pending.iter().position(|pending| pending.token == token) else {
+            return;
+        };
+        let Some(pending) = self.pending.remove(at) else { return };
+        let Some(map) = self.clock.stamp_map(pending.before, after) else { return };
+        let Some(left) = map.send_bound(stamp) else { return };
+        if let Some((utc, error)) = self.clock.utc_at(left.max(pending.composed)) {
+            self.server.departed(pending.departure, utc, error);
+        }
+    }
+}
+
+impl PageClock {
+    fn open(page: &Path, calibration: Calibration, stratum: u8) -> Result<Self> {
+        let page = ReadPage::new(page_file::open(page)?).context("the page cannot be used")?;
+        check(&page)?;
+        let id = counter_of(&page, 0);
+        let counter = HostCounter::for_reader(id)
+            .with_context(|| format!("the page counts {}, which is not here", id.name()))?;
+        let reader = Reader::open(page, counter, 0)?;
+        let precision = precision(&reader, &calibration)?;
+        let horizon = calibration.period.ticks_in(SEND_HORIZON);
+        Ok(Self { reader, calibration, horizon, precision, stratum, facts: None })
+    }
+
+    fn stamp_map(&self, before: Bracket, after: Bracket) -> Option<StampMap> {
+        let limit = KERNEL_SLEW_LIMIT.plus(self.calibration.error);
+        StampMap::new(before, after, self.calibration.period, limit)
+    }
+
+    /// The clock to serve now to a request that arrived at a counter value; UTC at its arrival; the counter now.
+    fn at(&self, arrived: u64) -> (ServedClock, Instant<Utc>, u64) {
+        let readings = || -> Result<_, ReadError> {
+            let at_arrival = self.reader.convert(arrived)?;
+            let now = self.reader.read()?;
+            let later = self.reader.convert(now.counter.wrapping_add(self.horizon))?;
+            Ok((at_arrival, now, later))
+        };
+        let Ok((at_arrival, now, later)) = readings() else {
+            // The daemon died in the middle of an update.
+            return (ServedClock::Unknown(Unsynchronized::Contradicted), EPOCH, 0);
+        };
+        let (clock, received) = self.served(&at_arrival, &now, &later);
+        (clock, received, now.counter)
+    }
+
+    fn served(
+        &self,
+        at_arrival: &Reading,
+        now: &Reading,
+        later: &Reading,
+    ) -> (ServedClock, Instant<Utc>) {
+        let unknown = |why| (ServedClock::Unknown(why), EPOCH);
+        if !now.has_estimate() {
+            return unknown(Unsynchronized::Starting);
+        }
+        match now.status() {
+            ClockStatus::Unreliable => return unknown(Unsynchronized::Contradicted),
+            ClockStatus::Unknown => return unknown(Unsynchronized::Starting),
+            ClockStatus::Initializing | ClockStatus::Synchronized | ClockStatus::FreeRunning => {}
+        }
+        let Some((facts, leap)) = self.facts.and_then(|facts| Some((facts, facts.leap?))) else {
+            return unknown(Unsynchronized::Starting);
+        };
+        let utc = |reading: &Reading| leap.utc(reading.estimate.relabel());
+        let (Some((received, _)), Some((transmit, pending))) = (utc(at_arrival), utc(now)) else {
+            return (ServedClock::Mute, EPOCH);
+        };
+        if at_arrival.disruption != now.disruption || later.disruption != now.disruption {
+            return (ServedClock::Mute, EPOCH);
+        }
+        let error = at_arrival.half_width().max(now.half_width()).max(later.half_width());
+        let (stratum, reference_id) = match facts.upstream {
+            Some(upstream) => (upstream.stratum.saturating_add(1), upstream.id),
+            None => (self.stratum, LOCAL_ID),
+        };
+        let time = ServedTime {
+            transmit,
+            error,
+            leap: pending,
+            stratum,
+            reference_id,
+            reference: self.updated(&facts, &leap, now),
+            precision: self.precision,
+        };
+        (ServedClock::Known(time), received)
+    }
+
+    /// When the newest exchange went in, by the period alone: nobody computes with it.
+    fn updated(&self, facts: &Facts, leap: &LeapPlan, now: &Reading) -> Instant<Utc> {
+        let age = self.calibration.period.span(now.counter.saturating_sub(facts.as_of));
+        leap.utc((now.estimate - age).relabel()).map_or(EPOCH, |(utc, _)| utc)
+    }
+
+    /// UTC at a counter value and its error.
+    fn utc_at(&self, counter: u64) -> Option<(Instant<Utc>, Duration)> {
+        let reading = self.reader.convert(counter).ok().filter(Reading::has_estimate)?;
+        let (utc, _) = self.facts?.leap?.utc(reading.estimate.relabel())?;
+        Some((utc, reading.half_width()))
+    }
+}
+
+const EPOCH: Instant<Utc> = Instant::from_bits(0);
+
+/// log2 of how long a reading takes, in seconds, rounded up: the precision of RFC 5905 section 7.3. The time between
+/// the nearest two of many readings, or a tick of the counter if that is longer.
+fn precision(reader: &Reader<ReadPage, HostCounter>, calibration: &Calibration) -> Result<i8> {
+    let mut least = u64::MAX;
+    let mut before = reader.read()?.counter;
+    for _ in 0..64 {
+        let now = reader.read()?.counter;
+        least = least.min(now.wrapping_sub(before).max(1));
+        before = now;
+    }
+    let span = calibration.period.span(least).max(calibration.period.span(1));
+    Ok(log2_ceil(span))
+}
+
+/// The smallest n with 2^n s >= `span`, from -32 (the resolution of NTP's stamps) to 0.
+fn log2_ceil(span: Duration) -> i8 {
+    (-32..0).find(|n| span.to_bits() <= 1i128 << (64 + i32::from(*n))).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;
