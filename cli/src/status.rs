@@ -70,7 +70,8 @@ fn text(status: &Status) -> String {
     if let Some(server) = &status.server {
         let counted = server.requests.iter().filter(|(_, count)| **count > 0);
         let list: Vec<_> = counted.map(|(what, count)| format!("{what} {count}")).collect();
-        out += &format!("NTP server   {}: {}\n", server.listen.join(", "), list.join(", "));
+        let list = if list.is_empty() { "no requests yet".to_owned() } else { list.join(", ") };
+        out += &format!("NTP server   {}: {list}\n", server.listen.join(", "));
     }
     out += &format!("VMs          {}\n", status.vms);
     out += &format!(

@@ -231,6 +231,7 @@ impl HostClock {
         tracing::warn!("{reason}: starting anew");
         if let Some(memory) = &self.memory {
             memory.journal.clear();
+            memory.estimates.clear();
         }
         self.recovered = None;
         self.own_disruptions += self.ensemble.disruptions() + 1;

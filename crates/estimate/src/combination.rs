@@ -63,6 +63,11 @@ impl Combination {
         self.heaviest
     }
 
+    /// Voice `index` is somebody else's from now on.
+    pub fn forget(&mut self, index: usize) {
+        self.voices.retain(|(i, _)| *i != index);
+    }
+
     /// The mean of `voices` (at least one) at `now`. `disruptions` counts the moments at which continuity ended.
     ///
     /// # Panics
@@ -188,6 +193,12 @@ mod tests {
         let half = Duration::from_micros(40);
         let pair = |s| [(0, voice(s, 0, half)), (1, voice(s, 30_000, half))];
         assert_eq!(offset(&c.combine(HZ, &pair(1), 0), 1), 15_000);
+        // Somebody else in the same place is a change, too.
+        let mut replaced = c.clone();
+        replaced.forget(0);
+        let strangers = [(0, voice(2, 90_000, half)), (1, voice(2, 30_000, half))];
+        let with_stranger = offset(&replaced.combine(2 * HZ, &strangers, 0), 2);
+        assert!((with_stranger - 15_000).abs() <= 1, "a jump to {with_stranger}");
         let alone = |s| [(1, voice(s, 30_000, half))];
         let after = offset(&c.combine(2 * HZ, &alone(2), 0), 2);
         assert!((after - 15_000).abs() <= 1, "a jump to {after}");

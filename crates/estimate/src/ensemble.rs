@@ -144,6 +144,9 @@ impl Ensemble {
     /// Forgets what reference `index` said: another server has taken its place.
     pub fn forget(&mut self, index: usize) {
         self.references[index].1 = self.blank.clone();
+        self.combination.forget(index);
+        // Its contradictions went with it; that is no new one.
+        self.seen_contradictions = self.contradictions();
     }
 
     /// The state of reference `index`.
