@@ -55,6 +55,11 @@ fn lines(base: u64, truth: Instant<Tai>, s: &Step) -> Lines<Tai> {
     let rho = RateError::from_ppm(s.rho_ppm);
     let (below, above) = (Duration::from_nanos(s.below_ns), Duration::from_nanos(s.above_ns));
     let (shortest, longest) = (nominal.slowest_time(rho), nominal.fastest_time(rho));
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a fraction of a period"
+    )]
     let holdover = ((longest.to_bits() - nominal.to_bits()) as f64 * s.narrow) as u64;
     let guess = Duration::from_secs_f64((above + below).as_secs_f64() * s.estimate) - below;
     Lines {
