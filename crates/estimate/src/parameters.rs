@@ -56,6 +56,9 @@ pub struct BoundParameters {
     pub guard_margin: f64,
     /// And this much in any case, s: stamps.
     pub guard_noise_s: f64,
+    /// The share of a reference's stated error by which an honest one may move. With half, a clock that starts to lie is
+    /// noticed before it has moved through the stated error and the minimum delay, where the truth is lost.
+    pub guard_error: f64,
     /// The guard's wander, in units of what would keep a polygon of its width around the truth.
     pub guard_wander: f64,
     /// The minimum is that of the last one to two windows of this many exchanges, so that a longer path is learned.
@@ -90,6 +93,7 @@ impl Default for BoundParameters {
             guard_after: 64,
             guard_margin: 0.25,
             guard_noise_s: 2e-7,
+            guard_error: 0.5,
             guard_wander: 0.35,
             guard_window: 512,
             guard_delay: 64,
@@ -133,6 +137,7 @@ impl BoundParameters {
             ("contradicted_factor", self.contradicted_factor >= 1.0, "must be 1 or more"),
             ("guard_after", self.guard_after >= 8, "must be 8 or more exchanges"),
             ("guard_margin", self.guard_margin > 0.0, "must be above 0"),
+            ("guard_error", (0.0..=1.0).contains(&self.guard_error), "must be 0 to 1"),
             ("guard_wander", self.guard_wander > 0.0, "must be above 0"),
             ("guard_window", self.guard_window >= 64, "must be 64 or more exchanges"),
             ("doubt_exchanges", self.doubt_exchanges >= 1, "must be 1 or more"),

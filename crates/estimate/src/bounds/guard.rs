@@ -64,6 +64,8 @@ pub struct Sight<'a> {
     pub step: &'a Step,
     /// Round trip without the reference's residence, s.
     pub round_trip: f64,
+    /// The reference's own error, s.
+    pub error: f64,
     /// Mean queueing beyond the minimum, s, of both directions together.
     pub queueing: f64,
     /// The wander bound that the guard should have, 1/s.
@@ -122,7 +124,9 @@ impl Guard {
         };
         let wander = self.wander * 1e9;
         let least = (self.believed - margin).max(0.0) / 2.0 * 1e6;
-        let facts = sight.step.facts.with_minimum_delay(least);
+        // What a reference may be wrong by is less than what it may move by: most of its stated error is constant.
+        let constant = sight.error * (1.0 - parameters.guard_error) * 1e6;
+        let facts = sight.step.facts.with_minimum_delay(least + constant);
         sight.step.propagate(polygon, wander);
         let missed = facts.missed_by(polygon);
         facts.apply(polygon, wander);

@@ -148,7 +148,8 @@ impl HardBounds {
                 let wanted = bounds.guard_wander * self.wander.needed(diagnosis, narrow);
                 let wander = bounds.fixed_wander.unwrap_or(wanted);
                 level2.polygon(bounds.level_for(wander)).and_then(|start| {
-                    let sight = Sight { step: &step, round_trip, queueing, wander, start };
+                    let error = exchange.error.as_secs_f64();
+                    let sight = Sight { step: &step, round_trip, error, queueing, wander, start };
                     self.guard.observe(&sight, bounds)
                 })
             }

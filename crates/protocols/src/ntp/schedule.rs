@@ -76,7 +76,6 @@ impl Schedule {
         self.config = config;
         self.per_poll = burst;
         if self.left == 0
-            && !self.denied
             && let Some(sent) = self.last_sent
         {
             // Never sooner than the requests of a burst, nor than a kiss has said.

@@ -92,6 +92,17 @@ fn several_requests_per_poll() {
 }
 
 #[test]
+fn after_a_poll_of_several_requests_a_shorter_interval_keeps_their_spacing() {
+    let mut b = bench(Config::default());
+    b.client.set_poll(secs(32.0), 4).unwrap();
+    b.gaps(4);
+    let last = b.now;
+    b.client.set_poll(secs(2.0), 1).unwrap();
+    b.exchange(|_| {});
+    assert_eq!(b.now, last + secs(2.0));
+}
+
+#[test]
 fn what_does_not_fit_changes_nothing() {
     let mut b = bench(Config::default());
     for (interval, burst, word) in [
@@ -112,6 +123,7 @@ fn what_does_not_fit_changes_nothing() {
 fn a_rate_kiss_wins_over_every_controller() {
     let mut b = bench(Config::default());
     let request = b.ask();
+    b.now += secs(0.5);
     b.client.on_datagram(b.now, &kiss(&request, *b"RATE", 0).to_bytes(), utc(b.now));
     let kissed = b.now;
     b.client.set_poll(secs(2.0), 1).unwrap();
@@ -129,6 +141,7 @@ fn a_rate_kiss_wins_over_every_controller() {
 fn a_denial_wins_as_well() {
     let mut b = bench(Config::default());
     let request = b.ask();
+    b.now += secs(0.5);
     b.client.on_datagram(b.now, &kiss(&request, *b"DENY", 0).to_bytes(), utc(b.now));
     let denied = b.now;
     b.client.set_poll(secs(2.0), 1).unwrap();

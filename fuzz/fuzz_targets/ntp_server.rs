@@ -1,0 +1,208 @@
+//! Arbitrary requests: a reply is never longer than its request, goes only to who may ask, repeats the request's cookie,
+//! and never claims a better time than the server has.
+#![no_main]
+
+use std::net::{IpAddr, SocketAddr};
+
+use libfuzzer_sys::arbitrary::{Result, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use timevisor_fuzz::{decode, log_scaled, some_bytes};
+use timevisor_protocols::ntp::packet::HEADER_LEN;
+use timevisor_protocols::ntp::server::{
+    Action, Config, ServedClock, ServedTime, Server, Tally, Unsynchronized,
+};
+use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpTimestamp, Packet};
+use timevisor_time::{Duration, Instant, Utc};
+
+/// With whether the default configuration admits them.
+const ADDRESSES: [(&str, bool); 10] = [
+    ("10.0.0.1", true),
+    ("127.0.0.1", true),
+    ("::ffff:10.0.0.2", true),
+    ("fe80::1", true),
+    ("::1", true),
+    ("192.0.2.1", false),
+    ("::ffff:192.0.2.1", false),
+    ("0.0.0.0", false),
+    ("255.255.255.255", false),
+    ("ff02::101", false),
+];
+
+/// Nearer than this the era of a stamp is known (68 years are; some room for the stamps' own distance).
+const ERA: Duration = Duration::from_secs(1 << 30);
+
+fuzz_target!(|data: &[u8]| decode(data, run));
+
+fn run(u: &mut Unstructured) -> Result<()> {
+    let config = Config {
+        clients: 16,
+        rate_interval: Duration::from_millis(i64::from(u.arbitrary::<u8>()?)),
+        rate_burst: u.int_in_range(1..=8)?,
+        interleaved: u.arbitrary()?,
+        ..Config::default()
+    };
+    let mut world = World {
+        server: Server::new(config, 7).expect("it is valid"),
+        now: Duration::ZERO,
+        departures: Vec::new(),
+    };
+    while !u.is_empty() {
+        world.step(u)?;
+    }
+    world.check_books();
+    Ok(())
+}
+
+struct World {
+    server: Server,
+    now: Duration,
+    /// What the server was told about departures: the stamp as clients shall see it, and its error.
+    departures: Vec<(NtpTimestamp, Duration)>,
+}
+
+impl World {
+    fn step(&mut self, u: &mut Unstructured) -> Result<()> {
+        self.now += Duration::from_millis(log_scaled(u)?);
+        let clock = clock(u)?;
+        let received = match (&clock, u.arbitrary()?) {
+            (ServedClock::Known(time), true) => {
+                time.transmit - Duration::from_nanos(log_scaled(u)? - 100)
+            }
+            _ => Instant::from_bits(u.arbitrary()?),
+        };
+        let request = request(u)?;
+        let (address, admitted) = *u.choose(&ADDRESSES)?;
+        let address: IpAddr = address.parse().expect("it is an address");
+        let from = SocketAddr::new(address, u.arbitrary()?);
+        match self.server.respond(self.now, &request, received, &clock, from) {
+            Action::Reply { bytes, departure } => {
+                assert!(admitted && from.port() != 0);
+                self.check(&request, &bytes, &clock, received);
+                if let Some(departure) = departure
+                    && u.arbitrary()?
+                {
+                    let at = Instant::from_bits(u.arbitrary()?);
+                    let error = Duration::from_bits(u.arbitrary::<i64>()?.into());
+                    self.server.departed(departure, at, error);
+                    self.departures.push((as_sent(at), error));
+                }
+            }
+            Action::Kiss { bytes } => {
+                assert!(admitted && from.port() != 0);
+                let (reply, asked) = both(&request, &bytes);
+                assert_eq!((reply.stratum, reply.reference_id), (0, *b"RATE"));
+                assert_eq!(reply.origin, asked.transmit);
+            }
+            Action::Drop(reason) => {
+                assert!(admitted || reason == Tally::Denied);
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, request: &[u8], reply: &[u8], clock: &ServedClock, received: Instant<Utc>) {
+        let (reply, asked) = both(request, reply);
+        let time = match clock {
+            ServedClock::Known(time) if time.is_usable() => time,
+            _ => return check_refusal(&reply, &asked),
+        };
+        assert!((1..=15).contains(&reply.stratum) && reply.leap != LeapIndicator::Unsynchronized);
+        assert!(reply.root_dispersion.to_duration() >= time.error);
+        assert!(received <= time.transmit);
+        let age = time.transmit - received;
+        let is_datable = age < ERA && time.transmit.secs().abs() < 1 << 40;
+        if is_datable {
+            assert!(reply.receive.to_instant(time.transmit) >= received);
+        }
+        if reply.origin == asked.transmit {
+            // Zero would mean "unknown" and is moved on.
+            let room = NtpTimestamp::RESOLUTION + NtpTimestamp::RESOLUTION;
+            if is_datable {
+                let transmit = reply.transmit.to_instant(time.transmit);
+                assert!(transmit <= time.transmit + room);
+            }
+        } else {
+            assert_eq!(reply.origin, asked.receive);
+            let said = reply.root_dispersion.to_duration();
+            let told = |(stamp, error): &(NtpTimestamp, Duration)| {
+                *stamp == reply.transmit && (said >= *error || *error > Duration::from_secs(65_535))
+            };
+            assert!(self.departures.iter().any(told), "a departure that nobody measured");
+        }
+    }
+
+    fn check_books(&self) {
+        let counters = self.server.counters();
+        let part = |what: &Tally| {
+            !matches!(what, Tally::Received | Tally::Interleaved | Tally::Unsynchronized)
+        };
+        let ends: u64 = Tally::ALL.iter().filter(|t| part(t)).map(|t| counters.of(*t)).sum();
+        assert_eq!(counters.of(Tally::Received), ends);
+    }
+}
+
+/// Both packets, after what holds for every reply.
+fn both(request: &[u8], reply: &[u8]) -> (Packet, Packet) {
+    assert!(reply.len() <= request.len(), "amplification");
+    let (asked, _) = Packet::parse(request).expect("only a packet is answered");
+    let (reply, _) = Packet::parse(reply).expect("a reply is a packet");
+    assert_eq!((asked.mode, reply.mode), (Mode::Client, Mode::Server));
+    assert_eq!(reply.version, asked.version);
+    (reply, asked)
+}
+
+fn check_refusal(reply: &Packet, asked: &Packet) {
+    assert_eq!((reply.stratum, reply.leap), (0, LeapIndicator::Unsynchronized));
+    assert_eq!(reply.origin, asked.transmit);
+    assert!(reply.receive.is_zero() && reply.transmit.is_zero() && reply.reference.is_zero());
+}
+
+/// A departure as the server documents it: rounded down, the lowest bit clear, never zero.
+fn as_sent(at: Instant<Utc>) -> NtpTimestamp {
+    let bits = NtpTimestamp::from_instant(at).to_bits() & !1;
+    NtpTimestamp::from_bits(if bits == 0 { 2 } else { bits })
+}
+
+fn request(u: &mut Unstructured) -> Result<Vec<u8>> {
+    if u.arbitrary()? {
+        return Ok(some_bytes(u)?.to_vec());
+    }
+    let mut header: [u8; HEADER_LEN] = u.arbitrary()?;
+    header[0] = header[0] & 0xf8 | 3;
+    let mut request = header.to_vec();
+    if u.arbitrary()? {
+        request.extend(some_bytes(u)?);
+    }
+    Ok(request)
+}
+
+fn clock(u: &mut Unstructured) -> Result<ServedClock> {
+    const LEAPS: [LeapIndicator; 4] = [
+        LeapIndicator::NoWarning,
+        LeapIndicator::Insert,
+        LeapIndicator::Delete,
+        LeapIndicator::Unsynchronized,
+    ];
+    Ok(match u.int_in_range(0..=7)? {
+        0 => ServedClock::Mute,
+        1 => ServedClock::Unknown(Unsynchronized::Starting),
+        2 => ServedClock::Unknown(Unsynchronized::Contradicted),
+        kind => ServedClock::Known(ServedTime {
+            transmit: if kind == 3 {
+                Instant::from_bits(u.arbitrary()?)
+            } else {
+                Instant::from_words(u.arbitrary::<u32>()?.into(), u.arbitrary()?)
+            },
+            error: if kind == 4 {
+                Duration::from_bits(u.arbitrary()?)
+            } else {
+                Duration::from_nanos(log_scaled(u)?)
+            },
+            leap: *u.choose(&LEAPS)?,
+            stratum: u.int_in_range(0..=17)?,
+            reference_id: u.arbitrary()?,
+            reference: Instant::from_bits(u.arbitrary()?),
+            precision: u.arbitrary()?,
+        }),
+    })
+}
