@@ -12,7 +12,7 @@ use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
 use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
 use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::{self, PageSize};
-use timevisor_time::{Duration, Period, Tai, TimescaleId};
+use timevisor_time::{Duration, Tai, TimescaleId};
 
 use crate::config::{Config, span};
 use crate::estimates::Estimates;
@@ -93,6 +93,8 @@ pub struct HostClock {
     memory: Option<Memory>,
     writer: PageWriter<WritePage>,
     recovered: Option<Lines<Tai>>,
+    /// The limits of the rate as they were known last, by this daemon or the one before.
+    rate: Option<RateLimits>,
     seen_disruptions: u64,
     own_disruptions: u64,
     knowledge: Knowledge,
@@ -139,9 +141,10 @@ impl HostClock {
             Some(memory) => memory.journal.read(&memory.history, now),
             None => Err("nothing is kept across restarts".to_owned()),
         };
+        let rate = journaled.as_ref().ok().and_then(|j| j.rate);
         let (writer, recovered) = match journaled {
             Ok(journaled) => {
-                let lines = on_page(&page, &counter).unwrap_or(journaled);
+                let lines = on_page(&page, &counter).unwrap_or(journaled.lines);
                 tracing::info!(
                     "resuming from the lines of the daemon before, half-width {}",
                     half_width(&lines, now)
@@ -159,8 +162,8 @@ impl HostClock {
         if let Some(memory) = &memory {
             memory.resume(&mut ensemble);
         }
-        if let Some(lines) = &recovered {
-            ensemble.adopt_rate(&rate_limits(lines));
+        if let Some(rate) = &rate {
+            ensemble.adopt_rate(rate);
         }
         let mut clock = Self {
             counter,
@@ -173,6 +176,7 @@ impl HostClock {
             memory,
             writer,
             recovered,
+            rate,
             seen_disruptions: 0,
             own_disruptions: 0,
             knowledge: Knowledge {
@@ -356,12 +360,13 @@ impl HostClock {
     }
 
     /// Journals the lines, unless an assumption behind them failed: a restart must not take those for facts.
-    fn note_lines(&self, status: ClockStatus, lines: &Lines<Tai>) {
+    fn note_lines(&mut self, status: ClockStatus, lines: &Lines<Tai>) {
         let Some(memory) = &self.memory else { return };
         if status == ClockStatus::Unreliable {
             return memory.journal.clear();
         }
-        if let Err(error) = memory.journal.write(&memory.history, lines) {
+        self.rate = self.knowledge.clock.as_ref().map(|clock| clock.limits).or(self.rate);
+        if let Err(error) = memory.journal.write(&memory.history, lines, self.rate.as_ref()) {
             tracing::warn!("cannot write the recovery journal: {error}; a restart will begin anew");
         }
     }
@@ -468,14 +473,6 @@ fn holdover(slopes: &RateLimits, limits: &RateLimits) -> u64 {
     let above = limits.longest.to_bits().saturating_sub(slopes.longest.to_bits());
     let below = slopes.shortest.to_bits().saturating_sub(limits.shortest.to_bits());
     above.max(below)
-}
-
-/// The limits of the rate that an earlier daemon published: its slopes and the holdover beyond them.
-fn rate_limits(lines: &Lines<Tai>) -> RateLimits {
-    RateLimits {
-        shortest: Period::from_bits(lines.earliest.period.to_bits().saturating_sub(lines.holdover)),
-        longest: Period::from_bits(lines.latest.period.to_bits().saturating_add(lines.holdover)),
-    }
 }
 
 fn page_status(quality: Quality) -> ClockStatus {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use timevisor_clock_page::{Line, Lines};
+use timevisor_estimate::RateLimits;
 use timevisor_time::{Duration, Instant, Period, Tai};
 
 /// For a page that was left torn. Its lines were decided moments after those in the journal: at most a few 10 ns ahead of
@@ -54,6 +55,17 @@ struct Entry {
     /// Earliest, estimate, latest: (seconds, 2^-64 fraction, period in 2^-84 s).
     lines: [(u64, u64, u64); 3],
     holdover: u64,
+    /// The shortest and the longest period that the counter may have, 2^-84 s.
+    rate: Option<(u64, u64)>,
+}
+
+/// What the journal said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recovered {
+    /// The lines to resume from.
+    pub lines: Lines<Tai>,
+    /// The limits of the counter's rate, if they were known.
+    pub rate: Option<RateLimits>,
 }
 
 /// The file.
@@ -69,7 +81,12 @@ impl Journal {
     }
 
     /// Replaces the journal.
-    pub fn write(&self, history: &CounterHistory, lines: &Lines<Tai>) -> std::io::Result<()> {
+    pub fn write(
+        &self,
+        history: &CounterHistory,
+        lines: &Lines<Tai>,
+        rate: Option<&RateLimits>,
+    ) -> std::io::Result<()> {
         let pack = |line: &Line<Tai>| {
             let (sec, frac) = line.time.to_words();
             (sec, frac, line.period.to_bits())
@@ -81,6 +98,7 @@ impl Journal {
             expiry: lines.expiry,
             lines: [pack(&lines.earliest), pack(&lines.estimate), pack(&lines.latest)],
             holdover: lines.holdover,
+            rate: rate.map(|r| (r.shortest.to_bits(), r.longest.to_bits())),
         };
         fs::write(&self.fresh, serde_json::to_vec(&entry)?)?;
         fs::rename(&self.fresh, &self.path)
@@ -92,7 +110,7 @@ impl Journal {
     }
 
     /// The lines to resume from at counter value `now`, or why there are none.
-    pub fn read(&self, history: &CounterHistory, now: u64) -> Result<Lines<Tai>, String> {
+    pub fn read(&self, history: &CounterHistory, now: u64) -> Result<Recovered, String> {
         let bytes = fs::read(&self.path)
             .map_err(|_| "no recovery journal: first start since boot".to_owned())?;
         let entry: Entry = serde_json::from_slice(&bytes)
@@ -110,14 +128,19 @@ impl Journal {
         });
         // Not beyond the upper bound, where the page's estimate was not either: bounds nest across a restart.
         estimate.time = (estimate.time + RESUME_AHEAD).min(latest.time);
-        Ok(Lines {
+        let lines = Lines {
             base: entry.base,
             expiry: entry.expiry,
             earliest,
             estimate,
             latest,
             holdover: entry.holdover,
-        })
+        };
+        let rate = entry.rate.map(|(shortest, longest)| RateLimits {
+            shortest: Period::from_bits(shortest),
+            longest: Period::from_bits(longest),
+        });
+        Ok(Recovered { lines, rate })
     }
 }
 
@@ -148,8 +171,12 @@ mod tests {
     fn resumes_slightly_ahead_and_never_behind() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_directory(dir.path());
-        journal.write(&history(), &lines()).unwrap();
-        let back = journal.read(&history(), 5000).unwrap();
+        let period = lines().estimate.period;
+        let rate = RateLimits { shortest: period, longest: period };
+        journal.write(&history(), &lines(), Some(&rate)).unwrap();
+        let recovered = journal.read(&history(), 5000).unwrap();
+        assert_eq!(recovered.rate, Some(rate));
+        let back = recovered.lines;
         assert_eq!(back.estimate.time, lines().estimate.time + RESUME_AHEAD);
         assert_eq!(
             (back.earliest, back.latest, back.holdover),
@@ -162,7 +189,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_directory(dir.path());
         assert!(journal.read(&history(), 5000).unwrap_err().contains("first start"));
-        journal.write(&history(), &lines()).unwrap();
+        journal.write(&history(), &lines(), None).unwrap();
         let with = |change: fn(&mut CounterHistory)| {
             let mut other = history();
             change(&mut other);

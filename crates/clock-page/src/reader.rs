@@ -19,6 +19,10 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// [`PATIENCE`] in ticks where the page does not know its period yet: 0.1 s at 2.6 GHz, 4 s at 62.5 MHz.
 const PATIENCE_TICKS: u64 = 1 << 28;
 
+/// [`PATIENCE`] in ticks of a counter of 10 GHz, which there is not: a damaged page may have a period so short that the
+/// patience would outlast everybody.
+const MOST_TICKS: u64 = 1 << 31;
+
 /// Why a page cannot be read at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenError {
@@ -293,7 +297,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         let period = self.page.entry(self.index)[entry::ESTIMATE + 2].load(Relaxed);
         let patience = match period {
             0 => PATIENCE_TICKS,
-            bits => Period::from_bits(bits).ticks_in(PATIENCE),
+            bits => Period::from_bits(bits).ticks_in(PATIENCE).min(MOST_TICKS),
         };
         // Before the start: a counter that is not quite the same on every processor.
         waited >> 63 == 0 && waited > patience

@@ -186,6 +186,31 @@ fn a_writer_that_died_inside_an_update_is_repaired() {
     assert!(now.has_estimate() && now.disruption != marker);
 }
 
+/// Runs on by 10 ms with every look at it.
+struct Fast(Ticks);
+
+impl Counter for Fast {
+    fn id(&self) -> CounterId {
+        self.0.id()
+    }
+    fn read_ordered(&self) -> u64 {
+        self.0.0.fetch_add(10_000_000, Ordering::SeqCst)
+    }
+}
+
+/// Found by fuzzing: in periods of 2^-84 s, 200 ms are 2^64 ticks, and the wait had no end.
+#[test]
+fn a_damaged_period_does_not_make_readers_wait_for_ever() {
+    let page = Page::new();
+    let _writer = PageWriter::take_over(&page, identity(), Some(37));
+    write_begin(&page.entry(0)[entry::SEQUENCE]);
+    page.entry(0)[entry::ESTIMATE + 2].store(1, Relaxed);
+    let counter = Fast(tsc(0));
+    let reader = Reader::open(&page, &counter, 0).unwrap();
+    assert_eq!(reader.read(), Err(ReadError::WriterStalled));
+    assert!(counter.read_ordered() < 1 << 32, "no counter runs at 20 GHz");
+}
+
 #[test]
 fn recovering_after_a_restart_never_goes_back_and_is_no_disruption() {
     let page = Page::new();

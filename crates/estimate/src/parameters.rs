@@ -54,8 +54,10 @@ pub struct BoundParameters {
     /// The learned minimum round trip may be this much too large, in units of the mean queueing: after 64 exchanges it
     /// is by less in 99.9 % of all cases.
     pub guard_margin: f64,
-    /// And this much in any case, s: stamps.
+    /// And this much more, s, for stamps: where most messages do not queue at all, the mean queueing leaves no margin.
     pub guard_noise_s: f64,
+    /// But no more than this share of the minimum itself, or short paths would have no guard.
+    pub guard_share: f64,
     /// The share of a reference's stated error by which an honest one may move. With half, a clock that starts to lie is
     /// noticed before it has moved through the stated error and the minimum delay, where the truth is lost.
     pub guard_error: f64,
@@ -91,8 +93,9 @@ impl Default for BoundParameters {
             contradicted_factor: 4.0,
             contradicted_for_s: 86_400.0,
             guard_after: 64,
-            guard_margin: 0.25,
-            guard_noise_s: 2e-7,
+            guard_margin: 0.3,
+            guard_share: 0.05,
+            guard_noise_s: 3e-6,
             guard_error: 0.5,
             guard_wander: 0.35,
             guard_window: 512,
@@ -137,6 +140,11 @@ impl BoundParameters {
             ("contradicted_factor", self.contradicted_factor >= 1.0, "must be 1 or more"),
             ("guard_after", self.guard_after >= 8, "must be 8 or more exchanges"),
             ("guard_margin", self.guard_margin > 0.0, "must be above 0"),
+            (
+                "guard_share",
+                (0.0..0.5).contains(&self.guard_share),
+                "must be 0 or more and below 0.5",
+            ),
             ("guard_error", (0.0..=1.0).contains(&self.guard_error), "must be 0 to 1"),
             ("guard_wander", self.guard_wander > 0.0, "must be above 0"),
             ("guard_window", self.guard_window >= 64, "must be 64 or more exchanges"),

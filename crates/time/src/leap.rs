@@ -87,7 +87,7 @@ impl LeapTable {
         for (number, line) in text.lines().enumerate() {
             let malformed = LeapError::Malformed { line: number + 1 };
             if let Some(expiry) = line.strip_prefix("#@") {
-                table.expires = expiry.trim().parse::<i64>().map_err(|_| malformed)? - NTP_TO_UNIX;
+                table.expires = posix_seconds(expiry.trim()).ok_or(malformed)?;
                 continue;
             }
             let mut words = line.split('#').next().unwrap_or("").split_whitespace();
@@ -97,7 +97,7 @@ impl LeapTable {
                 }
                 return Err(malformed);
             };
-            let when = when.parse::<i64>().map_err(|_| malformed)? - NTP_TO_UNIX;
+            let when = posix_seconds(when).ok_or(malformed)?;
             let offset = offset.parse::<i16>().map_err(|_| malformed)?;
             if table.len > 0 && table.entries[table.len - 1].0 >= when {
                 return Err(LeapError::Unordered { line: number + 1 });
@@ -159,7 +159,8 @@ impl LeapTable {
             }
             // The second between the old and the new offset is 23:59:60, which POSIX counts as 23:59:59 again.
             let previous = index.checked_sub(1).map_or(*offset, |i| self.entries()[i].1);
-            if *offset > previous && tai.secs() >= start - i64::from(*offset - previous) {
+            let inserted = offset_secs - i64::from(previous);
+            if inserted > 0 && tai.secs() >= start.saturating_sub(inserted) {
                 return Ok(((tai - Duration::from_secs(offset_secs)).relabel(), true));
             }
         }
@@ -171,6 +172,11 @@ impl LeapTable {
     pub fn next_change(&self, utc: Instant<Utc>) -> Option<(i64, i16)> {
         self.entries().iter().find(|(from, _)| *from > utc.secs()).copied()
     }
+}
+
+/// From seconds since 1900, as the table counts them.
+fn posix_seconds(ntp: &str) -> Option<i64> {
+    ntp.parse::<i64>().ok()?.checked_sub(NTP_TO_UNIX)
 }
 
 #[cfg(test)]
@@ -222,6 +228,18 @@ mod tests {
         assert_eq!(LeapTable::parse("#@ 4000000000\n"), Err(LeapError::Size));
         let swapped = "#@ 4000000000\n3692217600 37\n3644697600 36\n";
         assert_eq!(LeapTable::parse(swapped), Err(LeapError::Unordered { line: 3 }));
+    }
+
+    /// Found by fuzzing: each of these overflowed.
+    #[test]
+    fn absurd_numbers_do_no_harm() {
+        for text in ["#@ -9223372036854775808\n", "#@ 4000000000\n-9223372036854775808 3\n"] {
+            assert!(matches!(LeapTable::parse(text), Err(LeapError::Malformed { .. })), "{text}");
+        }
+        let text = "#@ 9223372036854775807\n3692217600 -32768\n3692217601 32767\n";
+        let table = LeapTable::parse(text).unwrap();
+        let tai = Instant::<Tai>::from_unix_nanos(i128::from(JAN_2017) * 1_000_000_000);
+        assert_eq!(table.to_utc(tai), Ok((utc(JAN_2017 - 32_767), true)));
     }
 
     #[test]

@@ -99,6 +99,18 @@ impl Guard {
         self.noted += 1;
     }
 
+    /// How much less than the learned minimum a round trip may take, s, with this mean queueing of both directions, s.
+    fn margin(minimum: f64, queueing: f64, parameters: &BoundParameters) -> f64 {
+        let noise = parameters.guard_noise_s.min(parameters.guard_share * minimum.max(0.0));
+        parameters.guard_margin * queueing + noise
+    }
+
+    /// Half of that: the half-width of the guard's polygon at best, s.
+    #[must_use]
+    pub fn narrowest(&self, queueing: f64, parameters: &BoundParameters) -> f64 {
+        Self::margin(self.minimum.get(), queueing, parameters) / 2.0
+    }
+
     /// The minimum is known well enough.
     #[must_use]
     pub fn is_ready(&self, parameters: &BoundParameters) -> bool {
@@ -108,8 +120,8 @@ impl Guard {
     /// Takes an exchange in, after its round trip was noted. `Some(us)`: no path of this minimum and no oscillator of this wander explains it, by that
     /// much; the guard begins anew.
     pub fn observe(&mut self, sight: &Sight<'_>, parameters: &BoundParameters) -> Option<f64> {
-        let margin = parameters.guard_margin * sight.queueing + parameters.guard_noise_s;
         let minimum = self.minimum.get();
+        let margin = Self::margin(minimum, sight.queueing, parameters);
         // Earlier facts were made with a minimum that has turned out to be too large, or the path became longer.
         if sight.round_trip < self.believed - margin || minimum > self.believed + margin {
             self.polygon = None;

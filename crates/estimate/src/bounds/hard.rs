@@ -144,7 +144,7 @@ impl HardBounds {
         let doubt = match diagnosis.filter(|_| self.guard.is_ready(bounds)) {
             Some(diagnosis) => {
                 let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
-                let narrow = (bounds.guard_margin * queueing + bounds.guard_noise_s) / 2.0;
+                let narrow = self.guard.narrowest(queueing, bounds);
                 let wanted = bounds.guard_wander * self.wander.needed(diagnosis, narrow);
                 let wander = bounds.fixed_wander.unwrap_or(wanted);
                 level2.polygon(bounds.level_for(wander)).and_then(|start| {

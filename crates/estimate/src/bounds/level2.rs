@@ -225,9 +225,15 @@ impl Level2 {
         // latest is convex and earliest concave in time: the chord between two moments is outside both.
         let slopes = RateLimits {
             shortest: Period::from_ratio(e2 - earliest, ticks)?,
-            longest: Period::from_bits(Period::from_ratio(l2 - latest, ticks)?.to_bits() + 1),
+            longest: Period::from_bits(
+                Period::from_ratio(l2 - latest, ticks)?.to_bits().saturating_add(1),
+            ),
         };
-        Some(Segment { interval: Interval::new(earliest, latest)?, slopes })
+        // The ends part as time goes by, unless one is at the end of what an instant can hold.
+        let parts = slopes.shortest <= slopes.longest;
+        Interval::new(earliest, latest)
+            .filter(|_| parts)
+            .map(|interval| Segment { interval, slopes })
     }
 
     fn ends(

@@ -7,7 +7,7 @@ use std::fmt;
 
 use timevisor_time::{Duration, Instant, Utc};
 
-use super::format::{NtpShort, NtpTimestamp, log2_span};
+use super::format::{NtpTimestamp, log2_span};
 use super::packet::{LeapIndicator, Packet};
 use super::refid;
 use super::status::RejectReason;
@@ -153,15 +153,17 @@ impl Response {
     /// How far `tb` and `te` may be from UTC by the server's own statement, rounded outward.
     ///
     /// e = root dispersion + root delay / 2 (the root distance of RFC 5905 section 11.1 without our own path)
-    /// plus 2^precision (granularity of the stamps), 2^-32 s (their format) and 1.5 * 2^-16 s.
+    /// plus 2^precision (granularity of the stamps) and 2^-32 s (their format).
     ///
-    /// The last term, 22.9 us, is there because the two 16.16 fields may have been truncated. A sender that rounds
-    /// up makes it needless, but nothing on the wire tells.
+    /// The two 16.16 fields are taken as they were sent. chrony rounds them up (util.c, `UTI_DoubleToNtp32`), and so does
+    /// [`super::server`]; ntpd truncates them after having added milliseconds (MINDISPERSE). A server that truncated
+    /// without a margin would understate its error by up to 22.9 us.
     #[must_use]
     pub fn error_budget(&self) -> Duration {
-        let root_delay = self.root_delay + NtpShort::RESOLUTION;
-        let root_dispersion = self.root_dispersion + NtpShort::RESOLUTION;
-        root_dispersion + root_delay.half() + log2_span(self.precision) + NtpTimestamp::RESOLUTION
+        self.root_dispersion
+            + self.root_delay.half()
+            + log2_span(self.precision)
+            + NtpTimestamp::RESOLUTION
     }
 }
 
@@ -205,6 +207,7 @@ impl fmt::Display for KissCode {
 
 #[cfg(test)]
 mod tests {
+    use super::super::format::NtpShort;
     use super::*;
 
     fn good() -> Packet {
@@ -231,8 +234,8 @@ mod tests {
 
     #[test]
     fn the_budget_adds_up() {
-        // 2^-6 + 2^-5 / 2 + 1.5 * 2^-16 + 2^-20 + 2^-32 s, in units of 2^-64 s.
-        let exact = (1i128 << 58) + (1 << 58) + 3 * (1 << 47) + (1 << 44) + (1 << 32);
+        // 2^-6 + 2^-5 / 2 + 2^-20 + 2^-32 s, in units of 2^-64 s.
+        let exact = (1i128 << 58) + (1 << 58) + (1 << 44) + (1 << 32);
         assert_eq!(check(&good()).unwrap().error_budget(), Duration::from_bits(exact));
     }
 

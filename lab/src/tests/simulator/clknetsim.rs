@@ -21,7 +21,7 @@ const SECONDS: u32 = 86_400;
 /// As in every table of traces: the first two hours are convergence.
 const SETTLED: f64 = 7200.0;
 const SEEDS: [u32; 3] = [1, 2, 3];
-/// Plumbing, not quality: see `super::RUNS`. chronyd's 16.16 root fields cost 23 us of half-width.
+/// Plumbing, not quality: see `super::RUNS`.
 const LIMITS: (f64, f64) = (4.0, 120.0);
 
 /// The traces' LAN: 30 us and 20 us of exponential queueing either way, 20 ppm, 1 ppb of wander per square root of a second.
