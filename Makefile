@@ -11,7 +11,7 @@ TEST ?= all
 MINUTES ?= 10
 TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check deps lab fmt clippy unit loom deny doc bench-read bench-ntp-server bench-sync simulate soak tools clean
+.PHONY: help demo test check deps lab fmt clippy unit loom deny doc bench-read bench-ntp-server bench-sync simulate contradictions soak soak-sync tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,16 @@ bench-sync: ## Estimate and bounds over days with truth, beside RADclock, chrony
 simulate: ## All scenarios/*.toml in simulated worlds, judged by their limits; results in target/results/simulate.json
 	TIMEVISOR_COMMIT=$$(git rev-parse --short HEAD 2>/dev/null || echo unknown) \
 	$(CARGO) run --quiet --release -p timevisor -- simulate scenarios --results target/results/simulate.json
+
+RUNS ?= 1000
+
+contradictions: ## Failing assumptions in RUNS=1000 random worlds each: noticed before or when truth leaves the bounds?
+	@mkdir -p target/results
+	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds $(RUNS) --results target/results/contradictions.json \
+	  scenarios/lie-1ppm.toml scenarios/lie-step-1ms.toml scenarios/wander-5x.toml scenarios/wander-5x-fixed.toml
+	@echo "false alarms of honest running, days = runs of 24 hours:"
+	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds 100 --results target/results/false-alarms.json \
+	  scenarios/a-lan.toml scenarios/b-wan.toml scenarios/c-wander.toml scenarios/g-sine.toml
 
 soak: ## Four guests against the host for MINUTES=10; not part of `make test`
 	@$(LAB) soak --minutes $(MINUTES)

@@ -19,7 +19,7 @@ pub fn document(rows: &[Summary]) -> Value {
 pub fn table(rows: &[Summary]) -> String {
     let width = rows.iter().map(|row| row.scenario.len()).max().unwrap_or(0).max("scenario".len());
     let mut out = format!(
-        "{:width$} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>5} {:<13} {:>8}  {}\n",
+        "{:width$} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>5} {:>6} {:<13} {:>8}  {}\n",
         "scenario",
         "runs",
         "rms us",
@@ -28,6 +28,7 @@ pub fn table(rows: &[Summary]) -> String {
         "half us",
         "coverage",
         "disr",
+        "false",
         "at end",
         "detected",
         "verdict"
@@ -51,7 +52,7 @@ fn line(row: &Summary, width: usize) -> String {
         Verdict::Failed => format!("FAILED {} of {}", row.runs - row.passed, row.runs),
     };
     let mut out = format!(
-        "{:width$} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>5} {:<13} {:>8}  {verdict}\n",
+        "{:width$} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>5} {:>6} {:<13} {:>8}  {verdict}\n",
         row.scenario,
         row.runs,
         figure(row.rms_us),
@@ -60,6 +61,7 @@ fn line(row: &Summary, width: usize) -> String {
         figure(row.halfwidth_median_us),
         share(row.coverage),
         row.disruptions,
+        row.false_alarms,
         row.at_end.join(","),
         detected,
     );

@@ -122,25 +122,16 @@ fn a_rate_measured_before_a_restart_is_used_at_once() {
     assert_eq!(after.clock.at(counter).unwrap().limits, measured);
 }
 
-/// Found by fuzzing: the ends of the bounds met the ends of what an instant holds, and their slopes crossed.
+/// Found by fuzzing: an end of the bounds met the end of what an instant holds, and their slopes crossed.
 #[test]
 fn an_absurd_error_makes_no_absurd_slopes() {
     let mut lab = Lab::new();
-    lab.exchange();
     let (counter, truth) = lab.now();
-    for (n, secs) in [1, 1 << 62, i64::MAX].into_iter().enumerate() {
-        let ta = counter + n as u64 * HZ;
-        let error = Duration::from_secs(secs);
-        lab.clock.observe(&Exchange { ta, tb: truth, te: truth, tf: ta + 1000, error });
-        let view = lab.clock.at(ta + 2000).unwrap();
-        assert!(view.slopes.shortest <= view.slopes.longest, "{view:?}");
-    }
-    let mut alone = Lab::new();
-    let error = Duration::from_secs(i64::MAX);
-    for n in 1..4 {
-        let exchange = Exchange { ta: n * HZ, tb: truth, te: truth, tf: n * HZ + 1000, error };
-        alone.clock.observe(&exchange);
-        let view = alone.clock.at(n * HZ + 2000).unwrap();
-        assert!(view.slopes.shortest <= view.slopes.longest, "{view:?}");
-    }
+    // The latest possible time is a second before the end of time: the publication's horizon is beyond it.
+    let error = Duration::from_secs(i64::MAX - truth.secs() - 1);
+    let exchange = Exchange { ta: counter, tb: truth, te: truth, tf: counter + 1000, error };
+    assert_eq!(lab.clock.observe(&exchange), Observation::Used);
+    let view = lab.clock.at(counter + 2000).unwrap();
+    assert!(view.interval.contains(truth));
+    assert!(view.slopes.shortest <= view.slopes.longest, "{view:?}");
 }

@@ -162,11 +162,13 @@ impl OffsetWindow {
         if state.mean_path_delay.is_negative() {
             return Err(Refusal::NegativeDelay);
         }
-        if self.recent.back().is_none_or(|(ingress, _)| *ingress != state.ingress_ns) {
+        // Asked twice between two Syncs, ptp4l says the same.
+        let measured = (state.ingress_ns, Duration::from_nanos(state.master_offset_ns));
+        if self.recent.back() != Some(&measured) {
             if self.recent.len() == OFFSETS {
                 self.recent.pop_front();
             }
-            self.recent.push_back((state.ingress_ns, Duration::from_nanos(state.master_offset_ns)));
+            self.recent.push_back(measured);
         }
         let drift = match state.port {
             PortState::Slave => assume.drift,

@@ -53,6 +53,15 @@ fn the_formula() {
     near(wide.most, 40 + error + 85_000);
 }
 
+/// Found by fuzzing: another offset at the same ingress time was left out.
+#[test]
+fn the_newest_offset_always_counts() {
+    let mut window = OffsetWindow::new(assumptions());
+    window.judge(&state(40, START), START).unwrap();
+    let found = window.judge(&state(9_000, START), START).unwrap();
+    near(found.most, 9_000 + 2_200);
+}
+
 #[test]
 fn recent_offsets_count_and_old_ones_do_not() {
     let mut window = OffsetWindow::new(assumptions());
