@@ -15,7 +15,8 @@ fuzz_target!(|data: &[u8]| {
     check(data, sequence);
     // The same as a reply that is well-formed up to its content.
     if let Some(content) = data.get(28..) {
-        let mut reply = [&[6, 2, 0, 0, 0, 33, 0, 5], &[0; 8][..], &data[SEQUENCE], &[0; 8]].concat();
+        let mut reply =
+            [&[6, 2, 0, 0, 0, 33, 0, 5], &[0; 8][..], &data[SEQUENCE], &[0; 8]].concat();
         reply.extend(content);
         check(&reply, sequence);
     }

@@ -18,7 +18,8 @@ use timevisor_time::{Duration, Instant, Period, RateError, Tai};
 
 /// An exchange costs some 0.2 ms under the sanitizer.
 const MOST_EXCHANGES: usize = 96;
-const FREQUENCIES_HZ: [u64; 5] = [2_000_000, 62_500_000, 1_000_000_000, 2_900_000_000, 4_000_000_000];
+const FREQUENCIES_HZ: [u64; 5] =
+    [2_000_000, 62_500_000, 1_000_000_000, 2_900_000_000, 4_000_000_000];
 
 fuzz_target!(|data: &[u8]| decode(data, |u| {
     let nominal = Period::from_hz(*u.choose(&FREQUENCIES_HZ)?).expect("above 1.05 MHz");

@@ -15,15 +15,18 @@ fuzz_target!(|data: &[u8]| {
         Err(error) => return assert!(error.to_string().contains("tzdata")),
     };
     let changes = changes(&table);
-    let usual = changes.is_sorted_by(|a, b| {
-        b.0.abs_diff(a.0) >= DAY_S.unsigned_abs() && b.1.abs_diff(a.1) <= 1
-    });
+    let usual = changes
+        .is_sorted_by(|a, b| b.0.abs_diff(a.0) >= DAY_S.unsigned_abs() && b.1.abs_diff(a.1) <= 1);
     for word in stamps.as_chunks::<8>().0 {
         // Near a change, and anywhere.
         let number = i64::from_le_bytes(*word);
         let near = changes[number.unsigned_abs() as usize % changes.len()].0;
         for seconds in [near.saturating_add(number % 100), number] {
-            check(&table, Instant::from_words(seconds.cast_unsigned(), number.cast_unsigned()), usual);
+            check(
+                &table,
+                Instant::from_words(seconds.cast_unsigned(), number.cast_unsigned()),
+                usual,
+            );
         }
     }
 });

@@ -12,11 +12,8 @@ use timevisor_time::{Duration, Instant, Utc};
 fuzz_target!(|data: &[u8]| decode(data, run));
 
 fn run(u: &mut Unstructured) -> Result<()> {
-    let config = Config {
-        interleaved: u.arbitrary()?,
-        allow_smear: u.arbitrary()?,
-        ..Config::default()
-    };
+    let config =
+        Config { interleaved: u.arbitrary()?, allow_smear: u.arbitrary()?, ..Config::default() };
     let mut world = World {
         client: Client::new(config, Duration::ZERO).expect("the default is valid"),
         now: Duration::ZERO,

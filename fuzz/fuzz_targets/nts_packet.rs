@@ -110,9 +110,8 @@ impl World {
 
     fn names_request(&self, datagram: &[u8]) -> bool {
         let fields = split_all(&datagram[HEADER_LEN..]).unwrap_or_default();
-        let named = |id: [u8; 32]| {
-            fields.iter().any(|f| f.kind == UNIQUE_IDENTIFIER && f.body == id)
-        };
+        let named =
+            |id: [u8; 32]| fields.iter().any(|f| f.kind == UNIQUE_IDENTIFIER && f.body == id);
         self.awaited.is_some_and(named)
     }
 

@@ -79,7 +79,9 @@ fn judge(u: &mut Unstructured, window: &mut OffsetWindow, state: &State) -> Resu
         Ok(offset) => {
             let measured = Duration::from_nanos(state.master_offset_ns);
             let error = state.mean_path_delay;
-            assert!(offset.least <= Duration::ZERO - error && offset.most >= Duration::ZERO + error);
+            assert!(
+                offset.least <= Duration::ZERO - error && offset.most >= Duration::ZERO + error
+            );
             assert!(offset.least <= measured - error && measured + error <= offset.most);
             assert!(state.grandmaster_present && state.port.follows());
         }

@@ -8,7 +8,8 @@ use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::pieces;
 use timevisor_protocols::qmp::{Message, QmpItem, QueryStatus, Session, VmEvent};
 
-const NEGOTIATION: &[u8] = b"{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 22, \"minor\": 2, \"major\": 7}, \
+const NEGOTIATION: &[u8] =
+    b"{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 22, \"minor\": 2, \"major\": 7}, \
     \"package\": \"Debian\"}, \"capabilities\": [\"oob\"]}}\r\n{\"return\": {}, \"id\": 0}\r\n";
 /// Commands sent after the negotiation: ids 1 to 3.
 const COMMANDS: u64 = 3;

@@ -65,7 +65,8 @@ fn as_text(rows: &[Row]) -> String {
 /// What `from_unix_nanos` was given: it rounds down to 2^-64 s, so the next nanosecond above is it.
 fn unix_nanos<S>(instant: timevisor_time::Instant<S>) -> i128 {
     let bits = instant.to_bits();
-    (bits >> 64) * 1_000_000_000 + ((i128::from(bits as u64) * 1_000_000_000 + i128::from(u64::MAX)) >> 64)
+    (bits >> 64) * 1_000_000_000
+        + ((i128::from(bits as u64) * 1_000_000_000 + i128::from(u64::MAX)) >> 64)
 }
 
 fn check_truth(bytes: &[u8]) {

@@ -80,7 +80,12 @@ impl Summary {
         let mut at_end: Vec<_> = reports.iter().map(|r| r.at_end).collect();
         at_end.sort_unstable();
         at_end.dedup();
-        let verdict = verdicts.iter().copied().max().unwrap_or(Verdict::Ok);
+        let false_alarms: u64 = reports.iter().map(|r| r.false_alarms).sum();
+        let alarming = too_many(scenario, false_alarms, count);
+        let verdict = match &alarming {
+            Some(_) => Verdict::Failed,
+            None => verdicts.iter().copied().max().unwrap_or(Verdict::Ok),
+        };
         let failing = reports.iter().filter(|r| !r.failures.is_empty());
         let several = reports.len() > 1;
         let spell = |r: &Report| -> Vec<String> {
@@ -104,15 +109,28 @@ impl Summary {
             synchronized: least(|r| r.synchronized),
             at_end,
             disruptions: reports.iter().map(|r| r.disruptions).max().unwrap_or(0),
-            false_alarms: reports.iter().map(|r| r.false_alarms).sum(),
+            false_alarms,
             max_jump_ns: largest(|r| r.max_jump_ns),
             max_correction_us: largest(|r| r.max_correction_us),
             detected: scenario.fault_at_s.map(|_| share),
-            failures: failing.take(SPELLED_OUT).flat_map(spell).collect(),
+            failures: alarming
+                .into_iter()
+                .chain(failing.take(SPELLED_OUT).flat_map(spell))
+                .collect(),
             known_failure: scenario.known_failure.as_ref().map(|k| k.reason.clone()),
             is_outdated: scenario.known_failure.is_some() && verdict == Verdict::Ok,
         }
     }
+}
+
+/// Whether honest running was interrupted too often.
+fn too_many(scenario: &Scenario, false_alarms: u64, runs: f64) -> Option<String> {
+    let limit = scenario.limits.false_alarms_per_day?;
+    let honest_s = scenario.fault_at_s.unwrap_or(scenario.duration_s);
+    let days = runs * honest_s / 86_400.0;
+    let rate = false_alarms as f64 / days;
+    (days >= 2.0 && rate > limit)
+        .then(|| format!("false_alarms_per_day: {rate:.2} in {days:.0} days is above {limit}"))
 }
 
 /// The larger one; what is not a number is worse than anything.
@@ -161,6 +179,15 @@ mod tests {
         assert!(half.failures[0].starts_with("seed 2: detected: no alarm"), "{:?}", half.failures);
         let none = summary(0);
         assert_eq!((none.passed, none.verdict, none.detected), (0, Verdict::Failed, Some(0.0)));
+    }
+
+    #[test]
+    fn false_alarms_are_counted_over_all_runs() {
+        let text = "description = 'x'\nduration_s = 86400\n[limits]\nfalse_alarms_per_day = 1\n";
+        let scenario = Scenario::parse(text, Path::new("x.toml")).unwrap();
+        assert_eq!(too_many(&scenario, 5, 1.0), None, "one day is no statistics");
+        assert_eq!(too_many(&scenario, 5, 5.0), None);
+        assert!(too_many(&scenario, 6, 5.0).unwrap().contains("1.20 in 5 days"));
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub struct Limits {
     pub detected: Option<bool>,
     /// Of several runs, at least this share must have `detected`. Default 1.
     pub detected_share: f64,
+    /// Times that the status became `unreliable` before `fault_at_s` (or at all), per simulated day of all runs together,
+    /// at most. Judged over two days or more.
+    pub false_alarms_per_day: Option<f64>,
     /// References named falsetickers after the warm-up: exactly these.
     pub falsetickers: Option<Vec<String>>,
     /// Largest jump of the published estimate at a publication after the warm-up, ns.
@@ -142,6 +145,7 @@ impl Default for Limits {
             disruptions: 0,
             detected: None,
             detected_share: 1.0,
+            false_alarms_per_day: None,
             falsetickers: None,
             max_jump_ns: None,
             max_correction_us: None,
