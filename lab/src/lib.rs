@@ -48,6 +48,6 @@ pub mod scenario;
 pub mod scratch;
 mod shell;
 pub mod soak;
-pub mod sync;
 pub mod ssdt;
+pub mod sync;
 pub mod tests;
