@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use timevisor_clock_page::{
-    ClockStatus, Counter, Identity, Line, Lines, PageWriter, Reader, Slew, Update, renewal,
+    ClockStatus, Counter, Identity, Known, Lines, PageWriter, Policy, Reader, Update,
 };
 use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, Quality, RateLimits};
 use timevisor_guests::vm::Publication;
@@ -20,13 +20,6 @@ use crate::journal::{CounterHistory, Journal};
 use crate::leap::Leap;
 use crate::server::ServerConfig;
 
-/// The estimate closes a gap in this long: slower than publications, so that a daemon that dies in the middle of a slew
-/// leaves a rate that is off by little; faster than polls.
-const SLEW_HORIZON: Duration = Duration::from_secs(8);
-/// A gap ahead that slewing at 15 ppm would take minutes for is jumped.
-const SLEW_JUMP: Duration = Duration::from_millis(1);
-/// An estimate this far above the upper bound steps back, as a disruption; slewing at 100 ppm would take 17 minutes.
-const STEP_BACK: Duration = Duration::from_millis(100);
 /// A suspend changes CLOCK_BOOTTIME - CLOCK_MONOTONIC by more than this.
 const SUSPEND_NOISE: Duration = Duration::from_millis(1);
 
@@ -149,7 +142,7 @@ impl HostClock {
                     "resuming from the lines of the daemon before, half-width {}",
                     half_width(&lines, now)
                 );
-                let update = recovered_update(&lines, &calibration, tai_offset);
+                let update = recovered_update(&lines, &policy(&calibration, config), tai_offset);
                 (PageWriter::recover(page, identity, &update, &counter), Some(lines))
             }
             Err(reason) => {
@@ -279,23 +272,19 @@ impl HostClock {
     fn assess(&mut self) -> Publication {
         let now = self.counter.read_ordered();
         self.knowledge = self.ensemble.at(now);
-        let validity = self.calibration.period.ticks_in(span(self.config.clock.validity));
-        let slew_horizon = self.calibration.period.ticks_in(SLEW_HORIZON);
+        let policy = self.policy();
         let (target, status, estimated_error, as_of) = match &self.knowledge.clock {
             Some(clock) => {
-                let target = Lines {
-                    base: now,
-                    expiry: now.wrapping_add(validity),
-                    earliest: Line {
-                        time: clock.interval.earliest(),
-                        period: clock.slopes.shortest,
-                    },
-                    estimate: Line { time: clock.estimate, period: clock.period },
-                    latest: Line { time: clock.interval.latest(), period: clock.slopes.longest },
-                    holdover: holdover(&clock.slopes, &clock.limits),
+                let pair = |r: &RateLimits| (r.shortest, r.longest);
+                let known = Known {
+                    interval: clock.interval,
+                    estimate: clock.estimate,
+                    period: clock.period,
+                    slopes: pair(&clock.slopes),
+                    limits: pair(&clock.limits),
                 };
                 (
-                    Some(target),
+                    Some(policy.lines(now, &known)),
                     page_status(self.knowledge.quality),
                     clock.estimated_error,
                     clock.as_of,
@@ -308,9 +297,7 @@ impl HostClock {
                     (None, false) => ClockStatus::Initializing,
                     (None, true) => ClockStatus::Unknown,
                 };
-                let recovered = self
-                    .recovered
-                    .map(|l| Lines { expiry: now.wrapping_add(validity), ..l.free_running(now) });
+                let recovered = self.recovered.map(|lines| policy.free_running(now, &lines));
                 (recovered, status, Duration::MAX, now)
             }
         };
@@ -325,7 +312,7 @@ impl HostClock {
             estimated_error,
             as_of,
             tai_offset,
-            slew_horizon,
+            slew_horizon: policy.slew().horizon,
             disruptions,
         }
     }
@@ -346,14 +333,11 @@ impl HostClock {
             self.seen_disruptions = publication.disruptions;
             self.writer.disrupt();
         }
-        let slew = Slew { horizon: publication.slew_horizon, jump: SLEW_JUMP };
-        let expected = match self.writer.in_force() {
-            Some(old) => old.shifted(Duration::ZERO).continued(&target, now, slew),
-            None => target.rebased(now),
-        };
+        let old = self.writer.in_force().map(|lines| lines.shifted(Duration::ZERO));
+        let expected = self.policy().next(old.as_ref(), &target, now);
         self.note_lines(publication.status, &expected);
         // Exactly what was journaled: whoever resumes from the journal then nests in the page, too.
-        let update = own_update(publication, &expected);
+        let update = self.own_update(publication, &expected);
         // VMs' pages are written from what the host's page says, not from the target: all readers see one clock.
         let in_force = self.writer.publish(&update, &self.counter);
         publication.target = Some(in_force.shifted(Duration::ZERO));
@@ -371,20 +355,29 @@ impl HostClock {
         }
     }
 
-    /// What is known now may exclude all of what the page says: lines recovered from an earlier daemon that followed
-    /// another reference, for instance. Continuing from them would hold the clock back for ever; continuing from an
-    /// estimate far above the upper bound (the references disagreed, and the wrong one was chosen) for hours.
     fn note_contradiction(&mut self, target: &Lines<Tai>, now: u64) {
         let Some(old) = self.writer.in_force() else { return };
-        let old = old.shifted::<Tai>(Duration::ZERO);
-        let estimate = old.at(now).estimate;
-        if let (Some(old), Some(new)) = (old.interval_at(now), target.interval_at(now))
-            && (old.intersect(&new).is_none() || estimate - new.latest() > STEP_BACK)
-        {
+        if self.policy().must_step(&old.shifted(Duration::ZERO), target, now) {
             tracing::warn!(
                 "what the references say now excludes what was published before: the clock steps"
             );
             self.own_disruptions += 1;
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        policy(&self.calibration, &self.config)
+    }
+
+    /// The update for the host's own page.
+    fn own_update(&self, publication: &Publication, target: &Lines<Tai>) -> Update {
+        Update {
+            target: target.shifted(Duration::ZERO),
+            status: publication.status,
+            estimated_error: publication.estimated_error,
+            as_of: publication.as_of,
+            tai_offset: publication.tai_offset,
+            slew: self.policy().slew(),
         }
     }
 
@@ -395,17 +388,8 @@ impl HostClock {
 
     /// In this long the lines in force must be renewed, or readers take the page for abandoned.
     pub fn until_renewal(&self) -> Duration {
-        let Some(lines) = self.writer.in_force() else { return Duration::MAX };
-        let period = self.calibration.period;
         let now = self.counter.read_ordered();
-        let validity = now.wrapping_add(period.ticks_in(span(self.config.clock.validity)));
-        let slew = Slew { horizon: period.ticks_in(SLEW_HORIZON), jump: SLEW_JUMP };
-        // In the middle of the time in which they may be.
-        let early = renewal(now, validity, slew) / 2;
-        if lines.is_renewal_due(now, validity, slew) {
-            return Duration::MAX;
-        }
-        period.span(lines.expiry.wrapping_sub(now).saturating_sub(early))
+        self.policy().until_renewal(self.writer.in_force(), now)
     }
 
     /// What the last [`Self::publish`] was based on.
@@ -429,30 +413,18 @@ impl HostClock {
     }
 }
 
-/// The update for the host's own page.
-fn own_update(publication: &Publication, target: &Lines<Tai>) -> Update {
-    Update {
-        target: target.shifted(Duration::ZERO),
-        status: publication.status,
-        estimated_error: publication.estimated_error,
-        as_of: publication.as_of,
-        tai_offset: publication.tai_offset,
-        slew: Slew { horizon: publication.slew_horizon, jump: SLEW_JUMP },
-    }
+fn policy(calibration: &Calibration, config: &Config) -> Policy {
+    Policy { nominal: calibration.period, validity: span(config.clock.validity) }
 }
 
-fn recovered_update(
-    lines: &Lines<Tai>,
-    calibration: &Calibration,
-    tai_offset: Option<i16>,
-) -> Update {
+fn recovered_update(lines: &Lines<Tai>, policy: &Policy, tai_offset: Option<i16>) -> Update {
     Update {
         target: lines.shifted(Duration::ZERO),
         status: ClockStatus::FreeRunning,
         estimated_error: Duration::MAX,
         as_of: lines.base,
         tai_offset,
-        slew: Slew { horizon: calibration.period.ticks_in(SLEW_HORIZON), jump: SLEW_JUMP },
+        slew: policy.slew(),
     }
 }
 
@@ -466,13 +438,6 @@ fn on_page(page: &WritePage, counter: &HostCounter) -> Option<Lines<Tai>> {
         && now.timescale() == TimescaleId::Tai
         && now.counter.wrapping_sub(lines.base) >> 63 == 0;
     usable.then(|| lines.shifted(Duration::ZERO))
-}
-
-/// What the ends move faster by once the slopes no longer hold: then only the limits of the rate do.
-fn holdover(slopes: &RateLimits, limits: &RateLimits) -> u64 {
-    let above = limits.longest.to_bits().saturating_sub(slopes.longest.to_bits());
-    let below = slopes.shortest.to_bits().saturating_sub(limits.shortest.to_bits());
-    above.max(below)
 }
 
 fn page_status(quality: Quality) -> ClockStatus {

@@ -378,6 +378,7 @@ impl Config {
             unmeasured_rate: RateError::from_ppm(self.clock.unmeasured_rate_ppm),
             measured_rate: RateError::from_ppm(self.clock.measured_rate_ppm),
             stale_after: span(self.clock.stale_after),
+            validity: span(self.clock.validity),
             ..Parameters::default()
         }
     }

@@ -44,6 +44,7 @@ fn run(u: &mut Unstructured) -> Result<()> {
     let mut world = World {
         server: Server::new(config, 7).expect("it is valid"),
         now: Duration::ZERO,
+        names: vec![NtpTimestamp::ZERO],
         departures: Vec::new(),
     };
     while !u.is_empty() {
@@ -56,6 +57,8 @@ fn run(u: &mut Unstructured) -> Result<()> {
 struct World {
     server: Server,
     now: Duration,
+    /// The receive stamps of replies, by which a client asks for their departure.
+    names: Vec<NtpTimestamp>,
     /// What the server was told about departures: the stamp as clients shall see it, and its error.
     departures: Vec<(NtpTimestamp, Duration)>,
 }
@@ -70,7 +73,7 @@ impl World {
             }
             _ => Instant::from_bits(u.arbitrary()?),
         };
-        let request = request(u)?;
+        let request = self.request(u)?;
         let (address, admitted) = *u.choose(&ADDRESSES)?;
         let address: IpAddr = address.parse().expect("it is an address");
         let from = SocketAddr::new(address, u.arbitrary()?);
@@ -78,6 +81,7 @@ impl World {
             Action::Reply { bytes, departure } => {
                 assert!(admitted && from.port() != 0);
                 self.check(&request, &bytes, &clock, received);
+                self.names.push(both(&request, &bytes).0.receive);
                 if let Some(departure) = departure
                     && u.arbitrary()?
                 {
@@ -98,6 +102,27 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Raw bytes, or a client's request, perhaps in interleaved mode.
+    fn request(&self, u: &mut Unstructured) -> Result<Vec<u8>> {
+        let kind = u.int_in_range(0..=7)?;
+        if kind == 0 {
+            return Ok(some_bytes(u)?.to_vec());
+        }
+        let mut header: [u8; HEADER_LEN] = u.arbitrary()?;
+        header[0] = header[0] & 0xf8 | 3;
+        if kind > 3 {
+            header[0] = 0x23;
+            let back = u.int_in_range(0..=3)?.min(self.names.len() - 1);
+            let name = self.names[self.names.len() - 1 - back];
+            header[24..32].copy_from_slice(&name.to_bits().to_be_bytes());
+        }
+        let mut request = header.to_vec();
+        if kind == 1 {
+            request.extend(some_bytes(u)?);
+        }
+        Ok(request)
     }
 
     fn check(&self, request: &[u8], reply: &[u8], clock: &ServedClock, received: Instant<Utc>) {
@@ -161,19 +186,6 @@ fn check_refusal(reply: &Packet, asked: &Packet) {
 fn as_sent(at: Instant<Utc>) -> NtpTimestamp {
     let bits = NtpTimestamp::from_instant(at).to_bits() & !1;
     NtpTimestamp::from_bits(if bits == 0 { 2 } else { bits })
-}
-
-fn request(u: &mut Unstructured) -> Result<Vec<u8>> {
-    if u.arbitrary()? {
-        return Ok(some_bytes(u)?.to_vec());
-    }
-    let mut header: [u8; HEADER_LEN] = u.arbitrary()?;
-    header[0] = header[0] & 0xf8 | 3;
-    let mut request = header.to_vec();
-    if u.arbitrary()? {
-        request.extend(some_bytes(u)?);
-    }
-    Ok(request)
 }
 
 fn clock(u: &mut Unstructured) -> Result<ServedClock> {

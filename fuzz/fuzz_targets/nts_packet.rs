@@ -71,7 +71,12 @@ impl World {
                 self.open(&datagram, false);
             }
             _ => {
-                let (sealed, authentic) = self.sealed(u)?;
+                let (mut sealed, mut authentic) = self.sealed(u)?;
+                if u.ratio(1, 8)? {
+                    // Nothing protects what follows the authenticator.
+                    write(&mut sealed, *u.choose(&[COOKIE, 0x2005])?, some_bytes(u)?);
+                    authentic = false;
+                }
                 let damaged = edited(u, &sealed)?;
                 self.open(&damaged, authentic && damaged == sealed);
                 // One answer per request: once opened it is not awaited any more.

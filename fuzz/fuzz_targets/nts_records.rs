@@ -61,13 +61,21 @@ fn written(answer: &Answer) -> Vec<u8> {
     message
 }
 
-/// Well-formed records of few kinds, with an end.
+/// What every answer must have, then records of few kinds, and an end.
 fn message(u: &mut Unstructured) -> Result<Vec<u8>> {
     let mut message = Vec::new();
-    for _ in 0..u.int_in_range(0..=24)? {
-        let (critical, kind) = (u.arbitrary()?, u.int_in_range(1..=9)?);
-        Record { critical, kind, body: some_bytes(u)? }.write(&mut message);
+    let mut write = |kind, body: &[u8], critical| {
+        Record { critical, kind, body }.write(&mut message);
+    };
+    write(NEXT_PROTOCOL, &NTPV4.to_be_bytes(), true);
+    write(AEAD_ALGORITHM, &AES_SIV_CMAC_256.to_be_bytes(), true);
+    for _ in 0..u.int_in_range(0..=12)? {
+        match u.int_in_range(0..=3)? {
+            0 => write(u.int_in_range(1..=9)?, some_bytes(u)?, u.arbitrary()?),
+            1 => write(NTP_PORT, &u.arbitrary::<[u8; 2]>()?, true),
+            _ => write(NEW_COOKIE, &vec![1; u.int_in_range(0..=1100)?], false),
+        }
     }
-    Record { critical: true, kind: END_OF_MESSAGE, body: &[] }.write(&mut message);
+    write(END_OF_MESSAGE, &[], true);
     Ok(message)
 }

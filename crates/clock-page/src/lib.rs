@@ -5,6 +5,7 @@
 //! | [`abi`] | offsets, magic numbers and status values (docs/page-abi.md has them byte by byte) |
 //! | [`counter`] | trait [`Counter`], the counter ids |
 //! | [`lines`] | [`Lines`]: earliest, estimate and latest as functions of the counter; nesting and monotonicity |
+//! | [`policy`] | [`Policy`]: from what is known to lines, and when to publish |
 //! | [`seqlock`] | the sequence lock with real fences, proven under loom |
 //! | [`page`] | [`Page`]: the 4 KiB of atomics |
 //! | [`writer`] | [`PageWriter`]: publishes, repairs after a writer's death, disrupts, retires |
@@ -24,6 +25,8 @@ pub mod lines;
 #[cfg(not(loom))]
 pub mod page;
 #[cfg(not(loom))]
+pub mod policy;
+#[cfg(not(loom))]
 pub mod reader;
 #[cfg(not(loom))]
 pub mod writer;
@@ -35,6 +38,7 @@ pub use {
     abi::ClockStatus,
     lines::{Line, Lines, Slew, renewal},
     page::{Page, WritablePage},
+    policy::{Known, Policy},
     reader::{OpenError, ReadError, Reader, Reading},
     writer::{Identity, PageWriter, Update},
 };

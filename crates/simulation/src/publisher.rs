@@ -1,8 +1,9 @@
 //! From what the estimate knows to what readers see: a real page in ordinary memory, written by the production writer and
 //! read by the production reader.
 //!
-//! The few rules in between are the daemon's (daemon/src/clock.rs, `assess` and `publish_own`), which sit behind system
-//! calls there: how lines are made of knowledge, what is continued from, when the clock steps.
+//! How lines are made of knowledge, what is continued from and when the clock steps are production's, too
+//! ([`timevisor_clock_page::Policy`]); the daemon's own order of events around them (daemon/src/clock.rs) sits behind
+//! system calls and is repeated here.
 //!
 //! What it does not do: VMs' pages, and the journal on disk (a warm restart resumes from the page).
 
@@ -11,16 +12,11 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use timevisor_clock_page::{
-    ClockStatus, Counter, CounterId, Identity, Line, Lines, OpenError, Page, PageWriter, Reader,
-    Reading, Slew, Update, WritablePage, renewal,
+    ClockStatus, Counter, CounterId, Identity, Known, Line, Lines, OpenError, Page, PageWriter,
+    Policy, Reader, Reading, Update, WritablePage,
 };
 use timevisor_estimate::{Knowledge, Quality, RateLimits};
 use timevisor_time::{Duration, Local, Period, Tai, TimescaleId};
-
-/// The daemon's constants of the same names (daemon/src/clock.rs).
-const SLEW_HORIZON: Duration = Duration::from_secs(8);
-const SLEW_JUMP: Duration = Duration::from_millis(1);
-const STEP_BACK: Duration = Duration::from_millis(100);
 
 /// The daemon's default `clock.validity`: a page that is not written for this long is free running.
 const VALIDITY: Duration = Duration::from_secs(10);
@@ -63,7 +59,7 @@ impl WritablePage for SharedPage {}
 pub struct Publisher {
     page: SharedPage,
     counter: SimulatedCounter,
-    nominal: Period,
+    policy: Policy,
     stale_after: Duration,
     writer: PageWriter<SharedPage>,
     recovered: Option<Lines<Tai>>,
@@ -96,7 +92,7 @@ impl Publisher {
             epoch: counter.read_ordered(),
         };
         let recovered = start.warm.then(|| resumable(page, counter)).flatten();
-        let slew = slew(start.nominal);
+        let policy = Policy { nominal: start.nominal, validity: VALIDITY };
         let writer = match &recovered {
             Some(lines) => {
                 let update = Update {
@@ -105,7 +101,7 @@ impl Publisher {
                     estimated_error: Duration::MAX,
                     as_of: lines.base,
                     tai_offset: None,
-                    slew,
+                    slew: policy.slew(),
                 };
                 PageWriter::recover(page.clone(), identity, &update, counter)
             }
@@ -114,7 +110,7 @@ impl Publisher {
         Self {
             page: page.clone(),
             counter: counter.clone(),
-            nominal: start.nominal,
+            policy,
             stale_after: start.stale_after,
             writer,
             recovered,
@@ -152,54 +148,43 @@ impl Publisher {
             self.writer.disrupt();
         }
         let clock = knowledge.clock.as_ref();
-        let expected = match self.writer.in_force() {
-            Some(old) => old.shifted(Duration::ZERO).continued(&target, now, slew(self.nominal)),
-            None => target.rebased(now),
-        };
+        let old = self.writer.in_force().map(|lines| lines.shifted(Duration::ZERO));
+        let expected = self.policy.next(old.as_ref(), &target, now);
         let update = Update {
             target: expected.shifted(Duration::ZERO),
             status,
             estimated_error: clock.map_or(Duration::MAX, |c| c.estimated_error),
             as_of: clock.map_or(now, |c| c.as_of),
             tai_offset: None,
-            slew: slew(self.nominal),
+            slew: self.policy.slew(),
         };
         self.writer.publish(&update, &self.counter);
     }
 
     fn target(&self, knowledge: &Knowledge, now: u64) -> (Option<Lines<Tai>>, ClockStatus) {
-        let expiry = now.wrapping_add(self.nominal.ticks_in(VALIDITY));
         if let Some(clock) = &knowledge.clock {
-            let line = |time, period| Line { time, period };
-            let target = Lines {
-                base: now,
-                expiry,
-                earliest: line(clock.interval.earliest(), clock.slopes.shortest),
-                estimate: line(clock.estimate, clock.period),
-                latest: line(clock.interval.latest(), clock.slopes.longest),
-                holdover: holdover(&clock.slopes, &clock.limits),
+            let pair = |r: &RateLimits| (r.shortest, r.longest);
+            let known = Known {
+                interval: clock.interval,
+                estimate: clock.estimate,
+                period: clock.period,
+                slopes: pair(&clock.slopes),
+                limits: pair(&clock.limits),
             };
-            return (Some(target), page_status(knowledge.quality));
+            return (Some(self.policy.lines(now, &known)), page_status(knowledge.quality));
         }
-        let waited = self.nominal.span(now.wrapping_sub(self.started)) > self.stale_after;
+        let waited = self.policy.nominal.span(now.wrapping_sub(self.started)) > self.stale_after;
         let status = match (&self.recovered, waited) {
             (Some(_), _) => ClockStatus::FreeRunning,
             (None, false) => ClockStatus::Initializing,
             (None, true) => ClockStatus::Unknown,
         };
-        let free = |lines: Lines<Tai>| Lines { expiry, ..lines.free_running(now) };
-        (self.recovered.map(free), status)
+        (self.recovered.map(|lines| self.policy.free_running(now, &lines)), status)
     }
 
-    /// What is known now may exclude all of what the page says; then the clock steps, as a disruption.
     fn note_contradiction(&mut self, target: &Lines<Tai>, now: u64) {
-        let Some(old) = self.writer.in_force().map(|l| l.shifted::<Tai>(Duration::ZERO)) else {
-            return;
-        };
-        let estimate = old.at(now).estimate;
-        if let (Some(old), Some(new)) = (old.interval_at(now), target.interval_at(now))
-            && (old.intersect(&new).is_none() || estimate - new.latest() > STEP_BACK)
-        {
+        let Some(old) = self.writer.in_force() else { return };
+        if self.policy.must_step(&old.shifted(Duration::ZERO), target, now) {
             self.own_disruptions += 1;
         }
     }
@@ -207,14 +192,7 @@ impl Publisher {
     /// In this long the lines in force must be renewed (the daemon's `until_renewal`).
     #[must_use]
     pub fn until_renewal(&self) -> Duration {
-        let Some(lines) = self.writer.in_force() else { return Duration::MAX };
-        let (now, slew) = (self.counter.read_ordered(), slew(self.nominal));
-        let validity = now.wrapping_add(self.nominal.ticks_in(VALIDITY));
-        if lines.is_renewal_due(now, validity, slew) {
-            return Duration::MAX;
-        }
-        let early = renewal(now, validity, slew) / 2;
-        self.nominal.span(lines.expiry.wrapping_sub(now).saturating_sub(early))
+        self.policy.until_renewal(self.writer.in_force(), self.counter.read_ordered())
     }
 
     /// The page.
@@ -242,17 +220,6 @@ fn resumable(page: &SharedPage, counter: &SimulatedCounter) -> Option<Lines<Tai>
     let lines: Lines<Local> = reader.lines().ok()?;
     let usable = now.has_estimate() && now.status() != ClockStatus::Unreliable;
     usable.then(|| lines.shifted(Duration::ZERO))
-}
-
-fn slew(nominal: Period) -> Slew {
-    Slew { horizon: nominal.ticks_in(SLEW_HORIZON), jump: SLEW_JUMP }
-}
-
-/// What the ends move faster by once the slopes no longer hold: then only the limits of the rate do.
-fn holdover(slopes: &RateLimits, limits: &RateLimits) -> u64 {
-    let above = limits.longest.to_bits().saturating_sub(slopes.longest.to_bits());
-    let below = slopes.shortest.to_bits().saturating_sub(limits.shortest.to_bits());
-    above.max(below)
 }
 
 fn page_status(quality: Quality) -> ClockStatus {

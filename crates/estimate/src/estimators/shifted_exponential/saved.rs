@@ -61,6 +61,8 @@ pub struct UnusableState {
 const SAME_COUNTER: f64 = 1e-3;
 /// Variances above this (s^2 and smaller units) were never those of a clock.
 const LARGEST_VARIANCE: f64 = 1e12;
+/// One a microsecond for nine years; also far from where counting on would overflow.
+const MOST_EXCHANGES: u64 = 1 << 48;
 
 impl SavedExpert {
     /// The state of a filter, with its offset and rate relative to `offset_s` and `rate`.
@@ -124,6 +126,7 @@ impl Saved {
         let queueing = self.queueing_s > 0.0 && self.queueing_s.is_finite();
         first_failure(&[
             ("period_bits", period, "is more than 1000 ppm off: it was saved for another counter"),
+            ("exchanges", self.exchanges < MOST_EXCHANGES, "must be below 2^48"),
             ("queueing_s", queueing, "must be above 0"),
             ("independence", independence, "must be above 0 and at most 1"),
         ])?;

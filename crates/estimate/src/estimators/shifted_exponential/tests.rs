@@ -372,6 +372,7 @@ fn impossible_saved_states_are_refused_by_name() {
     assert_eq!(resume(&|_| ()), Ok(()));
     assert_eq!(field(&|s| s.period_bits += s.period_bits / 500), "period_bits");
     assert_eq!(field(&|s| s.queueing_s = f64::NAN), "queueing_s");
+    assert_eq!(field(&|s| s.exchanges = u64::MAX), "exchanges");
     assert_eq!(field(&|s| s.independence = 0.0), "independence");
     assert_eq!(field(&|s| s.experts[1].mean[1] = f64::INFINITY), "mean");
     assert_eq!(field(&|s| s.experts[0].covariance[0] = -1.0), "covariance");
