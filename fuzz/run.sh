@@ -44,7 +44,7 @@ run_one() {
     mkdir -p "$corpus" "$artifacts"
     : >"$log"
     local before
-    before=$(find "$artifacts" -type f | wc -l)
+    before=$(found "$artifacts")
     for ((round = 1; ; round++)); do
         left=$((seconds - used / 1000))
         if ((left <= 0)); then break; fi
@@ -59,7 +59,7 @@ run_one() {
         used=$((used + $(awk '{ printf "%d", ($1 + $2) * 1000 }' <<<"$figures")))
         executions=$((executions + $(last "$log" 's/^stat::number_of_executed_units: *\([0-9]*\).*/\1/p')))
         coverage=$(last "$log" 's/.* cov: \([0-9]*\) .*/\1/p')
-        crashes=$(($(find "$artifacts" -type f | wc -l) - before))
+        crashes=$(($(found "$artifacts") - before))
         if ((status != 0 || crashes > 0)); then
             verdict="CRASHED (see $log)"
             crashes=$((crashes > 0 ? crashes : 1))
@@ -72,12 +72,17 @@ run_one() {
         "$target" $((used / 1000)) "$executions" "$coverage" "$crashes" >"$log.json"
 }
 
+# Crashes, timeouts and what took too much memory; inputs that were merely slow are kept there, too.
+found() {
+    find "$1" -type f ! -name 'slow-unit-*' | wc -l
+}
+
 # The last match in the newest round, 0 if there is none.
 last() {
-    local found
-    found=$(awk '/^=== round /{ n = 0 } { lines[++n] = $0 } END { for (i = 1; i <= n; i++) print lines[i] }' "$1" |
+    local match
+    match=$(awk '/^=== round /{ n = 0 } { lines[++n] = $0 } END { for (i = 1; i <= n; i++) print lines[i] }' "$1" |
         sed -n "$2" | tail -n 1)
-    echo "${found:-0}"
+    echo "${match:-0}"
 }
 
 collate() {

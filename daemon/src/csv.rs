@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Write};
 use std::net::ToSocketAddrs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use timevisor_linux::clock::{Bracket, bracket, monotonic};
 use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::udp::Sockets;
@@ -172,6 +172,9 @@ fn seconds(nanos: i64) -> String {
 fn resolved(reference: &ReferenceConfig) -> Result<ReferenceConfig> {
     let mut reference = reference.clone();
     // An authenticated server's name is what its certificate must have; its keys come through a thread anyway.
+    if let ReferenceConfig::Ntp { pool: Some(pool), .. } = &reference {
+        bail!("--csv cannot use the pool {pool}; name its servers with --server");
+    }
     if let ReferenceConfig::Ntp { address, nts: false, .. } = &mut reference {
         *address = literal(address)?;
     }

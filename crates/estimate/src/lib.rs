@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`exchange`] | [`Exchange`]: one comparison of our counter with a reference, and why one is discarded |
 //! | [`parameters`] | [`Parameters`]: every tunable with unit and reason |
-//! | [`bounds`] | level 1 hard bounds (theory/clock.md section 2) |
+//! | [`bounds`] | hard bounds: level 1, level 2 and the guard (docs/bounds.md) |
 //! | [`rate`] | what the bounds prove about the counter's rate |
 //! | [`estimators`] | [`estimators::Estimator`]: from exchanges to a best guess |
 //! | [`mod@reference`] | [`ReferenceClock`]: the above for one reference, with contradiction handling |
@@ -14,8 +14,7 @@
 //! | [`combination`] | one estimate from several references, without jumps |
 //! | [`ensemble`] | [`Ensemble`]: all references together, and the status that is published |
 //!
-//! What it does not do: talk to references, read counters, write pages. Level 2 bounds and the default estimator of
-//! theory/clock.md section 3 are not here yet.
+//! What it does not do: talk to references, read counters, write pages.
 #![forbid(unsafe_code)]
 
 pub mod bounds;
