@@ -37,15 +37,13 @@ impl RateLimits {
     /// The period in the middle.
     #[must_use]
     pub fn middle(&self) -> Period {
-        Period::from_bits(
-            self.shortest.to_bits() + (self.longest.to_bits() - self.shortest.to_bits()) / 2,
-        )
+        Period::from_bits(self.shortest.to_bits().midpoint(self.longest.to_bits()))
     }
 
-    /// Half the relative width, rounded up.
+    /// Half the relative width, rounded up; 0 for slopes that come closer.
     #[must_use]
     pub fn half_width(&self) -> RateError {
-        let half = (self.longest.to_bits() - self.shortest.to_bits()).div_ceil(2);
+        let half = self.longest.to_bits().saturating_sub(self.shortest.to_bits()).div_ceil(2);
         let ratio = (u128::from(half) << 64).div_ceil(u128::from(self.shortest.to_bits().max(1)));
         RateError::from_bits(u64::try_from(ratio).unwrap_or(u64::MAX))
     }

@@ -109,7 +109,8 @@ impl Step {
 pub struct Segment {
     /// Holds true time now.
     pub interval: Interval<Tai>,
-    /// Slopes: `shortest` of earliest, `longest` of latest; they hold until the moment that was asked for.
+    /// Slopes: `shortest` of earliest, `longest` of latest; they hold until the moment that was asked for. The ends may
+    /// come closer for a while: after an exchange, an early clock is known to be a slow one.
     pub slopes: RateLimits,
 }
 
