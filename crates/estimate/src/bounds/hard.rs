@@ -109,7 +109,9 @@ impl HardBounds {
         self.level1 = Some(level1);
         self.count_down();
         let in_force = self.wander.level();
-        let surprised = diagnosis.is_some_and(|diagnosis| self.wander.observe(diagnosis, span));
+        let surprised = diagnosis.is_some_and(|diagnosis| {
+            self.wander.observe(diagnosis, span, exchange.error.as_secs_f64())
+        });
         let outcome = self.advance(exchange, level1, in_force, diagnosis, surprised);
         self.measure_rate(&level1).unwrap_or(outcome)
     }

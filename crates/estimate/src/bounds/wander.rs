@@ -85,14 +85,15 @@ impl Wander {
         needs[WANDER_MODELS - 1].0
     }
 
-    /// Takes an exchange's diagnosis in, `span` seconds after the one before. True when it came as a surprise.
-    pub fn observe(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>, span: f64) -> bool {
+    /// Takes an exchange's diagnosis in, `span` seconds after the one before; `error` is the reference's own, s. True when
+    /// it came as a surprise.
+    pub fn observe(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>, span: f64, error: f64) -> bool {
         self.age += span;
         self.exchanges += 1;
         for (smooth, model) in self.weights.iter_mut().zip(&diagnosis.models) {
             *smooth += (model.weight - *smooth) / self.parameters.weight_smoothing;
         }
-        let surprised = self.is_surprising(diagnosis);
+        let surprised = self.is_surprising(diagnosis, error);
         if self.parameters.fixed_wander.is_some() {
             return surprised;
         }
@@ -152,18 +153,20 @@ impl Wander {
         self.exchanges < self.parameters.start_exchanges || self.age < self.parameters.start_s
     }
 
-    /// Messages that came much sooner than they can, though the round trip is no shorter than ever: a clock moved.
-    fn is_surprising(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>) -> bool {
+    /// Messages that came much sooner than they can, though the round trip is no shorter than ever: a clock moved, and by
+    /// more than an honest reference may. One that says that it is off by a millisecond may be slewed by some of it.
+    fn is_surprising(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>, error: f64) -> bool {
         let p = &self.parameters;
         let z = diagnosis.normalized_residual;
+        let permitted = p.guard_error * error;
         let same_path = !diagnosis.below_minimum;
-        let surprising = diagnosis.step
-            || (same_path
-                && (0..2).any(|k| {
-                    z[k] < -p.surprise_sigmas
-                        || (z[k] < -p.repeated_sigmas
-                            && self.residuals.iter().any(|r| r[k] < -p.repeated_sigmas))
-                }));
+        let early = |k: usize| {
+            let again = self.residuals.iter().any(|r| r[k] < -p.repeated_sigmas);
+            z[k] < -p.surprise_sigmas || (z[k] < -p.repeated_sigmas && again)
+        };
+        let surprising = (0..2).any(|k| {
+            diagnosis.residual[k] < -permitted && (diagnosis.step || (same_path && early(k)))
+        });
         self.residuals = [if same_path { z } else { [0.0; 2] }, self.residuals[0]];
         surprising && self.exchanges > p.surprise_after
     }

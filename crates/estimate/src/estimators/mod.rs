@@ -55,6 +55,8 @@ pub struct Diagnosis<const MODELS: usize> {
     pub models: [WanderModel; MODELS],
     /// Residual over its standard deviation, per direction; below 0: the message came sooner than its known minimum.
     pub normalized_residual: [f64; 2],
+    /// The same in seconds.
+    pub residual: [f64; 2],
     /// The round trip was below the known minimum: the path changed, not the clocks.
     pub below_minimum: bool,
     /// Exchanges came too early in one direction again and again: a clock stepped.
