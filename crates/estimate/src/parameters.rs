@@ -97,7 +97,7 @@ impl Default for BoundParameters {
             guard_share: 0.05,
             guard_noise_s: 3e-6,
             guard_error: 0.5,
-            guard_wander: 0.35,
+            guard_wander: 0.5,
             guard_window: 512,
             guard_delay: 64,
             doubt_exchanges: 32,
