@@ -48,7 +48,7 @@ pub struct ReferenceClock {
 pub struct View {
     /// Holds true time, if the assumptions hold.
     pub interval: Interval<Tai>,
-    /// The periods at which the interval's ends move, for as long as a publication is valid; they may come closer.
+    /// The periods at which the interval's ends move, for as long as a publication is valid.
     pub slopes: RateLimits,
     /// Limits of the counter's period at any time.
     pub limits: RateLimits,

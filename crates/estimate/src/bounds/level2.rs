@@ -109,8 +109,7 @@ impl Step {
 pub struct Segment {
     /// Holds true time now.
     pub interval: Interval<Tai>,
-    /// Slopes: `shortest` of earliest, `longest` of latest; they hold until the moment that was asked for. The ends may
-    /// come closer for a while: after an exchange, an early clock is known to be a slow one.
+    /// Slopes: `shortest` of earliest, `longest` of latest; they hold until the moment that was asked for.
     pub slopes: RateLimits,
 }
 

@@ -40,6 +40,17 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
+    /// More than anybody recorded: a counter value is wrong, or the counter is not in nanoseconds.
+    #[error(
+        "{} spans {days} days of its counter, more than {LONGEST_DAYS}; check the first and the last row's counter columns",
+        path.display()
+    )]
+    TooLong {
+        /// Which.
+        path: PathBuf,
+        /// How long.
+        days: u64,
+    },
     /// The file's content is wrong.
     #[error("{}", path.display())]
     Content {
@@ -53,13 +64,21 @@ pub enum LoadError {
 /// The first bytes of a gzip member, RFC 1952 section 2.3.1.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
+/// A replay reads the clock at every second of a trace.
+const LONGEST_DAYS: u64 = 400;
+/// Of what is inside a compressed file, bytes: 400 days of exchanges every second.
+const LARGEST: u64 = 4 << 30;
+
 /// What is inside, if it is compressed; the bytes themselves if not. The name does not matter.
 fn decompressed(bytes: &[u8]) -> io::Result<Cow<'_, [u8]>> {
     if !bytes.starts_with(&GZIP) {
         return Ok(bytes.into());
     }
     let mut inside = Vec::new();
-    MultiGzDecoder::new(bytes).read_to_end(&mut inside)?;
+    MultiGzDecoder::new(bytes).take(LARGEST).read_to_end(&mut inside)?;
+    if inside.len() as u64 == LARGEST {
+        return Err(io::Error::other("more than 4 GiB inside"));
+    }
     Ok(inside.into())
 }
 
@@ -107,6 +126,12 @@ impl Trace {
     /// Whichever file cannot be read or is not a trace; the error names the file and what to do.
     pub fn load(exchanges: &Path, truth: Option<&Path>) -> Result<Self, LoadError> {
         let rows = read(exchanges, parse_rows)?;
+        let counters = rows.iter().map(|row| row.exchange.tf);
+        let span = counters.clone().max().unwrap_or(0) - counters.min().unwrap_or(0);
+        let days = span / (86_400 * 1_000_000_000);
+        if days > LONGEST_DAYS {
+            return Err(LoadError::TooLong { path: exchanges.to_owned(), days });
+        }
         let place = |bytes: &[u8]| {
             let (first, counters) = parse_truth(bytes)?;
             Truth::new(first, counters, &rows)

@@ -340,6 +340,17 @@ fn files_are_found_by_convention_and_read_plain_or_gzip() {
     fs::write(path("cut.csv.gz"), &whole[..whole.len() / 2]).unwrap();
     let cut = Trace::load(&path("cut.csv.gz"), None).unwrap_err();
     assert!(matches!(cut, LoadError::Gzip { .. }), "{cut}");
+    // A replay would read the clock 1.8e10 times.
+    let far = format!(
+        "{HEADER}0,{0},{0},10,{0},{0}\n{1},{2},{2},{3},{2},{2}\n",
+        START * SECOND,
+        u64::MAX / 2,
+        START * SECOND + 16,
+        u64::MAX / 2 + 10
+    );
+    fs::write(path("far.csv"), far).unwrap();
+    let far = Trace::load(&path("far.csv"), None).unwrap_err();
+    assert!(matches!(far, LoadError::TooLong { days: 106_751, .. }), "{far}");
     let swapped = Trace::load(&path("x.truth.csv"), None).unwrap_err();
     assert!(matches!(swapped, LoadError::Content { .. }), "{swapped}");
 }
