@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use timevisor_time::{Instant, Utc};
 
+use super::control::messages;
+
 /// What recvmsg brought.
 pub(crate) struct Message {
     pub(crate) len: usize,
@@ -51,43 +53,17 @@ pub(crate) fn receive(
 fn control_messages(header: &libc::msghdr) -> (Option<Instant<Utc>>, Option<u32>) {
     let (mut stamp, mut id) = (None, None);
     // SAFETY: the header is as recvmsg left it, its control buffer is alive and aligned.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
-    while !next.is_null() {
-        // SAFETY: the CMSG functions return only headers that lie within the control buffer.
-        let (level, kind, length, data) = unsafe {
-            (
-                (*next).cmsg_level,
-                (*next).cmsg_type,
-                (*next).cmsg_len as usize,
-                libc::CMSG_DATA(next),
-            )
-        };
-        let payload = length.saturating_sub(data as usize - next as usize);
-        match (level, kind) {
-            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING)
-                if payload >= size_of::<libc::timespec>() =>
-            {
-                // SAFETY: the payload holds at least one timespec, the software stamp; alignment is not assumed.
-                let found = unsafe { data.cast::<libc::timespec>().read_unaligned() };
-                if found.tv_sec != 0 || found.tv_nsec != 0 {
-                    let nanos = i128::from(found.tv_sec) * timevisor_time::NANOS_PER_SEC
-                        + i128::from(found.tv_nsec);
-                    stamp = Some(Instant::from_unix_nanos(nanos));
-                }
-            }
+    for message in unsafe { messages(header) } {
+        stamp = message.stamp().or(stamp);
+        let (level, kind) = (message.level, message.kind);
+        if matches!(
+            (level, kind),
             (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
-                if payload >= size_of::<libc::sock_extended_err>() =>
-            {
-                // SAFETY: the payload holds a whole sock_extended_err; alignment is not assumed.
-                let report = unsafe { data.cast::<libc::sock_extended_err>().read_unaligned() };
-                if report.ee_origin == libc::SO_EE_ORIGIN_TIMESTAMPING {
-                    id = Some(report.ee_data);
-                }
-            }
-            _ => {}
+        ) {
+            let report = message.read::<libc::sock_extended_err>();
+            let report = report.filter(|r| r.ee_origin == libc::SO_EE_ORIGIN_TIMESTAMPING);
+            id = report.map(|r| r.ee_data).or(id);
         }
-        // SAFETY: `next` came from CMSG_FIRSTHDR or CMSG_NXTHDR of the same header.
-        next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
     (stamp, id)
 }

@@ -3,6 +3,7 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `message.rs` | recvmsg: packets and send stamps with their control messages |
+//! | `control.rs` | what control messages hold |
 //! | `plain.rs` | sendto and recvfrom alone |
 //! | `address.rs` | addresses between std and the kernel |
 //!
@@ -12,6 +13,7 @@
 //! for the network.
 
 pub(crate) mod address;
+pub(crate) mod control;
 pub(crate) mod message;
 mod plain;
 

@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use timevisor_time::{Instant, Utc};
 
 use crate::udp::address::{RawAddress, socklen};
+use crate::udp::control::messages;
 
 /// Requests per system call: beyond this the call's own cost is small against its packets'.
 pub const BATCH: usize = 32;
@@ -231,47 +232,20 @@ impl Batch {
 fn arrival(header: &libc::msghdr) -> (Option<Instant<Utc>>, Option<Asked>) {
     let (mut stamp, mut asked) = (None, None);
     // SAFETY: the header is as the kernel left it, its control buffer is alive and aligned.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
-    while !next.is_null() {
-        // SAFETY: the CMSG functions return only headers that lie within the control buffer.
-        let (level, kind, length, data) = unsafe {
-            (
-                (*next).cmsg_level,
-                (*next).cmsg_type,
-                (*next).cmsg_len as usize,
-                libc::CMSG_DATA(next),
-            )
-        };
-        let payload = length.saturating_sub(data as usize - next as usize);
-        match (level, kind) {
-            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING)
-                if payload >= size_of::<libc::timespec>() =>
-            {
-                // SAFETY: the payload holds at least one timespec, the software stamp; alignment is not assumed.
-                let found = unsafe { data.cast::<libc::timespec>().read_unaligned() };
-                if found.tv_sec != 0 || found.tv_nsec != 0 {
-                    let nanos = i128::from(found.tv_sec) * timevisor_time::NANOS_PER_SEC
-                        + i128::from(found.tv_nsec);
-                    stamp = Some(Instant::from_unix_nanos(nanos));
-                }
-            }
-            (libc::IPPROTO_IP, libc::IP_PKTINFO) if payload >= size_of::<libc::in_pktinfo>() => {
-                // SAFETY: the payload holds a whole in_pktinfo; alignment is not assumed.
-                let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
+    for message in unsafe { messages(header) } {
+        stamp = message.stamp().or(stamp);
+        match (message.level, message.kind) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 // ipi_spec_dst, not ipi_addr: for a broadcast it is the address to answer from.
-                asked = Some(Asked::V4(info.ipi_spec_dst));
+                let info = message.read::<libc::in_pktinfo>();
+                asked = info.map(|info| Asked::V4(info.ipi_spec_dst)).or(asked);
             }
-            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
-                if payload >= size_of::<libc::in6_pktinfo>() =>
-            {
-                // SAFETY: the payload holds a whole in6_pktinfo; alignment is not assumed.
-                let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
-                asked = Some(Asked::V6(info.ipi6_addr, info.ipi6_ifindex));
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let info = message.read::<libc::in6_pktinfo>();
+                asked = info.map(|info| Asked::V6(info.ipi6_addr, info.ipi6_ifindex)).or(asked);
             }
             _ => {}
         }
-        // SAFETY: `next` came from CMSG_FIRSTHDR or CMSG_NXTHDR of the same header.
-        next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
     (stamp, asked)
 }
