@@ -4,13 +4,17 @@
 //! | --- | --- |
 //! | `now.rs` | `timevisor now`: from the page, without the daemon |
 //! | `status.rs` | `timevisor status` |
+//! | `bind.rs` | `timevisor timelines, bind, watch` |
 //! | `vm.rs` | `timevisor vm list, add, remove, args` |
 //! | `replay.rs` | `timevisor replay`: recorded exchanges, scored; without the daemon |
 //! | `simulate.rs` | `timevisor simulate`: scenario files through simulated worlds |
+//! | `experiment.rs` | `timevisor experiment`: hands over to the lab |
 //! | `connection.rs` | the control socket |
 #![forbid(unsafe_code)]
 
+mod bind;
 mod connection;
+mod experiment;
 mod now;
 mod replay;
 mod simulate;
@@ -39,10 +43,18 @@ enum Command {
     Now(now::Options),
     /// The state of the daemon, its clock and its references
     Status(status::Options),
+    /// The timelines that can be bound to
+    Timelines(bind::ListOptions),
+    /// Bind to a timeline with a requirement, and read it
+    Bind(bind::BindOptionsOfShell),
+    /// What becomes of a requirement, as it happens: met, violated, holdover, disrupted
+    Watch(bind::WatchOptions),
     /// Recorded exchanges through the production clock, scored against the truth
     Replay(replay::Options),
     /// Scenarios in simulated worlds, judged by their limits; without the daemon
     Simulate(simulate::Options),
+    /// Published evaluations, repeated with real guests; needs the lab (a checkout of the sources)
+    Experiment(experiment::Options),
     /// Virtual machines
     #[command(subcommand)]
     Vm(vm::Command),
@@ -55,7 +67,11 @@ fn main() -> ExitCode {
         Command::Simulate(options) => return exit(simulate::run(options)),
         Command::Now(options) => now::run(directory, options),
         Command::Status(options) => status::run(directory, options),
+        Command::Timelines(options) => bind::list(directory, options),
+        Command::Bind(options) => bind::bind(directory, options),
+        Command::Watch(options) => bind::watch(directory, options),
         Command::Replay(options) => replay::run(options),
+        Command::Experiment(options) => experiment::run(options),
         Command::Vm(command) => vm::run(directory, command),
     };
     exit(done.map(|()| ExitCode::SUCCESS))

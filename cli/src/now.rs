@@ -11,7 +11,7 @@ use timevisor_clock_page::{Reader, Reading};
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::mapping::SharedMapping;
 use timevisor_linux::page::ReadPage;
-use timevisor_linux::page_file;
+use timevisor_linux::{page_file, pci};
 use timevisor_time::Duration;
 
 #[derive(Args)]
@@ -19,7 +19,7 @@ pub struct Options {
     /// One JSON object a line
     #[arg(long)]
     json: bool,
-    /// Read this page instead of /dev/vmclock0 or the host's
+    /// Read this page instead of the host's, /dev/vmclock0 or an ivshmem device's
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// Read again every so many seconds until interrupted
@@ -74,14 +74,20 @@ fn open(directory: &Path, page: Option<&Path>) -> Result<ReadPage> {
     let mapping = match page {
         Some(path) if path.starts_with("/dev") => SharedMapping::of_device(path)
             .with_context(|| format!("{} cannot be read", path.display()))?,
+        Some(path) if path.starts_with("/sys") => SharedMapping::of_pci_resource(path)?,
         Some(path) => page_file::open(path)?,
         // On a host that is itself somebody's guest, its own daemon's page is the better one: it carries the bounds on.
         None if host.exists() => page_file::open(&host)?,
         None if Path::new(DEVICE).exists() => SharedMapping::of_device(Path::new(DEVICE))?,
-        None => bail!(
-            "there is no clock page: neither {} nor {DEVICE}; start timevisord here, or on the host of this guest",
-            host.display()
-        ),
+        None => {
+            let none = || {
+                format!(
+                    "there is no clock page: neither {}, {DEVICE} nor an ivshmem device; start timevisord here, or on the host of this guest",
+                    host.display()
+                )
+            };
+            return pci::ivshmem_page()?.with_context(none);
+        }
     };
     ReadPage::new(mapping).context("the page cannot be used")
 }

@@ -1,8 +1,9 @@
-//! `timevisor vm list, add, remove, args`.
+//! `timevisor vm list, add, migrate, remove, args`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
@@ -11,7 +12,7 @@ use timevisor_guests::acpi::ssdt;
 use timevisor_guests::arguments::{Chipset, Delivery, Request as Equipment, nvdimm_address};
 use timevisor_protocols::control::request::check_name;
 use timevisor_protocols::control::{
-    Request, Response, TimeType, VmAdd, VmPrepare, VmRemove, VmRow,
+    Request, Response, TimeType, VmAdd, VmMigrate, VmPrepare, VmPrepared, VmRemove, VmRow,
 };
 
 use crate::connection::{ask, unexpected};
@@ -22,6 +23,8 @@ pub enum Command {
     List(Json),
     /// Serve a running VM: write its page, follow its counter
     Add(Add),
+    /// Send a VM to another host, where its page is right when it arrives
+    Migrate(Migrate),
     /// Stop serving a VM, or forget one that was prepared
     Remove(Remove),
     /// Print what to add to a VM so that it has a clock page
@@ -52,6 +55,27 @@ pub struct Add {
     /// Let a VM that was started with -S run once its page is right
     #[arg(long)]
     resume: bool,
+    /// Await the VM's migration here, in QEMU's notation (tcp:0:4444, unix:PATH); QEMU was started with -incoming defer
+    #[arg(long, value_name = "URI", requires = "qmp")]
+    incoming: Option<String>,
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct Migrate {
+    /// Its name on this host
+    name: String,
+    /// Where the other host awaits it, in QEMU's notation (tcp:HOST:4444)
+    #[arg(long, value_name = "URI", required_unless_present = "cancel")]
+    to: Option<String>,
+    /// End a migration that is under way; the VM stays
+    #[arg(long, conflicts_with = "to")]
+    cancel: bool,
+    /// Cancel it, and fail, when it has not ended by then
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u64,
     /// JSON
     #[arg(long)]
     json: bool,
@@ -110,6 +134,8 @@ enum Way {
     Vmclock,
     /// A read-only nvdimm and an ACPI table, QEMU 7 and newer
     Nvdimm,
+    /// A read-only PCI device for guest kernels without ptp_vmclock, QEMU 7 and newer; no live migration
+    Ivshmem,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -137,6 +163,7 @@ pub fn run(directory: &Path, command: &Command) -> Result<()> {
     match command {
         Command::List(options) => list(directory, options.json),
         Command::Add(options) => add(directory, options),
+        Command::Migrate(options) => migrate(directory, options),
         Command::Remove(options) => remove(directory, options),
         Command::Args(options) => args(directory, options),
     }
@@ -172,6 +199,9 @@ fn print_row(row: &VmRow) {
         row.pages_published,
         row.mapping
     );
+    if let Some(migration) = &row.migration {
+        println!("    migration: {migration}");
+    }
     if let Some(reason) = &row.reason {
         println!("    {reason}");
     }
@@ -185,6 +215,7 @@ fn add(directory: &Path, options: &Add) -> Result<()> {
         name: options.name.clone(),
         time_type: options.time_type.map(Into::into),
         resume: options.resume,
+        incoming: options.incoming.clone(),
     });
     let response = ask(directory, &request)?;
     let Response::VmAdded(row) = &response else { return Err(unexpected(&response)) };
@@ -193,6 +224,47 @@ fn add(directory: &Path, options: &Add) -> Result<()> {
     } else {
         println!("{HEADER}");
         print_row(row);
+    }
+    Ok(())
+}
+
+/// Asks for it and waits for its end; what happens in between is the daemon's.
+fn migrate(directory: &Path, options: &Migrate) -> Result<()> {
+    let name = &options.name;
+    let tell = |to: Option<String>| {
+        let response = ask(directory, &Request::VmMigrate(VmMigrate { name: name.clone(), to }))?;
+        let Response::VmAdded(row) = response else { return Err(unexpected(&response)) };
+        Ok(row)
+    };
+    let mut row = tell(options.to.clone())?;
+    let began = Instant::now();
+    while row.migration.as_deref() == Some("leaving") {
+        if began.elapsed() > Duration::from_secs(options.timeout) {
+            tell(None)?;
+            bail!(
+                "VM {name} has not arrived within {} s; the migration is being cancelled",
+                options.timeout
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        let response = ask(directory, &Request::VmList)?;
+        let Response::VmList(list) = response else { return Err(unexpected(&response)) };
+        row = list.vms.into_iter().find(|row| &row.name == name).with_context(|| {
+            format!("VM {name} has ended; see `timevisor vm list` on the other host")
+        })?;
+    }
+    if options.json {
+        println!("{}", serde_json::to_string(&row)?);
+    }
+    match row.migration.as_deref() {
+        Some("left") if !options.json => {
+            println!("{name} runs on the other host; end this QEMU when you like");
+        }
+        Some("left") => {}
+        None if options.cancel => eprintln!("timevisor: no migration of {name} was under way"),
+        Some(_) if options.cancel => println!("{name} stays here"),
+        Some(failed) => bail!("VM {name} stays here: {failed}"),
+        None => bail!("VM {name} stays here: somebody runs it here again"),
     }
     Ok(())
 }
@@ -222,7 +294,20 @@ fn args(directory: &Path, options: &Arguments) -> Result<()> {
             );
             Delivery::Vmclock
         }
-        Way::Nvdimm => prepare(directory, options, chipset)?,
+        Way::Nvdimm => {
+            let address = nvdimm_address(options.memory, chipset)?;
+            let VmPrepared { page, ssdt: table, .. } = prepare(directory, options)?;
+            let table = PathBuf::from(table);
+            write_table(&table, address)?;
+            Delivery::Nvdimm { page: page.into(), ssdt: table }
+        }
+        Way::Ivshmem => {
+            eprintln!(
+                "timevisor: QEMU refuses to migrate a VM with this device; use nvdimm or vmclock for a VM that is to \
+                 migrate, if its kernel is 6.13 or newer"
+            );
+            Delivery::Ivshmem { page: prepare(directory, options)?.page.into() }
+        }
     };
     let equipment = Equipment {
         name: options.name.clone(),
@@ -244,17 +329,19 @@ fn args(directory: &Path, options: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Has the daemon make the page, and writes the table for this VM's memory.
-fn prepare(directory: &Path, options: &Arguments, chipset: Chipset) -> Result<Delivery> {
-    let address = nvdimm_address(options.memory, chipset)?;
+/// Has the daemon make the page.
+fn prepare(directory: &Path, options: &Arguments) -> Result<VmPrepared> {
     let request = VmPrepare { name: options.name.clone(), time_type: options.time_type.into() };
     let response = ask(directory, &Request::VmPrepare(request))?;
     let Response::VmPrepared(prepared) = response else { bail!(unexpected(&response)) };
-    let table = PathBuf::from(&prepared.ssdt);
-    fs::write(&table, ssdt(address))
-        .and_then(|()| fs::set_permissions(&table, Permissions::from_mode(0o644)))
-        .with_context(|| format!("cannot write {}; run as root", table.display()))?;
-    Ok(Delivery::Nvdimm { page: PathBuf::from(&prepared.page), ssdt: table })
+    Ok(prepared)
+}
+
+/// Writes the ACPI table for this VM's memory.
+fn write_table(table: &Path, address: u64) -> Result<()> {
+    fs::write(table, ssdt(address))
+        .and_then(|()| fs::set_permissions(table, Permissions::from_mode(0o644)))
+        .with_context(|| format!("cannot write {}; run as root", table.display()))
 }
 
 /// Who will run QEMU.

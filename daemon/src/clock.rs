@@ -4,8 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use timevisor_clock_page::{
-    ClockStatus, Counter, Identity, Known, Lines, PageWriter, Policy, Reader, Update,
+    ClockStatus, Counter, EntryUpdate, Identity, Known, Lines, PageWriter, Policy, Reader, Slew,
+    Update,
 };
+use timevisor_estimate::ensemble::Clock;
 use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, Quality, RateLimits};
 use timevisor_guests::vm::Publication;
 use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
@@ -274,22 +276,12 @@ impl HostClock {
         self.knowledge = self.ensemble.at(now);
         let policy = self.policy();
         let (target, status, estimated_error, as_of) = match &self.knowledge.clock {
-            Some(clock) => {
-                let pair = |r: &RateLimits| (r.shortest, r.longest);
-                let known = Known {
-                    interval: clock.interval,
-                    estimate: clock.estimate,
-                    period: clock.period,
-                    slopes: pair(&clock.slopes),
-                    limits: pair(&clock.limits),
-                };
-                (
-                    Some(policy.lines(now, &known)),
-                    page_status(self.knowledge.quality),
-                    clock.estimated_error,
-                    clock.as_of,
-                )
-            }
+            Some(clock) => (
+                Some(policy.lines(now, &known(clock))),
+                page_status(self.knowledge.quality),
+                clock.estimated_error,
+                clock.as_of,
+            ),
             None => {
                 let waited = monotonic() - self.started > span(self.config.clock.stale_after);
                 let status = match (&self.recovered, waited) {
@@ -365,7 +357,7 @@ impl HostClock {
         }
     }
 
-    fn policy(&self) -> Policy {
+    pub fn policy(&self) -> Policy {
         policy(&self.calibration, &self.config)
     }
 
@@ -379,6 +371,26 @@ impl HostClock {
             tai_offset: publication.tai_offset,
             slew: self.policy().slew(),
         }
+    }
+
+    /// Makes the further entries of the host's first page be these, and says what is required of its own clock.
+    pub fn write_entries(&mut self, required_ns: u64, entries: &[EntryUpdate]) {
+        self.writer.require(0, required_ns);
+        self.writer.write_entries(entries, &self.counter);
+    }
+
+    /// What the host's page says, for a page beside it.
+    pub fn copy(&self) -> Option<Update> {
+        let target = *self.writer.in_force()?;
+        let clock = self.knowledge.clock.as_ref();
+        Some(Update {
+            target,
+            status: self.writer.status(),
+            estimated_error: clock.map_or(Duration::MAX, |clock| clock.estimated_error),
+            as_of: clock.map_or(target.base, |clock| clock.as_of),
+            tai_offset: self.writer.tai_offset(),
+            slew: Slew { jump: Duration::ZERO, ..self.policy().slew() },
+        })
     }
 
     /// The NTP server that serves this clock.
@@ -440,7 +452,19 @@ fn on_page(page: &WritePage, counter: &HostCounter) -> Option<Lines<Tai>> {
     usable.then(|| lines.shifted(Duration::ZERO))
 }
 
-fn page_status(quality: Quality) -> ClockStatus {
+/// What is known, in the words of whoever publishes.
+pub fn known(clock: &Clock) -> Known {
+    let pair = |r: &RateLimits| (r.shortest, r.longest);
+    Known {
+        interval: clock.interval,
+        estimate: clock.estimate,
+        period: clock.period,
+        slopes: pair(&clock.slopes),
+        limits: pair(&clock.limits),
+    }
+}
+
+pub fn page_status(quality: Quality) -> ClockStatus {
     match quality {
         Quality::Nothing => ClockStatus::Unknown,
         Quality::Initializing => ClockStatus::Initializing,

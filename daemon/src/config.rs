@@ -4,6 +4,7 @@
 //! references that are read on this machine are in `config/references.rs`.
 
 mod references;
+mod timelines;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ use timevisor_protocols::nts::negotiation::DEFAULT_KE_PORT;
 use timevisor_time::{Duration, RateError};
 
 use crate::references::NtsServer;
+
+pub use timelines::TimelineConfig;
 
 pub use references::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
 
@@ -35,6 +38,8 @@ pub struct Config {
     pub clock: ClockConfig,
     #[serde(rename = "reference")]
     pub references: Vec<ReferenceConfig>,
+    #[serde(rename = "timeline")]
+    pub timelines: Vec<TimelineConfig>,
     pub guests: GuestsConfig,
     pub server: ServerConfig,
 }
@@ -208,6 +213,7 @@ impl Default for Config {
                 assumed_max_error: None,
                 poll: one_second(),
             }],
+            timelines: Vec::new(),
             guests: GuestsConfig::default(),
             server: ServerConfig::default(),
         }
@@ -340,7 +346,13 @@ impl Config {
             timevisor_protocols::control::request::check_name(name)
                 .with_context(|| format!("[guests.vm.{name}]"))?;
         }
-        Ok(())
+        self.timeline_setup().map(drop)
+    }
+
+    /// The timelines' model, and for each clock beyond the host's own the references it follows.
+    pub fn timeline_setup(&self) -> Result<(timevisor_timelines::Setup, Vec<Vec<usize>>)> {
+        let names: Vec<_> = self.references.iter().map(ReferenceConfig::name).collect();
+        timelines::setup(&self.timelines, &names)
     }
 
     /// A clock cannot be kept by what it is itself read for.

@@ -20,6 +20,7 @@ use crate::discipline::Discipline;
 use crate::references::{Need, Reference, Surroundings};
 use crate::report;
 use crate::server::{self, Server};
+use crate::timelines::{Timelines, Token as TimelineToken};
 use crate::vms::{Token as VmToken, Vms};
 
 /// Whose descriptor became ready.
@@ -30,6 +31,7 @@ enum Token {
     Client(usize),
     Reference(usize),
     Vm(VmToken),
+    Timeline(TimelineToken),
 }
 
 pub struct Daemon {
@@ -38,6 +40,7 @@ pub struct Daemon {
     references: Vec<Reference>,
     discipline: Option<Discipline>,
     vms: Vms,
+    timelines: Timelines,
     control: Control,
     server: Option<Server>,
     signals: Signals,
@@ -64,6 +67,7 @@ impl Daemon {
         let control = Control::listen(&config.run_directory.join("control"))?;
         let page = config.run_directory.join("clock");
         let server = Server::start(&config.server, &page, clock.calibration)?;
+        let timelines = Timelines::start(&config, &clock, now)?;
         let mut vms = Vms::new(&config);
         vms.resume(&clock);
         notifier.ready().context("cannot tell systemd")?;
@@ -73,6 +77,7 @@ impl Daemon {
             references,
             discipline,
             vms,
+            timelines,
             control,
             server,
             signals,
@@ -104,6 +109,9 @@ impl Daemon {
                     Token::Listener => self.control.accept(),
                     Token::Client(slot) => self.client_ready(slot),
                     Token::Vm(token) => self.vms.on_ready(token, &self.clock),
+                    Token::Timeline(token) => {
+                        self.timelines.on_ready(token, &mut self.clock, &mut self.vms);
+                    }
                     Token::Reference(_) => {}
                 }
             }
@@ -117,7 +125,7 @@ impl Daemon {
             .references
             .iter()
             .map(Reference::poll_at)
-            .chain([self.next_publication, self.vms.poll_at()])
+            .chain([self.next_publication, self.vms.poll_at(), self.timelines.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at));
         let next = due.min().unwrap_or(self.next_publication);
         let timeout =
@@ -138,9 +146,15 @@ impl Daemon {
             tokens.push(Token::Vm(token));
             fds.push(PollFd::readable(fd));
         }
+        for (token, fd, writes) in self.timelines.fds() {
+            tokens.push(Token::Timeline(token));
+            fds.push(if writes { PollFd::readable_or_writable(fd) } else { PollFd::readable(fd) });
+        }
         wait(&mut fds, Some(timeout)).context("poll failed")?;
-        let is_ready =
-            |fd: &PollFd<'_>| fd.ready().readable || fd.ready().error || fd.ready().hangup;
+        let is_ready = |fd: &PollFd<'_>| {
+            let ready = fd.ready();
+            ready.readable || ready.writable || ready.error || ready.hangup
+        };
         let ready: Vec<_> =
             fds.iter().zip(tokens).filter(|(fd, _)| is_ready(fd)).map(|(_, token)| token).collect();
         Ok(ready)
@@ -151,6 +165,7 @@ impl Daemon {
         let exchanges = self.references[index].on_ready(monotonic(), &around);
         for exchange in &exchanges {
             self.clock.observe(index, exchange);
+            self.timelines.observe(index, exchange);
         }
         if !exchanges.is_empty() {
             self.publish();
@@ -169,6 +184,7 @@ impl Daemon {
                 && let Some(exchange) = reference.on_timer(now, &surroundings(&self.clock))
             {
                 self.clock.observe(index, &exchange);
+                self.timelines.observe(index, &exchange);
                 fresh = true;
             }
         }
@@ -183,6 +199,9 @@ impl Daemon {
         if now >= self.vms.poll_at() {
             self.vms.on_timer(now, &self.clock);
         }
+        if now >= self.timelines.poll_at() {
+            self.timelines.on_timer(now, &mut self.clock, &mut self.vms);
+        }
     }
 
     /// What references say about themselves: true when there is something to publish.
@@ -190,6 +209,7 @@ impl Daemon {
         for (index, reference) in self.references.iter_mut().enumerate() {
             if reference.take_replacement() {
                 self.clock.forget(index);
+                self.timelines.forget(index);
             }
         }
         let mut disrupted = false;
@@ -205,6 +225,7 @@ impl Daemon {
 
     /// After the counter was disturbed.
     fn restart(&mut self, now: Duration) {
+        self.timelines.start_anew(&self.clock);
         self.references.iter_mut().for_each(|r| r.restart(now));
         if let Some(discipline) = &mut self.discipline {
             discipline.restart(&self.clock);
@@ -214,10 +235,12 @@ impl Daemon {
     /// What the clock needs, for how often servers are asked.
     fn tell_references(&mut self, now: Duration) {
         let knowledge = self.clock.knowledge();
-        let required = self.config.clock.required_bound.map(span);
+        let configured = self.config.clock.required_bound.map(span);
         let rate = knowledge.clock.as_ref().map(|known| known.slopes.half_width().ppb() * 1e-9);
-        for (config, reference) in self.config.references.iter().zip(&mut self.references) {
+        let all = self.config.references.iter().zip(&mut self.references);
+        for (index, (config, reference)) in all.enumerate() {
             let name = config.name();
+            let required = configured.into_iter().chain(self.timelines.required(index)).min();
             let falseticker = knowledge.falsetickers.iter().any(|f| f.name == name);
             reference.require(now, &Need { required, rate, falseticker });
         }
@@ -226,6 +249,7 @@ impl Daemon {
     fn publish(&mut self) {
         let publication = self.clock.publish();
         self.vms.publish(publication, &self.clock);
+        self.timelines.publish(&publication, &mut self.clock, &mut self.vms);
         if let Some(server) = &self.server {
             server.tell(server::facts(&self.clock, &self.references));
         }
@@ -274,6 +298,7 @@ impl Daemon {
             Request::VmList => self.vms.list(),
             Request::VmAdd(add) => self.vms.add(add, &self.clock),
             Request::VmRemove(remove) => self.vms.remove(&remove.name),
+            Request::VmMigrate(migrate) => self.vms.migrate(migrate),
             Request::VmPrepare(prepare) => self.vms.prepare(prepare, &self.clock),
         }
     }

@@ -30,6 +30,7 @@ mod leap;
 mod references;
 mod report;
 mod server;
+mod timelines;
 mod vms;
 
 use std::path::PathBuf;

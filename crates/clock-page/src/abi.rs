@@ -91,7 +91,7 @@ pub mod entry {
 
     /// Sequence.
     pub const SEQUENCE: usize = 0;
-    /// u8 status, u8 timescale, u8 leap indicator, u8 counter id, s16 TAI - UTC, u16 flags.
+    /// u8 status, u8 timescale, u8 generation (low), u8 counter id, s16 TAI - UTC, u8 flags, u8 generation (high).
     pub const META: usize = 1;
     /// Counter value at which the lines start.
     pub const BASE: usize = 2;
@@ -111,7 +111,7 @@ pub mod entry {
     pub const DISRUPTION: usize = 15;
     /// Counter value of the newest reference fact that went in.
     pub const AS_OF: usize = 16;
-    /// Timeline id.
+    /// Timeline id; 0: the entry is not in use, except that entry 0 always is.
     pub const ID: usize = 17;
     /// Name, 32 bytes UTF-8, zero padded.
     pub const NAME: usize = 18;
@@ -121,11 +121,11 @@ pub mod entry {
     pub const ACHIEVED: usize = 23;
 
     /// META flag: earliest and latest are valid.
-    pub const FLAG_BOUNDS: u16 = 1 << 0;
+    pub const FLAG_BOUNDS: u8 = 1 << 0;
     /// META flag: the estimate is valid.
-    pub const FLAG_ESTIMATE: u16 = 1 << 1;
+    pub const FLAG_ESTIMATE: u8 = 1 << 1;
     /// META flag: TAI - UTC is valid.
-    pub const FLAG_TAI_OFFSET: u16 = 1 << 2;
+    pub const FLAG_TAI_OFFSET: u8 = 1 << 2;
 }
 
 /// The META word of an entry, unpacked.
@@ -136,34 +136,36 @@ pub(crate) struct Meta {
     pub(crate) counter: u8,
     pub(crate) tai_offset: Option<i16>,
     /// FLAG_BOUNDS and FLAG_ESTIMATE; FLAG_TAI_OFFSET follows from `tai_offset`.
-    pub(crate) flags: u16,
+    pub(crate) flags: u8,
+    /// Another one with every timeline that the entry is given to; in this word because every read loads it anyway.
+    pub(crate) generation: u16,
 }
 
 impl Meta {
     pub(crate) fn pack(self) -> u64 {
         let offset = self.tai_offset.unwrap_or(0).to_le_bytes();
         let known = if self.tai_offset.is_some() { entry::FLAG_TAI_OFFSET } else { 0 };
-        let flags = (self.flags | known).to_le_bytes();
-        let status = self.status as u8;
+        let [low, high] = self.generation.to_le_bytes();
         u64::from_le_bytes([
-            status,
+            self.status as u8,
             self.timescale,
-            0,
+            low,
             self.counter,
             offset[0],
             offset[1],
-            flags[0],
-            flags[1],
+            self.flags | known,
+            high,
         ])
     }
 
     #[inline(always)]
     pub(crate) fn unpack(word: u64) -> Self {
-        let [status, timescale, _leap, counter, o0, o1, f0, f1] = word.to_le_bytes();
-        let flags = u16::from_le_bytes([f0, f1]);
+        let [status, timescale, low, counter, o0, o1, flags, high] = word.to_le_bytes();
+        let generation = u16::from_le_bytes([low, high]);
         let known = flags & entry::FLAG_TAI_OFFSET != 0;
         let tai_offset = known.then(|| i16::from_le_bytes([o0, o1]));
-        Self { status: ClockStatus::from_u8(status), timescale, counter, tai_offset, flags }
+        let status = ClockStatus::from_u8(status);
+        Self { status, timescale, counter, tai_offset, flags, generation }
     }
 }
 

@@ -39,6 +39,6 @@ pub use {
     lines::{Line, Lines, Slew, renewal},
     page::{Page, WritablePage},
     policy::{Known, Policy},
-    reader::{OpenError, ReadError, Reader, Reading},
-    writer::{Identity, PageWriter, Update},
+    reader::{OpenError, ReadError, Reader, Reading, find},
+    writer::{EntryIdentity, EntryUpdate, Identity, PageWriter, Update},
 };

@@ -144,6 +144,13 @@ impl Reading {
         self.meta().tai_offset
     }
 
+    /// Another one when the entry has been given to another timeline.
+    #[inline(always)]
+    #[must_use]
+    pub fn generation(&self) -> u16 {
+        self.meta().generation
+    }
+
     /// One sigma of the estimate.
     #[must_use]
     pub fn estimated_error(&self) -> Duration {
@@ -184,7 +191,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// # Errors
     /// Whatever this reader does not know is refused, never guessed.
     pub fn open(page: P, counter: C, index: usize) -> Result<Self, OpenError> {
-        if index >= check(&page)? {
+        if index >= check(&page)? || !in_use(&page, index) {
             return Err(OpenError::NoSuchEntry);
         }
         let wants = counter_of(&page, index);
@@ -238,10 +245,23 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         &self.counter
     }
 
+    /// What is required of this timeline, as a half-width; `None` without a requirement.
+    #[must_use]
+    pub fn required_ns(&self) -> Option<u64> {
+        let required = self.page.entry(self.index)[entry::REQUIRED].load(Relaxed);
+        (required != 0).then_some(required)
+    }
+
+    /// The entry's generation now.
+    #[must_use]
+    pub fn generation(&self) -> u16 {
+        Meta::unpack(self.page.entry(self.index)[entry::META].load(Relaxed)).generation
+    }
+
     /// The page's epoch: changes when a writer takes the page over.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.page.word(header::AT_EPOCH).load(Relaxed)
+        epoch_of(&self.page)
     }
 
     #[inline(always)]
@@ -324,10 +344,43 @@ pub fn check(page: &Page) -> Result<usize, OpenError> {
     Ok(usize::from(u16::from_le_bytes([c0, c1])).min(entry::CAPACITY))
 }
 
+/// Whether an entry has a timeline. The reader of one that has none finds nothing it could name.
+fn in_use(page: &Page, index: usize) -> bool {
+    index == 0 || page.entry(index)[entry::ID].load(Relaxed) != 0
+}
+
+/// The entry of the timeline of this name; its generation may be another by the time it is read.
+///
+/// # Errors
+/// As [`check`], or [`OpenError::NoSuchEntry`].
+pub fn find(page: &Page, name: &str) -> Result<usize, OpenError> {
+    let wanted = name_words(name);
+    let named = |index: &usize| {
+        let words = page.entry(*index)[entry::NAME..].iter().take(wanted.len());
+        in_use(page, *index) && words.map(|w| w.load(Relaxed)).eq(wanted)
+    };
+    (0..check(page)?).find(named).ok_or(OpenError::NoSuchEntry)
+}
+
+/// A timeline's name as the page has it: at most 32 bytes are kept.
+pub(crate) fn name_words(name: &str) -> [u64; 4] {
+    let mut words = [0; 4];
+    for (index, byte) in name.bytes().take(32).enumerate() {
+        words[index / 8] |= u64::from(byte) << (index % 8 * 8);
+    }
+    words
+}
+
 /// Which counter a page's entry wants, so that a reader can choose its own. Meaningless unless [`check`] finds no fault.
 #[must_use]
 pub fn counter_of(page: &Page, index: usize) -> CounterId {
     CounterId::from_u8(Meta::unpack(page.entry(index)[entry::META].load(Relaxed)).counter)
+}
+
+/// The page's epoch. Meaningless unless [`check`] finds no fault.
+#[must_use]
+pub fn epoch_of(page: &Page) -> u64 {
+    page.word(header::AT_EPOCH).load(Relaxed)
 }
 
 /// Without a counter there is only counting turns; a turn takes some 10 ns to 100 ns.

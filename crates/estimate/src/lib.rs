@@ -12,6 +12,7 @@
 //! | [`polling`] | how often a server is asked, from what is required and what is known |
 //! | [`steering`] | the control law that keeps CLOCK_REALTIME with the estimate |
 //! | [`combination`] | one estimate from several references, without jumps |
+//! | [`elapsed`] | [`ElapsedClock`]: how long something has run, over changes of counter and rate (RVEC) |
 //! | [`ensemble`] | [`Ensemble`]: all references together, and the status that is published |
 //!
 //! What it does not do: talk to references, read counters, write pages.
@@ -19,6 +20,7 @@
 
 pub mod bounds;
 pub mod combination;
+pub mod elapsed;
 pub mod ensemble;
 pub mod estimators;
 pub mod exchange;
@@ -30,6 +32,7 @@ pub mod selection;
 pub mod steering;
 
 pub use bounds::Bounds;
+pub use elapsed::ElapsedClock;
 pub use ensemble::{Ensemble, Falseticker, Knowledge, Quality};
 pub use estimators::{Estimate, Estimator};
 pub use exchange::{Discard, Exchange};

@@ -3,7 +3,9 @@
 //! Pure text. It does not make the page or the table ([`crate::delivery`], [`crate::acpi`]), and does not start anything.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::command_line::CHANNEL;
 
 /// A chipset, which decides where memory ends and the nvdimm may begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,6 +28,11 @@ pub enum Delivery {
         page: PathBuf,
         /// The table for [`nvdimm_address`].
         ssdt: PathBuf,
+    },
+    /// A read-only ivshmem device, for guest kernels without ptp_vmclock (QEMU 7 and newer).
+    Ivshmem {
+        /// The page file.
+        page: PathBuf,
     },
 }
 
@@ -50,7 +57,7 @@ pub struct Request {
 /// Memory that cannot be equipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{0} MiB of memory: use 1 MiB to {LARGEST_MIB} MiB with the nvdimm delivery, or the vmclock device"
+    "{0} MiB of memory: use 1 MiB to {LARGEST_MIB} MiB with the nvdimm delivery, or the vmclock or ivshmem device"
 )]
 pub struct MemoryError(u64);
 
@@ -81,6 +88,13 @@ impl Request {
     /// # Errors
     /// As [`nvdimm_address`].
     pub fn arguments(&self) -> Result<Vec<[String; 2]>, MemoryError> {
+        let mut arguments = self.page_arguments()?;
+        arguments.extend(self.port());
+        Ok(arguments)
+    }
+
+    /// Without the port.
+    fn page_arguments(&self) -> Result<Vec<[String; 2]>, MemoryError> {
         let mut out = Vec::new();
         let mut add = |option: &str, value: String| out.push([option.to_owned(), value]);
         match &self.delivery {
@@ -103,22 +117,44 @@ impl Request {
                     );
                     add("-machine", "memory-backend=timevisor-ram".to_owned());
                 }
-                let page = commas(&page.to_string_lossy());
-                add(
-                    "-object",
-                    format!(
-                        "memory-backend-file,id=timevisor-page,share=on,mem-path={page},size=2M,readonly=on"
-                    ),
-                );
+                add("-object", backend(page, "2M"));
                 add(
                     "-device",
                     format!("nvdimm,memdev=timevisor-page,unarmed=on,addr={address:#x}"),
                 );
                 add("-acpitable", format!("file={}", commas(&ssdt.to_string_lossy())));
             }
+            Delivery::Ivshmem { page } => {
+                // The bar is as large as the backend, which may be smaller than its file: just the page.
+                add("-object", backend(page, "4K"));
+                // QEMU makes devices in this form after all others, so that it takes no slot that another one asks for.
+                let device = r#"{"driver":"ivshmem-plain","memdev":"timevisor-page"}"#;
+                add("-device", device.to_owned());
+            }
         }
         add("-qmp", format!("unix:{},server=on,wait=off", commas(&self.qmp.to_string_lossy())));
         Ok(out)
+    }
+
+    /// The guest's way to state requirements: a virtio-serial port, whose socket lies beside the QMP socket. libvirt makes it
+    /// itself ([`Self::libvirt_xml`]).
+    fn port(&self) -> Vec<[String; 2]> {
+        let channel = commas(&self.channel().to_string_lossy());
+        let arguments = [
+            ["-device", "virtio-serial-pci,id=timevisor-serial"],
+            ["-chardev", &format!("socket,id=timevisor,path={channel},server=on,wait=off")],
+            [
+                "-device",
+                &format!("virtserialport,bus=timevisor-serial.0,chardev=timevisor,name={CHANNEL}"),
+            ],
+        ];
+        arguments.map(|pair| pair.map(str::to_owned)).into()
+    }
+
+    /// The socket behind the guest's port.
+    #[must_use]
+    pub fn channel(&self) -> PathBuf {
+        self.qmp.with_file_name("channel")
     }
 
     /// For a shell: one option per line, quoted, to be put after the virtual machine's own options.
@@ -151,14 +187,24 @@ impl Request {
                 "<!-- Start paused, and resume when timevisord has filled the page; live migration with \
                  suspend, save and restore work. -->\n"
             }
+            Delivery::Ivshmem { .. } => {
+                "<!-- The guest reads the device's resource2 in sysfs. QEMU refuses live migration, save, restore and \
+                 managedsave of a domain with this device. -->\n"
+            }
             Delivery::Nvdimm { .. } => {
                 "<!-- Live migration needs the capability x-ignore-shared on both sides (timevisord sets it). save, \
                  restore and managedsave do not work with this delivery. -->\n"
             }
         };
         out += &self.apparmor();
+        let _ = writeln!(
+            out,
+            "<!-- inside <devices>, so that programs in the guest can state requirements: -->\n\
+             <channel type='unix'><source mode='bind' path='{}'/><target type='virtio' name='{CHANNEL}'/></channel>",
+            escape(&self.channel().to_string_lossy())
+        );
         out += "<qemu:commandline>\n";
-        for [option, value] in self.arguments()? {
+        for [option, value] in self.page_arguments()? {
             // libvirt gives -m and the main memory itself; only what it cannot say is added.
             let value = if option == "-m" {
                 value.split_once(',').map_or("", |(_, rest)| rest)
@@ -177,9 +223,12 @@ impl Request {
 
     fn apparmor(&self) -> String {
         let mut rules = Vec::new();
-        if let Delivery::Nvdimm { page, ssdt } = &self.delivery {
-            rules.push(format!("{} r,", page.display()));
-            rules.push(format!("{} r,", ssdt.display()));
+        match &self.delivery {
+            Delivery::Vmclock => {}
+            Delivery::Nvdimm { page, ssdt } => {
+                rules.extend([page, ssdt].map(|file| format!("{} r,", file.display())));
+            }
+            Delivery::Ivshmem { page } => rules.push(format!("{} r,", page.display())),
         }
         rules.push(format!("{} rw,", self.qmp.display()));
         let rules = comment(&rules.join(" "));
@@ -187,6 +236,14 @@ impl Request {
             "<!-- On hosts with AppArmor, add to /etc/apparmor.d/local/abstractions/libvirt-qemu: {rules} -->\n"
         )
     }
+}
+
+/// The page file, which QEMU opens for reading only.
+fn backend(page: &Path, size: &str) -> String {
+    let page = commas(&page.to_string_lossy());
+    format!(
+        "memory-backend-file,id=timevisor-page,share=on,mem-path={page},size={size},readonly=on"
+    )
 }
 
 /// A comma in a value of a QEMU option is doubled.

@@ -24,7 +24,10 @@ fn an_nvdimm_for_the_shell() {
 -object memory-backend-file,id=timevisor-page,share=on,mem-path=/run/timevisor/vms/web/page,size=2M,readonly=on \\
 -device nvdimm,memdev=timevisor-page,unarmed=on,addr=0x100000000 \\
 -acpitable file=/run/timevisor/vms/web/ssdt.aml \\
--qmp unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off
+-qmp unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off \\
+-device virtio-serial-pci,id=timevisor-serial \\
+-chardev socket,id=timevisor,path=/run/timevisor/vms/web/monitor/channel,server=on,wait=off \\
+-device virtserialport,bus=timevisor-serial.0,chardev=timevisor,name=org.timevisor.0
 ";
     assert_eq!(nvdimm().shell().unwrap(), expected);
     let explicit = Request { explicit_memory: true, ..nvdimm() }.shell().unwrap();
@@ -41,6 +44,9 @@ fn an_nvdimm_for_libvirt() {
 managedsave do not work with this delivery. -->
 <!-- On hosts with AppArmor, add to /etc/apparmor.d/local/abstractions/libvirt-qemu: /run/timevisor/vms/web/page r, \
 /run/timevisor/vms/web/ssdt.aml r, /run/timevisor/vms/web/monitor/qmp rw, -->
+<!-- inside <devices>, so that programs in the guest can state requirements: -->
+<channel type='unix'><source mode='bind' path='/run/timevisor/vms/web/monitor/channel'/>\
+<target type='virtio' name='org.timevisor.0'/></channel>
 <qemu:commandline>
   <qemu:arg value='-m'/><qemu:arg value='slots=2,maxmem=4608M'/>
   <qemu:arg value='-machine'/><qemu:arg value='nvdimm=on'/>
@@ -60,7 +66,10 @@ fn the_vmclock_device_for_both() {
     let expected = "\
 -machine aux-ram-share=on \\
 -device vmclock \\
--qmp unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off
+-qmp unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off \\
+-device virtio-serial-pci,id=timevisor-serial \\
+-chardev socket,id=timevisor,path=/run/timevisor/vms/web/monitor/channel,server=on,wait=off \\
+-device virtserialport,bus=timevisor-serial.0,chardev=timevisor,name=org.timevisor.0
 ";
     assert_eq!(request.shell().unwrap(), expected);
     let xml = request.libvirt_xml().unwrap();
@@ -69,10 +78,34 @@ fn the_vmclock_device_for_both() {
 }
 
 #[test]
+fn an_ivshmem_device_for_both() {
+    let page = "/run/timevisor/vms/web/page".into();
+    let request = Request { delivery: Delivery::Ivshmem { page }, memory_mib: 1 << 20, ..nvdimm() };
+    let expected = "\
+-object memory-backend-file,id=timevisor-page,share=on,mem-path=/run/timevisor/vms/web/page,size=4K,readonly=on \\
+-device '{\"driver\":\"ivshmem-plain\",\"memdev\":\"timevisor-page\"}' \\
+-qmp unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off \\
+-device virtio-serial-pci,id=timevisor-serial \\
+-chardev socket,id=timevisor,path=/run/timevisor/vms/web/monitor/channel,server=on,wait=off \\
+-device virtserialport,bus=timevisor-serial.0,chardev=timevisor,name=org.timevisor.0
+";
+    // Main memory of any size, for the device has an address of its own.
+    assert_eq!(request.shell().unwrap(), expected);
+    let xml = request.libvirt_xml().unwrap();
+    for part in [
+        "QEMU refuses live migration, save,",
+        "libvirt-qemu: /run/timevisor/vms/web/page r, /run/timevisor/vms/web/monitor/qmp rw, -->",
+        "<qemu:arg value='-device'/><qemu:arg value='{&quot;driver&quot;:&quot;ivshmem-plain&quot;,",
+    ] {
+        assert!(xml.contains(part), "{part} in {xml}");
+    }
+}
+
+#[test]
 fn strange_paths_are_quoted_for_every_reader() {
     let request = Request { qmp: "/run/a b,c'd&e".into(), delivery: Delivery::Vmclock, ..nvdimm() };
     assert!(
-        request.shell().unwrap().ends_with("-qmp 'unix:/run/a b,,c'\\''d&e,server=on,wait=off'\n")
+        request.shell().unwrap().contains("-qmp 'unix:/run/a b,,c'\\''d&e,server=on,wait=off' ")
     );
     assert!(request.libvirt_xml().unwrap().contains("unix:/run/a b,,c&apos;d&amp;e,server=on"));
 }

@@ -6,6 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// The name of the virtio-serial port through which a guest speaks to timevisord.
+pub const CHANNEL: &str = timevisor_protocols::channel::PORT_NAME;
+
 /// The options that matter.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CommandLine {
@@ -19,6 +22,10 @@ pub struct CommandLine {
     pub aux_ram_share: bool,
     /// QMP sockets with a path: `-qmp unix:PATH`, or `-mon mode=control` with a chardev of type socket.
     pub qmp_sockets: Vec<PathBuf>,
+    /// The socket behind the virtio-serial port [`CHANNEL`], where its path is given.
+    pub channel: Option<PathBuf>,
+    /// `guest-cid` of a vhost-vsock device.
+    pub vsock_cid: Option<u32>,
     /// Every `-object`.
     pub objects: Vec<Properties>,
     /// Every `-device`.
@@ -94,7 +101,16 @@ impl CommandLine {
             }
         }
         line.qmp_sockets.extend(monitors.iter().filter_map(|id| chardevs.remove(id)));
+        line.channel = line.channel_chardev().and_then(|id| chardevs.remove(&id));
+        let vsock = line.devices.iter().find(|device| device.kind.starts_with("vhost-vsock-"));
+        line.vsock_cid = vsock.and_then(|device| device.get("guest-cid")?.parse().ok());
         line
+    }
+
+    fn channel_chardev(&self) -> Option<String> {
+        let mut ports = self.devices_of("virtserialport");
+        let port = ports.find(|port| port.get("name") == Some(CHANNEL))?;
+        port.get("chardev").map(str::to_owned)
     }
 
     fn machine(&mut self, value: &str) {
@@ -184,8 +200,24 @@ mod tests {
         assert!(line.icount && line.aux_ram_share);
         assert_eq!(line.qmp_sockets, [PathBuf::from("/run/a.qmp")]);
         assert_eq!(line.devices_of("vmclock").count(), 1);
+        assert_eq!((&line.channel, line.vsock_cid), (&None, None));
         let memdev = line.devices_of("nvdimm").next().unwrap().get("memdev").unwrap();
         assert_eq!(line.object(memdev).unwrap().get("mem-path"), Some("/run/p,q"));
+    }
+
+    #[test]
+    fn the_channel_is_the_port_of_our_name() {
+        let line = parse(
+            "qemu -chardev socket,id=other,path=/run/other -chardev socket,id=c,path=/run/channel,server=on,wait=off \
+             -device virtio-serial-pci -device virtserialport,chardev=other,name=org.qemu.guest_agent.0 \
+             -device virtserialport,chardev=c,name=org.timevisor.0 -device vhost-vsock-pci,guest-cid=42",
+        );
+        assert_eq!(line.channel, Some(PathBuf::from("/run/channel")));
+        assert_eq!(line.vsock_cid, Some(42));
+        let line = parse(
+            "qemu -device vhost-vsock-pci,guest-cid=x -device virtserialport,name=org.timevisor.0",
+        );
+        assert_eq!((line.channel, line.vsock_cid), (None, None));
     }
 
     #[test]

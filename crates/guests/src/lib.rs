@@ -5,9 +5,11 @@
 //! | [`qemu`] | finding QEMU processes and their accelerator |
 //! | [`command_line`] | what a QEMU was started with |
 //! | [`mapping`] | guest counter = ratio * host counter + offset, for KVM and TCG |
-//! | [`delivery`] | the page that a guest reads: the vmclock device, or an nvdimm |
+//! | [`delivery`] | the page that a guest reads: the vmclock device, an nvdimm or an ivshmem device |
+//! | [`entries`] | timelines as entries of a page |
 //! | [`lines`] | the host's lines as functions of a guest's counter |
 //! | [`vm`] | one VM that is served: what happens to its page when something happens to the VM |
+//! | [`transit`] | a VM on its way between hosts: what each side does with its page |
 //! | [`acpi`] | the SSDT that shows an nvdimm's page to a stock guest kernel |
 //! | [`arguments`] | what to add to a QEMU command line or libvirt domain |
 //!
@@ -18,9 +20,11 @@ pub mod acpi;
 pub mod arguments;
 pub mod command_line;
 pub mod delivery;
+pub mod entries;
 pub mod lines;
 pub mod mapping;
 pub mod qemu;
+pub mod transit;
 pub mod vm;
 
 pub use vm::Vm;

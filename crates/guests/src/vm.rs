@@ -12,13 +12,15 @@ use timevisor_clock_page::{
 };
 use timevisor_linux::page::WritePage;
 use timevisor_linux::process::{PidFd, ProcessError};
-use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
+use timevisor_protocols::qmp::{QueryStatus, VmEvent};
 use timevisor_time::{Duration, Tai, TimescaleId};
 
 use crate::delivery::{DeliveryError, DeliveryKind, PageDelivery};
+use crate::entries::TimelineEntry;
 use crate::lines::{GuestCounter, for_guest};
 use crate::mapping::{self, CounterMapping, Mapping, MappingError};
 use crate::qemu::{Accelerator, Qemu};
+use crate::transit::{Step, Transit};
 
 /// Why a VM cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +88,7 @@ pub struct Vm {
     mapping: Option<Mapping>,
     problem: Option<String>,
     seen_disruptions: Option<u64>,
+    transit: Transit,
     ended: PidFd,
 }
 
@@ -120,6 +123,7 @@ impl Vm {
                     mapping: None,
                     problem: None,
                     seen_disruptions: None,
+                    transit: Transit::Here,
                     ended,
                 });
             }
@@ -134,6 +138,9 @@ impl Vm {
 
     /// Reads the counter mapping again. True when it has changed, so that the page should be written now.
     pub fn look(&mut self) -> bool {
+        if self.transit == Transit::Left {
+            return false;
+        }
         let found = match self.read_mapping() {
             Ok(found) => found,
             Err(error) => {
@@ -168,22 +175,67 @@ impl Vm {
         }
     }
 
-    /// Takes an event from QMP in. True when the page should be written now.
-    pub fn on_event(&mut self, event: &VmEvent) -> bool {
-        match event {
-            // A guest's counter stands still while TCG is stopped, so what the page says would be late at the resume.
-            // Under KVM the TSC runs on, and the page stays right.
-            VmEvent::Stop if self.qemu.accelerator == Accelerator::Tcg => {
-                self.withdraw("the VM is stopped".to_owned());
-                false
-            }
-            VmEvent::Migration(MigrationStatus::Completed) => {
-                self.withdraw("the VM has migrated away".to_owned());
-                false
-            }
+    /// Takes in what QEMU said of itself when asked. What [`Self::on_event`] returns.
+    pub fn on_status(&mut self, status: &QueryStatus) -> (bool, Step) {
+        let step = self.transit.on_status(status);
+        self.take_step(step);
+        let write = if status.running { self.look() } else { self.on_stop() };
+        (write, step)
+    }
+
+    /// Takes an event from QMP in. Whether the page should be written now, and what else there is to do.
+    pub fn on_event(&mut self, event: &VmEvent) -> (bool, Step) {
+        let step = self.transit.on_event(event);
+        self.take_step(step);
+        let write = match event {
+            VmEvent::Stop => self.on_stop(),
             VmEvent::Resume | VmEvent::Reset { .. } | VmEvent::Wakeup => self.look(),
-            _ => false,
+            // Under KVM the counter runs on while the vCPUs are held back, so the page can be right before they run.
+            _ => step == Step::Arrive && self.look(),
+        };
+        (write, step)
+    }
+
+    fn take_step(&mut self, step: Step) {
+        match step {
+            Step::Arrive => self.arrive(),
+            Step::Leave => self.withdraw("the VM has migrated away".to_owned()),
+            Step::Nothing | Step::AskWhy => {}
         }
+    }
+
+    /// What is on the page, or what the guest has seen until now, is another host's.
+    fn arrive(&mut self) {
+        self.mapping = None;
+        self.source = None;
+        let mut identity = *self.writer.identity();
+        if self.delivery == DeliveryKind::Vmclock {
+            // QEMU has brought the source's page along, and the guest's driver goes by the timescale that it found there.
+            identity.timescale = self.writer.found_timescale().unwrap_or(identity.timescale);
+            identity.timeline = timeline_of(identity.timescale);
+        }
+        self.writer.arrive(identity, self.tai_offset_hint());
+        self.seen_disruptions = None;
+    }
+
+    fn on_stop(&mut self) -> bool {
+        // A guest's counter stands still while TCG is stopped, so what the page says would be late at the resume.
+        // Under KVM the TSC runs on, and the page stays right.
+        if self.qemu.accelerator == Accelerator::Tcg {
+            self.withdraw("the VM is stopped".to_owned());
+        }
+        false
+    }
+
+    /// Where it is between two hosts.
+    #[must_use]
+    pub fn transit(&self) -> &Transit {
+        &self.transit
+    }
+
+    /// The same, to tell it what QEMU answered.
+    pub fn transit_mut(&mut self) -> &mut Transit {
+        &mut self.transit
     }
 
     /// Writes the page, if its counter's relation to the host's is known. Call [`Self::look`] first.
@@ -215,6 +267,20 @@ impl Vm {
             slew: Slew { horizon: guest_ticks(&mapping, host.slew_horizon), jump: Duration::ZERO },
         };
         self.writer.publish(&update, &GuestCounter { host: counter, mapping });
+    }
+
+    /// Makes the page's further entries be these timelines, and says what is required of its own clock, ns (0: nothing).
+    pub fn publish_entries(
+        &mut self,
+        required_ns: u64,
+        entries: &[TimelineEntry],
+        counter: &impl Counter,
+    ) {
+        self.writer.require(0, required_ns);
+        let updates: Vec<_> = entries.iter().map(|e| e.for_guest(self.mapping.as_ref())).collect();
+        // Without a mapping nothing is published, so any counter will do.
+        let mapping = self.mapping.unwrap_or(Mapping::IDENTITY);
+        self.writer.write_entries(&updates, &GuestCounter { host: counter, mapping });
     }
 
     /// Takes time and bounds off the page.
@@ -267,7 +333,7 @@ fn guest_ticks(mapping: &Mapping, host_ticks: u64) -> u64 {
 /// The identity of a VM's page; also for one that is prepared before its VM starts.
 #[must_use]
 pub fn identity(name: &str, timescale: TimescaleId, host: HostIdentity) -> Identity {
-    let timeline = if timescale == TimescaleId::Utc { "utc" } else { "tai" };
+    let timeline = timeline_of(timescale);
     Identity {
         counter: host.counter,
         timescale,
@@ -276,6 +342,10 @@ pub fn identity(name: &str, timescale: TimescaleId, host: HostIdentity) -> Ident
         timeline,
         epoch: host.epoch,
     }
+}
+
+fn timeline_of(timescale: TimescaleId) -> &'static str {
+    if timescale == TimescaleId::Utc { "utc" } else { "tai" }
 }
 
 /// A VM's id: its name, cut or padded to 16 bytes. Names are unique on a host, and the host's id stands beside it.

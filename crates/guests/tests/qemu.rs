@@ -1,4 +1,4 @@
-//! Against real QEMUs, without a guest: the TCG mapping, discovery, and both deliveries.
+//! Against real QEMUs, without a guest: the TCG mapping, discovery, and every delivery.
 //!
 //! Uses `qemu-system-x86_64` of the PATH, or every command in TIMEVISOR_TEST_QEMU (separated by `;`, arguments allowed),
 //! and passes with a note where there is none. The lab checks the same things from inside guests.
@@ -7,13 +7,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use timevisor_guests::acpi;
 use timevisor_guests::arguments::{Chipset, Delivery, Request, nvdimm_address};
-use timevisor_guests::delivery::{DeliveryError, NvdimmPage, PageDelivery, VmclockDevice};
+use timevisor_guests::delivery::{
+    DeliveryError, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
+};
 use timevisor_guests::mapping::{CounterMapping, MappingError, TcgMapping};
 use timevisor_guests::qemu::{self, Accelerator, Qemu, QemuError};
 use timevisor_linux::process::Process;
@@ -243,8 +244,8 @@ fn the_nvdimm_shows_the_page_file_at_the_computed_address() {
             (3584, Chipset::Pc, "pc"),
         ] {
             let folder = tempfile::tempdir().unwrap();
-            let delivery = NvdimmPage::new(folder.path());
-            let page = delivery.prepare("probe").unwrap();
+            let (pages, delivery) = (PageFiles::new(folder.path()), NvdimmPage::new(folder.path()));
+            let page = pages.prepare("probe").unwrap();
             std::os::unix::fs::FileExt::write_all_at(page.file(), b"VCLKtest", 0).unwrap();
             drop(page);
             let address = nvdimm_address(memory_mib, chipset).unwrap();
@@ -252,7 +253,7 @@ fn the_nvdimm_shows_the_page_file_at_the_computed_address() {
             std::fs::write(&ssdt, acpi::ssdt(address)).unwrap();
             let request = Request {
                 name: "probe".to_owned(),
-                delivery: Delivery::Nvdimm { page: delivery.path("probe").unwrap(), ssdt },
+                delivery: Delivery::Nvdimm { page: pages.path("probe").unwrap(), ssdt },
                 memory_mib,
                 chipset,
                 explicit_memory: memory_mib == 256,
@@ -276,15 +277,57 @@ fn the_nvdimm_shows_the_page_file_at_the_computed_address() {
             std::os::unix::fs::FileExt::write_all_at(page.file(), &7u64.to_le_bytes(), 0x30)
                 .unwrap();
             assert_eq!(physical(&mut machine, address + 0x30), 7);
-            replaced(&delivery.path("probe").unwrap(), &delivery, &qemu);
+            replaced(&pages, &delivery, &qemu);
+        }
+    }
+}
+
+#[test]
+fn the_ivshmem_device_shows_just_the_page_and_cannot_write_it() {
+    for command in emulators() {
+        for machine_type in ["q35", "pc"] {
+            let folder = tempfile::tempdir().unwrap();
+            let pages = PageFiles::new(folder.path());
+            drop(pages.prepare("probe").unwrap());
+            let page = pages.path("probe").unwrap();
+            let request = Request {
+                name: "probe".to_owned(),
+                delivery: Delivery::Ivshmem { page: page.clone() },
+                memory_mib: 256,
+                chipset: Chipset::Q35,
+                explicit_memory: false,
+                qmp: folder.path().join("second.qmp"),
+            };
+            let arguments = request.arguments().unwrap();
+            let mut flat = vec!["-machine", machine_type];
+            flat.extend(arguments.iter().flatten().map(String::as_str));
+            let delivery = IvshmemPage::new(folder.path());
+            let nvdimm = NvdimmPage::new(folder.path());
+            let mut machine = Machine::start_in(folder, &command, &flat);
+            let qemu = machine.qemu();
+
+            let buses = machine.run("query-pci", "{}");
+            let devices = buses[0]["devices"].as_array().unwrap();
+            let ours = devices.iter().find(|d| d["id"]["device"] == 0x1110).unwrap();
+            let bar = ours["regions"].as_array().unwrap().iter().find(|r| r["bar"] == 2).unwrap();
+            assert_eq!(bar["size"], 4096, "{command:?} {machine_type}");
+            let maps = std::fs::read_to_string(format!("/proc/{}/maps", machine.child.id()));
+            let maps = maps.unwrap();
+            let map = maps.lines().find(|line| line.ends_with(page.to_str().unwrap())).unwrap();
+            assert_eq!(map.split_whitespace().nth(1), Some("r--s"), "{map}");
+
+            assert_eq!(pages.name_of(&qemu).as_deref(), Some("probe"));
+            assert!(nvdimm.attach(&qemu).unwrap().is_none());
+            assert!(delivery.attach(&qemu).unwrap().is_some());
+            replaced(&pages, &delivery, &qemu);
         }
     }
 }
 
 /// A page file that was replaced under a running QEMU is noticed.
-fn replaced(path: &Path, delivery: &NvdimmPage, qemu: &Qemu) {
-    std::fs::remove_file(path).unwrap();
+fn replaced(pages: &PageFiles, delivery: &dyn PageDelivery, qemu: &Qemu) {
+    std::fs::remove_file(pages.path("probe").unwrap()).unwrap();
     assert!(matches!(delivery.attach(qemu), Err(DeliveryError::Replaced { .. })));
-    drop(delivery.prepare("probe").unwrap());
+    drop(pages.prepare("probe").unwrap());
     assert!(matches!(delivery.attach(qemu), Err(DeliveryError::Replaced { .. })));
 }

@@ -12,9 +12,13 @@
 //! | [`udp`] | a UDP client with kernel stamps |
 //! | [`udp_server`] | a UDP server: batches, kernel stamps, replies from the address that was asked |
 //! | [`stamps`] | kernel stamps to counter bounds |
-//! | [`peer`] | the process at the other end of a Unix socket |
+//! | [`peer`] | the process and the user at the other end of a Unix socket |
+//! | [`virtio_port`] | a guest's end of a virtio-serial port |
+//! | [`vsock`] | stream sockets between a host and its guests |
+//! | [`pci`] | clock pages in the memory of a guest's ivshmem device |
 //! | [`phc`] | PTP hardware clocks, read only |
 //! | [`poll`], [`signals`], [`notify`] | a daemon's waiting, ending and telling systemd |
+//! | [`event_fd`], [`timer_fd`] | a flag and a timer as descriptors |
 //! | [`process`] | /proc: what runs, with which files and mappings; other processes' memory, read only |
 //! | [`kvm`] | whether KVM really runs guests here |
 //!
@@ -24,16 +28,21 @@ pub mod adjust;
 pub mod clock;
 pub mod counter;
 pub mod datagram;
+pub mod event_fd;
 pub mod kvm;
 pub mod mapping;
 pub mod notify;
 pub mod page;
 pub mod page_file;
+pub mod pci;
 pub mod peer;
 pub mod phc;
 pub mod poll;
 pub mod process;
 pub mod signals;
 pub mod stamps;
+pub mod timer_fd;
 pub mod udp;
 pub mod udp_server;
+pub mod virtio_port;
+pub mod vsock;

@@ -49,6 +49,35 @@ pub enum MapError {
         "{0} is not a character device; is the kernel's ptp_vmclock driver loaded (Linux 6.13 or newer)?"
     )]
     NotADevice(PathBuf),
+    /// A PCI device's memory could not be opened: sysfs gives it to root only.
+    #[error("cannot open {path}: run as root, or once as root `chmod a+r {path}`", path = .path.display())]
+    PciOpen {
+        /// The file in sysfs.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A PCI device's memory is switched off.
+    #[error("the device's memory is switched off; once as root: `echo 1 > {path}`", path = .path.display())]
+    PciDisabled {
+        /// The file that switches it on.
+        path: PathBuf,
+        /// Why it could not be written.
+        #[source]
+        source: io::Error,
+    },
+    /// A kernel in lockdown mode keeps PCI memory from programs.
+    #[error(
+        "the kernel does not let programs map {path} (lockdown, as with Secure Boot); give this VM its page by nvdimm or vmclock"
+    )]
+    LockedDown {
+        /// The file in sysfs.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
     /// A page was to be written through a read-only mapping.
     #[error("the mapping is read-only; the page's writer needs a writable one")]
     ReadOnly,

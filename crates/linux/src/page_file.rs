@@ -176,7 +176,14 @@ pub fn open(path: &Path) -> Result<SharedMapping, PageFileError> {
     let metadata = file
         .metadata()
         .map_err(|source| PageFileError::Prepare { path: path.to_owned(), source })?;
-    check(path, &metadata)?;
+    check(path, &metadata).or_else(|error| match error {
+        // In a user namespace (rootless containers) the host's root has no number, and its files are nobody's. On a
+        // read-only mount nobody inside can have made or changed them.
+        PageFileError::Owner { owner, .. } if is_unmapped(owner) && is_mounted_read_only(&file) => {
+            Ok(())
+        }
+        error => Err(error),
+    })?;
     if metadata.len() != PageSize::Page.bytes() && metadata.len() != PageSize::Nvdimm.bytes() {
         let wanted = PageSize::Page.bytes();
         return Err(PageFileError::Size { path: path.to_owned(), found: metadata.len(), wanted });
@@ -188,18 +195,42 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), PageFileError> {
     if !metadata.is_file() {
         return Err(PageFileError::NotRegular(path.to_owned()));
     }
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let us = unsafe { libc::geteuid() };
-    if metadata.uid() != 0 && metadata.uid() != us {
-        return Err(PageFileError::Owner { path: path.to_owned(), owner: metadata.uid() });
-    }
     if metadata.mode() & 0o022 != 0 {
         return Err(PageFileError::Writable {
             path: path.to_owned(),
             mode: metadata.mode() & 0o7777,
         });
     }
+    // Last: `open` accepts one kind of owner that is refused here.
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let us = unsafe { libc::geteuid() };
+    if metadata.uid() != 0 && metadata.uid() != us {
+        return Err(PageFileError::Owner { path: path.to_owned(), owner: metadata.uid() });
+    }
     Ok(())
+}
+
+/// Whether this number stands for every user that this process's user namespace has no number for.
+fn is_unmapped(owner: u32) -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let overflow = read("/proc/sys/kernel/overflowuid").trim().parse() == Ok(owner);
+    overflow && leaves_users_out(&read("/proc/self/uid_map"))
+}
+
+/// Whether a text of /proc/self/uid_map (`INSIDE OUTSIDE COUNT` in each line) maps fewer than all users, as that of the
+/// first namespace does. A text that cannot be read leaves nobody out.
+fn leaves_users_out(map: &str) -> bool {
+    let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
+    map.lines().map(count).sum::<Option<u64>>().is_some_and(|n| n > 0 && n < u64::from(u32::MAX))
+}
+
+fn is_mounted_read_only(file: &File) -> bool {
+    let mut status = core::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the descriptor is open, and the kernel fills in the whole structure when it returns 0.
+    unsafe {
+        libc::fstatvfs(file.as_raw_fd(), status.as_mut_ptr()) == 0
+            && status.assume_init().f_flag & libc::ST_RDONLY != 0
+    }
 }
 
 /// Locks a page, also one that is no file of ours, against other writers until `file` is closed.
@@ -268,6 +299,21 @@ mod tests {
     }
 
     #[test]
+    fn only_a_namespace_with_fewer_users_leaves_some_out() {
+        assert!(!leaves_users_out("         0          0 4294967295\n"));
+        assert!(leaves_users_out("         0     100000      65536\n"));
+        assert!(leaves_users_out("0 1000 1\n1 100000 65536\n"));
+        assert!(!leaves_users_out("") && !leaves_users_out("nonsense"));
+        // Neither we, nor a user that has a number.
+        assert!(!is_unmapped(0));
+    }
+
+    #[test]
+    fn a_writable_mount_is_not_read_only() {
+        assert!(!is_mounted_read_only(&tempfile::tempfile().unwrap()));
+    }
+
+    #[test]
     fn a_private_page_is_a_page_of_zeroes() {
         let page = private().unwrap();
         assert_eq!((page.len(), page.access()), (PAGE_BYTES, Access::ReadWrite));
@@ -312,6 +358,8 @@ mod tests {
         if unsafe { libc::geteuid() } == 0 {
             std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
             assert!(matches!(open(&path), Err(PageFileError::Owner { owner: 12345, .. })));
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o646)).unwrap();
+            assert!(matches!(open(&path), Err(PageFileError::Writable { mode: 0o646, .. })));
         }
     }
 }

@@ -45,6 +45,21 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 /// # Errors
 /// Not a Unix socket, or the peer is in another pid namespace (its pid then reads 0).
 pub fn peer_pid(socket: &impl AsFd) -> io::Result<u32> {
+    u32::try_from(credentials(socket)?.pid)
+        .ok()
+        .filter(|pid| *pid != 0)
+        .ok_or_else(|| io::Error::other("the peer is in another pid namespace"))
+}
+
+/// The user that connected to (or listened at) the other end, as this user namespace knows it.
+///
+/// # Errors
+/// Not a Unix socket.
+pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
+    credentials(socket).map(|peer| peer.uid)
+}
+
+fn credentials(socket: &impl AsFd) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len =
         libc::socklen_t::try_from(core::mem::size_of::<libc::ucred>()).map_err(io::Error::other)?;
@@ -58,13 +73,7 @@ pub fn peer_pid(socket: &impl AsFd) -> io::Result<u32> {
             &raw mut len,
         )
     };
-    if failed != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    u32::try_from(peer.pid)
-        .ok()
-        .filter(|pid| *pid != 0)
-        .ok_or_else(|| io::Error::other("the peer is in another pid namespace"))
+    if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(peer) }
 }
 
 #[cfg(test)]
@@ -94,5 +103,7 @@ mod tests {
     fn a_socket_pair_has_this_process_at_both_ends() {
         let (one, _other) = UnixStream::pair().unwrap();
         assert_eq!(peer_pid(&one).unwrap(), std::process::id());
+        let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+        assert_eq!(peer_uid(&one).unwrap(), owner);
     }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`ntp`] | NTPv4 packets and the state machine of one server association |
 //! | [`nts`] | keys, cookies and authentication around it |
+//! | [`channel`] | timelines, requirements and bindings: between applications, in guests too, and the daemon |
 //! | [`chrony`] | the question `chronyc tracking` asks a chronyd, and its answer |
 //! | [`ptp`] | PTP management messages, as ptp4l answers them |
 //! | [`qmp`] | the QEMU machine protocol: session, events, run state |
@@ -15,6 +16,7 @@
 //! the estimator. The daemon and the simulator drive the same code.
 #![forbid(unsafe_code)]
 
+pub mod channel;
 pub mod chrony;
 pub mod control;
 pub mod line;

@@ -5,7 +5,7 @@ use timevisor_protocols::control::codec::MAX_REQUEST_LEN;
 use timevisor_protocols::control::{
     ClientCodec, ClockStatus, ClockSummary, ControlError, CounterSummary, ErrorBody, ErrorCode,
     LeapSummary, Now, Reference, Request, Response, ServerCodec, Status, TimeType, Timescale,
-    VmAdd, VmList, VmPrepare, VmPrepared, VmRemove, VmRemoved, VmRow,
+    VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared, VmRemove, VmRemoved, VmRow,
 };
 
 fn request_error(line: &str) -> String {
@@ -29,6 +29,7 @@ fn vm() -> VmRow {
         time_type: TimeType::Tai,
         pages_published: 12,
         disruption_marker: 1,
+        migration: None,
     }
 }
 
@@ -108,6 +109,10 @@ fn golden_responses() -> Vec<(Response, &'static str)> {
             r#"{"v":1,"response":{"vm_list":{"vms":[{"name":"db1","pid":4711,"accelerator":"kvm","delivery":"vmclock","mapping":"tsc-offset","status":"synchronized","reason":null,"time_type":"tai","pages_published":12,"disruption_marker":1}]}}}"#,
         ),
         (
+            Response::VmAdded(VmRow { migration: Some("leaving".into()), ..vm() }),
+            r#"{"v":1,"response":{"vm_added":{"name":"db1","pid":4711,"accelerator":"kvm","delivery":"vmclock","mapping":"tsc-offset","status":"synchronized","reason":null,"time_type":"tai","pages_published":12,"disruption_marker":1,"migration":"leaving"}}}"#,
+        ),
+        (
             Response::VmRemoved(VmRemoved { name: "db1".into() }),
             r#"{"v":1,"response":{"vm_removed":{"name":"db1"}}}"#,
         ),
@@ -172,8 +177,25 @@ fn requests_are_the_documented_lines() {
                 name: Some("db1".into()),
                 time_type: Some(TimeType::Tai),
                 resume: true,
+                incoming: None,
             }),
             r#"{"v":1,"request":{"vm_add":{"qmp":"/run/q","name":"db1","time_type":"tai","resume":true}}}"#,
+        ),
+        (
+            Request::VmAdd(VmAdd {
+                qmp: Some("/run/q".into()),
+                incoming: Some("tcp:0:4444".into()),
+                ..VmAdd::default()
+            }),
+            r#"{"v":1,"request":{"vm_add":{"qmp":"/run/q","resume":false,"incoming":"tcp:0:4444"}}}"#,
+        ),
+        (
+            Request::VmMigrate(VmMigrate { name: "db1".into(), to: Some("tcp:b:4444".into()) }),
+            r#"{"v":1,"request":{"vm_migrate":{"name":"db1","to":"tcp:b:4444"}}}"#,
+        ),
+        (
+            Request::VmMigrate(VmMigrate { name: "db1".into(), to: None }),
+            r#"{"v":1,"request":{"vm_migrate":{"name":"db1"}}}"#,
         ),
         (
             Request::VmRemove(VmRemove { name: "db1".into() }),
@@ -262,8 +284,9 @@ prop_compose! {
     fn vm_add()(
         qmp in prop::option::of(text()), pid in any::<Option<u32>>(), name in prop::option::of("[a-z][a-z0-9._-]{0,20}"),
         time_type in prop::option::of(prop_oneof![Just(TimeType::Tai), Just(TimeType::Utc)]), resume in any::<bool>(),
+        incoming in prop::option::of(text()),
     ) -> VmAdd {
-        VmAdd { qmp, pid, name, time_type, resume }
+        VmAdd { qmp, pid, name, time_type, resume, incoming }
     }
 }
 

@@ -16,6 +16,9 @@ fn commented_references() -> Vec<String> {
     let mut tables: Vec<String> = Vec::new();
     for line in packaged.lines() {
         let line = line.strip_prefix("# ").unwrap_or("");
+        if line == "[[timeline]]" {
+            break;
+        }
         if line == "[[reference]]" {
             tables.push(String::new());
         }
@@ -125,4 +128,34 @@ fn values_out_of_range_say_what_would_be_right() {
     assert!(error("[guests.vm.\"../x\"]\ntime_type = \"tai\"").contains("../x"));
     assert!(error("[guests]\ndiscover_interval = \"0s\"").contains("discover_interval"));
     assert!(error("[[reference]]\ntype = \"ntp\"\naddress = \"\"").contains("address"));
+}
+
+#[test]
+fn timelines_follow_references_by_name_and_share_clocks() {
+    let text = "[[reference]]\ntype = \"ntp\"\naddress = \"a\"\n[[reference]]\ntype = \"ntp\"\naddress = \"b\"\n";
+    let table = |keys: &str| format!("{text}[[timeline]]\nname = \"plant\"\n{keys}");
+    let config = Config::parse(&format!(
+        "{}[[timeline]]\nname = \"other\"\nepoch = \"utc\"\nreferences = [\"b\", \"b\"]\n[[timeline]]\nname = \"all\"\n",
+        table("references = [\"b\"]\n")
+    ));
+    let (setup, clocks) = config.unwrap().timeline_setup().unwrap();
+    assert_eq!((setup.timelines.len(), clocks), (3, vec![vec![1]]));
+    for (keys, wanted) in [
+        ("references = [\"c\"]\n", "there are: a, b"),
+        ("references = []\n", "follows no references"),
+        ("epoch = \"local\"\nreferences = [\"a\"]\n", "a local timeline follows no references"),
+        ("master = \"vm:web\"\n", "only a local timeline has a master"),
+        ("tenants = [\"web\"]\n", "write uid:1000"),
+        ("tenants = []\n", "visible to nobody"),
+        ("colour = 1\n", "unknown field"),
+    ] {
+        let error = error(&table(keys));
+        assert!(
+            error.contains(wanted) && error.contains("plant") || keys.contains("colour"),
+            "{error}"
+        );
+    }
+    assert!(error(&text.replace("\"a\"", "\"b\"")).contains("twice"));
+    assert!(error("[[timeline]]\nname = \"utc\"\n").contains("always exists"));
+    assert!(error("[[timeline]]\nname = \"a b\"\n").contains("a b"));
 }

@@ -29,16 +29,22 @@ pub struct Server {
     /// Half-widths that single exchanges proved.
     proved: VecDeque<Duration>,
     review_at: Duration,
+    /// The interval as configured and one request, for when nobody requires anything.
+    configured: Option<(Duration, u32)>,
+    required: Option<Duration>,
 }
 
 impl Server {
     pub fn new(config: &ReferenceConfig, address: &str, now: Duration) -> Result<Self> {
-        Ok(Self::around(Ntp::of(config, address, now)?, config.poll_limits(), now))
+        let mut server = Self::around(Ntp::of(config, address, now)?, config.poll_limits(), now);
+        server.configured = config.ntp_config().ok().map(|c| (c.poll_min, 1));
+        Ok(server)
     }
 
     fn around(ntp: Ntp, limits: Limits, now: Duration) -> Self {
         let proved = VecDeque::with_capacity(REMEMBERED);
-        Self { ntp, controller: Controller::new(limits), proved, review_at: now }
+        let controller = Controller::new(limits);
+        Self { ntp, controller, proved, review_at: now, configured: None, required: None }
     }
 
     /// False while nothing can be had from it.
@@ -52,6 +58,15 @@ impl Server {
             self.proved.pop_front();
         }
         self.proved.push_back(round_trip.max(Duration::ZERO).half() + exchange.error);
+    }
+
+    /// Nobody requires anything any more.
+    fn poll_as_configured(&mut self) {
+        let Some((interval, burst)) = self.configured else { return };
+        self.controller = Controller::new(*self.controller.limits());
+        if let Err(error) = self.ntp.set_poll(interval, burst) {
+            tracing::warn!("reference {}: {error:#}", self.ntp.name());
+        }
     }
 
     fn demand(&self, need: &Need) -> Option<Demand> {
@@ -91,10 +106,15 @@ impl Driver for Server {
     }
 
     fn require(&mut self, now: Duration, need: &Need) {
-        if now < self.review_at {
+        let changed = need.required != self.required;
+        if now < self.review_at && !changed {
             return;
         }
+        self.required = need.required;
         self.review_at = now + REVIEW;
+        if changed && need.required.is_none() {
+            return self.poll_as_configured();
+        }
         let Some(demand) = self.demand(need) else { return };
         let Some(plan) = self.controller.update(&demand) else { return };
         // A poll's requests keep their distance from each other, so fewer may fit than the budget allows.

@@ -3,11 +3,13 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `monitor.rs` | one QMP connection |
+//! | `channels.rs` | what timelines need to know of them |
 //! | `discovery.rs` | finding QEMU processes |
 //! | `prepared.rs` | page files of VMs that have not started yet |
 //! | `requests.rs` | answers to the CLI |
 //! | `registry.rs` | what a restarted daemon must know of them |
 
+mod channels;
 mod discovery;
 mod monitor;
 mod prepared;
@@ -19,13 +21,15 @@ use std::path::PathBuf;
 
 use timevisor_clock_page::Counter;
 use timevisor_guests::Vm;
-use timevisor_guests::delivery::{NvdimmPage, VmclockDevice};
+use timevisor_guests::delivery::{
+    DeliveryKind, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
+};
 use timevisor_guests::qemu::{Accelerator, Qemu};
+use timevisor_guests::transit::{Step, Transit};
 use timevisor_guests::vm::{AttachError, HostIdentity, Publication};
 use timevisor_linux::clock::realtime;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{TimeType, request::check_name};
-use timevisor_protocols::qmp::VmEvent;
 use timevisor_time::{Duration, TimescaleId};
 
 use self::discovery::Discovery;
@@ -37,6 +41,11 @@ use crate::config::{Config, span};
 
 /// Under TCG without QMP, a stop is found only by looking; see the limitation in `timevisor_guests::vm`.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// A VM that is about to run is looked at this often: QEMU's event comes up to 50 ms after the guest's first instruction, when
+/// its main loop waits for the vCPU threads.
+const EAGER_INTERVAL: Duration = Duration::from_millis(1);
+/// For so long.
+const EAGER: Duration = Duration::from_secs(1);
 /// A lost QMP socket is tried again after this.
 const RECONNECT: Duration = Duration::from_secs(2);
 
@@ -53,6 +62,8 @@ struct Served {
     /// The socket to reconnect to, and when.
     reconnect: Option<(PathBuf, Duration)>,
     time_type: TimeType,
+    /// Until then it is about to run.
+    eager_until: Duration,
 }
 
 pub struct Vms {
@@ -161,29 +172,49 @@ impl Vms {
 
     fn take(&mut self, index: usize, news: News, clock: &HostClock) {
         let served = &mut self.served[index];
-        let write = match news {
-            News::Running(true) => served.vm.look(),
-            News::Running(false) => {
-                let write = served.vm.on_event(&VmEvent::Stop);
-                if let Some(monitor) = &mut served.monitor {
-                    monitor.resume_if_asked();
-                }
-                write
+        let mut may_run = false;
+        let (write, step) = match news {
+            News::Status(status) => {
+                let taken = served.vm.on_status(&status);
+                // QEMU would run a VM that is to arrive as soon as it has, and one that has left a second time.
+                may_run = !status.running && *served.vm.transit() == Transit::Here;
+                taken
             }
             News::Event(event) => {
                 tracing::debug!("VM {}: {event:?}", served.vm.name);
                 served.vm.on_event(&event)
+            }
+            News::NotMigrated(why) => {
+                tracing::warn!("VM {}: not migrated: {why}", served.vm.name);
+                served.vm.transit_mut().fail(why);
+                (false, Step::Nothing)
             }
             News::Lost(reason) => {
                 tracing::info!("VM {}: {reason}; looking at its counter instead", served.vm.name);
                 let path = served.monitor.take().map(|m| m.path().to_owned());
                 served.reconnect =
                     path.map(|path| (path, timevisor_linux::clock::monotonic() + RECONNECT));
-                served.vm.look()
+                (served.vm.look(), Step::Nothing)
             }
         };
+        match step {
+            Step::Arrive => tracing::info!("VM {} has arrived", served.vm.name),
+            Step::Leave => tracing::info!("VM {} has migrated away", served.vm.name),
+            Step::AskWhy => {
+                let _ = served.monitor.as_mut().and_then(Monitor::ask_why);
+            }
+            Step::Nothing => {}
+        }
         if write {
             self.publish_one(index, clock);
+        }
+        if may_run || step == Step::Arrive {
+            let served = &mut self.served[index];
+            if let Some(monitor) = &mut served.monitor {
+                monitor.resume_if_asked();
+            }
+            self.next_look = timevisor_linux::clock::monotonic();
+            served.eager_until = self.next_look + EAGER;
         }
     }
 
@@ -196,7 +227,9 @@ impl Vms {
             }
         }
         if now >= self.next_look {
-            self.next_look = now + LOOK_INTERVAL;
+            let eager = |s: &Served| now < s.eager_until && needs_looking(s);
+            let hurry = self.served.iter().any(eager);
+            self.next_look = now + if hurry { EAGER_INTERVAL } else { LOOK_INTERVAL };
             for index in 0..self.served.len() {
                 if needs_looking(&self.served[index]) && self.served[index].vm.look() {
                     self.publish_one(index, clock);
@@ -206,7 +239,10 @@ impl Vms {
         for served in &mut self.served {
             if let Some((path, _)) = served.reconnect.take_if(|(_, at)| now >= *at) {
                 match Monitor::connect_to(&path, served.vm.qemu.process.pid()) {
-                    Ok(monitor) => served.monitor = Some(monitor),
+                    Ok(mut monitor) => {
+                        monitor.set_shared(served.vm.delivery != DeliveryKind::Vmclock);
+                        served.monitor = Some(monitor);
+                    }
                     Err(_) => served.reconnect = Some((path, now + RECONNECT)),
                 }
             }
@@ -225,8 +261,12 @@ impl Vms {
         }
     }
 
-    fn pages(&self) -> NvdimmPage {
-        NvdimmPage::new(self.config.run_directory.join("vms"))
+    fn page_directory(&self) -> PathBuf {
+        self.config.run_directory.join("vms")
+    }
+
+    fn pages(&self) -> PageFiles {
+        PageFiles::new(self.page_directory())
     }
 
     fn publish_one(&mut self, index: usize, clock: &HostClock) {
@@ -299,11 +339,22 @@ impl Vms {
         let pages = self.pages();
         self.prepared.release(pages.name_of(&qemu).as_deref().unwrap_or(name));
         let host = host_identity(clock);
-        let nvdimm = self.pages();
-        let mut vm =
-            Vm::attach(qemu, name, timescale(time_type), host, &[&VmclockDevice, &nvdimm])?;
+        let nvdimm = NvdimmPage::new(self.page_directory());
+        let ivshmem = IvshmemPage::new(self.page_directory());
+        let deliveries: [&dyn PageDelivery; 3] = [&VmclockDevice, &nvdimm, &ivshmem];
+        let mut vm = Vm::attach(qemu, name, timescale(time_type), host, &deliveries)?;
         vm.look();
-        self.served.push(Served { vm, monitor, reconnect: None, time_type });
+        let mut monitor = monitor;
+        if let Some(monitor) = &mut monitor {
+            monitor.set_shared(vm.delivery != DeliveryKind::Vmclock);
+        }
+        self.served.push(Served {
+            vm,
+            monitor,
+            reconnect: None,
+            time_type,
+            eager_until: Duration::ZERO,
+        });
         let index = self.served.len() - 1;
         self.publish_one(index, clock);
         Ok(index)

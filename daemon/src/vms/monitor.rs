@@ -19,8 +19,10 @@ const GREETING: Duration = Duration::from_secs(2);
 pub enum News {
     /// Something happened to the VM.
     Event(VmEvent),
-    /// The answer to the query at the start: do the vCPUs run?
-    Running(bool),
+    /// The answer to the query at the start.
+    Status(QueryStatus),
+    /// A migration that was asked for did not begin, or ended without success: why.
+    NotMigrated(String),
     /// The connection is of no use any more.
     Lost(String),
 }
@@ -30,6 +32,13 @@ pub struct Monitor {
     stream: UnixStream,
     session: Session,
     status_query: Option<u64>,
+    /// The last command of a migration, and the question why it failed.
+    migration: Option<u64>,
+    why: Option<u64>,
+    /// The page is memory that QEMU shares with us, and not of its own making.
+    shared: bool,
+    /// Where the VM's migration is to be awaited once QEMU answers.
+    awaited: Option<String>,
     /// `cont` is to be sent when the page is ready.
     resume: bool,
     /// The state of the vCPUs was told, so events are, too.
@@ -47,6 +56,10 @@ impl Monitor {
             stream,
             session: Session::default(),
             status_query: None,
+            migration: None,
+            why: None,
+            shared: false,
+            awaited: None,
             resume,
             ready: false,
             complain_at: Some(monotonic() + GREETING),
@@ -130,9 +143,11 @@ impl Monitor {
             QmpItem::Ready { version } => {
                 tracing::debug!("{}: QEMU {version}", self.path.display());
                 // MIGRATION events come only when asked for.
-                let events = json!({"capabilities": [{"capability": "events", "state": true}]});
-                let (_, bytes) = self.session.command("migrate-set-capabilities", Some(events));
-                let sent = self.send(&bytes);
+                let mut sent = self.set_capability("events");
+                if self.shared {
+                    sent = sent.or_else(|| self.ignore_shared());
+                }
+                // Answered after the capabilities: whoever sees the state knows that they are set.
                 let (id, bytes) = self.session.command("query-status", None);
                 self.status_query = Some(id);
                 sent.or_else(|| self.send(&bytes))
@@ -149,12 +164,20 @@ impl Monitor {
         result: Result<serde_json::Value, timevisor_protocols::qmp::QmpError>,
     ) -> Option<News> {
         let is_status = self.status_query == Some(id);
+        let is_why = self.why.take_if(|query| *query == id).is_some();
+        let is_migration = self.migration.take_if(|command| *command == id).is_some();
         match result {
+            Ok(value) if is_why => {
+                let why = value["error-desc"].as_str().unwrap_or("QEMU does not say why");
+                Some(News::NotMigrated(why.to_owned()))
+            }
+            Err(error) if is_migration => Some(News::NotMigrated(error.to_string())),
             Ok(value) if is_status => {
                 self.status_query = None;
                 self.ready = true;
+                let _ = self.begin_to_await();
                 match QueryStatus::from_reply(&value) {
-                    Ok(status) => Some(News::Running(status.running)),
+                    Ok(status) => Some(News::Status(status)),
                     Err(error) => Some(News::Lost(error.to_string())),
                 }
             }
@@ -174,6 +197,61 @@ impl Monitor {
                 tracing::warn!("{}: {reason}", self.path.display());
             }
         }
+    }
+
+    /// Says whether the page is memory that QEMU shares with us; now, or before QEMU has greeted.
+    pub fn set_shared(&mut self, shared: bool) {
+        self.shared = shared;
+        if shared && self.ready {
+            let _ = self.ignore_shared();
+        }
+    }
+
+    /// QEMU must not copy memory that it shares with us: on the other side it would overwrite that host's page, or, where
+    /// that is mapped read-only, crash.
+    fn ignore_shared(&mut self) -> Option<News> {
+        self.set_capability("x-ignore-shared")
+    }
+
+    fn set_capability(&mut self, name: &str) -> Option<News> {
+        let arguments = json!({"capabilities": [{"capability": name, "state": true}]});
+        let (_, bytes) = self.session.command("migrate-set-capabilities", Some(arguments));
+        self.send(&bytes)
+    }
+
+    /// Sends the VM to `uri`; what comes of it is told as events.
+    pub fn migrate(&mut self, uri: &str) -> Option<News> {
+        let (id, bytes) = self.session.command("migrate", Some(json!({"uri": uri})));
+        self.migration = Some(id);
+        self.send(&bytes)
+    }
+
+    /// Has the VM awaited at `uri`, now or when QEMU has greeted.
+    pub fn await_migration(&mut self, uri: &str) {
+        self.awaited = Some(uri.to_owned());
+        if self.ready {
+            let _ = self.begin_to_await();
+        }
+    }
+
+    fn begin_to_await(&mut self) -> Option<News> {
+        let uri = self.awaited.take()?;
+        let (id, bytes) = self.session.command("migrate-incoming", Some(json!({"uri": uri})));
+        self.migration = Some(id);
+        self.send(&bytes)
+    }
+
+    /// Ends a migration; the VM stays.
+    pub fn cancel_migration(&mut self) -> Option<News> {
+        let (_, bytes) = self.session.command("migrate_cancel", None);
+        self.send(&bytes)
+    }
+
+    /// Asks why a migration failed.
+    pub fn ask_why(&mut self) -> Option<News> {
+        let (id, bytes) = self.session.command("query-migrate", None);
+        self.why = Some(id);
+        self.send(&bytes)
     }
 
     fn send(&mut self, bytes: &[u8]) -> Option<News> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use timevisor_clock_page::PageWriter;
 use timevisor_guests::acpi::ssdt;
-use timevisor_guests::delivery::NvdimmPage;
+use timevisor_guests::delivery::PageFiles;
 use timevisor_guests::vm::{HostIdentity, identity};
 use timevisor_linux::page::WritePage;
 use timevisor_protocols::control::TimeType;
@@ -37,7 +37,7 @@ impl Prepared {
             );
         }
         self.held.remove(name);
-        let pages = NvdimmPage::new(&self.directory);
+        let pages = PageFiles::new(&self.directory);
         let mapping = pages.prepare(name)?;
         let writer = PageWriter::take_over(
             WritePage::new(mapping)?,
@@ -61,14 +61,14 @@ impl Prepared {
 
     /// The timescale a VM's page was prepared with, also by an earlier daemon.
     pub fn time_type(&self, name: &str) -> Option<TimeType> {
-        let folder = NvdimmPage::new(&self.directory).folder(name).ok()?;
+        let folder = PageFiles::new(&self.directory).folder(name).ok()?;
         serde_json::from_slice(&fs::read(folder.join("time_type")).ok()?).ok()
     }
 
     /// Removes a VM's files; false when there are none.
     pub fn remove(&mut self, name: &str) -> Result<bool> {
         self.held.remove(name);
-        let folder = NvdimmPage::new(&self.directory).folder(name)?;
+        let folder = PageFiles::new(&self.directory).folder(name)?;
         if !folder.exists() {
             return Ok(false);
         }

@@ -4,14 +4,17 @@ use std::path::Path;
 
 use anyhow::Context;
 use timevisor_clock_page::{Counter, CounterId};
+use timevisor_guests::delivery::DeliveryKind;
 use timevisor_guests::mapping::Ratio;
 use timevisor_guests::qemu::Qemu;
 use timevisor_guests::vm::AttachError;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
-    ErrorCode, Response, VmAdd, VmList, VmPrepare, VmPrepared, VmRemoved, VmRow,
-    request::check_name,
+    ErrorCode, Response, TimeType, VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared, VmRemoved,
+    VmRow, request::check_name,
 };
+
+use timevisor_time::TimescaleId;
 
 use super::monitor::Monitor;
 use super::{Served, Vms, host_identity, timescale};
@@ -28,7 +31,7 @@ impl Vms {
 
     /// Answers `vm_add`.
     pub fn add(&mut self, add: &VmAdd, clock: &HostClock) -> Response {
-        let added = self.try_add(add, clock);
+        let added = self.try_add(add, clock).and_then(|index| self.await_arrival(index, add));
         self.note();
         match added {
             Ok(index) => Response::VmAdded(row(&self.served[index])),
@@ -114,8 +117,9 @@ impl Vms {
         if let Some(name) = &add.name {
             served.vm.name.clone_from(name);
         }
-        if monitor.is_some() {
-            served.monitor = monitor;
+        if let Some(mut monitor) = monitor {
+            monitor.set_shared(served.vm.delivery != DeliveryKind::Vmclock);
+            served.monitor = Some(monitor);
             served.reconnect = None;
         }
         let Some(wanted) = add.time_type.filter(|wanted| *wanted != served.time_type) else {
@@ -130,6 +134,48 @@ impl Vms {
         served.vm.change_timescale(timescale(wanted), host_identity(clock));
         served.time_type = wanted;
         Ok(index)
+    }
+
+    /// Has QEMU await a migration, with what the page needs for one.
+    fn await_arrival(
+        &mut self,
+        index: usize,
+        add: &VmAdd,
+    ) -> Result<usize, (ErrorCode, String, &'static str)> {
+        let Some(uri) = &add.incoming else { return Ok(index) };
+        let served = &mut self.served[index];
+        let Some(monitor) = &mut served.monitor else {
+            let text = "only QMP can have a VM await a migration".to_owned();
+            return Err((ErrorCode::BadRequest, text, "give --qmp PATH too"));
+        };
+        monitor.await_migration(uri);
+        Ok(index)
+    }
+
+    /// Answers `vm_migrate`.
+    pub fn migrate(&mut self, migrate: &VmMigrate) -> Response {
+        let Some(served) = self.served.iter_mut().find(|s| s.vm.name == migrate.name) else {
+            let text = format!("there is no VM {}", migrate.name);
+            return error_response(ErrorCode::NotFound, &text, "see `timevisor vm list`");
+        };
+        let ready = served.monitor.as_mut().filter(|monitor| monitor.is_ready());
+        let Some(monitor) = ready else {
+            let text = format!("VM {} has no QMP socket that answers", migrate.name);
+            let step = "give it one of its own: `timevisor vm add --qmp PATH`";
+            return error_response(ErrorCode::Unavailable, &text, step);
+        };
+        let Some(uri) = &migrate.to else {
+            let _ = monitor.cancel_migration();
+            return Response::VmAdded(row(served));
+        };
+        if served.vm.transit().is_under_way() {
+            let text = format!("VM {} is on its way already", migrate.name);
+            let step = "wait for its end, or cancel it: `timevisor vm migrate NAME --cancel`";
+            return error_response(ErrorCode::AlreadyExists, &text, step);
+        }
+        let _ = monitor.migrate(uri);
+        served.vm.transit_mut().leave();
+        Response::VmAdded(row(served))
     }
 
     /// Answers `vm_remove`: a VM that is served, or only prepared.
@@ -208,8 +254,12 @@ fn row(served: &Served) -> VmRow {
         mapping,
         status: vm.writer().status().name().to_owned(),
         reason: vm.problem().map(ToOwned::to_owned),
-        time_type: served.time_type,
+        time_type: match vm.writer().identity().timescale {
+            TimescaleId::Utc => TimeType::Utc,
+            _ => TimeType::Tai,
+        },
         pages_published: vm.writer().published(),
         disruption_marker: vm.writer().disruption(),
+        migration: vm.transit().text(),
     }
 }

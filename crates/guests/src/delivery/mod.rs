@@ -4,9 +4,13 @@
 //! | --- | --- |
 //! | [`vmclock_device`] | [`VmclockDevice`]: the page of QEMU's own device, QEMU 10 and newer |
 //! | [`nvdimm`] | [`NvdimmPage`]: a page file that the guest sees as read-only memory, QEMU 7 and newer |
+//! | [`ivshmem`] | [`IvshmemPage`]: a page file that the guest sees as a PCI device, for kernels without ptp_vmclock |
+//! | [`files`] | [`PageFiles`]: the page files of the last two |
 //!
 //! What it does not do: write the page, or create the virtual machine ([`crate::arguments`] says how).
 
+pub mod files;
+pub mod ivshmem;
 pub mod nvdimm;
 pub mod vmclock_device;
 
@@ -16,6 +20,8 @@ use timevisor_linux::mapping::{MapError, SharedMapping};
 use timevisor_linux::page_file::PageFileError;
 use timevisor_linux::process::ProcessError;
 
+pub use files::PageFiles;
+pub use ivshmem::IvshmemPage;
 pub use nvdimm::NvdimmPage;
 pub use vmclock_device::VmclockDevice;
 
@@ -28,15 +34,18 @@ pub enum DeliveryKind {
     Vmclock,
     /// A read-only nvdimm with an SSDT.
     Nvdimm,
+    /// The memory of an ivshmem device.
+    Ivshmem,
 }
 
 impl DeliveryKind {
-    /// The name used in JSON and configuration: `vmclock`, `nvdimm`.
+    /// The name used in JSON and configuration: `vmclock`, `nvdimm`, `ivshmem`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vmclock => "vmclock",
             Self::Nvdimm => "nvdimm",
+            Self::Ivshmem => "ivshmem",
         }
     }
 }

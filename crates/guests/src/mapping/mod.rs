@@ -54,6 +54,9 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// A reader of the host's own counter.
+    pub const IDENTITY: Self = Self { ratio: Ratio::ONE, offset: 0, running: true };
+
     /// The guest's counter when the host's is `host`, rounded down to a tick exactly as the hardware does.
     #[must_use]
     #[expect(

@@ -16,7 +16,7 @@ pub mod request;
 pub mod response;
 
 pub use codec::{ClientCodec, ControlError, ServerCodec};
-pub use request::{NameError, Request, TimeType, VmAdd, VmPrepare, VmRemove};
+pub use request::{NameError, Request, TimeType, VmAdd, VmMigrate, VmPrepare, VmRemove};
 pub use response::{
     ClockStatus, ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now,
     Reference, Response, ServerSummary, Status, Timescale, VmList, VmPrepared, VmRemoved, VmRow,

@@ -25,6 +25,8 @@ pub enum Request {
     VmRemove(VmRemove),
     /// Make the files that a new VM's command line needs: answered by [`super::VmPrepared`].
     VmPrepare(VmPrepare),
+    /// Send a VM to another host, or stop doing so: answered by its [`super::VmRow`], when QEMU has been told.
+    VmMigrate(VmMigrate),
 }
 
 /// Which timescale the VM's page carries. Fixed when the guest's driver probes, so it is chosen once.
@@ -56,6 +58,20 @@ pub struct VmAdd {
     /// Start the vCPUs (`cont`) once the page is filled.
     #[serde(default)]
     pub resume: bool,
+    /// Await the VM's migration at this address, in QEMU's notation (`tcp:0:4444`, `unix:PATH`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incoming: Option<String>,
+}
+
+/// Names a VM and where to send it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmMigrate {
+    /// As `vm list` shows it.
+    pub name: String,
+    /// Where the other side awaits it, in QEMU's notation; absent: cancel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
 }
 
 /// Names a VM that is being served.
@@ -130,6 +146,7 @@ impl Request {
         match self {
             Self::VmAdd(VmAdd { name: Some(name), .. })
             | Self::VmRemove(VmRemove { name })
+            | Self::VmMigrate(VmMigrate { name, .. })
             | Self::VmPrepare(VmPrepare { name, .. }) => check_name(name),
             Self::Status | Self::Now | Self::VmList | Self::VmAdd(VmAdd { name: None, .. }) => {
                 Ok(())

@@ -241,6 +241,9 @@ pub struct VmRow {
     pub pages_published: u64,
     /// The page's marker: it changes when the guest's time was disrupted.
     pub disruption_marker: u64,
+    /// `incoming`, `leaving`, `left`, or `failed: ` and why; absent for a VM that is simply here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<String>,
 }
 
 /// A VM is no longer served.

@@ -135,7 +135,8 @@ impl ShiftedExponential {
         Ok(resumed)
     }
 
-    /// The state to go on from after a restart; `None` while the start lasts, when there is nothing worth keeping.
+    /// The state to go on from after a restart; `None` while the start lasts, when there is nothing worth keeping, and for
+    /// one that [`Self::resume`] would refuse: exchanges that needed a counter 1000 ppm off.
     #[must_use]
     pub fn saved(&self) -> Option<Saved> {
         let (clock, counter) = self.origin.filter(|_| !self.starting)?;
@@ -147,7 +148,7 @@ impl ShiftedExponential {
         let mut experts = self.panel.members().map(|(expert, merit)| {
             SavedExpert::new(expert.filter(), expert.posterior(), offset, rate, merit)
         });
-        Some(Saved {
+        let saved = Saved {
             counter,
             seconds: seconds.cast_signed(),
             fraction,
@@ -156,7 +157,8 @@ impl ShiftedExponential {
             queueing_s: self.round_trips.queueing_s,
             independence: self.round_trips.independence,
             experts: [experts.next()?, experts.next()?],
-        })
+        };
+        saved.check(self.nominal).is_ok().then_some(saved)
     }
 
     /// The difference clock: how much time went by between two counter values, negative when `to` is behind `from`.

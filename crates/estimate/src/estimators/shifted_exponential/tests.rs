@@ -359,6 +359,17 @@ fn a_state_saved_with_another_nominal_period_goes_on_too() {
     assert!(world.error_s(&resumed).abs() < 10.0 * US);
 }
 
+/// Found by fuzzing: what a lying reference made of the period was saved, and refused at the restart.
+#[test]
+fn a_state_that_would_be_refused_is_not_saved() {
+    let (mut world, wrong) = (World::lan(29), Period::from_bits(nominal().to_bits() / 500 * 501));
+    let mut estimator = ShiftedExponential::new(&Parameters::default(), wrong);
+    world.run(&mut estimator, 100, 16.0);
+    let period = estimator.at(world.counter()).unwrap().period;
+    assert!(period.relative_to(wrong).abs() > 1e-3, "the counter is 2000 ppm off: {period:?}");
+    assert!(estimator.saved().is_none());
+}
+
 #[test]
 fn impossible_saved_states_are_refused_by_name() {
     let (_, estimator) = settled(28);

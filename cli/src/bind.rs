@@ -1,0 +1,247 @@
+//! `timevisor timelines`, `bind` and `watch`: Quality of Time from the shell, through the library that programs use.
+
+use std::path::Path;
+use std::time::Duration as StdDuration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use timevisor::{
+    BindError, BindOptions, Binding, ChannelAddress, Client, Epoch, Event, Reading, Requirement,
+    TimelineRow, ValidUntil,
+};
+
+#[derive(Args)]
+pub struct ListOptions {
+    /// One JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is bound to, and what is required of it.
+#[derive(Args)]
+pub struct Need {
+    /// The timeline: `tai`, `utc`, or another one that `timevisor timelines` shows
+    timeline: String,
+    /// True time may be this far from the estimate, for example 100us
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    within: Option<StdDuration>,
+    /// The same, below the estimate only
+    #[arg(long, value_name = "SPAN", value_parser = span, requires = "above", conflicts_with = "within")]
+    below: Option<StdDuration>,
+    /// The same, above the estimate only
+    #[arg(long, value_name = "SPAN", value_parser = span, requires = "below")]
+    above: Option<StdDuration>,
+    /// By the estimated error, with this probability, instead of the hard bounds
+    #[arg(long, value_name = "P")]
+    probability: Option<f64>,
+    /// Make the timeline if there is none of this name
+    #[arg(long, value_enum, value_name = "EPOCH")]
+    create: Option<EpochName>,
+    /// Bind even if the requirement cannot be met
+    #[arg(long)]
+    best_effort: bool,
+}
+
+#[derive(Args)]
+pub struct BindOptionsOfShell {
+    #[command(flatten)]
+    need: Need,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Read again every so many seconds until interrupted; the binding ends with the command
+    #[arg(long, value_name = "SECONDS")]
+    every: Option<f64>,
+}
+
+#[derive(Args)]
+pub struct WatchOptions {
+    #[command(flatten)]
+    need: Need,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum EpochName {
+    Tai,
+    Utc,
+    Local,
+}
+
+pub fn list(directory: &Path, options: &ListOptions) -> Result<()> {
+    let rows = connect(directory)?.timelines().map_err(explained)?;
+    if options.json {
+        println!("{}", serde_json::to_string(&rows)?);
+        return Ok(());
+    }
+    println!(
+        "{:<32} {:<6} {:>7} {:>12} {:>12}",
+        "timeline", "epoch", "members", "required", "achieved"
+    );
+    for row in &rows {
+        println!("{}", line(row));
+    }
+    Ok(())
+}
+
+pub fn bind(directory: &Path, options: &BindOptionsOfShell) -> Result<()> {
+    let (_client, binding) = bound(directory, &options.need)?;
+    loop {
+        let reading = binding.now()?;
+        if options.json {
+            println!("{}", of_reading(&binding, &reading));
+        } else {
+            println!("{}", text(&binding, &reading));
+        }
+        match options.every {
+            Some(seconds) if seconds > 0.0 => {
+                std::thread::sleep(StdDuration::try_from_secs_f64(seconds)?);
+            }
+            _ => return Ok(()),
+        }
+    }
+}
+
+pub fn watch(directory: &Path, options: &WatchOptions) -> Result<()> {
+    let (_client, binding) = bound(directory, &options.need)?;
+    let mut watch = binding.watch()?;
+    loop {
+        let event = watch.event()?;
+        if options.json {
+            let mut object = of_reading(&binding, &event.reading);
+            object["change"] = json!(change(&event));
+            object["valid_until_ns"] = json!(event.valid_until.estimate_ns());
+            println!("{object}");
+        } else {
+            println!("{:<12} {}{}", change(&event), text(&binding, &event.reading), until(&event));
+        }
+    }
+}
+
+fn bound(directory: &Path, need: &Need) -> Result<(Client, Binding)> {
+    let requirement = match (need.within, need.below, need.above) {
+        (Some(within), ..) => Some(Requirement::within(within)),
+        (None, Some(below), Some(above)) => Some(Requirement::between(below, above)),
+        _ => None,
+    };
+    let requirement = match (requirement, need.probability) {
+        (Some(requirement), Some(p)) => Some(requirement.with_probability(p)),
+        (None, Some(_)) => bail!("a probability needs a requirement: add --within 100us"),
+        (requirement, None) => requirement,
+    };
+    let create = need.create.map(|epoch| match epoch {
+        EpochName::Tai => Epoch::Tai,
+        EpochName::Utc => Epoch::Utc,
+        EpochName::Local => Epoch::Local,
+    });
+    let options = BindOptions { requirement, best_effort: need.best_effort, create };
+    let client = connect(directory)?;
+    let binding = client.bind_with(&need.timeline, &options).map_err(explained)?;
+    Ok((client, binding))
+}
+
+/// In a guest there is no daemon's directory; then as any program would.
+fn connect(directory: &Path) -> Result<Client> {
+    let options = timevisor::Options::new().name("timevisor");
+    let (page, channel) = (directory.join("clock"), directory.join("timelines"));
+    let options = if page.exists() { options.page(page) } else { options };
+    let options =
+        if channel.exists() { options.channel(ChannelAddress::Unix(channel)) } else { options };
+    Ok(options.connect()?)
+}
+
+/// With what can be had, where that is the question.
+fn explained(error: BindError) -> anyhow::Error {
+    let BindError::CannotBeMet { achievable, .. } = &error else { return error.into() };
+    let span = |ns: Option<u64>| ns.map_or("unknown".to_owned(), nanos);
+    let can =
+        format!("what can be had: -{} +{}", span(achievable.below_ns), span(achievable.above_ns));
+    anyhow::Error::new(error).context(can)
+}
+
+fn line(row: &TimelineRow) -> String {
+    let required =
+        row.required.as_ref().map_or("-".to_owned(), |r| nanos(r.below_ns.max(r.above_ns)));
+    let achieved = row.achieved.below_ns.zip(row.achieved.above_ns);
+    let achieved = achieved.map_or("unknown".to_owned(), |(below, above)| nanos(below.max(above)));
+    let epoch = serde_json::to_value(row.epoch).ok();
+    let epoch = epoch.as_ref().and_then(Value::as_str).unwrap_or_default();
+    format!("{:<32} {epoch:<6} {:>7} {required:>12} {achieved:>12}", row.name, row.members)
+}
+
+fn of_reading(binding: &Binding, reading: &Reading) -> Value {
+    let known = |ns: i64| reading.is_known().then_some(ns);
+    json!({
+        "timeline": binding.name(),
+        "timescale": reading.timescale().name(),
+        "earliest_ns": known(reading.earliest_ns()),
+        "estimate_ns": known(reading.estimate_ns()),
+        "latest_ns": known(reading.latest_ns()),
+        "status": reading.status().name(),
+        "met": reading.met(),
+        "estimated_error_ns": reading.estimated_error_ns(),
+        "disruption": reading.disruption(),
+        "counter": reading.counter(),
+    })
+}
+
+fn text(binding: &Binding, reading: &Reading) -> String {
+    let (name, status) = (binding.name(), reading.status().name());
+    let met = if reading.met() { "met" } else { "not met" };
+    let Some((below, above)) = reading.below_ns().zip(reading.above_ns()) else {
+        return format!("{name} unknown  {status}, {met}");
+    };
+    let ns = reading.estimate_ns();
+    let (secs, rest) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
+    format!("{name} {secs}.{rest:09}  -{} +{}  {status}, {met}", nanos(below), nanos(above))
+}
+
+fn change(event: &Event) -> String {
+    format!("{:?}", event.change).to_lowercase()
+}
+
+fn until(event: &Event) -> String {
+    let left = match event.valid_until {
+        ValidUntil::Until { estimate_ns, .. } => estimate_ns - event.reading.estimate_ns(),
+        ValidUntil::Exceeded | ValidUntil::Unlimited => return String::new(),
+    };
+    u64::try_from(left).map(|ns| format!(", for {} without news", nanos(ns))).unwrap_or_default()
+}
+
+fn nanos(ns: u64) -> String {
+    timevisor_time::Duration::from_nanos(i64::try_from(ns).unwrap_or(i64::MAX)).to_string()
+}
+
+/// `100us`, `1ms`, `250ns`, `2s`.
+fn span(text: &str) -> Result<StdDuration> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic() || c == 'µ').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale: u64 = match unit {
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        _ => bail!("{text:?} has no unit; write 250ns, 100us, 1ms or 2s"),
+    };
+    let number: u64 =
+        number.trim().parse().with_context(|| format!("{text:?}: not a whole number"))?;
+    let ns = number.checked_mul(scale).context("too long")?;
+    Ok(StdDuration::from_nanos(ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_need_a_unit() {
+        assert_eq!(span("100us").unwrap(), StdDuration::from_micros(100));
+        assert_eq!(span("2s").unwrap(), StdDuration::from_secs(2));
+        for bad in ["100", "", "us", "-1ms", "1.5ms", "1h", "99999999999999999999ns"] {
+            assert!(span(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! The only writer of a page.
+//!
+//! Behavior: keeps its own copy of what it published and never reads time back from the page (a guest may be able to
+//! write it). Enters both sequence locks, then reads the counter, then decides the lines: no reader can have used the
+//! old lines at a later counter value than the one at which the new ones take over, so monotonicity is exact.
+//! Further timelines are entries of their own sequences (`slot.rs`); the page's own clock is entry 0.
+//! Limitations: one writer per page; the mapping's owner takes the lock.
+
+mod slot;
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use timevisor_time::{Duration, Local, TimescaleId};
+
+use crate::abi::{ClockStatus, entry, header, vmclock};
+use crate::lines::{Lines, Slew};
+use crate::page::{Page, WritablePage};
+use crate::seqlock::{write_begin, write_end};
+use crate::{Counter, CounterId};
+
+pub use self::slot::EntryIdentity;
+use self::slot::EntryState;
+
+/// What is fixed for the life of a page. A guest's driver reads counter and timescale once, when it probes.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// The counter the readers read.
+    pub counter: CounterId,
+    /// The timescale of everything on the page.
+    pub timescale: TimescaleId,
+    /// The host's machine id.
+    pub host: [u8; 16],
+    /// The VM's id; zero on a host's own page.
+    pub vm: [u8; 16],
+    /// Name of entry 0's timeline; at most 32 bytes are kept.
+    pub timeline: &'static str,
+    /// Changes whenever the page is initialized: the caller's time of day or a random number.
+    pub epoch: u64,
+}
+
+/// One publication, on the page's own timescale and counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Update {
+    /// The best knowledge; the writer continues from what it published before.
+    pub target: Lines<Local>,
+    /// What to say of it.
+    pub status: ClockStatus,
+    /// One sigma of the estimate.
+    pub estimated_error: Duration,
+    /// Counter value of the newest reference fact.
+    pub as_of: u64,
+    /// TAI - UTC in seconds, where known.
+    pub tai_offset: Option<i16>,
+    /// How the estimate moves.
+    pub slew: Slew,
+}
+
+/// What a further entry is to say.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryUpdate {
+    /// Which entry, 1 to 17.
+    pub index: usize,
+    /// Whose it is.
+    pub identity: EntryIdentity,
+    /// The tightest required half-width, ns; 0: none.
+    pub required_ns: u64,
+    /// Another number whenever what was published before is void.
+    pub disruptions: u64,
+    /// What to publish, or the status of a timeline that nothing is known of.
+    pub update: Result<Update, ClockStatus>,
+}
+
+/// Publishes on one page.
+pub struct PageWriter<P> {
+    page: P,
+    identity: Identity,
+    /// Entry 0, which is the same clock as `vmclock_abi`.
+    own: EntryState,
+    /// The further timelines: entry `i + 1`.
+    others: [Option<EntryState>; entry::CAPACITY - 1],
+    published: u64,
+}
+
+impl<P: WritablePage> PageWriter<P> {
+    /// Takes over a page: writes everything that is fixed, repairs a sequence that a dead writer left odd, and says
+    /// `initializing` with no time and no bounds.
+    ///
+    /// `tai_offset` goes in at once: a guest's driver refuses a TAI page without it when it probes (Linux < 7.0).
+    #[must_use]
+    pub fn take_over(page: P, identity: Identity, tai_offset: Option<i16>) -> Self {
+        let mut writer = Self::new(page, identity);
+        writer.begin_anew(identity, tai_offset);
+        writer
+    }
+
+    /// Another writer's bytes lie where this one's did (a migration or a restore has copied a page over it), or the page's
+    /// readers come from another host's page: both are begun anew, under a marker and sequences that neither had.
+    pub fn arrive(&mut self, identity: Identity, tai_offset: Option<i16>) {
+        self.own.disruption = fresh(&self.page, identity.epoch);
+        self.begin_anew(identity, tai_offset);
+    }
+
+    /// Writes everything that is fixed and says `initializing`, as for a new reader.
+    pub fn begin_anew(&mut self, identity: Identity, tai_offset: Option<i16>) {
+        self.identity = identity;
+        self.jump_sequences();
+        self.own.identity = own_identity(&identity);
+        self.disrupt();
+        self.own.status = ClockStatus::Initializing;
+        self.own.tai_offset = tai_offset;
+        self.section(|w| {
+            w.store_fixed();
+            w.store_unknown(tai_offset);
+        });
+        self.others = [const { None }; entry::CAPACITY - 1];
+        for index in 1..entry::CAPACITY {
+            self.clear(index);
+        }
+    }
+
+    /// Takes over a page whose last lines are known (`update.target`) and whose counter has run on undisturbed since:
+    /// readers see no disruption, and what is published next continues from those lines. Only of the page's own clock:
+    /// bindings to other timelines do not outlive the daemon that gave them.
+    #[must_use]
+    pub fn recover(page: P, identity: Identity, update: &Update, counter: &impl Counter) -> Self {
+        let mut writer = Self::new(page, identity);
+        writer.own.in_force = Some(update.target);
+        // One section: until the lines are whole again, what a dead writer left may be torn.
+        writer.publish_with(update, counter, Self::store_fixed);
+        for index in 1..entry::CAPACITY {
+            writer.clear(index);
+        }
+        writer
+    }
+
+    fn new(page: P, identity: Identity) -> Self {
+        // The marker is the one word that is read back: whatever it is, a changed one tells of a disruption. On a new page
+        // it begins where no other host's does, so that a guest that migrates between two pages always sees a change.
+        let disruption = match page.word(vmclock::AT_DISRUPTION).load(Relaxed) {
+            0 => first_marker(identity.epoch) - 1,
+            marker => marker,
+        };
+        let own = EntryState::new(0, identity.counter, own_identity(&identity), disruption);
+        Self { page, identity, own, others: [const { None }; entry::CAPACITY - 1], published: 0 }
+    }
+
+    /// Publishes `update` and returns the lines that are now in force, based at the counter value of the publication.
+    pub fn publish(&mut self, update: &Update, counter: &impl Counter) -> Lines<Local> {
+        self.publish_with(update, counter, |_| ())
+    }
+
+    fn publish_with(
+        &mut self,
+        update: &Update,
+        counter: &impl Counter,
+        first: impl FnOnce(&Self),
+    ) -> Lines<Local> {
+        let mut lines = update.target;
+        self.section(|w| {
+            first(w);
+            lines = w.own.next(update, counter);
+            w.store_lines(&lines, update);
+        });
+        self.own.note(&lines, update);
+        self.published += 1;
+        lines
+    }
+
+    /// Withdraws time and bounds. What is published next begins anew, so it counts as a disruption.
+    pub fn withdraw(&mut self, status: ClockStatus, tai_offset: Option<i16>) {
+        self.disrupt();
+        self.own.status = status;
+        self.own.tai_offset = tai_offset;
+        self.section(|w| w.store_unknown(tai_offset));
+        for index in 1..entry::CAPACITY {
+            self.withdraw_entry(index, status);
+        }
+    }
+
+    /// Tells readers that the clock may step at the next publication, and forgets the lines in force; of every timeline.
+    pub fn disrupt(&mut self) {
+        self.own.disrupt();
+        self.others.iter_mut().flatten().for_each(EntryState::disrupt);
+    }
+
+    /// Makes the further entries be what is wanted: others are closed, new ones opened, all published.
+    pub fn write_entries(&mut self, wanted: &[EntryUpdate], counter: &impl Counter) {
+        for index in 1..entry::CAPACITY {
+            if !wanted.iter().any(|w| w.index == index) {
+                self.close_entry(index);
+            }
+        }
+        for want in wanted.iter().filter(|w| (1..entry::CAPACITY).contains(&w.index)) {
+            if self.entry_identity(want.index) != Some(&want.identity) {
+                self.open_entry(want.index, want.identity);
+            }
+            self.require(want.index, want.required_ns);
+            self.heed_disruptions(want.index, want.disruptions);
+            match &want.update {
+                Ok(update) => drop(self.publish_entry(want.index, update, counter)),
+                Err(status) => self.withdraw_entry(want.index, *status),
+            }
+        }
+    }
+
+    fn heed_disruptions(&mut self, index: usize, count: u64) {
+        let Some(state) = &mut self.others[index - 1] else { return };
+        if state.seen_disruptions.replace(count).is_some_and(|seen| seen != count) {
+            state.disrupt();
+        }
+    }
+
+    /// Gives entry `index` (not 0) to a timeline: `initializing`, with no time and no bounds. What the entry was before
+    /// ends. Publish next, so that nobody has to wait.
+    pub fn open_entry(&mut self, index: usize, identity: EntryIdentity) {
+        let marker = self.next_marker(index);
+        let mut state = EntryState::new(index, self.identity.counter, identity, marker);
+        state.status = ClockStatus::Initializing;
+        let sequence = &self.page.entry(index)[entry::SEQUENCE];
+        let odd = write_begin(sequence);
+        state.store_identity(&self.page);
+        state.store_unknown(&self.page);
+        write_end(sequence, odd);
+        self.others[index - 1] = Some(state);
+    }
+
+    /// Publishes an entry's lines, continued from its own; `None` for an entry that is not open.
+    pub fn publish_entry(
+        &mut self,
+        index: usize,
+        update: &Update,
+        counter: &impl Counter,
+    ) -> Option<Lines<Local>> {
+        let state = self.others.get_mut(index.checked_sub(1)?)?.as_mut()?;
+        let sequence = &self.page.entry(index)[entry::SEQUENCE];
+        let odd = write_begin(sequence);
+        let lines = state.next(update, counter);
+        state.store_lines(&self.page, &lines, update);
+        write_end(sequence, odd);
+        state.note(&lines, update);
+        Some(lines)
+    }
+
+    /// Withdraws an entry's time and bounds, as a disruption of that timeline alone.
+    pub fn withdraw_entry(&mut self, index: usize, status: ClockStatus) {
+        let Some(state) = &mut self.others[index - 1] else { return };
+        let said = state.in_force.is_none() && state.status == status;
+        if said {
+            return;
+        }
+        state.disrupt();
+        state.status = status;
+        let sequence = &self.page.entry(index)[entry::SEQUENCE];
+        let odd = write_begin(sequence);
+        state.store_unknown(&self.page);
+        write_end(sequence, odd);
+    }
+
+    /// The next publication of an entry may step.
+    pub fn disrupt_entry(&mut self, index: usize) {
+        if let Some(state) = &mut self.others[index - 1] {
+            state.disrupt();
+        }
+    }
+
+    /// Ends an entry: whoever still reads it finds no time and, once it is given away again, another generation.
+    pub fn close_entry(&mut self, index: usize) {
+        self.withdraw_entry(index, ClockStatus::Unknown);
+        if self.others[index - 1].take().is_some() {
+            let sequence = &self.page.entry(index)[entry::SEQUENCE];
+            let odd = write_begin(sequence);
+            self.page.entry(index)[entry::ID].store(0, Relaxed);
+            self.page.entry(index)[entry::REQUIRED].store(0, Relaxed);
+            write_end(sequence, odd);
+        }
+    }
+
+    /// Says what is required of an entry's timeline, as a half-width in nanoseconds; 0: nothing.
+    pub fn require(&self, index: usize, half_width_ns: u64) {
+        self.page.entry(index)[entry::REQUIRED].store(half_width_ns, Relaxed);
+    }
+
+    /// What an open entry has in force, if anything.
+    #[must_use]
+    pub fn entry_in_force(&self, index: usize) -> Option<&Lines<Local>> {
+        self.entry(index)?.in_force.as_ref()
+    }
+
+    /// What an open entry was given to.
+    #[must_use]
+    pub fn entry_identity(&self, index: usize) -> Option<&EntryIdentity> {
+        self.entry(index).map(|state| &state.identity)
+    }
+
+    fn entry(&self, index: usize) -> Option<&EntryState> {
+        self.others.get(index.checked_sub(1)?)?.as_ref()
+    }
+
+    /// Of a page that is taken over: an entry that nobody vouches for any more.
+    fn clear(&self, index: usize) {
+        let identity = EntryIdentity::new(0, "", self.identity.timescale, 0);
+        let marker = self.next_marker(index);
+        let sequence = &self.page.entry(index)[entry::SEQUENCE];
+        // A page that never had one stays zero; whatever else is there, nobody vouches for it.
+        if self.page.entry(index).iter().all(|word| word.load(Relaxed) == 0) {
+            return;
+        }
+        let state = EntryState::new(index, self.identity.counter, identity, marker);
+        let odd = write_begin(sequence);
+        state.store_identity(&self.page);
+        state.store_unknown(&self.page);
+        write_end(sequence, odd);
+    }
+
+    /// Like the page's own marker, an entry's is read back: only that it changes matters.
+    fn next_marker(&self, index: usize) -> u64 {
+        match self.page.entry(index)[entry::DISRUPTION].load(Relaxed) {
+            0 => first_marker(self.identity.epoch),
+            marker => marker.wrapping_add(1),
+        }
+    }
+
+    /// The timescale that is on the page, whoever wrote it; `None` for one that no stock driver takes.
+    #[must_use]
+    pub fn found_timescale(&self) -> Option<TimescaleId> {
+        let [.., scale] = self.page.head(vmclock::AT_VERSION).load(Relaxed).to_le_bytes();
+        [TimescaleId::Utc, TimescaleId::Tai].into_iter().find(|id| *id as u8 == scale)
+    }
+
+    /// The lines in force, if any.
+    #[must_use]
+    pub fn in_force(&self) -> Option<&Lines<Local>> {
+        self.own.in_force.as_ref()
+    }
+
+    /// The marker as published.
+    #[must_use]
+    pub fn disruption(&self) -> u64 {
+        self.own.disruption
+    }
+
+    /// The status that was published last.
+    #[must_use]
+    pub fn status(&self) -> ClockStatus {
+        self.own.status
+    }
+
+    /// TAI - UTC as published last.
+    #[must_use]
+    pub fn tai_offset(&self) -> Option<i16> {
+        self.own.tai_offset
+    }
+
+    /// How many updates were published through this writer.
+    #[must_use]
+    pub fn published(&self) -> u64 {
+        self.published
+    }
+
+    /// The page, for readers in this process.
+    #[must_use]
+    pub fn page(&self) -> &Page {
+        &self.page
+    }
+
+    /// What is fixed on this page.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Runs `body` with both sequences odd.
+    fn section(&self, body: impl FnOnce(&Self)) {
+        let abi: &AtomicU32 = self.page.head(vmclock::AT_SEQUENCE);
+        let own: &AtomicU64 = &self.page.entry(0)[entry::SEQUENCE];
+        let (abi_odd, own_odd) = (write_begin(abi), write_begin(own));
+        body(self);
+        write_end(own, own_odd);
+        write_end(abi, abi_odd);
+    }
+
+    /// A reader that was stopped inside a read, and goes on where another writer's page is, must not find the sequence that
+    /// it began with.
+    fn jump_sequences(&self) {
+        let jump = scramble(self.identity.epoch) << 1;
+        let abi: &AtomicU32 = self.page.head(vmclock::AT_SEQUENCE);
+        #[expect(clippy::cast_possible_truncation, reason = "the ABI's sequence has 32 bits")]
+        abi.store(abi.load(Relaxed).wrapping_add(jump as u32), Relaxed);
+        for index in 0..entry::CAPACITY {
+            let sequence: &AtomicU64 = &self.page.entry(index)[entry::SEQUENCE];
+            // One that is 0 was never used.
+            if index == 0 || sequence.load(Relaxed) != 0 {
+                sequence.store(sequence.load(Relaxed).wrapping_add(jump), Relaxed);
+            }
+        }
+    }
+
+    /// A VM's page only ever names a counter of the vmclock ABI; a host's fallback counter is none of them.
+    fn vmclock_counter(&self) -> u8 {
+        match self.identity.counter {
+            CounterId::MonotonicRaw => CounterId::Invalid as u8,
+            id => id as u8,
+        }
+    }
+
+    fn store_fixed(&self) {
+        self.page.head(vmclock::AT_MAGIC).store(vmclock::MAGIC, Relaxed);
+        self.page.head(vmclock::AT_SIZE).store(vmclock::SIZE, Relaxed);
+        let [v0, v1] = vmclock::VERSION.to_le_bytes();
+        let fixed = [v0, v1, self.vmclock_counter(), self.identity.timescale as u8];
+        self.page.head(vmclock::AT_VERSION).store(u32::from_le_bytes(fixed), Relaxed);
+        self.store_header();
+    }
+
+    fn store_header(&self) {
+        let store = |at: usize, value: u64| self.page.word(at).store(value, Relaxed);
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, b| (sum << 8) | u64::from(*b));
+        store(header::AT_MAGIC, header::MAGIC);
+        store(
+            header::AT_VERSION,
+            u64::from(header::VERSION)
+                | ((entry::SIZE as u64) << 32)
+                | ((entry::CAPACITY as u64) << 48),
+        );
+        for (at, id) in
+            [(header::AT_HOST_ID, self.identity.host), (header::AT_VM_ID, self.identity.vm)]
+        {
+            store(at, word(&id[..8]));
+            store(at + 8, word(&id[8..]));
+        }
+        store(header::AT_EPOCH, self.identity.epoch);
+        self.own.store_identity(&self.page);
+    }
+
+    fn store_lines(&self, lines: &Lines<Local>, update: &Update) {
+        let word = |at: usize, value: u64| self.page.word(at).store(value, Relaxed);
+        let flags = vmclock::FLAG_PERIOD_MAXERROR_VALID
+            | vmclock::FLAG_TIME_ESTERROR_VALID
+            | vmclock::FLAG_TIME_MAXERROR_VALID
+            | vmclock::FLAG_TIME_MONOTONIC;
+        self.store_small(update.status, update.tai_offset, flags);
+        let (sec, frac) = lines.estimate.time.to_words();
+        let period = lines.estimate.period.to_bits();
+        // With the limits of the rate, which hold beyond the expiry too; the estimate's period lies between them.
+        let (shortest, longest) = lines.rate_limits();
+        let rate =
+            longest.to_bits().saturating_sub(period).max(period.saturating_sub(shortest.to_bits()));
+        word(vmclock::AT_COUNTER, lines.base);
+        word(vmclock::AT_PERIOD, period);
+        word(vmclock::AT_PERIOD_ESTERROR, 0);
+        word(vmclock::AT_PERIOD_MAXERROR, rate);
+        word(vmclock::AT_TIME_SEC, sec);
+        word(vmclock::AT_TIME_FRAC, frac);
+        word(vmclock::AT_TIME_ESTERROR, ceil_ns(update.estimated_error));
+        word(vmclock::AT_TIME_MAXERROR, ceil_ns(lines.half_width()));
+
+        self.own.store_lines(&self.page, lines, update);
+    }
+
+    /// No time, no bounds. To a stock guest's driver that is `unreliable`: it then refuses to read, where for any other
+    /// status it would return 1970.
+    fn store_unknown(&self, tai_offset: Option<i16>) {
+        self.store_small(ClockStatus::Unreliable, tai_offset, 0);
+        for at in (vmclock::AT_COUNTER..=vmclock::AT_TIME_MAXERROR).step_by(8) {
+            self.page.word(at).store(0, Relaxed);
+        }
+        self.own.store_unknown(&self.page);
+    }
+
+    /// The vmclock words that every publication has: marker, flags, and the word of small fields.
+    fn store_small(&self, status: ClockStatus, tai_offset: Option<i16>, flags: u64) {
+        let valid = if tai_offset.is_some() { vmclock::FLAG_TAI_OFFSET_VALID } else { 0 };
+        let [o0, o1] = tai_offset.unwrap_or(0).to_le_bytes();
+        let small = u64::from_le_bytes([0, 0, status as u8, 0, o0, o1, 0, vmclock::PERIOD_SHIFT]);
+        self.page.word(vmclock::AT_DISRUPTION).store(self.own.disruption, Relaxed);
+        self.page.word(vmclock::AT_FLAGS).store(flags | valid, Relaxed);
+        self.page.word(vmclock::AT_SMALL).store(small, Relaxed);
+    }
+}
+
+/// The first marker on a page that has none: never 0, and another one for every epoch of the next 290 years.
+const fn first_marker(epoch: u64) -> u64 {
+    epoch.wrapping_mul(2) | 1
+}
+
+/// A marker that neither what is on the page nor another host's page has: epochs are times of day in ns.
+fn fresh(page: &Page, epoch: u64) -> u64 {
+    scramble(page.word(vmclock::AT_DISRUPTION).load(Relaxed) ^ epoch)
+}
+
+/// Mixes the low bits into all others (the finalizer of MurmurHash3), so that near epochs give far numbers.
+const fn scramble(mut x: u64) -> u64 {
+    x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ (x >> 33)
+}
+
+fn own_identity(identity: &Identity) -> EntryIdentity {
+    EntryIdentity::new(0, identity.timeline, identity.timescale, 0)
+}
+
+/// Rounded up: errors on the page never understate.
+fn ceil_ns(span: Duration) -> u64 {
+    u64::try_from(span.ceil_nanos()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod entry_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! Page files: one folder per virtual machine with the page that QEMU shows to the guest from a memory-backend-file.
+//!
+//! What the nvdimm and the ivshmem device have in common. The file is 2 MiB, as an nvdimm needs it; its first 4096 bytes
+//! are the page. QEMU opens it for reading only (`readonly=on`), so that neither the guest nor QEMU can write it.
+
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+use timevisor_linux::mapping::SharedMapping;
+use timevisor_linux::page_file::{self, PageSize};
+use timevisor_linux::process::MapLine;
+
+use super::DeliveryError;
+use crate::command_line::CommandLine;
+use crate::qemu::Qemu;
+
+/// Where the pages of virtual machines live: `DIRECTORY/NAME/page`.
+pub const DIRECTORY: &str = "/run/timevisor/vms";
+
+/// The devices that can show a page file to a guest.
+const DEVICES: [&str; 2] = [super::nvdimm::DEVICE, super::ivshmem::DEVICE];
+
+/// The page files below one directory.
+#[derive(Clone, Debug)]
+pub struct PageFiles {
+    directory: PathBuf,
+}
+
+impl Default for PageFiles {
+    fn default() -> Self {
+        Self::new(DIRECTORY)
+    }
+}
+
+impl PageFiles {
+    /// With pages under `directory`, normally [`DIRECTORY`].
+    #[must_use]
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    /// The folder of the virtual machine `name`.
+    ///
+    /// # Errors
+    /// A name that would lead elsewhere.
+    pub fn folder(&self, name: &str) -> Result<PathBuf, DeliveryError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        if name.is_empty() || name.starts_with('.') || name.len() > 200 || !name.chars().all(plain)
+        {
+            return Err(DeliveryError::Name(name.to_owned()));
+        }
+        Ok(self.directory.join(name))
+    }
+
+    /// The page file of the virtual machine `name`.
+    ///
+    /// # Errors
+    /// As [`Self::folder`].
+    pub fn path(&self, name: &str) -> Result<PathBuf, DeliveryError> {
+        self.folder(name).map(|folder| folder.join("page"))
+    }
+
+    /// Makes the page file of a virtual machine that has yet to start, and maps it so that the page can be initialized.
+    ///
+    /// The mapping holds the writer's lock: keep it in place of [`attach`](super::PageDelivery::attach), or drop it before.
+    ///
+    /// # Errors
+    /// When the folder or file cannot be made, or another process writes the page.
+    pub fn prepare(&self, name: &str) -> Result<SharedMapping, DeliveryError> {
+        let folder = self.folder(name)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&folder)
+            .map_err(|source| DeliveryError::Folder { path: folder.clone(), source })?;
+        page_file::create(&folder.join("page"), PageSize::Nvdimm)
+            .map_err(|source| DeliveryError::PageFile { name: name.to_owned(), source })
+    }
+
+    /// The name that the page of `qemu` was prepared for, if it has one of ours, by whichever device: its folder's.
+    #[must_use]
+    pub fn name_of(&self, qemu: &Qemu) -> Option<String> {
+        let path = DEVICES.iter().find_map(|device| self.page_of(&qemu.command_line, device))?;
+        path.parent()?.file_name()?.to_str().map(str::to_owned)
+    }
+
+    /// The page file behind a QEMU's devices of one kind, by its options.
+    fn page_of(&self, line: &CommandLine, device: &str) -> Option<PathBuf> {
+        let paths = line.devices_of(device).filter_map(|device| {
+            let backend = line.object(device.get("memdev")?)?;
+            backend.get("mem-path").map(PathBuf::from)
+        });
+        paths.into_iter().find(|path| self.is_ours(path))
+    }
+
+    fn is_ours(&self, path: &Path) -> bool {
+        path.starts_with(&self.directory)
+            && !path.components().any(|part| part == Component::ParentDir)
+    }
+
+    /// The page behind a QEMU's devices of one kind, mapped for writing; `None` when there is none of ours.
+    ///
+    /// # Errors
+    /// QEMU has another file mapped than the one in its place, or the file is not ours alone to write.
+    pub(super) fn attach(
+        &self,
+        qemu: &Qemu,
+        device: &str,
+    ) -> Result<Option<SharedMapping>, DeliveryError> {
+        let Some(path) = self.page_of(&qemu.command_line, device) else { return Ok(None) };
+        let replaced = || DeliveryError::Replaced { name: qemu.name.clone(), path: path.clone() };
+        // QEMU's mapping names the file that it really has; a replaced one ends in " (deleted)".
+        let inode = std::fs::symlink_metadata(&path).map_err(|_| replaced())?.ino();
+        let mapped = |map: &MapLine| map.inode == inode && Path::new(&map.path) == path;
+        if !qemu.process.maps()?.iter().any(mapped) {
+            return Err(replaced());
+        }
+        page_file::create(&path, PageSize::Nvdimm)
+            .map(Some)
+            .map_err(|source| DeliveryError::PageFile { name: qemu.name.clone(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_in_their_folder() {
+        let pages = PageFiles::default();
+        assert_eq!(
+            pages.path("web-1.example").unwrap(),
+            Path::new("/run/timevisor/vms/web-1.example/page")
+        );
+        for name in ["", ".", "..", "a/b", "../etc", "a b", "ä"] {
+            assert!(matches!(pages.path(name), Err(DeliveryError::Name(_))), "{name}");
+        }
+        assert!(pages.is_ours(Path::new("/run/timevisor/vms/a/page")));
+        assert!(!pages.is_ours(Path::new("/run/timevisor/vms/../../etc/passwd")));
+        assert!(!pages.is_ours(Path::new("/run/timevisor/vmsx/page")));
+    }
+
+    #[test]
+    fn a_prepared_page_is_there_for_qemu() {
+        let root = tempfile::tempdir().unwrap();
+        let pages = PageFiles::new(root.path().join("vms"));
+        let page = pages.prepare("web").unwrap();
+        assert_eq!(std::fs::metadata(pages.path("web").unwrap()).unwrap().len(), 2 << 20);
+        assert!(matches!(pages.prepare("web"), Err(DeliveryError::PageFile { .. })));
+        drop(page);
+        pages.prepare("web").unwrap();
+    }
+
+    #[test]
+    fn a_page_is_found_behind_its_own_device_only() {
+        let line = |arguments: &str| {
+            CommandLine::parse(&arguments.split(' ').map(str::to_owned).collect::<Vec<_>>())
+        };
+        let ivshmem = line(
+            "qemu -object memory-backend-file,id=other,mem-path=/dev/shm/looking-glass,size=32M \
+             -device ivshmem-plain,memdev=other \
+             -object memory-backend-file,id=page,share=on,mem-path=/run/timevisor/vms/web/page,size=4K,readonly=on \
+             -device ivshmem-plain,memdev=page",
+        );
+        let pages = PageFiles::default();
+        let page = Some(PathBuf::from("/run/timevisor/vms/web/page"));
+        assert_eq!(pages.page_of(&ivshmem, "ivshmem-plain"), page);
+        assert_eq!(pages.page_of(&ivshmem, "nvdimm"), None);
+        let nvdimm = line(
+            "qemu -object memory-backend-file,id=page,mem-path=/run/timevisor/vms/web/page -device nvdimm,memdev=page",
+        );
+        assert_eq!(pages.page_of(&nvdimm, "nvdimm"), page);
+        assert_eq!(pages.page_of(&nvdimm, "ivshmem-plain"), None);
+    }
+}

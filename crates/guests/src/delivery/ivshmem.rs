@@ -1,0 +1,39 @@
+//! A page file that QEMU shows to the guest as the memory of a PCI device (ivshmem-plain), for kernels without ptp_vmclock.
+//!
+//! Works with every QEMU since 7 and needs nothing from the guest's kernel but PCI: programs map the device's `resource2`
+//! (`timevisor_linux::pci`). There is no /dev/vmclock0 and no PTP clock.
+//!
+//! Limitation: such a VM cannot be migrated live. QEMU refuses it while the device is a peer, its default; with `master=on` and
+//! read-only memory, QEMU 7.2 fails on the way ("Mismatched GPAs").
+
+use std::path::PathBuf;
+
+use timevisor_linux::mapping::SharedMapping;
+
+use super::{DeliveryError, DeliveryKind, PageDelivery, PageFiles};
+use crate::qemu::Qemu;
+
+/// QEMU's device.
+pub(super) const DEVICE: &str = "ivshmem-plain";
+
+/// The delivery by ivshmem.
+#[derive(Clone, Debug, Default)]
+pub struct IvshmemPage(PageFiles);
+
+impl IvshmemPage {
+    /// With pages under `directory`, normally [`super::files::DIRECTORY`].
+    #[must_use]
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self(PageFiles::new(directory))
+    }
+}
+
+impl PageDelivery for IvshmemPage {
+    fn kind(&self) -> DeliveryKind {
+        DeliveryKind::Ivshmem
+    }
+
+    fn attach(&self, qemu: &Qemu) -> Result<Option<SharedMapping>, DeliveryError> {
+        self.0.attach(qemu, DEVICE)
+    }
+}

@@ -1,0 +1,221 @@
+//! A VM on its way between hosts: what each side has to do with its page, and when (docs/migration.md).
+//!
+//! | side | on | then |
+//! | --- | --- | --- |
+//! | destination | the VM waits for a migration | nothing runs: the page says nothing |
+//! | destination | it has arrived, or runs already | the page begins anew, under another marker; then the vCPUs may run |
+//! | source | the vCPUs stopped for it | the page says nothing |
+//! | source | completed | the same, for good: whoever still runs on this page must not believe it |
+//! | source | failed or cancelled | nothing happened; RESUME has brought the page back |
+//!
+//! What it does not do: talk to QEMU, or write pages.
+
+use timevisor_protocols::qmp::{MigrationStatus, QueryStatus, RunState, VmEvent};
+
+/// Where a VM is between two hosts.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Transit {
+    /// Here, and not on its way.
+    #[default]
+    Here,
+    /// Its memory is awaited, or arrives.
+    Incoming,
+    /// It leaves; QEMU's own word for how far it is.
+    Leaving(MigrationStatus),
+    /// It runs elsewhere.
+    Left,
+    /// It stayed, for this reason.
+    Failed(String),
+}
+
+/// What is to be done about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Nothing beyond what the event asks for by itself.
+    Nothing,
+    /// It has arrived: begin its page anew, and let it run if that was asked for.
+    Arrive,
+    /// It has left: take the time off its page for good.
+    Leave,
+    /// It did not leave: ask QEMU why.
+    AskWhy,
+}
+
+impl Transit {
+    /// Takes in what QEMU says at the beginning of a connection.
+    pub fn on_status(&mut self, status: &QueryStatus) -> Step {
+        match status.state {
+            RunState::InMigrate => *self = Self::Incoming,
+            RunState::PostMigrate => {
+                *self = Self::Left;
+                return Step::Leave;
+            }
+            // A daemon that looked away while it arrived.
+            _ if *self == Self::Incoming => {
+                *self = Self::Here;
+                return Step::Arrive;
+            }
+            _ => {}
+        }
+        Step::Nothing
+    }
+
+    /// Takes an event in.
+    pub fn on_event(&mut self, event: &VmEvent) -> Step {
+        match (&*self, event) {
+            // RESUME comes before `completed` where nobody holds the vCPUs back.
+            (Self::Incoming, VmEvent::Resume | VmEvent::Migration(MigrationStatus::Completed)) => {
+                *self = Self::Here;
+                Step::Arrive
+            }
+            (Self::Incoming, VmEvent::Migration(MigrationStatus::Failed)) => Step::AskWhy,
+            (Self::Leaving(_), VmEvent::Migration(MigrationStatus::Completed)) => {
+                *self = Self::Left;
+                Step::Leave
+            }
+            (Self::Leaving(_), VmEvent::Migration(MigrationStatus::Cancelled)) => {
+                *self = Self::Failed("cancelled".to_owned());
+                Step::Nothing
+            }
+            (Self::Leaving(_), VmEvent::Migration(MigrationStatus::Failed)) => {
+                *self = Self::Failed("QEMU does not say why".to_owned());
+                Step::AskWhy
+            }
+            // An operator may run it here again after it has left; that is his decision, and this page's time is right.
+            (Self::Left, VmEvent::Resume) => {
+                *self = Self::Here;
+                Step::Nothing
+            }
+            (Self::Incoming, _) => Step::Nothing,
+            (_, VmEvent::Migration(status)) if is_under_way(status) => {
+                *self = Self::Leaving(status.clone());
+                Step::Nothing
+            }
+            _ => Step::Nothing,
+        }
+    }
+
+    /// It did not begin, or QEMU said why it failed.
+    pub fn fail(&mut self, reason: String) {
+        if *self != Self::Incoming {
+            *self = Self::Failed(reason);
+        }
+    }
+
+    /// Somebody asked for it; QEMU's events follow.
+    pub fn leave(&mut self) {
+        *self = Self::Leaving(MigrationStatus::None);
+    }
+
+    /// True between two hosts.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        matches!(self, Self::Incoming | Self::Leaving(_))
+    }
+
+    /// In a word or a few, for reports; `None` for a VM that is simply here.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        match self {
+            Self::Here => None,
+            Self::Incoming => Some("incoming".to_owned()),
+            Self::Leaving(_) => Some("leaving".to_owned()),
+            Self::Left => Some("left".to_owned()),
+            Self::Failed(reason) => Some(format!("failed: {reason}")),
+        }
+    }
+}
+
+fn is_under_way(status: &MigrationStatus) -> bool {
+    !matches!(
+        status,
+        MigrationStatus::None
+            | MigrationStatus::Completed
+            | MigrationStatus::Failed
+            | MigrationStatus::Cancelled
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(state: RunState) -> QueryStatus {
+        QueryStatus { running: state == RunState::Running, state }
+    }
+
+    fn events(transit: &mut Transit, events: &[VmEvent]) -> Vec<Step> {
+        events.iter().map(|event| transit.on_event(event)).collect()
+    }
+
+    fn migration(status: MigrationStatus) -> VmEvent {
+        VmEvent::Migration(status)
+    }
+
+    #[test]
+    fn a_vm_that_is_held_back_arrives_at_completed() {
+        use MigrationStatus::{Active, Completed, Setup};
+        let mut transit = Transit::default();
+        assert_eq!(transit.on_status(&status(RunState::InMigrate)), Step::Nothing);
+        assert!(transit == Transit::Incoming && transit.text().as_deref() == Some("incoming"));
+        let seen = [Setup, Active, Completed].map(migration);
+        assert_eq!(events(&mut transit, &seen), [Step::Nothing, Step::Nothing, Step::Arrive]);
+        assert_eq!(transit.on_event(&VmEvent::Resume), Step::Nothing);
+        assert_eq!(transit, Transit::Here);
+    }
+
+    #[test]
+    fn one_that_is_not_arrives_once_at_resume() {
+        let mut transit = Transit::Incoming;
+        let seen = [
+            migration(MigrationStatus::Active),
+            VmEvent::Resume,
+            migration(MigrationStatus::Completed),
+        ];
+        assert_eq!(events(&mut transit, &seen), [Step::Nothing, Step::Arrive, Step::Nothing]);
+    }
+
+    #[test]
+    fn one_that_arrived_while_nobody_looked() {
+        let mut transit = Transit::Incoming;
+        assert_eq!(transit.on_status(&status(RunState::Running)), Step::Arrive);
+        assert_eq!(transit.on_status(&status(RunState::Running)), Step::Nothing);
+    }
+
+    #[test]
+    fn the_source_leaves_stays_or_may_be_run_again() {
+        use MigrationStatus::{Active, Cancelled, Cancelling, Completed, Device, Failed};
+        let mut left = Transit::default();
+        let seen = [migration(Active), VmEvent::Stop, migration(Device), migration(Completed)];
+        let steps = events(&mut left, &seen);
+        assert_eq!(steps, [Step::Nothing, Step::Nothing, Step::Nothing, Step::Leave]);
+        assert_eq!(left, Transit::Left);
+        assert_eq!(left.on_event(&VmEvent::Resume), Step::Nothing);
+        assert_eq!(left, Transit::Here, "run here again");
+
+        let mut stayed = Transit::default();
+        let steps = events(&mut stayed, &[migration(Active), migration(Failed), VmEvent::Resume]);
+        assert_eq!(steps, [Step::Nothing, Step::AskWhy, Step::Nothing]);
+        stayed.fail("no route".to_owned());
+        assert_eq!(stayed.text().as_deref(), Some("failed: no route"));
+        let steps = events(&mut stayed, &[Active, Cancelling, Cancelled].map(migration));
+        assert_eq!(steps, [Step::Nothing; 3]);
+        assert_eq!(stayed, Transit::Failed("cancelled".to_owned()));
+    }
+
+    #[test]
+    fn a_daemon_that_starts_beside_a_vm_that_has_left() {
+        let mut transit = Transit::default();
+        assert_eq!(transit.on_status(&status(RunState::PostMigrate)), Step::Leave);
+        assert_eq!(transit, Transit::Left);
+    }
+
+    /// Whatever an incoming VM's QEMU says, a refusal of a command does not make it one that stays here.
+    #[test]
+    fn an_incoming_one_stays_incoming_when_a_command_fails() {
+        let mut transit = Transit::Incoming;
+        transit.fail("x".to_owned());
+        assert_eq!(transit, Transit::Incoming);
+        assert_eq!(transit.on_event(&migration(MigrationStatus::Failed)), Step::AskWhy);
+    }
+}

@@ -1,0 +1,87 @@
+//! A token bucket in its equivalent form as a virtual schedule (ITU-T I.371, GCRA): one instant instead of a level.
+//!
+//! What it does not do: read a clock.
+
+use timevisor_time::Duration;
+
+/// Admits a burst, then a rate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    /// Between two requests at the rate.
+    interval: Duration,
+    /// How much earlier than due one may come.
+    tolerance: Duration,
+    /// When the next one would be due if all came evenly.
+    due: Duration,
+}
+
+impl Bucket {
+    /// A full one: in any time t at most `burst + rate_hz * t` are admitted. At least one of each.
+    pub(super) fn new(interval: Duration, burst: u32) -> Self {
+        let tolerance = interval.to_bits().saturating_mul(i128::from(burst.max(1) - 1));
+        Self {
+            interval,
+            tolerance: Duration::from_bits(tolerance),
+            due: Duration::from_bits(i128::MIN),
+        }
+    }
+
+    /// When the next one will be admitted; the past means now.
+    pub(super) fn ready_at(&self) -> Duration {
+        self.due - self.tolerance
+    }
+
+    /// Whether one is admitted now; if so, it counts.
+    pub(super) fn admit(&mut self, now: Duration) -> bool {
+        let admitted = now >= self.ready_at();
+        if admitted {
+            self.charge(now);
+        }
+        admitted
+    }
+
+    /// Counts one that could not wait.
+    pub(super) fn charge(&mut self, now: Duration) {
+        self.due = self.due.max(now) + self.interval;
+    }
+}
+
+/// The time between two events of this rate, rounded up; a rate of 0 counts as 1.
+pub(super) fn interval(rate_hz: u32) -> Duration {
+    let rate = i128::from(rate_hz.max(1));
+    Duration::from_bits(((1i128 << 64) + rate - 1) / rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_burst_then_the_rate() {
+        let mut bucket = Bucket::new(interval(10), 20);
+        let ms = Duration::from_millis;
+        assert_eq!((0..50).filter(|_| bucket.admit(ms(5))).count(), 20);
+        assert!(!bucket.admit(ms(104)));
+        assert!(bucket.admit(bucket.ready_at().max(ms(105))));
+        assert!(!bucket.admit(ms(106)));
+        assert_eq!((0..50).filter(|_| bucket.admit(ms(60_000))).count(), 20, "no more than full");
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_burst_and_rate(
+            rate in 1u32..100,
+            burst in 1u32..50,
+            steps_ms in prop::collection::vec(0i64..300, 1..200),
+        ) {
+            let mut bucket = Bucket::new(interval(rate), burst);
+            let (mut now, mut admitted) = (0, 0);
+            for step in steps_ms {
+                now += step;
+                admitted += i64::from(bucket.admit(Duration::from_millis(now)));
+                prop_assert!(admitted * 1000 <= i64::from(burst) * 1000 + i64::from(rate) * now);
+            }
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! The server's end of one connection: on the host towards applications and guests, in a guest towards applications.
+//!
+//! A connection carries one session at a time. Everything that a peer can cause is bounded by what it sends: requests by
+//! the tenant's rate, answers by the requests, memory by one frame, [`MAX_UNANSWERED`] requests and
+//! [`MAX_UNSENT`] bytes. Garbage costs a step per byte, and beyond [`MAX_GARBAGE`] the connection.
+//!
+//! What it does not do: know timelines or bindings, limit a tenant over several connections, or find out who the tenant
+//! is: the caller does, from the socket.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+
+use serde::Serialize;
+use timevisor_time::Duration;
+
+use super::bucket::{Bucket, interval};
+use super::frame::{Frame, FrameHeader, Kind};
+use super::message::{
+    Event, Hello, HostPage, Limits, Problem, ProblemCode, Request, Response, Welcome,
+};
+use super::outbox::{MAX_UNSENT, Outbox};
+use super::reader::{Direction, FrameReader, Received};
+use super::{VERSION, problem};
+
+/// Bytes without a single frame among them after which the connection is given up.
+pub const MAX_GARBAGE: u64 = 1 << 20;
+
+/// Requests that may wait for their answers at the same time.
+pub const MAX_UNANSWERED: usize = 64;
+
+/// Who is served, and how much of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerConfig {
+    /// Who the client is, from the socket: `uid:1000`, `vm:web`, `guest uid:1000`.
+    pub tenant: String,
+    /// The page to read, for clients on the host.
+    pub page: Option<HostPage>,
+    /// Told to the client. The rate and the lease are enforced here, the others by the caller.
+    pub limits: Limits,
+}
+
+/// What the caller has to do, in order. Every `Began` is followed by one `Ended`, `Expired` or `Close`.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ServerAction {
+    /// A session begins; it was welcomed.
+    Began {
+        /// Its number.
+        session: u64,
+        /// What the client calls itself.
+        client: String,
+    },
+    /// A session was ended by the next hello: release its leases.
+    Ended {
+        /// Its number.
+        session: u64,
+    },
+    /// Nothing was heard for the lease's time: release the session's leases. The connection stays.
+    Expired {
+        /// Its number.
+        session: u64,
+    },
+    /// Bind, update, unbind or timelines: to be answered with [`ServerSession::respond`].
+    Request {
+        /// The session that asks.
+        session: u64,
+        /// To be repeated in the answer.
+        id: u64,
+        /// What is asked; it has passed [`Request::check`].
+        request: Request,
+    },
+    /// Close the connection and release the leases of its session. Always the last action.
+    Close(Over),
+}
+
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Over {
+    /// The peer speaks something else.
+    #[error("{MAX_GARBAGE} bytes without a frame; check what is connected to this end")]
+    Garbage,
+    /// The peer does not read.
+    #[error("{MAX_UNSENT} bytes were not read by the peer; read responses and events as they come")]
+    Unread,
+}
+
+/// How often things went wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ServerCounters {
+    /// Frames refused by the rate limit.
+    pub rate_limited: u64,
+    /// Frames of another session, of none, or with an old id.
+    pub wrong_session: u64,
+    /// Payloads that are no request.
+    pub malformed: u64,
+    /// Frames of another version.
+    pub other_version: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Session {
+    number: u64,
+    last_id: u64,
+    heard: Duration,
+    unanswered: BTreeSet<u64>,
+}
+
+/// The server's end of one connection.
+#[derive(Clone, Debug)]
+pub struct ServerSession {
+    config: ServerConfig,
+    lease: Option<Duration>,
+    reader: FrameReader,
+    outbox: Outbox,
+    bucket: Bucket,
+    /// The peer has been told that it is too fast, and nothing was admitted since.
+    told: bool,
+    session: Option<Session>,
+    counters: ServerCounters,
+    over: Option<Over>,
+}
+
+impl ServerSession {
+    /// A connection without a session.
+    #[must_use]
+    pub fn new(config: ServerConfig) -> Self {
+        let rate = config.limits.requests_per_second;
+        Self {
+            lease: config.limits.lease_ms.map(duration_from_ms),
+            config,
+            reader: FrameReader::new(Direction::ToServer),
+            outbox: Outbox::default(),
+            bucket: Bucket::new(interval(rate), rate.max(1).saturating_mul(2)),
+            told: false,
+            session: None,
+            counters: ServerCounters::default(),
+            over: None,
+        }
+    }
+
+    /// Takes what was read at `now`. `new_session` is asked for a number whenever a session begins: one that this server, and
+    /// the one before it, never used.
+    pub fn on_bytes(
+        &mut self,
+        now: Duration,
+        bytes: &[u8],
+        new_session: &mut dyn FnMut() -> NonZeroU64,
+    ) -> Vec<ServerAction> {
+        let mut actions = Vec::new();
+        if self.over.is_some() {
+            return actions;
+        }
+        for received in self.reader.feed(bytes) {
+            let taken = match received {
+                Received::Frame(frame) => self.take(now, &frame, new_session, &mut actions),
+                Received::OtherVersion(header) => self.refuse_version(now, &header),
+            };
+            if let Err(over) = taken {
+                actions.push(ServerAction::Close(over));
+                return actions;
+            }
+        }
+        if self.reader.since_frame() > MAX_GARBAGE {
+            actions.push(ServerAction::Close(self.end(Over::Garbage)));
+        }
+        actions
+    }
+
+    /// Answers a request, once. An answer to an ended session or to nothing is dropped.
+    ///
+    /// # Errors
+    /// The connection is to be closed, and the leases of its session released.
+    pub fn respond(&mut self, session: u64, id: u64, response: &Response) -> Result<(), Over> {
+        let own = self.session.as_mut().filter(|own| own.number == session);
+        if own.is_some_and(|own| own.unanswered.remove(&id)) {
+            return self.send_response(session, id, response);
+        }
+        self.over.map_or(Ok(()), Err)
+    }
+
+    /// Tells the client something unasked. Dropped if the session has ended.
+    ///
+    /// # Errors
+    /// The connection is to be closed, and the leases of its session released.
+    pub fn send_event(&mut self, session: u64, event: &Event) -> Result<(), Over> {
+        match self.session() {
+            Some(own) if own == session => self.send(Kind::Event, session, 0, event),
+            _ => self.over.map_or(Ok(()), Err),
+        }
+    }
+
+    /// Ends the session, if there is one, and tells the client why. The connection stays; the caller has released or
+    /// releases the leases of the session that is returned.
+    pub fn end_session(&mut self, reason: &str) -> Option<u64> {
+        let session = self.session()?;
+        let event = Event::Closing { reason: reason.to_owned() };
+        // If it cannot be sent, the connection is over, and the next call says so.
+        let _over = self.send(Kind::Event, session, 0, &event);
+        self.session = None;
+        Some(session)
+    }
+
+    /// When [`Self::on_timer`] has something to do. Read the stream first: bytes that wait there keep a session.
+    #[must_use]
+    pub fn poll_at(&self) -> Option<Duration> {
+        Some(self.session.as_ref()?.heard + self.lease?)
+    }
+
+    /// Ends a session that was not heard of for too long.
+    pub fn on_timer(&mut self, now: Duration) -> Option<ServerAction> {
+        let lease = self.lease?;
+        self.poll_at().filter(|at| now >= *at)?;
+        let session = self.end_session(&format!("nothing was heard for {lease}"))?;
+        Some(self.over.map_or(ServerAction::Expired { session }, ServerAction::Close))
+    }
+
+    /// What to write to the stream.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        self.outbox.unsent()
+    }
+
+    /// The stream has taken so many bytes of [`Self::output`].
+    pub fn sent(&mut self, count: usize) {
+        self.outbox.sent(count);
+    }
+
+    /// The session's number while there is one.
+    #[must_use]
+    pub fn session(&self) -> Option<u64> {
+        self.session.as_ref().map(|session| session.number)
+    }
+
+    /// Why the connection is to be closed, if it is.
+    #[must_use]
+    pub fn over(&self) -> Option<Over> {
+        self.over
+    }
+
+    /// Who is served.
+    #[must_use]
+    pub fn tenant(&self) -> &str {
+        &self.config.tenant
+    }
+
+    /// What went wrong so far.
+    #[must_use]
+    pub fn counters(&self) -> ServerCounters {
+        self.counters
+    }
+
+    /// Bytes that were no part of a frame.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.reader.skipped()
+    }
+
+    fn take(
+        &mut self,
+        now: Duration,
+        frame: &Frame,
+        new_session: &mut dyn FnMut() -> NonZeroU64,
+        actions: &mut Vec<ServerAction>,
+    ) -> Result<(), Over> {
+        let (number, id) = (frame.header.session, frame.header.id);
+        // Even a frame beyond the rate says that the session lives, and uses up its id.
+        let standing = self.check_in(now, number, id);
+        if !self.admit(now) {
+            return self.refuse_rate(number, id);
+        }
+        let request = standing.and_then(|()| self.parse(number, &frame.payload));
+        match request {
+            Err(problem) => self.send_response(number, id, &Response::Problem(problem)),
+            Ok(Request::Hello(hello)) => self.begin(now, id, hello, new_session(), actions),
+            Ok(Request::KeepAlive) => self.send_response(number, id, &Response::Alive),
+            Ok(request) => {
+                let Some(session) = &mut self.session else { return Ok(()) };
+                session.unanswered.insert(id);
+                actions.push(ServerAction::Request { session: number, id, request });
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a frame belongs here, by its header.
+    fn check_in(&mut self, now: Duration, number: u64, id: u64) -> Result<(), Problem> {
+        let wrong = |message: &str, next_step| problem(ProblemCode::Session, message, next_step);
+        let checked = match &mut self.session {
+            _ if id == 0 => Err(wrong("a request's id is 1 or more", "count from 1")),
+            _ if number == 0 => Ok(()),
+            Some(session) if session.number == number && id > session.last_id => {
+                session.last_id = id;
+                session.heard = now;
+                Ok(())
+            }
+            Some(session) if session.number == number => {
+                Err(wrong("the id was used before", "let ids grow within a session"))
+            }
+            _ => Err(wrong("this session has ended or is another's", "begin one with a hello")),
+        };
+        self.counters.wrong_session += u64::from(checked.is_err());
+        checked
+    }
+
+    fn parse(&mut self, number: u64, payload: &[u8]) -> Result<Request, Problem> {
+        let bad = |message: String| {
+            let next_step = "check its spelling and that both ends have the same version";
+            problem(ProblemCode::BadRequest, &shortened(&message), next_step)
+        };
+        let checked = serde_json::from_slice::<Request>(payload)
+            .map_err(|error| bad(format!("the request is not understood: {error}")))
+            .and_then(|request| match request.check() {
+                Ok(()) => Ok(request),
+                Err(invalid) => Err(bad(invalid.to_string())),
+            });
+        self.counters.malformed += u64::from(checked.is_err());
+        let request = checked?;
+        let is_hello = matches!(request, Request::Hello(_));
+        let waiting = self.session.as_ref().map_or(0, |session| session.unanswered.len());
+        if is_hello != (number == 0) {
+            self.counters.wrong_session += 1;
+            let message = "a hello, and nothing else, has session 0";
+            return Err(problem(ProblemCode::Session, message, "begin a session with a hello"));
+        }
+        if waiting >= MAX_UNANSWERED && !is_hello && request != Request::KeepAlive {
+            let message = format!("{waiting} requests wait for their answers");
+            return Err(problem(ProblemCode::RateLimited, &message, "wait for some of them"));
+        }
+        Ok(request)
+    }
+
+    fn begin(
+        &mut self,
+        now: Duration,
+        id: u64,
+        hello: Hello,
+        number: NonZeroU64,
+        actions: &mut Vec<ServerAction>,
+    ) -> Result<(), Over> {
+        if let Some(old) = self.session.take() {
+            actions.push(ServerAction::Ended { session: old.number });
+        }
+        let session = number.get();
+        let unanswered = BTreeSet::new();
+        self.session = Some(Session { number: session, last_id: id, heard: now, unanswered });
+        actions.push(ServerAction::Began { session, client: hello.client });
+        let ServerConfig { tenant, page, limits } = self.config.clone();
+        let welcome = Welcome { session, tenant, page, limits };
+        self.send_response(session, id, &Response::Welcome(welcome))
+    }
+
+    fn admit(&mut self, now: Duration) -> bool {
+        let admitted = self.bucket.admit(now);
+        self.told &= !admitted;
+        admitted
+    }
+
+    /// Says so once; a flood costs no output.
+    fn refuse_rate(&mut self, number: u64, id: u64) -> Result<(), Over> {
+        self.counters.rate_limited += 1;
+        if std::mem::replace(&mut self.told, true) {
+            return Ok(());
+        }
+        let rate = self.config.limits.requests_per_second;
+        let message = format!("more than {rate} requests a second");
+        let next_step = "wait a second; requests until then are not answered";
+        let problem = problem(ProblemCode::RateLimited, &message, next_step);
+        self.send_response(number, id, &Response::Problem(problem))
+    }
+
+    fn refuse_version(&mut self, now: Duration, header: &FrameHeader) -> Result<(), Over> {
+        self.counters.other_version += 1;
+        if !self.admit(now) {
+            return self.refuse_rate(header.session, header.id);
+        }
+        let message = format!("version {}, but this end speaks {VERSION}", header.version);
+        let next_step = "install the same version of timevisor on both ends";
+        let problem = problem(ProblemCode::Version, &message, next_step);
+        self.send_response(header.session, header.id, &Response::Problem(problem))
+    }
+
+    fn send_response(&mut self, session: u64, id: u64, response: &Response) -> Result<(), Over> {
+        self.send(Kind::Response, session, id, response)
+    }
+
+    fn send(
+        &mut self,
+        kind: Kind,
+        session: u64,
+        id: u64,
+        message: &impl Serialize,
+    ) -> Result<(), Over> {
+        if let Some(over) = self.over {
+            return Err(over);
+        }
+        let frame = match Frame::of(kind, session, id, message) {
+            Ok(frame) => frame,
+            // An answer that no frame holds is still answered; an event (they are short) is not sent.
+            Err(error) => {
+                let message = format!("the answer cannot be sent: {error}");
+                let problem = problem(ProblemCode::Unavailable, &message, "ask the operator");
+                match Frame::of(Kind::Response, session, id, &Response::Problem(problem)) {
+                    Ok(frame) if kind == Kind::Response => frame,
+                    _ => return Ok(()),
+                }
+            }
+        };
+        if self.outbox.push(&frame.encode()) { Ok(()) } else { Err(self.end(Over::Unread)) }
+    }
+
+    fn end(&mut self, over: Over) -> Over {
+        self.over = Some(over);
+        self.session = None;
+        over
+    }
+}
+
+/// What a peer wrote is quoted in part only.
+fn shortened(text: &str) -> String {
+    text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Saturates after 292 million years.
+pub(super) fn duration_from_ms(ms: u64) -> Duration {
+    Duration::from_millis(i64::try_from(ms).unwrap_or(i64::MAX))
+}

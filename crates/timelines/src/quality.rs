@@ -1,0 +1,144 @@
+//! Whether what a timeline achieves meets a requirement, and the tightest of many requirements.
+//!
+//! A worst-case requirement compares the hard bounds, side by side. A probability p compares one sigma of the estimate:
+//! the error is taken as normal, and the smaller side of the requirement must hold z(p) sigma, where
+//! P(|error| <= z sigma) = p. Then more than the requirement in either direction together has at most 1 - p; what a
+//! wider other side would give away is not taken. What is not known meets nothing.
+//!
+//! What it does not do: know how a quality comes about, or round in anybody's favour.
+
+use timevisor_protocols::channel::{Achieved, Confidence, InvalidRequirement, Requirement};
+use timevisor_time::Duration;
+
+/// A checked requirement, as whole numbers to compare: made once, compared at every publication.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Needs {
+    error: Error,
+    resolution_ns: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Error {
+    /// The hard bounds, each side for itself.
+    Bounds { below_ns: u64, above_ns: u64 },
+    /// One sigma of the estimate.
+    Sigma { ns: u64 },
+}
+
+impl Needs {
+    /// Of a requirement.
+    ///
+    /// # Errors
+    /// Requirements that mean nothing.
+    pub fn of(requirement: &Requirement) -> Result<Self, InvalidRequirement> {
+        requirement.validate()?;
+        let &Requirement { below_ns, above_ns, resolution_ns, confidence } = requirement;
+        let error = match confidence {
+            Confidence::WorstCase => Error::Bounds { below_ns, above_ns },
+            Confidence::Probability(p) => {
+                Error::Sigma { ns: largest_sigma_ns(below_ns.min(above_ns), p) }
+            }
+        };
+        Ok(Self { error, resolution_ns })
+    }
+
+    /// Whether `achieved` suffices.
+    #[must_use]
+    pub fn met_by(&self, achieved: &Achieved) -> bool {
+        let within =
+            |value: Option<u64>, limit: u64| matches!(value, Some(value) if value <= limit);
+        let error = match self.error {
+            Error::Bounds { below_ns, above_ns } => {
+                within(achieved.below_ns, below_ns) && within(achieved.above_ns, above_ns)
+            }
+            Error::Sigma { ns } => within(achieved.estimated_error_ns, ns),
+        };
+        error && self.resolution_ns.is_none_or(|limit| within(achieved.resolution_ns, limit))
+    }
+
+    /// The smaller side of a worst-case requirement.
+    #[must_use]
+    pub const fn half_width_ns(&self) -> Option<u64> {
+        match self.error {
+            Error::Bounds { below_ns, above_ns } if below_ns < above_ns => Some(below_ns),
+            Error::Bounds { above_ns, .. } => Some(above_ns),
+            Error::Sigma { .. } => None,
+        }
+    }
+
+    /// The largest sigma that a requirement with a probability admits.
+    #[must_use]
+    pub const fn sigma_ns(&self) -> Option<u64> {
+        match self.error {
+            Error::Bounds { .. } => None,
+            Error::Sigma { ns } => Some(ns),
+        }
+    }
+}
+
+/// What references must deliver for all members together: the minimum of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Demand {
+    /// The smallest half-width of the hard bounds that anybody needs.
+    pub half_width_ns: Option<u64>,
+    /// The smallest sigma that anybody needs.
+    pub sigma_ns: Option<u64>,
+}
+
+impl Demand {
+    /// The minima of many; `None` where nobody needs anything.
+    #[must_use]
+    pub fn tightest(needs: impl IntoIterator<Item = Needs>) -> Option<Self> {
+        let one = |needs: Needs| Self {
+            half_width_ns: needs.half_width_ns(),
+            sigma_ns: needs.sigma_ns(),
+        };
+        needs.into_iter().map(one).reduce(Self::and)
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let smaller = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+        Self {
+            half_width_ns: smaller(self.half_width_ns, other.half_width_ns),
+            sigma_ns: smaller(self.sigma_ns, other.sigma_ns),
+        }
+    }
+
+    /// A half-width of the bounds that keeps all of it: whatever lies within +-h has a sigma of h at most. For a sigma
+    /// this is more than needed; callers that can tell sigma apart use the fields.
+    #[must_use]
+    pub fn sufficient_half_width(&self) -> Option<Duration> {
+        let ns = self.half_width_ns.into_iter().chain(self.sigma_ns).min()?;
+        Some(Duration::from_nanos(i64::try_from(ns).unwrap_or(i64::MAX)))
+    }
+}
+
+/// The largest sigma, ns, that keeps an error within +-`half_width_ns` with probability p; rounded down.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float-to-integer `as` saturates, and the quotient is not negative"
+)]
+fn largest_sigma_ns(half_width_ns: u64, p: f64) -> u64 {
+    // The conversion rounds by 2^-53 of the value, which is nothing against what is known of a sigma.
+    (half_width_ns as f64 / two_sided_quantile(p)) as u64
+}
+
+/// z with P(|x| <= z) = p for a standard normal x and 0.5 <= p < 1, rounded up: too large by 0.0009 at most.
+///
+/// Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.23 (after C. Hastings): the upper-tail quantile as a
+/// rational function of t = sqrt(-2 ln q), with an error below 4.5e-4, which is added.
+fn two_sided_quantile(p: f64) -> f64 {
+    const ERROR: f64 = 4.5e-4;
+    let q = (1.0 - p) / 2.0;
+    let t = (-2.0 * q.ln()).sqrt();
+    let numerator = 2.515_517 + t * (0.802_853 + t * 0.010_328);
+    let denominator = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
+    t - numerator / denominator + ERROR
+}
+
+#[cfg(test)]
+#[path = "quality_tests.rs"]
+mod tests;

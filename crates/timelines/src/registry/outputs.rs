@@ -1,0 +1,102 @@
+//! What the daemon reads off: the demand of references, the entries of pages, the list of timelines.
+
+use timevisor_protocols::channel::{Achieved, Epoch, Limits, Place, Problem, TimelineRow};
+
+use super::{CLOCK, Registry};
+use crate::name::TimelineName;
+use crate::quality::Demand;
+use crate::tenant::{Owner, Tenant};
+use crate::timeline::{ClockId, Source, Timeline, TimelineId};
+
+/// What must be on an owner's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Where.
+    pub place: Place,
+    /// Which timeline.
+    pub timeline: TimelineId,
+    /// Its name.
+    pub name: TimelineName,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Where its time comes from.
+    pub source: Source,
+    /// The tightest worst case that any member requires, on whichever page it reads.
+    pub required_half_width_ns: Option<u64>,
+}
+
+impl Registry {
+    /// The tightest of all members of all timelines with these references; `None`: nobody needs anything. O(log n).
+    #[must_use]
+    pub fn demand(&self, clock: ClockId) -> Option<Demand> {
+        self.tallies.get(&clock)?.demand()
+    }
+
+    /// What must be on an owner's pages, entry 0 of page 0 first; nothing of owners that are not served.
+    pub fn entries<'a>(&'a self, owner: &Owner) -> impl Iterator<Item = Entry> + use<'a> {
+        let pages = self.owner_keys.get(owner).and_then(|key| self.owners.get(key));
+        pages.into_iter().flat_map(|pages| {
+            let clock = std::iter::once((pages.clock, CLOCK));
+            let placed = pages.placed.iter();
+            clock
+                .chain(placed.map(|(id, placed)| (*id, pages.slots.place(placed.slot))))
+                .filter_map(|(id, place)| self.entry(id, place))
+        })
+    }
+
+    fn entry(&self, id: TimelineId, place: Place) -> Option<Entry> {
+        let group = self.groups.get(&id)?;
+        let Timeline { name, epoch, source, .. } = group.timeline;
+        let required_half_width_ns = group.tally.half_width_ns();
+        Some(Entry { place, timeline: id, name, epoch, source, required_half_width_ns })
+    }
+
+    /// Grows with every change of [`Registry::entries`]; `None` for owners that are not served.
+    #[must_use]
+    pub fn changes(&self, owner: &Owner) -> Option<u64> {
+        Some(self.owners.get(self.owner_keys.get(owner)?)?.changes)
+    }
+
+    /// What a session may bind to, by name: its tenant's own timelines and those that the operator shows it.
+    ///
+    /// # Errors
+    /// There is no such session.
+    pub fn rows(
+        &self,
+        session: u64,
+        achieved: impl Fn(&Timeline, &Owner) -> Achieved,
+    ) -> Result<Vec<TimelineRow>, Problem> {
+        let session = self.session(session)?;
+        let Some(pages) = self.owners.get(&session.owner) else { return Ok(Vec::new()) };
+        let own = self.temporary.range((session.tenant.clone(), TimelineName::FIRST)..);
+        let own = own.take_while(|((tenant, _), _)| *tenant == session.tenant);
+        let mut ids: Vec<(TimelineName, TimelineId)> = own
+            .map(|((_, name), id)| (*name, *id))
+            .chain(self.configured.iter().map(|(name, id)| (*name, *id)))
+            .collect();
+        ids.sort_unstable();
+        let groups = ids.iter().filter_map(|(_, id)| self.groups.get(id));
+        let rows = groups.filter(|group| group.timeline.visible_to(&session.tenant)).map(|group| {
+            TimelineRow {
+                name: group.timeline.name.to_string(),
+                epoch: group.timeline.epoch,
+                members: u32::try_from(group.members.len()).unwrap_or(u32::MAX),
+                required: group.tightest(),
+                achieved: group.achieved(&pages.owner, &achieved),
+                temporary: group.timeline.temporary(),
+            }
+        });
+        Ok(rows.collect())
+    }
+
+    /// What a tenant may do.
+    #[must_use]
+    pub const fn limits(&self, tenant: &Tenant) -> Limits {
+        self.parameters.limits(tenant)
+    }
+
+    /// All timelines, with the number of bindings of each: for the operator's eyes.
+    pub fn timelines(&self) -> impl Iterator<Item = (&Timeline, usize)> {
+        self.groups.values().map(|group| (&group.timeline, group.members.len()))
+    }
+}

@@ -1,0 +1,181 @@
+//! timevisor-guest: lets many applications in a guest share the guest's one channel to its host's timevisord. Optional: a
+//! single application can use the channel itself, and reading the clock needs neither.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | the event loop: one thread, one poll(2) |
+//! | `apps.rs` | the socket that applications connect to |
+//! | `host.rs` | the virtio-serial port, or vsock |
+//! | `wait_sync.rs` | `wait-sync`, which needs none of that |
+//!
+//! All rules are in timevisor-protocols' relay.
+#![forbid(unsafe_code)]
+
+mod apps;
+mod host;
+mod wait_sync;
+
+use std::num::NonZeroU64;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use timevisor_linux::clock::{monotonic, realtime};
+use timevisor_linux::notify::Notifier;
+use timevisor_linux::poll::{PollFd, wait};
+use timevisor_linux::signals::Signals;
+use timevisor_protocols::channel::{
+    ClientConfig, HOST_SOCKET, PORT_NAME, Relay, RelayAction, RelayConfig,
+};
+use timevisor_time::Duration;
+use tracing_subscriber::EnvFilter;
+
+use apps::Apps;
+use host::{Host, Way};
+
+/// The longest wait: a port shows by no event that the host has connected.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the host may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Lets applications in this guest share its channel to the host's timevisord.
+#[derive(Parser)]
+#[command(name = "timevisor-guest", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Where applications connect
+    #[arg(long, value_name = "PATH", default_value = HOST_SOCKET)]
+    socket: PathBuf,
+    /// The channel: `auto` takes the virtio-serial port if there is one, else vsock; or a port's path, or `vsock`
+    #[arg(long, value_name = "CHANNEL", default_value = "auto")]
+    channel: String,
+    /// More words in the log (RUST_LOG has the last one)
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Wait until the time is known well enough: before services that need it, and after a restore
+    WaitSync(wait_sync::WaitSync),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(Command::WaitSync(wait)) = &arguments.command {
+        return match wait.run() {
+            Ok(said) => {
+                println!("{said}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("timevisor-guest: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let level = if arguments.verbose { "debug" } else { "info" };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    match Agent::start(&arguments).and_then(Agent::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Agent {
+    relay: Relay,
+    apps: Apps,
+    host: Host,
+    signals: Signals,
+}
+
+impl Agent {
+    fn start(arguments: &Arguments) -> Result<Self> {
+        let way = match arguments.channel.as_str() {
+            "auto" => Way::Automatic(PORT_NAME),
+            "vsock" => Way::Vsock,
+            path => Way::Port(path.into()),
+        };
+        let signals = Signals::install().context("cannot install signal handlers")?;
+        let apps = Apps::listen(&arguments.socket)?;
+        // Numbers that grow with time: neither a host nor an application takes us for the agent before.
+        let number = realtime().floor_nanos().unsigned_abs();
+        let client = ClientConfig {
+            client: format!("timevisor-guest/{}", env!("CARGO_PKG_VERSION")),
+            first_id: number,
+            timeout: TIMEOUT,
+        };
+        let first = NonZeroU64::MIN.saturating_add(number);
+        let relay = Relay::new(RelayConfig::new(client, first));
+        Notifier::from_environment()
+            .and_then(|notifier| notifier.ready())
+            .context("cannot tell systemd")?;
+        tracing::info!("serving applications at {}", arguments.socket.display());
+        Ok(Self { relay, apps, host: Host::new(way), signals })
+    }
+
+    fn run(mut self) -> Result<()> {
+        loop {
+            self.wait()?;
+            while let Some(signal) = self.signals.take() {
+                if signal == timevisor_linux::signals::Signal::Terminate {
+                    return Ok(());
+                }
+            }
+            let now = monotonic();
+            let mut actions = Vec::new();
+            // The host first: what it says may be what applications wait for.
+            actions.extend(self.host.serve(&mut self.relay, now));
+            self.apps.accept(&mut self.relay);
+            actions.extend(self.apps.serve(&mut self.relay, now));
+            actions.extend(self.relay.on_timer(monotonic()));
+            self.heed(actions);
+            self.host.flush(&mut self.relay);
+            let gone = self.apps.flush(&mut self.relay);
+            for app in gone {
+                let actions = self.relay.app_closed(monotonic(), app);
+                self.heed(actions);
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let now = monotonic();
+        let due = self.relay.poll_at().map_or(LOOK_INTERVAL, |at| (at - now).min(LOOK_INTERVAL));
+        let nanos = u64::try_from(due.ceil_nanos()).unwrap_or(0);
+        let mut fds = vec![PollFd::readable(self.signals.as_fd())];
+        fds.extend(self.host.fd(&self.relay));
+        fds.extend(self.apps.fds(&self.relay));
+        wait(&mut fds, Some(std::time::Duration::from_nanos(nanos))).context("poll failed")?;
+        Ok(())
+    }
+
+    fn heed(&mut self, actions: Vec<RelayAction>) {
+        for action in actions {
+            match action {
+                RelayAction::CloseApp { app, over } => {
+                    tracing::info!("application {app}: {over}");
+                    self.apps.close(app);
+                }
+                RelayAction::HostBegan(welcome) => {
+                    tracing::info!("the host serves this guest as {}", welcome.tenant);
+                }
+                RelayAction::HostLost { reason } => tracing::warn!("the host is gone: {reason}"),
+                RelayAction::HostRefused(problem) => tracing::warn!("the host refuses: {problem}"),
+                RelayAction::HostUnanswered => tracing::debug!("the host does not answer"),
+            }
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Timelines as the daemon serves them: who is bound to what, over which connection, and what that puts on which page.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | the registry (crates/timelines) between connections, clocks and pages |
+//! | `connections.rs` | the host's socket, VMs' ports, vsock |
+//! | `clocks.rs` | clocks that follow some of the references |
+//! | `lines.rs` | timelines as lines on the host's counter, and what they achieve |
+//! | `floor.rs` | what could be had of a clock: the base of admission |
+//! | `pages.rs` | the host's further pages |
+
+mod clocks;
+mod connections;
+mod floor;
+mod lines;
+mod pages;
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+
+use anyhow::Result;
+use timevisor_clock_page::Counter;
+use timevisor_estimate::Exchange;
+use timevisor_guests::entries::TimelineEntry;
+use timevisor_guests::vm::Publication;
+use timevisor_linux::clock::monotonic;
+use timevisor_protocols::channel::{
+    Achieved, Event, HostPage, Problem, Request, Response, ServerConfig,
+};
+use timevisor_time::Duration;
+use timevisor_timelines::{ClockId, Owner, Registry, Scale, Source, Tenant, Timeline};
+
+use self::clocks::{State, Subset};
+use self::connections::{ConnectionId, Connections, Demand};
+use self::floor::Floor;
+use self::lines::Knowledge;
+use self::pages::FurtherPages;
+use crate::clock::HostClock;
+use crate::config::{Config, span};
+use crate::vms::Vms;
+
+pub use connections::Token;
+
+/// VMs' ports are looked for this often.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+pub struct Timelines {
+    config: Config,
+    registry: Registry,
+    connections: Connections,
+    subsets: Vec<Subset>,
+    floors: Vec<Floor>,
+    knowledge: Knowledge,
+    further: FurtherPages,
+    next_look: Duration,
+    disruptions: Vec<u64>,
+    /// What has been written of each owner's changes.
+    written: BTreeMap<Owner, u64>,
+}
+
+impl Timelines {
+    pub fn start(config: &Config, clock: &HostClock, now: Duration) -> Result<Self> {
+        let (setup, clocks) = config.timeline_setup()?;
+        let mut registry = Registry::new(setup, now)?;
+        registry.add_owner(&Owner::Host, Scale::Tai, first_generation());
+        let connections = Connections::listen(&config.run_directory.join("timelines"))?;
+        let subsets: Vec<Subset> =
+            clocks.into_iter().map(|references| Subset::new(config, references, clock)).collect();
+        let publish_interval = span(config.clock.publish_interval);
+        Ok(Self {
+            registry,
+            connections,
+            floors: vec![Floor::default(); subsets.len() + 1],
+            disruptions: vec![0; subsets.len() + 1],
+            subsets,
+            knowledge: Knowledge::new(clock.calibration.period, publish_interval),
+            further: FurtherPages::in_directory(&config.run_directory, clock),
+            next_look: now,
+            written: BTreeMap::new(),
+            config: config.clone(),
+        })
+    }
+
+    pub fn fds(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool)> {
+        self.connections.fds()
+    }
+
+    pub fn poll_at(&self) -> Duration {
+        self.connections.poll_at().min(self.next_look)
+    }
+
+    /// Takes an exchange with reference `index` in, for the timelines that follow it alone.
+    pub fn observe(&mut self, index: usize, exchange: &Exchange) {
+        self.subsets.iter_mut().for_each(|subset| subset.observe(index, exchange));
+    }
+
+    /// Reference `index` became another server.
+    pub fn forget(&mut self, index: usize) {
+        self.subsets.iter_mut().for_each(|subset| subset.forget(index));
+    }
+
+    /// The counter was disturbed: everything known on it is void, local timelines included.
+    pub fn start_anew(&mut self, clock: &HostClock) {
+        for subset in &mut self.subsets {
+            subset.start_anew(&self.config, clock);
+        }
+        self.knowledge.forget_local();
+    }
+
+    /// The tightest bound that anybody requires of what reference `index` goes into.
+    pub fn required(&self, index: usize) -> Option<Duration> {
+        let follows =
+            |n: &usize| *n == 0 || self.subsets.get(n - 1).is_some_and(|s| s.follows(index));
+        let clocks = (0..=self.subsets.len()).filter(follows);
+        let demands = clocks.filter_map(|n| self.registry.demand(ClockId(n)));
+        demands.filter_map(|demand| demand.sufficient_half_width()).min()
+    }
+
+    /// After the host's clock was published: every timeline on every page.
+    pub fn publish(&mut self, publication: &Publication, clock: &mut HostClock, vms: &mut Vms) {
+        let mut states = vec![State::of_host(publication)];
+        states.extend(self.subsets.iter_mut().map(|subset| subset.publish(clock)));
+        let now = clock.counter.read_ordered();
+        let monotonic = monotonic();
+        for (index, (state, floor)) in states.iter().zip(&mut self.floors).enumerate() {
+            floor.observe(monotonic, state, now);
+            if std::mem::replace(&mut self.disruptions[index], state.disruptions)
+                != state.disruptions
+            {
+                for (session, event) in self.registry.clock_disrupted(ClockId(index)) {
+                    self.connections.tell(session, &event);
+                }
+            }
+        }
+        self.knowledge.update(states, now, clock.policy().expiry(now), &clock.leap);
+        self.begin_local(clock);
+        self.write(clock, vms);
+        self.tell_quality(vms);
+        self.finish(clock, vms);
+    }
+
+    /// Local timelines whose life has begun get their zero, those that ended lose it.
+    fn begin_local(&mut self, clock: &HostClock) {
+        let lives = |timeline: &Timeline| match timeline.source() {
+            Source::Local { life, .. } => Some(life),
+            _ => None,
+        };
+        let alive: Vec<_> = self.registry.timelines().filter_map(|(t, _)| lives(t)).collect();
+        self.knowledge.keep(|life| alive.contains(&life));
+        for life in alive {
+            self.knowledge.begin(life, clock.counter.read_ordered());
+        }
+    }
+
+    /// Writes every page's entries.
+    fn write(&mut self, clock: &mut HostClock, vms: &mut Vms) {
+        let owners = std::iter::once(Owner::Host).chain(vms.names().map(Owner::vm));
+        for owner in owners.collect::<Vec<_>>() {
+            self.write_owner(&owner, clock, vms);
+        }
+    }
+
+    fn write_owner(&mut self, owner: &Owner, clock: &mut HostClock, vms: &mut Vms) {
+        if let Some(changes) = self.registry.changes(owner) {
+            self.written.insert(owner.clone(), changes);
+        }
+        let mut pages: Vec<Vec<TimelineEntry>> = vec![Vec::new(); 1 + self.further.len()];
+        let mut required = 0;
+        for entry in self.registry.entries(owner) {
+            if entry.place.entry == 0 {
+                required = entry.required_half_width_ns.unwrap_or(0);
+                continue;
+            }
+            let page = usize::try_from(entry.place.page).unwrap_or(0);
+            if pages.len() <= page {
+                pages.resize(page + 1, Vec::new());
+            }
+            pages[page].push(self.knowledge.entry(&entry));
+        }
+        match owner {
+            Owner::Host => {
+                for (number, entries) in pages.iter().enumerate() {
+                    let updates: Vec<_> = entries.iter().map(TimelineEntry::on_host).collect();
+                    if number == 0 {
+                        clock.write_entries(required, &updates);
+                    } else if let Err(error) = self.further.write(number, &updates, clock) {
+                        tracing::warn!("{error:#}");
+                    }
+                }
+            }
+            Owner::Vm(name) => vms.write_entries(name, required, &pages[0], &clock.counter),
+        }
+    }
+
+    fn tell_quality(&mut self, vms: &Vms) {
+        let knowledge = &self.knowledge;
+        let events =
+            self.registry.quality(|timeline, owner| achieved(knowledge, vms, timeline, owner));
+        for (session, event) in events {
+            self.connections.tell(session, &event);
+        }
+    }
+
+    /// Reads and answers.
+    pub fn on_ready(&mut self, token: Token, clock: &mut HostClock, vms: &mut Vms) {
+        match token {
+            Token::Listener => {
+                if let Some((stream, tenant)) = self.connections.accept() {
+                    let path = self.config.run_directory.join("clock").display().to_string();
+                    let page = HostPage { path, epoch: clock.writer().identity().epoch };
+                    let config = self.config_of(&tenant, Some(page));
+                    self.connections.add_host(stream, tenant, config);
+                }
+            }
+            Token::Vsock => {
+                let accepted = self.connections.accept_vsock(|cid| vms.with_vsock(cid));
+                if let Some((stream, name)) = accepted {
+                    let config = self.config_of(&Tenant::vm(&name), None);
+                    self.connections.add_vsock(stream, &name, config);
+                }
+            }
+            Token::Connection(id) => {
+                for demand in self.connections.serve(id, monotonic()) {
+                    self.take(id, demand, clock, vms);
+                }
+                self.finish(clock, vms);
+            }
+        }
+    }
+
+    fn config_of(&self, tenant: &Tenant, page: Option<HostPage>) -> ServerConfig {
+        ServerConfig { tenant: tenant.to_string(), page, limits: self.registry.limits(tenant) }
+    }
+
+    pub fn on_timer(&mut self, now: Duration, clock: &mut HostClock, vms: &mut Vms) {
+        if now >= self.next_look {
+            self.next_look = now + LOOK_INTERVAL;
+            self.look_for_ports(vms, now);
+        }
+        for session in self.connections.on_timer(now) {
+            self.registry.close(session, now);
+        }
+        self.finish(clock, vms);
+    }
+
+    /// A VM that has come gets its pages and its port, one that has gone loses them.
+    fn look_for_ports(&mut self, vms: &Vms, now: Duration) {
+        let gone: Vec<Owner> =
+            self.written.keys().filter(|owner| !is_served(owner, vms)).cloned().collect();
+        for owner in gone {
+            self.written.remove(&owner);
+            self.registry.remove_owner(&owner, now);
+            self.connections.close_all(|c| c.owner == owner);
+        }
+        let ended = self.connections.close_all(|c| c.pid.is_some_and(|pid| vms.pid_is_gone(pid)));
+        for session in ended {
+            self.registry.close(session, now);
+        }
+        for name in vms.names() {
+            let owner = Owner::vm(name);
+            self.registry.add_owner(&owner, vms.scale(name), first_generation());
+            self.written.entry(owner).or_default();
+        }
+        for (name, pid, stream) in vms.connect_ports(|pid| self.connections.has_port_of(pid)) {
+            let config = self.config_of(&Tenant::vm(&name), None);
+            self.connections.add_port(stream, &name, pid, config);
+            tracing::info!("VM {name}: its port for requests is connected");
+        }
+    }
+
+    fn take(&mut self, id: ConnectionId, demand: Demand, clock: &mut HostClock, vms: &mut Vms) {
+        let now = monotonic();
+        match demand {
+            Demand::Began { session } => {
+                let Some(connection) = self.connections.get(id) else { return };
+                let (tenant, owner) = (connection.tenant.clone(), connection.owner.clone());
+                if let Err(problem) = self.registry.open(session, tenant, &owner) {
+                    let reason = problem.to_string();
+                    self.connections.tell(session, &Event::Closing { reason });
+                }
+            }
+            Demand::Gone { session } => {
+                self.registry.close(session, now);
+            }
+            Demand::Request { session, id: number, request } => {
+                let response = self.respond(session, request, now, clock, vms);
+                let response = response.unwrap_or_else(Response::Problem);
+                self.connections.respond(id, session, number, &response);
+            }
+        }
+    }
+
+    fn respond(
+        &mut self,
+        session: u64,
+        request: Request,
+        now: Duration,
+        clock: &mut HostClock,
+        vms: &mut Vms,
+    ) -> Result<Response, Problem> {
+        self.knowledge.advance(clock.counter.read_ordered());
+        let (knowledge, floors) = (&self.knowledge, &self.floors);
+        let gives = |timeline: &Timeline, owner: &Owner| achieved(knowledge, vms, timeline, owner);
+        let could = |timeline: &Timeline, _: &Owner| achievable(knowledge, floors, timeline);
+        let response = match request {
+            Request::Bind(bind) => {
+                // A timeline that is made now has no lines yet: they are written first, and then asked.
+                let bound = self.registry.bind(session, &bind, now, gives, could)?;
+                self.begin_local(clock);
+                self.write_changed(clock, vms);
+                let again = timevisor_protocols::channel::Update {
+                    binding: bound.binding,
+                    requirement: bind.requirement,
+                    best_effort: true,
+                };
+                let knowledge = &self.knowledge;
+                let gives =
+                    |timeline: &Timeline, owner: &Owner| achieved(knowledge, vms, timeline, owner);
+                Response::Bound(self.registry.update(session, &again, gives, gives)?)
+            }
+            Request::Update(update) => {
+                let bound = self.registry.update(session, &update, gives, could)?;
+                self.write_changed(clock, vms);
+                Response::Bound(bound)
+            }
+            Request::Unbind(binding) => {
+                Response::Unbound(self.registry.unbind(session, binding, now)?)
+            }
+            Request::Timelines => Response::Timelines(self.registry.rows(session, gives)?),
+            Request::Hello(_) | Request::KeepAlive => Response::Alive,
+        };
+        Ok(response)
+    }
+
+    /// Pages that show something else now are written at once: who was bound can read.
+    fn write_changed(&mut self, clock: &mut HostClock, vms: &mut Vms) {
+        let changed: Vec<Owner> = self
+            .written
+            .iter()
+            .filter(|(owner, seen)| self.registry.changes(owner).is_some_and(|now| now != **seen))
+            .map(|(owner, _)| owner.clone())
+            .collect();
+        for owner in changed {
+            self.write_owner(&owner, clock, vms);
+        }
+    }
+
+    /// Sends what waits; whoever cannot be reached any more loses its leases, and the pages follow.
+    fn finish(&mut self, clock: &mut HostClock, vms: &mut Vms) {
+        let now = monotonic();
+        for session in self.connections.flush() {
+            self.registry.close(session, now);
+        }
+        if self.registry.has_disrupted() {
+            self.begin_local(clock);
+            self.tell_quality(vms);
+            for session in self.connections.flush() {
+                self.registry.close(session, now);
+            }
+        }
+        self.write_changed(clock, vms);
+    }
+}
+
+fn is_served(owner: &Owner, vms: &Vms) -> bool {
+    match owner {
+        Owner::Host => true,
+        Owner::Vm(name) => vms.names().any(|served| *served == **name),
+    }
+}
+
+/// On a VM's page nothing is known while its counter's relation to the host's is not.
+fn achieved(knowledge: &Knowledge, vms: &Vms, timeline: &Timeline, owner: &Owner) -> Achieved {
+    match owner {
+        Owner::Vm(name) if !vms.is_readable(name) => Achieved::default(),
+        _ => knowledge.achieved(timeline.source(), timeline.epoch()),
+    }
+}
+
+/// What is not known yet is not refused: the binding is there, and says that it is not met.
+fn achievable(knowledge: &Knowledge, floors: &[Floor], timeline: &Timeline) -> Achieved {
+    let now = knowledge.achieved(timeline.source(), timeline.epoch());
+    let unknown = Achieved {
+        below_ns: Some(0),
+        above_ns: Some(0),
+        estimated_error_ns: Some(0),
+        ..now.clone()
+    };
+    match timeline.source() {
+        Source::Clock(ClockId(index)) => {
+            floors.get(index).and_then(Floor::best).map_or(unknown, |best| Achieved {
+                below_ns: Some(best.below_ns),
+                above_ns: Some(best.above_ns),
+                estimated_error_ns: best.estimated_error_ns.or(Some(0)),
+                ..now
+            })
+        }
+        Source::Local { .. } | Source::Undefined => unknown,
+    }
+}
+
+/// Readers compare generations; a daemon does not know how far the one before it had counted.
+fn first_generation() -> u16 {
+    let number = getrandom::u64().unwrap_or_else(|_| crate::clock::epoch());
+    u16::try_from(number & 0xffff).unwrap_or(0)
+}
+
+const _: () = assert!(
+    timevisor_timelines::ENTRIES_PER_PAGE as usize == timevisor_clock_page::abi::entry::CAPACITY
+);

@@ -1,0 +1,77 @@
+//! The host's pages: the one at `clock`, whose further entries hold 17 timelines, and `clock.1` and so on for more.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use timevisor_clock_page::{EntryUpdate, PageWriter};
+use timevisor_linux::page::WritePage;
+use timevisor_linux::page_file::{self, PageSize};
+
+use crate::clock::{HostClock, epoch};
+
+/// The pages beside the first one; made when they are first needed, and kept.
+pub struct FurtherPages {
+    directory: PathBuf,
+    writers: Vec<PageWriter<WritePage>>,
+    /// The host's disruption marker as it was written last.
+    seen: Option<u64>,
+}
+
+impl FurtherPages {
+    /// Those that an earlier daemon left are taken over at once: their timelines have nobody who vouches for them.
+    pub fn in_directory(directory: &Path, clock: &HostClock) -> Self {
+        let mut pages = Self { directory: directory.to_owned(), writers: Vec::new(), seen: None };
+        while pages.path(pages.writers.len() + 1).exists() {
+            if let Err(error) = pages.add(clock) {
+                tracing::warn!("{error:#}");
+                break;
+            }
+        }
+        pages
+    }
+
+    fn path(&self, number: usize) -> PathBuf {
+        self.directory.join(format!("clock.{number}"))
+    }
+
+    fn add(&mut self, clock: &HostClock) -> Result<()> {
+        let mapping = page_file::create(&self.path(self.writers.len() + 1), PageSize::Page)?;
+        let identity =
+            timevisor_clock_page::Identity { epoch: epoch(), ..*clock.writer().identity() };
+        let tai_offset = clock.writer().tai_offset();
+        self.writers.push(PageWriter::take_over(WritePage::new(mapping)?, identity, tai_offset));
+        Ok(())
+    }
+
+    /// Makes page `number` (1 or more) hold these entries, beside the host's clock. Without entries no page is made.
+    pub fn write(
+        &mut self,
+        number: usize,
+        entries: &[EntryUpdate],
+        clock: &HostClock,
+    ) -> Result<()> {
+        if number > self.writers.len() {
+            if entries.is_empty() {
+                return Ok(());
+            }
+            self.add(clock)?;
+        }
+        let own = clock.writer();
+        if self.seen.replace(own.disruption()).is_some_and(|seen| seen != own.disruption()) {
+            self.writers.iter_mut().for_each(PageWriter::disrupt);
+        }
+        let Some(writer) = self.writers.get_mut(number - 1) else { return Ok(()) };
+        match clock.copy() {
+            Some(update) => drop(writer.publish(&update, &clock.counter)),
+            None if writer.in_force().is_none() && writer.status() == own.status() => {}
+            None => writer.withdraw(own.status(), own.tai_offset()),
+        }
+        writer.write_entries(entries, &clock.counter);
+        Ok(())
+    }
+
+    /// How many there are beside the first.
+    pub fn len(&self) -> usize {
+        self.writers.len()
+    }
+}

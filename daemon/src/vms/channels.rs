@@ -1,0 +1,82 @@
+//! What timelines need to know of VMs: who they are, where their ports are, and whether their pages can be read.
+
+use std::os::unix::net::UnixStream;
+
+use timevisor_clock_page::Counter;
+use timevisor_guests::entries::TimelineEntry;
+use timevisor_linux::peer;
+use timevisor_protocols::control::TimeType;
+use timevisor_timelines::Scale;
+
+use super::{Served, Vms};
+
+impl Vms {
+    /// The VMs that are served.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.served.iter().map(|served| served.vm.name.as_str())
+    }
+
+    /// The timescale of a VM's own clock.
+    pub fn scale(&self, name: &str) -> Scale {
+        match self.named(name).map(|served| served.time_type) {
+            Some(TimeType::Utc) => Scale::Utc,
+            _ => Scale::Tai,
+        }
+    }
+
+    /// Whether what is published is read rightly in the guest: its counter's relation to the host's is known.
+    pub fn is_readable(&self, name: &str) -> bool {
+        self.named(name).is_some_and(|served| served.vm.mapping().is_some())
+    }
+
+    /// No VM that is served has this process.
+    pub fn pid_is_gone(&self, pid: u32) -> bool {
+        !self.served.iter().any(|served| served.vm.qemu.process.pid() == pid)
+    }
+
+    /// The VM with this vsock context.
+    pub fn with_vsock(&self, cid: u32) -> Option<String> {
+        let has = |served: &&Served| served.vm.qemu.command_line.vsock_cid == Some(cid);
+        self.served.iter().find(has).map(|served| served.vm.name.clone())
+    }
+
+    /// Connects to the ports of VMs that have one and are not `connected`. QEMU lets one client in, and the kernel says
+    /// whether it is the VM's own process that listens.
+    pub fn connect_ports(&self, connected: impl Fn(u32) -> bool) -> Vec<(String, u32, UnixStream)> {
+        let mut ports = Vec::new();
+        for served in &self.served {
+            let pid = served.vm.qemu.process.pid();
+            if connected(pid) {
+                continue;
+            }
+            let vms = self.config.run_directory.join("vms");
+            let usual = || vms.join(&served.vm.name).join("monitor/channel");
+            let path = served.vm.qemu.command_line.channel.clone().unwrap_or_else(usual);
+            let Ok(stream) = peer::connect(&path) else { continue };
+            match peer::peer_pid(&stream) {
+                Ok(listener) if listener == pid => {
+                    ports.push((served.vm.name.clone(), pid, stream));
+                }
+                _ => tracing::debug!("VM {}: {} is not its own", served.vm.name, path.display()),
+            }
+        }
+        ports
+    }
+
+    /// Makes the further entries of a VM's page be these, and says what is required of its own clock.
+    pub fn write_entries(
+        &mut self,
+        name: &str,
+        required_ns: u64,
+        entries: &[TimelineEntry],
+        counter: &impl Counter,
+    ) {
+        if let Some(served) = self.served.iter_mut().find(|served| served.vm.name == name) {
+            served.vm.publish_entries(required_ns, entries, counter);
+        }
+    }
+
+    fn named(&self, name: &str) -> Option<&Served> {
+        self.served.iter().find(|served| served.vm.name == name)
+    }
+}
