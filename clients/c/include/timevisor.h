@@ -1,0 +1,812 @@
+// Timevisor's client: bind to a timeline, read it as an interval, wait on it. The same program runs on a host, in a container
+// and in a guest. docs/clients/c.md begins with a first program.
+//
+// Units: instants are nanoseconds since the timeline's epoch, spans are nanoseconds, stamps are ticks of the counter.
+//
+// Codes: functions return 0 or a number that their comment explains, or a negative errno value. Then timevisor_strerror says what the
+// code means, and timevisor_last_error what went wrong and what to do about it.
+//
+// Pointers: where a comment does not allow NULL, it is answered with -EINVAL. A handle is used only between its making and its
+// freeing. Texts are UTF-8 and end with a zero byte. What a function gives in a structure or as a text may not be written to by
+// another thread at that time.
+//
+// Structures: initialize every one with its TIMEVISOR_..._INIT, so that it says how large it is. Programs and libraries of
+// different versions then understand each other: only as many bytes are read and written as both know. What a newer program sets
+// and an older library does not know is refused with -E2BIG.
+//
+// Threads: "Any thread" means any number of them at the same time, with the same handle. There are no signal handlers and no
+// signals. After a fork, connect anew in the child: see timevisor_client.
+//
+// Generated from clients/c/src: change that, and run `make -C clients/c header`.
+
+#ifndef TIMEVISOR_H
+#define TIMEVISOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Structures to begin with: all zeroes but for the size.
+#define TIMEVISOR_OPTIONS_INIT {(uint32_t)sizeof(timevisor_options), 0, NULL, NULL, NULL, 0}
+#define TIMEVISOR_REQUIREMENT_INIT {(uint32_t)sizeof(timevisor_requirement), 0, 0, 0, 0, 0}
+#define TIMEVISOR_ACHIEVED_INIT {(uint32_t)sizeof(timevisor_achieved), 0, 0, 0, 0, 0}
+#define TIMEVISOR_BIND_OPTIONS_INIT {(uint32_t)sizeof(timevisor_bind_options), 0, 0, 0, NULL}
+#define TIMEVISOR_READING_INIT {(uint32_t)sizeof(timevisor_reading), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TIMEVISOR_VALIDITY_INIT {(uint32_t)sizeof(timevisor_validity), 0, 0, 0}
+#define TIMEVISOR_TIMELINE_ROW_INIT {(uint32_t)sizeof(timevisor_timeline_row), 0, NULL, 0, 0, NULL, NULL}
+#define TIMEVISOR_WAIT_OPTIONS_INIT {(uint32_t)sizeof(timevisor_wait_options), 0, 0, 0, NULL, 0}
+#define TIMEVISOR_WAITED_INIT {(uint32_t)sizeof(timevisor_waited), 0, 0, NULL}
+#define TIMEVISOR_TICK_INIT {(uint32_t)sizeof(timevisor_tick), 0, 0, 0, 0, NULL}
+#define TIMEVISOR_AT_RESULT_INIT {(uint32_t)sizeof(timevisor_at_result), 0, 0, 0, 0, NULL}
+#define TIMEVISOR_EVENT_INIT {(uint32_t)sizeof(timevisor_event), 0, NULL, NULL}
+
+// A span that is not known: as wide as can be, so that comparisons with a limit come out on the safe side.
+#define TIMEVISOR_UNKNOWN_NS INT64_MAX
+
+// For timevisor_at: any error will do.
+#define TIMEVISOR_ANY_ERROR_NS INT64_MAX
+
+// TAI - UTC is not known.
+#define TIMEVISOR_UNKNOWN_TAI_OFFSET INT32_MIN
+
+// How far to trust a reading.
+typedef enum timevisor_status {
+    // Nothing is known.
+    TIMEVISOR_STATUS_UNKNOWN = 0,
+    // The first synchronization is under way; bounds, if any, hold.
+    TIMEVISOR_STATUS_INITIALIZING = 1,
+    // Follows its references; bounds hold.
+    TIMEVISOR_STATUS_SYNCHRONIZED = 2,
+    // Lost its references or its daemon: bounds hold and grow.
+    TIMEVISOR_STATUS_FREE_RUNNING = 3,
+    // Assumptions were contradicted: bounds are being rebuilt and must not be relied on.
+    TIMEVISOR_STATUS_UNRELIABLE = 4,
+} timevisor_status;
+
+// What instants are counted on.
+typedef enum timevisor_timescale {
+    // ns since 1970-01-01 00:00:00 UTC without leap seconds, as POSIX counts; steps at leap seconds.
+    TIMEVISOR_TIMESCALE_UTC = 0,
+    // ns since 1970-01-01 00:00:00 TAI.
+    TIMEVISOR_TIMESCALE_TAI = 1,
+    // ns since the timeline was made; belongs to nobody else's clock.
+    TIMEVISOR_TIMESCALE_LOCAL = 2,
+} timevisor_timescale;
+
+// The order of two moments.
+typedef enum timevisor_comparison {
+    // Not known: the intervals overlap, or bounds must not be relied on.
+    TIMEVISOR_COMPARISON_UNCERTAIN = 0,
+    // The first is surely before the second.
+    TIMEVISOR_COMPARISON_BEFORE = 1,
+    // The first is surely after the second.
+    TIMEVISOR_COMPARISON_AFTER = 2,
+} timevisor_comparison;
+
+// What to wait for.
+typedef enum timevisor_when {
+    // The estimate has reached `ns`.
+    TIMEVISOR_WHEN_UNTIL = 0,
+    // `ns` has surely passed: earliest > ns (Spanner's commit-wait).
+    TIMEVISOR_WHEN_PAST = 1,
+    // `ns` on the timeline, counted from the estimate at the beginning.
+    TIMEVISOR_WHEN_FOR = 2,
+    // The time is known and meets the handle's requirement; `ns` is not used. Disruptions do not end this wait.
+    TIMEVISOR_WHEN_MET = 3,
+    // `lead_ns` (of timevisor_wait_options) before the last moment that is surely before `ns`: latest + lead_ns >= ns > latest.
+    TIMEVISOR_WHEN_SURELY_BEFORE = 4,
+} timevisor_when;
+
+// What becomes of ticks whose time came before the program was back to wait for them.
+typedef enum timevisor_missed_ticks {
+    // They are dropped: the next tick is the first one that is not yet due.
+    TIMEVISOR_MISSED_TICKS_SKIP = 0,
+    // They come at once, one after the other, in order.
+    TIMEVISOR_MISSED_TICKS_CATCH_UP = 1,
+    // They come at once, as one: the newest.
+    TIMEVISOR_MISSED_TICKS_COALESCE = 2,
+} timevisor_missed_ticks;
+
+// What became of an action that was to be done at a time. Only 0 says: do it.
+typedef enum timevisor_outcome {
+    // Do it now.
+    TIMEVISOR_OUTCOME_FIRED = 0,
+    // Do not: it is later than the latest that was allowed.
+    TIMEVISOR_OUTCOME_TOO_LATE = 1,
+    // Do not: the clock is not as good as it must be.
+    TIMEVISOR_OUTCOME_QOT_VIOLATED = 2,
+    // Do not: the clock may have stepped since this began.
+    TIMEVISOR_OUTCOME_DISRUPTED = 3,
+} timevisor_outcome;
+
+// What happened to a timeline.
+typedef enum timevisor_change {
+    // The handle's requirement is met now (said at the beginning, too). Only with a requirement.
+    TIMEVISOR_CHANGE_MET = 0,
+    // The handle's requirement is not met now (said at the beginning, too). Only with a requirement.
+    TIMEVISOR_CHANGE_VIOLATED = 1,
+    // The clock lost its references or its daemon: bounds hold and grow.
+    TIMEVISOR_CHANGE_HOLDOVER = 2,
+    // The clock follows its references again.
+    TIMEVISOR_CHANGE_SYNCHRONIZED = 3,
+    // The clock may have stepped.
+    TIMEVISOR_CHANGE_DISRUPTED = 4,
+} timevisor_change;
+
+// For how long a bound holds if nothing new is learned.
+typedef enum timevisor_validity_kind {
+    // It does not hold now.
+    TIMEVISOR_VALIDITY_KIND_EXCEEDED = 0,
+    // Up to the estimate and the counter value beside it.
+    TIMEVISOR_VALIDITY_KIND_UNTIL = 1,
+    // For longer than the counter runs.
+    TIMEVISOR_VALIDITY_KIND_UNLIMITED = 2,
+} timevisor_validity_kind;
+
+// An action's time for an event loop. One thread at a time.
+typedef struct timevisor_at_handle timevisor_at_handle;
+
+// Ends waits from another thread; once cancelled it stays so, for later waits too. For any number of threads at once.
+typedef struct timevisor_cancel_token timevisor_cancel_token;
+
+// Reads timelines, and states requirements of them. For any number of threads at once.
+//
+// After a fork the child must not use or free the parent's handles, but connect anew: what it does with a requirement fails with
+// -ENOTCONN, and freeing does nothing.
+typedef struct timevisor_client timevisor_client;
+
+// A clock for tests, which stands still until it is moved. Waits on it wake as soon as it is moved, and nothing ever sleeps. For any
+// number of threads at once.
+typedef struct timevisor_manual_clock timevisor_manual_clock;
+
+// Ticks for ever. One thread at a time.
+typedef struct timevisor_periodic timevisor_periodic;
+
+// A timeline: read only, or bound. For any number of threads at once.
+typedef struct timevisor_timeline timevisor_timeline;
+
+// The timelines that a client may bind to, as they were when it asked. For any number of threads at once.
+typedef struct timevisor_timeline_list timevisor_timeline_list;
+
+// A wait for an event loop. One thread at a time.
+typedef struct timevisor_wait_handle timevisor_wait_handle;
+
+// Events for ever. One thread at a time.
+typedef struct timevisor_watch timevisor_watch;
+
+// Where to look; TIMEVISOR_OPTIONS_INIT finds what there is, on hosts, in containers and in guests.
+typedef struct timevisor_options {
+    // sizeof(timevisor_options)
+    uint32_t struct_size;
+    // 0
+    uint32_t reserved;
+    // Read this page and no other: a page file, a vmclock device below /dev, a PCI resource below /sys. Or NULL.
+    const char *page;
+    // Send requirements there and nowhere else: a path, or "vsock:CID:PORT". Or NULL.
+    const char *channel;
+    // What the operator sees in `timevisor timelines`. NULL: the program's name.
+    const char *name;
+    // How long timevisord may take to answer; 0: 3 s.
+    int64_t timeout_ns;
+} timevisor_options;
+
+// How far true time may be from the estimate, and how surely.
+typedef struct timevisor_requirement {
+    // sizeof(timevisor_requirement)
+    uint32_t struct_size;
+    // 0
+    uint32_t reserved;
+    // True time is at most this much before the estimate; 1 or more.
+    int64_t below_ns;
+    // True time is at most this much after the estimate; 1 or more.
+    int64_t above_ns;
+    // The clock must tell instants apart that are this far from each other; 0: any resolution will do.
+    int64_t resolution_ns;
+    // 0: by the hard bounds. Otherwise 0.5 <= probability < 1: by the estimated error, taken for one sigma of a normal distribution.
+    double probability;
+} timevisor_requirement;
+
+// What a timeline gives. TIMEVISOR_UNKNOWN_NS: that is not known.
+typedef struct timevisor_achieved {
+    // sizeof(timevisor_achieved)
+    uint32_t struct_size;
+    // 0
+    uint32_t reserved;
+    // Estimate minus earliest.
+    int64_t below_ns;
+    // Latest minus estimate.
+    int64_t above_ns;
+    // One sigma of the estimate.
+    int64_t estimated_error_ns;
+    // One tick of the counter.
+    int64_t resolution_ns;
+} timevisor_achieved;
+
+// One timeline that a client may bind to.
+typedef struct timevisor_timeline_row {
+    // sizeof(timevisor_timeline_row)
+    uint32_t struct_size;
+    // A timevisor_timescale.
+    int32_t timescale;
+    // Its name; belongs to the list.
+    const char *name;
+    // Bindings to it, of all tenants.
+    uint32_t members;
+    // 1 when a client made it, and it is gone with its last binding; otherwise 0.
+    int32_t temporary;
+    // NULL, or where to put the tightest requirement; all 0 when there is none.
+    struct timevisor_requirement *required;
+    // NULL, or where to put what it gives now.
+    struct timevisor_achieved *achieved;
+} timevisor_timeline_row;
+
+// What a timeline says of one moment: true time was between earliest and latest when the counter was at `counter`.
+typedef struct timevisor_reading {
+    // sizeof(timevisor_reading)
+    uint32_t struct_size;
+    // A timevisor_status.
+    int32_t status;
+    // True time is not before this, rounded down. -(2^63 - 1) when nothing is known.
+    int64_t earliest_ns;
+    // The best guess, rounded down. 0 when nothing is known.
+    int64_t estimate_ns;
+    // True time is not after this, rounded up. 2^63 - 1 when nothing is known.
+    int64_t latest_ns;
+    // The counter value that it is valid for, in ticks.
+    uint64_t counter;
+    // Changes when the clock may have stepped: readings with different numbers are not of one continuous clock.
+    uint64_t disruption;
+    // Which clock it is of. Readings of local timelines have an order only where this is the same.
+    uint64_t origin;
+    // Estimate minus earliest, rounded up, or TIMEVISOR_UNKNOWN_NS.
+    int64_t below_ns;
+    // Latest minus estimate, rounded up, or TIMEVISOR_UNKNOWN_NS.
+    int64_t above_ns;
+    // One sigma of the estimate, rounded up, not a bound; or TIMEVISOR_UNKNOWN_NS.
+    int64_t estimated_error_ns;
+    // A timevisor_timescale: what the instants are counted on.
+    int32_t timescale;
+    // TAI - UTC in seconds, or TIMEVISOR_UNKNOWN_TAI_OFFSET.
+    int32_t tai_offset_s;
+    // 0 while nothing is known, otherwise 1.
+    int32_t known;
+    // 1 when this meets the handle's requirement or there is none, otherwise 0.
+    int32_t met;
+} timevisor_reading;
+
+// Until when a bound holds if nothing new is learned.
+typedef struct timevisor_validity {
+    // sizeof(timevisor_validity)
+    uint32_t struct_size;
+    // A timevisor_validity_kind.
+    int32_t kind;
+    // The estimate at that moment; 0 unless kind is TIMEVISOR_VALIDITY_KIND_UNTIL.
+    int64_t estimate_ns;
+    // The counter at that moment, in ticks; likewise.
+    uint64_t counter;
+} timevisor_validity;
+
+// How to bind.
+typedef struct timevisor_bind_options {
+    // sizeof(timevisor_bind_options)
+    uint32_t struct_size;
+    // Not 0: bind even if the requirement cannot be met; readings then say so.
+    int32_t best_effort;
+    // Not 0: make the timeline, on `timescale`, where there is none of this name.
+    int32_t create;
+    // A timevisor_timescale; used with `create`.
+    int32_t timescale;
+    // NULL, or where to put what the timeline gives; after -ERANGE what it could give.
+    struct timevisor_achieved *achieved;
+} timevisor_bind_options;
+
+// A wait that ended because its time had come.
+typedef struct timevisor_waited {
+    // sizeof(timevisor_waited)
+    uint32_t struct_size;
+    // 0
+    uint32_t reserved;
+    // How far beyond the time that was waited for the reading is, never below 0: its estimate (with TIMEVISOR_WHEN_PAST: its
+    // earliest; with TIMEVISOR_WHEN_SURELY_BEFORE: its latest + lead_ns) less that time. 0 with TIMEVISOR_WHEN_MET.
+    int64_t lateness_ns;
+    // NULL, or where to put the reading that ended the wait.
+    struct timevisor_reading *reading;
+} timevisor_waited;
+
+// How to wait.
+typedef struct timevisor_wait_options {
+    // sizeof(timevisor_wait_options)
+    uint32_t struct_size;
+    // 0
+    uint32_t reserved;
+    // Do not sleep this close to the end but read the clock over and over: costs a processor, saves the wake-up's 50 us or so.
+    int64_t spin_ns;
+    // Give up after this long, on this machine's own clock; 0: never.
+    int64_t timeout_ns;
+    // NULL, or what lets another thread end the wait.
+    const struct timevisor_cancel_token *cancel;
+    // With TIMEVISOR_WHEN_SURELY_BEFORE, where it must be 1 or more: what the program needs to wake up (50 to 100 us) and for its work.
+    // Not used otherwise.
+    int64_t lead_ns;
+} timevisor_wait_options;
+
+// What is known when an action's time has come, or has not.
+typedef struct timevisor_at_result {
+    // sizeof(timevisor_at_result)
+    uint32_t struct_size;
+    // A timevisor_outcome, the same as what the function returns.
+    int32_t outcome;
+    // TIMEVISOR_OUTCOME_FIRED: the estimate, never before the time itself. Otherwise 0.
+    int64_t actual_ns;
+    // TIMEVISOR_OUTCOME_FIRED, TIMEVISOR_OUTCOME_QOT_VIOLATED: true time is within this of the estimate, or TIMEVISOR_UNKNOWN_NS.
+    // Otherwise 0.
+    int64_t error_ns;
+    // TIMEVISOR_OUTCOME_TOO_LATE: by how much. Otherwise 0.
+    int64_t too_late_by_ns;
+    // NULL, or where to put the reading that decided.
+    struct timevisor_reading *reading;
+} timevisor_at_result;
+
+// One tick.
+typedef struct timevisor_tick {
+    // sizeof(timevisor_tick)
+    uint32_t struct_size;
+    // 0
+    uint32_t reserved;
+    // When it was due.
+    int64_t scheduled_ns;
+    // The reading's estimate less scheduled_ns, never below 0.
+    int64_t lateness_ns;
+    // Ticks between the last one and this one that do not come.
+    uint64_t missed;
+    // NULL, or where to put the reading that found it due.
+    struct timevisor_reading *reading;
+} timevisor_tick;
+
+// A change and what is known at that moment.
+typedef struct timevisor_event {
+    // sizeof(timevisor_event)
+    uint32_t struct_size;
+    // A timevisor_change.
+    int32_t change;
+    // NULL, or where to put until when the requirement stays met if nothing new is learned.
+    struct timevisor_validity *valid_until;
+    // NULL, or where to put the reading that noticed it.
+    struct timevisor_reading *reading;
+} timevisor_event;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Finds the page: /run/timevisor/clock, /dev/vmclock0, an ivshmem device with a page; the first one that Timevisor fills. The
+// channel to timevisord is opened at the first binding, and served by one thread until the last handle is freed.
+//
+// options: where to look, or NULL.
+// Returns 0; -ENOENT: there is no page (timevisor_last_error says what was tried); -EINVAL. Any thread.
+int timevisor_connect(const struct timevisor_options *options, struct timevisor_client **client);
+
+// Frees a client; timelines and lists of it go on working. NULL is allowed. Not while another thread uses the client.
+void timevisor_client_free(struct timevisor_client *client);
+
+// Which page is read. Valid as long as the client; NULL if the client is. Any thread.
+const char *timevisor_client_page(const struct timevisor_client *client);
+
+// Which page and (after the first binding) which channel are used, and why others are not, in lines of text.
+//
+// Returns the length without the zero byte at the end; the buffer gets as much as there is room for, as with snprintf. -EINVAL.
+// Any thread.
+int timevisor_client_describe(const struct timevisor_client *client, char *buffer, size_t size);
+
+// Asks timevisord which timelines this client may bind to.
+//
+// Returns 0, or as timevisor_bind. Any thread; waits for the answer.
+int timevisor_timelines(const struct timevisor_client *client, struct timevisor_timeline_list **list);
+
+// How many there are; 0 if the list is NULL. Any thread.
+size_t timevisor_timeline_list_count(const struct timevisor_timeline_list *list);
+
+// One of them.
+//
+// Returns 0; -ENOENT: there are not so many; -EINVAL. Any thread.
+int timevisor_timeline_list_get(const struct timevisor_timeline_list *list, size_t index, struct timevisor_timeline_row *row);
+
+// Frees a list. NULL is allowed.
+void timevisor_timeline_list_free(struct timevisor_timeline_list *list);
+
+// A timeline of the page, only to read: nobody is told, nothing is required.
+//
+// Returns 0; -ENOENT: the page has none of this name, it may have to be bound to first; -ENXIO: it cannot be read here; -EINVAL.
+// Any thread.
+int timevisor_timeline_open(const struct timevisor_client *client,
+                            const char *name,
+                            struct timevisor_timeline **timeline);
+
+// The same timeline, judged by another requirement: `met` in readings, and the events of a watch. Nobody is told; to have the host
+// meet it, bind. The two handles are freed independently.
+//
+// Returns 0; -EINVAL. Any thread.
+int timevisor_with_requirement(const struct timevisor_timeline *timeline,
+                               const struct timevisor_requirement *requirement,
+                               struct timevisor_timeline **judged);
+
+// Frees a timeline. A requirement is withdrawn without waiting for the answer. What was started on it goes on. NULL is allowed.
+// Not while another thread uses the handle.
+void timevisor_timeline_free(struct timevisor_timeline *timeline);
+
+// Its name. Valid as long as the handle; NULL if the handle is. Any thread.
+const char *timevisor_timeline_name(const struct timevisor_timeline *timeline);
+
+// Now: the counter is read after everything that came before this call. No system call, no allocation, no lock.
+//
+// Returns 0; -EIO: the page's writer died inside an update; -EIDRM: the timeline has ended; -EINVAL. Also 0 while nothing is known:
+// see `known` and `status`. Any thread.
+int timevisor_now(const struct timevisor_timeline *timeline,
+                  struct timevisor_reading *reading);
+
+// A status in a word: "synchronized". "?" if there is no such status. Never NULL. Any thread.
+const char *timevisor_status_name(int status);
+
+// The counter, to be converted later: the cheapest stamp there is, in ticks. 0 if the handle is NULL. Any thread.
+uint64_t timevisor_stamp(const struct timevisor_timeline *timeline);
+
+// The time at which the counter was at `stamp`, from everything that was noted of the clock before and since: see
+// timevisor_observe. A stamp of the future is a prediction, which holds unless the clock is disrupted before.
+//
+// Returns 0; -ESTALE: a stamp from before the last disruption, or from before the handle was opened; -ENODATA: the time is not known;
+// -EBADMSG: bounds contradict each other; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
+int timevisor_convert(const struct timevisor_timeline *timeline,
+                      uint64_t stamp,
+                      struct timevisor_reading *reading);
+
+// Takes note of what is published now, for later conversions. Waits, watches and conversions do so anyway; a program that only takes
+// stamps calls it every few seconds to have them converted well.
+//
+// Returns 0; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
+int timevisor_observe(const struct timevisor_timeline *timeline);
+
+// Is it surely before t_ns now (TIMEVISOR_COMPARISON_BEFORE: latest < t), surely after it (TIMEVISOR_COMPARISON_AFTER:
+// earliest > t), or is that not known (TIMEVISOR_COMPARISON_UNCERTAIN)?
+//
+// Returns a timevisor_comparison; -EIO, -EIDRM, -EINVAL. Any thread.
+int timevisor_compare_to(const struct timevisor_timeline *timeline, int64_t t_ns);
+
+// Was the moment of a reading surely before t_ns, surely after it, or is that not known?
+//
+// Returns a timevisor_comparison; -EINVAL. Any thread.
+int timevisor_reading_compare_to(const struct timevisor_reading *reading, int64_t t_ns);
+
+// Was the moment of `reading` surely before that of `other`, surely after it, or is that not known? Readings on different timescales
+// have no order, nor have readings of different local timelines or from the two sides of a disruption of one, nor has anything
+// whose status is unknown or unreliable. UTC repeats itself at a leap second: order across one needs TAI.
+//
+// Returns a timevisor_comparison; -EINVAL. Any thread.
+int timevisor_reading_compare(const struct timevisor_reading *reading,
+                              const struct timevisor_reading *other);
+
+// Has t_ns surely not come yet?
+//
+// Returns 1 or 0; -EIO, -EIDRM, -EINVAL. Any thread.
+int timevisor_is_surely_before(const struct timevisor_timeline *timeline, int64_t t_ns);
+
+// Has t_ns surely passed?
+//
+// Returns 1 or 0; -EIO, -EIDRM, -EINVAL. Any thread.
+int timevisor_is_surely_past(const struct timevisor_timeline *timeline, int64_t t_ns);
+
+// Until when true time stays within half_width_ns of the estimate if nothing new is learned.
+//
+// Returns 0; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
+int timevisor_valid_until(const struct timevisor_timeline *timeline, int64_t half_width_ns, struct timevisor_validity *until);
+
+// Binds to a timeline and has the host meet a requirement until the handle is unbound or freed, or the program ends, however it ends.
+//
+// requirement: what is needed; NULL: only to read.
+// options: how to bind, or NULL.
+// Returns 0; -ERANGE: the requirement cannot be met (what can: options->achieved); -ENOTCONN: nobody takes requirements here (reading
+// works without: timevisor_timeline_open); -ENOENT: there is no such timeline; -EEXIST: `create` with another timescale;
+// -ETIMEDOUT, -ECONNRESET: timevisord does not answer; -EDQUOT, -EUSERS: a limit, or no room; -EPROTO; -ENXIO: it cannot be read here;
+// -EINVAL. Any thread; waits for the answer.
+int timevisor_bind(const struct timevisor_client *client,
+                   const char *name,
+                   const struct timevisor_requirement *requirement,
+                   const struct timevisor_bind_options *options,
+                   struct timevisor_timeline **timeline);
+
+// Changes a binding's requirement. Where that is refused, the old one stays in force.
+//
+// requirement: what is needed from now on; NULL: nothing any more.
+// options: best_effort and achieved, as for timevisor_bind (create must be 0), or NULL.
+// Returns 0; -EINVAL, also when the handle is not bound; otherwise as timevisor_bind. Any thread; waits for the answer.
+int timevisor_update(const struct timevisor_timeline *timeline,
+                     const struct timevisor_requirement *requirement,
+                     const struct timevisor_bind_options *options);
+
+// Withdraws a binding's requirement and waits for the host's answer. The handle can still be read, and must still be freed.
+//
+// Returns 0; -EINVAL, also when the handle is not bound (any more); -ETIMEDOUT, -ECONNRESET: the requirement ends with the connection.
+// Any thread; waits for the answer.
+int timevisor_unbind(const struct timevisor_timeline *timeline);
+
+// What the timeline gave at the bind or the last update.
+//
+// Returns 0; -EINVAL, also when the handle is not bound. Any thread.
+int timevisor_timeline_achieved(const struct timevisor_timeline *timeline, struct timevisor_achieved *achieved);
+
+// What the timeline of a binding counts.
+//
+// Returns a timevisor_timescale; -EINVAL, also when the handle is not bound (every reading says it, too). Any thread.
+int timevisor_timeline_timescale(const struct timevisor_timeline *timeline);
+
+// Whether the host has the requirement at this moment. It is told again by itself after a lost connection; reading works either way.
+//
+// Returns 0; -ENOTCONN: it does not (timevisor_last_error says why); -EINVAL, also when the handle is not bound. Any thread.
+int timevisor_timeline_lease(const struct timevisor_timeline *timeline);
+
+// Makes a token; nothing is cancelled yet.
+//
+// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
+int timevisor_cancel_new(struct timevisor_cancel_token **token);
+
+// Ends all waits that have this token in their options, with -ECANCELED. NULL is allowed. Any thread; allowed in a signal handler.
+void timevisor_cancel(const struct timevisor_cancel_token *token);
+
+// Frees a token; waits that have it go on, and cannot be cancelled any more. NULL is allowed.
+void timevisor_cancel_free(struct timevisor_cancel_token *token);
+
+// Waits until the estimate has reached t_ns. `waited` may be NULL.
+//
+// Returns 0; -ESTALE: the clock may have stepped (waited->reading has the first reading since); -ENODATA: the time is not known;
+// -EIO, -EIDRM, -EINVAL. Any thread; blocks.
+int timevisor_wait_until(const struct timevisor_timeline *timeline,
+                         int64_t t_ns,
+                         struct timevisor_waited *waited);
+
+// Waits until t_ns has surely passed on every right clock: earliest > t (Spanner's commit-wait). `waited` may be NULL.
+//
+// Returns as timevisor_wait_until; -EBADMSG: the clock is unreliable. Any thread; blocks.
+int timevisor_wait_past(const struct timevisor_timeline *timeline, int64_t t_ns, struct timevisor_waited *waited);
+
+// Waits until lead_ns before the last moment that is surely before t_ns on every right clock, to do then what must be done before it:
+// until latest + lead_ns >= t_ns. The reading then has latest < t_ns. `waited` may be NULL.
+//
+// lead_ns: what the program needs to wake up (50 to 100 us) and for its work; 1 or more.
+// Returns as timevisor_wait_past; -ETIME: it is not surely before t_ns any more, at the call or at the wake-up, by latest_ns - t_ns of
+// waited->reading, which is 0 or more. Any thread; blocks.
+int timevisor_wait_surely_before(const struct timevisor_timeline *timeline,
+                                 int64_t t_ns,
+                                 int64_t lead_ns,
+                                 struct timevisor_waited *waited);
+
+// Sleeps for span_ns on this timeline. `waited` may be NULL.
+//
+// Returns as timevisor_wait_until. Any thread; blocks.
+int timevisor_sleep(const struct timevisor_timeline *timeline, int64_t span_ns, struct timevisor_waited *waited);
+
+// Waits until the time is known and meets the handle's requirement: after a start, a disruption, or a violation.
+//
+// timeout_ns: give up after this long; 0: never. `waited` may be NULL.
+// Returns 0; -ETIMEDOUT; -EIO, -EIDRM, -EINVAL. Any thread; blocks.
+int timevisor_wait_met(const struct timevisor_timeline *timeline, int64_t timeout_ns, struct timevisor_waited *waited);
+
+// Waits, with all options.
+//
+// when: a timevisor_when, which says what `ns` means. `options` and `waited` may be NULL.
+// Returns as timevisor_wait_until; -ETIMEDOUT, -ECANCELED: as the options say; -EBADMSG with TIMEVISOR_WHEN_PAST; -EBADMSG and -ETIME
+// with TIMEVISOR_WHEN_SURELY_BEFORE. Any thread; blocks.
+int timevisor_wait(const struct timevisor_timeline *timeline,
+                   int when,
+                   int64_t ns,
+                   const struct timevisor_wait_options *options,
+                   struct timevisor_waited *waited);
+
+// Begins a wait whose end an event loop finds out by polling a descriptor.
+//
+// when, ns: as for timevisor_wait, but TIMEVISOR_WHEN_SURELY_BEFORE, which timevisor_wait_surely_before_start begins. spin_ns: as in
+// timevisor_wait_options.
+// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
+int timevisor_wait_start(const struct timevisor_timeline *timeline,
+                         int when,
+                         int64_t ns,
+                         int64_t spin_ns,
+                         struct timevisor_wait_handle **wait);
+
+// Begins timevisor_wait_surely_before likewise.
+//
+// t_ns, lead_ns: as there. spin_ns: as in timevisor_wait_options.
+// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
+int timevisor_wait_surely_before_start(const struct timevisor_timeline *timeline,
+                                       int64_t t_ns,
+                                       int64_t lead_ns,
+                                       int64_t spin_ns,
+                                       struct timevisor_wait_handle **wait);
+
+// The descriptor to poll for reading; level-triggered; readable right after the start. It belongs to the handle: do not read or close
+// it. -EINVAL. Any thread.
+int timevisor_wait_fd(const struct timevisor_wait_handle *wait);
+
+// Looks whether the time has come. To be called when the descriptor is readable; may be called at any time, and never blocks (but
+// spins within spin_ns of the end). `waited` may be NULL.
+//
+// Returns 0: it has, and the wait is over; -EAGAIN: not yet, poll again (also after the end); otherwise as timevisor_wait, and the
+// wait is over; -EBUSY: another thread is in this function.
+int timevisor_wait_on_ready(const struct timevisor_wait_handle *wait,
+                            struct timevisor_waited *waited);
+
+// Frees a wait, which cancels it. NULL is allowed.
+void timevisor_wait_free(struct timevisor_wait_handle *wait);
+
+// Waits until the estimate has reached t_ns, provided that true time is then within max_error_ns of it and that it is not later than
+// latest_ns; both are checked at the beginning, too.
+//
+// max_error_ns: TIMEVISOR_ANY_ERROR_NS: any will do. `options` and `result` may be NULL.
+// Returns a timevisor_outcome, of which only 0 (TIMEVISOR_OUTCOME_FIRED) says: do it; -ENODATA: the time is not known;
+// -ETIMEDOUT, -ECANCELED: as the options say; -EIO, -EIDRM; -EINVAL, also when latest_ns < t_ns. Any thread; blocks.
+int timevisor_at(const struct timevisor_timeline *timeline,
+                 int64_t t_ns,
+                 int64_t max_error_ns,
+                 int64_t latest_ns,
+                 const struct timevisor_wait_options *options,
+                 struct timevisor_at_result *result);
+
+// Begins to wait for an action's time; its outcome an event loop finds out by polling a descriptor.
+//
+// Arguments as for timevisor_at; spin_ns as in timevisor_wait_options.
+// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
+int timevisor_at_start(const struct timevisor_timeline *timeline,
+                       int64_t t_ns,
+                       int64_t max_error_ns,
+                       int64_t latest_ns,
+                       int64_t spin_ns,
+                       struct timevisor_at_handle **at);
+
+// The descriptor to poll: see timevisor_wait_fd.
+int timevisor_at_fd(const struct timevisor_at_handle *at);
+
+// Looks whether there is an outcome: see timevisor_wait_on_ready. `result` may be NULL.
+//
+// Returns a timevisor_outcome, of which only 0 says: do it; -EAGAIN: none yet, poll again (also after there was one); -EBUSY: another
+// thread is in this function; otherwise as timevisor_at.
+int timevisor_at_on_ready(const struct timevisor_at_handle *at,
+                          struct timevisor_at_result *result);
+
+// Frees it, which cancels the wait. NULL is allowed.
+void timevisor_at_free(struct timevisor_at_handle *at);
+
+// Begins ticks: every period_ns of the timeline, at phase_ns and multiples of the period before and after it, the same on every
+// machine that shares the timeline.
+//
+// missed_ticks: a timevisor_missed_ticks.
+// Returns 0; -EMFILE and the like: no descriptors; -EINVAL, also for a period below 1. Any thread.
+int timevisor_periodic_start(const struct timevisor_timeline *timeline,
+                             int64_t period_ns,
+                             int64_t phase_ns,
+                             int missed_ticks,
+                             struct timevisor_periodic **periodic);
+
+// Waits for the next tick. `options` and `tick` may be NULL.
+//
+// Returns 0; -ESTALE: the clock may have stepped (tick->reading has the first reading since), and the next call begins anew on the
+// grid; -EBUSY: another thread waits with this handle; otherwise as timevisor_wait. Blocks.
+int timevisor_periodic_tick(const struct timevisor_periodic *periodic,
+                            const struct timevisor_wait_options *options,
+                            struct timevisor_tick *tick);
+
+// The descriptor to poll: see timevisor_wait_fd.
+int timevisor_periodic_fd(const struct timevisor_periodic *periodic);
+
+// Looks whether a tick is due; never blocks. `tick` may be NULL.
+//
+// Returns 0; -EAGAIN: not yet, poll again; otherwise as timevisor_periodic_tick, and the ticks go on.
+int timevisor_periodic_on_ready(const struct timevisor_periodic *periodic, struct timevisor_tick *tick);
+
+// Ends the ticks. NULL is allowed.
+void timevisor_periodic_free(struct timevisor_periodic *periodic);
+
+// Begins to watch a timeline and the handle's requirement. The page is looked at every 100 ms, and when the bounds will have grown
+// too wide.
+//
+// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
+int timevisor_watch_start(const struct timevisor_timeline *timeline,
+                          struct timevisor_watch **watch);
+
+// Waits for the next event. `options` and `event` may be NULL.
+//
+// Returns 0; -EBUSY: another thread waits with this handle; -ETIMEDOUT, -ECANCELED: as the options say; -EIO, -EIDRM: the page cannot
+// be read, the watch goes on; -EINVAL. Blocks.
+int timevisor_watch_event(const struct timevisor_watch *watch,
+                          const struct timevisor_wait_options *options,
+                          struct timevisor_event *event);
+
+// The descriptor to poll: see timevisor_wait_fd.
+int timevisor_watch_fd(const struct timevisor_watch *watch);
+
+// Looks whether something happened; never blocks. `event` may be NULL.
+//
+// Returns 0; -EAGAIN: nothing, poll again; otherwise as timevisor_watch_event.
+int timevisor_watch_on_ready(const struct timevisor_watch *watch, struct timevisor_event *event);
+
+// Ends the watch. NULL is allowed.
+void timevisor_watch_free(struct timevisor_watch *watch);
+
+// Makes a synchronized clock that stands at now_ns, right to 1 ns.
+//
+// timescale: a timevisor_timescale.
+// Returns 0; -EINVAL. Any thread.
+int timevisor_manual_new(int timescale, int64_t now_ns, struct timevisor_manual_clock **clock);
+
+// Frees a clock; its timelines stand still from then on. NULL is allowed. Not while another thread uses the handle.
+void timevisor_manual_free(struct timevisor_manual_clock *clock);
+
+// A handle like any other, read only (timevisor_with_requirement judges it), to be freed with timevisor_timeline_free.
+//
+// Returns 0; -EINVAL. Any thread.
+int timevisor_manual_timeline(const struct timevisor_manual_clock *clock, struct timevisor_timeline **timeline);
+
+// Where it stands.
+//
+// Returns 0; -ENODATA after timevisor_manual_forget; -EINVAL. Any thread.
+int timevisor_manual_now(const struct timevisor_manual_clock *clock, int64_t *now_ns);
+
+// Time goes by, and with it the counter. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_advance(const struct timevisor_manual_clock *clock, int64_t by_ns);
+
+// True time is within this of the estimate; at least 1. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_set_error(const struct timevisor_manual_clock *clock, int64_t half_width_ns);
+
+// True time is at most below_ns before and at most above_ns after the estimate; at least 1 each. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_set_errors(const struct timevisor_manual_clock *clock,
+                                int64_t below_ns,
+                                int64_t above_ns);
+
+// The bounds move out at this rate as time goes by, parts per billion (1000 are 1 us a second). Returns 0; -EINVAL. Any thread.
+int timevisor_manual_set_growth_ppb(const struct timevisor_manual_clock *clock, uint32_t ppb);
+
+// One sigma of the estimate. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_set_estimated_error(const struct timevisor_manual_clock *clock, int64_t sigma_ns);
+
+// What the clock says of itself: a timevisor_status. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_set_status(const struct timevisor_manual_clock *clock, int status);
+
+// The clock steps, ahead or back, and signals a disruption. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_step(const struct timevisor_manual_clock *clock, int64_t to_ns);
+
+// Nothing is known any more; a disruption. timevisor_manual_step ends it. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_forget(const struct timevisor_manual_clock *clock);
+
+// What a code means in general; `timevisor_last_error` says more. Codes are negative errno values; their absolute values are
+// understood, too. Never NULL. Any thread.
+const char *timevisor_strerror(int code);
+
+// What went wrong in the last function that failed in this thread, and what to do about it; "" before the first one. -EAGAIN does
+// not count as a failure. Never NULL; valid until the next failure in this thread.
+const char *timevisor_last_error(void);
+
+// This library's version, such as "0.1.0". Any thread.
+const char *timevisor_version(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// True time is at most below_ns before and at most above_ns after the estimate, by the hard bounds.
+static inline timevisor_requirement timevisor_between(int64_t below_ns, int64_t above_ns) {
+    timevisor_requirement requirement = TIMEVISOR_REQUIREMENT_INIT;
+    requirement.below_ns = below_ns;
+    requirement.above_ns = above_ns;
+    return requirement;
+}
+
+// True time is within half_width_ns of the estimate, by the hard bounds.
+static inline timevisor_requirement timevisor_within(int64_t half_width_ns) {
+    return timevisor_between(half_width_ns, half_width_ns);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

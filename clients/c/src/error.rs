@@ -1,0 +1,204 @@
+//! Codes that functions return, and the text of the last error. Panics stop here.
+
+use core::cell::RefCell;
+use core::ffi::{CStr, c_char, c_int};
+use std::borrow::Cow;
+use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use timevisor::{
+    BindError, ConnectError, ConvertError, ProblemCode, ReadError, TimelineError, WaitError,
+};
+
+/// Every code, and what it means in general.
+const CODES: &[(c_int, &CStr)] = &[
+    (0, c"success"),
+    (libc::EAGAIN, c"not yet: poll the descriptor and try again"),
+    (libc::EBADMSG, c"bounds were contradicted: they must not be relied on"),
+    (libc::EBUSY, c"another thread is using this handle"),
+    (libc::ECANCELED, c"the wait was cancelled"),
+    (libc::ECONNRESET, c"the channel to timevisord failed"),
+    (libc::EDQUOT, c"a limit of timevisord for this program's tenant was reached"),
+    (libc::EEXIST, c"there is a timeline of this name with another epoch"),
+    (libc::EIDRM, c"the timeline has ended: bind again"),
+    (libc::EINVAL, c"invalid argument"),
+    (libc::EIO, c"the page's writer stopped in the middle of an update"),
+    (libc::ENODATA, c"the time is not known"),
+    (libc::ENOENT, c"there is no such page, timeline or binding"),
+    (libc::ENOTCONN, c"nobody takes requirements here"),
+    (libc::ENOTRECOVERABLE, c"a bug in libtimevisor"),
+    (libc::ENXIO, c"the page cannot be read from here"),
+    (libc::E2BIG, c"a structure of a newer version sets something that this library does not know"),
+    (libc::EPROTO, c"timevisord and this library do not understand each other"),
+    (libc::ERANGE, c"the requirement cannot be met"),
+    (libc::ESTALE, c"the clock was disrupted: it may have stepped"),
+    (libc::ETIME, c"it is too late: the time may have come already"),
+    (libc::ETIMEDOUT, c"the time-out came first"),
+    (libc::EUSERS, c"timevisord has no room, or is asked too often"),
+];
+
+/// What a code means in general; `timevisor_last_error` says more. Codes are negative errno values; their absolute values are
+/// understood, too. Never NULL. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_strerror(code: c_int) -> *const c_char {
+    let known = CODES.iter().find(|(known, _)| *known == code.saturating_abs());
+    known.map_or(c"unknown code, of the operating system perhaps", |(_, text)| text).as_ptr()
+}
+
+/// What went wrong in the last function that failed in this thread, and what to do about it; "" before the first one. -EAGAIN does
+/// not count as a failure. Never NULL; valid until the next failure in this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_last_error() -> *const c_char {
+    // While the thread's variables are taken down there is none.
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// This library's version, such as "0.1.0". Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Not yet: what every `on_ready` says while there is nothing.
+pub(crate) const NOT_YET: c_int = -libc::EAGAIN;
+
+/// A function's failure: what C sees of an error.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: c_int,
+    text: Cow<'static, str>,
+}
+
+impl Failure {
+    pub(crate) fn new(errno: c_int, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { code: -errno, text: text.into() }
+    }
+
+    /// A caller's mistake.
+    pub(crate) fn invalid(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(libc::EINVAL, text)
+    }
+
+    fn of(errno: c_int, error: &dyn core::error::Error) -> Self {
+        let mut text = error.to_string();
+        let mut inner = error.source();
+        while let Some(cause) = inner {
+            text = format!("{text}: {cause}");
+            inner = cause.source();
+        }
+        Self::new(errno, text)
+    }
+
+    /// Kept for `timevisor_last_error`.
+    fn report(self) -> c_int {
+        let text: Vec<u8> = self.text.bytes().filter(|byte| *byte != 0).collect();
+        let text = CString::new(text).unwrap_or_default();
+        let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+        self.code
+    }
+}
+
+/// Every function's frame: failures become codes, and no panic goes further. Where panics abort (programs built like that, and
+/// the workspace's `release` profile), a panic ends the process instead; the installed library is built with `library`.
+pub(crate) fn guard(call: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    // After a panic nothing of what the call held is used again but what is whole between any two statements.
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(code)) => code,
+        Ok(Err(failure)) => failure.report(),
+        Err(_) => Failure::new(
+            libc::ENOTRECOVERABLE,
+            "a bug in libtimevisor (its message is on the standard error output); please report it",
+        )
+        .report(),
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        Self::of(libc::ENOENT, &error)
+    }
+}
+
+impl From<TimelineError> for Failure {
+    fn from(error: TimelineError) -> Self {
+        let errno = match &error {
+            TimelineError::NotFound(_) => libc::ENOENT,
+            TimelineError::Page(_) | TimelineError::Counter(_) | TimelineError::OtherPage(_) => {
+                libc::ENXIO
+            }
+        };
+        Self::of(errno, &error)
+    }
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        let errno = match error {
+            ReadError::WriterStalled => libc::EIO,
+            ReadError::Gone => libc::EIDRM,
+        };
+        Self::of(errno, &error)
+    }
+}
+
+impl From<ConvertError> for Failure {
+    fn from(error: ConvertError) -> Self {
+        match error {
+            ConvertError::Read(error) => error.into(),
+            ConvertError::TooOld { .. } => Self::of(libc::ESTALE, &error),
+            ConvertError::Unknown => Self::of(libc::ENODATA, &error),
+            ConvertError::Contradiction => Self::of(libc::EBADMSG, &error),
+        }
+    }
+}
+
+impl From<WaitError> for Failure {
+    fn from(error: WaitError) -> Self {
+        let errno = match &error {
+            WaitError::Read(error) => return (*error).into(),
+            WaitError::Disrupted { .. } => libc::ESTALE,
+            WaitError::Unknown => libc::ENODATA,
+            WaitError::Unreliable { .. } => libc::EBADMSG,
+            WaitError::TooLate { .. } => libc::ETIME,
+            WaitError::Cancelled => libc::ECANCELED,
+            WaitError::TimedOut => libc::ETIMEDOUT,
+            WaitError::OutOfRange(_) => libc::EINVAL,
+            WaitError::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        };
+        Self::of(errno, &error)
+    }
+}
+
+impl From<BindError> for Failure {
+    fn from(error: BindError) -> Self {
+        let errno = match &error {
+            BindError::Invalid(_) | BindError::Name(_) => libc::EINVAL,
+            BindError::NoChannel { .. } => libc::ENOTCONN,
+            BindError::CannotBeMet { .. } => libc::ERANGE,
+            BindError::Refused(problem) => match problem.code {
+                ProblemCode::NotFound => libc::ENOENT,
+                ProblemCode::Exists => libc::EEXIST,
+                ProblemCode::CannotBeMet => libc::ERANGE,
+                ProblemCode::Quota => libc::EDQUOT,
+                ProblemCode::RateLimited | ProblemCode::Unavailable => libc::EUSERS,
+                ProblemCode::BadRequest | ProblemCode::Version | ProblemCode::Session => {
+                    libc::EPROTO
+                }
+            },
+            BindError::Channel(_) => libc::ECONNRESET,
+            BindError::TimedOut(_) => libc::ETIMEDOUT,
+            BindError::Timeline(TimelineError::NotFound(_)) => libc::ENOENT,
+            BindError::Timeline(_) => libc::ENXIO,
+        };
+        Self::of(errno, &error)
+    }
+}
+
+#[cfg(test)]
+#[path = "error_tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+"""What can go wrong; every text says what to do next. The extension module raises them (src/errors.rs)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Tuple
+
+if TYPE_CHECKING:
+    from ._timevisor import Reading
+    from ._words import Achieved, Tried
+
+
+class TimevisorError(Exception):
+    """Everything that this package raises, except for wrong arguments (TypeError, ValueError, OverflowError)."""
+
+
+class NoPage(TimevisorError):
+    """``connect``: there is no clock page."""
+
+    tried: Tuple[Tried, ...]
+
+
+class NotFound(TimevisorError):
+    """There is no timeline of this name."""
+
+
+class PageUnusable(TimevisorError):
+    """The page that the timeline is on cannot be read here."""
+
+
+class WriterStalled(TimevisorError):
+    """The page's writer died inside an update."""
+
+
+class Gone(TimevisorError):
+    """The timeline has ended, and its place on the page was given to another."""
+
+
+class Unknown(TimevisorError):
+    """The time is not known."""
+
+
+class Unreliable(TimevisorError):
+    """Bounds must not be relied on, and this is about bounds."""
+
+    reading: Reading
+
+
+class TooOld(TimevisorError):
+    """A stamp from before the last disruption, or from before the handle was opened."""
+
+    since: int
+    """The oldest stamp that can be converted."""
+
+
+class Contradiction(TimevisorError):
+    """Published bounds of a stamp exclude each other."""
+
+
+class DisruptedError(TimevisorError):
+    """The clock may have stepped during the wait."""
+
+    reading: Reading
+    """The first one after."""
+
+
+class TooLateError(TimevisorError):
+    """``wait_surely_before``: it is not surely before the time any more."""
+
+    by_ns: int
+    """How far the reading's latest is beyond the time: 0 or more."""
+    reading: Reading
+
+
+class Cancelled(TimevisorError):
+    """``Cancel.cancel`` was called."""
+
+
+class TimedOut(TimevisorError, TimeoutError):
+    """The time-out came first."""
+
+
+class OutOfRange(TimevisorError, ValueError):
+    """A period of zero, or a time beyond the range."""
+
+
+class KernelRefused(TimevisorError, OSError):
+    """A descriptor could not be made or waited for."""
+
+
+class Invalid(TimevisorError, ValueError):
+    """A requirement that means nothing, or a name that cannot be a timeline's."""
+
+
+class NoChannel(TimevisorError):
+    """Nobody takes requirements here. Reading works without: ``Client.timeline``."""
+
+    tried: Tuple[Tried, ...]
+
+
+class CannotBeMet(TimevisorError):
+    """The requirement is beyond what can be had."""
+
+    achievable: Achieved
+
+
+class Refused(TimevisorError):
+    """timevisord refused for another reason."""
+
+    code: str
+    """``exists``, ``quota``, ``rate_limited``, ``unavailable``, ..."""
+
+
+class ChannelFailed(TimevisorError):
+    """The channel to timevisord failed; the next call tries again."""
+
+
+class Withdrawn(TimevisorError):
+    """The binding was given back with ``unbind`` or by leaving its ``with`` block."""

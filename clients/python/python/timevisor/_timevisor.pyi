@@ -1,0 +1,408 @@
+"""The extension module (src/). Spans are int nanoseconds or timedelta; see ``timevisor`` for units."""
+
+import os
+from types import TracebackType
+from typing import Iterator, List, Optional, Type, Union, final
+
+from ._words import (
+    Achieved,
+    AtOutcome,
+    ChannelChoice,
+    Comparison,
+    Epoch,
+    Event,
+    Lease,
+    PageChoice,
+    Span,
+    Status,
+    Tick,
+    TimelineRow,
+    Timescale,
+    ValidUntil,
+    Waited,
+)
+
+__all__ = [
+    "AtFd",
+    "Binding",
+    "Cancel",
+    "Client",
+    "Clock",
+    "Periodic",
+    "Reading",
+    "Requirement",
+    "Timeline",
+    "WaitFd",
+    "Watch",
+    "When",
+    "connect",
+]
+
+_Path = Union[str, os.PathLike[str]]
+
+def connect(
+    page: Optional[_Path] = None,
+    channel: Optional[_Path] = None,
+    *,
+    name: Optional[str] = None,
+    timeout_ns: Optional[Span] = None,
+) -> Client:
+    """Finds the clock page, or opens ``page``: a page file, a vmclock device below /dev, or a PCI resource below /sys.
+
+    ``channel``: where requirements go (a socket, a virtio-serial port, or ``vsock:CID:PORT``); opened at the first binding.
+    ``name``: what the operator sees; the script's name by default. ``timeout_ns``: how long timevisord may take to answer; 3 s
+    by default.
+
+    Raises NoPage.
+    """
+
+@final
+class Client:
+    """Reads timelines, and states requirements of them. For any thread."""
+
+    @property
+    def page(self) -> PageChoice:
+        """Which page is read, and why others are not."""
+    @property
+    def channel(self) -> Optional[ChannelChoice]:
+        """Which channel is used, and why others are not; None before the first binding."""
+    def timeline(self, name: str) -> Timeline:
+        """A timeline of the page, only to read: nobody is told, nothing is required.
+
+        Raises NotFound, PageUnusable.
+        """
+    def bind(
+        self,
+        name: str,
+        requirement: Optional[Requirement] = None,
+        *,
+        best_effort: bool = False,
+        create: Optional[str] = None,
+    ) -> Binding:
+        """Binds to a timeline and has the host meet a requirement for as long as the binding lives.
+
+        ``best_effort``: also if it cannot be met; readings then say so. ``create``: an ``Epoch`` or its word; makes the
+        timeline where there is none of this name.
+
+        Raises CannotBeMet, NoChannel, NotFound, Invalid, Refused, ChannelFailed, TimedOut, PageUnusable.
+        """
+    def timelines(self) -> List[TimelineRow]:
+        """What this client may bind to. Raises as ``bind``."""
+
+class Timeline:
+    """A handle to one timeline, for any thread. Reading it needs no system call.
+
+    Reading raises WriterStalled and Gone. Waits let other threads run, and end with KeyboardInterrupt on Ctrl-C. They take
+    ``spin_ns`` (do not sleep this close to the end), ``timeout_ns`` (TimedOut) and ``cancel`` (Cancelled), and raise
+    DisruptedError, Unknown, Unreliable, OutOfRange, KernelRefused, and what reading raises.
+    """
+
+    @property
+    def name(self) -> str: ...
+    def now(self) -> Reading: ...
+    def stamp(self) -> int:
+        """The counter, to be converted later: the cheapest stamp there is, in ticks."""
+    def convert(self, stamp: int) -> Reading:
+        """The time at which the counter was at ``stamp``. Raises TooOld, Unknown, Contradiction."""
+    def observe(self) -> None:
+        """Takes note of what is published now, for later conversions. Call it every few seconds if you only take stamps."""
+    def compare_to(self, t_ns: int) -> Comparison:
+        """Is it surely before ``t_ns`` now, surely after it, or is that not known?"""
+    def is_surely_before(self, t_ns: int) -> bool:
+        """``t_ns`` has surely not come yet: latest < t."""
+    def is_surely_past(self, t_ns: int) -> bool:
+        """``t_ns`` has surely passed: earliest > t."""
+    def valid_until(self, half_width_ns: Span) -> ValidUntil:
+        """Until when true time stays within this of the estimate if nothing new is learned."""
+    def with_requirement(self, requirement: Requirement) -> Timeline:
+        """The same timeline, judged by another requirement. Nobody is told; to have the host meet it, bind."""
+    def wait_until(
+        self,
+        t_ns: int,
+        *,
+        spin_ns: Optional[Span] = None,
+        timeout_ns: Optional[Span] = None,
+        cancel: Optional[Cancel] = None,
+    ) -> Waited:
+        """Waits until the estimate has reached ``t_ns``."""
+    def wait_past(
+        self,
+        t_ns: int,
+        *,
+        spin_ns: Optional[Span] = None,
+        timeout_ns: Optional[Span] = None,
+        cancel: Optional[Cancel] = None,
+    ) -> Waited:
+        """Waits until ``t_ns`` has surely passed on every right clock: earliest > t (Spanner's commit-wait)."""
+    def wait_surely_before(
+        self,
+        t_ns: int,
+        lead_ns: Span,
+        *,
+        spin_ns: Optional[Span] = None,
+        timeout_ns: Optional[Span] = None,
+        cancel: Optional[Cancel] = None,
+    ) -> Waited:
+        """Waits until ``lead_ns`` before the last moment that is surely before ``t_ns`` on every right clock, to do then what must
+        be done before it: until latest + lead >= t. The reading then has latest < t; otherwise it raises TooLateError.
+
+        ``lead_ns``: what the program needs to wake up (50 to 100 us) and for its work; above 0.
+        """
+    def sleep(
+        self,
+        span_ns: Span,
+        *,
+        spin_ns: Optional[Span] = None,
+        timeout_ns: Optional[Span] = None,
+        cancel: Optional[Cancel] = None,
+    ) -> Waited:
+        """Sleeps for so long on this timeline."""
+    def wait_met(self, timeout_ns: Optional[Span] = None, *, cancel: Optional[Cancel] = None) -> Waited:
+        """Waits until the time is known and meets the handle's requirement; disruptions do not end this wait."""
+    def wait_fd(self, when: When, *, spin_ns: Optional[Span] = None) -> WaitFd:
+        """The same waits as a descriptor for an event loop."""
+    def at(
+        self,
+        t_ns: int,
+        *,
+        latest_ns: int,
+        max_error_ns: Optional[Span] = None,
+        spin_ns: Optional[Span] = None,
+        timeout_ns: Optional[Span] = None,
+        cancel: Optional[Cancel] = None,
+    ) -> AtOutcome:
+        """Waits until the estimate has reached ``t_ns``, provided that the clock is then within ``max_error_ns`` and that it is
+        not yet later than ``latest_ns``; both are checked now, too."""
+    def at_fd(
+        self,
+        t_ns: int,
+        *,
+        latest_ns: int,
+        max_error_ns: Optional[Span] = None,
+        spin_ns: Optional[Span] = None,
+    ) -> AtFd:
+        """The same as a descriptor for an event loop."""
+    def periodic(
+        self,
+        period_ns: Span,
+        phase_ns: int = 0,
+        missed: str = "skip",
+        *,
+        spin_ns: Optional[Span] = None,
+        cancel: Optional[Cancel] = None,
+    ) -> Periodic:
+        """Every period of the timeline, at ``phase_ns`` and multiples of the period before and after it.
+
+        ``missed``: a ``MissedTicks`` or its word. ``spin_ns`` and ``cancel`` are for its use as an iterator.
+        """
+    def watch(self, *, cancel: Optional[Cancel] = None) -> Watch:
+        """What happens to the timeline and to its requirement, from now on."""
+
+@final
+class Binding(Timeline):
+    """A timeline with a requirement in force, as a context manager: leaving it withdraws the requirement. So does the end of
+    the program, however it ends. The timeline can still be read afterwards."""
+
+    @property
+    def epoch(self) -> Epoch: ...
+    @property
+    def achieved(self) -> Achieved:
+        """What the timeline gave at the bind or the last update."""
+    @property
+    def lease(self) -> Lease:
+        """Whether the host has the requirement at this moment. It is told again by itself after a lost connection."""
+    def update(self, requirement: Optional[Requirement], *, best_effort: bool = False) -> Achieved:
+        """Changes the requirement; None: nothing is needed any more. Where that is refused, the old one stays in force."""
+    def unbind(self) -> None:
+        """Withdraws the requirement and waits for the host's answer. A second time does nothing."""
+    def __enter__(self) -> Binding: ...
+    def __exit__(
+        self,
+        exception: Optional[Type[BaseException]],
+        _value: Optional[BaseException],
+        _traceback: Optional[TracebackType],
+    ) -> None: ...
+
+@final
+class Reading:
+    """True time was between earliest and latest when the counter was at ``counter``. Never changes."""
+
+    @property
+    def earliest_ns(self) -> int:
+        """True time is not before this, rounded down. -(2^63 - 1) when nothing is known."""
+    @property
+    def estimate_ns(self) -> int:
+        """The best guess, rounded down. 0 when nothing is known."""
+    @property
+    def latest_ns(self) -> int:
+        """True time is not after this, rounded up. 2^63 - 1 when nothing is known."""
+    @property
+    def below_ns(self) -> Optional[int]:
+        """How far true time may be before the estimate; None when nothing is known."""
+    @property
+    def above_ns(self) -> Optional[int]:
+        """How far true time may be after the estimate; None when nothing is known."""
+    @property
+    def half_width_ns(self) -> Optional[int]:
+        """The larger of the two."""
+    @property
+    def estimated_error_ns(self) -> Optional[int]:
+        """One sigma of the estimate, not a bound; None when it is not known."""
+    @property
+    def status(self) -> Status: ...
+    @property
+    def timescale(self) -> Timescale: ...
+    @property
+    def met(self) -> bool:
+        """Whether it meets the handle's own requirement; True without one."""
+    @property
+    def is_known(self) -> bool: ...
+    @property
+    def counter(self) -> int:
+        """The stamp that it is valid for, ticks."""
+    @property
+    def disruption(self) -> int:
+        """Changes when the clock may have stepped."""
+    @property
+    def tai_offset(self) -> Optional[int]:
+        """TAI - UTC in seconds, where known."""
+    def compare_to(self, t_ns: int) -> Comparison:
+        """Was this moment surely before ``t_ns``, surely after it, or is that not known?"""
+    def compare(self, other: Reading) -> Comparison:
+        """Was this moment surely before that of ``other``, surely after it, or is that not known?"""
+    def __eq__(self, value: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Requirement:
+    """How far true time may be from the estimate, and how surely. Raises Invalid where that means nothing."""
+
+    @staticmethod
+    def within(half_width_ns: Span) -> Requirement:
+        """True time is within this of the estimate, by the hard bounds."""
+    @staticmethod
+    def between(below_ns: Span, above_ns: Span) -> Requirement:
+        """True time is at most this much before and after the estimate, by the hard bounds."""
+    def with_resolution(self, resolution_ns: Span) -> Requirement:
+        """The clock must also tell instants apart that are this far from each other."""
+    def with_probability(self, probability: float) -> Requirement:
+        """By the estimated error with this probability (0.5 <= p < 1) instead of by the hard bounds."""
+    @property
+    def below_ns(self) -> int: ...
+    @property
+    def above_ns(self) -> int: ...
+    @property
+    def resolution_ns(self) -> Optional[int]: ...
+    @property
+    def probability(self) -> Optional[float]: ...
+    def __eq__(self, value: object, /) -> bool: ...
+
+@final
+class When:
+    """What to wait for."""
+
+    @staticmethod
+    def until(t_ns: int) -> When:
+        """The estimate has reached this."""
+    @staticmethod
+    def past(t_ns: int) -> When:
+        """This has surely passed: earliest is after it."""
+    @staticmethod
+    def surely_before(t_ns: int, lead_ns: Span) -> When:
+        """This long before the last moment that is surely before it: latest + lead >= t > latest."""
+    @staticmethod
+    def sleep(span_ns: Span) -> When:
+        """So long on the timeline, counted from the beginning of the wait."""
+    @staticmethod
+    def met() -> When:
+        """The time is known and meets the handle's requirement."""
+    def __eq__(self, value: object, /) -> bool: ...
+
+@final
+class Cancel:
+    """Ends waits from another thread. Once cancelled it stays so."""
+
+    def __new__(cls) -> Cancel: ...
+    def cancel(self) -> None:
+        """Ends all waits that were given this, now and later. Allowed in a signal handler."""
+    def fileno(self) -> int:
+        """Readable once cancelled."""
+
+@final
+class WaitFd:
+    """A wait for an event loop: call ``on_ready`` once, then whenever the descriptor is readable."""
+
+    def fileno(self) -> int: ...
+    def on_ready(self) -> Optional[Waited]:
+        """Looks whether the time has come; None: not yet, or already over."""
+    def close(self) -> None:
+        """Ends the wait."""
+
+@final
+class AtFd:
+    """An action's time for an event loop: call ``on_ready`` once, then whenever the descriptor is readable."""
+
+    def fileno(self) -> int: ...
+    def on_ready(self) -> Optional[AtOutcome]:
+        """Looks whether there is an outcome; None: not yet, or already over."""
+    def close(self) -> None:
+        """Ends the wait."""
+
+@final
+class Periodic:
+    """Ticks for ever: an iterator, ``tick``, or a descriptor for an event loop. One thread at a time."""
+
+    def __iter__(self) -> Iterator[Tick]: ...
+    def __next__(self) -> Tick: ...
+    def tick(
+        self,
+        *,
+        spin_ns: Optional[Span] = None,
+        timeout_ns: Optional[Span] = None,
+        cancel: Optional[Cancel] = None,
+    ) -> Tick:
+        """Waits for the next tick. After a disruption it fails once, and begins anew on the grid."""
+    def fileno(self) -> int: ...
+    def on_ready(self) -> Optional[Tick]:
+        """Looks whether a tick is due; None: not yet."""
+    def close(self) -> None: ...
+
+@final
+class Watch:
+    """Changes for ever: an iterator, ``event``, or a descriptor for an event loop. One thread at a time."""
+
+    def __iter__(self) -> Iterator[Event]: ...
+    def __next__(self) -> Event: ...
+    def event(self, *, timeout_ns: Optional[Span] = None, cancel: Optional[Cancel] = None) -> Event:
+        """Waits for the next change."""
+    def fileno(self) -> int: ...
+    def on_ready(self) -> Optional[Event]:
+        """Looks whether something happened; None: nothing."""
+    def close(self) -> None: ...
+
+@final
+class Clock:
+    """A clock that stands still until it is moved. It starts synchronized and right to 1 ns."""
+
+    def __new__(cls, now_ns: int, timescale: str = "tai") -> Clock: ...
+    def timeline(self) -> Timeline:
+        """A handle like any other."""
+    @property
+    def now_ns(self) -> Optional[int]:
+        """Where it stands; None after ``forget``."""
+    def advance(self, span_ns: Span) -> None:
+        """Time goes by, and with it the counter (a tick is a nanosecond)."""
+    def set_error(self, half_width_ns: Span) -> None:
+        """True time is within this of the estimate, on either side; at least 1 ns."""
+    def set_errors(self, below_ns: Span, above_ns: Span) -> None:
+        """True time is at most so much before and after the estimate; at least 1 ns each."""
+    def set_growth_ppb(self, ppb: int) -> None:
+        """The bounds move out at this rate as time goes by, parts per billion."""
+    def set_estimated_error(self, sigma_ns: Span) -> None:
+        """One sigma of the estimate."""
+    def set_status(self, status: str) -> None:
+        """What the clock says of itself: a ``Status`` or its word."""
+    def step(self, to_ns: int) -> None:
+        """The clock steps, ahead or back, and signals a disruption."""
+    def forget(self) -> None:
+        """Nothing is known any more; a disruption. ``step`` ends it."""

@@ -1,0 +1,51 @@
+//! `timevisor._timevisor`: the Rust client (clients/rust) as a Python extension module.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | `client` | `connect`, `Client`: page, channel, timelines |
+//! | `binding` | `Binding`: a requirement in force |
+//! | `timeline` | `Timeline`: read, convert, compare, begin waits |
+//! | `reading` | `Reading` |
+//! | `requirement` | `Requirement` |
+//! | `wait` | blocking without the GIL, descriptors, `Cancel` |
+//! | `manual` | `Clock`: hand-driven, for tests |
+//! | `arguments` | instants and spans out of Python's integers; floats refused |
+//! | `words` | the dataclasses and enums of `timevisor._words`, filled |
+//! | `unhurried` | handles that are dropped without the GIL |
+//! | `errors` | the client's errors as the exceptions of `timevisor._errors` |
+//!
+//! Names, types and documentation that users see are in python/timevisor; `_timevisor.pyi` is this module's. Nothing here
+//! installs a signal handler or keeps state between calls.
+//!
+//! What it does not do: asyncio. That is python/timevisor/aio.py, on the descriptors of `wait`.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod binding;
+mod client;
+mod errors;
+mod manual;
+mod reading;
+mod requirement;
+mod timeline;
+mod unhurried;
+mod wait;
+mod words;
+
+#[pyo3::pymodule(gil_used = false)]
+mod _timevisor {
+    #[pymodule_export]
+    use crate::binding::Binding;
+    #[pymodule_export]
+    use crate::client::{Client, connect};
+    #[pymodule_export]
+    use crate::manual::Clock;
+    #[pymodule_export]
+    use crate::reading::Reading;
+    #[pymodule_export]
+    use crate::requirement::Requirement;
+    #[pymodule_export]
+    use crate::timeline::Timeline;
+    #[pymodule_export]
+    use crate::wait::{AtFd, Cancel, Periodic, WaitFd, Watch, When};
+}

@@ -1,0 +1,119 @@
+//! The client's four waits behind one trait, and [`Shared`]: one of them, used by one thread at a time.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use timevisor::{
+    AtFd, AtOutcome, Event, Periodic, Tick, WaitError, WaitFd, WaitOptions, Waited, Watch,
+};
+
+use super::block::{self, Patience};
+use crate::errors::OrRaise;
+
+/// Something that is looked at when its descriptor is readable.
+pub trait Source: AsFd + Send {
+    type Outcome: Send;
+    /// Looks, for an event loop.
+    fn on_ready(&mut self) -> Result<Option<Self::Outcome>, WaitError>;
+    /// Looks, for a thread that spins at the end.
+    fn look(&mut self, _spin: Duration) -> Result<Option<Self::Outcome>, WaitError> {
+        self.on_ready()
+    }
+}
+
+impl Source for WaitFd {
+    type Outcome = Waited;
+    fn on_ready(&mut self) -> Result<Option<Waited>, WaitError> {
+        self.on_ready()
+    }
+}
+
+impl Source for AtFd {
+    type Outcome = AtOutcome;
+    fn on_ready(&mut self) -> Result<Option<AtOutcome>, WaitError> {
+        self.on_ready()
+    }
+}
+
+impl Source for Watch {
+    type Outcome = Event;
+    fn on_ready(&mut self) -> Result<Option<Event>, WaitError> {
+        self.on_ready()
+    }
+}
+
+impl Source for Periodic {
+    type Outcome = Tick;
+    fn on_ready(&mut self) -> Result<Option<Tick>, WaitError> {
+        self.on_ready()
+    }
+    fn look(&mut self, spin: Duration) -> Result<Option<Tick>, WaitError> {
+        // The only way to tell it the window, which may change from tick to tick.
+        match self.tick_with(&WaitOptions::default().spin(spin).timeout(Duration::ZERO)) {
+            Ok(tick) => Ok(Some(tick)),
+            Err(WaitError::TimedOut) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A source that Python holds. Two threads that wait on one would take each other's outcomes: the second one is told.
+pub struct Shared<S> {
+    fd: RawFd,
+    /// None: closed.
+    source: Mutex<Option<S>>,
+}
+
+impl<S: Source> Shared<S> {
+    pub fn new(source: S) -> Self {
+        Self { fd: source.as_fd().as_raw_fd(), source: Mutex::new(Some(source)) }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut S) -> PyResult<T>) -> PyResult<T> {
+        self.with_slot(|slot| match slot {
+            Some(source) => work(source),
+            None => Err(closed()),
+        })
+    }
+
+    fn with_slot<T>(&self, work: impl FnOnce(&mut Option<S>) -> PyResult<T>) -> PyResult<T> {
+        match self.source.try_lock() {
+            Ok(mut slot) => work(&mut slot),
+            Err(TryLockError::Poisoned(slot)) => work(&mut slot.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(
+                "another thread is waiting on it; give each thread one of its own, and end waits with Cancel",
+            )),
+        }
+    }
+
+    /// May be called while another thread waits.
+    pub fn fileno(&self) -> PyResult<RawFd> {
+        match self.source.try_lock() {
+            Ok(slot) if slot.is_none() => Err(closed()),
+            _ => Ok(self.fd),
+        }
+    }
+
+    pub fn on_ready(&self, py: Python<'_>) -> PyResult<Option<S::Outcome>> {
+        // Without the GIL because it may spin.
+        self.with(|source| py.detach(|| source.on_ready()).or_raise(py))
+    }
+
+    pub fn block(&self, py: Python<'_>, patience: &Patience) -> PyResult<S::Outcome> {
+        self.with(|source| block::until_outcome(py, source, patience))
+    }
+
+    pub fn close(&self) -> PyResult<()> {
+        self.with_slot(|slot| {
+            *slot = None;
+            Ok(())
+        })
+    }
+}
+
+fn closed() -> PyErr {
+    PyValueError::new_err("it is closed; begin a new one")
+}

@@ -1,0 +1,216 @@
+//! The connection to timevisord: requirements go up, places and refusals come down. Never time.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`stream`] | the byte streams: Unix socket, virtio-serial port, vsock |
+//! | `worker` | the thread that serves the session: sends, keeps alive, connects and binds again |
+//! | `leases` | what is bound, and is to be bound again in a new session |
+//!
+//! The thread exists because leases must be kept alive while the program computes; it starts with the first binding and ends
+//! with the last handle. After a fork only the parent has it.
+
+mod leases;
+pub(crate) mod stream;
+mod worker;
+
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use timevisor_clock_page::reader::epoch_of;
+use timevisor_linux::event_fd::EventFd;
+use timevisor_protocols::channel::{Achieved, Bind, Epoch, HostPage, TimelineRow};
+
+use self::stream::ChannelAddress;
+use crate::error::{BindError, TimelineError};
+use crate::requirement::Requirement;
+use crate::source::{PageRef, Tried};
+use crate::timeline::{Place, Timeline};
+use crate::unpoisoned;
+
+/// The channel that a client uses, and those that it passed over.
+#[derive(Clone, Debug)]
+pub struct ChannelChoice {
+    /// Where timevisord is reached.
+    pub address: ChannelAddress,
+    /// Whom the server takes this client for: `uid:1000`, `vm:web`.
+    pub tenant: String,
+    /// Looked at before, and not taken.
+    pub passed_over: Vec<Tried>,
+}
+
+/// What a channel needs to know.
+pub(crate) struct Setup {
+    /// In the order of preference.
+    pub(crate) addresses: Vec<ChannelAddress>,
+    /// Program and version, for the operator.
+    pub(crate) client: String,
+    pub(crate) timeout: Duration,
+    pub(crate) page: PageRef,
+    pub(crate) page_path: std::path::PathBuf,
+}
+
+/// Whether a binding's requirement is in force.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lease {
+    /// The host has it.
+    Held,
+    /// The host does not have it, for this reason; it is told again as soon as it can be.
+    Lost(String),
+}
+
+/// What the worker answers to a bind.
+pub(crate) struct Granted {
+    pub(crate) key: u64,
+    pub(crate) timeline: Timeline,
+    pub(crate) epoch: Epoch,
+    pub(crate) achieved: Achieved,
+    pub(crate) lease: Arc<Mutex<Lease>>,
+}
+
+type Reply<T> = Sender<Result<T, BindError>>;
+
+/// What callers ask the worker.
+enum Command {
+    Bind(Bind, Reply<Granted>),
+    Update { key: u64, requirement: Option<Requirement>, best_effort: bool, reply: Reply<Achieved> },
+    Unbind { key: u64, reply: Option<Reply<()>> },
+    Timelines(Reply<Vec<TimelineRow>>),
+    Stop,
+}
+
+/// The callers' end.
+pub(crate) struct Channel {
+    commands: Mutex<Sender<Command>>,
+    wake: Arc<EventFd>,
+    chosen: Arc<Mutex<Option<ChannelChoice>>>,
+    patience: Duration,
+    thread: Option<JoinHandle<()>>,
+    process: u32,
+}
+
+impl Channel {
+    pub(crate) fn start(setup: Setup) -> Result<Self, BindError> {
+        let failed = |error: std::io::Error| BindError::Channel(error.to_string());
+        let wake = Arc::new(EventFd::new().map_err(failed)?);
+        let chosen = Arc::default();
+        let (commands, received) = mpsc::channel();
+        // A connection that is begun anew once, and an answer.
+        let patience = setup.timeout.saturating_mul(2).saturating_add(Duration::from_secs(2));
+        let worker = worker::Worker::new(setup, received, Arc::clone(&wake), Arc::clone(&chosen));
+        let thread = std::thread::Builder::new()
+            .name("timevisor".to_owned())
+            .spawn(move || worker.run())
+            .map_err(failed)?;
+        Ok(Self {
+            commands: Mutex::new(commands),
+            wake,
+            chosen,
+            patience,
+            thread: Some(thread),
+            process: std::process::id(),
+        })
+    }
+
+    pub(crate) fn chosen(&self) -> Option<ChannelChoice> {
+        unpoisoned(self.chosen.lock()).clone()
+    }
+
+    pub(crate) fn bind(&self, bind: Bind) -> Result<Granted, BindError> {
+        self.ask(|reply| Command::Bind(bind, reply))
+    }
+
+    pub(crate) fn update(
+        &self,
+        key: u64,
+        requirement: Option<Requirement>,
+        best_effort: bool,
+    ) -> Result<Achieved, BindError> {
+        self.ask(|reply| Command::Update { key, requirement, best_effort, reply })
+    }
+
+    pub(crate) fn unbind(&self, key: u64) -> Result<(), BindError> {
+        self.ask(|reply| Command::Unbind { key, reply: Some(reply) })
+    }
+
+    /// Without waiting for an answer.
+    pub(crate) fn forget(&self, key: u64) {
+        self.tell(Command::Unbind { key, reply: None });
+    }
+
+    pub(crate) fn timelines(&self) -> Result<Vec<TimelineRow>, BindError> {
+        self.ask(Command::Timelines)
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, BindError> {
+        if self.is_forked() {
+            let text =
+                "it belongs to the process that this one was forked from; connect again here";
+            return Err(BindError::Channel(text.to_owned()));
+        }
+        let (reply, answer) = mpsc::channel();
+        self.tell(command(reply));
+        match answer.recv_timeout(self.patience) {
+            Ok(answer) => answer,
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(BindError::TimedOut(self.patience)),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                Err(BindError::Channel("its thread has ended".to_owned()))
+            }
+        }
+    }
+
+    /// In a child of the process that opened it there is no thread, and the connection is the parent's.
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    fn tell(&self, command: Command) {
+        if self.is_forked() {
+            return;
+        }
+        // Nobody listens after a fork or a panic of the thread; whoever asked finds out at the answer.
+        let _ = unpoisoned(self.commands.lock()).send(command);
+        let _ = self.wake.set();
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // Joining a thread that this process does not have would not come back.
+            core::mem::forget(self.thread.take());
+            return;
+        }
+        self.tell(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Opens a place on this client's own page (always, in a guest), or on the page that the server named, if that is another.
+pub(crate) fn open_place(
+    setup: &Setup,
+    page: Option<&HostPage>,
+    place: timevisor_protocols::channel::Place,
+) -> Result<Place, TimelineError> {
+    // The same page under another name, in a container: what the server calls it does not exist there.
+    let other = page.filter(|page| epoch_of(&setup.page) != page.epoch);
+    let named = other.map_or(setup.page_path.as_path(), |page| std::path::Path::new(&page.path));
+    // The host's further pages are files beside the first one.
+    let path = match place.page {
+        0 => named.to_owned(),
+        number => std::path::PathBuf::from(format!("{}.{number}", named.display())),
+    };
+    let page = if path == setup.page_path {
+        setup.page.clone()
+    } else {
+        let other =
+            |why: crate::Tried| TimelineError::OtherPage(format!("{}: {}", why.place, why.why));
+        crate::source::open(&path).map_err(other)?
+    };
+    let index = usize::from(place.entry);
+    let counter = crate::source::counter_for(&page, index)?;
+    Place::open(page, counter, index, Some(place.generation))
+}

@@ -1,0 +1,176 @@
+//! Why something did not work, and what to do about it.
+
+use timevisor_clock_page::OpenError;
+use timevisor_protocols::channel::{Achieved, InvalidRequirement, Problem};
+
+use crate::reading::Reading;
+use crate::source::Tried;
+
+/// No clock page could be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no clock page to read: {}; start timevisord here, or on the host of this guest", Tried::list(.tried))]
+pub struct ConnectError {
+    /// Where it was looked for, and why it was not there.
+    pub tried: Vec<Tried>,
+}
+
+/// A timeline could not be opened for reading.
+#[derive(Debug, thiserror::Error)]
+pub enum TimelineError {
+    /// The page has no timeline of this name.
+    #[error(
+        "there is no timeline {0:?} on the page; bind to it first, or see `timevisor timelines` for those that exist"
+    )]
+    NotFound(String),
+    /// The page cannot be read.
+    #[error("the timeline's page cannot be read")]
+    Page(#[from] OpenError),
+    /// The page counts something that this machine does not have.
+    #[error(
+        "the page counts {0}, which this machine does not have; read the page on the machine it was written for"
+    )]
+    Counter(&'static str),
+    /// The server put the timeline on a page that this client cannot open.
+    #[error(
+        "the timeline's page, {0}, cannot be opened; is the directory shared with this container?"
+    )]
+    OtherPage(String),
+}
+
+/// One read failed. Reading again later may work, except after [`Self::Gone`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The page's writer died inside an update.
+    #[error(
+        "the page's writer stopped in the middle of an update; restart timevisord, which repairs it"
+    )]
+    WriterStalled,
+    /// The entry belongs to another timeline now.
+    #[error("the timeline has ended and its place on the page was given to another; bind again")]
+    Gone,
+}
+
+impl From<timevisor_clock_page::ReadError> for ReadError {
+    fn from(error: timevisor_clock_page::ReadError) -> Self {
+        match error {
+            timevisor_clock_page::ReadError::WriterStalled => Self::WriterStalled,
+        }
+    }
+}
+
+/// A counter stamp could not be converted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// The page could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Nothing is known of the clock at that time.
+    #[error(
+        "the stamp is older than {since}, where the clock was disrupted or this handle was opened; open the handle before taking stamps"
+    )]
+    TooOld {
+        /// The oldest counter value that can be converted.
+        since: u64,
+    },
+    /// Time is not known.
+    #[error("the time is not known yet; wait until the status is synchronized")]
+    Unknown,
+    /// Two published bounds exclude each other.
+    #[error(
+        "published bounds of this stamp exclude each other: an assumption failed; read `timevisor status` on the host"
+    )]
+    Contradiction,
+}
+
+/// A wait ended without its time having come.
+#[derive(Debug, thiserror::Error)]
+pub enum WaitError {
+    /// The page could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The clock may have stepped during the wait.
+    #[error(
+        "the clock was disrupted during the wait (it may have stepped); decide whether the time is still right, and wait again"
+    )]
+    Disrupted {
+        /// The first reading after the disruption.
+        reading: Reading,
+    },
+    /// Time is not known.
+    #[error("the time is not known; call wait_met first, or wait until the status is synchronized")]
+    Unknown,
+    /// Bounds must not be relied on, and this wait is about bounds.
+    #[error("the clock is unreliable: its assumptions were contradicted; wait for another status")]
+    Unreliable {
+        /// What it said.
+        reading: Reading,
+    },
+    /// It is not surely before the time any more, and this wait was for a moment before it.
+    #[error(
+        "it is too late: the time may have come, up to {by_ns} ns ago; leave undone what had to be done before it, or give a longer lead"
+    )]
+    TooLate {
+        /// How far the reading's latest is beyond the time, ns: 0 or more.
+        by_ns: i64,
+        /// The reading that found it.
+        reading: Reading,
+    },
+    /// Somebody called [`crate::Cancel::cancel`].
+    #[error("the wait was cancelled; wait again with another Cancel")]
+    Cancelled,
+    /// The time-out came first.
+    #[error("the time-out came before the time that was waited for; wait again, or for longer")]
+    TimedOut,
+    /// A period or a lead of zero, or a time beyond the range.
+    #[error("{0}")]
+    OutOfRange(&'static str),
+    /// A descriptor could not be made or waited for.
+    #[error("the kernel refused a timer; are there too many open files?")]
+    System(#[from] std::io::Error),
+}
+
+/// A requirement could not be stated, changed or withdrawn.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The requirement means nothing.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequirement),
+    /// The name cannot be a timeline's.
+    #[error(
+        "{0:?} cannot be a timeline's name: 1 to 32 bytes of letters, digits, `.`, `_` and `-`"
+    )]
+    Name(String),
+    /// No channel to a timevisord.
+    #[error("nobody takes requirements here: {}; reading works without: `Client::timeline`", Tried::list(.tried))]
+    NoChannel {
+        /// Where it was looked for, and why it was not there.
+        tried: Vec<Tried>,
+    },
+    /// The requirement is beyond what can be had.
+    #[error("the requirement cannot be met ({}); relax it, or bind with best effort", can_be_met(.achievable))]
+    CannotBeMet {
+        /// What can be had.
+        achievable: Achieved,
+        /// The server's words.
+        problem: Box<Problem>,
+    },
+    /// The server refused for another reason.
+    #[error(transparent)]
+    Refused(Box<Problem>),
+    /// The channel failed.
+    #[error("the channel to timevisord failed: {0}; it is tried again at the next call")]
+    Channel(String),
+    /// No answer in time.
+    #[error("timevisord did not answer in {0:?}; is it overloaded? See its log")]
+    TimedOut(std::time::Duration),
+    /// The timeline is bound but cannot be read here.
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
+}
+
+fn can_be_met(achievable: &Achieved) -> String {
+    match (achievable.below_ns, achievable.above_ns) {
+        (Some(below), Some(above)) => format!("to be had: -{below} ns, +{above} ns"),
+        _ => "what can be had is not known yet".to_owned(),
+    }
+}

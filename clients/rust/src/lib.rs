@@ -1,0 +1,75 @@
+//! Timevisor's client: bind to a timeline, read it as an interval, wait on it. The same program runs on a host, in a container
+//! and in a guest, without flags.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use timevisor::{Client, Requirement};
+//! let client = Client::connect()?;
+//! let tai = client.bind("tai", &Requirement::within(Duration::from_millis(1)))?;
+//! let now = tai.now()?; // no system call
+//! println!("{} .. {} ns, {}", now.earliest_ns(), now.latest_ns(), now.status().name());
+//! tai.wait_past(now.latest_ns())?; // now surely later than when we read it, on every right clock
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | `client` | [`Client`], [`Options`]: which page, which channel |
+//! | `binding` | [`Binding`]: a requirement in force, withdrawn on drop |
+//! | `timeline` | [`Timeline`]: read, convert, compare; [`ValidUntil`] |
+//! | `reading` | [`Reading`] |
+//! | `requirement` | [`Requirement`] and whether it is met |
+//! | [`wait`] | waiting: for a moment, periods, actions, changes |
+//! | [`manual`] | [`manual::Clock`]: a hand-driven clock for tests |
+//! | `source` | finding the page; [`Tried`] |
+//! | `snapshot`, `history` | publications of the recent past, for conversions |
+//! | `channel` | the connection to timevisord: requirements only, never time |
+//! | `error` | why something did not work, and what to do |
+//!
+//! Units: instants are nanoseconds since the timeline's epoch (`i64`; for `tai` 1970-01-01 00:00:00 TAI), spans are
+//! [`std::time::Duration`] or nanoseconds, stamps are counter ticks. Every handle may be used from many threads.
+//!
+//! What it does not do: discipline anything, or open a network connection.
+#![forbid(unsafe_code)]
+
+mod binding;
+mod channel;
+mod client;
+mod error;
+mod history;
+pub mod manual;
+mod reading;
+mod requirement;
+mod snapshot;
+mod source;
+#[cfg(test)]
+mod testing;
+mod timeline;
+pub mod wait;
+
+use std::sync::{LockResult, PoisonError};
+
+pub use binding::Binding;
+pub use channel::stream::ChannelAddress;
+pub use channel::{ChannelChoice, Lease};
+pub use client::{BindOptions, Client, Options};
+pub use error::{BindError, ConnectError, ConvertError, ReadError, TimelineError, WaitError};
+pub use reading::Reading;
+pub use requirement::Requirement;
+pub use source::{PageChoice, Tried};
+pub use timeline::{Timeline, ValidUntil};
+pub use wait::at::{AtFd, AtOutcome};
+pub use wait::periodic::{MissedTicks, Periodic, Tick};
+pub use wait::watch::{Change, Event, Watch};
+pub use wait::{Cancel, WaitFd, WaitOptions, Waited, When};
+
+pub use timevisor_clock_page::ClockStatus as Status;
+pub use timevisor_protocols::channel::{
+    Achieved, Epoch, InvalidRequirement, Problem, ProblemCode, TimelineRow,
+};
+pub use timevisor_time::{Comparison, Instant, Interval, Local, Tai, TimescaleId, Utc};
+
+/// The data behind every lock here is whole between two statements, so a panic elsewhere spoils nothing.
+fn unpoisoned<T>(lock: LockResult<T>) -> T {
+    lock.unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,299 @@
+//! [`Clock`]: a clock that a test drives by hand, with the same handle type as a real one.
+//!
+//! It fills a page in this process's memory, so that everything but the finding of the page is the real thing. Waits on it
+//! wake as soon as it is moved, and nothing ever sleeps. It does not talk to a timevisord: requirements are judged with
+//! [`Timeline::with_requirement`].
+
+use core::ops::Deref;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration as Span;
+
+use timevisor_clock_page::{
+    ClockStatus, CounterId, Identity, Line, Lines, Page, PageWriter, Slew, Update, WritablePage,
+};
+use timevisor_linux::event_fd::EventFd;
+use timevisor_time::{Duration, Instant, Local, Period, RateError, TimescaleId};
+
+use crate::requirement::Need;
+use crate::source::{CounterRef, OwnPage, PageRef};
+use crate::timeline::{Place, Timeline};
+use crate::unpoisoned;
+
+/// Where the counter starts: not at 0, so that there is a past.
+const START_TICKS: u64 = 1 << 40;
+/// Nothing here expires.
+const VALIDITY_TICKS: u64 = 1 << 61;
+/// TAI - UTC since 2017.
+const TAI_OFFSET: i16 = 37;
+
+/// A clock that stands still until it is moved. Clones are the same clock.
+///
+/// ```
+/// use std::time::Duration;
+/// use timevisor::manual::Clock;
+/// let clock = Clock::new(1_000);
+/// let timeline = clock.timeline();
+/// let waiter = std::thread::spawn(move || timeline.wait_until(5_000));
+/// clock.advance(Duration::from_nanos(4_250));
+/// let waited = waiter.join().expect("no panic")?;
+/// assert_eq!(waited.lateness_ns, 250);
+/// # Ok::<(), timevisor::WaitError>(())
+/// ```
+#[derive(Clone)]
+pub struct Clock {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    count: Arc<AtomicU64>,
+    page: WritableOwnPage,
+    state: Mutex<State>,
+    waiters: Arc<Waiters>,
+    timeline: Timeline,
+}
+
+struct State {
+    /// `None` while nothing is known.
+    now_ns: Option<i64>,
+    below: Duration,
+    above: Duration,
+    sigma: Duration,
+    growth: RateError,
+    status: ClockStatus,
+    identity: Identity,
+    writer: PageWriter<WritableOwnPage>,
+}
+
+#[derive(Clone)]
+struct WritableOwnPage(Arc<OwnPage>);
+
+impl Deref for WritableOwnPage {
+    type Target = Page;
+    fn deref(&self) -> &Page {
+        &self.0.0
+    }
+}
+
+impl WritablePage for WritableOwnPage {}
+
+impl core::fmt::Debug for Clock {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Clock").field("now_ns", &self.now_ns()).finish_non_exhaustive()
+    }
+}
+
+impl Clock {
+    /// A synchronized TAI clock that stands at `now_ns`, ns since 1970-01-01 00:00:00 TAI, right to 1 ns.
+    #[must_use]
+    pub fn new(now_ns: i64) -> Self {
+        Self::on(TimescaleId::Tai, now_ns)
+    }
+
+    /// The same on a timescale of its own.
+    #[must_use]
+    pub fn local(now_ns: i64) -> Self {
+        Self::on(TimescaleId::Local, now_ns)
+    }
+
+    /// The same on any timescale.
+    #[must_use]
+    pub fn on(timescale: TimescaleId, now_ns: i64) -> Self {
+        static CLOCKS: AtomicU64 = AtomicU64::new(1);
+        // Every clock is a host of its own: local readings of two have no order.
+        let number = CLOCKS.fetch_add(1, Ordering::Relaxed);
+        let mut host = [0; 16];
+        host[..8].copy_from_slice(&number.to_le_bytes());
+        let identity = Identity {
+            counter: CounterId::MonotonicRaw,
+            timescale,
+            host,
+            vm: [0; 16],
+            timeline: timescale.name(),
+            epoch: number,
+        };
+        let page = WritableOwnPage(Arc::new(OwnPage::default()));
+        let count = Arc::new(AtomicU64::new(START_TICKS));
+        let waiters = Arc::new(Waiters::default());
+        let mut state = State {
+            now_ns: Some(now_ns),
+            below: Duration::from_nanos(1),
+            above: Duration::from_nanos(1),
+            sigma: Duration::from_nanos(1),
+            growth: RateError::ZERO,
+            status: ClockStatus::Synchronized,
+            identity,
+            writer: PageWriter::take_over(page.clone(), identity, Some(TAI_OFFSET)),
+        };
+        let counter = CounterRef::Manual(Arc::clone(&count));
+        state.publish_stepped(&counter);
+        let place = Place::open(PageRef::Memory(Arc::clone(&page.0)), counter, 0, None)
+            .expect("a page that was just written by this version");
+        let timeline =
+            Timeline::new(timescale.name(), place, Need::NONE, Some(Arc::clone(&waiters)));
+        Self { inner: Arc::new(Inner { count, page, state: Mutex::new(state), waiters, timeline }) }
+    }
+
+    /// A handle like any other.
+    #[must_use]
+    pub fn timeline(&self) -> Timeline {
+        self.inner.timeline.clone()
+    }
+
+    /// Where it stands, ns; `None` after [`Self::forget`].
+    #[must_use]
+    pub fn now_ns(&self) -> Option<i64> {
+        unpoisoned(self.inner.state.lock()).now_ns
+    }
+
+    /// Time goes by, and with it the counter.
+    pub fn advance(&self, by: Span) {
+        let ticks = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.change(|state| {
+            self.inner.count.fetch_add(ticks, Ordering::SeqCst);
+            let ns = i64::try_from(ticks).unwrap_or(i64::MAX);
+            state.now_ns = state.now_ns.map(|now| now.saturating_add(ns));
+            let grown = state.growth.over(Duration::from_nanos(ns));
+            state.below += grown;
+            state.above += grown;
+        });
+    }
+
+    /// True time is within this of the estimate, on either side; at least 1 ns.
+    pub fn set_error(&self, half_width: Span) {
+        self.set_errors(half_width, half_width);
+    }
+
+    /// True time is at most `below` before and at most `above` after the estimate; at least 1 ns each.
+    pub fn set_errors(&self, below: Span, above: Span) {
+        self.change(|state| (state.below, state.above) = (duration(below), duration(above)));
+    }
+
+    /// The bounds move out at this rate as time goes by, parts per billion (1,000 are 1 us a second).
+    pub fn set_growth_ppb(&self, ppb: u32) {
+        self.change(|state| state.growth = RateError::from_ppb(ppb));
+    }
+
+    /// One sigma of the estimate.
+    pub fn set_estimated_error(&self, sigma: Span) {
+        self.change(|state| state.sigma = duration(sigma));
+    }
+
+    /// What the clock says of itself.
+    pub fn set_status(&self, status: ClockStatus) {
+        self.change(|state| state.status = status);
+    }
+
+    /// The clock steps, ahead or back, and signals a disruption.
+    pub fn step(&self, to_ns: i64) {
+        let mut state = unpoisoned(self.inner.state.lock());
+        state.now_ns = Some(to_ns);
+        state.writer.disrupt();
+        state.publish_stepped(&self.counter());
+        drop(state);
+        self.inner.waiters.wake();
+    }
+
+    /// Nothing is known any more; a disruption. [`Self::step`] ends it.
+    pub fn forget(&self) {
+        let mut state = unpoisoned(self.inner.state.lock());
+        state.now_ns = None;
+        state.writer.withdraw(ClockStatus::Unknown, Some(TAI_OFFSET));
+        drop(state);
+        self.inner.waiters.wake();
+    }
+
+    /// How many waits are under way.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        let waiters = unpoisoned(self.inner.waiters.0.lock());
+        waiters.iter().filter(|waiter| waiter.strong_count() > 0).count()
+    }
+
+    fn counter(&self) -> CounterRef {
+        CounterRef::Manual(Arc::clone(&self.inner.count))
+    }
+
+    fn change(&self, what: impl FnOnce(&mut State)) {
+        let mut state = unpoisoned(self.inner.state.lock());
+        what(&mut state);
+        if let Some(update) = state.update(&self.counter()) {
+            // Not `publish`: bounds of a published page nest, and these go where the test wants them.
+            let page = self.inner.page.clone();
+            state.writer = PageWriter::recover(page, state.identity, &update, &self.counter());
+        }
+        drop(state);
+        self.inner.waiters.wake();
+    }
+}
+
+impl State {
+    fn publish_stepped(&mut self, counter: &CounterRef) {
+        if let Some(update) = self.update(counter) {
+            self.writer.publish(&update, counter);
+        }
+    }
+
+    fn update(&self, counter: &CounterRef) -> Option<Update> {
+        use timevisor_clock_page::Counter as _;
+        let base = counter.read_ordered();
+        let period = Period::from_hz(1_000_000_000)?;
+        let estimate = instant(self.now_ns?);
+        let least = Duration::from_nanos(1);
+        // Rounding upwards twice (here and where a writer rebases) would show as a nanosecond.
+        let above = self.above.max(least) - Duration::from_bits(2);
+        let line = |time, period| Line { time, period };
+        let target = Lines {
+            base,
+            expiry: base.wrapping_add(VALIDITY_TICKS),
+            earliest: line(estimate - self.below.max(least), period.slowest_time(self.growth)),
+            estimate: line(estimate, period),
+            latest: line(estimate + above, period.fastest_time(self.growth)),
+            holdover: 0,
+        };
+        Some(Update {
+            target,
+            status: self.status,
+            estimated_error: self.sigma,
+            as_of: base,
+            tai_offset: Some(TAI_OFFSET),
+            slew: Slew { horizon: 1, jump: Duration::MAX },
+        })
+    }
+}
+
+/// The first instant of which `floor_nanos` says `ns`.
+fn instant(ns: i64) -> Instant<Local> {
+    let below = Instant::from_unix_nanos(i128::from(ns));
+    if below.floor_nanos() < ns { below + Duration::EPSILON } else { below }
+}
+
+fn duration(span: Span) -> Duration {
+    Duration::from_nanos(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// Everybody who waits on a hand-driven clock.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Mutex<Vec<Weak<EventFd>>>);
+
+impl Waiters {
+    /// A flag that is set whenever the clock changes.
+    pub(crate) fn register(&self) -> io::Result<Arc<EventFd>> {
+        let flag = Arc::new(EventFd::new()?);
+        unpoisoned(self.0.lock()).push(Arc::downgrade(&flag));
+        Ok(flag)
+    }
+
+    fn wake(&self) {
+        unpoisoned(self.0.lock()).retain(|waiter| match waiter.upgrade() {
+            // Setting a flag cannot fail (see EventFd::set).
+            Some(flag) => flag.set().is_ok(),
+            None => false,
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "manual_tests.rs"]
+mod tests;

@@ -1,0 +1,197 @@
+//! Where time comes from: finding the clock page and the counter that it is written for.
+//!
+//! The same program runs on a host, in a container and in a guest: the first page that Timevisor fills is taken, and what
+//! was passed over is kept with the reason. It does not read time.
+
+use core::ops::Deref;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use timevisor_clock_page::reader::{check, counter_of};
+use timevisor_clock_page::{Counter, CounterId, Page};
+use timevisor_linux::counter::HostCounter;
+use timevisor_linux::mapping::SharedMapping;
+use timevisor_linux::page::ReadPage;
+use timevisor_linux::{page_file, pci};
+
+use crate::error::{ConnectError, TimelineError};
+
+/// A guest's page, from the kernel's driver.
+const DEVICE: &str = "/dev/vmclock0";
+/// A host's page, also in its containers.
+const HOST_PAGE: &str = "/run/timevisor/clock";
+
+/// A place that was looked at and not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tried {
+    /// A path, or what was looked for.
+    pub place: String,
+    /// Why it was not taken.
+    pub why: String,
+}
+
+impl Tried {
+    pub(crate) fn new(place: &impl ToString, why: &impl ToString) -> Self {
+        Self { place: place.to_string(), why: why.to_string() }
+    }
+
+    pub(crate) fn because(place: &Path, why: &dyn core::error::Error) -> Self {
+        let mut text = why.to_string();
+        let mut inner = why.source();
+        while let Some(cause) = inner {
+            text = format!("{text}: {cause}");
+            inner = cause.source();
+        }
+        Self { place: place.display().to_string(), why: text }
+    }
+
+    pub(crate) fn list(tried: &[Self]) -> String {
+        let each: Vec<String> = tried.iter().map(|t| format!("{}: {}", t.place, t.why)).collect();
+        each.join("; ")
+    }
+}
+
+/// The page that a client reads, and those that it passed over.
+#[derive(Clone, Debug)]
+pub struct PageChoice {
+    /// The file or device.
+    pub path: PathBuf,
+    /// Looked at before, and not taken.
+    pub passed_over: Vec<Tried>,
+}
+
+/// A page, mapped or in this process's own memory.
+#[derive(Clone, Debug)]
+pub(crate) enum PageRef {
+    Mapped(Arc<ReadPage>),
+    Memory(Arc<OwnPage>),
+}
+
+/// A page that a hand-driven clock fills.
+#[derive(Default)]
+pub(crate) struct OwnPage(pub(crate) Page);
+
+impl core::fmt::Debug for OwnPage {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("OwnPage")
+    }
+}
+
+impl Deref for PageRef {
+    type Target = Page;
+    #[inline(always)]
+    fn deref(&self) -> &Page {
+        match self {
+            Self::Mapped(page) => page,
+            Self::Memory(page) => &page.0,
+        }
+    }
+}
+
+/// The counter that a page is written for.
+#[derive(Clone, Debug)]
+pub(crate) enum CounterRef {
+    Host(HostCounter),
+    /// Nanoseconds that somebody advances.
+    Manual(Arc<AtomicU64>),
+}
+
+impl Counter for CounterRef {
+    fn id(&self) -> CounterId {
+        match self {
+            Self::Host(counter) => counter.id(),
+            Self::Manual(_) => CounterId::MonotonicRaw,
+        }
+    }
+
+    #[inline(always)]
+    fn read_ordered(&self) -> u64 {
+        match self {
+            Self::Host(counter) => counter.read_ordered(),
+            Self::Manual(count) => count.load(Ordering::SeqCst),
+        }
+    }
+
+    #[inline(always)]
+    fn read_unordered(&self) -> u64 {
+        match self {
+            Self::Host(counter) => counter.read_unordered(),
+            Self::Manual(count) => count.load(Ordering::SeqCst),
+        }
+    }
+}
+
+/// The counter for an entry of a page.
+pub(crate) fn counter_for(page: &PageRef, index: usize) -> Result<CounterRef, TimelineError> {
+    let id = counter_of(page, index);
+    HostCounter::for_reader(id).map(CounterRef::Host).ok_or(TimelineError::Counter(id.name()))
+}
+
+/// Opens the page that was asked for, or the first one there is.
+pub(crate) fn find(wanted: Option<&Path>) -> Result<(PageRef, PageChoice), ConnectError> {
+    let mut tried = Vec::new();
+    let mut look = |path: &Path| match open(path) {
+        Ok(page) => Some((
+            page,
+            PageChoice { path: path.to_owned(), passed_over: core::mem::take(&mut tried) },
+        )),
+        Err(why) => {
+            tried.push(why);
+            None
+        }
+    };
+    let found = match wanted {
+        Some(path) => look(path),
+        None => candidates().iter().find_map(|path| look(path)),
+    };
+    found.ok_or(ConnectError { tried })
+}
+
+/// In the order of preference. A machine with a timevisord of its own has a clock that carries its host's bounds on, where it
+/// has a host; an unreadable list of PCI devices is one without ivshmem.
+fn candidates() -> Vec<PathBuf> {
+    let mut all = vec![PathBuf::from(HOST_PAGE), PathBuf::from(DEVICE)];
+    all.extend(pci::ivshmem_resources().unwrap_or_default());
+    all
+}
+
+/// Maps one page and looks whether Timevisor fills it.
+pub(crate) fn open(path: &Path) -> Result<PageRef, Tried> {
+    let because = |why: &dyn core::error::Error| Tried::because(path, why);
+    let mapping = if path.starts_with("/dev") {
+        SharedMapping::of_device(path).map_err(|e| because(&e))?
+    } else if path.starts_with("/sys") {
+        SharedMapping::of_pci_resource(path).map_err(|e| because(&e))?
+    } else {
+        page_file::open(path).map_err(|e| because(&e))?
+    };
+    let page = PageRef::Mapped(Arc::new(ReadPage::new(mapping).map_err(|e| because(&e))?));
+    check(&page).map_err(|e| because(&e))?;
+    // A page of another machine's counter is as good as none.
+    counter_for(&page, 0).map_err(|e| because(&e))?;
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_taken_is_told_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let empty = folder.path().join("clock");
+        std::fs::write(&empty, [0; 4096]).unwrap();
+        let Err(error) = find(Some(&empty)) else { panic!("an empty file is no page") };
+        assert_eq!(error.tried.len(), 1);
+        assert!(error.to_string().contains("no VCLK magic"), "{error}");
+        let Err(error) = find(Some(&folder.path().join("none"))) else { panic!("no file") };
+        assert!(error.to_string().contains("No such file"), "{error}");
+    }
+
+    #[test]
+    fn a_daemon_on_this_machine_comes_before_its_host() {
+        let all = candidates();
+        assert_eq!(all[..2], [PathBuf::from(HOST_PAGE), PathBuf::from(DEVICE)]);
+    }
+}

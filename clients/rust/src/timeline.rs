@@ -1,0 +1,345 @@
+//! [`Timeline`]: a handle to read, convert and wait. Reading is a counter read and three multiplications; no system call, no
+//! allocation, no lock, from any number of threads.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use timevisor_clock_page::abi::header;
+use timevisor_clock_page::{Counter, Reader};
+use timevisor_protocols::channel::InvalidRequirement;
+
+use crate::error::{ConvertError, ReadError, TimelineError};
+use crate::history::History;
+use crate::manual::Waiters;
+use crate::reading::Reading;
+use crate::requirement::{Need, NeedCell, Requirement};
+use crate::snapshot::Snapshot;
+use crate::source::{CounterRef, PageRef};
+use crate::{Comparison, unpoisoned};
+
+/// A timeline's place on a page, and where it moved to later. A reader walks the chain, which is one long nearly always: a
+/// timeline moves when its VM moves to another host.
+pub(crate) struct Place {
+    reader: Reader<PageRef, CounterRef>,
+    generation: u16,
+    origin: u64,
+    history: Mutex<History>,
+    /// Nanoseconds of a tick, rounded up; 0: not known yet.
+    tick_ns: AtomicU64,
+    next: OnceLock<Box<Place>>,
+}
+
+impl Place {
+    /// `generation`: as the server said; otherwise whatever the page has now.
+    pub(crate) fn open(
+        page: PageRef,
+        counter: CounterRef,
+        index: usize,
+        generation: Option<u16>,
+    ) -> Result<Self, TimelineError> {
+        let reader = Reader::open(page, counter, index)?;
+        let generation = generation.unwrap_or_else(|| reader.generation());
+        let mut hasher = DefaultHasher::new();
+        reader.page().bytes()[header::AT_HOST_ID..header::AT_EPOCH].hash(&mut hasher);
+        (index, generation).hash(&mut hasher);
+        let place = Self {
+            reader,
+            generation,
+            origin: hasher.finish(),
+            history: Mutex::default(),
+            tick_ns: AtomicU64::new(0),
+            next: OnceLock::new(),
+        };
+        Ok(place)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, ReadError> {
+        let snapshot = Snapshot::take(&self.reader)?;
+        if snapshot.said.generation() != self.generation {
+            return Err(ReadError::Gone);
+        }
+        if snapshot.said.has_estimate() {
+            self.tick_ns.store(snapshot.tick_ns(), Relaxed);
+        }
+        Ok(snapshot)
+    }
+
+    /// Only requirements of a resolution ask.
+    #[cold]
+    fn tick_ns(&self) -> u64 {
+        match self.tick_ns.load(Relaxed) {
+            0 => self.snapshot().map_or(u64::MAX, |snapshot| snapshot.tick_ns()),
+            ns => ns,
+        }
+    }
+
+    fn judge(&self, mut reading: Reading, need: &Need) -> Reading {
+        let tick_ns = if need.tick_ns == u64::MAX { 0 } else { self.tick_ns() };
+        reading.met = need.is_met(&reading, tick_ns);
+        reading
+    }
+}
+
+/// What all handles of one timeline share.
+pub(crate) struct Shared {
+    name: String,
+    place: Place,
+    /// A hand-driven clock wakes whoever waits; a page cannot.
+    pub(crate) waiters: Option<Arc<Waiters>>,
+}
+
+impl Shared {
+    #[inline]
+    fn place(&self) -> &Place {
+        let mut place = &self.place;
+        while let Some(next) = place.next.get() {
+            place = next;
+        }
+        place
+    }
+
+    /// From now on the timeline is read there.
+    pub(crate) fn move_to(&self, place: Place) {
+        let mut place = Box::new(place);
+        let mut last = self.place();
+        while let Err(other) = last.next.set(place) {
+            place = other;
+            last = self.place();
+        }
+    }
+}
+
+/// A handle to one timeline: cheap to clone, for any thread. It reads without any message to anybody.
+///
+/// ```
+/// use timevisor::{Status, manual::Clock};
+/// let clock = Clock::new(1_000_000_000);
+/// clock.set_error(std::time::Duration::from_micros(50));
+/// let reading = clock.timeline().now()?;
+/// assert_eq!(reading.estimate_ns(), 1_000_000_000);
+/// assert_eq!((reading.earliest_ns(), reading.latest_ns()), (999_950_000, 1_000_050_000));
+/// assert_eq!(reading.status(), Status::Synchronized);
+/// # Ok::<(), timevisor::ReadError>(())
+/// ```
+#[derive(Clone)]
+pub struct Timeline {
+    pub(crate) shared: Arc<Shared>,
+    need: Arc<NeedCell>,
+}
+
+impl core::fmt::Debug for Timeline {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Timeline").field("name", &self.shared.name).finish_non_exhaustive()
+    }
+}
+
+impl Timeline {
+    pub(crate) fn new(name: &str, place: Place, need: Need, waiters: Option<Arc<Waiters>>) -> Self {
+        let timeline = Self {
+            shared: Arc::new(Shared { name: name.to_owned(), place, waiters }),
+            need: Arc::new(NeedCell::new(need)),
+        };
+        // Stamps taken from now on can be converted. A page without a living writer says so at the first read.
+        let _ = timeline.observe();
+        timeline
+    }
+
+    /// The timeline's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The same timeline, judged by another requirement: [`Reading::met`] and the events of [`Self::watch`]. Nobody is told;
+    /// to have the host meet it, bind.
+    ///
+    /// # Errors
+    /// A requirement that means nothing.
+    pub fn with_requirement(&self, requirement: &Requirement) -> Result<Self, InvalidRequirement> {
+        let need = Need::new(Some(requirement))?;
+        Ok(Self { shared: Arc::clone(&self.shared), need: Arc::new(NeedCell::new(need)) })
+    }
+
+    pub(crate) fn set_need(&self, need: Need) {
+        self.need.set(need);
+    }
+
+    pub(crate) fn need(&self) -> Need {
+        self.need.get()
+    }
+
+    /// Now: the counter is read after everything that came before this call. No system call, no allocation.
+    ///
+    /// # Errors
+    /// The page's writer died inside an update, or the timeline has ended.
+    #[inline]
+    pub fn now(&self) -> Result<Reading, ReadError> {
+        let place = self.shared.place();
+        let raw = place.reader.read()?;
+        if raw.generation() != place.generation {
+            return Err(ReadError::Gone);
+        }
+        Ok(place.judge(Reading::of_page(&raw, place.origin), &self.need.get()))
+    }
+
+    /// The counter, to be converted later: the cheapest stamp there is, in ticks.
+    #[inline]
+    #[must_use]
+    pub fn stamp(&self) -> u64 {
+        self.shared.place().reader.counter().read_ordered()
+    }
+
+    /// The time at which the counter was at `stamp`, from everything that was noted of the clock before and since (see
+    /// [`Self::observe`]): never wider than what any one of those publications says of it, and narrower than a reading taken
+    /// then when the clock has learned something since.
+    ///
+    /// A stamp of the future is a prediction, which holds unless the clock is disrupted before.
+    ///
+    /// ```
+    /// let clock = timevisor::manual::Clock::new(0);
+    /// clock.set_error(std::time::Duration::from_micros(50));
+    /// clock.step(0); // what was known before does not count any more
+    /// let timeline = clock.timeline();
+    /// timeline.observe()?;
+    /// let stamp = timeline.stamp();
+    /// clock.advance(std::time::Duration::from_secs(1));
+    /// clock.set_error(std::time::Duration::from_micros(10));
+    /// assert_eq!(timeline.now()?.half_width_ns(), Some(10_000));
+    /// let then = timeline.convert(stamp)?;
+    /// assert!(then.half_width_ns() <= Some(10_001)); // 50 us at the time, 10 us in hindsight
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A stamp from before the first publication that was noted since the last disruption (opening a timeline notes one), or a
+    /// page that cannot be read.
+    pub fn convert(&self, stamp: u64) -> Result<Reading, ConvertError> {
+        let place = self.shared.place();
+        let snapshot = place.snapshot()?;
+        let mut history = unpoisoned(place.history.lock());
+        history.note(snapshot);
+        let found = history.convert(stamp)?;
+        let mut reading = Reading::of_page(&found.in_force.said, place.origin);
+        reading.counter = stamp;
+        (reading.earliest, reading.estimate, reading.latest) =
+            (found.at.earliest, found.at.estimate, found.at.latest);
+        reading.status = found.status;
+        Ok(place.judge(reading, &self.need.get()))
+    }
+
+    /// Takes note of what is published now, for later conversions. Waits, watches and conversions do so anyway; a program
+    /// that only takes stamps calls it every few seconds to have them converted well.
+    ///
+    /// # Errors
+    /// As [`Self::now`].
+    pub fn observe(&self) -> Result<(), ReadError> {
+        let place = self.shared.place();
+        let snapshot = place.snapshot()?;
+        unpoisoned(place.history.lock()).note(snapshot);
+        Ok(())
+    }
+
+    /// A reading, and the publication in force a moment later, noted for conversions.
+    pub(crate) fn look(&self) -> Result<(Reading, Snapshot), ReadError> {
+        loop {
+            let reading = self.now()?;
+            let place = self.shared.place();
+            let snapshot = place.snapshot()?;
+            if snapshot.said.disruption == reading.disruption {
+                unpoisoned(place.history.lock()).note(snapshot);
+                return Ok((reading, snapshot));
+            }
+        }
+    }
+
+    /// Is it surely before `t_ns` now, surely after it, or is that not known? See [`Reading::compare_to`].
+    ///
+    /// # Errors
+    /// As [`Self::now`].
+    pub fn compare_to(&self, t_ns: i64) -> Result<Comparison, ReadError> {
+        self.now().map(|reading| reading.compare_to(t_ns))
+    }
+
+    /// True when `t_ns` has surely not come yet: latest < t.
+    ///
+    /// # Errors
+    /// As [`Self::now`].
+    pub fn is_surely_before(&self, t_ns: i64) -> Result<bool, ReadError> {
+        self.compare_to(t_ns).map(|order| order == Comparison::Before)
+    }
+
+    /// True when `t_ns` has surely passed: earliest > t.
+    ///
+    /// # Errors
+    /// As [`Self::now`].
+    pub fn is_surely_past(&self, t_ns: i64) -> Result<bool, ReadError> {
+        self.compare_to(t_ns).map(|order| order == Comparison::After)
+    }
+
+    /// Until when true time stays within `half_width` of the estimate if nothing new is learned: from the slopes of the bounds
+    /// and, beyond their expiry, the holdover.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timevisor::ValidUntil;
+    /// let clock = timevisor::manual::Clock::new(0);
+    /// clock.set_error(Duration::from_micros(50));
+    /// clock.set_growth_ppb(1_000); // 1 us a second
+    /// let ValidUntil::Until { estimate_ns, .. } = clock.timeline().valid_until(Duration::from_micros(60))? else {
+    ///     panic!("it grows, and is within 60 us now");
+    /// };
+    /// assert!((9_999_000_000..=10_000_000_000).contains(&estimate_ns));
+    /// # Ok::<(), timevisor::ReadError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::now`].
+    pub fn valid_until(&self, half_width: Duration) -> Result<ValidUntil, ReadError> {
+        let ns = u64::try_from(half_width.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX - 1);
+        let need = Need { below_ns: ns, above_ns: ns, ..Need::NONE };
+        let (reading, snapshot) = self.look()?;
+        Ok(ValidUntil::of(&need, &reading, &snapshot))
+    }
+}
+
+/// For how long a bound holds if nothing new is learned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ValidUntil {
+    /// It does not hold now.
+    Exceeded,
+    /// Up to here.
+    Until {
+        /// The estimate at that moment, ns since the timescale's epoch.
+        estimate_ns: i64,
+        /// The counter at that moment, ticks.
+        counter: u64,
+    },
+    /// For longer than the counter runs: the bounds do not grow beyond it.
+    Unlimited,
+}
+
+impl ValidUntil {
+    pub(crate) fn of(need: &Need, reading: &Reading, snapshot: &Snapshot) -> Self {
+        if !reading.is_trustworthy() {
+            return if need.is_none() { Self::Unlimited } else { Self::Exceeded };
+        }
+        match snapshot.valid_until(need, reading.counter) {
+            Err(()) => Self::Exceeded,
+            Ok(None) => Self::Unlimited,
+            Ok(Some(counter)) => {
+                Self::Until { estimate_ns: snapshot.estimate_ns(counter), counter }
+            }
+        }
+    }
+
+    /// The estimate at that moment, where there is one.
+    #[must_use]
+    pub fn estimate_ns(&self) -> Option<i64> {
+        match self {
+            Self::Until { estimate_ns, .. } => Some(*estimate_ns),
+            Self::Exceeded | Self::Unlimited => None,
+        }
+    }
+}
