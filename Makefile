@@ -10,12 +10,13 @@ FUZZ_VERSION = 0.13.2
 KEEP ?=
 TEST ?= all
 MINUTES ?= 10
+NAME ?= list
 SECONDS ?= 600
 JOBS ?= 1
 TARGET ?=
 TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check deps lab fmt clippy unit loom deny doc bench-read bench-ntp-server bench-sync simulate contradictions soak fuzz soak-sync tools clean
+.PHONY: help demo test check deps lab fmt clippy unit python loom deny doc bench-read bench-ntp-server bench-timelines bench-sync simulate contradictions soak experiment fuzz soak-sync soak-migrate tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,10 +24,10 @@ help: ## This list
 demo: ## A stock guest reads this host's clock, side by side for 30 s (KEEP=1 leaves it running)
 	@$(LAB) demo $(if $(KEEP),--keep)
 
-test: tools deps check lab ## Everything: the quick checks, then the lab with its real boots
+test: tools deps check python lab ## Everything: the quick checks, the Python package, then the lab with its real boots
 	@echo "all checks and lab tests passed"
 
-check: deps fmt clippy unit loom deny doc ## The quick loop: format, lints, unit tests, loom, import table, docs
+check: deps fmt clippy unit python loom deny doc ## The quick loop: format, lints, unit tests, loom, import table, docs
 
 deps: ## Debian packages that tests need, installed if missing (as root)
 	@$(LAB) install
@@ -39,6 +40,9 @@ clippy:
 
 unit:
 	$(CARGO) test --workspace --quiet
+
+python: ## The Python package: builds the wheel, installs it into a virtual environment below target/python, tests it
+	PYTHON=/usr/bin/python3 clients/python/test.sh -q
 
 loom: ## The seqlock under the model checker, with and without each fence
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --quiet --release -p timevisor-clock-page --lib seqlock
@@ -60,6 +64,10 @@ bench-ntp-server: ## Requests that one core answers: timevisord's NTP server bes
 	$(CARGO) build --quiet --release -p timevisord -p timevisor-benches --bin timevisord --bin bench-ntp-server
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-ntp-server -- --check
 
+bench-timelines: ## What timelines cost: first qualified read, 1,000 members, publishing a page, lateness of waits
+	$(CARGO) build --quiet --release -p timevisord -p timevisor-benches --bin timevisord --bin bench-timelines
+	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-timelines -- --check
+
 bench-sync: ## Estimate and bounds over days with truth, beside RADclock, chrony, ClockBound (TRACES=dir; else simulated)
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-sync -- --check $(if $(TRACES),--traces $(TRACES))
 
@@ -75,11 +83,19 @@ contradictions: ## Failing assumptions in RUNS=1000 random worlds each: noticed 
 	  scenarios/lie-1ppm.toml scenarios/lie-step-1ms.toml scenarios/wander-5x.toml scenarios/wander-5x-fixed.toml
 	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds 100 --results target/results/false-alarms.json scenarios/honest
 
+experiment: ## QuartzV's evaluation: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/experiments.md
+	@$(LAB) experiment $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES))
+
 soak: ## Four guests against the host for MINUTES=10; not part of `make test`
 	@$(LAB) soak --minutes $(MINUTES)
 
 soak-sync: ## timevisord against a real chronyd's clock for MINUTES=30; not part of `make test`
 	@$(LAB) soak-sync --minutes $(if $(filter-out 10,$(MINUTES)),$(MINUTES),30)
+
+MOVES ?= 100
+
+soak-migrate: ## A guest between two timevisords, MOVES=100 times by each delivery; not part of `make test`
+	@$(LAB) soak-migrate --moves $(MOVES)
 
 fuzz: ## Fuzz every parser for SECONDS=600 of CPU each, or one: make fuzz TARGET=qmp (JOBS=2 at a time); fuzz/run.sh
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --quiet --locked cargo-fuzz@$(FUZZ_VERSION)

@@ -10,7 +10,8 @@ use libfuzzer_sys::fuzz_target;
 use timevisor_clock_page::abi::{PAGE_SIZE, entry, header, vmclock};
 use timevisor_clock_page::reader::{Vmclock, check, counter_of};
 use timevisor_clock_page::{
-    ClockStatus, Counter, CounterId, Identity, Line, Lines, Page, PageWriter, Reader, Slew, Update,
+    ClockStatus, Counter, CounterId, EntryIdentity, Identity, Line, Lines, OpenError, Page,
+    PageWriter, Reader, Slew, Update,
 };
 use timevisor_fuzz::decode;
 use timevisor_time::{Duration, Instant, Local, Period, TimescaleId};
@@ -79,7 +80,10 @@ impl Counter for Running {
 
 fn read(page: &Page, index: usize, start: u64) {
     let counter = Running::new(counter_of(page, index), start);
-    let reader = Reader::open(page, counter, index).expect("it was checked");
+    let reader = match Reader::open(page, counter, index) {
+        Err(OpenError::NoSuchEntry) if index > 0 => return,
+        opened => opened.expect("it was checked"),
+    };
     let Ok(reading) = reader.read() else { return };
     assert_eq!(reader.convert(reading.counter), Ok(reading));
     if let Some(interval) = reading.interval::<Local>() {
@@ -116,6 +120,15 @@ fn take_over(page: &Page, start: u64) {
     let reading = reader.read().expect("the writer is not inside");
     assert!(!reading.has_estimate());
     assert_eq!(reading.status(), ClockStatus::Initializing);
+    for index in 1..entry::CAPACITY {
+        let opened = Reader::open(page, &counter, index).map(|_| ());
+        assert_eq!(opened, Err(OpenError::NoSuchEntry), "somebody else's timeline");
+    }
+    writer.open_entry(1, EntryIdentity::new(7, "fuzz", TimescaleId::Local, 3));
+    let entry = Reader::open(page, &counter, 1).expect("it was just opened");
+    assert!(entry.read().is_ok_and(|reading| !reading.has_estimate() && reading.generation() == 3));
+    writer.publish_entry(1, &update(counter.read_ordered()), &counter);
+    assert!(entry.read().is_ok_and(|reading| reading.status() == ClockStatus::Synchronized));
     let now = counter.read_ordered();
     writer.publish(&update(now), &counter);
     let reading = reader.read().expect("the writer is not inside");

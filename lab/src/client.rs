@@ -17,6 +17,8 @@ pub enum Way {
     Vmclock,
     /// A read-only nvdimm.
     Nvdimm,
+    /// A read-only ivshmem device.
+    Ivshmem,
 }
 
 /// A guest with a page that timevisord serves, and its reader.
@@ -24,6 +26,8 @@ pub enum Way {
 pub struct Client {
     /// Its name at timevisord.
     pub name: String,
+    /// How it gets its page.
+    pub way: Way,
     /// The guest.
     pub guest: Guest,
     /// Its lab-reader.
@@ -62,35 +66,134 @@ pub fn launch(
     name: &str,
     time_type: &str,
 ) -> anyhow::Result<Client> {
+    launch_with(ctx, host, kernel, qemu, way, name, time_type, &[])
+}
+
+/// Starts a guest with further programs in its /bin.
+///
+/// # Errors
+/// When anything on the way fails.
+#[expect(clippy::too_many_arguments, reason = "what a guest is made of; all of it varies in tests")]
+pub fn launch_with(
+    ctx: &Context,
+    host: &Host,
+    kernel: &str,
+    qemu: &Qemu,
+    way: Way,
+    name: &str,
+    time_type: &str,
+    programs: &[PathBuf],
+) -> anyhow::Result<Client> {
+    launch_with_ports(ctx, host, kernel, qemu, way, name, time_type, programs, &[])
+}
+
+/// The same with further virtio-serial ports, for [`connect_port`].
+///
+/// # Errors
+/// When anything on the way fails.
+#[expect(clippy::too_many_arguments, reason = "what a guest is made of; all of it varies in tests")]
+pub fn launch_with_ports(
+    ctx: &Context,
+    host: &Host,
+    kernel: &str,
+    qemu: &Qemu,
+    way: Way,
+    name: &str,
+    time_type: &str,
+    programs: &[PathBuf],
+    ports: &[&str],
+) -> anyhow::Result<Client> {
+    start(ctx, host, kernel, qemu, way, name, time_type, programs, ports, None)
+}
+
+/// Starts a QEMU that awaits the migration of such a guest at `uri`, with the page of this host.
+///
+/// # Errors
+/// When anything on the way fails.
+#[expect(clippy::too_many_arguments, reason = "what a guest is made of; all of it varies in tests")]
+pub fn launch_incoming(
+    ctx: &Context,
+    host: &Host,
+    kernel: &str,
+    qemu: &Qemu,
+    way: Way,
+    name: &str,
+    time_type: &str,
+    uri: &str,
+) -> anyhow::Result<Client> {
+    start(ctx, host, kernel, qemu, way, name, time_type, &[], &[], Some(uri))
+}
+
+#[expect(clippy::too_many_arguments, reason = "what a guest is made of; all of it varies in tests")]
+fn start(
+    ctx: &Context,
+    host: &Host,
+    kernel: &str,
+    qemu: &Qemu,
+    way: Way,
+    name: &str,
+    time_type: &str,
+    programs: &[PathBuf],
+    ports: &[&str],
+    incoming: Option<&str>,
+) -> anyhow::Result<Client> {
     let kernel = ctx.kernel(kernel)?;
     let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
-    let image = ctx.image(&kernel)?.program(&program).snippet(reader::SNIPPET);
+    let mut image = ctx.image(&kernel)?.program(&program).snippet(reader::SNIPPET);
+    for program in programs {
+        image = image.program(program);
+    }
+    if way == Way::Ivshmem {
+        let forge = ctx.program("timevisor-lab-guest", "lab-forge")?;
+        image = image.program(&forge).program(host.cli_program());
+    }
     let socket = host.directory().join(format!("{name}.reader"));
     let delivery = match way {
         Way::Vmclock => Delivery::VmclockDevice,
         Way::Nvdimm => prepared(host, name, time_type)?,
+        Way::Ivshmem => Delivery::None,
     };
-    let builder =
+    let printed = if way == Way::Ivshmem { printed(host, name)? } else { Vec::new() };
+    let channel = host.directory().join(format!("{name}.channel"));
+    let mut builder =
         ctx.guest(qemu, &kernel, &image)?.name(name).delivery(delivery).port(reader::PORT, &socket);
+    // The printed arguments bring a port of that name along.
+    if printed.is_empty() {
+        builder = builder.port(timevisor_protocols::channel::PORT_NAME, &channel);
+    }
+    for port in ports {
+        builder = builder.port(port, &port_socket(host, name, port));
+    }
+    if incoming.is_some() {
+        builder = builder.incoming();
+    }
     // Waiting for its page before the first instruction is what makes the driver's probe certain. The second QMP socket
     // is ours; the lab keeps its own.
     let qmp = host.directory().join(format!("{name}.qmp"));
     let guest = builder
         .paused()
+        // The kernel's check of its timer panics when QEMU's threads are starved.
+        .append("no_timer_check")
+        .args(printed)
         .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
         .start()?;
-    host.cli(&[
-        "vm",
-        "add",
-        "--qmp",
-        &qmp.display().to_string(),
-        "--name",
-        name,
-        "--time-type",
-        time_type,
-        "--resume",
-    ])?;
-    Ok(Client { name: name.to_owned(), guest, reader: GuestReader::connect(&socket)? })
+    let qmp = qmp.display().to_string();
+    let add = ["vm", "add", "--qmp", &qmp, "--name", name, "--time-type", time_type, "--resume"];
+    let incoming = incoming.map_or_else(Vec::new, |uri| vec!["--incoming", uri]);
+    host.cli(&[&add[..], &incoming[..]].concat())?;
+    Ok(Client { name: name.to_owned(), way, guest, reader: GuestReader::connect(&socket)? })
+}
+
+fn port_socket(host: &Host, name: &str, port: &str) -> PathBuf {
+    host.directory().join(format!("{name}.{port}"))
+}
+
+/// Connects to the program that answers lines on a guest's further port.
+///
+/// # Errors
+/// When QEMU does not listen there.
+pub fn connect_port(host: &Host, name: &str, port: &str) -> anyhow::Result<GuestReader> {
+    GuestReader::connect(&port_socket(host, name, port))
 }
 
 /// What `timevisor vm args` says, as the lab's delivery.
@@ -108,6 +211,13 @@ fn prepared(host: &Host, name: &str, time_type: &str) -> anyhow::Result<Delivery
         ssdt: folder.join("vmclock.aml"),
         address: NVDIMM_ADDRESS,
     })
+}
+
+/// The very arguments that `timevisor vm args` prints for an ivshmem device.
+fn printed(host: &Host, name: &str) -> anyhow::Result<Vec<String>> {
+    let answer = host.json(&["vm", "args", "--name", name, "--delivery", "ivshmem"])?;
+    let words = answer["arguments"].as_array().into_iter().flatten();
+    Ok(words.filter_map(|word| word.as_str().map(str::to_owned)).collect())
 }
 
 /// The offset that `vm list` shows: guest counter = host counter + offset.

@@ -115,6 +115,14 @@ impl Host {
         Ok(self.daemon.as_ref().context("timevisord does not run")?.pid())
     }
 
+    /// An error that says that the daemon has ended, with the end of its log.
+    ///
+    /// # Errors
+    /// When it has, or was never started.
+    pub fn check_alive(&mut self) -> anyhow::Result<()> {
+        self.daemon.as_mut().context("timevisord does not run")?.check_alive()
+    }
+
     /// kill -9.
     pub fn kill(&mut self) {
         self.daemon = None;

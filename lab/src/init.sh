@@ -20,7 +20,7 @@ name_ports() {
     done
 }
 tries=0
-while name_ports; [ ! -e /dev/virtio-ports/org.timevisor.lab ] && [ $tries -lt 40 ]; do
+while name_ports; [ ! -e /dev/virtio-ports/org.timevisor.lab ] && [ $tries -lt 400 ]; do
     tries=$((tries + 1))
     sleep 0.05
 done

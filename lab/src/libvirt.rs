@@ -31,6 +31,9 @@ const QEMU: &str = r#"security_driver = "none"
 stdio_handler = "file"
 "#;
 
+/// A domain that migrates has the same on both hosts.
+const UUID: &str = "5a1c0de0-7157-4e57-8c10-c4bebe115e75";
+
 /// The program that libvirt takes for a QEMU; an unpacked one is put in its place, for libvirt passes neither firmware
 /// directories nor an environment, and QEMU's modules must be those of its own build.
 const EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
@@ -50,6 +53,19 @@ impl Libvirt {
     /// # Errors
     /// When not root, or when libvirtd is missing or does not answer.
     pub fn start(qemu: &Qemu, log_dir: &Path) -> anyhow::Result<Self> {
+        Self::start_host(qemu, log_dir, 1, None)
+    }
+
+    /// Host `number` of several, each with its own identity, and with `hook` (a shell text) as its hook for domains.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_host(
+        qemu: &Qemu,
+        log_dir: &Path,
+        number: u8,
+        hook: Option<&str>,
+    ) -> anyhow::Result<Self> {
         if !packages::is_root() {
             bail!("a private libvirtd needs root; run the lab as root");
         }
@@ -61,7 +77,16 @@ impl Libvirt {
             fs::create_dir(at.join(folder))?;
         }
         let sockets = at.join("sockets");
-        let config = format!("{LIBVIRTD}unix_sock_dir = \"{}\"\n", sockets.display());
+        let config = format!(
+            "{LIBVIRTD}unix_sock_dir = \"{}\"\nhost_uuid = \"11111111-2222-4333-8444-0000000000{number:02x}\"\n",
+            sockets.display()
+        );
+        if let Some(hook) = hook {
+            fs::create_dir(at.join("etc/hooks"))?;
+            fs::write(at.join("etc/hooks/qemu"), hook)?;
+            fs::set_permissions(at.join("etc/hooks/qemu"), Permissions::from_mode(0o755))?;
+        }
+        fs::create_dir_all(log_dir)?;
         fs::write(at.join("etc/libvirtd.conf"), config)?;
         fs::write(at.join("etc/qemu.conf"), QEMU)?;
         let mut command = command::tethered("unshare");
@@ -91,11 +116,44 @@ impl Libvirt {
     /// # Errors
     /// When it fails; its message is the text.
     pub fn virsh(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        let socket = self.directory().join("sockets/libvirt-sock");
-        let uri = format!("qemu+unix:///system?socket={}", socket.display());
+        let uri = self.uri();
         let mut all = vec!["--connect", &uri];
         all.extend(arguments);
         command::run("virsh", &all)
+    }
+
+    fn serial(&self, name: &str) -> PathBuf {
+        self.directory().join(format!("{name}.serial.log"))
+    }
+
+    fn reader(&self, name: &str) -> PathBuf {
+        self.directory().join(format!("{name}.reader"))
+    }
+
+    fn uri(&self) -> String {
+        let socket = self.directory().join("sockets/libvirt-sock");
+        format!("qemu+unix:///system?socket={}", socket.display())
+    }
+
+    /// Moves `domain` here, live, as `definition` says; held paused on arrival where `paused` is set in that.
+    ///
+    /// # Errors
+    /// When libvirt refuses or the migration fails.
+    pub fn migrate_here<'a>(
+        &'a self,
+        domain: &Domain<'_>,
+        definition: &Definition<'_>,
+    ) -> anyhow::Result<Domain<'a>> {
+        let file = self.define(definition)?;
+        let socket = format!("unix://{}", self.directory().join("migration").display());
+        // QEMU's user makes and opens the socket.
+        fs::set_permissions(self.directory(), Permissions::from_mode(0o777))?;
+        let (uri, file) = (self.uri(), file.display().to_string());
+        let mut arguments =
+            vec!["migrate", "--live", &domain.name, &uri, "--migrateuri", &socket, "--xml", &file];
+        arguments.extend(definition.paused.then_some("--suspend"));
+        domain.libvirt.virsh(&arguments)?;
+        Ok(Domain { libvirt: self, name: definition.name.to_owned() })
     }
 
     /// The versions of libvirt and of its QEMU, in words.
@@ -118,6 +176,17 @@ impl Libvirt {
     /// # Errors
     /// When libvirt refuses the definition or QEMU does not start.
     pub fn create(&self, domain: &Definition<'_>) -> anyhow::Result<Domain<'_>> {
+        let file = self.define(domain)?;
+        let created = Domain { libvirt: self, name: domain.name.to_owned() };
+        let file = file.to_string_lossy();
+        let mut arguments = vec!["create", &*file];
+        arguments.extend(domain.paused.then_some("--paused"));
+        self.virsh(&arguments)?;
+        Ok(created)
+    }
+
+    /// Writes the definition of a domain of this host, with its files.
+    fn define(&self, domain: &Definition<'_>) -> anyhow::Result<PathBuf> {
         let name = domain.name;
         let copy = |from: &Path, what: &str| -> anyhow::Result<PathBuf> {
             // A copy, because libvirt gives the file to QEMU's user, and because that user must reach it.
@@ -126,10 +195,10 @@ impl Libvirt {
             Ok(to)
         };
         let (kernel, initrd) = (copy(domain.kernel, "kernel")?, copy(domain.initramfs, "initrd")?);
-        let created = Domain { libvirt: self, name: name.to_owned() };
         let text = format!(
             r"<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
   <name>{name}</name>
+  <uuid>{UUID}</uuid>
   <memory unit='MiB'>{memory}</memory>
   <os>
     <type arch='x86_64' machine='q35'>hvm</type>
@@ -151,18 +220,14 @@ impl Libvirt {
             memory = domain.memory_mib,
             kernel = kernel.display(),
             initrd = initrd.display(),
-            serial = created.serial().display(),
-            reader = created.reader().display(),
+            serial = self.serial(name).display(),
+            reader = self.reader(name).display(),
             port = reader::PORT,
             printed = domain.printed,
         );
         let file = self.log_dir.join(format!("{name}.xml"));
         fs::write(&file, text)?;
-        let file = file.to_string_lossy();
-        let mut arguments = vec!["create", &*file];
-        arguments.extend(domain.paused.then_some("--paused"));
-        self.virsh(&arguments)?;
-        Ok(created)
+        Ok(file)
     }
 }
 
@@ -206,12 +271,12 @@ pub struct Domain<'a> {
 
 impl Domain<'_> {
     fn serial(&self) -> PathBuf {
-        self.libvirt.directory().join(format!("{}.serial.log", self.name))
+        self.libvirt.serial(&self.name)
     }
 
     /// The socket of the port at which the guest's reader listens.
     pub fn reader(&self) -> PathBuf {
-        self.libvirt.directory().join(format!("{}.reader", self.name))
+        self.libvirt.reader(&self.name)
     }
 
     /// Runs `virsh COMMAND NAME`.

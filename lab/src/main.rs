@@ -9,7 +9,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use timevisor_lab::{
-    demo, fetch, interrupt, leap, netns, packages, programs, scenario, scratch, soak, sync, tests,
+    demo, experiments, fetch, interrupt, leap, netns, packages, programs, scenario, scratch, soak,
+    sync, tests,
 };
 
 /// Boots stock kernels under stock QEMU and runs Timevisor's end-to-end tests.
@@ -56,6 +57,20 @@ enum Action {
         /// Interval between requests
         #[arg(long, default_value = "16s")]
         poll: String,
+    },
+    /// Move a guest between two hosts many times, by every delivery
+    SoakMigrate {
+        /// How often, by each
+        #[arg(long, default_value_t = 100)]
+        moves: usize,
+    },
+    /// Repeat a published evaluation
+    Experiment {
+        /// The experiment, or `list`
+        name: String,
+        /// How long it measures, without the boots [default: 2 to 5, see `list`]
+        #[arg(long)]
+        minutes: Option<u32>,
     },
     /// Run tests
     Test {
@@ -114,6 +129,31 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             scratch::remove_stale();
             netns::remove_stale();
             sync::run(&scenario::Context::new(&dir, "soak-sync", false)?, minutes, &poll)?;
+            Ok(true)
+        }
+        Action::SoakMigrate { moves } => {
+            install()?;
+            scratch::remove_stale();
+            netns::remove_stale();
+            let context = scenario::Context::new(&dir, "soak-migrate", false)?;
+            timevisor_lab::tests::migrate_hosts::soak(&context, moves.max(1))?;
+            Ok(true)
+        }
+        Action::Experiment { name, .. } if name == "list" => {
+            for experiment in experiments::ALL {
+                println!(
+                    "{:<20} {} min  {}",
+                    experiment.name, experiment.minutes, experiment.about
+                );
+            }
+            Ok(true)
+        }
+        Action::Experiment { name, minutes } => {
+            let experiment = experiments::find(&name)?;
+            install()?;
+            scratch::remove_stale();
+            netns::remove_stale();
+            experiment.run(&dir, minutes)?;
             Ok(true)
         }
         Action::Test { names, .. } if names.iter().any(|n| n == "list") => {

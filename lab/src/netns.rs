@@ -73,6 +73,16 @@ impl Namespace {
         Ipv4Addr::new(10, 213, self.number, 1)
     }
 
+    /// The name of the host's end.
+    pub fn interface(&self) -> String {
+        format!("tvlab{}", self.number)
+    }
+
+    /// The name of a bridge that an experiment may put before it; removed with the namespace after a killed run.
+    pub fn bridge(&self) -> String {
+        format!("{}b", self.interface())
+    }
+
     /// A program to be started inside; like [`command::tethered`] it does not outlive the lab.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = command::tethered("ip");
@@ -98,8 +108,20 @@ pub fn remove_stale() {
             continue;
         }
         if let Some(number) = name.rsplit('-').next() {
-            let _ = command::run("ip", &["link", "delete", &format!("tvlab{number}")]);
+            remove_interfaces(number);
         }
         let _ = command::run("ip", &["netns", "delete", &name]);
+    }
+}
+
+/// The pair of namespace `number`, and what an experiment has put before it.
+fn remove_interfaces(number: &str) {
+    let Ok(entries) = std::fs::read_dir("/sys/class/net") else { return };
+    for name in entries.filter_map(Result::ok).map(|e| e.file_name().to_string_lossy().into_owned())
+    {
+        let rest = name.strip_prefix("tvlab").and_then(|rest| rest.strip_prefix(number));
+        if rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit())) {
+            let _ = command::run("ip", &["link", "delete", &name]);
+        }
     }
 }

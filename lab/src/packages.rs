@@ -29,6 +29,13 @@ pub const HOST_PACKAGES: &[&str] = &[
     "gcc-aarch64-linux-gnu",
     "libc6-dev-arm64-cross",
     "qemu-user-static",
+    "runc",
+    "python3",
+    "python3-venv",
+    "gcc",
+    "g++",
+    "make",
+    "pkg-config",
 ];
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";

@@ -27,12 +27,25 @@ pub fn workspace() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// When cargo fails; its messages are in the text.
 pub fn static_binary(package: &str, bin: &str, lab_dir: &Path) -> anyhow::Result<PathBuf> {
+    Ok(static_build(package, "--bin", bin, lab_dir)?.join(bin))
+}
+
+/// The same for example `name`.
+///
+/// # Errors
+/// As [`static_binary`].
+pub fn static_example(package: &str, name: &str, lab_dir: &Path) -> anyhow::Result<PathBuf> {
+    Ok(static_build(package, "--example", name, lab_dir)?.join("examples").join(name))
+}
+
+/// Returns where cargo has put it.
+fn static_build(package: &str, kind: &str, bin: &str, lab_dir: &Path) -> anyhow::Result<PathBuf> {
     let target_dir = lab_dir.join("static");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let out = Command::new(cargo)
         .current_dir(workspace()?)
         .args(["build", "--quiet", "--profile", "lab", "--target", TARGET])
-        .args(["-p", package, "--bin", bin, "--target-dir"])
+        .args(["-p", package, kind, bin, "--target-dir"])
         .arg(&target_dir)
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
@@ -41,7 +54,7 @@ pub fn static_binary(package: &str, bin: &str, lab_dir: &Path) -> anyhow::Result
     if !out.status.success() {
         bail!("cargo could not build {bin} of {package}: {}", String::from_utf8_lossy(&out.stderr));
     }
-    Ok(target_dir.join(TARGET).join("lab").join(bin))
+    Ok(target_dir.join(TARGET).join("lab"))
 }
 
 /// Builds binary `bin` of package `package` as users get it, linked to the system's libc, and returns its path.

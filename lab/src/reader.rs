@@ -42,6 +42,14 @@ impl GuestReader {
     /// When the guest does not answer, or answers with an error.
     pub fn ask(&mut self, request: &str) -> anyhow::Result<Value> {
         self.stream.get_mut().write_all(format!("{request}\n").as_bytes())?;
+        self.answer()
+    }
+
+    /// Waits for a further answer (of a guest that has migrated, at its new port), and parses it.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn answer(&mut self) -> anyhow::Result<Value> {
         let mut line = String::new();
         self.stream.read_line(&mut line).context("the guest's reader does not answer")?;
         let value: Value =

@@ -86,7 +86,15 @@ impl Context {
     /// # Errors
     /// When busybox cannot be fetched.
     pub fn image(&self, kernel: &Kernel) -> anyhow::Result<Image> {
-        Ok(Image::new(kernel, &self.fetcher.artifact("busybox")?.join("bin/busybox")))
+        Ok(Image::new(kernel, &self.busybox()?))
+    }
+
+    /// A static busybox.
+    ///
+    /// # Errors
+    /// When it cannot be fetched.
+    pub fn busybox(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.fetcher.artifact("busybox")?.join("bin/busybox"))
     }
 
     /// The system's QEMU.
@@ -146,6 +154,14 @@ impl Context {
     /// When it does not build.
     pub fn program(&self, package: &str, bin: &str) -> anyhow::Result<PathBuf> {
         programs::static_binary(package, bin, &self.lab_dir)
+    }
+
+    /// A static build of one of the examples that users copy.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub fn example(&self, package: &str, name: &str) -> anyhow::Result<PathBuf> {
+        programs::static_example(package, name, &self.lab_dir)
     }
 }
 

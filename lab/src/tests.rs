@@ -3,6 +3,10 @@
 mod arm;
 mod boot;
 mod clock;
+mod container;
+mod example_commit_wait;
+mod example_controllers;
+mod experiment;
 mod faults;
 mod faults_leap;
 mod faults_liar;
@@ -12,9 +16,12 @@ mod faults_page;
 mod faults_qemu;
 mod faults_restart;
 mod faults_vm;
+mod first_programs;
+mod ivshmem;
 mod kvm;
 mod libvirt;
 mod migrate;
+pub mod migrate_hosts;
 mod network;
 mod ntp_server;
 mod nts;
@@ -24,6 +31,8 @@ mod references_guest;
 mod simulator;
 mod strangers;
 mod survive;
+mod timelines;
+mod timelines_guest;
 mod truth;
 
 use crate::scenario::Test;
@@ -49,6 +58,16 @@ pub const ALL: &[Test] = &[
         name: "migrate-nvdimm",
         about: "the first read after a migration sees the destination host's page, on both QEMUs",
         run: migrate::nvdimm,
+    },
+    Test {
+        name: "migrate-hosts",
+        about: "timevisor vm migrate between two daemons, there and back, by both deliveries: right, never back, markers change",
+        run: migrate_hosts::there_and_back,
+    },
+    Test {
+        name: "migrate-fails",
+        about: "migrations that are cancelled, fail, or are refused: the VM stays, its page is right, the reason is told",
+        run: migrate_hosts::stays,
     },
     Test {
         name: "chronyd",
@@ -89,6 +108,21 @@ pub const ALL: &[Test] = &[
         name: "clock-nvdimm",
         about: "the same through a read-only nvdimm under QEMU 7.2",
         run: clock::nvdimm,
+    },
+    Test {
+        name: "clock-ivshmem",
+        about: "a 6.1 guest without the driver reads it from an ivshmem device, under both QEMUs, and cannot write it",
+        run: ivshmem::ivshmem,
+    },
+    Test {
+        name: "container",
+        about: "unprivileged containers read the host's time through a read-only mount, and cannot write it",
+        run: container::container,
+    },
+    Test {
+        name: "first-programs",
+        about: "the C, Rust and Python first programs, the same files on the host, in a container and in a stock guest",
+        run: first_programs::first_programs,
     },
     Test {
         name: "clock-6.17-utc",
@@ -231,6 +265,46 @@ pub const ALL: &[Test] = &[
         run: survive::no_driver,
     },
     Test {
+        name: "timelines",
+        about: "bind, admission, leases, local timelines, a restart: programs on the host",
+        run: timelines::host,
+    },
+    Test {
+        name: "timelines-polling",
+        about: "the tightest requirement decides how often a server is asked",
+        run: timelines::polling,
+    },
+    Test {
+        name: "timelines-1000",
+        about: "1,000 members on 20 timelines",
+        run: timelines::thousand,
+    },
+    Test {
+        name: "timelines-guest",
+        about: "programs in a guest: through the port alone, through timevisor-guest, and killed",
+        run: timelines_guest::agent,
+    },
+    Test {
+        name: "timelines-visible",
+        about: "a changed requirement is on a guest's page before the request is answered",
+        run: timelines_guest::visible,
+    },
+    Test {
+        name: "timelines-hostile",
+        about: "a guest that attacks over its channel hurts nobody but itself",
+        run: timelines_guest::hostile,
+    },
+    Test {
+        name: "example-commit-wait",
+        about: "a key-value store in two guests of two hosts: commit-wait keeps order, clocks that are believed do not",
+        run: example_commit_wait::commit_wait,
+    },
+    Test {
+        name: "example-controllers",
+        about: "controllers in two guests act together, and refuse while the clock is not good enough",
+        run: example_controllers::controllers,
+    },
+    Test {
         name: "peers",
         about: "clock-bound's vmclock reader and our CLI inside a stock guest",
         run: strangers::peers,
@@ -251,13 +325,24 @@ pub const ALL: &[Test] = &[
         run: libvirt::nvdimm,
     },
     Test {
+        name: "libvirt-ivshmem",
+        about: "the same with an ivshmem device and a kernel without the driver",
+        run: libvirt::ivshmem,
+    },
+    Test {
         name: "libvirt-vmclock",
         about: "the same with QEMU 10's vmclock device",
         run: libvirt::vmclock,
     },
+    Test {
+        name: "libvirt-migrate",
+        about: "virsh migrate between two real libvirtds, each with its timevisord: right before and after, by both deliveries",
+        run: libvirt::migrate,
+    },
 ];
 
-/// Tests that run by name only: under two layers of emulation the inner guest now and then hangs; why is not known.
+/// Tests that run by name only: under two layers of emulation the inner guest now and then hangs, why is not known; what needs
+/// a program that is not here; what wants the machine for itself.
 pub const EXTRA: &[Test] = &[
     Test {
         name: "kvm-nested",
@@ -268,6 +353,11 @@ pub const EXTRA: &[Test] = &[
         name: "kvm-nested-reset",
         about: "kvm-nested with a reset of the inner guest, which moves its counter (by name only)",
         run: kvm::nested_reset,
+    },
+    Test {
+        name: "experiment-quartzv",
+        about: "error and bounds of the host's page, a guest's page, and a timevisord and a chronyd inside it, for 15 s",
+        run: experiment::quartzv,
     },
     Test {
         name: "clknetsim",

@@ -1,8 +1,10 @@
-//! lab-reader: a guest application as a stranger would write it: maps /dev/vmclock0 read-only and reads.
+//! lab-reader: a guest application as a stranger would write it: maps /dev/vmclock0, or else an ivshmem device's memory,
+//! read-only and reads.
 //!
 //! `lab-reader PORT` answers lines on a virtio-serial port with a line of JSON each, so that the host can ask at a known
 //! moment: `read` (one reading of the page and of /dev/ptp0), `run SECONDS` (reads as fast as it can and checks that
-//! time never goes back and that the bounds hold the estimate).
+//! time never goes back and that the bounds hold the estimate), `journey MILLISECONDS` (the same over a migration: whatever
+//! the disruption marker says, no known time may be before another; what it saw on both sides of the longest gap).
 //! `lab-reader` without a port prints one reading.
 #![forbid(unsafe_code)]
 
@@ -18,6 +20,7 @@ use timevisor_clock_page::{Counter, Reader, Reading};
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::mapping::SharedMapping;
 use timevisor_linux::page::ReadPage;
+use timevisor_linux::pci;
 use timevisor_linux::phc::Phc;
 
 type GuestReader = Reader<ReadPage, HostCounter>;
@@ -43,6 +46,10 @@ fn main() -> Result<()> {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         }
+        if line.starts_with("journey") {
+            // From here on whoever asked may move the guest.
+            writer.write_all(b"{\"begun\":true}\n")?;
+        }
         let mut reply = answer(line.trim(), &reader, phc.as_ref()).to_string();
         reply.push('\n');
         writer.write_all(reply.as_bytes())?;
@@ -50,7 +57,12 @@ fn main() -> Result<()> {
 }
 
 fn open() -> Result<GuestReader> {
-    let page = ReadPage::new(SharedMapping::of_device(Path::new("/dev/vmclock0"))?)?;
+    let device = Path::new("/dev/vmclock0");
+    let page = if device.exists() {
+        ReadPage::new(SharedMapping::of_device(device)?)?
+    } else {
+        pci::ivshmem_page()?.context("neither /dev/vmclock0 nor an ivshmem device with a page")?
+    };
     let counter = HostCounter::for_reader(counter_of(&page, 0))
         .context("the page wants a counter this guest lacks")?;
     Ok(Reader::open(page, counter, 0)?)
@@ -60,6 +72,7 @@ fn answer(request: &str, reader: &GuestReader, phc: Option<&Phc>) -> Value {
     let mut words = request.split_whitespace();
     match (words.next(), words.next()) {
         (Some("read"), _) => read(reader, phc),
+        (Some("journey"), Some(millis)) => journey(reader, millis.parse().unwrap_or(1000)),
         (Some("run"), Some(seconds)) => run(reader, seconds.parse().unwrap_or(1.0)),
         _ => json!({"error": format!("unknown request {request:?}")}),
     }
@@ -83,6 +96,7 @@ fn read(reader: &GuestReader, phc: Option<&Phc>) -> Value {
         }
     }
     if let Ok(Ok(abi)) = Vmclock::read(reader.page()) {
+        out["required_ns"] = json!(reader.required_ns());
         out["vmclock"] = json!({"status": abi.status.name(), "maxerror_ns": abi.maxerror_ns, "disruption": abi.disruption});
     }
     out
@@ -132,4 +146,46 @@ fn run(reader: &GuestReader, seconds: f64) -> Value {
     }
     json!({"reads": reads, "backward": backward, "outside": outside, "errors": errors, "unknown": unknown,
            "disruptions": disruptions})
+}
+
+/// Reads without pause while the guest migrates.
+fn journey(reader: &GuestReader, millis: u64) -> Value {
+    let began = StdInstant::now();
+    let first = reader.counter().read_ordered();
+    let (mut reads, mut backward, mut outside, mut errors, mut unknown) =
+        (0u64, 0u64, 0u64, 0, 0u64);
+    let mut last: Option<Reading> = None;
+    let mut gap: Option<(Reading, Reading)> = None;
+    let length = |(before, after): &(Reading, Reading)| after.estimate - before.estimate;
+    while began.elapsed() < Duration::from_millis(millis) {
+        for _ in 0..100 {
+            reads += 1;
+            let Ok(now) = reader.read() else {
+                errors += 1;
+                continue;
+            };
+            if !now.has_estimate() {
+                unknown += 1;
+                continue;
+            }
+            outside += u64::from(now.estimate < now.earliest || now.estimate > now.latest);
+            if let Some(before) = last {
+                // Bounds that exclude each other would be worse than a step.
+                let back = now.estimate < before.estimate || now.latest < before.earliest;
+                backward += u64::from(back);
+                let step = (before, now);
+                if gap.as_ref().is_none_or(|longest| length(&step) > length(longest)) {
+                    gap = Some(step);
+                }
+            }
+            last = Some(now);
+        }
+    }
+    let ticks = reader.counter().read_ordered().wrapping_sub(first);
+    let per_second = ticks as f64 / began.elapsed().as_secs_f64();
+    let gap = gap.map(|(before, after)| {
+        let ticks = after.counter.wrapping_sub(before.counter);
+        json!({"before": fields(&before), "after": fields(&after), "guest_us": ticks as f64 / per_second * 1e6})
+    });
+    json!({"reads": reads, "backward": backward, "outside": outside, "errors": errors, "unknown": unknown, "gap": gap})
 }

@@ -93,7 +93,7 @@ fn every_field_comes_out_as_it_went_in() {
         assert_eq!(header.version.into_inner(), 1);
         assert_eq!(header.counter_id.into_inner(), CounterId::X86Tsc as u8);
         assert_eq!(header.time_type.into_inner(), TimescaleId::Tai as u8);
-        assert_eq!(header.seq_count.into_inner(), 4, "take-over and one publication");
+        assert_eq!(header.seq_count.into_inner() % 2, 0, "nobody is inside");
 
         assert_eq!(body.disruption_marker, disruption);
         assert_eq!(body.clock_status, VMClockClockStatus::Synchronized);

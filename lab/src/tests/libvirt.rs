@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
+use super::faults::further_host;
 use crate::client::offset;
 use crate::comparison::Worst;
-use crate::host::Host;
+use crate::host::{Host, ntp_reference};
 use crate::libvirt::{Definition, Domain, Libvirt};
+use crate::programs::workspace;
 use crate::qemu::Qemu;
 use crate::reader::{self, GuestReader, HostPage};
 use crate::scenario::Context;
@@ -22,8 +24,101 @@ pub(super) fn nvdimm(ctx: &Context) -> anyhow::Result<String> {
     serve(ctx, &ctx.qemu()?, "nvdimm")
 }
 
+pub(super) fn ivshmem(ctx: &Context) -> anyhow::Result<String> {
+    serve(ctx, &ctx.qemu()?, "ivshmem")
+}
+
 pub(super) fn vmclock(ctx: &Context) -> anyhow::Result<String> {
     serve(ctx, &ctx.qemu_10()?, "vmclock")
+}
+
+/// `virsh migrate` between two libvirtds, each with its timevisord, which nobody has told of the migration.
+pub(super) fn migrate(ctx: &Context) -> anyhow::Result<String> {
+    let cases = [("nvdimm", ctx.qemu()?), ("vmclock", ctx.qemu_10()?)];
+    let mut told = Vec::new();
+    for (delivery, qemu) in &cases {
+        let text = migrate_by(ctx, qemu, delivery).context(*delivery)?;
+        told.push(format!("{delivery}: {text}"));
+    }
+    Ok(told.join("; "))
+}
+
+fn migrate_by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
+    let server = ctx.chronyd(&format!("server-{delivery}"))?;
+    let kernel = ctx.kernel("trixie-backports")?;
+    let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
+    let image = ctx.image(&kernel)?.program(&program).snippet(reader::SNIPPET);
+    let initramfs = image.write(&ctx.path(&format!("{delivery}.cpio")))?;
+    let hook_script = workspace()?.join("packaging/libvirt-qemu-hook");
+    let paused = delivery == "vmclock";
+    let side = |number: u8| -> anyhow::Result<(Libvirt, Host, String)> {
+        let mut host = further_host(ctx, &format!("{delivery}-{number}"))?;
+        host.start(&ntp_reference(&server.address().ip().to_string()))?;
+        host.wait_synchronized(200)?;
+        let hook = format!(
+            "#!/bin/sh\nexport TIMEVISOR={} TIMEVISOR_RUN={}\nexec {} \"$@\"\n",
+            host.cli_program().display(),
+            host.directory().display(),
+            hook_script.display()
+        );
+        let log_dir = ctx.path(&format!("libvirt-{delivery}-{number}"));
+        let libvirt = Libvirt::start_host(qemu, &log_dir, number, Some(&hook))?;
+        let memory = MEMORY_MIB.to_string();
+        let printed = host.cli(&[
+            "vm",
+            "args",
+            "--name",
+            NAME,
+            "--memory",
+            &memory,
+            "--delivery",
+            delivery,
+            "--format",
+            "libvirt",
+        ])?;
+        Ok((libvirt, host, printed))
+    };
+    let (libvirt_a, host_a, printed_a) = side(1)?;
+    let (libvirt_b, host_b, printed_b) = side(2)?;
+    let definition = |printed| Definition {
+        name: NAME,
+        memory_mib: MEMORY_MIB,
+        kernel: &kernel.image,
+        initramfs: &initramfs,
+        printed,
+        paused,
+    };
+    let domain = libvirt_a.create(&definition(&printed_a))?;
+    if paused {
+        host_a.wait_until("the paused domain to be found", |host| Ok(host.vm(NAME).is_ok()))?;
+        domain.virsh("resume")?;
+    }
+    host_a.wait_vm(NAME, "synchronized")?;
+    domain.wait_ready()?;
+    let mut guest = GuestReader::connect(&domain.reader())?;
+    let before = compare(&host_a, &mut guest, true)?;
+    let marker = guest.ask("read")?["disruption"].clone();
+
+    let moved = libvirt_b.migrate_here(&domain, &definition(&printed_b))?;
+    if paused {
+        host_b.wait_until("it to arrive", |host| {
+            Ok(host.vm(NAME).is_ok_and(|row| row["migration"].is_null()))
+        })?;
+        moved.virsh("resume")?;
+    }
+    // Its source's QEMU has ended; nobody has told either daemon.
+    host_b.wait_vm(NAME, "synchronized")?;
+    let mut guest = GuestReader::connect(&moved.reader())?;
+    let after = compare(&host_b, &mut guest, true)?;
+    ensure!(guest.ask("read")?["disruption"] != marker, "the marker did not change");
+    host_a.wait_until("the source to be retired", |host| Ok(host.vm(NAME).is_err()))?;
+    std::mem::forget(domain);
+    Ok(format!(
+        "{}: {}; after virsh migrate: {}",
+        libvirt_b.version()?,
+        before.text(),
+        after.text()
+    ))
 }
 
 fn serve(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
@@ -31,7 +126,9 @@ fn serve(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(200)?;
-    let kernel = ctx.kernel("trixie-backports")?;
+    // An ivshmem device is for kernels without the driver, which makes no /dev/ptp0.
+    let has_driver = delivery != "ivshmem";
+    let kernel = ctx.kernel(if has_driver { "trixie-backports" } else { "bookworm" })?;
     let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
     let image = ctx.image(&kernel)?.program(&program).snippet(reader::SNIPPET);
     let initramfs = image.write(&ctx.path("initramfs.cpio"))?;
@@ -69,9 +166,9 @@ fn serve(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
     ensure!(is_taken(&host)?, "timevisord is not connected to the printed QMP socket");
     domain.wait_ready()?;
     let mut guest = GuestReader::connect(&domain.reader())?;
-    let before = compare(&host, &mut guest, 50)?;
+    let before = compare(&host, &mut guest, has_driver)?;
     let pause = pause(&host, &domain)?;
-    let after = compare(&host, &mut guest, 50)?;
+    let after = compare(&host, &mut guest, has_driver)?;
     let version = libvirt.version()?;
     Ok(format!("{version}: {}; after {pause}: {}", before.text(), after.text()))
 }
@@ -99,13 +196,14 @@ fn pause(host: &Host, domain: &Domain<'_>) -> anyhow::Result<String> {
     ))
 }
 
-fn compare(host: &Host, guest: &mut GuestReader, times: u32) -> anyhow::Result<Worst> {
+fn compare(host: &Host, guest: &mut GuestReader, has_driver: bool) -> anyhow::Result<Worst> {
     let page = HostPage::open(host.directory())?;
     let offset = offset(host, NAME)?;
     let mut worst = Worst::default();
-    for _ in 0..times {
+    for _ in 0..50 {
         let comparison = crate::comparison::compare(&page, guest, offset)?;
-        ensure!(comparison.ptp.is_some(), "the guest's kernel gives no /dev/ptp0");
+        let found = comparison.ptp.is_some();
+        ensure!(found == has_driver, "/dev/ptp0 in the guest: {found}");
         worst.add(&comparison)?;
     }
     Ok(worst)

@@ -1,0 +1,114 @@
+//! Published evaluations, repeated: QuartzV (D'Souza and Rajkumar), section V, with Timevisor in its place.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `table1.rs` | read latency, table I |
+//! | `accuracy.rs` | errors and bounds against the truth, figures 8 to 10 |
+//! | `scale_cpu.rs`, `scale_net.rs` | the same beside loaded guests, figures 11 to 14 |
+//! | `scale_read.rs` | read latency of many guests at once, figure 15 |
+//! | `subject.rs` | the guest that is measured: page, chronyd and timevisord inside |
+//! | `fleet.rs` | further guests with a page each |
+//! | `lan.rs` | the bridge between guests and server, and its limits |
+//! | `truth.rs` | what was true at a counter value |
+//! | `watch.rs`, `steps.rs` | samples over time, and beside one load after another |
+//! | `latency.rs` | runs lab-latency |
+//! | `statistics.rs`, `report.rs`, `plot.rs` | figures, tables and files, pictures |
+//! | `paper.rs` | the paper's figures |
+//!
+//! It judges nothing: an experiment fails when it cannot be done, not when its outcome is bad. Verdicts are the tests'.
+
+mod accuracy;
+mod fleet;
+mod lan;
+mod latency;
+mod paper;
+mod plot;
+mod report;
+mod scale_cpu;
+mod scale_net;
+mod scale_read;
+mod statistics;
+mod steps;
+mod subject;
+mod table1;
+pub(crate) mod truth;
+mod watch;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+pub use accuracy::smoke;
+
+use crate::scenario::Context;
+
+/// One experiment.
+#[derive(Debug, Clone, Copy)]
+pub struct Experiment {
+    /// The name on the command line, of the log directory and of the result file.
+    pub name: &'static str,
+    /// One line for `experiment list`.
+    pub about: &'static str,
+    /// How long it measures unless told otherwise; boots come on top.
+    pub minutes: u32,
+    run: fn(&Context, Duration) -> anyhow::Result<()>,
+}
+
+/// Every experiment.
+pub const ALL: &[Experiment] = &[
+    Experiment {
+        name: "quartzv-table1",
+        about: "read latency natively, in a guest with the page, and in a guest with an emulated HPET (table I)",
+        minutes: 3,
+        run: table1::run,
+    },
+    Experiment {
+        name: "quartzv-sync",
+        about: "error and bounds against the truth: host, guest's page, synchronization inside the guest (figures 8-10)",
+        minutes: 5,
+        run: accuracy::run,
+    },
+    Experiment {
+        name: "quartzv-scale-cpu",
+        about: "the same beside 1 to 8 guests with a busy processor (figures 11a and 12a)",
+        minutes: 5,
+        run: scale_cpu::run,
+    },
+    Experiment {
+        name: "quartzv-scale-net",
+        about: "the same beside 1 to 4 guests that receive or send, with and without a limit (figures 11b to 14)",
+        minutes: 5,
+        run: scale_net::run,
+    },
+    Experiment {
+        name: "quartzv-scale-read",
+        about: "read latency in 1 to 8 guests that read at once (figure 15)",
+        minutes: 2,
+        run: scale_read::run,
+    },
+];
+
+impl Experiment {
+    /// Measures for `minutes` (or the default), prints tables and writes target/results/NAME.json and pictures; the logs go to
+    /// `lab_dir`/NAME.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    pub fn run(&self, lab_dir: &Path, minutes: Option<u32>) -> anyhow::Result<()> {
+        let minutes = minutes.unwrap_or(self.minutes).max(1);
+        report::conditions(self, minutes);
+        let ctx = Context::new(lab_dir, self.name, report::kvm())?;
+        (self.run)(&ctx, Duration::from_secs(u64::from(minutes) * 60))
+    }
+}
+
+/// The experiment of this name.
+///
+/// # Errors
+/// When there is none.
+pub fn find(name: &str) -> anyhow::Result<&'static Experiment> {
+    ALL.iter()
+        .find(|experiment| experiment.name == name)
+        .with_context(|| format!("no experiment {name:?}; `experiment list` shows them"))
+}
