@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
 
 /// All items, shown.
 fn run<'a>(negotiated: bool, stream: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
-    let mut session = Session::default();
+    let mut session = Session::with_first_id(0);
     let mut ready = 0;
     let mut awaited = BTreeSet::new();
     if negotiated {

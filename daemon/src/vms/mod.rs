@@ -17,7 +17,7 @@ mod registry;
 mod requests;
 
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use timevisor_clock_page::Counter;
 use timevisor_guests::Vm;
@@ -33,7 +33,7 @@ use timevisor_protocols::control::{TimeType, request::check_name};
 use timevisor_time::{Duration, TimescaleId};
 
 use self::discovery::Discovery;
-use self::monitor::{Monitor, News};
+use self::monitor::{Monitor, News, Wanted};
 use self::prepared::Prepared;
 use self::registry::{Entry, Registry};
 use crate::clock::{HostClock, epoch};
@@ -59,11 +59,17 @@ pub enum Token {
 struct Served {
     vm: Vm,
     monitor: Option<Monitor>,
-    /// The socket to reconnect to, and when.
-    reconnect: Option<(PathBuf, Duration)>,
+    reconnect: Option<Reconnect>,
     time_type: TimeType,
     /// Until then it is about to run.
     eager_until: Duration,
+}
+
+/// A socket to connect to again.
+struct Reconnect {
+    path: PathBuf,
+    at: Duration,
+    wanted: Wanted,
 }
 
 pub struct Vms {
@@ -102,7 +108,7 @@ impl Vms {
                 continue;
             }
             let monitor =
-                entry.qmp.as_deref().and_then(|path| Monitor::connect_to(path, entry.pid).ok());
+                entry.qmp.as_deref().and_then(|path| listening(path, entry.pid).ok());
             let resumed = Qemu::open(process).map_err(anyhow::Error::from).and_then(|qemu| {
                 Ok(self.attach(qemu, &entry.name, entry.time_type, monitor, clock)?)
             });
@@ -124,7 +130,7 @@ impl Vms {
                 pid: process.pid(),
                 start_time: process.start_time().ok()?,
                 time_type: served.time_type,
-                qmp: connected.or_else(|| served.reconnect.as_ref().map(|(path, _)| path.clone())),
+                qmp: connected.or_else(|| served.reconnect.as_ref().map(|r| r.path.clone())),
             })
         };
         self.registry.write(self.served.iter().filter_map(entry).collect());
@@ -138,7 +144,7 @@ impl Vms {
         let look = self.served.iter().any(needs_looking).then_some(self.next_look);
         let discovery = self.config.guests.discover.then_some(self.next_discovery);
         let reconnect =
-            self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|(_, at)| *at)).min();
+            self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|r| r.at)).min();
         [look, discovery, reconnect].into_iter().flatten().min().unwrap_or(Duration::MAX)
     }
 
@@ -177,7 +183,12 @@ impl Vms {
             News::Status(status) => {
                 let taken = served.vm.on_status(&status);
                 // QEMU would run a VM that is to arrive as soon as it has, and one that has left a second time.
-                may_run = !status.running && *served.vm.transit() == Transit::Here;
+                if *served.vm.transit() == Transit::Here {
+                    may_run = !status.running;
+                    if let Some(monitor) = served.monitor.as_mut().filter(|_| status.running) {
+                        monitor.runs_already();
+                    }
+                }
                 taken
             }
             News::Event(event) => {
@@ -191,9 +202,9 @@ impl Vms {
             }
             News::Lost(reason) => {
                 tracing::info!("VM {}: {reason}; looking at its counter instead", served.vm.name);
-                let path = served.monitor.take().map(|m| m.path().to_owned());
-                served.reconnect =
-                    path.map(|path| (path, timevisor_linux::clock::monotonic() + RECONNECT));
+                let lost = served.monitor.take().map(Monitor::into_wanted);
+                let at = timevisor_linux::clock::monotonic() + RECONNECT;
+                served.reconnect = lost.map(|(path, wanted)| Reconnect { path, at, wanted });
                 (served.vm.look(), Step::Nothing)
             }
         };
@@ -237,13 +248,16 @@ impl Vms {
             }
         }
         for served in &mut self.served {
-            if let Some((path, _)) = served.reconnect.take_if(|(_, at)| now >= *at) {
-                match Monitor::connect_to(&path, served.vm.qemu.process.pid()) {
+            if let Some(lost) = served.reconnect.take_if(|lost| now >= lost.at) {
+                let pid = served.vm.qemu.process.pid();
+                match Monitor::connect_to(&lost.path, pid, lost.wanted.clone()) {
                     Ok(mut monitor) => {
                         monitor.set_shared(served.vm.delivery != DeliveryKind::Vmclock);
                         served.monitor = Some(monitor);
                     }
-                    Err(_) => served.reconnect = Some((path, now + RECONNECT)),
+                    Err(_) => {
+                        served.reconnect = Some(Reconnect { at: now + RECONNECT, ..lost });
+                    }
                 }
             }
             if let Some(complaint) = served.monitor.as_mut().and_then(|m| m.complaint(now)) {
@@ -313,7 +327,7 @@ impl Vms {
         let time_type =
             self.prepared.time_type(&name).unwrap_or_else(|| self.config.time_type_of(&name));
         let pid = process.pid();
-        let monitor = ours.as_deref().and_then(|path| Monitor::connect_to(path, pid).ok());
+        let monitor = ours.as_deref().and_then(|path| listening(path, pid).ok());
         match self.attach(qemu, &name, time_type, monitor, clock) {
             Ok(_) => {
                 tracing::info!("VM {name} found and served");
@@ -359,6 +373,11 @@ impl Vms {
         self.publish_one(index, clock);
         Ok(index)
     }
+}
+
+/// A monitor of a VM of which nothing is wanted but news.
+fn listening(path: &Path, pid: u32) -> anyhow::Result<Monitor> {
+    Monitor::connect_to(path, pid, Wanted::default())
 }
 
 fn needs_looking(served: &Served) -> bool {

@@ -27,6 +27,15 @@ pub enum News {
     Lost(String),
 }
 
+/// What is to be done once QEMU answers; it outlives a connection that is lost before.
+#[derive(Clone, Default)]
+pub struct Wanted {
+    /// Send `cont` when the page is ready.
+    pub resume: bool,
+    /// Have the VM's migration awaited there.
+    pub awaited: Option<String>,
+}
+
 pub struct Monitor {
     path: PathBuf,
     stream: UnixStream,
@@ -37,10 +46,7 @@ pub struct Monitor {
     why: Option<u64>,
     /// The page is memory that QEMU shares with us, and not of its own making.
     shared: bool,
-    /// Where the VM's migration is to be awaited once QEMU answers.
-    awaited: Option<String>,
-    /// `cont` is to be sent when the page is ready.
-    resume: bool,
+    wanted: Wanted,
     /// The state of the vCPUs was told, so events are, too.
     ready: bool,
     /// When to say that nobody answers.
@@ -49,26 +55,26 @@ pub struct Monitor {
 
 impl Monitor {
     /// Connects; QEMU's greeting is awaited by [`Self::read`].
-    pub fn connect(path: &Path, resume: bool) -> Result<Self> {
+    pub fn connect(path: &Path, wanted: Wanted) -> Result<Self> {
         let stream = connect(path).map_err(|error| explain(path, error))?;
         Ok(Self {
             path: path.to_owned(),
             stream,
-            session: Session::default(),
+            // Answers to an earlier connection to the same socket must not be taken for ours.
+            session: Session::with_first_id(monotonic().ceil_nanos().unsigned_abs()),
             status_query: None,
             migration: None,
             why: None,
             shared: false,
-            awaited: None,
-            resume,
+            wanted,
             ready: false,
             complain_at: Some(monotonic() + GREETING),
         })
     }
 
     /// Connects to the monitor of process `pid` and of no other: whoever may make the socket could point to another VM's.
-    pub fn connect_to(path: &Path, pid: u32) -> Result<Self> {
-        let monitor = Self::connect(path, false)?;
+    pub fn connect_to(path: &Path, pid: u32, wanted: Wanted) -> Result<Self> {
+        let monitor = Self::connect(path, wanted)?;
         let owner = monitor.pid()?;
         ensure!(owner == pid, "{} belongs to process {owner}, not to {pid}", path.display());
         Ok(monitor)
@@ -100,6 +106,11 @@ impl Monitor {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where to connect again, and what is still to be done there.
+    pub fn into_wanted(self) -> (PathBuf, Wanted) {
+        (self.path, self.wanted)
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -148,9 +159,7 @@ impl Monitor {
                     sent = sent.or_else(|| self.ignore_shared());
                 }
                 // Answered after the capabilities: whoever sees the state knows that they are set.
-                let (id, bytes) = self.session.command("query-status", None);
-                self.status_query = Some(id);
-                sent.or_else(|| self.send(&bytes))
+                sent.or_else(|| self.ask_status())
             }
             QmpItem::Event(event) => Some(News::Event(VmEvent::from(&event))),
             QmpItem::Reply { id, result } => self.reply(id, result),
@@ -189,9 +198,28 @@ impl Monitor {
         }
     }
 
+    fn ask_status(&mut self) -> Option<News> {
+        let (id, bytes) = self.session.command("query-status", None);
+        self.status_query = Some(id);
+        self.send(&bytes)
+    }
+
+    /// Has the VM run as soon as its page is ready; QEMU's answer to what state it is in leads to it.
+    pub fn want_resume(&mut self) {
+        self.wanted.resume = true;
+        if self.ready {
+            let _ = self.ask_status();
+        }
+    }
+
+    /// What was asked for is the case; a stop that follows is somebody's wish.
+    pub fn runs_already(&mut self) {
+        self.wanted.resume = false;
+    }
+
     /// Lets the VM run, if that was asked for; once.
     pub fn resume_if_asked(&mut self) {
-        if std::mem::take(&mut self.resume) {
+        if std::mem::take(&mut self.wanted.resume) {
             let (_, bytes) = self.session.command("cont", None);
             if let Some(News::Lost(reason)) = self.send(&bytes) {
                 tracing::warn!("{}: {reason}", self.path.display());
@@ -228,14 +256,14 @@ impl Monitor {
 
     /// Has the VM awaited at `uri`, now or when QEMU has greeted.
     pub fn await_migration(&mut self, uri: &str) {
-        self.awaited = Some(uri.to_owned());
+        self.wanted.awaited = Some(uri.to_owned());
         if self.ready {
             let _ = self.begin_to_await();
         }
     }
 
     fn begin_to_await(&mut self) -> Option<News> {
-        let uri = self.awaited.take()?;
+        let uri = self.wanted.awaited.take()?;
         let (id, bytes) = self.session.command("migrate-incoming", Some(json!({"uri": uri})));
         self.migration = Some(id);
         self.send(&bytes)

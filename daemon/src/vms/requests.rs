@@ -16,7 +16,7 @@ use timevisor_protocols::control::{
 
 use timevisor_time::TimescaleId;
 
-use super::monitor::Monitor;
+use super::monitor::{Monitor, Wanted};
 use super::{Served, Vms, host_identity, timescale};
 use crate::clock::HostClock;
 use crate::report::error_response;
@@ -44,8 +44,12 @@ impl Vms {
         add: &VmAdd,
         clock: &HostClock,
     ) -> Result<usize, (ErrorCode, String, &'static str)> {
+        // QEMU serves one client of a socket: a second connection of ours would wait for the first one's end.
+        let connected = add.qmp.as_deref().and_then(|path| self.connected_to(path));
+        let wanted = Wanted { resume: add.resume, awaited: None };
         let monitor = match &add.qmp {
-            Some(path) => Some(Monitor::connect(Path::new(path), add.resume).map_err(|e| {
+            Some(_) if connected.is_some() => None,
+            Some(path) => Some(Monitor::connect(Path::new(path), wanted).map_err(|e| {
                 (
                     ErrorCode::NotFound,
                     format!("{e:#}"),
@@ -61,7 +65,7 @@ impl Vms {
             }
             None => None,
         };
-        let pid = match (add.pid, &monitor) {
+        let pid = match (add.pid.or(connected), &monitor) {
             (Some(pid), _) => pid,
             (None, Some(monitor)) => monitor
                 .pid()
@@ -105,6 +109,12 @@ impl Vms {
         })
     }
 
+    /// The process behind a socket that we are connected to already.
+    fn connected_to(&self, path: &str) -> Option<u32> {
+        let same = |s: &&Served| s.monitor.as_ref().is_some_and(|m| m.path() == Path::new(path));
+        self.served.iter().find(same).map(|s| s.vm.qemu.process.pid())
+    }
+
     /// Discovery was faster; what was asked for explicitly wins, as far as it still can.
     fn adopt(
         &mut self,
@@ -121,6 +131,8 @@ impl Vms {
             monitor.set_shared(served.vm.delivery != DeliveryKind::Vmclock);
             served.monitor = Some(monitor);
             served.reconnect = None;
+        } else if let Some(known) = served.monitor.as_mut().filter(|_| add.resume) {
+            known.want_resume();
         }
         let Some(wanted) = add.time_type.filter(|wanted| *wanted != served.time_type) else {
             return Ok(index);

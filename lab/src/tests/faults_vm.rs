@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{chown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc;
@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use anyhow::{Context as _, ensure};
 use timevisor_clock_page::reader::Vmclock;
 use timevisor_linux::page::ReadPage;
-use timevisor_linux::page_file;
+use timevisor_linux::{page_file, peer};
 
 use super::faults::{self, complaint, reference};
 use super::faults_qemu::Bare;
@@ -35,9 +35,10 @@ pub(super) fn qmp(ctx: &Context) -> anyhow::Result<String> {
     lost(ctx, &host, &vm).context("lost")?;
     mute(ctx, &host, &vm, "mute", b"").context("mute")?;
     mute(ctx, &host, &vm, "babbling", b"220 mail.example.net ESMTP\r\n").context("babbling")?;
-    crowded(&host, &vm).context("crowded")?;
+    crowded(ctx, &host, &vm).context("crowded")?;
     stop_is_noticed(&host, &vm)?;
-    Ok("lost, mute, babbling and crowded sockets: served by looking, stops noticed".to_owned())
+    inherited(ctx, &host, &vm).context("another client's answers")?;
+    Ok("lost, mute, babbling, crowded and inherited sockets: served by looking, stops noticed".to_owned())
 }
 
 fn add(host: &Host, vm: &Bare, socket: &Path) -> anyhow::Result<()> {
@@ -111,19 +112,58 @@ fn mute(ctx: &Context, host: &Host, vm: &Bare, name: &str, words: &[u8]) -> anyh
 }
 
 /// QEMU serves one QMP client; further ones wait in a queue, and then not even that.
-fn crowded(host: &Host, vm: &Bare) -> anyhow::Result<()> {
+fn crowded(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     let holder = Qmp::connect(&vm.qmp_path())?;
-    let socket = vm.qmp_path().display().to_string();
-    let mut refused = String::new();
-    for _ in 0..6 {
-        let out = host.cli_output(&["vm", "add", "--qmp", &socket, "--pid", &vm.pid()])?;
-        refused += &String::from_utf8_lossy(&out.stderr);
-        host.json(&["status"]).context("the daemon waits for QEMU")?;
+    add(host, vm, &vm.qmp_path())?;
+    let mut queue = Vec::new();
+    while let Ok(waiting) = peer::connect(&vm.qmp_path()) {
+        queue.push(waiting);
     }
-    mentions(&refused, &["another program", &socket])?;
+    // By another name, since one that it is connected to is not connected to twice.
+    let other = ctx.path("other");
+    symlink(vm.qmp_path(), &other)?;
+    let socket = other.display().to_string();
+    let out = host.cli_output(&["vm", "add", "--qmp", &socket, "--pid", &vm.pid()])?;
+    host.json(&["status"]).context("the daemon waits for QEMU")?;
+    mentions(&String::from_utf8_lossy(&out.stderr), &["another program", &socket])?;
+    drop(queue);
     // Served by looking meanwhile; when the other one leaves, QEMU turns to the daemon.
     stop_is_noticed(host, vm)?;
     drop(holder);
+    Ok(())
+}
+
+/// QEMU answers an earlier client's commands to the daemon; the VM is resumed nevertheless, as it was asked for.
+fn inherited(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
+    vm.qmp()?.run("stop")?;
+    host.wait_vm("web", "unknown")?;
+    let path = ctx.path("inherited");
+    let relay = UnixListener::bind(&path)?;
+    let socket = path.display().to_string();
+    host.cli(&["vm", "add", "--qmp", &socket, "--pid", &vm.pid(), "--resume"])?;
+    let (mut daemon, _) = relay.accept()?;
+    daemon.write_all(b"{\"return\": {}, \"id\": 0}\r\n")?;
+    let mut qemu = UnixStream::connect(vm.qmp_path())?;
+    pass(&mut qemu, &mut daemon, "\"QMP\"")?;
+    daemon.write_all(b"{\"return\": {}, \"id\": 0}\r\n")?;
+    let mut sent = String::new();
+    let both = (daemon.try_clone()?, qemu.try_clone()?);
+    let answers = std::thread::spawn(move || {
+        let (mut daemon, mut qemu) = both;
+        // The end of the test closes them.
+        let _ = std::io::copy(&mut qemu, &mut daemon);
+    });
+    let mut buffer = [0; 4096];
+    daemon.set_read_timeout(Some(std::time::Duration::from_secs(20)))?;
+    while !sent.contains("\"cont\"") {
+        let count = daemon.read(&mut buffer).with_context(|| format!("only {sent}"))?;
+        ensure!(count > 0, "the daemon closed it after {sent}");
+        qemu.write_all(&buffer[..count])?;
+        sent += &String::from_utf8_lossy(&buffer[..count]);
+    }
+    qemu.shutdown(std::net::Shutdown::Both)?;
+    ensure!(answers.join().is_ok(), "the relay panicked");
+    fs::remove_file(&path)?;
     Ok(())
 }
 
@@ -201,13 +241,13 @@ fn same_pid(ctx: &Context, host: &Host) -> anyhow::Result<&'static str> {
         if fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).is_err() {
             return Ok("not possible here");
         }
-        let second = Bare::start(ctx, &qemu, "second", &page)?;
-        if second.pid() != pid.to_string() {
+        let daemon = Bare::start(ctx, &qemu, "daemon", &page)?;
+        if daemon.pid() != pid.to_string() {
             continue;
         }
-        host.wait_vm("second", "synchronized")?;
+        host.wait_vm("daemon", "synchronized")?;
         ensure!(host.vm("first").is_err(), "the first is still listed");
-        ensure!(host.vm("second")?["pid"] == pid, "another pid");
+        ensure!(host.vm("daemon")?["pid"] == pid, "another pid");
         return Ok("once");
     }
     Ok("never, it was taken by others")

@@ -96,12 +96,6 @@ pub enum QmpFault {
     /// QEMU refused `qmp_capabilities`.
     #[error("QEMU refused to leave negotiation mode")]
     Negotiation(#[source] QmpError),
-    /// A reply to a command that was never sent or was already answered.
-    #[error("QMP reply with id {id:?} answers no command; reconnect")]
-    UnknownReply {
-        /// The id in the reply.
-        id: Option<u64>,
-    },
     /// QEMU could not read what we sent.
     #[error("QEMU could not read a command; reconnect")]
     Unread(#[source] QmpError),
@@ -118,6 +112,7 @@ struct Raw {
     #[serde(default, rename = "return", deserialize_with = "present")]
     returned: Option<Value>,
     error: Option<QmpError>,
+    #[serde(default, deserialize_with = "number")]
     id: Option<u64>,
 }
 
@@ -139,6 +134,11 @@ struct Timestamp {
 
 fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
+}
+
+/// Ours are numbers; another client's may be anything.
+fn number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    Ok(Value::deserialize(from)?.as_u64())
 }
 
 impl Message {

@@ -2,6 +2,10 @@
 //!
 //! What it does not do: retry. A fault ends the session; the caller reconnects and makes a new one. It does not time
 //! commands out either, because QEMU answers every command or closes the connection.
+//!
+//! QEMU gives the answer to a command to whoever is connected when it is ready. A client that left with a command unanswered
+//! thus leaves its successor replies to commands that were never sent; they are ignored, and told apart by their ids, which
+//! must not repeat from session to session ([`Session::with_first_id`]).
 
 use std::collections::BTreeSet;
 
@@ -12,9 +16,6 @@ use crate::line::LineReader;
 
 /// The longest line taken from QEMU. Its longest replies (`query-qmp-schema`) are below 300 KiB.
 pub const MAX_LINE_LEN: usize = 1 << 20;
-
-/// The id of our own `qmp_capabilities`; those of [`Session::command`] count up from 1.
-const NEGOTIATION_ID: u64 = 0;
 
 /// What the session wants done or known.
 #[derive(Debug)]
@@ -52,22 +53,24 @@ enum State {
 pub struct Session {
     lines: LineReader,
     state: State,
+    negotiation_id: u64,
     last_id: u64,
     unanswered: BTreeSet<u64>,
 }
 
-impl Default for Session {
-    fn default() -> Self {
+impl Session {
+    /// A session whose `qmp_capabilities` carries this id; those of [`Self::command`] count up from there.
+    #[must_use]
+    pub fn with_first_id(id: u64) -> Self {
         Self {
             lines: LineReader::new(MAX_LINE_LEN),
             state: State::Greeting,
-            last_id: NEGOTIATION_ID,
+            negotiation_id: id,
+            last_id: id,
             unanswered: BTreeSet::new(),
         }
     }
-}
 
-impl Session {
     /// Takes what was read from the stream and returns what follows from it, in order.
     pub fn on_bytes(&mut self, bytes: &[u8]) -> Vec<QmpItem> {
         if self.state == State::Over {
@@ -81,7 +84,7 @@ impl Session {
                 Err(too_long) => Err(too_long.into()),
             };
             match taken {
-                Ok(item) => items.push(item),
+                Ok(item) => items.extend(item),
                 Err(fault) => {
                     self.state = State::Over;
                     items.push(QmpItem::Fault(fault));
@@ -112,24 +115,28 @@ impl Session {
         self.unanswered.iter().copied()
     }
 
-    fn take(&mut self, message: Message) -> Result<QmpItem, QmpFault> {
+    /// `None`: an answer to somebody before us.
+    fn take(&mut self, message: Message) -> Result<Option<QmpItem>, QmpFault> {
         match (self.state, message) {
             (State::Greeting, Message::Greeting(version)) => {
                 self.state = State::Negotiating(version);
-                Ok(QmpItem::Send(encode(NEGOTIATION_ID, "qmp_capabilities", None)))
+                Ok(Some(QmpItem::Send(encode(self.negotiation_id, "qmp_capabilities", None))))
             }
-            (State::Greeting, _) | (_, Message::Greeting(_)) => Err(QmpFault::Greeting),
-            (State::Negotiating(version), Message::Reply { id: Some(NEGOTIATION_ID), result }) => {
+            (_, Message::Greeting(_)) | (State::Greeting, Message::Event(_)) => {
+                Err(QmpFault::Greeting)
+            }
+            (State::Negotiating(version), Message::Reply { id: Some(id), result })
+                if id == self.negotiation_id =>
+            {
                 result.map_err(QmpFault::Negotiation)?;
                 self.state = State::Ready;
-                Ok(QmpItem::Ready { version })
+                Ok(Some(QmpItem::Ready { version }))
             }
-            (_, Message::Event(event)) => Ok(QmpItem::Event(event)),
-            (_, Message::Reply { id: Some(id), result }) if self.unanswered.remove(&id) => {
-                Ok(QmpItem::Reply { id, result })
-            }
+            (_, Message::Event(event)) => Ok(Some(QmpItem::Event(event))),
             (_, Message::Reply { id: None, result: Err(error) }) => Err(QmpFault::Unread(error)),
-            (_, Message::Reply { id, .. }) => Err(QmpFault::UnknownReply { id }),
+            (_, Message::Reply { id, result }) => Ok(id
+                .filter(|id| self.unanswered.remove(id))
+                .map(|id| QmpItem::Reply { id, result })),
         }
     }
 }
