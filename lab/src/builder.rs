@@ -11,6 +11,7 @@ use anyhow::bail;
 
 use crate::command;
 use crate::guest::Guest;
+use crate::oscillator::Oscillator;
 use crate::qemu::{Delivery, Qemu};
 
 /// A guest to be started.
@@ -29,6 +30,7 @@ pub struct GuestBuilder {
     ports: Vec<(String, PathBuf)>,
     append: String,
     args: Vec<OsString>,
+    oscillator: Option<Oscillator>,
 }
 
 impl GuestBuilder {
@@ -54,6 +56,7 @@ impl GuestBuilder {
             ports: Vec::new(),
             append: String::new(),
             args: Vec::new(),
+            oscillator: None,
         }
     }
 
@@ -120,6 +123,13 @@ impl GuestBuilder {
         self
     }
 
+    /// QEMU, and through it the guest, counts with this.
+    #[must_use]
+    pub fn oscillator(mut self, oscillator: &Oscillator) -> Self {
+        self.oscillator = Some(oscillator.clone());
+        self
+    }
+
     /// Starts QEMU and connects to its QMP socket and lab port.
     ///
     /// # Errors
@@ -141,7 +151,10 @@ impl GuestBuilder {
 
     /// The command line; sockets `qmp` and `lab` are created in `sockets`.
     pub(crate) fn command(&self, sockets: &Path) -> Command {
-        let mut command = command::tethered(&self.qemu.binary);
+        let mut command = match &self.oscillator {
+            Some(oscillator) => oscillator.tethered(&self.qemu.binary),
+            None => command::tethered(&self.qemu.binary),
+        };
         if let Some(modules) = &self.qemu.modules {
             command.env("QEMU_MODULE_DIR", modules);
         }

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 
+use crate::builder::GuestBuilder;
 use crate::guest::Guest;
 use crate::host::Host;
+use crate::image::Image;
 use crate::qemu::{Delivery, NVDIMM_ADDRESS, Qemu};
 use crate::reader::{self, GuestReader};
 use crate::scenario::Context;
@@ -66,122 +68,149 @@ pub fn launch(
     name: &str,
     time_type: &str,
 ) -> anyhow::Result<Client> {
-    launch_with(ctx, host, kernel, qemu, way, name, time_type, &[])
+    Launch::new(ctx, host, qemu, way, name).kernel(kernel).time_type(time_type).start()
 }
 
-/// Starts a guest with further programs in its /bin.
-///
-/// # Errors
-/// When anything on the way fails.
-#[expect(clippy::too_many_arguments, reason = "what a guest is made of; all of it varies in tests")]
-pub fn launch_with(
-    ctx: &Context,
-    host: &Host,
-    kernel: &str,
-    qemu: &Qemu,
+type Change<T> = Box<dyn Fn(T) -> anyhow::Result<T>>;
+
+/// What is special about a guest.
+pub struct Launch<'a> {
+    ctx: &'a Context,
+    host: &'a Host,
+    qemu: &'a Qemu,
     way: Way,
-    name: &str,
-    time_type: &str,
-    programs: &[PathBuf],
-) -> anyhow::Result<Client> {
-    launch_with_ports(ctx, host, kernel, qemu, way, name, time_type, programs, &[])
+    name: &'a str,
+    kernel: &'a str,
+    time_type: &'a str,
+    ports: &'a [&'a str],
+    incoming: Option<&'a str>,
+    image: Change<Image>,
+    builder: Change<GuestBuilder>,
 }
 
-/// The same with further virtio-serial ports, for [`connect_port`].
-///
-/// # Errors
-/// When anything on the way fails.
-#[expect(clippy::too_many_arguments, reason = "what a guest is made of; all of it varies in tests")]
-pub fn launch_with_ports(
-    ctx: &Context,
-    host: &Host,
-    kernel: &str,
-    qemu: &Qemu,
-    way: Way,
-    name: &str,
-    time_type: &str,
-    programs: &[PathBuf],
-    ports: &[&str],
-) -> anyhow::Result<Client> {
-    start(ctx, host, kernel, qemu, way, name, time_type, programs, ports, None)
-}
+impl<'a> Launch<'a> {
+    /// A guest on TAI with the newest stock kernel and nothing but lab-reader.
+    pub fn new(ctx: &'a Context, host: &'a Host, qemu: &'a Qemu, way: Way, name: &'a str) -> Self {
+        Self {
+            ctx,
+            host,
+            qemu,
+            way,
+            name,
+            kernel: "trixie-backports",
+            time_type: "tai",
+            ports: &[],
+            incoming: None,
+            image: Box::new(Ok),
+            builder: Box::new(Ok),
+        }
+    }
 
-/// Starts a QEMU that awaits the migration of such a guest at `uri`, with the page of this host.
-///
-/// # Errors
-/// When anything on the way fails.
-#[expect(clippy::too_many_arguments, reason = "what a guest is made of; all of it varies in tests")]
-pub fn launch_incoming(
-    ctx: &Context,
-    host: &Host,
-    kernel: &str,
-    qemu: &Qemu,
-    way: Way,
-    name: &str,
-    time_type: &str,
-    uri: &str,
-) -> anyhow::Result<Client> {
-    start(ctx, host, kernel, qemu, way, name, time_type, &[], &[], Some(uri))
-}
+    /// Another kernel, as [`Context::kernel`] takes it.
+    #[must_use]
+    pub fn kernel(mut self, kernel: &'a str) -> Self {
+        self.kernel = kernel;
+        self
+    }
 
-#[expect(clippy::too_many_arguments, reason = "what a guest is made of; all of it varies in tests")]
-fn start(
-    ctx: &Context,
-    host: &Host,
-    kernel: &str,
-    qemu: &Qemu,
-    way: Way,
-    name: &str,
-    time_type: &str,
-    programs: &[PathBuf],
-    ports: &[&str],
-    incoming: Option<&str>,
-) -> anyhow::Result<Client> {
-    let kernel = ctx.kernel(kernel)?;
-    let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
-    let mut image = ctx.image(&kernel)?.program(&program).snippet(reader::SNIPPET);
-    for program in programs {
-        image = image.program(program);
+    /// Another `--time-type`.
+    #[must_use]
+    pub fn time_type(mut self, time_type: &'a str) -> Self {
+        self.time_type = time_type;
+        self
     }
-    if way == Way::Ivshmem {
-        let forge = ctx.program("timevisor-lab-guest", "lab-forge")?;
-        image = image.program(&forge).program(host.cli_program());
+
+    /// Further programs in its /bin.
+    #[must_use]
+    pub fn programs(self, programs: &[PathBuf]) -> Self {
+        let programs = programs.to_vec();
+        self.image(move |image| Ok(programs.iter().fold(image, |image, p| image.program(p))))
     }
-    let socket = host.directory().join(format!("{name}.reader"));
-    let delivery = match way {
-        Way::Vmclock => Delivery::VmclockDevice,
-        Way::Nvdimm => prepared(host, name, time_type)?,
-        Way::Ivshmem => Delivery::None,
-    };
-    let printed = if way == Way::Ivshmem { printed(host, name)? } else { Vec::new() };
-    let channel = host.directory().join(format!("{name}.channel"));
-    let mut builder =
-        ctx.guest(qemu, &kernel, &image)?.name(name).delivery(delivery).port(reader::PORT, &socket);
-    // The printed arguments bring a port of that name along.
-    if printed.is_empty() {
-        builder = builder.port(timevisor_protocols::channel::PORT_NAME, &channel);
+
+    /// Further changes to its image; the last call counts.
+    #[must_use]
+    pub fn image(mut self, change: impl Fn(Image) -> anyhow::Result<Image> + 'static) -> Self {
+        self.image = Box::new(change);
+        self
     }
-    for port in ports {
-        builder = builder.port(port, &port_socket(host, name, port));
+
+    /// Changes to what QEMU is told; the last call counts.
+    #[must_use]
+    pub fn builder(mut self, change: impl Fn(GuestBuilder) -> GuestBuilder + 'static) -> Self {
+        self.builder = Box::new(move |builder| Ok(change(builder)));
+        self
     }
-    if incoming.is_some() {
-        builder = builder.incoming();
+
+    /// Further virtio-serial ports, for [`connect_port`].
+    #[must_use]
+    pub fn ports(mut self, ports: &'a [&'a str]) -> Self {
+        self.ports = ports;
+        self
     }
-    // Waiting for its page before the first instruction is what makes the driver's probe certain. The second QMP socket
-    // is ours; the lab keeps its own.
-    let qmp = host.directory().join(format!("{name}.qmp"));
-    let guest = builder
-        .paused()
-        // The kernel's check of its timer panics when QEMU's threads are starved.
-        .append("no_timer_check")
-        .args(printed)
-        .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
-        .start()?;
-    let qmp = qmp.display().to_string();
-    let add = ["vm", "add", "--qmp", &qmp, "--name", name, "--time-type", time_type, "--resume"];
-    let incoming = incoming.map_or_else(Vec::new, |uri| vec!["--incoming", uri]);
-    host.cli(&[&add[..], &incoming[..]].concat())?;
-    Ok(Client { name: name.to_owned(), way, guest, reader: GuestReader::connect(&socket)? })
+
+    /// Awaits the migration of such a guest at `uri`, with the page of this host, instead of booting.
+    #[must_use]
+    pub fn incoming(mut self, uri: &'a str) -> Self {
+        self.incoming = Some(uri);
+        self
+    }
+
+    /// Starts it and has it served.
+    ///
+    /// # Errors
+    /// When anything on the way fails.
+    pub fn start(self) -> anyhow::Result<Client> {
+        let (ctx, host, name, way) = (self.ctx, self.host, self.name, self.way);
+        let kernel = ctx.kernel(self.kernel)?;
+        let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
+        let mut image = ctx.image(&kernel)?.program(&program).snippet(reader::SNIPPET);
+        if way == Way::Ivshmem {
+            let forge = ctx.program("timevisor-lab-guest", "lab-forge")?;
+            image = image.program(&forge).program(host.cli_program());
+        }
+        let image = (self.image)(image)?;
+        let socket = host.directory().join(format!("{name}.reader"));
+        let delivery = match way {
+            Way::Vmclock => Delivery::VmclockDevice,
+            Way::Nvdimm => prepared(host, name, self.time_type)?,
+            Way::Ivshmem => Delivery::None,
+        };
+        let printed = if way == Way::Ivshmem { printed(host, name)? } else { Vec::new() };
+        let channel = host.directory().join(format!("{name}.channel"));
+        let mut builder = ctx
+            .guest(self.qemu, &kernel, &image)?
+            .name(name)
+            .delivery(delivery)
+            .port(reader::PORT, &socket);
+        // The printed arguments bring a port of that name along.
+        if printed.is_empty() {
+            builder = builder.port(timevisor_protocols::channel::PORT_NAME, &channel);
+        }
+        for port in self.ports {
+            builder = builder.port(port, &port_socket(host, name, port));
+        }
+        if self.incoming.is_some() {
+            builder = builder.incoming();
+        }
+        if let Some(oscillator) = host.oscillator() {
+            builder = builder.oscillator(oscillator);
+        }
+        // Waiting for its page before the first instruction is what makes the driver's probe certain. The second QMP
+        // socket is ours; the lab keeps its own.
+        let qmp = host.directory().join(format!("{name}.qmp"));
+        let builder = builder
+            .paused()
+            // The kernel's check of its timer panics when QEMU's threads are starved.
+            .append("no_timer_check")
+            .args(printed)
+            .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())]);
+        let guest = (self.builder)(builder)?.start()?;
+        let qmp = qmp.display().to_string();
+        let add = ["vm", "add", "--qmp", &qmp, "--name", name, "--resume"];
+        let incoming = self.incoming.map_or_else(Vec::new, |uri| vec!["--incoming", uri]);
+        host.cli(&[&add[..], &["--time-type", self.time_type], &incoming].concat())?;
+        Ok(Client { name: name.to_owned(), way, guest, reader: GuestReader::connect(&socket)? })
+    }
 }
 
 fn port_socket(host: &Host, name: &str, port: &str) -> PathBuf {

@@ -13,6 +13,8 @@ use tempfile::TempDir;
 
 use crate::command::{self, Tethered, tail};
 use crate::interrupt;
+use crate::oscillator::Oscillator;
+use crate::programs;
 use crate::scenario::Context;
 use crate::scratch;
 
@@ -27,6 +29,7 @@ pub struct Host {
     directory: TempDir,
     log: PathBuf,
     starts: u32,
+    oscillator: Option<Oscillator>,
 }
 
 impl Host {
@@ -37,8 +40,31 @@ impl Host {
     pub fn new(ctx: &Context) -> anyhow::Result<Self> {
         let programs =
             (ctx.program("timevisord", "timevisord")?, ctx.program("timevisor", "timevisor")?);
-        let directory = scratch::directory()?;
-        Ok(Self { daemon: None, programs, directory, log: ctx.path("timevisord"), starts: 0 })
+        Self::of(ctx, programs, None)
+    }
+
+    /// A host whose processes count with another oscillator.
+    ///
+    /// # Errors
+    /// When the programs do not build.
+    pub fn with_oscillator(ctx: &Context, oscillator: Oscillator) -> anyhow::Result<Self> {
+        // LD_PRELOAD does nothing for a static program.
+        let dynamic = |name| programs::binary(name, name);
+        Self::of(ctx, (dynamic("timevisord")?, dynamic("timevisor")?), Some(oscillator))
+    }
+
+    fn of(
+        ctx: &Context,
+        programs: (PathBuf, PathBuf),
+        oscillator: Option<Oscillator>,
+    ) -> anyhow::Result<Self> {
+        let (directory, log) = (scratch::directory()?, ctx.path("timevisord"));
+        Ok(Self { daemon: None, programs, directory, log, starts: 0, oscillator })
+    }
+
+    /// What its processes count with, unless it is the machine's TSC.
+    pub fn oscillator(&self) -> Option<&Oscillator> {
+        self.oscillator.as_ref()
     }
 
     /// A host that follows an NTP server every second.
@@ -88,7 +114,10 @@ impl Host {
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.starts += 1;
         let log = PathBuf::from(format!("{}-{}.log", self.log.display(), self.starts));
-        let mut command = command::tethered(&self.programs.0);
+        let mut command = match &self.oscillator {
+            Some(oscillator) => oscillator.tethered(&self.programs.0),
+            None => command::tethered(&self.programs.0),
+        };
         command.arg("--config").arg(self.config_path());
         let mut daemon = Tethered::spawn(&mut command, "timevisord", &log)?;
         let control = self.directory().join("control");

@@ -40,6 +40,7 @@ pub mod netns;
 pub mod ntp_impostor;
 pub mod ntp_relay;
 pub mod ntpd_rs;
+pub mod oscillator;
 pub mod packages;
 pub mod programs;
 pub mod python;

@@ -78,6 +78,9 @@ pub mod header {
     pub const AT_VM_ID: usize = 0x120;
     /// u64: changes whenever the page is (re)initialized.
     pub const AT_EPOCH: usize = 0x130;
+    /// u64: the disruption marker of `vmclock_abi` as timevisord wrote it. Another one there: QEMU has loaded the page from
+    /// another host or another time, and nobody has written it since. 0: a writer that did not know this word.
+    pub const AT_MARKER: usize = 0x138;
 }
 
 /// A timeline entry, 24 words of 8 bytes; the first one, at 0x200, is the same clock as `vmclock_abi`.

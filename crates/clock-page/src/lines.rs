@@ -73,6 +73,19 @@ pub struct At<S> {
 }
 
 impl<S> Lines<S> {
+    /// No time, and bounds that exclude nothing.
+    pub(crate) const NOTHING: Self = {
+        let period = Period::from_bits(0);
+        Self {
+            base: 0,
+            expiry: 0,
+            earliest: Line { time: Instant::MIN, period },
+            estimate: Line { time: Instant::from_bits(0), period },
+            latest: Line { time: Instant::MAX, period },
+            holdover: 0,
+        }
+    };
+
     /// Evaluates the lines. Before the base the bounds widen backwards: the lower one falls at the fastest rate.
     ///
     /// Rounds down by less than 2^-64 s; writers add that unit to `latest` once (see [`Self::rebased`]).

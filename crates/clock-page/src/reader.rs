@@ -298,7 +298,12 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
                 };
                 let (meta, error) = (word(entry::META), word(entry::ESTIMATED_ERROR));
                 let disruption = word(entry::DISRUPTION);
+                let (there, written) = self.markers();
                 if read_valid(&entry[entry::SEQUENCE], even) {
+                    if there != written && written != 0 {
+                        let marker = disruption.wrapping_add(there.wrapping_sub(written));
+                        return Ok((Lines::NOTHING, counter, loaded(meta), u64::MAX, marker));
+                    }
                     return Ok((lines, counter, meta, error, disruption));
                 }
             }
@@ -306,6 +311,14 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
                 return Err(ReadError::WriterStalled);
             }
         }
+    }
+
+    /// The page's disruption marker, and what timevisord wrote there. QEMU moves the first one on when it loads the page with the
+    /// VM: what the rest says was true elsewhere, or at another time.
+    #[inline(always)]
+    fn markers(&self) -> (u64, u64) {
+        let word = |at: usize| self.page.word(at).load(Relaxed);
+        (word(vmclock::AT_DISRUPTION), word(header::AT_MARKER))
     }
 
     /// True when a writer has been inside for too long; `since` is when this read began to wait.
@@ -322,6 +335,14 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         // Before the start: a counter that is not quite the same on every processor.
         waited >> 63 == 0 && waited > patience
     }
+}
+
+/// The META word of an entry that was loaded with the VM and not written since: it is of the same timeline, and nothing else is
+/// known of it.
+#[cold]
+fn loaded(meta: u64) -> u64 {
+    let meta = Meta::unpack(meta);
+    Meta { status: ClockStatus::Unknown, flags: meta.flags & entry::FLAG_TAI_OFFSET, ..meta }.pack()
 }
 
 /// That this is a page of ours, in a version that this reader knows; the number of its entries.

@@ -107,8 +107,7 @@ impl Vms {
             if process.start_time().ok() != Some(entry.start_time) {
                 continue;
             }
-            let monitor =
-                entry.qmp.as_deref().and_then(|path| listening(path, entry.pid).ok());
+            let monitor = entry.qmp.as_deref().and_then(|path| listening(path, entry.pid).ok());
             let resumed = Qemu::open(process).map_err(anyhow::Error::from).and_then(|qemu| {
                 Ok(self.attach(qemu, &entry.name, entry.time_type, monitor, clock)?)
             });
@@ -143,8 +142,7 @@ impl Vms {
     pub fn poll_at(&self) -> Duration {
         let look = self.served.iter().any(needs_looking).then_some(self.next_look);
         let discovery = self.config.guests.discover.then_some(self.next_discovery);
-        let reconnect =
-            self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|r| r.at)).min();
+        let reconnect = self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|r| r.at)).min();
         [look, discovery, reconnect].into_iter().flatten().min().unwrap_or(Duration::MAX)
     }
 

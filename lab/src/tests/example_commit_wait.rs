@@ -11,7 +11,7 @@ use timevisor_linux::clock::realtime;
 use timevisor_protocols::ntp::NtpTimestamp;
 
 use super::faults::further_host;
-use crate::client::{Client, Way, connect_port, launch_with_ports};
+use crate::client::{Client, Launch, Way, connect_port};
 use crate::host::{Host, ntp_reference};
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
@@ -134,8 +134,7 @@ fn naive_difference_ns(naive: &mut Pair) -> anyhow::Result<i64> {
 
 fn guest(ctx: &Context, host: &Host, name: &str, ports: &[&str]) -> anyhow::Result<Client> {
     let (qemu, programs) = (ctx.qemu_10()?, [ctx.example("timevisor-client", "kv")?]);
-    let kernel = "trixie-backports";
-    launch_with_ports(ctx, host, kernel, &qemu, Way::Vmclock, name, "tai", &programs, ports)
+    Launch::new(ctx, host, &qemu, Way::Vmclock, name).programs(&programs).ports(ports).start()
 }
 
 /// A server behind a path that is slow in one direction.

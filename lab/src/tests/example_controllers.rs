@@ -12,7 +12,7 @@ use timevisor_linux::clock::{Bracket, bracket};
 
 use super::faults::truth;
 use crate::chronyd::Chronyd;
-use crate::client::{Client, Way, connect_port, launch_with_ports, offset};
+use crate::client::{Client, Launch, Way, connect_port, offset};
 use crate::host::Host;
 use crate::interrupt;
 use crate::reader::{GuestReader, HostPage};
@@ -181,8 +181,7 @@ fn truth_at(before: &Bracket, after: &Bracket, counter: u64) -> anyhow::Result<(
 
 fn guest(ctx: &Context, host: &Host, name: &str) -> anyhow::Result<Client> {
     let (qemu, programs) = (ctx.qemu_10()?, [ctx.example("timevisor-client", "controller")?]);
-    let kernel = "trixie-backports";
-    launch_with_ports(ctx, host, kernel, &qemu, Way::Vmclock, name, "tai", &programs, &[PORT])
+    Launch::new(ctx, host, &qemu, Way::Vmclock, name).programs(&programs).ports(&[PORT]).start()
 }
 
 /// Starts the guest's controller; returns it with the guest's counter's offset.

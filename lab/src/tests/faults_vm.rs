@@ -38,7 +38,8 @@ pub(super) fn qmp(ctx: &Context) -> anyhow::Result<String> {
     crowded(ctx, &host, &vm).context("crowded")?;
     stop_is_noticed(&host, &vm)?;
     inherited(ctx, &host, &vm).context("another client's answers")?;
-    Ok("lost, mute, babbling, crowded and inherited sockets: served by looking, stops noticed".to_owned())
+    Ok("lost, mute, babbling, crowded and inherited sockets: served by looking, stops noticed"
+        .to_owned())
 }
 
 fn add(host: &Host, vm: &Bare, socket: &Path) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context as _, ensure};
 
-use crate::client::{Way, launch_with};
+use crate::client::{Launch, Way};
 use crate::command::{self, tail};
 use crate::container::{Container, PAGE, Users};
 use crate::host::Host;
@@ -89,10 +89,11 @@ pub(super) fn first_programs(ctx: &Context) -> anyhow::Result<String> {
         check("in a container", language, PAGE, &mut || said(&container.run(&words)?))?;
     }
 
-    let (kernel, qemu) = ("trixie-backports", ctx.qemu_10()?);
+    let qemu = ctx.qemu_10()?;
     let files =
         [&programs.c, &programs.rust, &programs.script, &programs.python.archive].map(Clone::clone);
-    let mut client = launch_with(ctx, &host, kernel, &qemu, Way::Vmclock, "guest", "tai", &files)?;
+    let mut client =
+        Launch::new(ctx, &host, &qemu, Way::Vmclock, "guest").programs(&files).start()?;
     client.guest.wait_ready()?;
     client.reader.ask("read")?;
     host.wait_vm("guest", "synchronized")?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::clock;
 use super::faults::further_host;
 use crate::chronyd::Chronyd;
-use crate::client::{self, Client, Way};
+use crate::client::{self, Client, Launch, Way};
 use crate::experiments::truth::Truth;
 use crate::host::{Host, mentions, ntp_reference};
 use crate::interrupt;
@@ -134,8 +134,7 @@ fn travel(
         // Every stay has its own name: the last QEMU on a host may still be there.
         let uri =
             format!("unix:{}", to.directory().join(format!("{}.migration", name(n + 1))).display());
-        let mut there =
-            client::launch_incoming(ctx, to, KERNEL, qemu, way, &name(n + 1), "tai", &uri)?;
+        let mut there = Launch::new(ctx, to, qemu, way, &name(n + 1)).incoming(&uri).start()?;
         to.wait_until("the destination to await it", |h| {
             Ok(h.vm(&there.name)?["migration"] == "incoming")
         })?;
@@ -255,7 +254,7 @@ pub(super) fn stays(ctx: &Context) -> anyhow::Result<String> {
 
     // Another machine type cannot take it: it fails on the way, when its memory is there already.
     let uri = format!("unix:{}", b.directory().join("m").display());
-    let other = client::launch_incoming(ctx, b, KERNEL, &qemu, Way::Nvdimm, "other", "tai", &uri)?;
+    let other = Launch::new(ctx, b, &qemu, Way::Nvdimm, "other").incoming(&uri).start()?;
     b.wait_until("the destination to await it", |h| Ok(h.vm("other")?["migration"] == "incoming"))?;
     mentions(&refused(&["--to", &uri])?, &["stays here", "failed"])?;
     check("the destination was another machine", a)?;
@@ -263,7 +262,7 @@ pub(super) fn stays(ctx: &Context) -> anyhow::Result<String> {
 
     // Slowly enough to be cancelled.
     guest_bandwidth(&mut guest, 100_000)?;
-    let there = client::launch_incoming(ctx, b, KERNEL, &qemu, Way::Vmclock, "late", "tai", &uri)?;
+    let there = Launch::new(ctx, b, &qemu, Way::Vmclock, "late").incoming(&uri).start()?;
     b.wait_until("the destination to await it", |h| Ok(h.vm("late")?["migration"] == "incoming"))?;
     mentions(
         &refused(&["--to", &uri, "--timeout", "1"])?,

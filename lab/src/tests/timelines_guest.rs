@@ -8,7 +8,7 @@ use serde_json::Value;
 use timevisor::Requirement;
 
 use super::timelines::{connect, row};
-use crate::client::{Client, Way, launch_with};
+use crate::client::{Client, Launch, Way};
 use crate::host::Host;
 use crate::interrupt;
 use crate::scenario::Context;
@@ -18,8 +18,8 @@ const AGENT_IS_UP: &str = "n=0; until [ -S /run/timevisor/timelines ] || [ $n -g
 
 fn guest(ctx: &Context, host: &Host, name: &str, programs: &[PathBuf]) -> anyhow::Result<Client> {
     let qemu = ctx.qemu_10()?;
-    let kernel = "trixie-backports";
-    let mut client = launch_with(ctx, host, kernel, &qemu, Way::Vmclock, name, "tai", programs)?;
+    let mut client =
+        Launch::new(ctx, host, &qemu, Way::Vmclock, name).programs(programs).start()?;
     client.guest.wait_ready()?;
     client.reader.ask("read")?;
     host.wait_vm(name, "synchronized")?;

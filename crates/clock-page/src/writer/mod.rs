@@ -473,6 +473,7 @@ impl<P: WritablePage> PageWriter<P> {
         let [o0, o1] = tai_offset.unwrap_or(0).to_le_bytes();
         let small = u64::from_le_bytes([0, 0, status as u8, 0, o0, o1, 0, vmclock::PERIOD_SHIFT]);
         self.page.word(vmclock::AT_DISRUPTION).store(self.own.disruption, Relaxed);
+        self.page.word(header::AT_MARKER).store(self.own.disruption, Relaxed);
         self.page.word(vmclock::AT_FLAGS).store(flags | valid, Relaxed);
         self.page.word(vmclock::AT_SMALL).store(small, Relaxed);
     }

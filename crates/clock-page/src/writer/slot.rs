@@ -2,13 +2,13 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use timevisor_time::{Instant, Local, Period, TimescaleId};
+use timevisor_time::{Local, TimescaleId};
 
 use super::{Update, ceil_ns};
 use crate::Counter;
 use crate::CounterId;
 use crate::abi::{ClockStatus, Meta, entry};
-use crate::lines::{Line, Lines};
+use crate::lines::Lines;
 use crate::page::Page;
 use crate::reader::name_words;
 
@@ -109,16 +109,7 @@ impl EntryState {
 
     /// No time, no bounds.
     pub(super) fn store_unknown(&self, page: &Page) {
-        let still = |time| Line { time, period: Period::from_bits(0) };
-        let nothing = Lines::<Local> {
-            base: 0,
-            expiry: 0,
-            earliest: still(Instant::MIN),
-            estimate: still(Instant::from_bits(0)),
-            latest: still(Instant::MAX),
-            holdover: 0,
-        };
-        self.store(page, &nothing, self.meta(self.status, self.tai_offset, 0));
+        self.store(page, &Lines::NOTHING, self.meta(self.status, self.tai_offset, 0));
         let own = page.entry(self.index);
         own[entry::ESTIMATED_ERROR].store(u64::MAX, Relaxed);
         own[entry::AS_OF].store(0, Relaxed);

@@ -324,6 +324,16 @@ fn no_two_hosts_pages_can_be_taken_for_one() {
     let abi: &AtomicU32 = destination.head(vmclock::AT_SEQUENCE);
     abi.fetch_or(1, Relaxed);
     destination.word(vmclock::AT_DISRUPTION).fetch_add(1, Relaxed);
+    // QEMU leaves its own sequence even.
+    abi.fetch_and(!1, Relaxed);
+    let sequence = &destination.entry(0)[entry::SEQUENCE];
+    sequence.store(sequence.load(Relaxed) & !1, Relaxed);
+    // Nobody has written it yet, and maybe nobody will.
+    let stranger = Reader::open(destination, tsc(6000), 0).unwrap();
+    let loaded = stranger.read().unwrap();
+    assert!(!loaded.has_estimate() && loaded.status() == ClockStatus::Unknown);
+    assert_eq!((loaded.half_width(), loaded.tai_offset()), (Duration::MAX, Some(37)));
+    assert_ne!(loaded.disruption, words(source).1);
     assert_eq!(writer.found_timescale(), Some(TimescaleId::Tai));
     let here = Identity { host: [7; 16], ..*writer.identity() };
     writer.arrive(here, Some(37));
