@@ -84,6 +84,8 @@ pub struct Launch<'a> {
     time_type: &'a str,
     ports: &'a [&'a str],
     incoming: Option<&'a str>,
+    held: bool,
+    served: bool,
     image: Change<Image>,
     builder: Change<GuestBuilder>,
 }
@@ -101,6 +103,8 @@ impl<'a> Launch<'a> {
             time_type: "tai",
             ports: &[],
             incoming: None,
+            held: true,
+            served: true,
             image: Box::new(Ok),
             builder: Box::new(Ok),
         }
@@ -155,6 +159,20 @@ impl<'a> Launch<'a> {
         self
     }
 
+    /// Lets it run as soon as QEMU can, before it has its page.
+    #[must_use]
+    pub fn at_once(mut self) -> Self {
+        self.held = false;
+        self
+    }
+
+    /// The same, and tells timevisord nothing of it.
+    #[must_use]
+    pub fn unserved(mut self) -> Self {
+        self.served = false;
+        self.at_once()
+    }
+
     /// Starts it and has it served.
     ///
     /// # Errors
@@ -195,20 +213,24 @@ impl<'a> Launch<'a> {
         if let Some(oscillator) = host.oscillator() {
             builder = builder.oscillator(oscillator);
         }
-        // Waiting for its page before the first instruction is what makes the driver's probe certain. The second QMP
-        // socket is ours; the lab keeps its own.
+        if self.held {
+            // Waiting for its page before the first instruction is what makes the driver's probe certain.
+            builder = builder.paused();
+        }
+        // The second QMP socket is timevisord's; the lab keeps its own.
         let qmp = host.directory().join(format!("{name}.qmp"));
         let builder = builder
-            .paused()
             // The kernel's check of its timer panics when QEMU's threads are starved.
             .append("no_timer_check")
             .args(printed)
             .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())]);
         let guest = (self.builder)(builder)?.start()?;
-        let qmp = qmp.display().to_string();
-        let add = ["vm", "add", "--qmp", &qmp, "--name", name, "--resume"];
-        let incoming = self.incoming.map_or_else(Vec::new, |uri| vec!["--incoming", uri]);
-        host.cli(&[&add[..], &["--time-type", self.time_type], &incoming].concat())?;
+        if self.served {
+            let qmp = qmp.display().to_string();
+            let add = ["vm", "add", "--qmp", &qmp, "--name", name, "--resume"];
+            let incoming = self.incoming.map_or_else(Vec::new, |uri| vec!["--incoming", uri]);
+            host.cli(&[&add[..], &["--time-type", self.time_type], &incoming].concat())?;
+        }
         Ok(Client { name: name.to_owned(), way, guest, reader: GuestReader::connect(&socket)? })
     }
 }

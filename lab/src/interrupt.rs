@@ -65,3 +65,11 @@ pub fn poll_until<T>(
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Sleeps without disturbing the guests, but not through Ctrl-C.
+///
+/// # Errors
+/// On Ctrl-C.
+pub fn sleep(span: Duration) -> anyhow::Result<()> {
+    poll_until(span, || Ok(None::<()>)).map(drop)
+}

@@ -7,7 +7,7 @@ mod container;
 mod example_commit_wait;
 mod example_controllers;
 mod experiment;
-mod faults;
+pub(crate) mod faults;
 mod faults_leap;
 mod faults_liar;
 mod faults_ntp;
@@ -63,6 +63,21 @@ pub const ALL: &[Test] = &[
         name: "migrate-hosts",
         about: "timevisor vm migrate between two daemons, there and back, by both deliveries: right, never back, markers change",
         run: migrate_hosts::there_and_back,
+    },
+    Test {
+        name: "migrate-oscillators",
+        about: "the same between hosts whose counters differ in rate, start and wander",
+        run: migrate_hosts::oscillators,
+    },
+    Test {
+        name: "migrate-no-time",
+        about: "to a host that is not synchronized: the guest knows that it does not know, until its host does",
+        run: migrate_hosts::no_time,
+    },
+    Test {
+        name: "migrate-no-timevisor",
+        about: "to a QEMU that runs the guest before its page is written, or that no timevisord knows: unknown, never wrong",
+        run: migrate_hosts::no_timevisor,
     },
     Test {
         name: "migrate-fails",

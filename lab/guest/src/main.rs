@@ -187,5 +187,6 @@ fn journey(reader: &GuestReader, millis: u64) -> Value {
         let ticks = after.counter.wrapping_sub(before.counter);
         json!({"before": fields(&before), "after": fields(&after), "guest_us": ticks as f64 / per_second * 1e6})
     });
-    json!({"reads": reads, "backward": backward, "outside": outside, "errors": errors, "unknown": unknown, "gap": gap})
+    json!({"reads": reads, "backward": backward, "outside": outside, "errors": errors, "unknown": unknown, "gap": gap,
+        "last": last.as_ref().map(fields)})
 }

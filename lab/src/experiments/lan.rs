@@ -19,7 +19,7 @@ const NETDEV: &str = "lan";
 
 /// The bridge.
 #[derive(Debug)]
-pub(super) struct Lan {
+pub(crate) struct Lan {
     dir: PathBuf,
     veth: String,
     bridge: String,
@@ -30,7 +30,7 @@ pub(super) struct Lan {
 
 impl Lan {
     /// Puts a bridge before `namespace`: its host's address moves from the pair to the bridge.
-    pub(super) fn before(ctx: &Context, namespace: &Namespace) -> anyhow::Result<Self> {
+    pub(crate) fn before(ctx: &Context, namespace: &Namespace) -> anyhow::Result<Self> {
         let lan = Self {
             dir: ctx.log_dir().to_owned(),
             veth: namespace.interface(),
@@ -54,13 +54,13 @@ impl Lan {
     }
 
     /// The address of guest `number`, counted from 0.
-    pub(super) fn address(&self, number: u8) -> Ipv4Addr {
+    pub(crate) fn address(&self, number: u8) -> Ipv4Addr {
         let [a, b, c, _] = self.network.octets();
         Ipv4Addr::new(a, b, c, 10 + number)
     }
 
     /// The name of its tap on the host.
-    pub(super) fn tap(&self, number: u8) -> String {
+    pub(crate) fn tap(&self, number: u8) -> String {
         format!("{}t{number}", self.veth)
     }
 
@@ -68,7 +68,7 @@ impl Lan {
     ///
     /// A queue limits what leaves an interface. So that what a guest sends leaves one, its tap gets a bridge with a veth
     /// pair to the common one. (Policing at the tap would need packet classifiers in the kernel.)
-    pub(super) fn arguments(&self, number: u8, own_bridge: bool) -> anyhow::Result<[String; 4]> {
+    pub(crate) fn arguments(&self, number: u8, own_bridge: bool) -> anyhow::Result<[String; 4]> {
         let tap = self.tap(number);
         let mut bridge = self.bridge.clone();
         if own_bridge {
@@ -89,12 +89,18 @@ impl Lan {
             "-netdev".into(),
             format!("tap,id={NETDEV},ifname={tap},script={},downscript=no", script.display()),
             "-device".into(),
-            format!("virtio-net-pci,netdev={NETDEV},romfile=,mac=52:54:00:54:56:{number:02x}"),
+            device(number),
         ])
     }
 
+    /// The same for guest `number` at another guest's tap: where it migrates to, while the QEMU that it leaves has its own.
+    pub(crate) fn arguments_at(&self, tap: u8, number: u8) -> anyhow::Result<[String; 4]> {
+        let [option, netdev, device_option, _] = self.arguments(tap, false)?;
+        Ok([option, netdev, device_option, device(number)])
+    }
+
     /// What the guest's shell must run; its image needs the module `virtio_net`.
-    pub(super) fn guest_setup(&self, number: u8) -> String {
+    pub(crate) fn guest_setup(&self, number: u8) -> String {
         let address = self.address(number);
         format!("ip link set lo up; ip address add {address}/24 dev eth0; ip link set eth0 up")
     }
@@ -105,13 +111,13 @@ impl Lan {
     }
 
     /// Limits what a running guest with its own bridge receives and what it sends, each to `mbit_s`.
-    pub(super) fn limit(&self, number: u8, mbit_s: u32) -> anyhow::Result<()> {
+    pub(crate) fn limit(&self, number: u8, mbit_s: u32) -> anyhow::Result<()> {
         shape(&self.tap(number), mbit_s)?;
         shape(&self.uplink(number), mbit_s)
     }
 
     /// Bytes that the guest has received and sent so far.
-    pub(super) fn bytes(&self, number: u8) -> anyhow::Result<(u64, u64)> {
+    pub(crate) fn bytes(&self, number: u8) -> anyhow::Result<(u64, u64)> {
         let read = |name: &str| {
             let file = format!("/sys/class/net/{}/statistics/{name}_bytes", self.tap(number));
             let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
@@ -119,6 +125,10 @@ impl Lan {
         };
         Ok((read("tx")?, read("rx")?))
     }
+}
+
+fn device(number: u8) -> String {
+    format!("virtio-net-pci,netdev={NETDEV},romfile=,mac=52:54:00:54:56:{number:02x}")
 }
 
 impl Drop for Lan {

@@ -59,11 +59,6 @@ pub(super) fn end(guest: &mut Guest) -> anyhow::Result<Latency> {
     Latency::parse(&text.context("lab-latency in the guest does not end")?)
 }
 
-/// Sleeps without disturbing the guests, but not through Ctrl-C.
-pub(super) fn sleep(span: Duration) -> anyhow::Result<()> {
-    interrupt::poll_until(span, || Ok(None::<()>)).map(drop)
-}
-
 impl Latency {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let Ok(value) = serde_json::from_str::<Value>(text) else {

@@ -19,11 +19,11 @@
 
 mod accuracy;
 mod fleet;
-mod lan;
+pub(crate) mod lan;
 mod latency;
 mod paper;
-mod plot;
-mod report;
+pub(crate) mod plot;
+pub(crate) mod report;
 mod scale_cpu;
 mod scale_net;
 mod scale_read;
@@ -32,7 +32,7 @@ mod steps;
 mod subject;
 mod table1;
 pub(crate) mod truth;
-mod watch;
+pub(crate) mod watch;
 
 use std::path::Path;
 use std::time::Duration;

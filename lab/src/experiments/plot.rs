@@ -13,13 +13,13 @@ use super::watch::{CLOCKS, Clock, Sample};
 const COLORS: [&str; 6] = ["#4477aa", "#228833", "#ee6677", "#aa3377", "#ccbb44", "#66ccee"];
 
 /// One line of a picture.
-pub(super) struct Series {
-    pub(super) name: String,
-    pub(super) points: Vec<(f64, f64)>,
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// Any lines; `log_x` for values over several decades.
-pub(super) fn lines(title: &str, axes: [&str; 2], series: Vec<Series>, log_x: bool) -> String {
+pub(crate) fn lines(title: &str, axes: [&str; 2], series: Vec<Series>, log_x: bool) -> String {
     let colored = series.into_iter().zip(COLORS.iter().cycle());
     let plots = colored.map(|(s, color)| line(s.points, color).with_legend(s.name)).collect();
     render(title, axes, plots, log_x)

@@ -58,7 +58,7 @@ pub(super) fn write(name: &str, mut rows: Vec<Value>) -> anyhow::Result<()> {
 }
 
 /// Writes target/results/NAME.svg.
-pub(super) fn picture(name: &str, svg: &str) -> anyhow::Result<()> {
+pub(crate) fn picture(name: &str, svg: &str) -> anyhow::Result<()> {
     let folder = programs::workspace()?.join("target/results");
     fs::create_dir_all(&folder)?;
     let path = folder.join(format!("{name}.svg"));

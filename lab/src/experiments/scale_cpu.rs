@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::fleet::Fleet;
-use super::latency;
 use super::steps::{self, Step};
 use super::subject::Subject;
 use super::watch::watch;
@@ -31,7 +30,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
             println!("  no {count} guests: {error:#}");
             break;
         }
-        latency::sleep(SETTLE)?;
+        crate::interrupt::sleep(SETTLE)?;
         let samples = watch(&mut subject, epoch, each)?;
         println!("  {count} busy guests: {} samples", samples.len() / 4);
         done.push(Step {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::fleet::Fleet;
-use super::latency;
 use super::steps::{self, Step};
 use super::subject::Subject;
 use super::watch::watch;
@@ -29,7 +28,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let loads = [("receive", false), ("send", false), ("receive", true), ("send", true)];
     let each = span / u32::try_from(loads.len() * GUESTS.len() + 1)?;
     let epoch = Instant::now();
-    latency::sleep(SETTLE)?;
+    crate::interrupt::sleep(SETTLE)?;
     let mut done = vec![Step {
         label: "idle guests".into(),
         facts: json!({"guests": 0, "direction": null, "limit_mbit_s": null}),
@@ -47,7 +46,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
             for guest in &mut guests[..count] {
                 guest.sh(&format!("lab-load {direction} {target} >/run/load 2>&1 &"))?;
             }
-            latency::sleep(SETTLE)?;
+            crate::interrupt::sleep(SETTLE)?;
             let (from, began) = (bytes(&subject, count)?, Instant::now());
             let samples = watch(&mut subject, epoch, each)?;
             let moved = bytes(&subject, count)?.wrapping_sub(from) as f64;

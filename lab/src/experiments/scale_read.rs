@@ -43,11 +43,11 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
             guests.push(guest);
         }
         // The newest guests' kernels settle on their clocksource.
-        latency::sleep(Duration::from_secs(4))?;
+        crate::interrupt::sleep(Duration::from_secs(4))?;
         for guest in &mut guests {
             latency::begin(guest, each, "page=/dev/vmclock0")?;
         }
-        latency::sleep(each)?;
+        crate::interrupt::sleep(each)?;
         let found = guests.iter_mut().map(latency::end).collect::<anyhow::Result<Vec<_>>>()?;
         print!("{count:<6} ");
         let mut row = json!({"guests": count, "reads": READS, "clocksource": found[0].clocksource,

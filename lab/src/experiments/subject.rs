@@ -79,7 +79,7 @@ impl Subject {
     pub(super) fn settled(ctx: &Context) -> anyhow::Result<Self> {
         let subject = Self::start(ctx, "", &[])?;
         println!("  every clock asks the server once a second; {} s of warm-up", WARM_UP.as_secs());
-        super::latency::sleep(WARM_UP)?;
+        crate::interrupt::sleep(WARM_UP)?;
         Ok(subject)
     }
 

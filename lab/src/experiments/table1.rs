@@ -98,9 +98,9 @@ fn with_page(ctx: &Context, span: Duration) -> anyhow::Result<Latency> {
     let mut guest = Fleet::new(ctx, &[PROGRAM])?.launch(&host, "page", &[])?;
     host.wait_vm("page", "synchronized")?;
     // The kernel changes from its early clocksource to the final one about 2 s after the boot.
-    latency::sleep(Duration::from_secs(5))?;
+    crate::interrupt::sleep(Duration::from_secs(5))?;
     latency::begin(&mut guest, span, "page=/dev/vmclock0")?;
-    latency::sleep(span)?;
+    crate::interrupt::sleep(span)?;
     latency::end(&mut guest)
 }
 
@@ -110,7 +110,7 @@ fn with_hpet(ctx: &Context, span: Duration) -> anyhow::Result<Latency> {
     let mut subject = Subject::start(ctx, "clocksource=hpet", &[PROGRAM])?;
     let guest = subject.guest();
     latency::begin(guest, span, "page=/run/timevisor/clock vmclock=/dev/vmclock0")?;
-    latency::sleep(span)?;
+    crate::interrupt::sleep(span)?;
     let latency = latency::end(guest)?;
     ensure!(
         latency.clocksource == "hpet",

@@ -146,7 +146,7 @@ fn counters(subject: &Subject, value: &Value) -> anyhow::Result<(u64, u64)> {
 
 /// The bound on CLOCK_REALTIME's error that chronyc(1) documents under `tracking`:
 /// |system time offset| + root dispersion + root delay / 2.
-fn chrony_bound_ns(tracking: &str) -> Option<i64> {
+pub(crate) fn chrony_bound_ns(tracking: &str) -> Option<i64> {
     let fields: Vec<&str> = tracking.split(',').collect();
     let seconds = |index: usize| fields.get(index)?.parse::<f64>().ok();
     // chrony's client.c, cmd tracking: 4 is the system time's offset, 10 the root delay, 11 the root dispersion.

@@ -26,7 +26,7 @@ pub(super) fn reference(address: &str) -> String {
 }
 
 /// A further host of the same test, with its own configuration and log.
-pub(super) fn further_host(ctx: &Context, name: &str) -> anyhow::Result<Host> {
+pub(crate) fn further_host(ctx: &Context, name: &str) -> anyhow::Result<Host> {
     let lab = ctx.log_dir().parent().context("no lab directory")?;
     let test = ctx.log_dir().file_name().unwrap_or_default().to_string_lossy();
     Host::new(&Context::new(lab, &format!("{test}/{name}"), false)?)

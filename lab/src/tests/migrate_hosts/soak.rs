@@ -1,0 +1,233 @@
+//! Many moves between hosts with different oscillators, and beside the page what a chronyd inside the guest makes of them.
+//!
+//! The chronyd steers the guest's CLOCK_REALTIME and asks one of the two servers every second, over a network that goes with
+//! the guest: the usual way to have the time in a guest (Broomhead and others, "Virtualize everything but time", figure 11).
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use timevisor_linux::counter::Tsc;
+
+use super::hosts::Hosts;
+use super::journey::{Course, Move, preparing, text};
+use crate::client::{self, Client, Launch, Way, connect_port};
+use crate::experiments::lan::Lan;
+use crate::experiments::plot::{self, Series};
+use crate::experiments::report;
+use crate::experiments::truth::Truth;
+use crate::experiments::watch::chrony_bound_ns;
+use crate::host::Host;
+use crate::image::Image;
+use crate::interrupt;
+use crate::programs;
+use crate::scenario::Context;
+
+const NAME: &str = "soak-migrate";
+const PORT: &str = "org.timevisor.clocks";
+/// The guest's number on the LAN.
+const NUMBER: u8 = 0;
+/// After a move all clocks are read for so long, in such steps.
+const WATCHED: Duration = Duration::from_secs(6);
+const STEP: Duration = Duration::from_millis(500);
+/// Before the first move chronyd has so long to settle.
+const SETTLE: Duration = Duration::from_secs(60);
+
+/// Both clocks at one moment, minus what was true, us.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// 0: before the first move.
+    stay: usize,
+    /// Since the first sample, s.
+    at_s: f64,
+    /// Since the first sample of this stay, s.
+    since_s: f64,
+    page_us: f64,
+    page_half_width_us: f64,
+    chronyd_us: f64,
+    /// The bound that chronyd states held the truth.
+    chronyd_held: bool,
+}
+
+/// So many moves; prints a table and writes target/results/soak-migrate.json and .svg.
+///
+/// # Errors
+/// As soon as a reading of the page is wrong.
+pub fn soak(ctx: &Context, moves: usize) -> anyhow::Result<()> {
+    let hosts = Hosts::apart(ctx)?;
+    let lan = Lan::before(ctx, hosts.servers[0].namespace())?;
+    let server = hosts.servers[0].address().ip().to_string();
+    let config = ctx.path("chrony.conf");
+    std::fs::write(
+        &config,
+        format!("server {server} iburst minpoll 0 maxpoll 0\nmakestep 0.001 3\n"),
+    )?;
+    let passwd = ctx.path("passwd");
+    std::fs::write(&passwd, "root:x:0:0:root:/:/bin/sh\n")?;
+    let clocks = ctx.program("timevisor-lab-guest", "lab-clocks")?;
+    let image = move |image: Image| -> anyhow::Result<Image> {
+        let mut image = image.module("virtio_net").program(&clocks);
+        for program in ["/usr/sbin/chronyd", "/usr/bin/chronyc"] {
+            image = image.dynamic_program(Path::new(program))?;
+        }
+        let image = image.file(&config, "/etc/chrony.conf", 0o644);
+        Ok(image.file(&passwd, "/etc/passwd", 0o644))
+    };
+    let prepare = preparing(|stay, launch| prepared(&lan, &image, stay, launch));
+    let began = Instant::now();
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut visit = |stay: usize, host: &Host, guest: &mut Client| {
+        if stay == 0 {
+            start_chronyd(&lan, guest)?;
+        }
+        watch(stay, host, guest, began, &mut samples)
+    };
+    let qemu = ctx.qemu_10()?;
+    let course = Course { ctx, hosts: &hosts, way: Way::Vmclock, qemu: &qemu, number: 0, moves };
+    let done = course.travel(&prepare, &mut visit)?;
+    println!("{}", text(&done));
+    summary(&samples);
+    report::picture(NAME, &picture(&samples))?;
+    programs::write_result(NAME, &rows(&done, &samples))
+}
+
+fn prepared<'l>(
+    lan: &Lan,
+    image: &(impl Fn(Image) -> anyhow::Result<Image> + Clone + 'static),
+    stay: usize,
+    launch: Launch<'l>,
+) -> anyhow::Result<Launch<'l>> {
+    // The QEMU that it leaves is still there.
+    let arguments = lan.arguments_at(u8::try_from(1 + stay % 2)?, NUMBER)?;
+    Ok(launch
+        .image(image.clone())
+        .builder(move |builder| builder.args(arguments.clone()))
+        .ports(&[PORT]))
+}
+
+fn start_chronyd(lan: &Lan, guest: &mut Client) -> anyhow::Result<()> {
+    guest.guest.sh(&lan.guest_setup(NUMBER))?;
+    guest.guest.sh("mkdir -p /run/chrony /var/lib/chrony; chmod 750 /run/chrony; chronyd -u root -f /etc/chrony.conf")?;
+    let normal = interrupt::poll_until(Duration::from_secs(60), || {
+        let said = guest.guest.sh("chronyc -n tracking 2>&1 || true")?;
+        Ok(said.contains("Leap status     : Normal").then_some(()))
+    })?;
+    normal.context("chronyd in the guest does not synchronize")?;
+    guest.guest.sh(&format!(
+        "lab-clocks /dev/virtio-ports/{PORT} guest=/dev/vmclock0 >/run/clocks.log 2>&1 &"
+    ))?;
+    interrupt::sleep(SETTLE)
+}
+
+fn watch(
+    stay: usize,
+    host: &Host,
+    guest: &Client,
+    began: Instant,
+    samples: &mut Vec<Sample>,
+) -> anyhow::Result<()> {
+    let mut clocks = connect_port(host, &guest.name, PORT)?;
+    let offset = client::offset(host, &guest.name)?;
+    let here = Instant::now();
+    while here.elapsed() < WATCHED {
+        let (at_s, since_s) = (began.elapsed().as_secs_f64(), here.elapsed().as_secs_f64());
+        let (answer, truth) = Truth::around(&Tsc::unchecked(), || clocks.ask("clocks"))?;
+        let ns = |value: &Value, name: &str| {
+            value[name].as_i64().with_context(|| format!("no {name} in {answer}"))
+        };
+        let true_at = |value: &Value| -> anyhow::Result<i64> {
+            let at = |name: &str| -> anyhow::Result<i64> {
+                let counter =
+                    value[name].as_u64().with_context(|| format!("no {name} in {answer}"))?;
+                let counter = counter.wrapping_add_signed(-offset);
+                Ok(truth
+                    .at(host.oscillator().map_or(counter, |oscillator| oscillator.tsc(counter))))
+            };
+            Ok(at("before")?.midpoint(at("after")?))
+        };
+        let page = &answer["pages"]["guest"];
+        let true_ns = true_at(page)?;
+        let (earliest, latest) = (ns(page, "earliest_ns")?, ns(page, "latest_ns")?);
+        let slack = truth.uncertainty_ns();
+        ensure!(
+            earliest - slack <= true_ns && true_ns <= latest + slack,
+            "stay {stay}: true was {true_ns}: {page}"
+        );
+        let us = |ns: i64| ns as f64 / 1e3;
+        let chronyd = ns(&answer["realtime"], "ns")? - true_at(&answer["realtime"])?;
+        let bound = answer["tracking"].as_str().and_then(chrony_bound_ns);
+        samples.push(Sample {
+            stay,
+            at_s,
+            since_s,
+            page_us: us(ns(page, "estimate_ns")? - true_ns),
+            page_half_width_us: us(latest - earliest) / 2.0,
+            chronyd_us: us(chronyd),
+            chronyd_held: bound.is_some_and(|bound| chronyd.abs() <= bound + slack),
+        });
+        interrupt::sleep(STEP)?;
+    }
+    Ok(())
+}
+
+/// Both clocks by the time since the guest came.
+fn summary(samples: &[Sample]) {
+    println!(
+        "since the move, s | page: median |error|, most, us | chronyd inside: median |error|, most, us; its bound held"
+    );
+    for step in 0..(WATCHED.as_millis() / STEP.as_millis()) as usize {
+        let from = step as f64 * STEP.as_secs_f64();
+        let of = |s: &&Sample| s.stay > 0 && (from..from + STEP.as_secs_f64()).contains(&s.since_s);
+        let these: Vec<&Sample> = samples.iter().filter(of).collect();
+        if these.is_empty() {
+            continue;
+        }
+        let (page, page_most) = median_and_most(these.iter().map(|s| s.page_us.abs()));
+        let (chronyd, chronyd_most) = median_and_most(these.iter().map(|s| s.chronyd_us.abs()));
+        let held = these.iter().filter(|s| s.chronyd_held).count();
+        println!(
+            "{from:.1} | {page:.1} {page_most:.1} | {chronyd:.0} {chronyd_most:.0}; {held} of {}",
+            these.len()
+        );
+    }
+}
+
+fn median_and_most(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[values.len() - 1])
+}
+
+/// The first moves, as in the paper's figure 11.
+fn picture(samples: &[Sample]) -> String {
+    let first = |s: &&Sample| s.stay <= 10;
+    let start = samples.first().map_or(0.0, |s| s.at_s);
+    let of = |name: &str, value: fn(&Sample) -> f64| Series {
+        name: name.to_owned(),
+        points: samples.iter().filter(first).map(|s| (s.at_s - start, value(s) / 1e3)).collect(),
+    };
+    let series = vec![of("chronyd inside the guest", |s| s.chronyd_us), of("page", |s| s.page_us)];
+    plot::lines(
+        "ten migrations between hosts of different oscillators",
+        ["time, s", "offset from truth, ms"],
+        series,
+        false,
+    )
+}
+
+fn rows(moves: &[Move], samples: &[Sample]) -> Vec<Value> {
+    let moved = moves.iter().enumerate().map(|(n, one)| {
+        json!({
+            "move": n + 1, "reads": one.reads, "unknown": one.unknown, "gap_ms": one.gap_ms, "ran_us": one.ran_us,
+            "error_us": one.error_us, "half_width_us": one.half_width_us,
+        })
+    });
+    let sampled = samples.iter().map(|s| {
+        json!({
+            "stay": s.stay, "at_s": s.at_s, "since_s": s.since_s, "page_us": s.page_us,
+            "page_half_width_us": s.page_half_width_us, "chronyd_us": s.chronyd_us, "chronyd_held": s.chronyd_held,
+        })
+    });
+    moved.chain(sampled).collect()
+}
