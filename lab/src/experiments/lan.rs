@@ -94,9 +94,21 @@ impl Lan {
     }
 
     /// The same for guest `number` at another guest's tap: where it migrates to, while the QEMU that it leaves has its own.
+    ///
+    /// The tap is made here: a QEMU with another oscillator cannot start a script.
     pub(crate) fn arguments_at(&self, tap: u8, number: u8) -> anyhow::Result<[String; 4]> {
-        let [option, netdev, device_option, _] = self.arguments(tap, false)?;
-        Ok([option, netdev, device_option, device(number)])
+        let name = self.tap(tap);
+        if !self.links.borrow().contains(&name) {
+            ip(&format!("tuntap add dev {name} mode tap"))?;
+            self.links.borrow_mut().push(name.clone());
+            ip(&format!("link set {name} master {} up", self.bridge))?;
+        }
+        Ok([
+            "-netdev".into(),
+            format!("tap,id={NETDEV},ifname={name},script=no,downscript=no"),
+            "-device".into(),
+            device(number),
+        ])
     }
 
     /// What the guest's shell must run; its image needs the module `virtio_net`.
