@@ -56,6 +56,16 @@ pub struct BindOptionsOfShell {
 }
 
 #[derive(Args)]
+pub struct ElapsedOptions {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Read again every so many seconds until interrupted
+    #[arg(long, value_name = "SECONDS")]
+    every: Option<f64>,
+}
+
+#[derive(Args)]
 pub struct WatchOptions {
     #[command(flatten)]
     need: Need,
@@ -89,14 +99,25 @@ pub fn list(directory: &Path, options: &ListOptions) -> Result<()> {
 
 pub fn bind(directory: &Path, options: &BindOptionsOfShell) -> Result<()> {
     let (_client, binding) = bound(directory, &options.need)?;
+    readings(&binding, options.json, options.every)
+}
+
+/// The timeline `elapsed`, which needs no requirement.
+pub fn elapsed(directory: &Path, options: &ElapsedOptions) -> Result<()> {
+    let client = connect(directory)?;
+    let binding = client.bind_with("elapsed", &BindOptions::default()).map_err(explained)?;
+    readings(&binding, options.json, options.every)
+}
+
+fn readings(binding: &Binding, json: bool, every: Option<f64>) -> Result<()> {
     loop {
         let reading = binding.now()?;
-        if options.json {
-            println!("{}", of_reading(&binding, &reading));
+        if json {
+            println!("{}", of_reading(binding, &reading));
         } else {
-            println!("{}", text(&binding, &reading));
+            println!("{}", text(binding, &reading));
         }
-        match options.every {
+        match every {
             Some(seconds) if seconds > 0.0 => {
                 std::thread::sleep(StdDuration::try_from_secs_f64(seconds)?);
             }

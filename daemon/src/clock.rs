@@ -8,7 +8,7 @@ use timevisor_clock_page::{
     Update,
 };
 use timevisor_estimate::ensemble::Clock;
-use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, Quality, RateLimits};
+use timevisor_estimate::{Birth, Ensemble, Exchange, Knowledge, Observation, Quality, RateLimits};
 use timevisor_guests::vm::Publication;
 use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
 use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
@@ -242,6 +242,16 @@ impl HostClock {
             self.calibration.error,
         );
         self.writer.withdraw(ClockStatus::Unknown, self.leap.offset_at(realtime()).ok());
+    }
+
+    /// When the host's elapsed clock read 0, as its page says; a boot clears that.
+    pub fn birth(&self) -> Option<Birth> {
+        self.writer.found_birth().map(|(zero, within)| Birth { zero, within })
+    }
+
+    /// Says so on the page.
+    pub fn set_birth(&self, birth: &Birth) {
+        self.writer.set_birth(Some((birth.zero, birth.within)));
     }
 
     /// Writes the host's page from what is known now, and returns what VMs' pages are to be written from.

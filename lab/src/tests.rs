@@ -4,6 +4,7 @@ mod arm;
 mod boot;
 mod clock;
 mod container;
+mod elapsed;
 mod example_commit_wait;
 mod example_controllers;
 mod experiment;
@@ -53,6 +54,11 @@ pub const ALL: &[Test] = &[
         name: "boot-7.2-nvdimm",
         about: "a page file behind a read-only nvdimm is a vmclock and a PTP clock to a stock 7.2 kernel",
         run: boot::nvdimm,
+    },
+    Test {
+        name: "elapsed",
+        about: "the elapsed clock against the truth: on the host, over a daemon's death, in a guest over a migration",
+        run: elapsed::elapsed,
     },
     Test {
         name: "migrate-nvdimm",

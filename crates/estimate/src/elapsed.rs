@@ -69,6 +69,20 @@ impl Rate {
     }
 }
 
+impl Rate {
+    /// The best guess.
+    #[must_use]
+    pub fn period(&self) -> Period {
+        self.period
+    }
+
+    /// What holds the true one.
+    #[must_use]
+    pub fn limits(&self) -> RateLimits {
+        self.limits
+    }
+}
+
 impl Age {
     /// Nothing yet.
     pub const ZERO: Self =
@@ -128,6 +142,23 @@ impl ElapsedClock {
     /// So long a time went by that no counter has counted: a blackout, as the global clock measured it.
     pub fn skip(&mut self, blackout: Age) {
         self.consolidated = self.consolidated.plus(blackout);
+    }
+
+    /// At `counter` the age is known to lie within these limits, from elsewhere. The estimate never goes back for it: where it is
+    /// beyond them, so is `latest`.
+    pub fn confine(&mut self, counter: u64, earliest: Duration, latest: Duration) {
+        self.change_rate(counter, self.rate);
+        let age = &mut self.consolidated;
+        // Limits that exclude each other say that one of them is wrong; the wider answer is the honest one.
+        if earliest > age.latest || latest < age.earliest {
+            age.earliest = age.earliest.min(latest.max(Duration::ZERO));
+            age.latest = age.latest.max(earliest);
+        } else {
+            age.earliest = age.earliest.max(earliest);
+            age.latest = age.latest.min(latest);
+        }
+        age.estimate = age.estimate.max(age.earliest);
+        age.latest = age.latest.max(age.estimate);
     }
 
     /// The rate in force.

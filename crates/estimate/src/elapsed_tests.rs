@@ -46,9 +46,25 @@ fn what_is_no_rate_or_age_is_refused() {
 #[derive(Clone, Debug)]
 enum Event {
     Read,
-    Rate { hz: u64, off_ppm: i32 },
-    Counter { to: u64, hz: u64, off_ppm: i32 },
-    Blackout { ns: i64, error_ns: i64, thought_ns: i64 },
+    Rate {
+        hz: u64,
+        off_ppm: i32,
+    },
+    Counter {
+        to: u64,
+        hz: u64,
+        off_ppm: i32,
+    },
+    Blackout {
+        ns: i64,
+        error_ns: i64,
+        thought_ns: i64,
+    },
+    /// Known from elsewhere: at most so much less and more than what is true.
+    Confine {
+        less_ns: i64,
+        more_ns: i64,
+    },
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -58,6 +74,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (hz(), -50..=50i32).prop_map(|(hz, off_ppm)| Event::Rate { hz, off_ppm }),
         1 => (any::<u64>(), hz(), -50..=50i32)
             .prop_map(|(to, hz, off_ppm)| Event::Counter { to, hz, off_ppm }),
+        1 => (0i64..100_000_000, 0i64..100_000_000)
+            .prop_map(|(less_ns, more_ns)| Event::Confine { less_ns, more_ns }),
         1 => (0i64..10_000_000_000, 0i64..1_000_000, -1_000_000i64..=1_000_000)
             .prop_map(|(ns, error_ns, thought_ns)| Event::Blackout { ns, error_ns, thought_ns }),
     ]
@@ -92,6 +110,13 @@ proptest! {
                     hz = new;
                     clock.change_counter(counter, to, rate(hz, off_ppm, WITHIN_PPM));
                     counter = to;
+                }
+                Event::Confine { less_ns, more_ns } => {
+                    let ns = Duration::from_nanos;
+                    let before = clock.at(counter);
+                    clock.confine(counter, truth - ns(less_ns), truth + ns(more_ns) + Duration::from_nanos(1));
+                    let after = clock.at(counter);
+                    prop_assert!(before.earliest <= after.earliest && after.latest <= before.latest, "{after:?}");
                 }
                 Event::Blackout { ns, error_ns, thought_ns } => {
                     let ns_of = |ns: i64| Duration::from_nanos(ns.max(0));

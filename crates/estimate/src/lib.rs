@@ -12,12 +12,14 @@
 //! | [`polling`] | how often a server is asked, from what is required and what is known |
 //! | [`steering`] | the control law that keeps CLOCK_REALTIME with the estimate |
 //! | [`combination`] | one estimate from several references, without jumps |
+//! | [`birth`] | when an elapsed clock read 0, for whoever goes on with it |
 //! | [`elapsed`] | [`ElapsedClock`]: how long something has run, over changes of counter and rate (RVEC) |
 //! | [`ensemble`] | [`Ensemble`]: all references together, and the status that is published |
 //!
 //! What it does not do: talk to references, read counters, write pages.
 #![forbid(unsafe_code)]
 
+pub mod birth;
 pub mod bounds;
 pub mod combination;
 pub mod elapsed;
@@ -31,6 +33,7 @@ pub mod reference;
 pub mod selection;
 pub mod steering;
 
+pub use birth::{Birth, Global};
 pub use bounds::Bounds;
 pub use elapsed::ElapsedClock;
 pub use ensemble::{Ensemble, Falseticker, Knowledge, Quality};

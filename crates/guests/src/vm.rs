@@ -13,7 +13,7 @@ use timevisor_clock_page::{
 use timevisor_linux::page::WritePage;
 use timevisor_linux::process::{PidFd, ProcessError};
 use timevisor_protocols::qmp::{QueryStatus, VmEvent};
-use timevisor_time::{Duration, Tai, TimescaleId};
+use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use crate::delivery::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::entries::TimelineEntry;
@@ -89,6 +89,7 @@ pub struct Vm {
     problem: Option<String>,
     seen_disruptions: Option<u64>,
     transit: Transit,
+    arrivals: u64,
     ended: PidFd,
 }
 
@@ -124,6 +125,7 @@ impl Vm {
                     problem: None,
                     seen_disruptions: None,
                     transit: Transit::Here,
+                    arrivals: 0,
                     ended,
                 });
             }
@@ -215,6 +217,7 @@ impl Vm {
             identity.timeline = timeline_of(identity.timescale);
         }
         self.writer.arrive(identity, self.tai_offset_hint());
+        self.arrivals += 1;
         self.seen_disruptions = None;
     }
 
@@ -225,6 +228,24 @@ impl Vm {
             self.withdraw("the VM is stopped".to_owned());
         }
         false
+    }
+
+    /// How often it has arrived from elsewhere: what was known of it before is then another's.
+    #[must_use]
+    pub fn arrivals(&self) -> u64 {
+        self.arrivals
+    }
+
+    /// When its elapsed clock read 0, as its page says. QEMU's device brings its page along; any other delivery's page has
+    /// always been this host's.
+    #[must_use]
+    pub fn birth(&self) -> Option<(Instant<Tai>, Duration)> {
+        self.writer.found_birth()
+    }
+
+    /// Says so on its page; `None`: it is not known.
+    pub fn set_birth(&self, birth: Option<(Instant<Tai>, Duration)>) {
+        self.writer.set_birth(birth);
     }
 
     /// Where it is between two hosts.

@@ -32,18 +32,26 @@ pub enum InvalidName {
 
 impl TimelineName {
     /// `tai`, which always exists.
-    pub const TAI: Self = Self::builtin(*b"tai");
+    pub const TAI: Self = Self::builtin(b"tai");
     /// `utc`, which always exists.
-    pub const UTC: Self = Self::builtin(*b"utc");
+    pub const UTC: Self = Self::builtin(b"utc");
+
+    /// `elapsed`, which always exists.
+    pub const ELAPSED: Self = Self::builtin(b"elapsed");
+
+    /// All that always exist.
+    pub const BUILTIN: [Self; 3] = [Self::TAI, Self::UTC, Self::ELAPSED];
 
     /// Before every name; no name itself.
     pub(crate) const FIRST: Self = Self([0; MAX_NAME_LEN]);
 
-    const fn builtin(text: [u8; 3]) -> Self {
+    const fn builtin(text: &[u8]) -> Self {
         let mut bytes = [0; MAX_NAME_LEN];
-        bytes[0] = text[0];
-        bytes[1] = text[1];
-        bytes[2] = text[2];
+        let mut at = 0;
+        while at < text.len() {
+            bytes[at] = text[at];
+            at += 1;
+        }
         Self(bytes)
     }
 

@@ -43,6 +43,8 @@ pub enum Origin {
         /// Only while this tenant is bound is the timeline defined.
         master: Option<Tenant>,
     },
+    /// How long whoever reads has been running; only built in.
+    Elapsed,
 }
 
 /// Who may bind to a timeline.
@@ -60,7 +62,7 @@ pub enum InvalidSetup {
     /// Out of range.
     #[error(transparent)]
     Parameter(#[from] InvalidParameter),
-    /// `tai` and `utc` are there already.
+    /// `tai`, `utc` and `elapsed` are there already.
     #[error("timeline {0} always exists; choose another name for one with other references")]
     Builtin(TimelineName),
     /// Which of the two?
@@ -86,7 +88,7 @@ impl Origin {
         match self {
             Self::Tai(_) => Epoch::Tai,
             Self::Utc(_) => Epoch::Utc,
-            Self::Local { .. } => Epoch::Local,
+            Self::Local { .. } | Self::Elapsed => Epoch::Local,
         }
     }
 }
@@ -117,7 +119,7 @@ impl Setup {
         self.parameters.validate()?;
         let mut names = BTreeSet::new();
         for Configured { name, origin, visibility } in &self.timelines {
-            if [TimelineName::TAI, TimelineName::UTC].contains(name) {
+            if TimelineName::BUILTIN.contains(name) {
                 return Err(InvalidSetup::Builtin(*name));
             }
             if !names.insert(*name) {

@@ -31,6 +31,8 @@ pub enum Source {
         /// The moment at which it reads 0, monotonic.
         zero: Duration,
     },
+    /// How long the owner of the page that it is read from has been running.
+    Elapsed,
     /// Local, but its master is not bound: nothing is known.
     Undefined,
 }
@@ -91,7 +93,7 @@ impl Timeline {
     pub const fn clock(&self) -> Option<ClockId> {
         match self.source {
             Source::Clock(clock) => Some(clock),
-            Source::Local { .. } | Source::Undefined => None,
+            Source::Local { .. } | Source::Elapsed | Source::Undefined => None,
         }
     }
 

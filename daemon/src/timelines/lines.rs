@@ -81,9 +81,12 @@ impl Knowledge {
         self.zeros.clear();
     }
 
-    /// What a page's entry is to say.
-    pub fn entry(&self, entry: &Entry) -> TimelineEntry {
-        let (lines, status, disruptions) = self.lines(entry.source, entry.epoch);
+    /// What a page's entry is to say; `age` is that of whoever owns the page.
+    pub fn entry(&self, entry: &Entry, age: (Option<Lines<Local>>, u64)) -> TimelineEntry {
+        let (lines, status, disruptions) = match entry.source {
+            Source::Elapsed => (age.0, known(age.0.as_ref()), age.1),
+            source => self.lines(source, entry.epoch),
+        };
         let clock = self.state(entry.source);
         let timescale = match entry.epoch {
             Epoch::Tai => TimescaleId::Tai,
@@ -108,11 +111,12 @@ impl Knowledge {
     }
 
     /// What a timeline gives now.
-    pub fn achieved(&self, source: Source, epoch: Epoch) -> Achieved {
+    pub fn achieved(&self, source: Source, epoch: Epoch, age: Option<Lines<Local>>) -> Achieved {
         // As the clients do: a counter of 1 GHz resolves 1 ns, however many ppm it is off.
         let tick = self.nominal.to_bits() - self.nominal.to_bits() / 1024;
         let resolution_ns = ns(Period::from_bits(tick).span_ceil(1));
-        let Some(lines) = self.lines(source, epoch).0 else {
+        let lines = if source == Source::Elapsed { age } else { self.lines(source, epoch).0 };
+        let Some(lines) = lines else {
             return Achieved { resolution_ns, ..Achieved::default() };
         };
         let at = lines.at(self.now);
@@ -128,19 +132,17 @@ impl Knowledge {
     fn state(&self, source: Source) -> Option<&State> {
         match source {
             Source::Clock(ClockId(index)) => self.states.get(index),
-            Source::Local { .. } | Source::Undefined => None,
+            Source::Local { .. } | Source::Elapsed | Source::Undefined => None,
         }
     }
 
     fn lines(&self, source: Source, epoch: Epoch) -> (Option<Lines<Local>>, ClockStatus, u64) {
         match source {
             Source::Clock(_) => self.following(source, epoch),
-            Source::Undefined => (None, ClockStatus::Unknown, 0),
+            Source::Undefined | Source::Elapsed => (None, ClockStatus::Unknown, 0),
             Source::Local { life, .. } => {
                 let lines = self.zeros.get(&life).map(|zero| self.local(zero));
-                let status =
-                    if lines.is_some() { ClockStatus::Synchronized } else { ClockStatus::Unknown };
-                (lines, status, life.0)
+                (lines, known(lines.as_ref()), life.0)
             }
         }
     }
@@ -174,6 +176,11 @@ impl Knowledge {
         };
         lines.rebased(self.now)
     }
+}
+
+/// A timeline that follows no reference is known, or it is not.
+fn known(lines: Option<&Lines<Local>>) -> ClockStatus {
+    if lines.is_some() { ClockStatus::Synchronized } else { ClockStatus::Unknown }
 }
 
 fn local(lines: &Lines<Tai>, offset_secs: i64) -> Lines<Local> {

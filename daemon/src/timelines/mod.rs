@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | this one | the registry (crates/timelines) between connections, clocks and pages |
 //! | `connections.rs` | the host's socket, VMs' ports, vsock |
+//! | `ages.rs` | how long the host and each VM have been running |
 //! | `clocks.rs` | clocks that follow some of the references |
 //! | `lines.rs` | timelines as lines on the host's counter, and what they achieve |
 //! | `floor.rs` | what could be had of a clock: the base of admission |
 //! | `pages.rs` | the host's further pages |
 
+mod ages;
 mod clocks;
 mod connections;
 mod floor;
@@ -30,6 +32,7 @@ use timevisor_protocols::channel::{
 use timevisor_time::Duration;
 use timevisor_timelines::{ClockId, Owner, Registry, Scale, Source, Tenant, Timeline};
 
+use self::ages::Ages;
 use self::clocks::{State, Subset};
 use self::connections::{ConnectionId, Connections, Demand};
 use self::floor::Floor;
@@ -51,6 +54,7 @@ pub struct Timelines {
     subsets: Vec<Subset>,
     floors: Vec<Floor>,
     knowledge: Knowledge,
+    ages: Ages,
     further: FurtherPages,
     next_look: Duration,
     disruptions: Vec<u64>,
@@ -74,6 +78,7 @@ impl Timelines {
             disruptions: vec![0; subsets.len() + 1],
             subsets,
             knowledge: Knowledge::new(clock.calibration.period, publish_interval),
+            ages: Ages::default(),
             further: FurtherPages::in_directory(&config.run_directory, clock),
             next_look: now,
             written: BTreeMap::new(),
@@ -105,6 +110,7 @@ impl Timelines {
             subset.start_anew(&self.config, clock);
         }
         self.knowledge.forget_local();
+        self.ages.start_anew();
     }
 
     /// The tightest bound that anybody requires of what reference `index` goes into.
@@ -132,6 +138,7 @@ impl Timelines {
                 }
             }
         }
+        self.ages.update(publication, clock, vms, now);
         self.knowledge.update(states, now, clock.policy().expiry(now), &clock.leap);
         self.begin_local(clock);
         self.write(clock, vms);
@@ -175,7 +182,7 @@ impl Timelines {
             if pages.len() <= page {
                 pages.resize(page + 1, Vec::new());
             }
-            pages[page].push(self.knowledge.entry(&entry));
+            pages[page].push(self.knowledge.entry(&entry, self.ages.lines(owner)));
         }
         match owner {
             Owner::Host => {
@@ -193,9 +200,10 @@ impl Timelines {
     }
 
     fn tell_quality(&mut self, vms: &Vms) {
-        let knowledge = &self.knowledge;
-        let events =
-            self.registry.quality(|timeline, owner| achieved(knowledge, vms, timeline, owner));
+        let (knowledge, ages) = (&self.knowledge, &self.ages);
+        let events = self
+            .registry
+            .quality(|timeline, owner| achieved(knowledge, ages, vms, timeline, owner));
         for (session, event) in events {
             self.connections.tell(session, &event);
         }
@@ -299,8 +307,9 @@ impl Timelines {
         vms: &mut Vms,
     ) -> Result<Response, Problem> {
         self.knowledge.advance(clock.counter.read_ordered());
-        let (knowledge, floors) = (&self.knowledge, &self.floors);
-        let gives = |timeline: &Timeline, owner: &Owner| achieved(knowledge, vms, timeline, owner);
+        let (knowledge, ages, floors) = (&self.knowledge, &self.ages, &self.floors);
+        let gives =
+            |timeline: &Timeline, owner: &Owner| achieved(knowledge, ages, vms, timeline, owner);
         let could = |timeline: &Timeline, _: &Owner| achievable(knowledge, floors, timeline);
         let response = match request {
             Request::Bind(bind) => {
@@ -313,9 +322,10 @@ impl Timelines {
                     requirement: bind.requirement,
                     best_effort: true,
                 };
-                let knowledge = &self.knowledge;
-                let gives =
-                    |timeline: &Timeline, owner: &Owner| achieved(knowledge, vms, timeline, owner);
+                let (knowledge, ages) = (&self.knowledge, &self.ages);
+                let gives = |timeline: &Timeline, owner: &Owner| {
+                    achieved(knowledge, ages, vms, timeline, owner)
+                };
                 Response::Bound(self.registry.update(session, &again, gives, gives)?)
             }
             Request::Update(update) => {
@@ -370,16 +380,22 @@ fn is_served(owner: &Owner, vms: &Vms) -> bool {
 }
 
 /// On a VM's page nothing is known while its counter's relation to the host's is not.
-fn achieved(knowledge: &Knowledge, vms: &Vms, timeline: &Timeline, owner: &Owner) -> Achieved {
+fn achieved(
+    knowledge: &Knowledge,
+    ages: &Ages,
+    vms: &Vms,
+    timeline: &Timeline,
+    owner: &Owner,
+) -> Achieved {
     match owner {
         Owner::Vm(name) if !vms.is_readable(name) => Achieved::default(),
-        _ => knowledge.achieved(timeline.source(), timeline.epoch()),
+        _ => knowledge.achieved(timeline.source(), timeline.epoch(), ages.lines(owner).0),
     }
 }
 
 /// What is not known yet is not refused: the binding is there, and says that it is not met.
 fn achievable(knowledge: &Knowledge, floors: &[Floor], timeline: &Timeline) -> Achieved {
-    let now = knowledge.achieved(timeline.source(), timeline.epoch());
+    let now = knowledge.achieved(timeline.source(), timeline.epoch(), None);
     let unknown = Achieved {
         below_ns: Some(0),
         above_ns: Some(0),
@@ -395,7 +411,7 @@ fn achievable(knowledge: &Knowledge, floors: &[Floor], timeline: &Timeline) -> A
                 ..now
             })
         }
-        Source::Local { .. } | Source::Undefined => unknown,
+        Source::Local { .. } | Source::Elapsed | Source::Undefined => unknown,
     }
 }
 

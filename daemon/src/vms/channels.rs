@@ -3,7 +3,9 @@
 use std::os::unix::net::UnixStream;
 
 use timevisor_clock_page::Counter;
+use timevisor_estimate::Birth;
 use timevisor_guests::entries::TimelineEntry;
+use timevisor_guests::transit::Transit;
 use timevisor_linux::peer;
 use timevisor_protocols::control::TimeType;
 use timevisor_timelines::Scale;
@@ -27,6 +29,26 @@ impl Vms {
     /// Whether what is published is read rightly in the guest: its counter's relation to the host's is known.
     pub fn is_readable(&self, name: &str) -> bool {
         self.named(name).is_some_and(|served| served.vm.mapping().is_some())
+    }
+
+    /// The VMs that are here: not those whose memory is still on its way.
+    pub fn present(&self) -> impl Iterator<Item = &str> {
+        let here = self.served.iter().filter(|served| *served.vm.transit() != Transit::Incoming);
+        here.map(|served| served.vm.name.as_str())
+    }
+
+    /// How often a VM has arrived, and when it was born, as far as its page says.
+    pub fn birth(&self, name: &str) -> (u64, Option<Birth>) {
+        let Some(served) = self.named(name) else { return (0, None) };
+        let birth = served.vm.birth().map(|(zero, within)| Birth { zero, within });
+        (served.vm.arrivals(), birth)
+    }
+
+    /// Says on its page when a VM was born.
+    pub fn set_birth(&self, name: &str, birth: &Birth) {
+        if let Some(served) = self.named(name) {
+            served.vm.set_birth(Some((birth.zero, birth.within)));
+        }
     }
 
     /// No VM that is served has this process.

@@ -326,7 +326,7 @@ impl Vms {
             self.prepared.time_type(&name).unwrap_or_else(|| self.config.time_type_of(&name));
         let pid = process.pid();
         let monitor = ours.as_deref().and_then(|path| listening(path, pid).ok());
-        match self.attach(qemu, &name, time_type, monitor, clock) {
+        match self.attach_anew(qemu, &name, time_type, monitor, clock) {
             Ok(_) => {
                 tracing::info!("VM {name} found and served");
                 self.note();
@@ -337,6 +337,21 @@ impl Vms {
                 self.discovery.failed(&process, format!("VM {name} cannot be served: {error:#}"));
             }
         }
+    }
+
+    /// Serves a VM of which nothing is known yet.
+    fn attach_anew(
+        &mut self,
+        qemu: Qemu,
+        name: &str,
+        time_type: TimeType,
+        monitor: Option<Monitor>,
+        clock: &HostClock,
+    ) -> Result<usize, AttachError> {
+        let index = self.attach(qemu, name, time_type, monitor, clock)?;
+        // What a file says is of the VM that ran on it before.
+        self.served[index].vm.set_birth(None);
+        Ok(index)
     }
 
     fn attach(

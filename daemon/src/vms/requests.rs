@@ -103,7 +103,7 @@ impl Vms {
         let prepared = self.prepared.time_type(&name);
         let time_type =
             add.time_type.or(prepared).unwrap_or_else(|| self.config.time_type_of(&name));
-        self.attach(qemu, &name, time_type, monitor, clock).map_err(|e| {
+        self.attach_anew(qemu, &name, time_type, monitor, clock).map_err(|e| {
             let cause = std::error::Error::source(&e).map(|s| format!(": {s}")).unwrap_or_default();
             (ErrorCode::Unsupported, format!("{e}{cause}"), "see `timevisor vm args --help`")
         })

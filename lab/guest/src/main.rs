@@ -4,7 +4,7 @@
 //! `lab-reader PORT` answers lines on a virtio-serial port with a line of JSON each, so that the host can ask at a known
 //! moment: `read` (one reading of the page and of /dev/ptp0), `run SECONDS` (reads as fast as it can and checks that
 //! time never goes back and that the bounds hold the estimate), `journey MILLISECONDS` (the same over a migration: whatever
-//! the disruption marker says, no known time may be before another; what it saw on both sides of the longest gap).
+//! the disruption marker says, no known time may be before another; what it saw on both sides of the marker's change).
 //! `lab-reader` without a port prints one reading.
 #![forbid(unsafe_code)]
 
@@ -174,7 +174,13 @@ fn journey(reader: &GuestReader, millis: u64) -> Value {
                 let back = now.estimate < before.estimate || now.latest < before.earliest;
                 backward += u64::from(back);
                 let step = (before, now);
-                if gap.as_ref().is_none_or(|longest| length(&step) > length(longest)) {
+                // The migration's, or as long as there was none the longest.
+                let moved =
+                    |(before, after): &(Reading, Reading)| before.disruption != after.disruption;
+                let longer = |than: &(Reading, Reading)| {
+                    (moved(&step), length(&step)) > (moved(than), length(than))
+                };
+                if gap.as_ref().is_none_or(longer) {
                     gap = Some(step);
                 }
             }

@@ -10,7 +10,7 @@ mod slot;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use timevisor_time::{Duration, Local, TimescaleId};
+use timevisor_time::{Duration, Instant, Local, Tai, TimescaleId};
 
 use crate::abi::{ClockStatus, entry, header, vmclock};
 use crate::lines::{Lines, Slew};
@@ -325,6 +325,25 @@ impl<P: WritablePage> PageWriter<P> {
     pub fn found_timescale(&self) -> Option<TimescaleId> {
         let [.., scale] = self.page.head(vmclock::AT_VERSION).load(Relaxed).to_le_bytes();
         [TimescaleId::Utc, TimescaleId::Tai].into_iter().find(|id| *id as u8 == scale)
+    }
+
+    /// When `elapsed` read 0 for whoever owns the page, and what that is known to; `None` takes it off the page.
+    pub fn set_birth(&self, birth: Option<(Instant<Tai>, Duration)>) {
+        let word = |at: usize, value: u64| self.page.word(at).store(value, Relaxed);
+        let (zero, within) = birth.unwrap_or((Instant::from_bits(0), Duration::ZERO));
+        let (secs, frac) = zero.to_words();
+        word(header::AT_BIRTH, secs);
+        word(header::AT_BIRTH + 8, frac);
+        word(header::AT_BIRTH_WITHIN, if birth.is_some() { ceil_ns(within).max(1) } else { 0 });
+    }
+
+    /// The same as it is on the page, whoever wrote it.
+    #[must_use]
+    pub fn found_birth(&self) -> Option<(Instant<Tai>, Duration)> {
+        let word = |at: usize| self.page.word(at).load(Relaxed);
+        let within = i64::try_from(word(header::AT_BIRTH_WITHIN)).ok().filter(|ns| *ns > 0)?;
+        let zero = Instant::from_words(word(header::AT_BIRTH), word(header::AT_BIRTH + 8));
+        Some((zero, Duration::from_nanos(within)))
     }
 
     /// The lines in force, if any.

@@ -113,7 +113,9 @@ impl Group {
     ) -> Achieved {
         match self.timeline.source {
             Source::Undefined => Achieved::default(),
-            Source::Clock(_) | Source::Local { .. } => achieved(&self.timeline, owner),
+            Source::Clock(_) | Source::Local { .. } | Source::Elapsed => {
+                achieved(&self.timeline, owner)
+            }
         }
     }
 }

@@ -136,6 +136,7 @@ impl Registry {
             Visibility::Everyone,
             now,
         );
+        registry.configure(TimelineName::ELAPSED, Origin::Elapsed, Visibility::Everyone, now);
         for timeline in timelines {
             registry.configure(timeline.name, timeline.origin, timeline.visibility, now);
         }
@@ -154,6 +155,7 @@ impl Registry {
             Origin::Tai(clock) | Origin::Utc(clock) => (Source::Clock(clock), None),
             Origin::Local { master: None } => (self.next_life(now), None),
             Origin::Local { master } => (Source::Undefined, master),
+            Origin::Elapsed => (Source::Elapsed, None),
         };
         let id = TimelineId(self.next_timeline);
         let reach = Reach::Configured(visibility);

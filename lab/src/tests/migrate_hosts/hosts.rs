@@ -19,14 +19,14 @@ const OSCILLATORS: [Parameters; 2] = [
 ];
 
 /// The pair.
-pub(super) struct Hosts {
-    pub(super) hosts: [Host; 2],
+pub(in crate::tests) struct Hosts {
+    pub(in crate::tests) hosts: [Host; 2],
     pub(super) servers: [Chronyd; 2],
 }
 
 impl Hosts {
     /// Both count the machine's TSC.
-    pub(super) fn new(ctx: &Context) -> anyhow::Result<Self> {
+    pub(in crate::tests) fn new(ctx: &Context) -> anyhow::Result<Self> {
         Self::of(ctx, [further_host(ctx, "a")?, further_host(ctx, "b")?])
     }
 

@@ -16,7 +16,7 @@ mod unprepared;
 
 use anyhow::Context as _;
 
-use self::hosts::Hosts;
+pub(super) use self::hosts::Hosts;
 use self::journey::{Course, text};
 use crate::client::Way;
 use crate::qemu::Qemu;

@@ -65,8 +65,8 @@ fn seen_requirement(registry: &Registry) -> Option<u64> {
 #[test]
 fn clients_timelines_leave_room_for_the_operators() {
     let mut registry = registry();
-    // 17 entries; `tai`, `grid`, `zone` and `eight` may still come.
-    for i in 0..13 {
+    // 17 entries; `tai`, `elapsed`, `grid`, `zone` and `eight` may still come.
+    for i in 0..12 {
         registry.try_bind(1, &making(&format!("t{i}"), Epoch::Local)).unwrap();
     }
     assert_eq!(registry.refusal(1, &making("more", Epoch::Local)), ProblemCode::Unavailable);
@@ -82,8 +82,8 @@ fn a_freed_entry_comes_back_after_the_quarantine_as_another_generation() {
     let mut registry = Registry::new(setup, NOW).unwrap();
     registry.add_owner(&Owner::Host, Scale::Tai, 41);
     registry.open(7, Tenant::User(7), &Owner::Host).unwrap();
-    // 4 of the operator's may still come (utc, grid, eight, zone).
-    for i in 0..13 {
+    // 5 of the operator's may still come (utc, elapsed, grid, eight, zone).
+    for i in 0..12 {
         registry.try_bind(7, &making(&format!("t{i}"), Epoch::Local)).unwrap();
     }
     registry.unbind(7, Binding { binding: 4 }, NOW).unwrap();
@@ -91,12 +91,13 @@ fn a_freed_entry_comes_back_after_the_quarantine_as_another_generation() {
     let almost = NOW + Duration::from_millis(999);
     assert!(registry.bind_at(7, &more, almost).is_err());
     let utc = registry.bind_at(7, &reading("utc"), almost).unwrap();
-    assert_eq!(utc.place, place(0, 14, 42));
+    assert_eq!(utc.place, place(0, 13, 42));
     let after = NOW + Duration::from_secs(1);
-    assert_eq!(registry.bind_at(7, &more, after).unwrap().place, place(0, 15, 42));
+    assert_eq!(registry.bind_at(7, &more, after).unwrap().place, place(0, 14, 42));
     // Round once more: the entry that was freed is the last in line.
     registry.bind_at(7, &reading("grid"), after).unwrap();
     registry.bind_at(7, &reading("zone"), after).unwrap();
+    registry.bind_at(7, &reading("elapsed"), after).unwrap();
     registry.open(8, Tenant::User(8), &Owner::Host).unwrap();
     assert_eq!(registry.bind_at(8, &reading("eight"), after).unwrap().place, place(0, 4, 43));
 }

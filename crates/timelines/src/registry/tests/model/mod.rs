@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use self::check::{check, check_empty};
-use self::naive::{Held, Model, achieved, clock_of, meets, quality_of};
+use self::naive::{CONFIGURED, Held, Model, achieved, clock_of, meets, quality_of};
 use super::*;
 
 const QUARANTINE: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ fn requirements() -> impl Strategy<Value = Option<Requirement>> {
 
 fn binds() -> impl Strategy<Value = Bind> {
     let names = prop_oneof![
-        1 => proptest::sample::select(vec!["tai", "utc", "grid", "eight", "zone"])
+        1 => proptest::sample::select(CONFIGURED.to_vec())
             .prop_map(str::to_owned),
         3 => (0..20u32).prop_map(|i| format!("t{i}")),
     ];

@@ -38,12 +38,12 @@ pub(super) fn configured(text: &str) -> Option<(Epoch, Option<ClockId>, [bool; 3
         "utc" => (Epoch::Utc, Some(CLOCK_A), [true; 3]),
         "grid" => (Epoch::Tai, Some(CLOCK_B), [true; 3]),
         "eight" => (Epoch::Utc, Some(CLOCK_A), [false, true, false]),
-        "zone" => (Epoch::Local, None, [true; 3]),
+        "zone" | "elapsed" => (Epoch::Local, None, [true; 3]),
         _ => return None,
     })
 }
 
-pub(super) const CONFIGURED: [&str; 5] = ["tai", "utc", "grid", "eight", "zone"];
+pub(super) const CONFIGURED: [&str; 6] = ["tai", "utc", "elapsed", "grid", "eight", "zone"];
 
 pub(super) fn sees(tenant: &Tenant, text: &str) -> bool {
     let i = (0..3).find(|i| who(*i).0 == *tenant).unwrap();
