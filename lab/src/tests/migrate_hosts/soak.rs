@@ -28,7 +28,9 @@ const NAME: &str = "soak-migrate";
 const PORT: &str = "org.timevisor.clocks";
 /// The guest's number on the LAN.
 const NUMBER: u8 = 0;
-/// After a move all clocks are read for so long, in such steps.
+/// All of the first stays are watched, and drawn; of the others every fifth.
+const DRAWN: usize = 10;
+/// After such a move all clocks are read for so long, in such steps.
 const WATCHED: Duration = Duration::from_secs(6);
 const STEP: Duration = Duration::from_millis(500);
 /// Before the first move chronyd has so long to settle.
@@ -81,7 +83,11 @@ pub fn soak(ctx: &Context, moves: usize) -> anyhow::Result<()> {
         if stay == 0 {
             start_chronyd(&lan, guest)?;
         }
-        watch(stay, host, guest, began, &mut samples)
+        if stay <= DRAWN || stay % 5 == 0 {
+            watch(stay, host, guest, began, &mut samples)?;
+        }
+        println!("{:.0} s: stay {stay} done", began.elapsed().as_secs_f64());
+        Ok(())
     };
     let qemu = ctx.qemu_10()?;
     let course = Course { ctx, hosts: &hosts, way: Way::Vmclock, qemu: &qemu, number: 0, moves };
@@ -201,7 +207,7 @@ fn median_and_most(values: impl Iterator<Item = f64>) -> (f64, f64) {
 
 /// The first moves, as in the paper's figure 11.
 fn picture(samples: &[Sample]) -> String {
-    let first = |s: &&Sample| s.stay <= 10;
+    let first = |s: &&Sample| s.stay <= DRAWN;
     let start = samples.first().map_or(0.0, |s| s.at_s);
     let of = |name: &str, value: fn(&Sample) -> f64| Series {
         name: name.to_owned(),
