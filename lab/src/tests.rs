@@ -29,6 +29,7 @@ mod nts;
 mod page;
 mod references;
 mod references_guest;
+mod set_clock;
 mod simulator;
 mod strangers;
 mod survive;
@@ -334,6 +335,11 @@ pub const ALL: &[Test] = &[
         name: "guest-chrony",
         about: "phc_ctl and a chronyd with the documented stanza inside a stock guest",
         run: strangers::chrony,
+    },
+    Test {
+        name: "guest-set-clock",
+        about: "timevisor-guest steps a guest's CLOCK_REALTIME after a boot and a stop of 3 s, and slews it; everything put back",
+        run: set_clock::set_clock,
     },
     Test {
         name: "guest-bench",

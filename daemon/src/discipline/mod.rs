@@ -70,7 +70,7 @@ impl Discipline {
         clock: &HostClock,
         now: Duration,
     ) -> Option<Self> {
-        let saved = Saved::in_directory(&config.run_directory, boot_id);
+        let saved = Saved::at(config.run_directory.join("discipline.json"), boot_id);
         let left = saved.read();
         if !config.clock.discipline {
             if let Some(original) = left {
@@ -171,7 +171,7 @@ impl Discipline {
             adjust::settings().map_err(|e| format!("clock_adjtime is forbidden here: {e}"));
         let problem = match outcome {
             Err(problem) => Some(problem),
-            Ok(original) => match rivals::conflict(&original) {
+            Ok(original) => match rivals::conflict(&original, "set clock.discipline = false") {
                 Some(conflict) => Some(conflict),
                 None => match self.saved.write(&original) {
                     Err(error) => Some(format!("the present settings cannot be noted: {error}")),

@@ -2,7 +2,7 @@
 //!
 //! The kernel's own state is the better witness (a loop in use, a clock that somebody vouches for, a rate that changes
 //! under us); the list of programs names the culprit, and catches those that have only just started. What it does not
-//! see: programs in another PID namespace, until they act.
+//! see: programs in another PID namespace, until they act. timevisord and timevisor-guest share it.
 
 use timevisor_linux::adjust::{self, Settings};
 use timevisor_linux::process::Process;
@@ -12,17 +12,18 @@ use timevisor_time::Duration;
 const PROGRAMS: &[&str] =
     &["chronyd", "ntpd", "ntp-daemon", "openntpd", "systemd-timesyn", "phc2sys", "timemaster"];
 
-/// Why steering may not begin.
-pub fn conflict(kernel: &Settings) -> Option<String> {
+/// Why steering may not begin. `instead`: what to do for this program not to steer.
+pub fn conflict(kernel: &Settings, instead: &str) -> Option<String> {
     if let Some(name) = running() {
         return Some(format!(
-            "{name} keeps CLOCK_REALTIME; stop it (systemctl disable --now ...) or set clock.discipline = false"
+            "{name} keeps CLOCK_REALTIME; stop it (systemctl disable --now ...) or {instead}"
         ));
     }
     if kernel.in_use() {
-        let text = "the kernel says that somebody keeps CLOCK_REALTIME (adjtimex: a loop is on, or STA_UNSYNC is off); find \
-                    out who, stop it, or set clock.discipline = false";
-        return Some(text.to_owned());
+        return Some(format!(
+            "the kernel says that somebody keeps CLOCK_REALTIME (adjtimex: a loop is on, or STA_UNSYNC is off); find out \
+             who, stop it, or {instead}"
+        ));
     }
     match adjust::pending_adjtime() {
         Ok(Duration::ZERO) => None,
@@ -33,7 +34,8 @@ pub fn conflict(kernel: &Settings) -> Option<String> {
     }
 }
 
-fn running() -> Option<String> {
+/// The name of a program that runs and sets CLOCK_REALTIME.
+pub fn running() -> Option<String> {
     let processes = Process::all().ok()?;
     processes.iter().find_map(|process| {
         let name = process.comm().ok()?;

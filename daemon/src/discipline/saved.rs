@@ -1,8 +1,9 @@
 //! The kernel's settings as they were before this daemon steered, in a file, so that even a daemon that was killed is
-//! cleaned up after: the next one puts them back, or steers on and puts them back in the end.
+//! cleaned up after: the next one puts them back, or steers on and puts them back in the end. timevisord and
+//! timevisor-guest share it, each with a file of its own.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use timevisor_linux::adjust::{Rate, Settings};
@@ -29,9 +30,9 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// In the run directory.
-    pub fn in_directory(directory: &Path, boot_id: String) -> Self {
-        Self { path: directory.join("discipline.json"), boot_id }
+    /// In this file, which need not exist.
+    pub fn at(path: PathBuf, boot_id: String) -> Self {
+        Self { path, boot_id }
     }
 
     /// What an earlier daemon of this boot left behind.
@@ -80,7 +81,7 @@ mod tests {
     #[test]
     fn only_this_boots_settings_count() {
         let dir = tempfile::tempdir().unwrap();
-        let saved = |boot: &str| Saved::in_directory(dir.path(), boot.to_owned());
+        let saved = |boot: &str| Saved::at(dir.path().join("saved.json"), boot.to_owned());
         let settings = Settings {
             rate: Rate { tick_us: 10_000, frequency: -123_456 },
             status: 0x40,

@@ -193,7 +193,7 @@ fn check_realtime(guest: &mut Guest) -> anyhow::Result<i64> {
 
 /// What a discipline sets, as busybox's adjtimex prints it: frequency, constant, status, tick. The declared errors grow
 /// by themselves.
-fn settings(guest: &mut Guest) -> anyhow::Result<Vec<String>> {
+pub(super) fn settings(guest: &mut Guest) -> anyhow::Result<Vec<String>> {
     let text = guest.sh("adjtimex")?;
     let kept = ["freq.adjust:", "timeconstant:", "status:", "tick:"];
     let lines: Vec<String> = text

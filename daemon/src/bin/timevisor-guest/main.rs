@@ -7,12 +7,15 @@
 //! | `apps.rs` | the socket that applications connect to |
 //! | `host.rs` | the virtio-serial port, or vsock |
 //! | `wait_sync.rs` | `wait-sync`, which needs none of that |
+//! | `set_clock/` | `--set-clock` and `set-clock`: the guest's CLOCK_REALTIME, from the page |
 //!
-//! All rules are in timevisor-protocols' relay.
+//! All rules of the channel are in timevisor-protocols' relay, those of the clock in timevisor-estimate's steering and
+//! `set_clock/law.rs`.
 #![forbid(unsafe_code)]
 
 mod apps;
 mod host;
+mod set_clock;
 mod wait_sync;
 
 use std::num::NonZeroU64;
@@ -24,7 +27,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use timevisor_linux::clock::{monotonic, realtime};
 use timevisor_linux::notify::Notifier;
-use timevisor_linux::poll::{PollFd, wait};
+use timevisor_linux::poll::{PollFd, Woken, wait};
 use timevisor_linux::signals::Signals;
 use timevisor_protocols::channel::{
     ClientConfig, HOST_SOCKET, PORT_NAME, Relay, RelayAction, RelayConfig,
@@ -34,13 +37,14 @@ use tracing_subscriber::EnvFilter;
 
 use apps::Apps;
 use host::{Host, Way};
+use set_clock::Keeper;
 
 /// The longest wait: a port shows by no event that the host has connected.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the host may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Lets applications in this guest share its channel to the host's timevisord.
+/// Lets applications in this guest share its channel to the host's timevisord, and keeps its CLOCK_REALTIME if asked to.
 #[derive(Parser)]
 #[command(name = "timevisor-guest", version)]
 struct Arguments {
@@ -52,6 +56,8 @@ struct Arguments {
     /// The channel: `auto` takes the virtio-serial port if there is one, else vsock; or a port's path, or `vsock`
     #[arg(long, value_name = "CHANNEL", default_value = "auto")]
     channel: String,
+    #[command(flatten)]
+    clock: set_clock::Options,
     /// More words in the log (RUST_LOG has the last one)
     #[arg(short, long)]
     verbose: bool,
@@ -61,23 +67,18 @@ struct Arguments {
 enum Command {
     /// Wait until the time is known well enough: before services that need it, and after a restore
     WaitSync(wait_sync::WaitSync),
+    /// Set CLOCK_REALTIME from the page, once
+    SetClock(set_clock::SetClock),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Command::WaitSync(wait)) = &arguments.command {
-        return match wait.run() {
-            Ok(said) => {
-                println!("{said}");
-                ExitCode::SUCCESS
-            }
-            Err(error) => {
-                eprintln!("timevisor-guest: {error:#}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    let level = if arguments.verbose { "debug" } else { "info" };
+    let level = match (&arguments.command, arguments.verbose) {
+        (_, true) => "debug",
+        (None, false) => "info",
+        // Its result is one line.
+        (Some(_), false) => "warn",
+    };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -85,7 +86,25 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
-    match Agent::start(&arguments).and_then(Agent::run) {
+    let said = match &arguments.command {
+        Some(Command::WaitSync(wait)) => wait.run(),
+        Some(Command::SetClock(set)) => set.run(),
+        None => return serve(&arguments),
+    };
+    match said {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("timevisor-guest: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(arguments: &Arguments) -> ExitCode {
+    match Agent::start(arguments).and_then(Agent::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -98,6 +117,9 @@ struct Agent {
     relay: Relay,
     apps: Apps,
     host: Host,
+    clock: Option<Keeper>,
+    /// When the channel and the applications want something by themselves.
+    serve_at: Duration,
     signals: Signals,
 }
 
@@ -110,6 +132,9 @@ impl Agent {
         };
         let signals = Signals::install().context("cannot install signal handlers")?;
         let apps = Apps::listen(&arguments.socket)?;
+        // After the socket, which only one agent has.
+        set_clock::clean_up();
+        let clock = Keeper::start(&arguments.clock, monotonic())?;
         // Numbers that grow with time: neither a host nor an application takes us for the agent before.
         let number = realtime().floor_nanos().unsigned_abs();
         let client = ClientConfig {
@@ -123,43 +148,56 @@ impl Agent {
             .and_then(|notifier| notifier.ready())
             .context("cannot tell systemd")?;
         tracing::info!("serving applications at {}", arguments.socket.display());
-        Ok(Self { relay, apps, host: Host::new(way), signals })
+        let serve_at = monotonic();
+        Ok(Self { relay, apps, host: Host::new(way), clock, serve_at, signals })
     }
 
     fn run(mut self) -> Result<()> {
         loop {
-            self.wait()?;
+            let woken = self.wait()?;
             while let Some(signal) = self.signals.take() {
                 if signal == timevisor_linux::signals::Signal::Terminate {
                     return Ok(());
                 }
             }
             let now = monotonic();
-            let mut actions = Vec::new();
-            // The host first: what it says may be what applications wait for.
-            actions.extend(self.host.serve(&mut self.relay, now));
-            self.apps.accept(&mut self.relay);
-            actions.extend(self.apps.serve(&mut self.relay, now));
-            actions.extend(self.relay.on_timer(monotonic()));
-            self.heed(actions);
-            self.host.flush(&mut self.relay);
-            let gone = self.apps.flush(&mut self.relay);
-            for app in gone {
-                let actions = self.relay.app_closed(monotonic(), app);
-                self.heed(actions);
+            // First of all: programs look at the clock at any time.
+            if let Some(clock) = &mut self.clock {
+                clock.on_timer(now);
+            }
+            // The clock is looked at ten times as often as the rest; such a wake-up ends here.
+            if woken != Woken::Timeout || now >= self.serve_at {
+                self.serve(now);
             }
         }
     }
 
-    fn wait(&mut self) -> Result<()> {
-        let now = monotonic();
-        let due = self.relay.poll_at().map_or(LOOK_INTERVAL, |at| (at - now).min(LOOK_INTERVAL));
+    fn serve(&mut self, now: Duration) {
+        let mut actions = Vec::new();
+        // The host first: what it says may be what applications wait for.
+        actions.extend(self.host.serve(&mut self.relay, now));
+        self.apps.accept(&mut self.relay);
+        actions.extend(self.apps.serve(&mut self.relay, now));
+        actions.extend(self.relay.on_timer(monotonic()));
+        self.heed(actions);
+        self.host.flush(&mut self.relay);
+        let gone = self.apps.flush(&mut self.relay);
+        for app in gone {
+            let actions = self.relay.app_closed(monotonic(), app);
+            self.heed(actions);
+        }
+        let look = now + LOOK_INTERVAL;
+        self.serve_at = self.relay.poll_at().map_or(look, |at| at.min(look));
+    }
+
+    fn wait(&mut self) -> Result<Woken> {
+        let clock = self.clock.as_ref().map(Keeper::poll_at);
+        let due = clock.map_or(self.serve_at, |at| at.min(self.serve_at)) - monotonic();
         let nanos = u64::try_from(due.ceil_nanos()).unwrap_or(0);
         let mut fds = vec![PollFd::readable(self.signals.as_fd())];
         fds.extend(self.host.fd(&self.relay));
         fds.extend(self.apps.fds(&self.relay));
-        wait(&mut fds, Some(std::time::Duration::from_nanos(nanos))).context("poll failed")?;
-        Ok(())
+        wait(&mut fds, Some(std::time::Duration::from_nanos(nanos))).context("poll failed")
     }
 
     fn heed(&mut self, actions: Vec<RelayAction>) {

@@ -1,14 +1,20 @@
-//! `timevisor-guest wait-sync`: ends when the time is known well enough, so that a boot or a restored VM can wait for it.
+//! `timevisor-guest wait-sync`: ends when the time is known well enough, so that a boot or a restored VM can wait for it;
+//! with `--clock`, when CLOCK_REALTIME is right as well.
 //!
-//! It reads the page; it needs neither the agent nor a channel.
+//! It reads the page and the clock; it needs neither the agent nor a channel, and sets nothing.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use timevisor::{Options, Reading, Requirement, WaitError};
+use timevisor::{Reading, Requirement, WaitError};
+
+use crate::set_clock::span as of_std;
+use crate::set_clock::view::View;
 
 /// A page may not be there yet: early in the boot, before the driver has probed it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often CLOCK_REALTIME is looked at.
+const CLOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What is waited for.
 #[derive(clap::Args)]
@@ -16,6 +22,9 @@ pub struct WaitSync {
     /// True time may be this far from the estimate
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "1ms")]
     within: Duration,
+    /// CLOCK_REALTIME may be this far outside of the page's interval; without this option it is not looked at
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    clock: Option<Duration>,
     /// Fail when it has not come true by then
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "1m")]
     timeout: Duration,
@@ -25,28 +34,61 @@ impl WaitSync {
     /// Waits, and says in a line what has come of it.
     pub fn run(&self) -> Result<String> {
         let until = Instant::now() + self.timeout;
-        let client = loop {
-            match Options::new().name("timevisor-guest wait-sync").connect() {
-                Ok(client) => break client,
-                Err(_) if Instant::now() < until => std::thread::sleep(LOOK_INTERVAL),
-                Err(error) => return Err(error).context("there is no page to wait for"),
-            }
-        };
-        let page = client.page().path.display();
-        let timeline = client.timeline("tai").or_else(|_| client.timeline("utc"))?;
-        let timeline = timeline.with_requirement(&Requirement::within(self.within))?;
+        let view = page("timevisor-guest wait-sync", until)?;
+        let path = view.path();
+        let timeline = view.timeline().with_requirement(&Requirement::within(self.within))?;
         let left = until.saturating_duration_since(Instant::now()).max(LOOK_INTERVAL);
-        match timeline.wait_met(left) {
-            Ok(waited) => Ok(format!("{page}: {}", text(&waited.reading))),
+        let known = match timeline.wait_met(left) {
+            Ok(waited) => format!("{path}: {}", text(&waited.reading)),
             Err(WaitError::TimedOut) => {
                 bail!(
-                    "{page}: {}, not {:?}, after {:?}; is the host's timevisord synchronized?",
+                    "{path}: {}, not {:?}, after {:?}; is the host's timevisord synchronized?",
                     text(&timeline.now()?),
                     self.within,
                     self.timeout
                 )
             }
-            Err(error) => Err(error).with_context(|| page.to_string()),
+            Err(error) => return Err(error).context(path),
+        };
+        match self.clock {
+            None => Ok(known),
+            Some(clock) => {
+                self.wait_clock(&view, clock, until).map(|said| format!("{known}; {said}"))
+            }
+        }
+    }
+
+    fn wait_clock(&self, view: &View, clock: Duration, until: Instant) -> Result<String> {
+        loop {
+            let problem = match view.look() {
+                Ok((_, beside)) if beside.outside() <= of_std(clock) => {
+                    return Ok(format!("CLOCK_REALTIME within {} of true time", beside.at_most()));
+                }
+                Ok((_, beside)) => {
+                    format!("CLOCK_REALTIME is {} off, not {clock:?}", beside.offset())
+                }
+                Err(unusable) => unusable.to_string(),
+            };
+            if Instant::now() >= until {
+                bail!(
+                    "{}: {problem}, after {:?}; have it set: `timevisor-guest --set-clock step`, `timevisor-guest set-clock`, or \
+                     chronyd on /dev/ptp0",
+                    view.path(),
+                    self.timeout
+                );
+            }
+            std::thread::sleep(CLOCK_INTERVAL);
+        }
+    }
+}
+
+/// The page, which may not be there yet.
+pub fn page(name: &str, until: Instant) -> Result<View> {
+    loop {
+        match View::open(name) {
+            Ok(view) => return Ok(view),
+            Err(_) if Instant::now() < until => std::thread::sleep(LOOK_INTERVAL),
+            Err(error) => return Err(error).context("there is no page to wait for"),
         }
     }
 }
@@ -57,7 +99,8 @@ fn text(reading: &Reading) -> String {
     format!("{} within {known}", reading.status().name())
 }
 
-fn span(text: &str) -> Result<Duration, String> {
+/// A span of time as a user writes it.
+pub fn span(text: &str) -> Result<Duration, String> {
     humantime_serde::re::humantime::parse_duration(text)
         .map_err(|error| format!("{error}; as in 500us, 1ms, 2min"))
 }

@@ -2,6 +2,10 @@
 //!
 //! `lab-clocks PORT [NAME=PAGE ...]` answers every line on a virtio-serial port with a line of JSON: each page, CLOCK_REALTIME,
 //! and what chronyd says of CLOCK_REALTIME (`chronyc -c tracking`, where it runs). Times are ns of UTC. It judges nothing.
+//!
+//! Two lines are answered otherwise: `watch MILLISECONDS` (says that it has begun, looks at CLOCK_REALTIME many times, and counts
+//! how often it went back, also since the watch before; its largest jump beside CLOCK_MONOTONIC_RAW) and `shift MICROSECONDS`
+//! (adds that to CLOCK_REALTIME).
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -14,16 +18,20 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use timevisor_clock_page::reader::counter_of;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
-use timevisor_linux::clock::bracket;
+use timevisor_linux::adjust;
+use timevisor_linux::clock::{bracket, monotonic, monotonic_raw_nanos, realtime};
 use timevisor_linux::counter::{HostCounter, Tsc};
 use timevisor_linux::page::ReadPage;
-use timevisor_time::TimescaleId;
+use timevisor_time::{Duration as Span, Instant, TimescaleId, Utc};
 
 #[path = "../pages.rs"]
 mod pages;
 
 /// The narrowest bracket of so many is kept.
 const TRIES: usize = 8;
+/// So many looks between two pauses of a watch.
+const BURST: u32 = 200;
+const PAUSE: Duration = Duration::from_micros(200);
 
 type PageReader = Reader<ReadPage, HostCounter>;
 
@@ -38,6 +46,7 @@ fn main() -> Result<()> {
         .open(&port)
         .with_context(|| format!("cannot open {port}"))?;
     let mut lines = BufReader::new(writer.try_clone()?);
+    let mut last = None;
     loop {
         let mut line = String::new();
         if lines.read_line(&mut line)? == 0 {
@@ -45,7 +54,17 @@ fn main() -> Result<()> {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         }
-        let mut reply = answer(&pages).to_string();
+        let mut words = line.split_whitespace();
+        let mut reply = match (words.next(), words.next().and_then(|word| word.parse().ok())) {
+            (Some("watch"), Some(millis)) => {
+                // From here on whoever asked may stop the guest.
+                writer.write_all(b"{\"begun\":true}\n")?;
+                watch(millis, &mut last)
+            }
+            (Some("shift"), Some(micros)) => shift(micros),
+            _ => answer(&pages),
+        }
+        .to_string();
         reply.push('\n');
         writer.write_all(reply.as_bytes())?;
     }
@@ -74,6 +93,39 @@ fn answer(pages: &[(String, PageReader)]) -> Value {
         "realtime": {"before": real.before, "ns": real.realtime.ceil_nanos(), "after": real.after},
         "tracking": tracking,
     })
+}
+
+/// Many looks at CLOCK_REALTIME, with pauses that leave the processor to others. `last`: the last look of all.
+fn watch(millis: i64, last: &mut Option<Instant<Utc>>) -> Value {
+    let tsc = Tsc::unchecked();
+    let end = monotonic() + Span::from_millis(millis);
+    let (mut looks, mut backward) = (0u64, 0u64);
+    let mut jump = (0i128, 0u64);
+    let mut apart: Option<i128> = None;
+    while monotonic() < end {
+        for _ in 0..BURST {
+            let (now, raw) = (realtime(), monotonic_raw_nanos());
+            let at = tsc.read_ordered();
+            looks += 1;
+            backward += u64::from(last.is_some_and(|before| now < before));
+            let apart_now = i128::from(now.ceil_nanos()) - i128::from(raw);
+            let moved = apart.map_or(0, |before| apart_now - before);
+            if moved.abs() > jump.0.abs() {
+                jump = (moved, at);
+            }
+            (*last, apart) = (Some(now), Some(apart_now));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let jump_ns = i64::try_from(jump.0).unwrap_or(i64::MAX);
+    json!({"looks": looks, "backward": backward, "jump_ns": jump_ns, "jump_at": jump.1})
+}
+
+fn shift(micros: i64) -> Value {
+    match adjust::step(Span::from_micros(micros)) {
+        Ok(()) => json!({"shifted_us": micros}),
+        Err(error) => json!({"error": error.to_string()}),
+    }
 }
 
 /// A page that counts the TSC names the value itself; another is read between two.

@@ -1,0 +1,50 @@
+//! Steps and slews the guest's CLOCK_REALTIME from the page, after a boot, a resume, a migration or a restore: what the
+//! kernel's clock cannot know of by itself.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | the agent's options |
+//! | `beside.rs` | CLOCK_REALTIME beside the page, in UTC, or why there is nothing to go by; pure |
+//! | `law.rs` | when to step, when to slew, by how much; pure |
+//! | `view.rs` | reading both clocks |
+//! | `loan.rs` | the kernel's settings, while they are ours, and putting them back |
+//! | `keeper.rs` | `--set-clock`: the agent's part |
+//! | `once.rs` | `set-clock` |
+//!
+//! What it does not do: hold back programs that run already. They see a clock that is late from the resume until the step
+//! (docs/guests.md); programs for which that is too long read the page.
+
+mod beside;
+mod keeper;
+mod law;
+mod loan;
+mod once;
+pub mod view;
+
+// The host's daemon has the same rivals, and cleans up in the same way.
+#[path = "../../../discipline/rivals.rs"]
+mod rivals;
+#[path = "../../../discipline/saved.rs"]
+mod saved;
+
+use std::time::Duration;
+
+pub use keeper::{Keeper, span};
+pub use law::Mode;
+pub use loan::clean_up;
+pub use once::SetClock;
+
+/// What the agent does about CLOCK_REALTIME.
+#[derive(clap::Args, Clone, Copy)]
+pub struct Options {
+    /// Keep CLOCK_REALTIME with the page: `step` sets it at the start and whenever the page was disrupted (a resume, a
+    /// migration, a restore), and slews otherwise; `slew` never sets it
+    #[arg(long, value_name = "MODE", value_enum)]
+    set_clock: Option<Mode>,
+    /// Step only where CLOCK_REALTIME is surely this far off; less is slewed away
+    #[arg(long, value_name = "SPAN", value_parser = crate::wait_sync::span, default_value = "1ms", requires = "set_clock")]
+    step_threshold: Duration,
+    /// Begin even though somebody else keeps CLOCK_REALTIME
+    #[arg(long, requires = "set_clock")]
+    force: bool,
+}

@@ -1,0 +1,172 @@
+//! `timevisor-guest set-clock`: sets CLOCK_REALTIME once, and ends when it is right. For boots without the agent, and for
+//! whatever runs after a restore.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use timevisor_linux::clock::monotonic;
+use timevisor_linux::poll::{PollFd, wait};
+use timevisor_linux::signals::{Signal, Signals};
+use timevisor_time::Duration as Span;
+
+use super::beside::Beside;
+use super::keeper::{declare, span};
+use super::law::{Era, Law, Mode, slew_time};
+use super::loan::Loan;
+use super::view::{Pace, View};
+use crate::wait_sync;
+
+/// How often the clocks are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// The law is made for about this.
+const INTERVAL: Span = Span::from_secs(1);
+/// Whoever sets the clock again after so many steps will go on with it.
+const STEPS: u32 = 5;
+const INSTEAD: &str = "leave the clock to it (--force sets it nevertheless)";
+
+/// What is asked for.
+#[derive(clap::Args)]
+pub struct SetClock {
+    /// Set it at once (the default)
+    #[arg(long, conflicts_with = "slew")]
+    step: bool,
+    /// Slew it, at 500 ppm: it never goes back
+    #[arg(long)]
+    slew: bool,
+    /// CLOCK_REALTIME is then surely this near to true time, the page's own bounds included
+    #[arg(long, value_name = "SPAN", value_parser = wait_sync::span, default_value = "1ms")]
+    within: Duration,
+    /// Fail when it has not come true by then
+    #[arg(long, value_name = "SPAN", value_parser = wait_sync::span, default_value = "1m")]
+    timeout: Duration,
+    /// Set it even though somebody else keeps it
+    #[arg(long)]
+    force: bool,
+}
+
+impl SetClock {
+    /// Sets it, and says in a line what has come of it.
+    pub fn run(&self) -> Result<String> {
+        let until = Instant::now() + self.timeout;
+        let view = wait_sync::page("timevisor-guest set-clock", until)?;
+        let mut signals = Signals::install()?;
+        let mut work = Work::new(self.slew, self.force);
+        let within = span(self.within);
+        loop {
+            let problem = match view.look() {
+                Ok((_, beside)) if beside.at_most() <= within => {
+                    let path = view.path();
+                    return Ok(format!(
+                        "{path}: CLOCK_REALTIME is within {} of true time; {}",
+                        beside.at_most(),
+                        work.done()
+                    ));
+                }
+                Ok((_, beside)) if beside.half_width() > within => {
+                    format!("the page itself is only good to {}", beside.half_width())
+                }
+                Ok((era, beside)) => {
+                    work.go_on(&view, era, &beside, until)?;
+                    format!("CLOCK_REALTIME is {} off", beside.offset())
+                }
+                Err(unusable) => unusable.to_string(),
+            };
+            if Instant::now() >= until {
+                bail!("{}: {problem}, after {:?}", view.path(), self.timeout);
+            }
+            wait(&mut [PollFd::readable(signals.as_fd())], Some(LOOK))?;
+            if signals.take() == Some(Signal::Terminate) {
+                bail!("interrupted; the kernel's settings are put back");
+            }
+        }
+    }
+}
+
+/// What has been done to the clock so far.
+struct Work {
+    slew: bool,
+    force: bool,
+    loan: Option<Loan>,
+    slewing: Option<Slewing>,
+    stepped: Option<Span>,
+    steps: u32,
+}
+
+struct Slewing {
+    law: Law,
+    pace: Pace,
+    from: Span,
+    next: Span,
+    last: Span,
+}
+
+impl Work {
+    fn new(slew: bool, force: bool) -> Self {
+        Self { slew, force, loan: None, slewing: None, stepped: None, steps: 0 }
+    }
+
+    fn go_on(&mut self, view: &View, era: Era, beside: &Beside, until: Instant) -> Result<()> {
+        let loan = match &mut self.loan {
+            Some(loan) => loan,
+            empty => empty.insert(Loan::take(self.force, INSTEAD)?),
+        };
+        if !self.slew {
+            if self.steps == STEPS {
+                bail!(
+                    "CLOCK_REALTIME is {} off again after {STEPS} steps; somebody else sets it: find out who and stop it",
+                    beside.offset()
+                );
+            }
+            loan.step(beside.offset())?;
+            self.steps += 1;
+            self.stepped = Some(self.stepped.unwrap_or(Span::ZERO) + beside.offset());
+            return Ok(());
+        }
+        let now = monotonic();
+        let slewing = match &mut self.slewing {
+            Some(slewing) => slewing,
+            empty => {
+                let takes = slew_time(beside.offset());
+                if takes > span(until.saturating_duration_since(Instant::now())) {
+                    bail!(
+                        "CLOCK_REALTIME is {} off, which takes {takes} to slew: more than --timeout; set it with --step, or \
+                         give it the time",
+                        beside.offset()
+                    );
+                }
+                empty.insert(Slewing {
+                    law: Law::new(Mode::Slew, Span::ZERO),
+                    pace: Pace::new(view, loan.found_rate()),
+                    from: beside.offset(),
+                    next: now,
+                    last: now,
+                })
+            }
+        };
+        if now < slewing.next {
+            return Ok(());
+        }
+        if loan.is_contested() {
+            if let Some(loan) = self.loan.take() {
+                loan.give_up();
+            }
+            bail!("somebody else has changed CLOCK_REALTIME's rate; find out who and stop it");
+        }
+        let base = slewing.pace.base(view);
+        let order = slewing.law.update(era, beside, base, now - slewing.last);
+        (slewing.last, slewing.next) = (now, now + INTERVAL);
+        loan.steer(order.rate, order.phase, &declare(beside, &order))
+    }
+
+    fn done(&self) -> String {
+        let sign = |by: Span| if by.is_negative() { "" } else { "+" };
+        match (self.stepped, &self.slewing) {
+            (Some(by), _) => format!("stepped by {}{by}", sign(by)),
+            (None, Some(slewing)) => {
+                format!("slewed by {}{}", sign(slewing.from), slewing.from)
+            }
+            (None, None) => "nothing had to be done".to_owned(),
+        }
+    }
+}
