@@ -16,7 +16,7 @@ JOBS ?= 1
 TARGET ?=
 TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check deps lab fmt clippy unit python loom deny doc bench-read bench-ntp-server bench-timelines bench-sync simulate contradictions soak experiment fuzz soak-sync soak-migrate tools clean
+.PHONY: help demo test check deps lab fmt clippy unit python loom deny doc bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync simulate contradictions soak experiment fuzz soak-sync soak-migrate tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ doc:
 
 lab: ## The lab tests, or one: make lab TEST=clock-vmclock (make lab TEST=list); logs in target/lab/NAME
 	@$(LAB) test $(TEST)
+
+bench-elapsed: ## The elapsed clock: 10^8 reads over 10^4 moves between cores, and what a read takes over the counter
+	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-elapsed -- --check
 
 bench-read: ## Read latency: one run, one table, ratios to rdtsc and to clock_gettime
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-read -- --check

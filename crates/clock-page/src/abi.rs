@@ -165,6 +165,12 @@ impl Meta {
         ])
     }
 
+    /// Of a packed one.
+    #[inline(always)]
+    pub(crate) fn has_estimate(word: u64) -> bool {
+        word.to_le_bytes()[6] & entry::FLAG_ESTIMATE != 0
+    }
+
     #[inline(always)]
     pub(crate) fn unpack(word: u64) -> Self {
         let [status, timescale, low, counter, o0, o1, flags, high] = word.to_le_bytes();

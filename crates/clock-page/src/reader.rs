@@ -210,6 +210,32 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         self.read_with(|| self.counter.read_ordered())
     }
 
+    /// The estimate now, without bounds and status: for spans that are measured often, as of the timeline `elapsed`. `None` while
+    /// nothing is known. It moves as [`Self::read`]'s does.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    #[inline(always)]
+    pub fn read_estimate(&self) -> Result<Option<Instant<Local>>, ReadError> {
+        let entry = self.page.entry(self.index);
+        let word = |index: usize| entry[index].load(Relaxed);
+        if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
+            let ticks = self.counter.read_ordered().wrapping_sub(word(entry::BASE));
+            let meta = word(entry::META);
+            let at = entry::ESTIMATE;
+            let time = Instant::from_words(word(at), word(at + 1));
+            let period = Period::from_bits(word(at + 2));
+            let (there, written) = self.markers();
+            let whole = read_valid(&entry[entry::SEQUENCE], even);
+            // Whatever is not plain is left to the whole read.
+            if whole && ticks >> 63 == 0 && there == written && Meta::has_estimate(meta) {
+                return Ok(Some(time + period.span(ticks)));
+            }
+        }
+        let reading = self.read()?;
+        Ok(reading.has_estimate().then_some(reading.estimate))
+    }
+
     /// Now, give or take the processor's reordering of the counter read: for dense time stamps that need no order.
     ///
     /// # Errors

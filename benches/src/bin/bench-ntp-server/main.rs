@@ -5,7 +5,7 @@
 //! | `servers.rs` | the two servers: started, pinned, found ready |
 //! | `load.rs` | the client: requests and answers in batches, a fixed number in flight |
 //! | `check.rs` | is the root distance that an answer states the page's half-width? |
-//! | `cpu.rs` | which processor runs what, and how long |
+//! | `cpu_time.rs` | which processor runs what, and how long |
 //!
 //! Method: both servers are pinned to one processor, the client to another; they take turns, so that a noisy second
 //! hits both. The figure that counts is answers per second of the *server's own* processor time (user and system, all
@@ -14,7 +14,7 @@
 //! socket) is not the server's, which is the same for both.
 
 mod check;
-mod cpu;
+mod cpu_time;
 mod load;
 mod servers;
 
@@ -77,12 +77,12 @@ impl Sum {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     ensure!(arguments.rounds > 0 && arguments.turn_ms >= 100, "at least one turn of 100 ms");
-    let (server_core, client_core) = cpu::two()?;
-    cpu::pin(server_core)?;
+    let (server_core, client_core) = timevisor_benches::cpu::two()?;
+    timevisor_benches::cpu::pin(server_core)?;
     let folder = tempfile::tempdir()?;
     let ours = Server::timevisord(folder.path())?;
     let chronyd = Server::chronyd(folder.path());
-    cpu::pin(client_core)?;
+    timevisor_benches::cpu::pin(client_core)?;
     let mut checker = Checker::open(&folder.path().join("run"))?;
     let turn = Duration::from_millis(arguments.turn_ms);
     let mut ours = (ours, Sum::default());
@@ -140,9 +140,9 @@ fn load(
     let mut client = Client::connect(server.address())?;
     // Warm: caches, and the scheduler's idea of the server.
     client.run(Duration::from_millis(50), None)?;
-    let before = cpu::time_of(server.pid())?;
+    let before = cpu_time::time_of(server.pid())?;
     let done = client.run(turn, checker)?;
-    sum.cpu += cpu::time_of(server.pid())?.saturating_sub(before);
+    sum.cpu += cpu_time::time_of(server.pid())?.saturating_sub(before);
     sum.answers += done.answers;
     sum.lost += done.lost;
     sum.wall += done.wall;

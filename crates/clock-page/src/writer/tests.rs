@@ -331,6 +331,7 @@ fn no_two_hosts_pages_can_be_taken_for_one() {
     // Nobody has written it yet, and maybe nobody will.
     let stranger = Reader::open(destination, tsc(6000), 0).unwrap();
     let loaded = stranger.read().unwrap();
+    assert_eq!(stranger.read_estimate(), Ok(None));
     assert!(!loaded.has_estimate() && loaded.status() == ClockStatus::Unknown);
     assert_eq!((loaded.half_width(), loaded.tai_offset()), (Duration::MAX, Some(37)));
     assert_ne!(loaded.disruption, words(source).1);
@@ -343,5 +344,8 @@ fn no_two_hosts_pages_can_be_taken_for_one() {
     assert!(!unknown.has_estimate() && unknown.status() == ClockStatus::Initializing);
     writer.publish(&update(7000, 1_700_000_000_000_000_000), &tsc(7000));
     assert_eq!(reader.read().unwrap().status(), ClockStatus::Synchronized);
+    let alone = |reader: &Reader<_, _>| reader.read_estimate().unwrap().unwrap();
+    let (before, between) = (reader.read().unwrap().estimate, alone(&reader));
+    assert!(before < between && between < reader.read().unwrap().estimate);
     assert_eq!(destination.bytes()[0x110..0x120], [7; 16]);
 }

@@ -1,10 +1,8 @@
-//! Processors and processor time.
+//! Which processor runs a thread.
 
-use std::fs;
 use std::io;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 fn affinity() -> Result<libc::cpu_set_t> {
     // SAFETY: a cpu_set_t is an array of words, for which zero is valid.
@@ -16,7 +14,10 @@ fn affinity() -> Result<libc::cpu_set_t> {
 }
 
 /// Two different processors that this process may use.
-pub(crate) fn two() -> Result<(usize, usize)> {
+///
+/// # Errors
+/// When there is only one.
+pub fn two() -> Result<(usize, usize)> {
     let set = affinity()?;
     // SAFETY: every number is below the set's size.
     let allowed = |n: &usize| unsafe { libc::CPU_ISSET(*n, &set) };
@@ -28,7 +29,10 @@ pub(crate) fn two() -> Result<(usize, usize)> {
 }
 
 /// This thread, and whatever it starts from now on, runs there only.
-pub(crate) fn pin(processor: usize) -> Result<()> {
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn pin(processor: usize) -> Result<()> {
     // SAFETY: a cpu_set_t is an array of words, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
     // SAFETY: the number came from a set of this size.
@@ -38,31 +42,4 @@ pub(crate) fn pin(processor: usize) -> Result<()> {
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
     ensure!(result == 0, "cannot pin to processor {processor}: {}", io::Error::last_os_error());
     Ok(())
-}
-
-/// User and system time of a process, all threads (proc(5): fields 14 and 15 of stat, in clock ticks).
-pub(crate) fn time_of(pid: u32) -> Result<Duration> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat"))
-        .with_context(|| format!("process {pid} is gone: see its log"))?;
-    // The second field is the program's name in parentheses, which may hold anything.
-    let (_, rest) = text.rsplit_once(')').context("no stat")?;
-    let field = |n: usize| -> Result<u64> {
-        Ok(rest.split_whitespace().nth(n - 3).context("stat is short")?.parse()?)
-    };
-    // SAFETY: sysconf has no preconditions.
-    let hz = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) })?.max(1);
-    Ok(Duration::from_nanos((field(14)? + field(15)?) * 1_000_000_000 / hz))
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn our_own_time_passes() {
-        let pid = std::process::id();
-        let before = super::time_of(pid).unwrap();
-        let mut x = 1u64;
-        while super::time_of(pid).unwrap() == before {
-            x = std::hint::black_box(x.wrapping_mul(3));
-        }
-    }
 }
