@@ -77,6 +77,16 @@ pub const ALL: &[Test] = &[
         run: migrate_hosts::oscillators,
     },
     Test {
+        name: "migrate-load",
+        about: "the same with a guest that dirties its memory, busy processors and a busy network",
+        run: migrate_hosts::loaded,
+    },
+    Test {
+        name: "migrate-postcopy",
+        about: "the guest runs before its memory is there: right, never back",
+        run: migrate_hosts::postcopy,
+    },
+    Test {
         name: "migrate-no-time",
         about: "to a host that is not synchronized: the guest knows that it does not know, until its host does",
         run: migrate_hosts::no_time,

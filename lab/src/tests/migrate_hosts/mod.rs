@@ -4,12 +4,16 @@
 //! | --- | --- |
 //! | `hosts.rs` | the two hosts, their oscillators, what was true there |
 //! | `journey.rs` | moves of a guest that reads all the while |
+//! | `load.rs` | moves of a busy guest between busy hosts |
+//! | `postcopy.rs` | a guest that runs before its memory is there |
 //! | `soak.rs` | a hundred of them, with a chronyd inside the guest beside |
 //! | `stays.rs` | migrations that fail or are cancelled |
 //! | `unprepared.rs` | destinations that do not know the time, or nothing of Timevisor |
 
 mod hosts;
 mod journey;
+mod load;
+mod postcopy;
 mod soak;
 mod stays;
 mod unprepared;
@@ -22,6 +26,8 @@ use crate::client::Way;
 use crate::qemu::Qemu;
 use crate::scenario::Context;
 
+pub(super) use self::load::loaded;
+pub(super) use self::postcopy::postcopy;
 pub use self::soak::soak;
 pub(super) use self::stays::stays;
 pub(super) use self::unprepared::{no_time, no_timevisor};

@@ -83,7 +83,7 @@ pub fn soak(ctx: &Context, moves: usize) -> anyhow::Result<()> {
         if stay == 0 {
             start_chronyd(&lan, guest)?;
         }
-        if stay <= DRAWN || stay % 5 == 0 {
+        if stay <= DRAWN || stay.is_multiple_of(5) {
             watch(stay, host, guest, began, &mut samples)?;
         }
         println!("{:.0} s: stay {stay} done", began.elapsed().as_secs_f64());
