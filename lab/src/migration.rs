@@ -87,7 +87,8 @@ fn wait_arrived(destination: &mut Guest) -> anyhow::Result<String> {
     state.context("the destination stays in migration")
 }
 
-fn time_stamp(event: &Value) -> anyhow::Result<Duration> {
+/// When QEMU sent an event, since the epoch.
+pub(crate) fn time_stamp(event: &Value) -> anyhow::Result<Duration> {
     let field =
         |name: &str| event["timestamp"][name].as_u64().context("an event has no time stamp");
     Ok(Duration::from_secs(field("seconds")?) + Duration::from_micros(field("microseconds")?))

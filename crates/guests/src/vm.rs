@@ -208,8 +208,9 @@ impl Vm {
 
     /// What is on the page, or what the guest has seen until now, is another host's.
     fn arrive(&mut self) {
+        // Where the counter's relation is read stays: it is the same process, and to look for it again takes 30 ms, for which
+        // the guest would be held back.
         self.mapping = None;
-        self.source = None;
         let mut identity = *self.writer.identity();
         if self.delivery == DeliveryKind::Vmclock {
             // QEMU has brought the source's page along, and the guest's driver goes by the timescale that it found there.

@@ -11,6 +11,7 @@ use crate::client::{self, Client, Launch, Way};
 use crate::experiments::truth::Truth;
 use crate::host::{Host, mentions};
 use crate::interrupt;
+use crate::migration::time_stamp;
 use crate::qemu::Qemu;
 use crate::scenario::Context;
 use crate::tests::clock;
@@ -51,6 +52,8 @@ pub(super) struct Move {
     /// Of those two readings, the worse one.
     pub(super) error_us: f64,
     pub(super) half_width_us: f64,
+    /// From the end of the migration to the resume: what it takes to begin the page anew before the guest runs.
+    pub(super) held_ms: f64,
 }
 
 impl Course<'_> {
@@ -113,7 +116,7 @@ pub(super) fn text(moves: &[Move]) -> String {
     let sum = |of: fn(&Move) -> u64| moves.iter().map(of).sum::<u64>();
     format!(
         "{} moves, {} reads, none back, {} said unknown; gap {:.0} ms, at most {:.0}, of which the guest ran {:.0} us, at \
-         most {:.0}; error beside the gap at most {:.1} us, half-width at most {:.1} us",
+         most {:.0}; error beside the gap at most {:.1} us, half-width at most {:.1} us; held back for its page {:.2} ms, at most {:.1}",
         moves.len(),
         sum(|m| m.reads),
         sum(|m| m.unknown),
@@ -122,7 +125,9 @@ pub(super) fn text(moves: &[Move]) -> String {
         median(|m| m.ran_us),
         most(|m| m.ran_us),
         most(|m| m.error_us),
-        most(|m| m.half_width_us)
+        most(|m| m.half_width_us),
+        median(|m| m.held_ms),
+        most(|m| m.held_ms)
     )
 }
 
@@ -137,6 +142,22 @@ fn stays_away(from: &Host, here: &mut Client) -> anyhow::Result<()> {
     let state = here.guest.qmp().run("query-status")?;
     ensure!(state["status"] == "postmigrate", "it runs twice: {state}");
     Ok(())
+}
+
+/// By QEMU's own time stamps.
+fn held_ms(there: &mut Client) -> anyhow::Result<f64> {
+    let mut completed = None;
+    loop {
+        let event = there.guest.qmp().next_event(Duration::from_secs(10))?;
+        match (event["event"].as_str(), event["data"]["status"].as_str()) {
+            (Some("MIGRATION"), Some("completed")) => completed = Some(time_stamp(&event)?),
+            (Some("RESUME"), _) => {
+                let completed = completed.context("it was resumed before it had arrived")?;
+                return Ok(time_stamp(&event)?.saturating_sub(completed).as_secs_f64() * 1e3);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Readings on the host where it is.
@@ -189,5 +210,6 @@ fn one_move(
         ran_us: report["gap"]["guest_us"].as_f64().context("no length")?,
         error_us: old.error_us.max(new.error_us),
         half_width_us: old.half_width_us.max(new.half_width_us),
+        held_ms: held_ms(there)?,
     })
 }

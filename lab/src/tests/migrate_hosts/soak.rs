@@ -226,7 +226,7 @@ fn rows(moves: &[Move], samples: &[Sample]) -> Vec<Value> {
     let moved = moves.iter().enumerate().map(|(n, one)| {
         json!({
             "move": n + 1, "reads": one.reads, "unknown": one.unknown, "gap_ms": one.gap_ms, "ran_us": one.ran_us,
-            "error_us": one.error_us, "half_width_us": one.half_width_us,
+            "error_us": one.error_us, "half_width_us": one.half_width_us, "held_ms": one.held_ms,
         })
     });
     let sampled = samples.iter().map(|s| {
