@@ -51,6 +51,7 @@ mod resolve;
 pub mod scenario;
 pub mod scratch;
 mod shell;
+pub mod snapshots;
 pub mod soak;
 pub mod ssdt;
 pub mod sync;

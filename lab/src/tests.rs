@@ -33,6 +33,7 @@ mod set_clock;
 mod simulator;
 mod strangers;
 mod survive;
+mod survive_snapshot;
 mod timelines;
 mod timelines_guest;
 mod truth;
@@ -290,6 +291,11 @@ pub const ALL: &[Test] = &[
         name: "survive-sigterm",
         about: "SIGTERM leaves pages free running with growing bounds",
         run: survive::end_daemon,
+    },
+    Test {
+        name: "survive-snapshot",
+        about: "savevm and loadvm by both deliveries: no read is wrong, markers change",
+        run: survive_snapshot::snapshot,
     },
     Test {
         name: "no-driver",

@@ -6,6 +6,7 @@
 //! | destination | it has arrived, or runs already | the page begins anew, under another marker; then the vCPUs may run |
 //! | source | the vCPUs stopped for it | the page says nothing |
 //! | source | completed | the same, for good: whoever still runs on this page must not believe it |
+//! | either | completed, but QEMU's state is none of a migration | a snapshot was saved: QEMU tells of that in the same words |
 //! | source | failed or cancelled | nothing happened; RESUME has brought the page back |
 //!
 //! What it does not do: talk to QEMU, or write pages.
@@ -39,6 +40,8 @@ pub enum Step {
     Leave,
     /// It did not leave: ask QEMU why.
     AskWhy,
+    /// Ask QEMU for the VM's state: the event alone leaves it open.
+    AskStatus,
 }
 
 impl Transit {
@@ -50,6 +53,12 @@ impl Transit {
                 *self = Self::Left;
                 return Step::Leave;
             }
+            // Asked between the last event and QEMU's last step; saving a snapshot has another state.
+            RunState::FinishMigrate if self.has_been_copied() => {
+                *self = Self::Left;
+                return Step::Leave;
+            }
+            _ if self.has_been_copied() => *self = Self::Here,
             // A daemon that looked away while it arrived.
             _ if *self == Self::Incoming => {
                 *self = Self::Here;
@@ -69,9 +78,10 @@ impl Transit {
                 Step::Arrive
             }
             (Self::Incoming, VmEvent::Migration(MigrationStatus::Failed)) => Step::AskWhy,
+            // To another host, or into a snapshot.
             (Self::Leaving(_), VmEvent::Migration(MigrationStatus::Completed)) => {
-                *self = Self::Left;
-                Step::Leave
+                *self = Self::Leaving(MigrationStatus::Completed);
+                Step::AskStatus
             }
             (Self::Leaving(_), VmEvent::Migration(MigrationStatus::Cancelled)) => {
                 *self = Self::Failed("cancelled".to_owned());
@@ -82,7 +92,7 @@ impl Transit {
                 Step::AskWhy
             }
             // An operator may run it here again after it has left; that is his decision, and this page's time is right.
-            (Self::Left, VmEvent::Resume) => {
+            (Self::Left | Self::Leaving(MigrationStatus::Completed), VmEvent::Resume) => {
                 *self = Self::Here;
                 Step::Nothing
             }
@@ -93,6 +103,10 @@ impl Transit {
             }
             _ => Step::Nothing,
         }
+    }
+
+    fn has_been_copied(&self) -> bool {
+        *self == Self::Leaving(MigrationStatus::Completed)
     }
 
     /// It did not begin, or QEMU said why it failed.
@@ -188,8 +202,11 @@ mod tests {
         let mut left = Transit::default();
         let seen = [migration(Active), VmEvent::Stop, migration(Device), migration(Completed)];
         let steps = events(&mut left, &seen);
-        assert_eq!(steps, [Step::Nothing, Step::Nothing, Step::Nothing, Step::Leave]);
-        assert_eq!(left, Transit::Left);
+        assert_eq!(steps, [Step::Nothing, Step::Nothing, Step::Nothing, Step::AskStatus]);
+        let mut early = left.clone();
+        assert_eq!(left.on_status(&status(RunState::PostMigrate)), Step::Leave);
+        assert_eq!(early.on_status(&status(RunState::FinishMigrate)), Step::Leave);
+        assert!(left == Transit::Left && early == left);
         assert_eq!(left.on_event(&VmEvent::Resume), Step::Nothing);
         assert_eq!(left, Transit::Here, "run here again");
 
@@ -201,6 +218,27 @@ mod tests {
         let steps = events(&mut stayed, &[Active, Cancelling, Cancelled].map(migration));
         assert_eq!(steps, [Step::Nothing; 3]);
         assert_eq!(stayed, Transit::Failed("cancelled".to_owned()));
+    }
+
+    /// QEMU 7.2 and 10.0 send this for `savevm`, and nothing for `loadvm` but STOP and RESUME.
+    #[test]
+    fn a_snapshot_is_no_migration() {
+        use MigrationStatus::{Active, Completed, Setup};
+        for state in [RunState::Running, RunState::Paused, RunState::SaveVm] {
+            let mut vm = Transit::default();
+            let seen =
+                [VmEvent::Stop, migration(Setup), migration(Active), migration(Completed)];
+            assert_eq!(events(&mut vm, &seen).last(), Some(&Step::AskStatus));
+            assert_eq!(vm.on_status(&status(state)), Step::Nothing);
+            assert_eq!(vm, Transit::Here);
+        }
+        let mut runs = Transit::Leaving(Completed);
+        assert_eq!(runs.on_event(&VmEvent::Resume), Step::Nothing);
+        assert_eq!(runs, Transit::Here);
+        // A question that was asked for another reason meanwhile changes nothing.
+        let mut under_way = Transit::Leaving(Active);
+        under_way.on_status(&status(RunState::Running));
+        assert_eq!(under_way, Transit::Leaving(Active));
     }
 
     #[test]

@@ -1,8 +1,13 @@
 //! One VM that is served: what happens to its page when something happens to the VM.
 //!
 //! Rules: a page tells the time only while the relation between the guest's counter and the host's is known. When it is
-//! not (stopped under TCG, unreadable, vCPUs that disagree), time and bounds are withdrawn; when it has changed, the
-//! disruption marker changes with it. Nothing is ever read back from the page but the marker.
+//! not (stopped, suspended, unreadable, vCPUs that disagree), time and bounds are withdrawn; when it has changed, the
+//! disruption marker changes with it. Nothing is ever read back from the page but the marker and the sequences: when those are
+//! not as we left them, a snapshot's page lies there, which was true then, and the page is begun anew.
+//!
+//! A page is withdrawn at every stop, though under KVM the TSC runs on: whatever is done to a stopped VM (loading a snapshot
+//! sets the TSC), nobody tells before it runs again; and a snapshot that is saved then holds a page that says nothing, so that
+//! it does no harm wherever it is loaded.
 //!
 //! Limitation: under TCG a stop and resume that nobody reports (no QMP socket) is found by looking, so that for one
 //! look's interval after the resume the guest may read a page that is late by the pause.
@@ -10,16 +15,17 @@
 use timevisor_clock_page::{
     ClockStatus, Counter, CounterId, Identity, Lines, PageWriter, Slew, Update,
 };
+use timevisor_linux::clock::realtime;
 use timevisor_linux::page::WritePage;
 use timevisor_linux::process::{PidFd, ProcessError};
-use timevisor_protocols::qmp::{QueryStatus, VmEvent};
+use timevisor_protocols::qmp::{QueryStatus, RunState, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use crate::delivery::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::entries::TimelineEntry;
 use crate::lines::{GuestCounter, for_guest};
 use crate::mapping::{self, CounterMapping, Mapping, MappingError};
-use crate::qemu::{Accelerator, Qemu};
+use crate::qemu::Qemu;
 use crate::transit::{Step, Transit};
 
 /// Why a VM cannot be served.
@@ -90,6 +96,12 @@ pub struct Vm {
     seen_disruptions: Option<u64>,
     transit: Transit,
     arrivals: u64,
+    /// QEMU has said that the vCPUs do not run.
+    stopped: bool,
+    /// QEMU has said that the guest sleeps (S3): waking resets the vCPUs, under KVM with their counters.
+    suspended: bool,
+    /// How often other bytes lay in the page's place.
+    replaced: u64,
     ended: PidFd,
 }
 
@@ -126,6 +138,9 @@ impl Vm {
                     seen_disruptions: None,
                     transit: Transit::Here,
                     arrivals: 0,
+                    stopped: false,
+                    suspended: false,
+                    replaced: 0,
                     ended,
                 });
             }
@@ -143,6 +158,11 @@ impl Vm {
         if self.transit == Transit::Left {
             return false;
         }
+        self.heed_page();
+        if let Some(reason) = self.held() {
+            self.withdraw(reason.to_owned());
+            return false;
+        }
         let found = match self.read_mapping() {
             Ok(found) => found,
             Err(error) => {
@@ -150,7 +170,7 @@ impl Vm {
                     std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
                 self.withdraw(format!("{error}{cause}"));
                 // What was attached may be of a state that is gone (a QEMU that was still starting).
-                self.source = None;
+                self.source = self.source.take().filter(|_| matches!(error, MappingError::Unsettled));
                 return false;
             }
         };
@@ -177,12 +197,55 @@ impl Vm {
         }
     }
 
+    /// Why nothing is to be on the page, whatever the counters say.
+    fn held(&self) -> Option<&'static str> {
+        match (self.suspended, self.stopped) {
+            (true, _) => Some("the guest is suspended"),
+            (false, true) => Some("the VM is stopped"),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether somebody may put other bytes in the page's place just now, so that it has to be looked at all the time: QEMU
+    /// loads snapshots into stopped VMs. It cannot write page files, which it has mapped read-only.
+    #[must_use]
+    pub fn is_exposed(&self) -> bool {
+        self.delivery == DeliveryKind::Vmclock && self.held().is_some()
+    }
+
+    /// Begins the page anew if somebody has put other bytes in its place.
+    fn heed_page(&mut self) {
+        // What arrives from another host is heeded when all of it is there.
+        if self.transit == Transit::Incoming || self.writer.is_intact() {
+            return;
+        }
+        // Another epoch: the same snapshot can be loaded again and again, and no two of its readers' lives may look alike.
+        let epoch = realtime().floor_nanos().unsigned_abs();
+        self.begin_anew(epoch);
+        self.replaced += 1;
+        if self.held().is_some() {
+            self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
+        }
+    }
+
+    /// How often other bytes lay in the page's place.
+    #[must_use]
+    pub fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
     /// Takes in what QEMU said of itself when asked. What [`Self::on_event`] returns.
     pub fn on_status(&mut self, status: &QueryStatus) -> (bool, Step) {
         let step = self.transit.on_status(status);
         self.take_step(step);
-        let write = if status.running { self.look() } else { self.on_stop() };
-        (write, step)
+        match status.state {
+            RunState::Suspended => (self.stopped, self.suspended) = (false, true),
+            // It has yet to run, and its page may be right before it does.
+            RunState::Prelaunch | RunState::InMigrate => self.stopped = false,
+            _ if status.running => (self.stopped, self.suspended) = (false, false),
+            _ => self.stopped = step != Step::Arrive,
+        }
+        (self.look(), step)
     }
 
     /// Takes an event from QMP in. Whether the page should be written now, and what else there is to do.
@@ -190,8 +253,28 @@ impl Vm {
         let step = self.transit.on_event(event);
         self.take_step(step);
         let write = match event {
-            VmEvent::Stop => self.on_stop(),
-            VmEvent::Resume | VmEvent::Reset { .. } | VmEvent::Wakeup => self.look(),
+            VmEvent::Stop => {
+                self.stopped = true;
+                self.look()
+            }
+            VmEvent::Suspend => {
+                self.suspended = true;
+                self.look()
+            }
+            VmEvent::Wakeup => {
+                self.suspended = false;
+                self.look()
+            }
+            // It may sleep still (`stop` and `cont` do not wake it), or be another one (a snapshot, a reset).
+            VmEvent::Resume | VmEvent::Reset { .. } if self.suspended => {
+                self.stopped = false;
+                return (false, Step::AskStatus);
+            }
+            VmEvent::Resume => {
+                self.stopped = false;
+                self.look()
+            }
+            VmEvent::Reset { .. } => self.look(),
             // Under KVM the counter runs on while the vCPUs are held back, so the page can be right before they run.
             _ => step == Step::Arrive && self.look(),
         };
@@ -202,16 +285,22 @@ impl Vm {
         match step {
             Step::Arrive => self.arrive(),
             Step::Leave => self.withdraw("the VM has migrated away".to_owned()),
-            Step::Nothing | Step::AskWhy => {}
+            Step::Nothing | Step::AskWhy | Step::AskStatus => {}
         }
     }
 
     /// What is on the page, or what the guest has seen until now, is another host's.
     fn arrive(&mut self) {
+        self.stopped = false;
+        self.suspended = false;
+        self.begin_anew(self.writer.identity().epoch);
+    }
+
+    fn begin_anew(&mut self, epoch: u64) {
         // Where the counter's relation is read stays: it is the same process, and to look for it again takes 30 ms, for which
         // the guest would be held back.
         self.mapping = None;
-        let mut identity = *self.writer.identity();
+        let mut identity = Identity { epoch, ..*self.writer.identity() };
         if self.delivery == DeliveryKind::Vmclock {
             // QEMU has brought the source's page along, and the guest's driver goes by the timescale that it found there.
             identity.timescale = self.writer.found_timescale().unwrap_or(identity.timescale);
@@ -220,15 +309,6 @@ impl Vm {
         self.writer.arrive(identity, self.tai_offset_hint());
         self.arrivals += 1;
         self.seen_disruptions = None;
-    }
-
-    fn on_stop(&mut self) -> bool {
-        // A guest's counter stands still while TCG is stopped, so what the page says would be late at the resume.
-        // Under KVM the TSC runs on, and the page stays right.
-        if self.qemu.accelerator == Accelerator::Tcg {
-            self.withdraw("the VM is stopped".to_owned());
-        }
-        false
     }
 
     /// How often it has arrived from elsewhere: what was known of it before is then another's.

@@ -42,7 +42,8 @@ use crate::config::{Config, span};
 /// Under TCG without QMP, a stop is found only by looking; see the limitation in `timevisor_guests::vm`.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// A VM that is about to run is looked at this often: QEMU's event comes up to 50 ms after the guest's first instruction, when
-/// its main loop waits for the vCPU threads.
+/// its main loop waits for the vCPU threads. So is one that is stopped, as long as QEMU could load a snapshot's page over ours:
+/// that takes QEMU some milliseconds more before the vCPUs run (3 to 9 measured).
 const EAGER_INTERVAL: Duration = Duration::from_millis(1);
 /// For so long.
 const EAGER: Duration = Duration::from_secs(1);
@@ -63,6 +64,19 @@ struct Served {
     time_type: TimeType,
     /// Until then it is about to run.
     eager_until: Duration,
+    /// How many replaced pages were told of.
+    replaced: u64,
+}
+
+impl Served {
+    fn tell_of_replacements(&mut self) {
+        if std::mem::replace(&mut self.replaced, self.vm.replaced()) != self.vm.replaced() {
+            tracing::info!(
+                "VM {}: other bytes lay where its page was (a snapshot was loaded): begun anew",
+                self.vm.name
+            );
+        }
+    }
 }
 
 /// A socket to connect to again.
@@ -212,19 +226,24 @@ impl Vms {
             Step::AskWhy => {
                 let _ = served.monitor.as_mut().and_then(Monitor::ask_why);
             }
+            Step::AskStatus => {
+                let _ = served.monitor.as_mut().and_then(Monitor::ask_status);
+            }
             Step::Nothing => {}
         }
+        served.tell_of_replacements();
         if write {
             self.publish_one(index, clock);
         }
+        let served = &mut self.served[index];
         if may_run || step == Step::Arrive {
-            let served = &mut self.served[index];
             if let Some(monitor) = &mut served.monitor {
                 monitor.resume_if_asked();
             }
-            self.next_look = timevisor_linux::clock::monotonic();
-            served.eager_until = self.next_look + EAGER;
         }
+        // Whatever happened may go on at once: a stopped VM loads a snapshot, a resumed one settles its counter.
+        self.next_look = timevisor_linux::clock::monotonic();
+        served.eager_until = self.next_look + EAGER;
     }
 
     pub fn on_timer(&mut self, now: Duration, clock: &HostClock) {
@@ -236,12 +255,18 @@ impl Vms {
             }
         }
         if now >= self.next_look {
-            let eager = |s: &Served| now < s.eager_until && needs_looking(s);
+            let eager = |s: &Served| {
+                s.vm.is_exposed() || (now < s.eager_until && needs_looking(s))
+            };
             let hurry = self.served.iter().any(eager);
             self.next_look = now + if hurry { EAGER_INTERVAL } else { LOOK_INTERVAL };
             for index in 0..self.served.len() {
-                if needs_looking(&self.served[index]) && self.served[index].vm.look() {
-                    self.publish_one(index, clock);
+                if needs_looking(&self.served[index]) {
+                    let changed = self.served[index].vm.look();
+                    self.served[index].tell_of_replacements();
+                    if changed {
+                        self.publish_one(index, clock);
+                    }
                 }
             }
         }
@@ -269,6 +294,7 @@ impl Vms {
         self.publication = Some(publication);
         for index in 0..self.served.len() {
             self.served[index].vm.look();
+            self.served[index].tell_of_replacements();
             self.publish_one(index, clock);
         }
     }
@@ -381,6 +407,7 @@ impl Vms {
             reconnect: None,
             time_type,
             eager_until: Duration::ZERO,
+            replaced: 0,
         });
         let index = self.served.len() - 1;
         self.publish_one(index, clock);

@@ -198,7 +198,8 @@ impl Monitor {
         }
     }
 
-    fn ask_status(&mut self) -> Option<News> {
+    /// Asks for the state of the VM; the answer comes as [`News::Status`].
+    pub fn ask_status(&mut self) -> Option<News> {
         let (id, bytes) = self.session.command("query-status", None);
         self.status_query = Some(id);
         self.send(&bytes)

@@ -4,7 +4,9 @@
 //! `lab-reader PORT` answers lines on a virtio-serial port with a line of JSON each, so that the host can ask at a known
 //! moment: `read` (one reading of the page and of /dev/ptp0), `run SECONDS` (reads as fast as it can and checks that
 //! time never goes back and that the bounds hold the estimate), `journey MILLISECONDS` (the same over a migration: whatever
-//! the disruption marker says, no known time may be before another; what it saw on both sides of the marker's change).
+//! the disruption marker says, no known time may be before another; what it saw on both sides of the marker's change),
+//! `watch THOUSANDS` (so many reads across a snapshot, which takes the guest itself back and its clocks where they like: the first
+//! and the last reading of every stretch in which the time was known without a break).
 //! `lab-reader` without a port prints one reading.
 #![forbid(unsafe_code)]
 
@@ -46,8 +48,8 @@ fn main() -> Result<()> {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         }
-        if line.starts_with("journey") {
-            // From here on whoever asked may move the guest.
+        if line.starts_with("journey") || line.starts_with("watch") {
+            // From here on whoever asked may move the guest, or stop it.
             writer.write_all(b"{\"begun\":true}\n")?;
         }
         let mut reply = answer(line.trim(), &reader, phc.as_ref()).to_string();
@@ -73,6 +75,7 @@ fn answer(request: &str, reader: &GuestReader, phc: Option<&Phc>) -> Value {
     match (words.next(), words.next()) {
         (Some("read"), _) => read(reader, phc),
         (Some("journey"), Some(millis)) => journey(reader, millis.parse().unwrap_or(1000)),
+        (Some("watch"), Some(thousands)) => watch(reader, thousands.parse().unwrap_or(1000)),
         (Some("run"), Some(seconds)) => run(reader, seconds.parse().unwrap_or(1.0)),
         _ => json!({"error": format!("unknown request {request:?}")}),
     }
@@ -195,4 +198,43 @@ fn journey(reader: &GuestReader, millis: u64) -> Value {
     });
     json!({"reads": reads, "backward": backward, "outside": outside, "errors": errors, "unknown": unknown, "gap": gap,
         "last": last.as_ref().map(fields)})
+}
+
+/// At most so many stretches are told; a page that changes more often than that is broken.
+const STRETCHES: usize = 64;
+
+/// Reads without pause, and tells where the time was known: whoever knows what was true judges each stretch by its ends.
+fn watch(reader: &GuestReader, thousands: u64) -> Value {
+    let (mut reads, mut backward, mut outside, mut errors, mut unknown) =
+        (0u64, 0u64, 0u64, 0u64, 0u64);
+    let mut stretches: Vec<(Reading, Reading)> = Vec::new();
+    let mut broken = true;
+    while reads < 1000 * thousands {
+        reads += 1;
+        let Ok(now) = reader.read() else {
+            errors += 1;
+            continue;
+        };
+        if !now.has_estimate() {
+            (unknown, broken) = (unknown + 1, true);
+            continue;
+        }
+        outside += u64::from(now.estimate < now.earliest || now.estimate > now.latest);
+        let full = stretches.len() == STRETCHES;
+        match stretches.last_mut() {
+            Some((first, last)) if !broken && first.disruption == now.disruption => {
+                backward += u64::from(now.estimate < last.estimate);
+                *last = now;
+            }
+            _ if !full => stretches.push((now, now)),
+            _ => errors += 1,
+        }
+        broken = false;
+    }
+    let stretches: Vec<Value> = stretches
+        .iter()
+        .map(|(first, last)| json!({"first": fields(first), "last": fields(last)}))
+        .collect();
+    json!({"reads": reads, "backward": backward, "outside": outside, "errors": errors, "unknown": unknown,
+           "stretches": stretches})
 }

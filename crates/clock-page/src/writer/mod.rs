@@ -4,10 +4,13 @@
 //! write it). Enters both sequence locks, then reads the counter, then decides the lines: no reader can have used the
 //! old lines at a later counter value than the one at which the new ones take over, so monotonicity is exact.
 //! Further timelines are entries of their own sequences (`slot.rs`); the page's own clock is entry 0.
+//! Remembers the sequences that it left, so that it can tell ([`PageWriter::is_intact`]) when somebody has put other bytes in
+//! the page's place (a VM monitor that loads a snapshot).
 //! Limitations: one writer per page; the mapping's owner takes the lock.
 
 mod slot;
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use timevisor_time::{Duration, Instant, Local, Tai, TimescaleId};
@@ -78,7 +81,15 @@ pub struct PageWriter<P> {
     own: EntryState,
     /// The further timelines: entry `i + 1`.
     others: [Option<EntryState>; entry::CAPACITY - 1],
+    left: Left,
     published: u64,
+}
+
+/// The sequences as this writer left them.
+#[derive(Default)]
+struct Left {
+    abi: Cell<u32>,
+    entries: [Cell<u64>; entry::CAPACITY],
 }
 
 impl<P: WritablePage> PageWriter<P> {
@@ -141,7 +152,8 @@ impl<P: WritablePage> PageWriter<P> {
             marker => marker,
         };
         let own = EntryState::new(0, identity.counter, own_identity(&identity), disruption);
-        Self { page, identity, own, others: [const { None }; entry::CAPACITY - 1], published: 0 }
+        let others = [const { None }; entry::CAPACITY - 1];
+        Self { page, identity, own, others, left: Left::default(), published: 0 }
     }
 
     /// Publishes `update` and returns the lines that are now in force, based at the counter value of the publication.
@@ -216,11 +228,10 @@ impl<P: WritablePage> PageWriter<P> {
         let marker = self.next_marker(index);
         let mut state = EntryState::new(index, self.identity.counter, identity, marker);
         state.status = ClockStatus::Initializing;
-        let sequence = &self.page.entry(index)[entry::SEQUENCE];
-        let odd = write_begin(sequence);
-        state.store_identity(&self.page);
-        state.store_unknown(&self.page);
-        write_end(sequence, odd);
+        self.entry_section(index, |page| {
+            state.store_identity(page);
+            state.store_unknown(page);
+        });
         self.others[index - 1] = Some(state);
     }
 
@@ -231,13 +242,13 @@ impl<P: WritablePage> PageWriter<P> {
         update: &Update,
         counter: &impl Counter,
     ) -> Option<Lines<Local>> {
-        let state = self.others.get_mut(index.checked_sub(1)?)?.as_mut()?;
-        let sequence = &self.page.entry(index)[entry::SEQUENCE];
-        let odd = write_begin(sequence);
-        let lines = state.next(update, counter);
-        state.store_lines(&self.page, &lines, update);
-        write_end(sequence, odd);
-        state.note(&lines, update);
+        let state = self.entry(index)?;
+        let mut lines = update.target;
+        self.entry_section(index, |page| {
+            lines = state.next(update, counter);
+            state.store_lines(page, &lines, update);
+        });
+        self.others[index - 1].as_mut()?.note(&lines, update);
         Some(lines)
     }
 
@@ -250,10 +261,8 @@ impl<P: WritablePage> PageWriter<P> {
         }
         state.disrupt();
         state.status = status;
-        let sequence = &self.page.entry(index)[entry::SEQUENCE];
-        let odd = write_begin(sequence);
-        state.store_unknown(&self.page);
-        write_end(sequence, odd);
+        let state = *state;
+        self.entry_section(index, |page| state.store_unknown(page));
     }
 
     /// The next publication of an entry may step.
@@ -267,11 +276,10 @@ impl<P: WritablePage> PageWriter<P> {
     pub fn close_entry(&mut self, index: usize) {
         self.withdraw_entry(index, ClockStatus::Unknown);
         if self.others[index - 1].take().is_some() {
-            let sequence = &self.page.entry(index)[entry::SEQUENCE];
-            let odd = write_begin(sequence);
-            self.page.entry(index)[entry::ID].store(0, Relaxed);
-            self.page.entry(index)[entry::REQUIRED].store(0, Relaxed);
-            write_end(sequence, odd);
+            self.entry_section(index, |page| {
+                page.entry(index)[entry::ID].store(0, Relaxed);
+                page.entry(index)[entry::REQUIRED].store(0, Relaxed);
+            });
         }
     }
 
@@ -300,16 +308,16 @@ impl<P: WritablePage> PageWriter<P> {
     fn clear(&self, index: usize) {
         let identity = EntryIdentity::new(0, "", self.identity.timescale, 0);
         let marker = self.next_marker(index);
-        let sequence = &self.page.entry(index)[entry::SEQUENCE];
         // A page that never had one stays zero; whatever else is there, nobody vouches for it.
         if self.page.entry(index).iter().all(|word| word.load(Relaxed) == 0) {
+            self.left.entries[index].set(0);
             return;
         }
         let state = EntryState::new(index, self.identity.counter, identity, marker);
-        let odd = write_begin(sequence);
-        state.store_identity(&self.page);
-        state.store_unknown(&self.page);
-        write_end(sequence, odd);
+        self.entry_section(index, |page| {
+            state.store_identity(page);
+            state.store_unknown(page);
+        });
     }
 
     /// Like the page's own marker, an entry's is read back: only that it changes matters.
@@ -320,9 +328,12 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// The timescale that is on the page, whoever wrote it; `None` for one that no stock driver takes.
+    /// The timescale that is on the page, whoever wrote it; `None` for one that no stock driver takes, and where no page is.
     #[must_use]
     pub fn found_timescale(&self) -> Option<TimescaleId> {
+        if self.page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
+            return None;
+        }
         let [.., scale] = self.page.head(vmclock::AT_VERSION).load(Relaxed).to_le_bytes();
         [TimescaleId::Utc, TimescaleId::Tai].into_iter().find(|id| *id as u8 == scale)
     }
@@ -396,6 +407,32 @@ impl<P: WritablePage> PageWriter<P> {
         body(self);
         write_end(own, own_odd);
         write_end(abi, abi_odd);
+        // Not loaded: what is on the page by now need not be ours any more.
+        self.left.entries[0].set(own_odd.wrapping_add(1));
+        #[expect(clippy::cast_possible_truncation, reason = "the ABI's sequence has 32 bits")]
+        self.left.abi.set(abi_odd.wrapping_add(1) as u32);
+    }
+
+    /// Runs `body` with the sequence of entry `index` (not 0) odd.
+    fn entry_section(&self, index: usize, body: impl FnOnce(&Page)) {
+        let sequence = &self.page.entry(index)[entry::SEQUENCE];
+        let odd = write_begin(sequence);
+        body(&self.page);
+        write_end(sequence, odd);
+        self.left.entries[index].set(odd.wrapping_add(1));
+    }
+
+    /// False once the page holds other bytes than this writer left: somebody has copied another page, or an older state of
+    /// this one, over it. What is there then was true for nobody who reads it now; [`Self::arrive`] makes it right.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        let abi: &AtomicU32 = self.page.head(vmclock::AT_SEQUENCE);
+        let same = |(index, left): (usize, &Cell<u64>)| {
+            self.page.entry(index)[entry::SEQUENCE].load(Relaxed) == left.get()
+        };
+        abi.load(Relaxed) == self.left.abi.get()
+            && self.page.word(header::AT_EPOCH).load(Relaxed) == self.identity.epoch
+            && self.left.entries.iter().enumerate().all(same)
     }
 
     /// A reader that was stopped inside a read, and goes on where another writer's page is, must not find the sequence that

@@ -8,6 +8,7 @@
 use std::fs::File;
 
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
+use timevisor_clock_page::Counter as _;
 use timevisor_linux::process::{Process, ProcessMemory};
 
 use super::{CounterMapping, Mapping, MappingError, Ratio};
@@ -46,9 +47,9 @@ impl TcgMapping {
         Ok(Self { memory, state, icount: program.symbol("use_icount") })
     }
 
-    /// The bytes of the state, of which those that matter were read twice alike. The ticks before (first word) change with
-    /// every counter read of a busy guest, and so does the lock; they do not matter.
-    fn stable_state(&self) -> Result<[u8; STATE_BYTES], MappingError> {
+    /// The bytes of the state, of which those that matter were read twice alike, and the host's counter between the two. The
+    /// ticks before (first word) change with every counter read of a busy guest, and so does the lock; they need not be alike.
+    fn stable_state(&self) -> Result<([u8; STATE_BYTES], u64), MappingError> {
         let read = || -> Result<[u8; STATE_BYTES], MappingError> {
             let mut bytes = [0; STATE_BYTES];
             self.memory.read_at(self.state, &mut bytes)?;
@@ -56,11 +57,12 @@ impl TcgMapping {
         };
         let mut last = read()?;
         for _ in 0..TRIES {
+            let between = host_ticks();
             let next = read()?;
             // An odd sequence count: QEMU is in the middle of a change.
             let alike = last[8..20] == next[8..20] && last[24..] == next[24..];
             if alike && next[16] & 1 == 0 {
-                return Ok(next);
+                return Ok((last, between));
             }
             last = next;
         }
@@ -77,12 +79,24 @@ impl CounterMapping for TcgMapping {
                 return Err(MappingError::Icount);
             }
         }
-        decode(&self.stable_state()?)
+        let (state, later) = self.stable_state()?;
+        decode(&state, later)
     }
 }
 
-fn decode(bytes: &[u8; STATE_BYTES]) -> Result<Mapping, MappingError> {
-    let [_, _, _, _, _, _, _, _, offset @ .., _, _, _, _, l0, l1, l2, l3, e0, e1] = *bytes;
+/// What QEMU's program reads for a guest's ticks (cpu_get_host_ticks).
+fn host_ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    let ticks = timevisor_linux::counter::Tsc::unchecked().read_ordered();
+    #[cfg(target_arch = "aarch64")]
+    let ticks = timevisor_linux::counter::Cntvct::new().read_ordered();
+    ticks
+}
+
+/// The mapping in a state that was the same until the host's counter stood at `later`.
+fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<Mapping, MappingError> {
+    let [p0, p1, p2, p3, p4, p5, p6, p7, offset @ .., _, _, _, _, l0, l1, l2, l3, e0, e1] = *bytes;
+    let before = u64::from_le_bytes([p0, p1, p2, p3, p4, p5, p6, p7]);
     let offset = i64::from_le_bytes(offset);
     let lock = u32::from_le_bytes([l0, l1, l2, l3]);
     let running = match (i16::from_le_bytes([e0, e1]), lock) {
@@ -92,6 +106,12 @@ fn decode(bytes: &[u8; STATE_BYTES]) -> Result<Mapping, MappingError> {
             return Err(MappingError::UnknownLayout(format!("enabled {enabled}, lock {lock}")));
         }
     };
+    // Ticks that would be behind those that the guest has had: the next read raises the offset. Once they are not, no read can
+    // find them behind, for the host's counter only grows.
+    let ticks = later.wrapping_add_signed(offset);
+    if running && before.wrapping_sub(ticks).cast_signed() > 0 {
+        return Err(MappingError::Unsettled);
+    }
     Ok(Mapping { ratio: Ratio::ONE, offset, running })
 }
 
@@ -155,19 +175,35 @@ mod tests {
 
     #[test]
     fn states_decode() {
-        let running = decode(&state(-3_183_874_828_902, 2, 0, 1)).unwrap();
+        let running = decode(&state(-3_183_874_828_902, 2, 0, 1), 3_183_874_828_903).unwrap();
         assert_eq!(
             running,
             Mapping { ratio: Ratio::ONE, offset: -3_183_874_828_902, running: true }
         );
-        let stopped = decode(&state(522_311_348, 4, 0, 0)).unwrap();
+        let stopped = decode(&state(522_311_348, 4, 0, 0), 0).unwrap();
         assert_eq!((stopped.running, stopped.guest_from_host(u64::MAX)), (false, 522_311_348));
+    }
+
+    /// As seen when a snapshot was loaded: QEMU 10.0 moved the offset from -4,626,563,810,878 by 3,324,114,904.
+    #[test]
+    fn ticks_that_are_still_behind_are_not_settled() {
+        let mut bytes = state(-4_626_563_810_878, 8, 0, 1);
+        let now = 4_638_560_000_000_u64;
+        bytes[..8].copy_from_slice(&15_392_483_546_u64.to_le_bytes());
+        assert!(matches!(decode(&bytes, now), Err(MappingError::Unsettled)));
+        bytes[8..16].copy_from_slice(&(-4_623_239_695_974_i64).to_le_bytes());
+        assert_eq!(decode(&bytes, now + 100_000_000).unwrap().offset, -4_623_239_695_974);
+        // Exactly the last ticks is not behind, and while it is stopped the state is what the next run begins from.
+        bytes[..8].copy_from_slice(&now.wrapping_add_signed(-4_623_239_695_974).to_le_bytes());
+        assert!(decode(&bytes, now).is_ok() && decode(&bytes, now - 1).is_err());
+        bytes[24] = 0;
+        assert!(!decode(&bytes, now - 1).unwrap().running);
     }
 
     #[test]
     fn an_unknown_layout_is_refused() {
-        assert!(matches!(decode(&state(0, 0, 0, 7)), Err(MappingError::UnknownLayout(_))));
-        assert!(matches!(decode(&state(0, 0, 0xdead, 1)), Err(MappingError::UnknownLayout(_))));
+        assert!(matches!(decode(&state(0, 0, 0, 7), 0), Err(MappingError::UnknownLayout(_))));
+        assert!(matches!(decode(&state(0, 0, 0xdead, 1), 0), Err(MappingError::UnknownLayout(_))));
     }
 
     #[test]

@@ -1,0 +1,106 @@
+//! Snapshots of a running guest in a qcow2 file, by QMP alone: no qemu-img, no disk in the guest.
+//!
+//! [`save`] and [`load`] are QMP's `snapshot-save` and `snapshot-load`, which do what the monitor's `savevm` and `loadvm` do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, ensure};
+use serde_json::{Value, json};
+use timevisor_guests::{mapping, qemu};
+use timevisor_linux::process::Process;
+
+use crate::guest::Guest;
+use crate::interrupt;
+use crate::scenario::Context;
+
+/// The node that snapshots go to.
+const NODE: &str = "snapshots";
+/// Of the lab's guests, whose state is 50 MB or so.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How often [`frozen`] looks.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// Gives a guest a disk image of its own that snapshots can be saved to; the file is made.
+///
+/// # Errors
+/// When QEMU refuses.
+pub fn attach(ctx: &Context, guest: &mut Guest, name: &str) -> anyhow::Result<()> {
+    let path = ctx.path(&format!("{name}.qcow2"));
+    let _ = std::fs::remove_file(&path);
+    let file = path.display().to_string();
+    let create = |options: Value| json!({ "options": options });
+    job(guest, "blockdev-create", create(json!({"driver": "file", "filename": file, "size": 0})))?;
+    let qmp = guest.qmp();
+    qmp.execute(
+        "blockdev-add",
+        &json!({"driver": "file", "node-name": "file", "filename": file}),
+    )?;
+    job(
+        guest,
+        "blockdev-create",
+        create(json!({"driver": "qcow2", "file": "file", "size": 16 << 20})),
+    )?;
+    let node = json!({"driver": "qcow2", "node-name": NODE, "file": "file"});
+    guest.qmp().execute("blockdev-add", &node).map(drop)
+}
+
+/// Saves the guest's state under `tag`; a guest that ran runs on.
+///
+/// # Errors
+/// When QEMU refuses, fails or ends.
+pub fn save(guest: &mut Guest, tag: &str) -> anyhow::Result<()> {
+    job(guest, "snapshot-save", json!({"tag": tag, "vmstate": NODE, "devices": [NODE]}))
+}
+
+/// Puts the guest back to what it was when `tag` was saved; a guest that ran runs on from there.
+///
+/// # Errors
+/// When QEMU refuses, fails or ends.
+pub fn load(guest: &mut Guest, tag: &str) -> anyhow::Result<()> {
+    job(guest, "snapshot-load", json!({"tag": tag, "vmstate": NODE, "devices": [NODE]}))
+}
+
+fn job(guest: &mut Guest, command: &str, mut arguments: Value) -> anyhow::Result<()> {
+    arguments["job-id"] = json!("lab");
+    guest.qmp().execute(command, &arguments)?;
+    let ended = interrupt::poll_until(LIMIT, || {
+        let jobs = guest.qmp().run("query-jobs")?;
+        let job = jobs.as_array().into_iter().flatten().find(|job| job["id"] == "lab");
+        Ok(job.filter(|job| job["status"] == "concluded").cloned())
+    })?;
+    let ended = ended.with_context(|| format!("{command} does not end"))?;
+    guest.qmp().execute("job-dismiss", &json!({"id": "lab"}))?;
+    ensure!(ended["error"].is_null(), "{command}: {}", ended["error"]);
+    Ok(())
+}
+
+/// At what value the guest's counter stood still while `act` stopped the guest under TCG: the first such value.
+///
+/// # Errors
+/// When `act` fails, or the guest was not stopped.
+pub fn frozen(
+    guest: &mut Guest,
+    act: impl FnOnce(&mut Guest) -> anyhow::Result<()>,
+) -> anyhow::Result<u64> {
+    let mut source = mapping::for_qemu(&qemu::Qemu::open(Process::open(guest.pid())?)?)?;
+    let over = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&over);
+    let watch = std::thread::spawn(move || {
+        while !flag.load(Ordering::Relaxed) {
+            if let Ok(state) = source.read()
+                && !state.running
+            {
+                return Some(state.guest_from_host(0));
+            }
+            std::thread::sleep(LOOK);
+        }
+        None
+    });
+    let acted = act(guest);
+    over.store(true, Ordering::Relaxed);
+    let seen = watch.join().map_err(|_| anyhow!("the watch panicked"))?;
+    acted?;
+    seen.context("the guest was not stopped")
+}
