@@ -33,10 +33,7 @@ pub fn attach(ctx: &Context, guest: &mut Guest, name: &str) -> anyhow::Result<()
     let create = |options: Value| json!({ "options": options });
     job(guest, "blockdev-create", create(json!({"driver": "file", "filename": file, "size": 0})))?;
     let qmp = guest.qmp();
-    qmp.execute(
-        "blockdev-add",
-        &json!({"driver": "file", "node-name": "file", "filename": file}),
-    )?;
+    qmp.execute("blockdev-add", &json!({"driver": "file", "node-name": "file", "filename": file}))?;
     job(
         guest,
         "blockdev-create",

@@ -33,7 +33,10 @@ mod set_clock;
 mod simulator;
 mod strangers;
 mod survive;
+mod survive_clone;
 mod survive_snapshot;
+mod survive_suspend;
+mod survive_upgrade;
 mod timelines;
 mod timelines_guest;
 mod truth;
@@ -294,8 +297,28 @@ pub const ALL: &[Test] = &[
     },
     Test {
         name: "survive-snapshot",
-        about: "savevm and loadvm by both deliveries: no read is wrong, markers change",
+        about: "snapshots saved and loaded under a reader, by both deliveries: no read is wrong, markers change",
         run: survive_snapshot::snapshot,
+    },
+    Test {
+        name: "survive-clone",
+        about: "two VMs from one saved state: each has its own page, marker, epoch and id",
+        run: survive_clone::clones,
+    },
+    Test {
+        name: "survive-suspend",
+        about: "a guest in S3: its page says nothing until it is awake, and is right from then on",
+        run: survive_suspend::guest,
+    },
+    Test {
+        name: "survive-host-suspend",
+        about: "a daemon that stands still, and one that starts after a suspend of its host (simulated)",
+        run: survive_suspend::host,
+    },
+    Test {
+        name: "survive-upgrade",
+        about: "another timevisord binary takes over from a running one while a guest reads: never back, no disruption on the host",
+        run: survive_upgrade::upgrade,
     },
     Test {
         name: "no-driver",

@@ -226,8 +226,7 @@ mod tests {
         use MigrationStatus::{Active, Completed, Setup};
         for state in [RunState::Running, RunState::Paused, RunState::SaveVm] {
             let mut vm = Transit::default();
-            let seen =
-                [VmEvent::Stop, migration(Setup), migration(Active), migration(Completed)];
+            let seen = [VmEvent::Stop, migration(Setup), migration(Active), migration(Completed)];
             assert_eq!(events(&mut vm, &seen).last(), Some(&Step::AskStatus));
             assert_eq!(vm.on_status(&status(state)), Step::Nothing);
             assert_eq!(vm, Transit::Here);

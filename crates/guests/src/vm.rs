@@ -170,7 +170,8 @@ impl Vm {
                     std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
                 self.withdraw(format!("{error}{cause}"));
                 // What was attached may be of a state that is gone (a QEMU that was still starting).
-                self.source = self.source.take().filter(|_| matches!(error, MappingError::Unsettled));
+                self.source =
+                    self.source.take().filter(|_| matches!(error, MappingError::Unsettled));
                 return false;
             }
         };

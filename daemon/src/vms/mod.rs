@@ -236,10 +236,9 @@ impl Vms {
             self.publish_one(index, clock);
         }
         let served = &mut self.served[index];
-        if may_run || step == Step::Arrive {
-            if let Some(monitor) = &mut served.monitor {
-                monitor.resume_if_asked();
-            }
+        let ready = may_run || step == Step::Arrive;
+        if let Some(monitor) = served.monitor.as_mut().filter(|_| ready) {
+            monitor.resume_if_asked();
         }
         // Whatever happened may go on at once: a stopped VM loads a snapshot, a resumed one settles its counter.
         self.next_look = timevisor_linux::clock::monotonic();
@@ -255,9 +254,7 @@ impl Vms {
             }
         }
         if now >= self.next_look {
-            let eager = |s: &Served| {
-                s.vm.is_exposed() || (now < s.eager_until && needs_looking(s))
-            };
+            let eager = |s: &Served| s.vm.is_exposed() || (now < s.eager_until && needs_looking(s));
             let hurry = self.served.iter().any(eager);
             self.next_look = now + if hurry { EAGER_INTERVAL } else { LOOK_INTERVAL };
             for index in 0..self.served.len() {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use timevisor_clock_page::abi::header;
 use timevisor_clock_page::reader::{Vmclock, counter_of};
 use timevisor_clock_page::{Counter, Reader, Reading};
 use timevisor_linux::counter::HostCounter;
@@ -100,9 +101,17 @@ fn read(reader: &GuestReader, phc: Option<&Phc>) -> Value {
     }
     if let Ok(Ok(abi)) = Vmclock::read(reader.page()) {
         out["required_ns"] = json!(reader.required_ns());
+        out["epoch"] = json!(reader.epoch());
+        out["vm"] = json!(vm_id(&reader.page().bytes()));
         out["vmclock"] = json!({"status": abi.status.name(), "maxerror_ns": abi.maxerror_ns, "disruption": abi.disruption});
     }
     out
+}
+
+/// The VM's id on the page, which is its name on the host.
+fn vm_id(page: &[u8]) -> String {
+    let id = &page[header::AT_VM_ID..header::AT_VM_ID + 16];
+    String::from_utf8_lossy(id).trim_end_matches('\0').to_owned()
 }
 
 fn fields(reading: &Reading) -> Value {

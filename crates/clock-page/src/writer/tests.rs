@@ -349,3 +349,84 @@ fn no_two_hosts_pages_can_be_taken_for_one() {
     assert!(before < between && between < reader.read().unwrap().estimate);
     assert_eq!(destination.bytes()[0x110..0x120], [7; 16]);
 }
+
+/// What a VM monitor does when it loads a snapshot: copies the page's words as they once were.
+fn restore(page: &Page, words: &[u64; 512]) {
+    for (at, word) in words.iter().enumerate() {
+        page.word(8 * at).store(*word, Relaxed);
+    }
+}
+
+fn words(page: &Page) -> [u64; 512] {
+    core::array::from_fn(|at| page.word(8 * at).load(Relaxed))
+}
+
+#[test]
+fn an_older_state_of_the_page_is_noticed_and_begun_anew() {
+    let page = Page::new();
+    let counter = tsc(0);
+    let mut writer = PageWriter::take_over(&page, identity(), Some(37));
+    assert!(writer.is_intact());
+    writer.open_entry(3, EntryIdentity::new(9, "line", TimescaleId::Tai, 1));
+    writer.publish(&update(0, 1_000_000_000), &counter);
+    writer.publish_entry(3, &update(0, 1_000_000_000), &counter);
+    assert!(writer.is_intact());
+    let old = words(&page);
+    let mut markers = vec![writer.disruption()];
+    // One entry alone is enough.
+    writer.publish_entry(3, &update(0, 2_000_000_000), &counter);
+    assert!(writer.is_intact());
+    restore(&page, &old);
+    assert!(!writer.is_intact());
+    for epoch in 1..=3 {
+        writer.withdraw(ClockStatus::Unknown, Some(37));
+        writer.publish(&update(0, 2_000_000_000), &counter);
+        assert!(!markers.contains(&writer.disruption()));
+        markers.push(writer.disruption());
+        restore(&page, &old);
+        assert!(!writer.is_intact());
+        writer.arrive(Identity { epoch, ..identity() }, Some(37));
+        assert!(writer.is_intact());
+        let reader = Reader::open(&page, &counter, 0).unwrap();
+        let reading = reader.read().unwrap();
+        assert!(!reading.has_estimate() && reading.status() == ClockStatus::Initializing);
+        assert!(!markers.contains(&reading.disruption), "{markers:?}");
+        markers.push(reading.disruption);
+        assert_ne!(page.entry(0)[entry::SEQUENCE].load(Relaxed), old[0x200 / 8]);
+        assert_eq!(reader.epoch(), epoch);
+        // The other timelines are nobody's until they are given away again.
+        assert_eq!(page.entry(3)[entry::ID].load(Relaxed), 0);
+    }
+}
+
+#[test]
+fn whatever_the_writer_does_itself_leaves_the_page_intact() {
+    let page = Page::new();
+    let counter = tsc(0);
+    let mut writer = PageWriter::take_over(&page, identity(), None);
+    let line = |id| EntryIdentity::new(id, "line", TimescaleId::Tai, 1);
+    let wanted = |index, id| EntryUpdate {
+        index,
+        identity: line(id),
+        required_ns: 5,
+        disruptions: 0,
+        update: Ok(update(0, 7)),
+    };
+    let steps: [&dyn Fn(&mut PageWriter<&Page>); 9] = [
+        &|w| w.write_entries(&[wanted(1, 4), wanted(17, 5)], &counter),
+        &|w| drop(w.publish(&update(0, 5), &counter)),
+        &|w| w.disrupt(),
+        &|w| w.withdraw_entry(1, ClockStatus::Unknown),
+        &|w| w.write_entries(&[wanted(17, 6)], &counter),
+        &|w| w.close_entry(17),
+        &|w| w.withdraw(ClockStatus::Unknown, None),
+        &|w| w.begin_anew(identity(), Some(37)),
+        &|w| w.require(0, 9),
+    ];
+    for (number, step) in steps.iter().enumerate() {
+        step(&mut writer);
+        assert!(writer.is_intact(), "step {number}");
+    }
+    let next = PageWriter::take_over(&page, identity(), None);
+    assert!(next.is_intact() && !writer.is_intact(), "another writer's page is not ours");
+}

@@ -113,7 +113,9 @@ pub enum MappingError {
     #[error("QEMU's timer state looks unlike any known version ({0}); report the version of QEMU")]
     UnknownLayout(String),
     /// QEMU will move the offset when the guest reads its counter next, and only then is it known by how much.
-    #[error("the guest has not read its counter since its state was restored; its next read settles it")]
+    #[error(
+        "the guest has not read its counter since its state was restored; its next read settles it"
+    )]
     Unsettled,
     /// The values kept changing.
     #[error("the counter offset kept changing while it was read; try again")]
