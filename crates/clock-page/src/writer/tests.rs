@@ -350,15 +350,14 @@ fn no_two_hosts_pages_can_be_taken_for_one() {
     assert_eq!(destination.bytes()[0x110..0x120], [7; 16]);
 }
 
-/// What a VM monitor does when it loads a snapshot: copies the page's words as they once were.
-fn restore(page: &Page, words: &[u64; 512]) {
-    for (at, word) in words.iter().enumerate() {
-        page.word(8 * at).store(*word, Relaxed);
+/// What a VM monitor does when it loads a snapshot: copies the page's bytes as they once were.
+fn restore(page: &Page, bytes: &[u8]) {
+    for (at, four) in (0..16).step_by(4).zip(bytes.chunks_exact(4)) {
+        page.head(at).store(u32::from_le_bytes(four.try_into().unwrap()), Relaxed);
     }
-}
-
-fn words(page: &Page) -> [u64; 512] {
-    core::array::from_fn(|at| page.word(8 * at).load(Relaxed))
+    for (at, eight) in (16..).step_by(8).zip(bytes[16..].chunks_exact(8)) {
+        page.word(at).store(u64::from_le_bytes(eight.try_into().unwrap()), Relaxed);
+    }
 }
 
 #[test]
@@ -371,7 +370,8 @@ fn an_older_state_of_the_page_is_noticed_and_begun_anew() {
     writer.publish(&update(0, 1_000_000_000), &counter);
     writer.publish_entry(3, &update(0, 1_000_000_000), &counter);
     assert!(writer.is_intact());
-    let old = words(&page);
+    let old = page.bytes();
+    let sequence = page.entry(0)[entry::SEQUENCE].load(Relaxed);
     let mut markers = vec![writer.disruption()];
     // One entry alone is enough.
     writer.publish_entry(3, &update(0, 2_000_000_000), &counter);
@@ -392,7 +392,7 @@ fn an_older_state_of_the_page_is_noticed_and_begun_anew() {
         assert!(!reading.has_estimate() && reading.status() == ClockStatus::Initializing);
         assert!(!markers.contains(&reading.disruption), "{markers:?}");
         markers.push(reading.disruption);
-        assert_ne!(page.entry(0)[entry::SEQUENCE].load(Relaxed), old[0x200 / 8]);
+        assert_ne!(page.entry(0)[entry::SEQUENCE].load(Relaxed), sequence);
         assert_eq!(reader.epoch(), epoch);
         // The other timelines are nobody's until they are given away again.
         assert_eq!(page.entry(3)[entry::ID].load(Relaxed), 0);
@@ -412,9 +412,10 @@ fn whatever_the_writer_does_itself_leaves_the_page_intact() {
         disruptions: 0,
         update: Ok(update(0, 7)),
     };
-    let steps: [&dyn Fn(&mut PageWriter<&Page>); 9] = [
+    type Step<'a> = &'a dyn Fn(&mut PageWriter<&Page>);
+    let steps: [Step<'_>; 9] = [
         &|w| w.write_entries(&[wanted(1, 4), wanted(17, 5)], &counter),
-        &|w| drop(w.publish(&update(0, 5), &counter)),
+        &|w| _ = w.publish(&update(0, 5), &counter),
         &|w| w.disrupt(),
         &|w| w.withdraw_entry(1, ClockStatus::Unknown),
         &|w| w.write_entries(&[wanted(17, 6)], &counter),
