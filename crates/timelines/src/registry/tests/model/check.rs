@@ -87,7 +87,10 @@ pub(super) fn check_empty(registry: &Registry, now: Duration) {
     }
     assert!(registry.usage.is_empty() && registry.sessions.is_empty());
     assert!(registry.temporary.is_empty() && registry.tallies.is_empty());
-    assert_eq!(registry.timelines().map(|(_, members)| members).collect::<Vec<_>>(), [0; CONFIGURED.len()]);
+    assert_eq!(
+        registry.timelines().map(|(_, members)| members).collect::<Vec<_>>(),
+        [0; CONFIGURED.len()]
+    );
     for owner in owners() {
         assert_eq!(registry.entries(&owner).count(), 1);
     }
