@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use timevisor_time::{Duration, Instant, Interval, Local, Period, Timescale, TimescaleId};
 
 use crate::abi::{ClockStatus, Meta, PAGE_SIZE, entry, header, vmclock};
-use crate::lines::{Line, Lines};
+use crate::lines::{At, Line, Lines};
 use crate::page::Page;
 use crate::seqlock::{read_begin, read_valid};
 use crate::{Counter, CounterId};
@@ -258,7 +258,8 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// # Errors
     /// As [`Self::read`].
     pub fn lines(&self) -> Result<Lines<Local>, ReadError> {
-        self.snapshot(|| 0).map(|(lines, ..)| lines)
+        self.snapshot(|| 0)
+            .map(|found| if found.is_loaded() { Lines::NOTHING } else { found.lines })
     }
 
     /// The page itself.
@@ -292,7 +293,13 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
 
     #[inline(always)]
     fn read_with(&self, counter: impl Fn() -> u64) -> Result<Reading, ReadError> {
-        let (lines, counter, meta, error_bits, disruption) = self.snapshot(counter)?;
+        let found = self.snapshot(counter)?;
+        if found.is_loaded() {
+            let (there, written) = found.markers;
+            let marker = found.disruption.wrapping_add(there.wrapping_sub(written));
+            return Ok(unknown(found.counter, found.meta, marker));
+        }
+        let Snapshot { lines, counter, meta, error_bits, disruption, .. } = found;
         let at = lines.at(counter);
         let (earliest, estimate, latest) = (at.earliest, at.estimate, at.latest);
         let expired = lines.is_expired(counter);
@@ -300,10 +307,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     }
 
     #[inline(always)]
-    fn snapshot(
-        &self,
-        counter: impl Fn() -> u64,
-    ) -> Result<(Lines<Local>, u64, u64, u64, u64), ReadError> {
+    fn snapshot(&self, counter: impl Fn() -> u64) -> Result<Snapshot, ReadError> {
         let entry = self.page.entry(self.index);
         let word = |index: usize| entry[index].load(Relaxed);
         let line = |at: usize| Line {
@@ -313,24 +317,23 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         let mut waiting = None;
         loop {
             if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
-                let counter = counter();
-                let lines = Lines {
-                    base: word(entry::BASE),
-                    expiry: word(entry::EXPIRY),
-                    earliest: line(entry::EARLIEST),
-                    estimate: line(entry::ESTIMATE),
-                    latest: line(entry::LATEST),
-                    holdover: word(entry::HOLDOVER),
+                let found = Snapshot {
+                    counter: counter(),
+                    lines: Lines {
+                        base: word(entry::BASE),
+                        expiry: word(entry::EXPIRY),
+                        earliest: line(entry::EARLIEST),
+                        estimate: line(entry::ESTIMATE),
+                        latest: line(entry::LATEST),
+                        holdover: word(entry::HOLDOVER),
+                    },
+                    meta: word(entry::META),
+                    error_bits: word(entry::ESTIMATED_ERROR),
+                    disruption: word(entry::DISRUPTION),
+                    markers: self.markers(),
                 };
-                let (meta, error) = (word(entry::META), word(entry::ESTIMATED_ERROR));
-                let disruption = word(entry::DISRUPTION);
-                let (there, written) = self.markers();
                 if read_valid(&entry[entry::SEQUENCE], even) {
-                    if there != written && written != 0 {
-                        let marker = disruption.wrapping_add(there.wrapping_sub(written));
-                        return Ok((Lines::NOTHING, counter, loaded(meta), u64::MAX, marker));
-                    }
-                    return Ok((lines, counter, meta, error, disruption));
+                    return Ok(found);
                 }
             }
             if self.gave_up(&mut waiting) {
@@ -363,12 +366,37 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     }
 }
 
-/// The META word of an entry that was loaded with the VM and not written since: it is of the same timeline, and nothing else is
-/// known of it.
+/// One publication of an entry, and a counter value that was read while it was in force.
+struct Snapshot {
+    lines: Lines<Local>,
+    counter: u64,
+    meta: u64,
+    error_bits: u64,
+    disruption: u64,
+    /// As of [`Reader::markers`].
+    markers: (u64, u64),
+}
+
+impl Snapshot {
+    /// True when the page was loaded with the VM and not written since.
+    #[inline(always)]
+    fn is_loaded(&self) -> bool {
+        let (there, written) = self.markers;
+        there != written && written != 0
+    }
+}
+
+/// What is known of a page that was loaded with the VM: that it is of the same timeline.
 #[cold]
-fn loaded(meta: u64) -> u64 {
+#[inline(never)]
+fn unknown(counter: u64, meta: u64, disruption: u64) -> Reading {
     let meta = Meta::unpack(meta);
-    Meta { status: ClockStatus::Unknown, flags: meta.flags & entry::FLAG_TAI_OFFSET, ..meta }.pack()
+    let meta =
+        Meta { status: ClockStatus::Unknown, flags: meta.flags & entry::FLAG_TAI_OFFSET, ..meta }
+            .pack();
+    let At { earliest, estimate, latest } = Lines::NOTHING.at(counter);
+    let expired = Lines::<Local>::NOTHING.is_expired(counter);
+    Reading { counter, earliest, estimate, latest, disruption, error_bits: u64::MAX, meta, expired }
 }
 
 /// That this is a page of ours, in a version that this reader knows; the number of its entries.
