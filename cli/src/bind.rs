@@ -56,16 +56,6 @@ pub struct BindOptionsOfShell {
 }
 
 #[derive(Args)]
-pub struct ElapsedOptions {
-    /// One JSON object a line
-    #[arg(long)]
-    json: bool,
-    /// Read again every so many seconds until interrupted
-    #[arg(long, value_name = "SECONDS")]
-    every: Option<f64>,
-}
-
-#[derive(Args)]
 pub struct WatchOptions {
     #[command(flatten)]
     need: Need,
@@ -99,23 +89,22 @@ pub fn list(directory: &Path, options: &ListOptions) -> Result<()> {
 
 pub fn bind(directory: &Path, options: &BindOptionsOfShell) -> Result<()> {
     let (_client, binding) = bound(directory, &options.need)?;
-    readings(&binding, options.json, options.every)
+    readings(binding.name(), || Ok(binding.now()?), options.json, options.every)
 }
 
-/// The timeline `elapsed`, which needs no requirement.
-pub fn elapsed(directory: &Path, options: &ElapsedOptions) -> Result<()> {
-    let client = connect(directory)?;
-    let binding = client.bind_with("elapsed", &BindOptions::default()).map_err(explained)?;
-    readings(&binding, options.json, options.every)
-}
-
-fn readings(binding: &Binding, json: bool, every: Option<f64>) -> Result<()> {
+/// Prints one reading, or one every so many seconds.
+pub fn readings(
+    name: &str,
+    read: impl Fn() -> Result<Reading>,
+    json: bool,
+    every: Option<f64>,
+) -> Result<()> {
     loop {
-        let reading = binding.now()?;
+        let reading = read()?;
         if json {
-            println!("{}", of_reading(binding, &reading));
+            println!("{}", of_reading(name, &reading));
         } else {
-            println!("{}", text(binding, &reading));
+            println!("{}", text(name, &reading));
         }
         match every {
             Some(seconds) if seconds > 0.0 => {
@@ -132,12 +121,17 @@ pub fn watch(directory: &Path, options: &WatchOptions) -> Result<()> {
     loop {
         let event = watch.event()?;
         if options.json {
-            let mut object = of_reading(&binding, &event.reading);
+            let mut object = of_reading(binding.name(), &event.reading);
             object["change"] = json!(change(&event));
             object["valid_until_ns"] = json!(event.valid_until.estimate_ns());
             println!("{object}");
         } else {
-            println!("{:<12} {}{}", change(&event), text(&binding, &event.reading), until(&event));
+            println!(
+                "{:<12} {}{}",
+                change(&event),
+                text(binding.name(), &event.reading),
+                until(&event)
+            );
         }
     }
 }
@@ -165,7 +159,7 @@ fn bound(directory: &Path, need: &Need) -> Result<(Client, Binding)> {
 }
 
 /// In a guest there is no daemon's directory; then as any program would.
-fn connect(directory: &Path) -> Result<Client> {
+pub fn connect(directory: &Path) -> Result<Client> {
     let options = timevisor::Options::new().name("timevisor");
     let (page, channel) = (directory.join("clock"), directory.join("timelines"));
     let options = if page.exists() { options.page(page) } else { options };
@@ -175,7 +169,7 @@ fn connect(directory: &Path) -> Result<Client> {
 }
 
 /// With what can be had, where that is the question.
-fn explained(error: BindError) -> anyhow::Error {
+pub fn explained(error: BindError) -> anyhow::Error {
     let BindError::CannotBeMet { achievable, .. } = &error else { return error.into() };
     let span = |ns: Option<u64>| ns.map_or("unknown".to_owned(), nanos);
     let can =
@@ -193,10 +187,10 @@ fn line(row: &TimelineRow) -> String {
     format!("{:<32} {epoch:<6} {:>7} {required:>12} {achieved:>12}", row.name, row.members)
 }
 
-fn of_reading(binding: &Binding, reading: &Reading) -> Value {
+fn of_reading(name: &str, reading: &Reading) -> Value {
     let known = |ns: i64| reading.is_known().then_some(ns);
     json!({
-        "timeline": binding.name(),
+        "timeline": name,
         "timescale": reading.timescale().name(),
         "earliest_ns": known(reading.earliest_ns()),
         "estimate_ns": known(reading.estimate_ns()),
@@ -209,8 +203,8 @@ fn of_reading(binding: &Binding, reading: &Reading) -> Value {
     })
 }
 
-fn text(binding: &Binding, reading: &Reading) -> String {
-    let (name, status) = (binding.name(), reading.status().name());
+fn text(name: &str, reading: &Reading) -> String {
+    let status = reading.status().name();
     let met = if reading.met() { "met" } else { "not met" };
     let Some((below, above)) = reading.below_ns().zip(reading.above_ns()) else {
         return format!("{name} unknown  {status}, {met}");

@@ -14,6 +14,7 @@
 
 mod bind;
 mod connection;
+mod elapsed;
 mod experiment;
 mod now;
 mod replay;
@@ -48,7 +49,7 @@ enum Command {
     /// Bind to a timeline with a requirement, and read it
     Bind(bind::BindOptionsOfShell),
     /// How long this host has been running, or the VM when asked inside; strictly increasing, with bounds, over migrations
-    Elapsed(bind::ElapsedOptions),
+    Elapsed(elapsed::Options),
     /// What becomes of a requirement, as it happens: met, violated, holdover, disrupted
     Watch(bind::WatchOptions),
     /// Recorded exchanges through the production clock, scored against the truth
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
         Command::Status(options) => status::run(directory, options),
         Command::Timelines(options) => bind::list(directory, options),
         Command::Bind(options) => bind::bind(directory, options),
-        Command::Elapsed(options) => bind::elapsed(directory, options),
+        Command::Elapsed(options) => elapsed::run(directory, options),
         Command::Watch(options) => bind::watch(directory, options),
         Command::Replay(options) => replay::run(options),
         Command::Experiment(options) => experiment::run(options),

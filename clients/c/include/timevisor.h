@@ -106,6 +106,15 @@ typedef enum timevisor_missed_ticks {
     TIMEVISOR_MISSED_TICKS_COALESCE = 2,
 } timevisor_missed_ticks;
 
+// Whether an age counts the time in which nothing ran: the blackout of a migration, a stopped VM, the time between a checkpoint and
+// its restore.
+typedef enum timevisor_blackouts {
+    // It does: the age is what a clock on the wall says.
+    TIMEVISOR_BLACKOUTS_COUNT = 0,
+    // It does not, as far as CLOCK_MONOTONIC_RAW stood still: in a guest over a migration, in a container that CRIU has restored.
+    TIMEVISOR_BLACKOUTS_EXCLUDE = 1,
+} timevisor_blackouts;
+
 // What became of an action that was to be done at a time. Only 0 says: do it.
 typedef enum timevisor_outcome {
     // Do it now.
@@ -153,6 +162,9 @@ typedef struct timevisor_cancel_token timevisor_cancel_token;
 // After a fork the child must not use or free the parent's handles, but connect anew: what it does with a requirement fails with
 // -ENOTCONN, and freeing does nothing.
 typedef struct timevisor_client timevisor_client;
+
+// An age that has begun. For any number of threads at once.
+typedef struct timevisor_elapsed timevisor_elapsed;
 
 // A clock for tests, which stands still until it is moved. Waits on it wake as soon as it is moved, and nothing ever sleeps. For any
 // number of threads at once.
@@ -541,6 +553,31 @@ int timevisor_timeline_timescale(const struct timevisor_timeline *timeline);
 //
 // Returns 0; -ENOTCONN: it does not (timevisor_last_error says why); -EINVAL, also when the handle is not bound. Any thread.
 int timevisor_timeline_lease(const struct timevisor_timeline *timeline);
+
+// Begins an age now. `timeline` is `tai`, and may be freed before the age.
+//
+// blackouts: a timevisor_blackouts.
+// Returns 0; -ENODATA: the time is not known yet; -EINVAL: also for another timeline; otherwise as timevisor_now. Any thread.
+int timevisor_elapsed_begin(const struct timevisor_timeline *timeline, int blackouts, struct timevisor_elapsed **elapsed);
+
+// Goes on with an age that timevisor_elapsed_save has written, here or on another host.
+//
+// Returns 0; -EINVAL: not a saved age, or another timeline than `tai`; otherwise as timevisor_now. Any thread.
+int timevisor_elapsed_resume(const struct timevisor_timeline *timeline, const char *saved, struct timevisor_elapsed **elapsed);
+
+// The age now, in ns since it began, on a timescale of its own. Never before an earlier one.
+//
+// Returns as timevisor_now; 0 also while the age is not known, after a disruption: see `known` and `status`. Any thread.
+int timevisor_elapsed_now(const struct timevisor_elapsed *elapsed, struct timevisor_reading *reading);
+
+// The age as text, for a file or another machine: one line of ASCII, at most 512 bytes with the zero byte at its end.
+//
+// Returns the length without the zero byte; the buffer gets as much as there is room for, as with snprintf. Otherwise as
+// timevisor_now. Any thread.
+int timevisor_elapsed_save(const struct timevisor_elapsed *elapsed, char *buffer, size_t size);
+
+// Ends the age. NULL is allowed. Not while another thread uses the handle.
+void timevisor_elapsed_free(struct timevisor_elapsed *elapsed);
 
 // Makes a token; nothing is cancelled yet.
 //

@@ -3,16 +3,17 @@
 use core::ffi::c_int;
 
 use timevisor::{
-    Achieved, Change, Comparison, Epoch, MissedTicks, Reading, Requirement, Status, TimescaleId,
-    ValidUntil,
+    Achieved, Blackouts, Change, Comparison, Epoch, MissedTicks, Reading, Requirement, Status,
+    TimescaleId, ValidUntil,
 };
 
 use crate::error::Failure;
 use crate::memory::{In, InOut, ns, span};
 use crate::types::{
-    TIMEVISOR_UNKNOWN_NS, TIMEVISOR_UNKNOWN_TAI_OFFSET, timevisor_achieved, timevisor_change,
-    timevisor_comparison, timevisor_missed_ticks, timevisor_reading, timevisor_requirement,
-    timevisor_status, timevisor_timescale, timevisor_validity, timevisor_validity_kind,
+    TIMEVISOR_UNKNOWN_NS, TIMEVISOR_UNKNOWN_TAI_OFFSET, timevisor_achieved, timevisor_blackouts,
+    timevisor_change, timevisor_comparison, timevisor_missed_ticks, timevisor_reading,
+    timevisor_requirement, timevisor_status, timevisor_timescale, timevisor_validity,
+    timevisor_validity_kind,
 };
 
 impl timevisor_reading {
@@ -167,6 +168,16 @@ pub(crate) fn missed_ticks_from(code: c_int) -> Result<MissedTicks, Failure> {
         CATCH_UP => Ok(MissedTicks::CatchUp),
         COALESCE => Ok(MissedTicks::Coalesce),
         _ => Err(no_such("timevisor_missed_ticks", code)),
+    }
+}
+
+pub(crate) fn blackouts_from(code: c_int) -> Result<Blackouts, Failure> {
+    const COUNT: c_int = timevisor_blackouts::Count as c_int;
+    const EXCLUDE: c_int = timevisor_blackouts::Exclude as c_int;
+    match code {
+        COUNT => Ok(Blackouts::Count),
+        EXCLUDE => Ok(Blackouts::Exclude),
+        _ => Err(no_such("timevisor_blackouts", code)),
     }
 }
 

@@ -7,7 +7,8 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use timevisor::{
-    BindError, ConnectError, ConvertError, ProblemCode, ReadError, TimelineError, WaitError,
+    BindError, ConnectError, ConvertError, ElapsedError, ProblemCode, ReadError, TimelineError,
+    WaitError,
 };
 
 /// Every code, and what it means in general.
@@ -153,6 +154,16 @@ impl From<ConvertError> for Failure {
             ConvertError::TooOld { .. } => Self::of(libc::ESTALE, &error),
             ConvertError::Unknown => Self::of(libc::ENODATA, &error),
             ConvertError::Contradiction => Self::of(libc::EBADMSG, &error),
+        }
+    }
+}
+
+impl From<ElapsedError> for Failure {
+    fn from(error: ElapsedError) -> Self {
+        match error {
+            ElapsedError::Read(error) => error.into(),
+            ElapsedError::Unknown => Self::of(libc::ENODATA, &error),
+            ElapsedError::Timescale(_) | ElapsedError::Saved(_) => Self::of(libc::EINVAL, &error),
         }
     }
 }

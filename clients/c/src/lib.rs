@@ -9,6 +9,7 @@
 //! | `client` | finding the page and the channel, the list of timelines |
 //! | `timeline` | a handle to a timeline, bound or only read; reading it |
 //! | `binding` | requirements |
+//! | `elapsed` | how long something has been running |
 //! | `wait` | waiting, cancelling |
 //! | `at`, `periodic`, `watch` | actions, ticks, changes |
 //! | `pending` | what the handles that wait have in common |
@@ -27,6 +28,8 @@ mod client;
 mod timeline;
 
 mod binding;
+
+mod elapsed;
 
 mod wait;
 

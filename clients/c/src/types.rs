@@ -71,6 +71,17 @@ pub enum timevisor_when {
     SurelyBefore = 4,
 }
 
+/// Whether an age counts the time in which nothing ran: the blackout of a migration, a stopped VM, the time between a checkpoint and
+/// its restore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub enum timevisor_blackouts {
+    /// It does: the age is what a clock on the wall says.
+    Count = 0,
+    /// It does not, as far as CLOCK_MONOTONIC_RAW stood still: in a guest over a migration, in a container that CRIU has restored.
+    Exclude = 1,
+}
+
 /// What becomes of ticks whose time came before the program was back to wait for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]

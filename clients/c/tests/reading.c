@@ -79,6 +79,32 @@ static void until_when(timevisor_manual_clock *clock, timevisor_timeline *tai) {
     CHECK(timevisor_manual_set_growth_ppb(clock, 0) == 0);
 }
 
+static void ages(timevisor_manual_clock *clock, timevisor_timeline *tai) {
+    timevisor_reading age = TIMEVISOR_READING_INIT;
+    timevisor_elapsed *since, *again;
+    char saved[512], cut[8];
+    int length;
+
+    CHECK(timevisor_elapsed_begin(tai, TIMEVISOR_BLACKOUTS_COUNT, &since) == 0);
+    CHECK(timevisor_manual_advance(clock, 2000000000) == 0);
+    CHECK(timevisor_elapsed_now(since, &age) == 0 && age.known == 1);
+    CHECK(age.earliest_ns <= 2000000000 && age.latest_ns >= 2000000000 && age.timescale == TIMEVISOR_TIMESCALE_LOCAL);
+    length = timevisor_elapsed_save(since, saved, sizeof saved);
+    CHECK(length > 0 && (size_t)length < sizeof saved && strlen(saved) == (size_t)length);
+    CHECK(timevisor_elapsed_save(since, cut, sizeof cut) == length && strlen(cut) == sizeof cut - 1);
+    CHECK(timevisor_elapsed_resume(tai, saved, &again) == 0);
+    timevisor_elapsed_free(since);
+    CHECK(timevisor_manual_advance(clock, 1000000000) == 0);
+    CHECK(timevisor_elapsed_now(again, &age) == 0);
+    CHECK(age.earliest_ns <= 3000000000 && age.latest_ns >= 3000000000);
+    timevisor_elapsed_free(again);
+    FAILS(timevisor_elapsed_resume(tai, cut, &again), EINVAL, "saved age");
+    FAILS(timevisor_elapsed_begin(tai, 2, &again), EINVAL, "timevisor_blackouts");
+    CHECK(again == NULL);
+    timevisor_elapsed_free(again);
+    CHECK(timevisor_manual_step(clock, 0) == 0);
+}
+
 static void nothing_known(timevisor_manual_clock *clock, timevisor_timeline *tai) {
     timevisor_reading now = TIMEVISOR_READING_INIT;
     int64_t stands;
@@ -104,6 +130,7 @@ int main(void) {
     where_it_is_certain(clock, tai);
     stamps(clock, tai);
     until_when(clock, tai);
+    ages(clock, tai);
     nothing_known(clock, tai);
     timevisor_manual_free(clock);
     timevisor_timeline_free(tai);

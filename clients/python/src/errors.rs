@@ -4,7 +4,8 @@ use pyo3::BoundObject;
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use timevisor::{
-    BindError, ConnectError, ConvertError, InvalidRequirement, ReadError, TimelineError, WaitError,
+    BindError, ConnectError, ConvertError, ElapsedError, InvalidRequirement, ReadError,
+    TimelineError, WaitError,
 };
 
 use crate::reading::Reading;
@@ -117,6 +118,16 @@ impl Raise for ConvertError {
             Self::TooOld { since } => with(py, "TooOld", chain(self), "since", Ok(*since)),
             Self::Unknown => exception(py, "Unknown", chain(self), None),
             Self::Contradiction => exception(py, "Contradiction", chain(self), None),
+        }
+    }
+}
+
+impl Raise for ElapsedError {
+    fn raise(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Read(error) => error.raise(py),
+            Self::Unknown => exception(py, "Unknown", chain(self), None),
+            Self::Timescale(_) | Self::Saved(_) => exception(py, "Invalid", chain(self), None),
         }
     }
 }

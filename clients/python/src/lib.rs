@@ -5,6 +5,7 @@
 //! | `client` | `connect`, `Client`: page, channel, timelines |
 //! | `binding` | `Binding`: a requirement in force |
 //! | `timeline` | `Timeline`: read, convert, compare, begin waits |
+//! | `elapsed` | `Elapsed`: how long something has been running |
 //! | `reading` | `Reading` |
 //! | `requirement` | `Requirement` |
 //! | `wait` | blocking without the GIL, descriptors, `Cancel` |
@@ -23,6 +24,7 @@
 mod arguments;
 mod binding;
 mod client;
+mod elapsed;
 mod errors;
 mod manual;
 mod reading;
@@ -38,6 +40,8 @@ mod _timevisor {
     use crate::binding::Binding;
     #[pymodule_export]
     use crate::client::{Client, connect};
+    #[pymodule_export]
+    use crate::elapsed::Elapsed;
     #[pymodule_export]
     use crate::manual::Clock;
     #[pymodule_export]

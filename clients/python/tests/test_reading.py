@@ -111,3 +111,21 @@ def test_until_when_a_bound_holds(clock: Clock, timeline: Timeline) -> None:
     # 10 ns at 1000 ppb are 10 ms; rounding costs less than 2 ns, 2 ms of it.
     assert 8_000_000 <= found.estimate_ns - 1_000_000_000 <= 10_000_000
     assert found.counter - timeline.stamp() == pytest.approx(found.estimate_ns - 1_000_000_000, abs=2)
+
+
+def test_an_age_goes_on_from_what_was_saved(clock: Clock, timeline: Timeline) -> None:
+    age = timevisor.Elapsed(timeline)
+    clock.advance(2_000_000_000)
+    now = age.now()
+    assert now.is_known and now.earliest_ns <= 2_000_000_000 <= now.latest_ns
+    assert now.timescale is timevisor.Timescale.LOCAL
+    saved = age.save()
+    clock.advance(1_000_000_000)
+    again = timevisor.Elapsed.resume(timeline, saved).now()
+    assert again.earliest_ns <= 3_000_000_000 <= again.latest_ns
+    with pytest.raises(timevisor.Invalid, match="not a saved age"):
+        timevisor.Elapsed.resume(timeline, saved[:-1] + "x")
+    clock.forget()
+    with pytest.raises(timevisor.Unknown):
+        timevisor.Elapsed(timeline, exclude_blackouts=True)
+    assert not age.now().is_known

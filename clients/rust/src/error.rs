@@ -82,6 +82,23 @@ pub enum ConvertError {
     Contradiction,
 }
 
+/// An age could not be begun or gone on with.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ElapsedError {
+    /// The page could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Ages are measured on TAI: UTC repeats itself, and a local timeline ends with its host.
+    #[error("an age cannot be measured on the timeline {0:?}; open the timeline \"tai\"")]
+    Timescale(String),
+    /// Nobody could say later when it began.
+    #[error("the time is not known yet; wait until the status is synchronized")]
+    Unknown,
+    /// Not what [`crate::Elapsed::save`] returned.
+    #[error("this is not a saved age ({0}); give what `save` returned, unchanged")]
+    Saved(&'static str),
+}
+
 /// A wait ended without its time having come.
 #[derive(Debug, thiserror::Error)]
 pub enum WaitError {

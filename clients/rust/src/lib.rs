@@ -20,6 +20,7 @@
 //! | `reading` | [`Reading`] |
 //! | `requirement` | [`Requirement`] and whether it is met |
 //! | [`wait`] | waiting: for a moment, periods, actions, changes |
+//! | `elapsed` | [`Elapsed`]: how long something has been running, also over migrations and checkpoints |
 //! | [`manual`] | [`manual::Clock`]: a hand-driven clock for tests |
 //! | `source` | finding the page; [`Tried`] |
 //! | `snapshot`, `history` | publications of the recent past, for conversions |
@@ -35,6 +36,7 @@
 mod binding;
 mod channel;
 mod client;
+mod elapsed;
 mod error;
 mod history;
 pub mod manual;
@@ -53,7 +55,10 @@ pub use binding::Binding;
 pub use channel::stream::ChannelAddress;
 pub use channel::{ChannelChoice, Lease};
 pub use client::{BindOptions, Client, Options};
-pub use error::{BindError, ConnectError, ConvertError, ReadError, TimelineError, WaitError};
+pub use elapsed::{Blackouts, Elapsed};
+pub use error::{
+    BindError, ConnectError, ConvertError, ElapsedError, ReadError, TimelineError, WaitError,
+};
 pub use reading::Reading;
 pub use requirement::Requirement;
 pub use source::{PageChoice, Tried};

@@ -254,6 +254,11 @@ impl Timeline {
         }
     }
 
+    /// Whose page it is read from.
+    pub(crate) fn identity(&self) -> [u64; 5] {
+        self.shared.place().reader.identity()
+    }
+
     /// Is it surely before `t_ns` now, surely after it, or is that not known? See [`Reading::compare_to`].
     ///
     /// # Errors

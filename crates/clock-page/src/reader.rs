@@ -291,6 +291,15 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         epoch_of(&self.page)
     }
 
+    /// Whose page it is: host, VM and epoch. Another one where this process was restored on another host.
+    #[must_use]
+    pub fn identity(&self) -> [u64; 5] {
+        const _: () = assert!(header::AT_EPOCH == header::AT_HOST_ID + 4 * size_of::<u64>());
+        core::array::from_fn(|index| {
+            self.page.word(header::AT_HOST_ID + index * size_of::<u64>()).load(Relaxed)
+        })
+    }
+
     #[inline(always)]
     fn read_with(&self, counter: impl Fn() -> u64) -> Result<Reading, ReadError> {
         let found = self.snapshot(counter)?;

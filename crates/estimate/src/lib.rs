@@ -14,6 +14,7 @@
 //! | [`combination`] | one estimate from several references, without jumps |
 //! | [`birth`] | when an elapsed clock read 0, for whoever goes on with it |
 //! | [`elapsed`] | [`ElapsedClock`]: how long something has run, over changes of counter and rate (RVEC) |
+//! | [`lifetime`] | [`Lifetime`]: an elapsed clock that outlives its counter |
 //! | [`ensemble`] | [`Ensemble`]: all references together, and the status that is published |
 //!
 //! What it does not do: talk to references, read counters, write pages.
@@ -26,6 +27,7 @@ pub mod elapsed;
 pub mod ensemble;
 pub mod estimators;
 pub mod exchange;
+pub mod lifetime;
 pub mod parameters;
 pub mod polling;
 pub mod rate;
@@ -39,6 +41,7 @@ pub use elapsed::ElapsedClock;
 pub use ensemble::{Ensemble, Falseticker, Knowledge, Quality};
 pub use estimators::{Estimate, Estimator};
 pub use exchange::{Discard, Exchange};
+pub use lifetime::Lifetime;
 pub use parameters::Parameters;
 pub use rate::RateLimits;
 pub use reference::{Observation, ReferenceClock};

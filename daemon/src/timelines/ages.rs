@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use timevisor_clock_page::{ClockStatus, Line, Lines};
-use timevisor_estimate::elapsed::{Age, Rate};
-use timevisor_estimate::{Birth, ElapsedClock, Global, RateLimits};
+use timevisor_estimate::elapsed::Rate;
+use timevisor_estimate::{Global, Lifetime, RateLimits};
 use timevisor_guests::vm::Publication;
 use timevisor_time::{Duration, Instant, Local};
 use timevisor_timelines::Owner;
@@ -18,8 +18,7 @@ use crate::vms::Vms;
 /// One owner's.
 #[derive(Default)]
 struct Aged {
-    clock: Option<ElapsedClock>,
-    birth: Option<Birth>,
+    lifetime: Lifetime,
     /// Another number: it has come from elsewhere since.
     arrivals: u64,
     /// What was published before is void.
@@ -55,8 +54,10 @@ impl Ages {
             if aged.arrivals != arrivals {
                 *aged = Aged { arrivals, disruptions: aged.disruptions + 1, ..Aged::default() };
             }
-            aged.birth = aged.birth.or(found);
-            if let Some(born) = aged.update(now, rate, global.as_ref()) {
+            if let Some(birth) = found {
+                aged.lifetime.born(birth);
+            }
+            if let Some(born) = aged.lifetime.update(now, rate, global.as_ref()) {
                 match &owner {
                     Owner::Host => clock.set_birth(&born),
                     Owner::Vm(name) => vms.set_birth(name, &born),
@@ -68,7 +69,7 @@ impl Ages {
     /// The counter was disturbed: ages go on from the births, once the time is known again.
     pub fn start_anew(&mut self) {
         for aged in self.aged.values_mut() {
-            aged.clock = None;
+            aged.lifetime.lose_counter();
             aged.disruptions += 1;
         }
     }
@@ -76,7 +77,7 @@ impl Ages {
     /// An owner's age as lines on the host's counter, and a number that changes when what they said before is void.
     pub fn lines(&self, owner: &Owner) -> (Option<Lines<Local>>, u64) {
         let Some(aged) = self.aged.get(owner) else { return (None, 0) };
-        let lines = aged.clock.as_ref().map(|clock| {
+        let lines = aged.lifetime.clock().map(|clock| {
             let (age, limits) = (clock.at(self.now), clock.rate().limits());
             let line =
                 |span: Duration, period| Line { time: Instant::from_bits(span.to_bits()), period };
@@ -90,33 +91,6 @@ impl Ages {
             }
         });
         (lines, aged.disruptions)
-    }
-}
-
-impl Aged {
-    /// Returns its birth when that has just become known.
-    fn update(&mut self, now: u64, rate: Rate, global: Option<&Global>) -> Option<Birth> {
-        match (&mut self.clock, self.birth, global) {
-            (None, None, _) => self.clock = Some(ElapsedClock::new(now, Age::ZERO, rate)),
-            (None, Some(birth), Some(global)) => {
-                self.clock = Some(ElapsedClock::new(now, birth.age(global), rate));
-            }
-            // It was born, and how long ago cannot be said yet.
-            (None, Some(_), None) => return None,
-            (Some(clock), _, _) => clock.change_rate(now, rate),
-        }
-        let (clock, global) = (self.clock.as_mut()?, global?);
-        match self.birth {
-            Some(birth) => {
-                let known = birth.age(global);
-                clock.confine(now, known.earliest, known.latest);
-                None
-            }
-            None => {
-                self.birth = Some(Birth::of(&clock.at(now), global));
-                self.birth
-            }
-        }
     }
 }
 

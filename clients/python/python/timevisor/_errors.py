@@ -88,7 +88,7 @@ class KernelRefused(TimevisorError, OSError):
 
 
 class Invalid(TimevisorError, ValueError):
-    """A requirement that means nothing, or a name that cannot be a timeline's."""
+    """A requirement that means nothing, a name that cannot be a timeline's, an age that is none."""
 
 
 class NoChannel(TimevisorError):

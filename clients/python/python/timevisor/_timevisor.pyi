@@ -28,6 +28,7 @@ __all__ = [
     "Cancel",
     "Client",
     "Clock",
+    "Elapsed",
     "Periodic",
     "Reading",
     "Requirement",
@@ -88,6 +89,27 @@ class Client:
         """
     def timelines(self) -> List[TimelineRow]:
         """What this client may bind to. Raises as ``bind``."""
+@final
+class Elapsed:
+    """How long something has been running, also over a migration of its VM, and over a checkpoint of its process that is restored on
+    another host. For any thread.
+
+    ``timeline``: ``tai``. ``exclude_blackouts``: without the time in which CLOCK_MONOTONIC_RAW stood still: in a guest over a
+    migration, in a container that CRIU has restored.
+
+    Raises Unknown (the time is not known yet), Invalid (another timeline), and what reading raises.
+    """
+
+    def __new__(cls, timeline: Timeline, *, exclude_blackouts: bool = False) -> Elapsed: ...
+    @staticmethod
+    def resume(timeline: Timeline, saved: str) -> Elapsed:
+        """Goes on with an age that ``save`` returned, here or on another host. Raises Invalid."""
+    def now(self) -> Reading:
+        """The age, in nanoseconds since it began. Never before an earlier one; unknown after a disruption, until the time is known
+        again."""
+    def save(self) -> str:
+        """As text, for a file or another machine: at most 512 bytes of ASCII in one line."""
+
 
 class Timeline:
     """A handle to one timeline, for any thread. Reading it needs no system call.

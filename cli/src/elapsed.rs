@@ -1,0 +1,83 @@
+//! `timevisor elapsed`: how long the host, the VM, or whatever keeps a file has been running.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use timevisor::{BindOptions, Blackouts, Client, Elapsed, Timeline, TimelineError};
+
+use crate::bind::{connect, explained, readings};
+
+#[derive(Args)]
+pub struct Options {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Read again every so many seconds until interrupted
+    #[arg(long, value_name = "SECONDS")]
+    every: Option<f64>,
+    /// An age of your own, for example of a container: it begins when there is no such file, and goes on with what the file says
+    #[arg(long, value_name = "FILE")]
+    since: Option<PathBuf>,
+    /// Without the time between a checkpoint and its restore, or of a migration (as far as the kernel's clock stood still)
+    #[arg(long, requires = "since")]
+    exclude_blackouts: bool,
+}
+
+/// The timeline `elapsed`, which needs no requirement; or an age that is kept in a file.
+pub fn run(directory: &Path, options: &Options) -> Result<()> {
+    let client = connect(directory)?;
+    let Some(file) = &options.since else {
+        let binding = client.bind_with("elapsed", &BindOptions::default()).map_err(explained)?;
+        return readings("elapsed", || Ok(binding.now()?), options.json, options.every);
+    };
+    let age = age_in(file, &client, options.exclude_blackouts)?;
+    let read = || {
+        let reading = age.now()?;
+        keep(file, &age.save()?).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(reading)
+    };
+    readings("elapsed", read, options.json, options.every)
+}
+
+/// The age that a file says, or one that begins now.
+fn age_in(file: &Path, client: &Client, exclude: bool) -> Result<Elapsed> {
+    let wanted = if exclude { Blackouts::Exclude } else { Blackouts::Count };
+    let saved = match std::fs::read_to_string(file) {
+        Ok(saved) => Some(saved),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", file.display()));
+        }
+    };
+    let open = |tai: &Timeline| match &saved {
+        Some(saved) => Elapsed::resume(tai, saved).with_context(|| file.display().to_string()),
+        None => Ok(Elapsed::begin(tai, wanted)?),
+    };
+    let age = match client.timeline("tai") {
+        Ok(tai) => open(&tai)?,
+        Err(TimelineError::NotFound(_)) => {
+            let options = BindOptions::default();
+            open(client.bind_with("tai", &options).map_err(explained)?.timeline())?
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if age.blackouts() != wanted {
+        bail!(
+            "{}: an age is with or without blackouts from its beginning on; {} --exclude-blackouts",
+            file.display(),
+            if exclude { "leave out" } else { "add" }
+        );
+    }
+    Ok(age)
+}
+
+/// Replaces the file in one step: what it says is never half an age.
+fn keep(file: &Path, saved: &str) -> std::io::Result<()> {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = file.with_file_name(name);
+    std::fs::write(&new, format!("{saved}\n"))?;
+    std::fs::rename(new, file)
+}

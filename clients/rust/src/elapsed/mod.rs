@@ -1,0 +1,197 @@
+//! [`Elapsed`]: how long something has been running. It goes on over the migration of its VM, and over a checkpoint of its process
+//! that is restored on another host.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | `mod` | [`Elapsed`], [`Blackouts`]: reading |
+//! | `blackouts` | how much of an age nothing ran |
+//! | `saved` | an age as text |
+
+mod blackouts;
+mod saved;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Mutex;
+
+use timevisor_estimate::elapsed::{Age, Rate};
+use timevisor_estimate::{Global, Lifetime, RateLimits};
+use timevisor_linux::clock::monotonic_raw_nanos;
+use timevisor_time::{Duration, Instant, Local, TimescaleId};
+
+use crate::error::{ElapsedError, ReadError};
+use crate::reading::Reading;
+use crate::snapshot::Snapshot;
+use crate::timeline::Timeline;
+use crate::{Status, unpoisoned};
+
+use self::blackouts::{Looked, Stopped};
+
+/// Whether time counts in which nothing ran: the blackout of a migration, a stopped VM, the time between a checkpoint and its restore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Blackouts {
+    /// The age is what a clock on the wall says.
+    #[default]
+    Count,
+    /// Without the time in which CLOCK_MONOTONIC_RAW stood still, as far as the kernel has it stand still: in a guest over a
+    /// migration, in a container that CRIU has restored. Bounds are as wide as that leaves open.
+    Exclude,
+}
+
+/// An age that has begun. For any thread; a read takes a lock, but makes no system call.
+///
+/// ```
+/// use std::time::Duration;
+/// use timevisor::{Blackouts, Elapsed, manual::Clock};
+/// let clock = Clock::new(1_000_000_000);
+/// let age = Elapsed::begin(&clock.timeline(), Blackouts::Count)?;
+/// clock.advance(Duration::from_secs(2));
+/// let now = age.now()?;
+/// assert!(now.earliest_ns() <= 2_000_000_000 && 2_000_000_000 <= now.latest_ns());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Elapsed {
+    timeline: Timeline,
+    blackouts: Blackouts,
+    origin: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    lifetime: Lifetime,
+    stopped: Stopped,
+    /// Whose page it was at the last read, and after which disruption.
+    seen: Option<([u64; 5], u64)>,
+    /// The last reading: a later one is not before it.
+    last: Age,
+}
+
+impl Elapsed {
+    /// Begins now, on the timeline `tai`.
+    ///
+    /// # Errors
+    /// Another timeline, or a time that is not known yet.
+    pub fn begin(timeline: &Timeline, blackouts: Blackouts) -> Result<Self, ElapsedError> {
+        let age = Self::with(timeline, blackouts, State::default())?;
+        let now = age.now()?;
+        let begun = unpoisoned(age.state.lock()).lifetime.birth().is_some();
+        if now.is_known() && begun { Ok(age) } else { Err(ElapsedError::Unknown) }
+    }
+
+    /// Goes on with an age that [`Self::save`] returned, here or elsewhere.
+    ///
+    /// # Errors
+    /// Not a saved age, or another timeline.
+    pub fn resume(timeline: &Timeline, saved: &str) -> Result<Self, ElapsedError> {
+        let (blackouts, state) = saved::parse(saved).map_err(ElapsedError::Saved)?;
+        Self::with(timeline, blackouts, state)
+    }
+
+    fn with(timeline: &Timeline, blackouts: Blackouts, state: State) -> Result<Self, ElapsedError> {
+        use std::hash::{BuildHasher as _, RandomState};
+        if timeline.now()?.timescale() != TimescaleId::Tai {
+            return Err(ElapsedError::Timescale(timeline.name().to_owned()));
+        }
+        let origin = RandomState::new().hash_one(());
+        Ok(Self { timeline: timeline.clone(), blackouts, origin, state: Mutex::new(state) })
+    }
+
+    /// The age now: a reading of a local timeline that was at 0 when the age began. Later readings are never before earlier ones.
+    /// Unknown where the counter was disrupted and the time is not known since.
+    ///
+    /// # Errors
+    /// The page cannot be read.
+    pub fn now(&self) -> Result<Reading, ReadError> {
+        let mut state = unpoisoned(self.state.lock());
+        let before = monotonic_raw_nanos();
+        let (reading, snapshot) = self.timeline.look()?;
+        let after = monotonic_raw_nanos();
+        let seen = Seen { reading: &reading, snapshot: &snapshot, page: self.timeline.identity() };
+        let age = state.read(&seen, self.blackouts, (before, after));
+        Ok(self.reading(&reading, age))
+    }
+
+    /// Whether it counts blackouts.
+    #[must_use]
+    pub fn blackouts(&self) -> Blackouts {
+        self.blackouts
+    }
+
+    /// As text, for a file or another machine: [`Self::resume`] goes on with it. At most 512 bytes of ASCII in one line.
+    ///
+    /// # Errors
+    /// The page cannot be read.
+    pub fn save(&self) -> Result<String, ReadError> {
+        self.now()?;
+        let state = unpoisoned(self.state.lock());
+        Ok(saved::format(self.blackouts, &state))
+    }
+
+    fn reading(&self, of_tai: &Reading, age: Option<Age>) -> Reading {
+        let instant = |span: Duration| Instant::<Local>::from_bits(span.to_bits());
+        let (earliest, estimate, latest) = match age {
+            Some(age) => (instant(age.earliest), instant(age.estimate), instant(age.latest)),
+            None => (Instant::MIN, Instant::from_bits(0), Instant::MAX),
+        };
+        Reading {
+            earliest,
+            estimate,
+            latest,
+            error_bits: u64::MAX,
+            // It goes on over every disruption.
+            disruption: 0,
+            origin: self.origin,
+            status: if age.is_some() { of_tai.status } else { Status::Unknown },
+            timescale: TimescaleId::Local,
+            known: age.is_some(),
+            met: true,
+            ..*of_tai
+        }
+    }
+}
+
+/// What a look at the timeline found.
+struct Seen<'a> {
+    reading: &'a Reading,
+    snapshot: &'a Snapshot,
+    page: [u64; 5],
+}
+
+impl State {
+    /// The age at a reading that was made between two values of CLOCK_MONOTONIC_RAW, in ns.
+    fn read(&mut self, seen: &Seen<'_>, blackouts: Blackouts, raw: (u64, u64)) -> Option<Age> {
+        let Seen { reading, snapshot, page } = seen;
+        let source = (*page, reading.disruption);
+        let disrupted = self.seen.is_some_and(|seen| seen != source);
+        if disrupted {
+            self.lifetime.lose_counter();
+        }
+        self.seen = Some(source);
+        let (shortest, longest) = snapshot.lines.rate_limits();
+        let limits = RateLimits { shortest, longest };
+        let rate = Rate::new(limits.middle(), limits).ok().filter(|_| reading.known)?;
+        let global = reading.is_trustworthy().then(|| Global {
+            earliest: reading.earliest.relabel(),
+            estimate: reading.estimate.relabel(),
+            latest: reading.latest.relabel(),
+        });
+        // Its birth is asked for where it is needed: in the state.
+        let _ = self.lifetime.update(reading.counter, rate, global.as_ref());
+        let total = self.lifetime.clock()?.at(reading.counter);
+        let ran = match blackouts {
+            Blackouts::Count => total,
+            Blackouts::Exclude => self.stopped.exclude(Looked { total, raw }, disrupted),
+        };
+        self.last = not_before(ran, &self.last);
+        Some(self.last)
+    }
+}
+
+/// An age that is not before `last`. Where it had to be moved, its `latest` still holds the truth, and so does its `earliest`.
+fn not_before(age: Age, last: &Age) -> Age {
+    let earliest = age.earliest.max(last.earliest);
+    let estimate = age.estimate.max(last.estimate).max(earliest);
+    Age { earliest, estimate, latest: age.latest.max(estimate) }
+}
