@@ -570,7 +570,7 @@ int timevisor_elapsed_resume(const struct timevisor_timeline *timeline, const ch
 // Returns as timevisor_now; 0 also while the age is not known, after a disruption: see `known` and `status`. Any thread.
 int timevisor_elapsed_now(const struct timevisor_elapsed *elapsed, struct timevisor_reading *reading);
 
-// The age as text, for a file or another machine: one line of ASCII, at most 512 bytes with the zero byte at its end.
+// The age as text, for a file or another machine: one line of ASCII, at most 1024 bytes with the zero byte at its end.
 //
 // Returns the length without the zero byte; the buffer gets as much as there is room for, as with snprintf. Otherwise as
 // timevisor_now. Any thread.

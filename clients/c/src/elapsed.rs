@@ -71,7 +71,7 @@ pub extern "C" fn timevisor_elapsed_now(
     })
 }
 
-/// The age as text, for a file or another machine: one line of ASCII, at most 512 bytes with the zero byte at its end.
+/// The age as text, for a file or another machine: one line of ASCII, at most 1024 bytes with the zero byte at its end.
 ///
 /// Returns the length without the zero byte; the buffer gets as much as there is room for, as with snprintf. Otherwise as
 /// timevisor_now. Any thread.

@@ -82,7 +82,7 @@ static void until_when(timevisor_manual_clock *clock, timevisor_timeline *tai) {
 static void ages(timevisor_manual_clock *clock, timevisor_timeline *tai) {
     timevisor_reading age = TIMEVISOR_READING_INIT;
     timevisor_elapsed *since, *again;
-    char saved[512], cut[8];
+    char saved[1024], cut[8];
     int length;
 
     CHECK(timevisor_elapsed_begin(tai, TIMEVISOR_BLACKOUTS_COUNT, &since) == 0);

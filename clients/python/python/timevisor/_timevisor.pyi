@@ -108,7 +108,7 @@ class Elapsed:
         """The age, in nanoseconds since it began. Never before an earlier one; unknown after a disruption, until the time is known
         again."""
     def save(self) -> str:
-        """As text, for a file or another machine: at most 512 bytes of ASCII in one line."""
+        """As text, for a file or another machine: at most 1024 bytes of ASCII in one line."""
 
 
 class Timeline:

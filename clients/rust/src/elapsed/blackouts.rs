@@ -1,17 +1,23 @@
-//! How much of an age nothing ran: what went by on the global clock, less what CLOCK_MONOTONIC_RAW counted.
+//! How much of an age nothing ran: what went by on the global clock, less what was counted meanwhile.
 //!
-//! A guest's counter stands still while its VM is between two hosts, and CRIU gives a restored container a time namespace in which
-//! the kernel's clock goes on from where the checkpoint was made. Both are what the kernel says, not more: a host's `SIGSTOP`, or a
-//! `stop` of a KVM guest that stays on its host, leaves that clock running, and counts.
+//! | from one look to the next | counted by |
+//! | --- | --- |
+//! | the page is of the same VM | its counter, which stands still between two hosts and goes on from where it stood |
+//! | another page, or another disruption of a host's | CLOCK_MONOTONIC_RAW: CRIU restores into a time namespace in which it goes on from the checkpoint |
+//! | neither: the same clock goes on | nothing stopped, unless CLOCK_MONOTONIC_RAW plainly did (a restore on the same host) |
+//!
+//! This is what the machine says, not more: a process's SIGSTOP, or a `stop` of a KVM guest that stays on its host, leaves both running,
+//! and counts.
 
+use timevisor_estimate::RateLimits;
 use timevisor_estimate::elapsed::Age;
 use timevisor_time::{Duration, RateError};
 
-/// How far CLOCK_MONOTONIC_RAW's rate may be from the truth: the oscillator, and what the kernel took for its frequency when it booted
-/// (Linux refuses a TSC that differs from what firmware says by more: arch/x86/kernel/tsc.c).
+/// How far CLOCK_MONOTONIC_RAW's rate may be from the truth: the oscillator, and what the kernel took for its frequency when it
+/// booted. Emulated guests that had to measure it were seen further off: those are found out ([`Stopped::raw_is_right`]).
 const RAW_RATE: RateError = RateError::from_ppb(1_000_000);
 
-/// Less than this is nothing that stopped anybody.
+/// Less than this is nothing that stopped anybody, and a shorter stretch proves no rate.
 const LEAST: Duration = Duration::from_millis(1);
 
 /// What was read at one moment.
@@ -21,6 +27,12 @@ pub(super) struct Looked {
     pub(super) total: Age,
     /// CLOCK_MONOTONIC_RAW before and after, ns.
     pub(super) raw: (u64, u64),
+    /// The page's counter.
+    pub(super) counter: u64,
+    /// The counter's rate.
+    pub(super) rate: RateLimits,
+    /// Whose page it is: [`timevisor_clock_page::Reader::identity`].
+    pub(super) page: [u64; 5],
 }
 
 /// For how long nothing ran.
@@ -28,21 +40,25 @@ pub(super) struct Looked {
 pub(super) struct Stopped {
     pub(super) sum: Age,
     pub(super) last: Option<Looked>,
+    /// CLOCK_MONOTONIC_RAW has agreed with the page, and never disagreed.
+    pub(super) raw_is_right: Option<bool>,
 }
 
 impl Stopped {
-    /// The age without it. `disrupted`: the counter was lost since the last look.
+    /// The age without it. `disrupted`: the clock that was read last does not go on.
     pub(super) fn exclude(&mut self, now: Looked, disrupted: bool) -> Age {
         if let Some(last) = self.last.replace(now) {
-            let stopped = stopped(&last, &now);
-            // Without a reason to suspect one, a blackout must be plain: errors of every look would add up.
-            if disrupted || stopped.earliest > LEAST {
-                self.sum = Age {
-                    earliest: self.sum.earliest + stopped.earliest,
-                    estimate: self.sum.estimate + stopped.estimate,
-                    latest: self.sum.latest + stopped.latest,
-                };
-            }
+            let stopped = if disrupted {
+                let counted = counted(&last, &now).or_else(|| self.by_raw(&last, &now));
+                went_by(&last, &now).less(counted)
+            } else {
+                self.jump(&last, &now)
+            };
+            self.sum = Age {
+                earliest: self.sum.earliest + stopped.earliest,
+                estimate: self.sum.estimate + stopped.estimate,
+                latest: self.sum.latest + stopped.latest,
+            };
         }
         let less = |total: Duration, stopped: Duration| (total - stopped).max(Duration::ZERO);
         Age {
@@ -51,28 +67,74 @@ impl Stopped {
             latest: less(now.total.latest, self.sum.earliest),
         }
     }
+
+    /// What CLOCK_MONOTONIC_RAW counted; nothing where it is another kernel's, or not to be relied on.
+    fn by_raw(&self, last: &Looked, now: &Looked) -> Option<Span> {
+        let usable = self.raw_is_right != Some(false) && last.raw.1 <= now.raw.0;
+        usable.then(|| raw(last, now))
+    }
+
+    /// The page's clock has gone on. That CLOCK_MONOTONIC_RAW has not is the only sign of a restore on the same host.
+    fn jump(&mut self, last: &Looked, now: &Looked) -> Age {
+        let (went_by, raw) = (went_by(last, now), raw(last, now));
+        let stopped = went_by.less(Some(raw));
+        let slow = stopped.earliest > LEAST;
+        let fast = raw.least > went_by.most || now.raw.1 < last.raw.0;
+        if fast || (slow && self.raw_is_right.is_none()) {
+            self.raw_is_right = Some(false);
+        } else if went_by.least > LEAST && !slow {
+            self.raw_is_right.get_or_insert(true);
+        }
+        // A blackout must be plain: the errors of every look would add up.
+        if slow && self.raw_is_right == Some(true) { stopped } else { Age::ZERO }
+    }
 }
 
-/// Between two looks.
-fn stopped(last: &Looked, now: &Looked) -> Age {
-    let went_by = Age {
-        earliest: (now.total.earliest - last.total.latest).max(Duration::ZERO),
-        estimate: now.total.estimate - last.total.estimate,
-        latest: now.total.latest - last.total.earliest,
-    };
+/// A length of time.
+#[derive(Clone, Copy)]
+struct Span {
+    least: Duration,
+    likely: Duration,
+    most: Duration,
+}
+
+impl Span {
+    /// What is left of it when so much was counted; all or nothing where nobody counted.
+    fn less(self, counted: Option<Self>) -> Age {
+        let counted =
+            counted.unwrap_or(Self { least: Duration::ZERO, likely: Duration::ZERO, ..self });
+        let left = |whole: Duration, part: Duration| (whole - part).max(Duration::ZERO);
+        let (earliest, latest) = (left(self.least, counted.most), left(self.most, counted.least));
+        let estimate = left(self.likely, counted.likely).max(earliest).min(latest);
+        Age { earliest, estimate, latest }
+    }
+}
+
+fn went_by(last: &Looked, now: &Looked) -> Span {
+    Span {
+        least: (now.total.earliest - last.total.latest).max(Duration::ZERO),
+        likely: now.total.estimate - last.total.estimate,
+        most: now.total.latest - last.total.earliest,
+    }
+}
+
+fn raw(last: &Looked, now: &Looked) -> Span {
     let span = |from: u64, to: u64| {
-        let ns = i64::try_from(to.saturating_sub(from)).unwrap_or(i64::MAX);
-        Duration::from_nanos(ns)
+        Duration::from_nanos(i64::try_from(to.saturating_sub(from)).unwrap_or(i64::MAX))
     };
-    // It went back: another kernel's, which says nothing of the time between.
-    let ran = if now.raw.1 < last.raw.0 {
-        (Duration::ZERO, Duration::ZERO, went_by.latest)
-    } else {
-        let (least, most) = (span(last.raw.1, now.raw.0), span(last.raw.0, now.raw.1));
-        (least - RAW_RATE.over(least), least, most + RAW_RATE.over(most))
-    };
-    let less = |went_by: Duration, ran: Duration| (went_by - ran).max(Duration::ZERO);
-    let (earliest, latest) = (less(went_by.earliest, ran.2), less(went_by.latest, ran.0));
-    let estimate = less(went_by.estimate, ran.1).max(earliest).min(latest);
-    Age { earliest, estimate, latest }
+    let (least, most) = (span(last.raw.1, now.raw.0), span(last.raw.0, now.raw.1));
+    Span { least: least - RAW_RATE.over(least), likely: least, most: most + RAW_RATE.over(most) }
+}
+
+/// What the VM's counter counted. Which part of it on which host is not known: its rate was one of the two.
+fn counted(last: &Looked, now: &Looked) -> Option<Span> {
+    let vm = |looked: &Looked| [looked.page[2], looked.page[3]];
+    let ticks = now.counter.wrapping_sub(last.counter);
+    // Back: a snapshot was loaded, or the VM was reset.
+    let usable = vm(last) == vm(now) && vm(now) != [0; 2] && ticks >> 63 == 0;
+    usable.then(|| Span {
+        least: last.rate.shortest.min(now.rate.shortest).span(ticks),
+        likely: now.rate.middle().span(ticks),
+        most: last.rate.longest.max(now.rate.longest).span_ceil(ticks),
+    })
 }

@@ -33,8 +33,8 @@ pub enum Blackouts {
     /// The age is what a clock on the wall says.
     #[default]
     Count,
-    /// Without the time in which CLOCK_MONOTONIC_RAW stood still, as far as the kernel has it stand still: in a guest over a
-    /// migration, in a container that CRIU has restored. Bounds are as wide as that leaves open.
+    /// Without the time in which the counter of a guest stood still (a migration), or CLOCK_MONOTONIC_RAW of a container (a restore
+    /// by CRIU). Bounds are as wide as that leaves open.
     Exclude,
 }
 
@@ -119,7 +119,7 @@ impl Elapsed {
         self.blackouts
     }
 
-    /// As text, for a file or another machine: [`Self::resume`] goes on with it. At most 512 bytes of ASCII in one line.
+    /// As text, for a file or another machine: [`Self::resume`] goes on with it. At most 1024 bytes of ASCII in one line.
     ///
     /// # Errors
     /// The page cannot be read.
@@ -182,7 +182,11 @@ impl State {
         let total = self.lifetime.clock()?.at(reading.counter);
         let ran = match blackouts {
             Blackouts::Count => total,
-            Blackouts::Exclude => self.stopped.exclude(Looked { total, raw }, disrupted),
+            Blackouts::Exclude => {
+                let counter = reading.counter;
+                let looked = Looked { total, raw, counter, rate: limits, page: *page };
+                self.stopped.exclude(looked, disrupted)
+            }
         };
         self.last = not_before(ran, &self.last);
         Some(self.last)

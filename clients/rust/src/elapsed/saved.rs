@@ -1,8 +1,8 @@
 //! An age as one line of text: `timevisor-elapsed 1` and numbers, spans in 2^-64 s. Strict: what does not look like one is refused.
 
-use timevisor_estimate::Birth;
 use timevisor_estimate::elapsed::Age;
-use timevisor_time::{Duration, Instant, Tai};
+use timevisor_estimate::{Birth, RateLimits};
+use timevisor_time::{Duration, Instant, Period, Tai};
 
 use super::blackouts::{Looked, Stopped};
 use super::{Blackouts, State};
@@ -15,10 +15,17 @@ pub(super) fn format(blackouts: Blackouts, state: &State) -> String {
     if let Some(birth) = state.lifetime.birth() {
         words.extend([birth.zero.to_bits(), birth.within.to_bits()].map(|bits| bits.to_string()));
         words.extend(ages(&state.last));
-        if let Some(Looked { total, raw }) = state.stopped.last {
+        if let (Some(looked), Some((page, disruption))) = (&state.stopped.last, state.seen) {
             words.extend(ages(&state.stopped.sum));
-            words.extend(ages(&total));
-            words.extend([raw.0, raw.1].map(|ns| ns.to_string()));
+            words.extend(ages(&looked.total));
+            let rate = [looked.rate.shortest, looked.rate.longest].map(Period::to_bits);
+            let raw_is_right = match state.stopped.raw_is_right {
+                None => 0,
+                Some(right) => 1 + u64::from(right),
+            };
+            let numbers = [looked.raw.0, looked.raw.1, looked.counter, rate[0], rate[1]];
+            let more = [disruption, raw_is_right].into_iter().chain(page);
+            words.extend(numbers.into_iter().chain(more).map(|number| number.to_string()));
         }
     }
     words.join(" ")
@@ -56,13 +63,27 @@ pub(super) fn parse(text: &str) -> Result<(Blackouts, State), &'static str> {
     if blackouts == Blackouts::Exclude {
         let (sum, total) = (words.age()?, words.age()?);
         let raw = (words.number()?, words.number()?);
-        if raw.0 > raw.1 {
-            return Err("two counts are in another order");
+        let counter = words.number()?;
+        let (shortest, longest) = (words.period()?, words.period()?);
+        if raw.0 > raw.1 || shortest > longest {
+            return Err("two numbers are in another order");
         }
-        state.stopped = Stopped { sum, last: Some(Looked { total, raw }) };
+        let disruption = words.number()?;
+        let raw_is_right = match words.number::<u64>()? {
+            0 => None,
+            1 => Some(false),
+            2 => Some(true),
+            _ => return Err("a number has no meaning"),
+        };
+        let mut page = [0; 5];
+        for word in &mut page {
+            *word = words.number()?;
+        }
+        let rate = RateLimits { shortest, longest };
+        let last = Some(Looked { total, raw, counter, rate, page });
+        state.stopped = Stopped { sum, last, raw_is_right };
+        state.seen = Some((page, disruption));
     }
-    // What it was read from may have gone: the age goes on from the birth.
-    state.seen = Some(([0; 5], 0));
     if words.0.next().is_some() { Err("something follows it") } else { Ok((blackouts, state)) }
 }
 
@@ -80,6 +101,10 @@ impl<'a> Words<'a> {
     fn span(&mut self) -> Result<Duration, &'static str> {
         let span = Duration::from_bits(self.number()?);
         if span.is_negative() { Err("a span is below 0") } else { Ok(span) }
+    }
+
+    fn period(&mut self) -> Result<Period, &'static str> {
+        Ok(Period::from_bits(self.number()?))
     }
 
     fn age(&mut self) -> Result<Age, &'static str> {
