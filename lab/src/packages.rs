@@ -30,6 +30,7 @@ pub const HOST_PACKAGES: &[&str] = &[
     "libc6-dev-arm64-cross",
     "qemu-user-static",
     "runc",
+    "criu",
     "python3",
     "python3-venv",
     "gcc",

@@ -5,6 +5,7 @@ mod boot;
 mod clock;
 mod container;
 mod elapsed;
+mod elapsed_container;
 mod example_commit_wait;
 mod example_controllers;
 mod experiment;
@@ -64,6 +65,11 @@ pub const ALL: &[Test] = &[
         name: "elapsed",
         about: "the elapsed clock against the truth: on the host, over a daemon's death, in a guest over a migration",
         run: elapsed::elapsed,
+    },
+    Test {
+        name: "elapsed-container",
+        about: "CRIU moves a container between two timevisords: its age goes on, with and without the blackout",
+        run: elapsed_container::container,
     },
     Test {
         name: "migrate-nvdimm",

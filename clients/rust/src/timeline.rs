@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use timevisor_clock_page::abi::header;
-use timevisor_clock_page::{Counter, Reader};
+use timevisor_clock_page::{Counter, CounterId, Reader};
 use timevisor_protocols::channel::InvalidRequirement;
 
 use crate::error::{ConvertError, ReadError, TimelineError};
@@ -16,14 +16,21 @@ use crate::manual::Waiters;
 use crate::reading::Reading;
 use crate::requirement::{Need, NeedCell, Requirement};
 use crate::snapshot::Snapshot;
-use crate::source::{CounterRef, PageRef};
+use crate::source::{CounterRef, PageRef, counter_for};
 use crate::{Comparison, unpoisoned};
 
 /// A timeline's place on a page, and where it moved to later. A reader walks the chain, which is one long nearly always: a
 /// timeline moves when its VM moves to another host.
 pub(crate) struct Place {
     reader: Reader<PageRef, CounterRef>,
-    generation: u16,
+    page: PageRef,
+    /// Generation and counter: [`Reader::place`].
+    place: u64,
+    /// Whose page it is.
+    identity: [u64; 5],
+    /// Another page's counter would be another, and nothing but the identity tells: CLOCK_MONOTONIC_RAW of a process that was
+    /// restored in a time namespace.
+    by_identity: bool,
     origin: u64,
     history: Mutex<History>,
     /// Nanoseconds of a tick, rounded up; 0: not known yet.
@@ -39,14 +46,20 @@ impl Place {
         index: usize,
         generation: Option<u16>,
     ) -> Result<Self, TimelineError> {
-        let reader = Reader::open(page, counter, index)?;
-        let generation = generation.unwrap_or_else(|| reader.generation());
+        let by_identity = counter.id() == CounterId::MonotonicRaw;
+        let reader = Reader::open(page.clone(), counter, index)?;
+        let (found, place) = (reader.generation(), reader.place());
+        let generation = generation.unwrap_or(found);
         let mut hasher = DefaultHasher::new();
         reader.page().bytes()[header::AT_HOST_ID..header::AT_EPOCH].hash(&mut hasher);
         (index, generation).hash(&mut hasher);
         let place = Self {
+            identity: reader.identity(),
             reader,
-            generation,
+            page,
+            // No reading has all bits set: it is another timeline's entry already.
+            place: if generation == found { place } else { u64::MAX },
+            by_identity,
             origin: hasher.finish(),
             history: Mutex::default(),
             tick_ns: AtomicU64::new(0),
@@ -57,13 +70,19 @@ impl Place {
 
     fn snapshot(&self) -> Result<Snapshot, ReadError> {
         let snapshot = Snapshot::take(&self.reader)?;
-        if snapshot.said.generation() != self.generation {
+        if self.is_another(snapshot.said.place()) {
             return Err(ReadError::Gone);
         }
         if snapshot.said.has_estimate() {
             self.tick_ns.store(snapshot.tick_ns(), Relaxed);
         }
         Ok(snapshot)
+    }
+
+    /// What was read there is of another timeline, by another counter, or of another host's page.
+    #[inline(always)]
+    fn is_another(&self, place: u64) -> bool {
+        place != self.place || (self.by_identity && self.reader.identity() != self.identity)
     }
 
     /// Only requirements of a resolution ask.
@@ -178,7 +197,27 @@ impl Timeline {
     pub fn now(&self) -> Result<Reading, ReadError> {
         let place = self.shared.place();
         let raw = place.reader.read()?;
-        if raw.generation() != place.generation {
+        if place.is_another(raw.place()) {
+            return self.find_again(place);
+        }
+        Ok(place.judge(Reading::of_page(&raw, place.origin), &self.need.get()))
+    }
+
+    /// Where the page is another host's now, the process was restored there, and the global timelines go on.
+    #[cold]
+    fn find_again(&self, place: &Place) -> Result<Reading, ReadError> {
+        let name = self.name();
+        let global = ["tai", "utc"].contains(&name);
+        if !global || place.reader.identity() == place.identity {
+            return Err(ReadError::Gone);
+        }
+        let index = timevisor_clock_page::find(&place.page, name).map_err(|_| ReadError::Gone)?;
+        let counter = counter_for(&place.page, index).map_err(|_| ReadError::Gone)?;
+        let there = Place::open(place.page.clone(), counter, index, None);
+        self.shared.move_to(there.map_err(|_| ReadError::Gone)?);
+        let place = self.shared.place();
+        let raw = place.reader.read()?;
+        if place.is_another(raw.place()) {
             return Err(ReadError::Gone);
         }
         Ok(place.judge(Reading::of_page(&raw, place.origin), &self.need.get()))

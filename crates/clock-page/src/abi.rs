@@ -165,6 +165,12 @@ impl Meta {
         ])
     }
 
+    /// The generation and the counter: what must not change under a reader.
+    #[inline(always)]
+    pub(crate) fn place(word: u64) -> u64 {
+        word & u64::from_le_bytes([0, 0, 0xff, 0xff, 0, 0, 0, 0xff])
+    }
+
     /// Of a packed one.
     #[inline(always)]
     pub(crate) fn has_estimate(word: u64) -> bool {

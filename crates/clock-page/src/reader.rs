@@ -151,6 +151,13 @@ impl Reading {
         self.meta().generation
     }
 
+    /// The generation and the counter in one number: another one when a reader must not go on with what it has.
+    #[inline(always)]
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        Meta::place(self.meta)
+    }
+
     /// One sigma of the estimate.
     #[must_use]
     pub fn estimated_error(&self) -> Duration {
@@ -283,6 +290,12 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     #[must_use]
     pub fn generation(&self) -> u16 {
         Meta::unpack(self.page.entry(self.index)[entry::META].load(Relaxed)).generation
+    }
+
+    /// [`Reading::place`] of readings from now on.
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        Meta::place(self.page.entry(self.index)[entry::META].load(Relaxed))
     }
 
     /// The page's epoch: changes when a writer takes the page over.

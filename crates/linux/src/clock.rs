@@ -32,6 +32,24 @@ pub fn monotonic_raw_nanos() -> u64 {
     u64::try_from(nanos(libc::CLOCK_MONOTONIC_RAW)).unwrap_or(0)
 }
 
+/// By how many ns CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW of this process's time namespace are ahead of the initial one's, modulo
+/// 2^64; 0 where the kernel has no such namespaces.
+#[must_use]
+pub fn time_namespace_offset() -> u64 {
+    std::fs::read_to_string("/proc/self/timens_offsets").map_or(0, |text| namespace_offset(&text))
+}
+
+/// Lines of a clock's name or number, seconds and nanoseconds.
+fn namespace_offset(text: &str) -> u64 {
+    let monotonic = text.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        words.next().filter(|clock| ["monotonic", "1"].contains(clock))?;
+        let (seconds, ns): (i64, i64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(seconds.wrapping_mul(1_000_000_000).wrapping_add(ns))
+    });
+    u64::from_ne_bytes(monotonic.unwrap_or(0).to_ne_bytes())
+}
+
 fn nanos(clock: libc::clockid_t) -> i128 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is a valid timespec for the call to fill; the clock ids above exist on every supported kernel, so
@@ -155,8 +173,17 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
+    use super::namespace_offset;
     use super::*;
     use crate::counter::MonotonicRaw;
+
+    #[test]
+    fn offsets_of_time_namespaces() {
+        let text = "monotonic         -3 500000000\nboottime          7         0\n";
+        assert_eq!(namespace_offset(text), 0u64.wrapping_sub(2_500_000_000));
+        assert_eq!(namespace_offset("monotonic 0 0\nboottime 0 0\n"), 0);
+        assert_eq!(namespace_offset("what?"), 0);
+    }
 
     #[test]
     fn clocks_advance_and_boottime_is_not_behind() {

@@ -21,7 +21,7 @@ use timevisor_clock_page::{Counter, CounterId};
 pub use calibrate::{Calibration, CalibrationError, calibrate};
 #[cfg(target_arch = "aarch64")]
 pub use cntvct::Cntvct;
-pub use monotonic_raw::MonotonicRaw;
+pub use monotonic_raw::{HostMonotonicRaw, MonotonicRaw};
 #[cfg(target_arch = "x86_64")]
 pub use tsc::{Tsc, TscError, TscFacts};
 
@@ -35,7 +35,7 @@ pub enum HostCounter {
     #[cfg(target_arch = "aarch64")]
     Cntvct(Cntvct),
     /// CLOCK_MONOTONIC_RAW.
-    MonotonicRaw(MonotonicRaw),
+    MonotonicRaw(HostMonotonicRaw),
 }
 
 impl Counter for HostCounter {
@@ -94,7 +94,7 @@ impl HostCounter {
             CounterId::X86Tsc => Some(Self::Tsc(Tsc::unchecked())),
             #[cfg(target_arch = "aarch64")]
             CounterId::ArmVcnt => Some(Self::Cntvct(Cntvct::new())),
-            CounterId::MonotonicRaw => Some(Self::MonotonicRaw(MonotonicRaw)),
+            CounterId::MonotonicRaw => Some(Self::MonotonicRaw(HostMonotonicRaw::from_here())),
             _ => None,
         }
     }
@@ -136,7 +136,7 @@ pub fn select(choice: Choice) -> Result<(HostCounter, String), SelectError> {
         Choice::Tsc => tsc_by_name(),
         Choice::Cntvct => cntvct_by_name(),
         Choice::MonotonicRaw => Ok((
-            HostCounter::MonotonicRaw(MonotonicRaw),
+            HostCounter::MonotonicRaw(HostMonotonicRaw::from_here()),
             "monotonic-raw, by configuration".to_owned(),
         )),
     }
@@ -148,9 +148,10 @@ fn automatic() -> (HostCounter, String) {
         Ok(tsc) => {
             (HostCounter::Tsc(tsc), "tsc: invariant, and on offer as a clocksource".to_owned())
         }
-        Err(reason) => {
-            (HostCounter::MonotonicRaw(MonotonicRaw), format!("monotonic-raw, because {reason}"))
-        }
+        Err(reason) => (
+            HostCounter::MonotonicRaw(HostMonotonicRaw::from_here()),
+            format!("monotonic-raw, because {reason}"),
+        ),
     }
 }
 
@@ -162,7 +163,7 @@ fn automatic() -> (HostCounter, String) {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn automatic() -> (HostCounter, String) {
     (
-        HostCounter::MonotonicRaw(MonotonicRaw),
+        HostCounter::MonotonicRaw(HostMonotonicRaw::from_here()),
         "monotonic-raw: no known counter on this architecture".to_owned(),
     )
 }
