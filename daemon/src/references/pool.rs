@@ -293,7 +293,7 @@ mod tests {
     use crate::config::{ClockConfig, Config};
     use crate::leap::Leap;
     use crate::server::ServerConfig;
-    use timevisor_linux::counter::{HostCounter, MonotonicRaw};
+    use timevisor_linux::counter::{HostCounter, HostMonotonicRaw};
     use timevisor_linux::udp::Sockets;
     use timevisor_time::{Period, RateError};
 
@@ -306,7 +306,7 @@ mod tests {
     /// Drives the members for this many seconds of their own time; nobody answers.
     fn run(members: &mut [Member], now: &mut Duration, seconds: i64) -> Vec<usize> {
         let leap = Leap::load(&ClockConfig { tai_offset: Some(37), ..ClockConfig::default() });
-        let counter = HostCounter::MonotonicRaw(MonotonicRaw);
+        let counter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
         let around = Surroundings {
             counter: &counter,
             calibration: (Period::from_hz(1_000_000_000).unwrap(), RateError::ZERO),

@@ -1,5 +1,5 @@
 use timevisor_clock_page::{Identity, Line, Lines, PageWriter, Slew, Update};
-use timevisor_linux::counter::MonotonicRaw;
+use timevisor_linux::counter::HostMonotonicRaw;
 use timevisor_linux::udp::Sockets;
 use timevisor_time::{Period, RateError};
 
@@ -8,7 +8,7 @@ use crate::config::ClockConfig;
 use crate::leap::Leap;
 use crate::server::ServerConfig;
 
-const COUNTER: HostCounter = HostCounter::MonotonicRaw(MonotonicRaw);
+const COUNTER: HostCounter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
 
 fn identity(timescale: TimescaleId) -> Identity {
     Identity {

@@ -29,6 +29,9 @@ pub struct HostMonotonicRaw {
 }
 
 impl HostMonotonicRaw {
+    /// For a process in the initial time namespace.
+    pub const INITIAL: Self = Self { ahead: 0 };
+
     /// As of the time namespace that this process is in now (time_namespaces(7)).
     #[must_use]
     pub fn from_here() -> Self {

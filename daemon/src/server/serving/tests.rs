@@ -5,7 +5,7 @@ use std::sync::mpsc::sync_channel;
 
 use tempfile::TempDir;
 use timevisor_clock_page::{CounterId, Identity, Line, Lines, PageWriter, Slew, Update};
-use timevisor_linux::counter::MonotonicRaw;
+use timevisor_linux::counter::HostMonotonicRaw;
 use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::PageSize;
 use timevisor_protocols::ntp::server::{Config, Tally};
@@ -17,7 +17,7 @@ use timevisor_time::{Period, RateError, TimescaleId};
 use super::*;
 use crate::server::Upstream;
 
-const COUNTER: HostCounter = HostCounter::MonotonicRaw(MonotonicRaw);
+const COUNTER: HostCounter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
 /// 2027-01-15T08:00:00 TAI.
 const TAI: i64 = 1_800_000_000;
 const RHO: RateError = RateError::from_ppm(15);
