@@ -33,6 +33,7 @@ pub const HOST_PACKAGES: &[&str] = &[
     "criu",
     "python3",
     "python3-venv",
+    "clang",
     "gcc",
     "g++",
     "make",

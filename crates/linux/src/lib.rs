@@ -2,6 +2,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
+//! | [`affinity`] | which processors there are, which one runs a thread |
 //! | [`adjust`] | the kernel's clock discipline: reading, steering, restoring (clock_adjtime) |
 //! | [`counter`] | [`counter::HostCounter`] and the choice of one; calibration |
 //! | [`clock`] | the kernel's clocks, read only; brackets |
@@ -20,14 +21,20 @@
 //! | [`poll`], [`signals`], [`notify`] | a daemon's waiting, ending and telling systemd |
 //! | [`event_fd`], [`timer_fd`] | a flag and a timer as descriptors |
 //! | [`process`] | /proc: what runs, with which files and mappings; other processes' memory, read only |
+//! | `bpf` | RVEC by BPF programs (feature `bpf`, x86-64) |
+//! | [`elapsed_source`] | what tells how long a thread has been running on this host, and why |
 //! | [`kvm`] | whether KVM really runs guests here |
 //!
 //! What it does not do: decide anything. Algorithms live in rooms without system calls.
 
 pub mod adjust;
+pub mod affinity;
+#[cfg(all(feature = "bpf", target_arch = "x86_64"))]
+pub mod bpf;
 pub mod clock;
 pub mod counter;
 pub mod datagram;
+pub mod elapsed_source;
 pub mod event_fd;
 pub mod kvm;
 pub mod mapping;

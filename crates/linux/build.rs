@@ -1,0 +1,51 @@
+//! Compiles bpf/elapsed.bpf.c with clang for the feature `bpf`. Where there is no clang, or it fails, everything else is built all the
+//! same: the object is empty, and loading it says why (`bpf::BpfError::NotBuilt`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+const SOURCES: [&str; 2] = ["elapsed.bpf.c", "elapsed.h"];
+/// Where clang would come to be: the directory changes when it is installed.
+const PROGRAMS: &str = "/usr/bin";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let x86 = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
+    if env::var_os("CARGO_FEATURE_BPF").is_none() || !x86 {
+        return;
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={}", folder.join(source).display());
+    }
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let object = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("elapsed.bpf.o");
+    let missing = compile(&clang, &folder, &object).err().unwrap_or_default();
+    if !missing.is_empty() {
+        println!("cargo::rerun-if-changed={PROGRAMS}");
+        fs::write(&object, []).expect("the build's own directory can be written");
+    }
+    println!("cargo::rustc-env=TIMEVISOR_BPF_MISSING={missing}");
+}
+
+/// The reason in one line where it does not work.
+fn compile(clang: &str, folder: &Path, object: &Path) -> Result<(), String> {
+    let out = Command::new(clang)
+        // v3 has the atomics that the records are locked with; -g brings the types of maps and the relocations.
+        .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-c"])
+        .arg(folder.join(SOURCES[0]))
+        .arg("-o")
+        .arg(object)
+        // The place of the sources would make the object differ from one checkout to another.
+        .arg(format!("-fdebug-prefix-map={}=bpf", folder.display()))
+        .output()
+        .map_err(|error| format!("{clang}: {error}"))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr);
+    let first = said.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
+    Err(format!("{clang} failed: {first}"))
+}

@@ -1,0 +1,68 @@
+//! Which processors there are, and which one runs a thread.
+
+use std::io;
+
+/// The processors that run, in ascending order (/sys/devices/system/cpu/online).
+///
+/// # Errors
+/// When sysfs is not there or says something else.
+pub fn online() -> io::Result<Vec<usize>> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+    list(text.trim()).ok_or_else(|| io::Error::other(format!("odd list of processors: {text:?}")))
+}
+
+/// A list as the kernel writes it: `0-3,8`.
+fn list(text: &str) -> Option<Vec<usize>> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        all.extend(first.parse().ok()?..=last.parse::<usize>().ok()?);
+    }
+    Some(all)
+}
+
+/// This thread, and whatever it starts from now on, runs on this processor only.
+///
+/// # Errors
+/// When there is no such processor, or this process may not use it.
+pub fn pin(processor: usize) -> io::Result<()> {
+    if processor >= usize::try_from(libc::CPU_SETSIZE).unwrap_or(0) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: a cpu_set_t is an array of words, for which zero is valid.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    // SAFETY: the number is below the set's size.
+    unsafe { libc::CPU_SET(processor, &mut set) };
+    // SAFETY: `set` is a live cpu_set_t of the given size; 0 is this thread.
+    let result =
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// This thread's id.
+#[must_use]
+pub fn thread_id() -> u32 {
+    // SAFETY: the call has no arguments and cannot fail.
+    let id = unsafe { libc::gettid() };
+    u32::try_from(id).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(list("0-2,5,7-8"), Some(vec![0, 1, 2, 5, 7, 8]));
+        assert_eq!(list("0"), Some(vec![0]));
+        assert_eq!(list(""), None);
+        assert_eq!(list("0-x"), None);
+        assert!(!online().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        assert!(pin(usize::MAX).is_err());
+        std::thread::spawn(|| pin(online().unwrap()[0]).unwrap()).join().unwrap();
+    }
+}

@@ -1,0 +1,309 @@
+//! Loads the programs, gives them the cores' counters, attaches them, registers threads.
+
+use core::ptr::NonNull;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use aya::maps::{Map, MapData};
+use aya::programs::RawTracePoint;
+use aya::{Ebpf, EbpfLoader};
+
+use super::call;
+use super::core_counter::{CoreCounter, measured};
+use super::error::BpfError;
+use super::own_age::OwnAge;
+use super::record::{self, CORES, Core, FineAge, Place, Record, TASKS, Task};
+use crate::affinity;
+use crate::mapping::{Access, SharedMapping};
+
+/// What build.rs made of bpf/elapsed.bpf.c; empty where it could not.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/elapsed.bpf.o"));
+/// Why it could not.
+const MISSING: &str = env!("TIMEVISOR_BPF_MISSING");
+
+const TYPES: &str = "/sys/kernel/btf/vmlinux";
+const TRACEPOINTS: [&str; 3] = ["cpu_frequency", "sched_migrate_task", "sched_switch"];
+
+/// A registered thread is seen when it runs again, after its next sleep; so many of them.
+const SLEEPS: u32 = 200;
+
+/// Ages of cores and threads by programs in the kernel, for as long as this value lives.
+#[derive(Debug)]
+pub struct ElapsedBpf {
+    // Detached first.
+    ebpf: Ebpf,
+    shared: Shared,
+    places: Mutex<Places>,
+    // The programs read these.
+    counters: Vec<CoreCounter>,
+}
+
+/// The maps that are read and written in place.
+#[derive(Debug)]
+pub(super) struct Shared {
+    cores: SharedMapping,
+    tasks: SharedMapping,
+}
+
+/// Which records of threads are taken. The one that was free for longest is taken first: a program that still writes an
+/// ended thread's record is long done then.
+#[derive(Debug)]
+struct Places {
+    taken: [bool; TASKS],
+    next: usize,
+}
+
+/// An event with all that the programs would learn themselves, for [`ElapsedBpf::feed`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Core `of` has a new frequency, says core `by`, whose counter is at `count`.
+    Frequency {
+        /// The new one.
+        khz: u64,
+        /// The core that has it.
+        of: u32,
+        /// The core that says so.
+        by: u32,
+        /// That core's counter.
+        count: u64,
+        /// CLOCK_MONOTONIC, ns.
+        now: u64,
+    },
+    /// A thread is to run on another core.
+    Migrate {
+        /// The thread.
+        pid: u32,
+    },
+    /// A core goes on with another thread.
+    Switch {
+        /// The thread that ran; 0: none that is registered.
+        from: u32,
+        /// The thread that runs.
+        to: u32,
+        /// The core.
+        core: u32,
+        /// Its counter.
+        count: u64,
+        /// CLOCK_MONOTONIC, ns.
+        now: u64,
+    },
+}
+
+impl ElapsedBpf {
+    /// Everything: all online cores are measured (100 ms), and from here on their events are followed.
+    ///
+    /// # Errors
+    /// What stands in the way on this machine, with the next step.
+    pub fn start() -> Result<Self, BpfError> {
+        let mut this = Self::load()?;
+        let online = affinity::online().map_err(|e| BpfError::of("tell its cores", e))?;
+        if let Some(core) = online.iter().find(|core| **core >= CORES) {
+            return Err(BpfError::TooManyCores(*core));
+        }
+        // Each on its core, all at once.
+        let threads: Vec<_> = online
+            .into_iter()
+            .map(|core| (core, std::thread::spawn(move || measured(core))))
+            .collect();
+        for (core, thread) in threads {
+            let failed = || io::Error::other("the thread that measures it panicked");
+            let (counter, measured) = thread
+                .join()
+                .unwrap_or_else(|_| Err(failed()))
+                .map_err(|source| BpfError::NoCounter { core, source })?;
+            let index = u32::try_from(core).unwrap_or(u32::MAX);
+            let fd = u32::try_from(counter.fd().as_raw_fd()).unwrap_or(u32::MAX);
+            call::update(this.map("counters")?, index, fd)
+                .map_err(|source| BpfError::NoCounter { core, source })?;
+            this.set_core(index, &measured);
+            this.counters.push(counter);
+        }
+        for name in TRACEPOINTS {
+            this.program(name)?.attach(name).map_err(|e| BpfError::of("attach BPF programs", e))?;
+        }
+        Ok(this)
+    }
+
+    /// The maps, empty, and the programs, not attached: for [`Self::feed`].
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn load() -> Result<Self, BpfError> {
+        if OBJECT.is_empty() {
+            return Err(BpfError::NotBuilt(MISSING));
+        }
+        if !Path::new(TYPES).exists() {
+            return Err(BpfError::NoTypes);
+        }
+        let ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| BpfError::of("load BPF maps", e))?;
+        let shared =
+            Shared { cores: mapped(&ebpf, "cores", CORES)?, tasks: mapped(&ebpf, "tasks", TASKS)? };
+        let places = Mutex::new(Places { taken: [false; TASKS], next: 0 });
+        Ok(Self { ebpf, shared, places, counters: Vec::new() })
+    }
+
+    /// Makes a core's record this. Not while the programs are attached.
+    pub fn set_core(&self, core: u32, state: &Core) {
+        if let Some(record) = self.shared.core(u64::from(core)) {
+            record::write_core(record, state);
+        }
+    }
+
+    /// What is known of a core.
+    #[must_use]
+    pub fn core(&self, core: u32) -> Option<Core> {
+        record::core(self.shared.core(u64::from(core))?).map(|(_, core)| core)
+    }
+
+    /// What is known of the thread at `place`.
+    #[must_use]
+    pub fn task(&self, place: u32) -> Option<Task> {
+        record::task(self.shared.task(place)).map(|(_, task)| task)
+    }
+
+    /// Gives the calling thread an age that begins with `age`.
+    ///
+    /// # Errors
+    /// When all places are taken, or the programs do not see it run.
+    pub fn register_self(&self, age: FineAge) -> Result<OwnAge<'_>, BpfError> {
+        let pid = affinity::thread_id();
+        let place = self.register(pid, age)?;
+        let own = OwnAge::new(self, place, pid);
+        for _ in 0..SLEEPS {
+            std::thread::sleep(Duration::from_millis(1));
+            if own.task().is_some_and(|task| task.place == Place::Here) {
+                return Ok(own);
+            }
+        }
+        Err(BpfError::NotSeen(pid))
+    }
+
+    /// Gives a thread a record, and returns its place; the age begins when the thread runs next. [`Self::register_self`] is for
+    /// threads that read it.
+    ///
+    /// # Errors
+    /// When all places are taken.
+    pub fn register(&self, pid: u32, age: FineAge) -> Result<u32, BpfError> {
+        let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let order = (0..TASKS).map(|i| (places.next + i) % TASKS);
+        let place = order.into_iter().find(|i| !places.taken[*i]).ok_or(BpfError::Full)?;
+        places.next = (place + 1) % TASKS;
+        let index = u32::try_from(place).unwrap_or(u32::MAX);
+        record::write_new_task(self.shared.task(index), pid, age);
+        call::update(self.map("places")?, pid, index)
+            .map_err(|e| BpfError::of("register a thread", e))?;
+        places.taken[place] = true;
+        Ok(index)
+    }
+
+    pub(super) fn forget(&self, place: u32, pid: u32) {
+        let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Ok(map) = self.map("places") {
+            // It is there, or the record is free all the same.
+            let _ = call::delete(map, pid);
+        }
+        record::write_new_task(self.shared.task(place), 0, FineAge::default());
+        if let Some(taken) = places.taken.get_mut(place as usize) {
+            *taken = false;
+        }
+    }
+
+    /// Runs the programs' own code for an event, with BPF_PROG_TEST_RUN.
+    ///
+    /// # Errors
+    /// When the kernel cannot (before 5.10) or must not.
+    pub fn feed(&mut self, event: &Event) -> Result<(), BpfError> {
+        let wide = u64::from;
+        let (program, arguments) = match *event {
+            Event::Frequency { khz, of, by, count, now } => {
+                ("fed_cpu_frequency", [khz, wide(of), wide(by), count, now])
+            }
+            Event::Migrate { pid } => ("fed_sched_migrate_task", [wide(pid), 0, 0, 0, 0]),
+            Event::Switch { from, to, core, count, now } => {
+                ("fed_sched_switch", [wide(from), wide(to), wide(core), count, now])
+            }
+        };
+        self.test_run(program, &arguments, None)
+    }
+
+    /// Runs the attached program `cpu_frequency` for core `of` on core `by`, with the counter and the clock as they are.
+    ///
+    /// # Errors
+    /// As [`Self::feed`], or when there is no such core.
+    pub fn announce_frequency(&mut self, khz: u64, of: u32, by: u32) -> Result<(), BpfError> {
+        self.test_run("cpu_frequency", &[khz, u64::from(of), 0, 0, 0], Some(by))
+    }
+
+    fn test_run(
+        &mut self,
+        name: &'static str,
+        arguments: &[u64; 5],
+        core: Option<u32>,
+    ) -> Result<(), BpfError> {
+        let program = self.program(name)?;
+        let fd = program.fd().map_err(|e| BpfError::of("keep BPF programs", e))?;
+        call::test_run(fd.as_fd(), arguments, core)
+            .map_err(|e| BpfError::of("run BPF programs on trial", e))
+    }
+
+    /// The program, loaded into the kernel on first use.
+    fn program(&mut self, name: &'static str) -> Result<&mut RawTracePoint, BpfError> {
+        let missing = || io::Error::other(format!("the object has no program {name}"));
+        let program = self.ebpf.program_mut(name).ok_or_else(missing);
+        let program: &mut RawTracePoint = program
+            .map_err(|e| BpfError::of("load BPF programs", e))?
+            .try_into()
+            .map_err(|e| BpfError::of("load BPF programs", e))?;
+        if program.fd().is_err() {
+            program.load().map_err(|e| BpfError::of("load BPF programs", e))?;
+        }
+        Ok(program)
+    }
+
+    fn map(&self, name: &'static str) -> Result<BorrowedFd<'_>, BpfError> {
+        Ok(data(&self.ebpf, name)?.fd().as_fd())
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Shared {
+    pub(super) fn core(&self, core: u64) -> Option<&Record> {
+        let index = usize::try_from(core).ok().filter(|index| *index < CORES)?;
+        Some(Self::record(&self.cores, index))
+    }
+
+    pub(super) fn task(&self, place: u32) -> &Record {
+        Self::record(&self.tasks, (place as usize).min(TASKS - 1))
+    }
+
+    fn record(mapping: &SharedMapping, index: usize) -> &Record {
+        let first: NonNull<Record> = mapping.as_ptr().cast();
+        // SAFETY: the index is below the map's number of elements, each of which is a record, and the mapping holds them all and
+        // lives as long as the reference. It is aligned to a page, all access is atomic, and atomics need no valid value.
+        unsafe { first.add(index).as_ref() }
+    }
+}
+
+fn mapped(ebpf: &Ebpf, name: &'static str, records: usize) -> Result<SharedMapping, BpfError> {
+    let fd = data(ebpf, name)?.fd().as_fd().try_clone_to_owned();
+    let file = File::from(fd.map_err(|e| BpfError::of("map BPF maps", e))?);
+    SharedMapping::new(file, records * size_of::<Record>(), Access::ReadWrite)
+        .map_err(|e| BpfError::of("map BPF maps", e))
+}
+
+fn data<'a>(ebpf: &'a Ebpf, name: &'static str) -> Result<&'a MapData, BpfError> {
+    match ebpf.map(name) {
+        Some(Map::Array(data) | Map::HashMap(data) | Map::PerfEventArray(data)) => Ok(data),
+        _ => {
+            let missing = io::Error::other(format!("the object has no map {name}"));
+            Err(BpfError::of("load BPF maps", missing))
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Why a host cannot have its ages from BPF.
+
+use std::error::Error;
+use std::io;
+
+type Source = Box<dyn Error + Send + Sync>;
+
+/// What stands in the way, with the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// The programs were not compiled.
+    #[error(
+        "this timevisor was built without its BPF programs ({0}); install clang and build it again"
+    )]
+    NotBuilt(&'static str),
+    /// The kernel does not describe its types.
+    #[error(
+        "the kernel has no /sys/kernel/btf/vmlinux; use one with CONFIG_DEBUG_INFO_BTF, as distributions' are"
+    )]
+    NoTypes,
+    /// The kernel's answer was EPERM.
+    #[error(
+        "the kernel does not let this process {what}; run as root, or give it CAP_BPF and CAP_PERFMON (and see kernel lockdown)"
+    )]
+    NotPermitted {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: Source,
+    },
+    /// The kernel refused for another reason.
+    #[error("the kernel does not {what}; kernels 5.12 and newer with CONFIG_BPF_EVENTS do")]
+    Refused {
+        /// What was tried.
+        what: &'static str,
+        /// aya's or the kernel's answer.
+        #[source]
+        source: Source,
+    },
+    /// The kernel does not count the TSC, or not with what `rdtsc` reads.
+    #[error(
+        "the TSC of core {core} cannot be read in the kernel (perf event msr/tsc); load the kernel with perf events"
+    )]
+    NoCounter {
+        /// The core.
+        core: usize,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// More cores than the programs have records for.
+    #[error("the machine has core {0}, and the programs keep {max}; build with a larger CORES", max = super::record::CORES)]
+    TooManyCores(usize),
+    /// All places are taken.
+    #[error("{max} threads are registered already; drop one first", max = super::record::TASKS)]
+    Full,
+    /// The programs do not see that a registered thread runs.
+    #[error(
+        "thread {0} is not seen by the kernel's programs; is it a thread of another pid namespace?"
+    )]
+    NotSeen(u32),
+}
+
+impl BpfError {
+    /// Sorts the kernel's answer: what must not be done, and what cannot be done.
+    pub(super) fn of(what: &'static str, source: impl Into<Source>) -> Self {
+        let source = source.into();
+        if is_permission(&*source) {
+            Self::NotPermitted { what, source }
+        } else {
+            Self::Refused { what, source }
+        }
+    }
+}
+
+/// EPERM anywhere below. EACCES is the verifier's word for a program that it rejects.
+fn is_permission(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let code = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        if code == Some(libc::EPERM) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// An error and all below it in one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        // A verifier's log has thousands of lines; its end says what is wrong.
+        let said = error.to_string();
+        let said = said.trim().lines().last().unwrap_or_default().to_owned();
+        if !said.is_empty() && !text.ends_with(&said) {
+            text += ": ";
+            text += &said;
+        }
+        next = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permission_is_told_from_impossibility() {
+        let of = |code| BpfError::of("load", io::Error::from_raw_os_error(code));
+        assert!(matches!(of(libc::EPERM), BpfError::NotPermitted { .. }));
+        assert!(matches!(of(libc::EACCES), BpfError::Refused { .. }));
+        let text = chain(&of(libc::EPERM));
+        assert!(text.contains("CAP_BPF") && text.ends_with("(os error 1)"), "{text}");
+    }
+}

@@ -1,0 +1,276 @@
+//! The records that the kernel's programs keep (bpf/elapsed.h): sixteen words each, the first a sequence that is odd while the others
+//! are written.
+
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Cores that there are records for; `CORES` in bpf/elapsed.bpf.c.
+pub const CORES: usize = 512;
+/// Threads that can be registered at once; `TASKS` in bpf/elapsed.bpf.c.
+pub const TASKS: usize = 64;
+/// Words of a record.
+pub const WORDS: usize = 16;
+
+/// A writer is in the kernel and cannot be preempted: it is gone after a few turns, or another one has come.
+const TURNS: u32 = 1_000_000;
+
+/// A record in shared memory.
+pub type Record = [AtomicU64; WORDS];
+
+/// A length of time in 2^-32 ns.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct FineAge(pub u128);
+
+impl FineAge {
+    /// From the two words of a record.
+    fn of(ns: u64, fraction: u64) -> Self {
+        Self((u128::from(ns) << 32) + u128::from(fraction))
+    }
+
+    /// The two words of a record.
+    fn words(self) -> [u64; 2] {
+        [self.nanos(), u64::try_from(self.0 & 0xffff_ffff).unwrap_or(0)]
+    }
+
+    /// Whole nanoseconds.
+    #[must_use]
+    pub fn nanos(self) -> u64 {
+        u64::try_from(self.0 >> 32).unwrap_or(u64::MAX)
+    }
+}
+
+/// What is known of a core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Core {
+    /// The counter where the stretch in force began.
+    pub base: u64,
+    /// The core's age there.
+    pub age: FineAge,
+    /// What a tick lasts since, 2^-32 ns; 0: no counter.
+    pub period: u64,
+    /// Period times kHz; 0 where the counter does not follow the core's frequency.
+    pub scale: u64,
+    /// A frequency that another core reported and that is not consolidated yet; 0: none.
+    pub pending_khz: u64,
+    /// When it was reported, ns of CLOCK_MONOTONIC.
+    pub pending_since: u64,
+    /// Time, and ticks, since the first such report that is not consolidated yet, up to the last.
+    pub pending_ns: u64,
+    /// See `pending_ns`.
+    pub pending_ticks: u64,
+    /// The age may be so much too great.
+    pub excess_ns: u64,
+    /// Changes of the rate so far.
+    pub changes: u64,
+    /// Events that were lost because the record was being written.
+    pub missed: u64,
+    /// What `rdtsc` reads less the counter here.
+    pub offset: u64,
+    /// The offset is within so many ticks.
+    pub offset_error: u64,
+}
+
+impl Core {
+    fn of(w: &[u64; WORDS]) -> Self {
+        Self {
+            base: w[1],
+            age: FineAge::of(w[2], w[3]),
+            period: w[4],
+            scale: w[5],
+            pending_khz: w[6],
+            pending_since: w[7],
+            pending_ns: w[8],
+            pending_ticks: w[9],
+            excess_ns: w[10],
+            changes: w[11],
+            missed: w[12],
+            offset: w[13],
+            offset_error: w[14],
+        }
+    }
+
+    fn words(&self) -> [u64; WORDS] {
+        let [ns, fraction] = self.age.words();
+        [
+            0,
+            self.base,
+            ns,
+            fraction,
+            self.period,
+            self.scale,
+            self.pending_khz,
+            self.pending_since,
+            self.pending_ns,
+            self.pending_ticks,
+            self.excess_ns,
+            self.changes,
+            self.missed,
+            self.offset,
+            self.offset_error,
+            0,
+        ]
+    }
+
+    /// The core's age at a value of its counter; a value from before the base gives the age there.
+    #[must_use]
+    pub fn age_at(&self, count: u64) -> FineAge {
+        let ticks = count.wrapping_sub(self.base);
+        let ticks = if ticks >> 63 == 0 { ticks } else { 0 };
+        FineAge(self.age.0 + u128::from(ticks) * u128::from(self.period))
+    }
+}
+
+/// Where a registered thread is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Place {
+    /// The record is free.
+    #[default]
+    Unused,
+    /// It has not run since it was registered.
+    New,
+    /// On its core.
+    Here,
+    /// It is to run on another core, and has not yet.
+    Moved,
+}
+
+/// What is known of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Task {
+    /// Its id in the first pid namespace.
+    pub pid: u64,
+    /// Where it is.
+    pub place: Place,
+    /// The core that it runs on, or ran on last.
+    pub core: u64,
+    /// Its age when its stretch on that core began.
+    pub age: FineAge,
+    /// The core's age then.
+    pub base: FineAge,
+    /// The core's age when it last stopped running there.
+    pub left: FineAge,
+    /// That moment, ns of CLOCK_MONOTONIC.
+    pub left_at: u64,
+    /// Moves between cores so far.
+    pub migrations: u64,
+    /// So much of the age was counted by CLOCK_MONOTONIC: between two cores.
+    pub bridged_ns: u64,
+    /// Events that were lost because the record was being written.
+    pub missed: u64,
+}
+
+impl Task {
+    fn of(w: &[u64; WORDS]) -> Self {
+        Self {
+            pid: w[1],
+            place: match w[2] {
+                1 => Place::New,
+                2 => Place::Here,
+                3 => Place::Moved,
+                _ => Place::Unused,
+            },
+            core: w[3],
+            age: FineAge::of(w[4], w[5]),
+            base: FineAge::of(w[6], w[7]),
+            left: FineAge::of(w[8], w[9]),
+            left_at: w[10],
+            migrations: w[11],
+            bridged_ns: w[12],
+            missed: w[13],
+        }
+    }
+
+    /// The thread's age when its core's is `core`.
+    #[must_use]
+    pub fn age_at(&self, core: FineAge) -> FineAge {
+        FineAge(self.age.0 + core.0.saturating_sub(self.base.0))
+    }
+}
+
+/// All words of a record as they were at one moment, the sequence first; `None` where writers never leave it alone.
+pub(super) fn snapshot(record: &Record) -> Option<[u64; WORDS]> {
+    for _ in 0..TURNS {
+        let sequence = record[0].load(Ordering::Acquire);
+        if sequence & 1 == 0 {
+            let mut words = [sequence; WORDS];
+            for (word, shared) in words.iter_mut().zip(record).skip(1) {
+                *word = shared.load(Ordering::Relaxed);
+            }
+            if is_still(record, sequence) {
+                return Some(words);
+            }
+        }
+        spin_loop();
+    }
+    None
+}
+
+/// True when nothing has been written since the sequence was this; ordered after all loads before.
+pub(super) fn is_still(record: &Record, sequence: u64) -> bool {
+    fence(Ordering::Acquire);
+    record[0].load(Ordering::Relaxed) == sequence
+}
+
+pub(super) fn core(record: &Record) -> Option<(u64, Core)> {
+    snapshot(record).map(|words| (words[0], Core::of(&words)))
+}
+
+pub(super) fn task(record: &Record) -> Option<(u64, Task)> {
+    snapshot(record).map(|words| (words[0], Task::of(&words)))
+}
+
+/// Only while no program can see the record: nothing here locks it.
+pub(super) fn write_core(record: &Record, core: &Core) {
+    write(record, &core.words());
+}
+
+/// As [`write_core`]: a thread that has not run yet, with the age that it begins with; `pid` 0 frees the record.
+pub(super) fn write_new_task(record: &Record, pid: u32, age: FineAge) {
+    let [ns, fraction] = age.words();
+    let mut words = [0; WORDS];
+    words[1..6].copy_from_slice(&[u64::from(pid), u64::from(pid != 0), u64::MAX, ns, fraction]);
+    write(record, &words);
+}
+
+fn write(record: &Record, words: &[u64; WORDS]) {
+    for (shared, word) in record.iter().zip(words).skip(1) {
+        shared.store(*word, Ordering::Relaxed);
+    }
+    // An even sequence that no reader has begun with.
+    record[0].fetch_add(2, Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let record = Record::default();
+        let wrote = Core {
+            base: 7,
+            age: FineAge((5 << 32) + 3),
+            period: 1 << 31,
+            scale: 11,
+            offset: u64::MAX,
+            offset_error: 13,
+            ..Core::default()
+        };
+        write_core(&record, &wrote);
+        assert_eq!(core(&record), Some((2, wrote)));
+        // Half a nanosecond a tick.
+        assert_eq!(wrote.age_at(9), FineAge((6 << 32) + 3));
+        assert_eq!(wrote.age_at(6), wrote.age);
+        write_new_task(&record, 42, FineAge(9 << 32));
+        let (_, read) = task(&record).unwrap();
+        assert_eq!((read.pid, read.place, read.age.nanos()), (42, Place::New, 9));
+        assert_eq!(read.age_at(FineAge(1 << 32)).nanos(), 10);
+    }
+
+    #[test]
+    fn a_record_that_is_being_written_is_not_read() {
+        let record = Record::default();
+        record[0].store(1, Ordering::Relaxed);
+        assert_eq!(snapshot(&record), None);
+    }
+}
