@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use timevisor::{BindOptions, Blackouts, Client, Elapsed, Timeline, TimelineError};
+use timevisor_linux::elapsed_source::elapsed_source;
 
 use crate::bind::{connect, explained, readings};
 
@@ -17,6 +18,9 @@ pub struct Options {
     /// Read again every so many seconds until interrupted
     #[arg(long, value_name = "SECONDS")]
     every: Option<f64>,
+    /// Instead: what can tell on this host how long a thread has been running, and why (tried for real, so as root)
+    #[arg(long, conflicts_with_all = ["every", "since"])]
+    source: bool,
     /// An age of your own, for example of a container: it begins when there is no such file, and goes on with what the file says
     #[arg(long, value_name = "FILE")]
     since: Option<PathBuf>,
@@ -27,6 +31,15 @@ pub struct Options {
 
 /// The timeline `elapsed`, which needs no requirement; or an age that is kept in a file.
 pub fn run(directory: &Path, options: &Options) -> Result<()> {
+    if options.source {
+        let (source, why) = elapsed_source();
+        if options.json {
+            println!("{}", serde_json::json!({"source": source.name(), "reason": why}));
+        } else {
+            println!("{why}");
+        }
+        return Ok(());
+    }
     let client = connect(directory)?;
     let Some(file) = &options.since else {
         let binding = client.bind_with("elapsed", &BindOptions::default()).map_err(explained)?;
