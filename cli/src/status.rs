@@ -53,6 +53,9 @@ fn text(status: &Status) -> String {
         status.counter.name,
         status.counter.hz.unwrap_or(0.0) / 1e6
     );
+    if let Some(reason) = &status.counter.reason {
+        out += &format!("             {reason}\n");
+    }
     match (&status.leap_table.problem, status.leap_table.tai_offset) {
         (Some(problem), _) => out += &format!("TAI - UTC    unknown: {problem}\n"),
         (None, Some(offset)) => out += &format!("TAI - UTC    {offset} s\n"),

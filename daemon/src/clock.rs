@@ -79,6 +79,8 @@ impl Memory {
 
 pub struct HostClock {
     pub counter: HostCounter,
+    /// Why it is this one.
+    pub counter_reason: String,
     pub calibration: Calibration,
     pub leap: Leap,
     pub host_id: [u8; 16],
@@ -162,6 +164,7 @@ impl HostClock {
         }
         let mut clock = Self {
             counter,
+            counter_reason,
             calibration,
             leap,
             host_id,

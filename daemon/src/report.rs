@@ -68,6 +68,7 @@ pub fn status(
         counter: CounterSummary {
             name: clock.counter.id().name().to_owned(),
             hz: Some(clock.calibration.period.hz()),
+            reason: Some(clock.counter_reason.clone()),
         },
         clock: clock_summary(clock, references),
         references: references.iter().enumerate().map(|(i, r)| reference(clock, i, r)).collect(),

@@ -39,7 +39,7 @@ fn status() -> Status {
         pid: 100,
         uptime_s: 3600,
         host_id: "5f0c".into(),
-        counter: CounterSummary { name: "x86-tsc".into(), hz: Some(2.5e9) },
+        counter: CounterSummary { name: "x86-tsc".into(), hz: Some(2.5e9), reason: None },
         clock: ClockSummary {
             status: ClockStatus::FreeRunning,
             reason: Some("no reference answers".into()),

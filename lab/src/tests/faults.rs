@@ -215,6 +215,7 @@ pub(super) fn counter(ctx: &Context) -> anyhow::Result<String> {
     host.start(&format!("counter = \"monotonic-raw\"\n{lines}"))?;
     host.wait_synchronized(10_000)?;
     ensure!(host.json(&["status"])?["counter"]["name"] == "monotonic-raw", "another counter");
+    mentions(&host.cli(&["status"])?, &["monotonic-raw, by configuration"])?;
     let page = HostPage::open(host.directory())?;
     let width = honest_reading(&page)?.half_width();
     mentions(&host.cli(&["now"])?, &["synchronized"])?;

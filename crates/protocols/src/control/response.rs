@@ -150,6 +150,9 @@ pub struct CounterSummary {
     pub name: String,
     /// Its measured frequency.
     pub hz: Option<f64>,
+    /// Why it is this one; not in answers of daemons before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// The host's clock.
