@@ -83,6 +83,33 @@ INLINE u64 counter(void)
 	return perf_event_read_value(&counters, F_CURRENT_CPU, &value, sizeof(value)) ? 0 : value.counter;
 }
 
+/* This core's counter and the kernel's clock at one moment. */
+struct moment {
+	u64 count;
+	u64 ns;
+};
+
+#define READINGS 4
+#define NARROW_NS 2000
+
+/* The counter between two readings of the clock: a core that has just woken up, or whose machine is emulated, takes its time. */
+INLINE struct moment this_moment(void)
+{
+	struct moment best = { 0, 0 };
+	u64 width = ~0ULL;
+	for (int i = 0; i < READINGS && width > NARROW_NS; i++) {
+		u64 before = ktime_get_ns();
+		u64 count = counter();
+		u64 after = ktime_get_ns();
+		if (after - before < width) {
+			width = after - before;
+			best.count = count;
+			best.ns = before + width / 2;
+		}
+	}
+	return best;
+}
+
 #define ATTEMPTS 64
 
 /* Whoever gets it may write the record. An event must not wait for ever, hence the limit. */
@@ -220,8 +247,12 @@ int sched_switch(struct arguments *ctx)
 	struct task *next = find_task(pid_of(ctx->word[2]));
 	if (!concerns(core, prev, next))
 		return 0;
-	u64 count = counter();
-	return count ? switched(core, prev, next, cpu, count, ktime_get_ns()) : 0;
+	struct moment moment = this_moment();
+	if (!moment.count) {
+		__sync_fetch_and_add(&core->missed, 1);
+		return 0;
+	}
+	return switched(core, prev, next, cpu, moment.count, moment.ns);
 }
 
 /* kHz, core, core that says it, its counter, ns */

@@ -39,6 +39,14 @@ pub fn pin(processor: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The processor that runs this thread; it may be another one by the time that this returns.
+#[must_use]
+pub fn current() -> Option<usize> {
+    // SAFETY: the call has no arguments and touches no memory of ours.
+    let processor = unsafe { libc::sched_getcpu() };
+    usize::try_from(processor).ok()
+}
+
 /// This thread's id.
 #[must_use]
 pub fn thread_id() -> u32 {

@@ -1,16 +1,23 @@
 //! A thread's own age: two records and one reading of the TSC.
 
+use core::cell::Cell;
 use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use timevisor_clock_page::Counter as _;
 
 use super::elapsed::{ElapsedBpf, Shared};
 use super::record::{self, Core, FineAge, Place, Task};
+use crate::affinity;
 use crate::counter::Tsc;
 
 /// Being moved again within every one of so many attempts is no accident.
 const ATTEMPTS: u32 = 1000;
+/// A thread whose arrival on a core was missed sleeps, so that it arrives once more; so often.
+const SLEEPS: u32 = 100;
+/// Any sleep is long enough: what counts is that the core goes on with another thread.
+const SLEEP: Duration = Duration::from_micros(1);
 
 /// The age of the thread that registered. Dropping it gives its place back.
 ///
@@ -22,6 +29,7 @@ pub struct OwnAge<'a> {
     elapsed: &'a ElapsedBpf,
     place: u32,
     pid: u32,
+    missed: Cell<u64>,
     not_send: PhantomData<*const ()>,
 }
 
@@ -38,14 +46,35 @@ pub enum ReadError {
 
 impl<'a> OwnAge<'a> {
     pub(super) fn new(elapsed: &'a ElapsedBpf, place: u32, pid: u32) -> Self {
-        Self { shared: elapsed.shared(), elapsed, place, pid, not_send: PhantomData }
+        Self {
+            shared: elapsed.shared(),
+            elapsed,
+            place,
+            pid,
+            missed: Cell::new(0),
+            not_send: PhantomData,
+        }
     }
 
-    /// The age now.
+    /// The age now. Where the thread's arrival on its core was missed (some kernels leave out a switch now and then), the thread
+    /// sleeps for a moment: it then arrives again, and the time since it left the core before is counted by CLOCK_MONOTONIC.
     ///
     /// # Errors
     /// When it is not known here and now; a later reading is right again.
     pub fn read(&self) -> Result<FineAge, ReadError> {
+        for _ in 0..SLEEPS {
+            match self.read_once() {
+                Err(ReadError::Lost) => {
+                    self.missed.set(self.missed.get() + 1);
+                    std::thread::sleep(SLEEP);
+                }
+                done => return done,
+            }
+        }
+        Err(ReadError::Lost)
+    }
+
+    fn read_once(&self) -> Result<FineAge, ReadError> {
         let tsc = Tsc::unchecked();
         let mine = self.shared.task(self.place);
         for _ in 0..ATTEMPTS {
@@ -57,12 +86,23 @@ impl<'a> OwnAge<'a> {
             let Some((core_sequence, core)) = record::core(cores) else { break };
             let count = tsc.read_ordered().wrapping_sub(core.offset);
             fence(Ordering::Acquire);
+            let runs_on = affinity::current();
             // Had the thread been moved before the counter was read, its record would say so by now.
             if record::is_still(mine, sequence) && record::is_still(cores, core_sequence) {
+                // Unless the programs did not see it.
+                if runs_on.map(|core| core as u64) != Some(task.core) {
+                    return Err(ReadError::Lost);
+                }
                 return Ok(task.age_at(core.age_at(count)));
             }
         }
         Err(ReadError::Busy)
+    }
+
+    /// How often the thread had to sleep because its arrival on a core was missed.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.missed.get()
     }
 
     /// What the kernel's programs know of this thread.
