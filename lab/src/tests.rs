@@ -6,6 +6,7 @@ mod clock;
 mod container;
 mod elapsed;
 mod elapsed_container;
+mod elapsed_bpf;
 mod example_commit_wait;
 mod example_controllers;
 mod experiment;
@@ -70,6 +71,9 @@ pub const ALL: &[Test] = &[
         name: "elapsed-container",
         about: "CRIU moves a container between two timevisords: its age goes on, with and without the blackout",
         run: elapsed_container::container,
+        name: "elapsed-bpf",
+        about: "ages by BPF programs where the counter is not invariant: a thread that moves between cores, on an old and a new kernel",
+        run: elapsed_bpf::elapsed_bpf,
     },
     Test {
         name: "migrate-nvdimm",
