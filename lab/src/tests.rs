@@ -5,8 +5,8 @@ mod boot;
 mod clock;
 mod container;
 mod elapsed;
-mod elapsed_container;
 mod elapsed_bpf;
+mod elapsed_container;
 mod example_commit_wait;
 mod example_controllers;
 mod experiment;
@@ -71,6 +71,8 @@ pub const ALL: &[Test] = &[
         name: "elapsed-container",
         about: "CRIU moves a container between two timevisords: its age goes on, with and without the blackout",
         run: elapsed_container::container,
+    },
+    Test {
         name: "elapsed-bpf",
         about: "ages by BPF programs where the counter is not invariant: a thread that moves between cores, on an old and a new kernel",
         run: elapsed_bpf::elapsed_bpf,
