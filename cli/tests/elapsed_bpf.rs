@@ -4,6 +4,11 @@
 //! The world has true time and counters that follow their cores' frequencies. The programs get what they would see: on their own
 //! core its counter, from another core only that core's word and the kernel's clock. The model gets the truth.
 #![cfg(target_arch = "x86_64")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test, of small numbers, on 64 bits"
+)]
 
 use std::collections::HashMap;
 
@@ -180,7 +185,7 @@ impl World {
         let task = self.tasks.get_mut(&pid).unwrap();
         match (task.model, task.left) {
             (None, _) => {
-                task.model = Some(ElapsedClock::new(core.count, Age::ZERO, rate(core.khz)))
+                task.model = Some(ElapsedClock::new(core.count, Age::ZERO, rate(core.khz)));
             }
             (Some(_), Some((mut model, count, at))) if task.moved => {
                 model.change_counter(count, core.count, rate(core.khz));
