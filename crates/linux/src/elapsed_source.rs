@@ -3,7 +3,7 @@
 
 #[cfg(all(feature = "bpf", target_arch = "x86_64"))]
 pub use crate::bpf::ElapsedBpf as Programs;
-use crate::counter::{Choice, HostCounter, MonotonicRaw, select};
+use crate::counter::{Choice, HostCounter, HostMonotonicRaw, select};
 
 /// Programs of a timevisor that was built without them: there is no such value.
 #[cfg(not(all(feature = "bpf", target_arch = "x86_64")))]
@@ -17,7 +17,7 @@ pub enum ElapsedSource<P = Programs> {
     /// Ages of cores and of registered threads; detached when dropped.
     Bpf(P),
     /// CLOCK_MONOTONIC_RAW: a call instead of an instruction.
-    MonotonicRaw(MonotonicRaw),
+    MonotonicRaw(HostMonotonicRaw),
 }
 
 impl<P> ElapsedSource<P> {
@@ -36,8 +36,9 @@ impl<P> ElapsedSource<P> {
 #[must_use]
 pub fn elapsed_source() -> (ElapsedSource, String) {
     // Auto never fails.
-    let (counter, why) = select(Choice::Auto)
-        .unwrap_or_else(|error| (HostCounter::MonotonicRaw(MonotonicRaw), error.to_string()));
+    let (counter, why) = select(Choice::Auto).unwrap_or_else(|error| {
+        (HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL), error.to_string())
+    });
     decide(counter, &why, start)
 }
 
@@ -74,7 +75,7 @@ fn decide<P>(
 mod tests {
     use super::*;
 
-    const RAW: HostCounter = HostCounter::MonotonicRaw(MonotonicRaw);
+    const RAW: HostCounter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
 
     #[test]
     fn the_programs_are_asked_only_where_the_counter_is_not_trusted() {
