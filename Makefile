@@ -86,7 +86,7 @@ contradictions: ## Failing assumptions in RUNS=1000 random worlds each: noticed 
 	  scenarios/lie-1ppm.toml scenarios/lie-step-1ms.toml scenarios/wander-5x.toml scenarios/wander-5x-fixed.toml
 	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds 100 --results target/results/false-alarms.json scenarios/honest
 
-experiment: ## QuartzV's evaluation: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/experiments.md
+experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/experiments.md, experiments-papers.md
 	@$(LAB) experiment $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES))
 
 soak: ## Four guests against the host for MINUTES=10; not part of `make test`

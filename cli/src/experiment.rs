@@ -16,7 +16,7 @@ const PROGRAM: &str = "timevisor-lab";
 pub(crate) struct Options {
     /// The experiment, or `list`
     name: String,
-    /// How long it measures, without the boots [default: 2 to 5, see `list`]
+    /// How long it measures, without the boots [default: 2 to 8, see `list`]
     #[arg(long)]
     minutes: Option<u32>,
 }

@@ -68,7 +68,7 @@ enum Action {
     Experiment {
         /// The experiment, or `list`
         name: String,
-        /// How long it measures, without the boots [default: 2 to 5, see `list`]
+        /// How long it measures, without the boots [default: 2 to 8, see `list`]
         #[arg(long)]
         minutes: Option<u32>,
     },

@@ -59,6 +59,11 @@ impl Oscillator {
         command
     }
 
+    /// What it counts at this value of the TSC.
+    pub fn counter(&self, tsc: u64) -> u64 {
+        tsc.wrapping_add_signed(self.parameters.ahead(tsc))
+    }
+
     /// The TSC when this counter had a value: oscillator.c's formula, solved by repetition.
     pub fn tsc(&self, counter: u64) -> u64 {
         self.parameters.tsc(counter)

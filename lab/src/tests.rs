@@ -438,6 +438,11 @@ pub const EXTRA: &[Test] = &[
         run: experiment::quartzv,
     },
     Test {
+        name: "experiment-sawtooth",
+        about: "a dependent clock that is told no rate beside the page, for 20 s, on a counter that is 40 ppm off",
+        run: experiment::sawtooth,
+    },
+    Test {
         name: "clknetsim",
         about: "three days on clknetsim's LAN with chronyd as server; CLKNETSIM names its directory (by name only)",
         run: simulator::clknetsim,

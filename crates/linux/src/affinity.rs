@@ -2,6 +2,9 @@
 
 use std::io;
 
+/// As many fit into a `cpu_set_t`.
+const MOST: usize = libc::CPU_SETSIZE as usize;
+
 /// The processors that run, in ascending order (/sys/devices/system/cpu/online).
 ///
 /// # Errors
@@ -21,12 +24,29 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(all)
 }
 
+/// The processors that this thread may use, in order.
+///
+/// # Errors
+/// When the kernel has more processors than fit into a `cpu_set_t` (1024).
+pub fn allowed() -> io::Result<Vec<usize>> {
+    // SAFETY: a cpu_set_t is an array of words, for which zero is valid.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    // SAFETY: `set` is a live cpu_set_t of the given size for the call to fill; 0 is this thread.
+    let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: every number is below the set's size.
+    let is_in = |n: &usize| unsafe { libc::CPU_ISSET(*n, &set) };
+    Ok((0..MOST).filter(is_in).collect())
+}
+
 /// This thread, and whatever it starts from now on, runs on this processor only.
 ///
 /// # Errors
 /// When there is no such processor, or this process may not use it.
 pub fn pin(processor: usize) -> io::Result<()> {
-    if processor >= usize::try_from(libc::CPU_SETSIZE).unwrap_or(0) {
+    if processor >= MOST {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: a cpu_set_t is an array of words, for which zero is valid.
@@ -69,8 +89,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_refused() {
+    fn a_pinned_thread_has_one_processor() {
+        let worker = std::thread::spawn(|| {
+            let last = *allowed().unwrap().last().unwrap();
+            pin(last).unwrap();
+            (last, allowed().unwrap())
+        });
+        let (last, left) = worker.join().unwrap();
+        assert_eq!(left, [last]);
         assert!(pin(usize::MAX).is_err());
-        std::thread::spawn(|| pin(online().unwrap()[0]).unwrap()).join().unwrap();
+        assert!(pin(MOST - 1).is_err());
     }
 }

@@ -50,6 +50,12 @@ fn namespace_offset(text: &str) -> u64 {
     u64::from_ne_bytes(monotonic.unwrap_or(0).to_ne_bytes())
 }
 
+/// CLOCK_PROCESS_CPUTIME_ID in nanoseconds: how long this process's threads have run.
+#[must_use]
+pub fn process_cpu_nanos() -> u64 {
+    u64::try_from(nanos(libc::CLOCK_PROCESS_CPUTIME_ID)).unwrap_or(0)
+}
+
 fn nanos(clock: libc::clockid_t) -> i128 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is a valid timespec for the call to fill; the clock ids above exist on every supported kernel, so

@@ -2,8 +2,8 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`affinity`] | which processors there are, which one runs a thread |
 //! | [`adjust`] | the kernel's clock discipline: reading, steering, restoring (clock_adjtime) |
+//! | [`affinity`] | which processors there are, which one runs a thread |
 //! | [`counter`] | [`counter::HostCounter`] and the choice of one; calibration |
 //! | [`clock`] | the kernel's clocks, read only; brackets |
 //! | [`datagram`] | Unix datagram sockets: chronyd's and ptp4l's management sockets |

@@ -1,4 +1,5 @@
-//! Published evaluations, repeated: QuartzV (D'Souza and Rajkumar), section V, with Timevisor in its place.
+//! Published evaluations, repeated: QuartzV (D'Souza and Rajkumar), section V, with Timevisor in its place; and of two further
+//! papers what one machine can show (`vebt/`, `rvec/`).
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -13,25 +14,33 @@
 //! | `watch.rs`, `steps.rs` | samples over time, and beside one load after another |
 //! | `latency.rs` | runs lab-latency |
 //! | `statistics.rs`, `report.rs`, `plot.rs` | figures, tables and files, pictures |
-//! | `paper.rs` | the paper's figures |
+//! | `paper.rs` | QuartzV's figures |
+//! | `spread.rs` | quartiles and percentiles |
+//! | `job.rs` | a program in a guest that prints one line of JSON |
+//! | `vebt/` | Broomhead and others, "Virtualize everything but time" |
+//! | `rvec/` | Dutra and others, "A highly effective system clock" (RVEC) |
 //!
 //! It judges nothing: an experiment fails when it cannot be done, not when its outcome is bad. Verdicts are the tests'.
 
 mod accuracy;
 mod fleet;
+mod job;
 pub(crate) mod lan;
 mod latency;
 mod paper;
 pub(crate) mod plot;
 pub(crate) mod report;
+mod rvec;
 mod scale_cpu;
 mod scale_net;
 mod scale_read;
+mod spread;
 mod statistics;
 mod steps;
 mod subject;
 mod table1;
 pub(crate) mod truth;
+mod vebt;
 pub(crate) mod watch;
 
 use std::path::Path;
@@ -40,6 +49,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 pub use accuracy::smoke;
+pub use vebt::sawtooth::smoke as sawtooth_smoke;
 
 use crate::scenario::Context;
 
@@ -86,6 +96,36 @@ pub const ALL: &[Experiment] = &[
         about: "read latency in 1 to 8 guests that read at once (figure 15)",
         minutes: 2,
         run: scale_read::run,
+    },
+    Experiment {
+        name: "vebt-migration",
+        about: "a guest moves between two hosts: its page, and a chronyd inside it (Virtualize everything but time, figure 11)",
+        minutes: 8,
+        run: vebt::migration::run,
+    },
+    Experiment {
+        name: "vebt-sawtooth",
+        about: "a dependent clock that is told the time, but no rate (figure 3), beside the page",
+        minutes: 5,
+        run: vebt::sawtooth::run,
+    },
+    Experiment {
+        name: "vebt-latency",
+        about: "what one access to a counter or clock takes, natively and in guests: quartiles and percentiles (figure 5)",
+        minutes: 2,
+        run: vebt::latency::run,
+    },
+    Experiment {
+        name: "vebt-noise",
+        about: "what the host adds to an exchange with a server, beside 0 to 4 guests, idle and busy (figures 6 and 9)",
+        minutes: 3,
+        run: vebt::noise::run,
+    },
+    Experiment {
+        name: "rvec-tables",
+        about: "execution time and precision by clock, strictly increasing over moves, a benchmark that moves (RVEC, tables 1 to 4)",
+        minutes: 3,
+        run: rvec::run,
     },
 ];
 

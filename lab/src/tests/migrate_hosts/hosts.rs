@@ -19,8 +19,8 @@ const OSCILLATORS: [Parameters; 2] = [
 ];
 
 /// The pair.
-pub(in crate::tests) struct Hosts {
-    pub(in crate::tests) hosts: [Host; 2],
+pub(crate) struct Hosts {
+    pub(crate) hosts: [Host; 2],
     pub(super) servers: [Chronyd; 2],
 }
 
@@ -31,7 +31,7 @@ impl Hosts {
     }
 
     /// Each counts with its own oscillator.
-    pub(super) fn apart(ctx: &Context) -> anyhow::Result<Self> {
+    pub(crate) fn apart(ctx: &Context) -> anyhow::Result<Self> {
         let lab = ctx.log_dir().parent().context("no lab directory")?;
         let test = ctx.log_dir().file_name().unwrap_or_default().to_string_lossy();
         let host = |name: &str, parameters| {

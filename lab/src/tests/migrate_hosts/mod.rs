@@ -20,7 +20,7 @@ mod unprepared;
 
 use anyhow::Context as _;
 
-pub(super) use self::hosts::Hosts;
+pub(crate) use self::hosts::Hosts;
 use self::journey::{Course, text};
 use crate::client::Way;
 use crate::qemu::Qemu;
@@ -29,6 +29,7 @@ use crate::scenario::Context;
 pub(super) use self::load::loaded;
 pub(super) use self::postcopy::postcopy;
 pub use self::soak::soak;
+pub(crate) use self::soak::{Plan, Sample, travel};
 pub(super) use self::stays::stays;
 pub(super) use self::unprepared::{no_time, no_timevisor};
 

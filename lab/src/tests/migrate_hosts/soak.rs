@@ -33,23 +33,65 @@ const DRAWN: usize = 10;
 /// After such a move all clocks are read for so long, in such steps.
 const WATCHED: Duration = Duration::from_secs(6);
 const STEP: Duration = Duration::from_millis(500);
-/// Before the first move chronyd has so long to settle.
-const SETTLE: Duration = Duration::from_secs(60);
+
+/// How often a guest moves, what is watched, and how its chronyd is set up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) moves: usize,
+    /// Of which stays, 0 is the one before the first move.
+    pub(crate) is_watched: fn(usize) -> bool,
+    /// All clocks are read for so long at such a stay.
+    pub(crate) watched: Duration,
+    /// Before the first stay chronyd has so long to settle.
+    pub(crate) settle: Duration,
+    /// chrony.conf(5): what follows `server ADDRESS`.
+    pub(crate) server: &'static str,
+    /// Its further lines.
+    pub(crate) lines: &'static str,
+}
+
+/// Chronyd at its quickest.
+const SOAK: Plan = Plan {
+    moves: 0,
+    is_watched: |stay| stay <= DRAWN || stay.is_multiple_of(5),
+    watched: WATCHED,
+    settle: Duration::from_secs(60),
+    server: "iburst minpoll 0 maxpoll 0",
+    lines: "makestep 0.001 3\n",
+};
 
 /// Both clocks at one moment, minus what was true, us.
 #[derive(Debug, Clone, Copy)]
-struct Sample {
+pub(crate) struct Sample {
     /// 0: before the first move.
-    stay: usize,
+    pub(crate) stay: usize,
     /// Since the first sample, s.
-    at_s: f64,
+    pub(crate) at_s: f64,
     /// Since the first sample of this stay, s.
-    since_s: f64,
-    page_us: f64,
-    page_half_width_us: f64,
-    chronyd_us: f64,
+    pub(crate) since_s: f64,
+    pub(crate) page_us: f64,
+    pub(crate) page_half_width_us: f64,
+    pub(crate) chronyd_us: f64,
     /// The bound that chronyd states held the truth.
-    chronyd_held: bool,
+    pub(crate) chronyd_held: bool,
+}
+
+/// All of it.
+pub(crate) struct Soaked {
+    moves: Vec<Move>,
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl Soaked {
+    /// The moves in a few words.
+    pub(crate) fn text(&self) -> String {
+        text(&self.moves)
+    }
+
+    /// For a result file: moves, then samples.
+    pub(crate) fn rows(&self) -> Vec<Value> {
+        rows(&self.moves, &self.samples)
+    }
 }
 
 /// So many moves; prints a table and writes target/results/soak-migrate.json and .svg.
@@ -57,14 +99,23 @@ struct Sample {
 /// # Errors
 /// As soon as a reading of the page is wrong.
 pub fn soak(ctx: &Context, moves: usize) -> anyhow::Result<()> {
+    let soaked = travel(ctx, &Plan { moves, ..SOAK })?;
+    println!("{}", soaked.text());
+    summary(&soaked.samples);
+    report::picture(NAME, &picture(&soaked.samples))?;
+    programs::write_result(NAME, &soaked.rows())
+}
+
+/// A guest between two hosts with different oscillators.
+///
+/// # Errors
+/// As soon as a reading of the page is wrong.
+pub(crate) fn travel(ctx: &Context, plan: &Plan) -> anyhow::Result<Soaked> {
     let hosts = Hosts::apart(ctx)?;
     let lan = Lan::before(ctx, hosts.servers[0].namespace())?;
     let server = hosts.servers[0].address().ip().to_string();
     let config = ctx.path("chrony.conf");
-    std::fs::write(
-        &config,
-        format!("server {server} iburst minpoll 0 maxpoll 0\nmakestep 0.001 3\n"),
-    )?;
+    std::fs::write(&config, format!("server {server} {}\n{}", plan.server, plan.lines))?;
     let passwd = ctx.path("passwd");
     std::fs::write(&passwd, "root:x:0:0:root:/:/bin/sh\n")?;
     let clocks = ctx.program("timevisor-lab-guest", "lab-clocks")?;
@@ -81,21 +132,19 @@ pub fn soak(ctx: &Context, moves: usize) -> anyhow::Result<()> {
     let mut samples: Vec<Sample> = Vec::new();
     let mut visit = |stay: usize, host: &Host, guest: &mut Client| {
         if stay == 0 {
-            start_chronyd(&lan, guest)?;
+            start_chronyd(&lan, guest, plan.settle)?;
         }
-        if stay <= DRAWN || stay.is_multiple_of(5) {
-            watch(stay, host, guest, began, &mut samples)?;
+        if (plan.is_watched)(stay) {
+            watch(stay, host, guest, (began, plan.watched), &mut samples)?;
         }
         println!("{:.0} s: stay {stay} done", began.elapsed().as_secs_f64());
         Ok(())
     };
     let qemu = ctx.qemu_10()?;
+    let moves = plan.moves;
     let course = Course { ctx, hosts: &hosts, way: Way::Vmclock, qemu: &qemu, number: 0, moves };
-    let done = course.travel(&prepare, &mut visit)?;
-    println!("{}", text(&done));
-    summary(&samples);
-    report::picture(NAME, &picture(&samples))?;
-    programs::write_result(NAME, &rows(&done, &samples))
+    let moves = course.travel(&prepare, &mut visit)?;
+    Ok(Soaked { moves, samples })
 }
 
 fn prepared<'l>(
@@ -112,7 +161,7 @@ fn prepared<'l>(
         .ports(&[PORT]))
 }
 
-fn start_chronyd(lan: &Lan, guest: &mut Client) -> anyhow::Result<()> {
+fn start_chronyd(lan: &Lan, guest: &mut Client, settle: Duration) -> anyhow::Result<()> {
     guest.guest.sh(&lan.guest_setup(NUMBER))?;
     guest.guest.sh("mkdir -p /run/chrony /var/lib/chrony; chmod 750 /run/chrony; chronyd -u root -f /etc/chrony.conf")?;
     let normal = interrupt::poll_until(Duration::from_secs(60), || {
@@ -123,20 +172,20 @@ fn start_chronyd(lan: &Lan, guest: &mut Client) -> anyhow::Result<()> {
     guest.guest.sh(&format!(
         "lab-clocks /dev/virtio-ports/{PORT} guest=/dev/vmclock0 >/run/clocks.log 2>&1 &"
     ))?;
-    interrupt::sleep(SETTLE)
+    interrupt::sleep(settle)
 }
 
 fn watch(
     stay: usize,
     host: &Host,
     guest: &Client,
-    began: Instant,
+    (began, watched): (Instant, Duration),
     samples: &mut Vec<Sample>,
 ) -> anyhow::Result<()> {
     let mut clocks = connect_port(host, &guest.name, PORT)?;
     let offset = client::offset(host, &guest.name)?;
     let here = Instant::now();
-    while here.elapsed() < WATCHED {
+    while here.elapsed() < watched {
         let (at_s, since_s) = (began.elapsed().as_secs_f64(), here.elapsed().as_secs_f64());
         let (answer, truth) = Truth::around(&Tsc::unchecked(), || clocks.ask("clocks"))?;
         let ns = |value: &Value, name: &str| {
