@@ -24,13 +24,14 @@ pub(super) fn run(setting: &Setting) -> anyhow::Result<Vec<Value>> {
             row[name].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
         };
         let (steps, pause) = (values("steps_us"), row["pause_us"].as_u64().context("no pause")?);
+        let whole = |name: &str| row[name].as_u64().with_context(|| format!("no {name}"));
         let apart: Vec<f64> = values("apart_us").iter().map(|a| a.abs()).collect();
         let (step, apart) = (Spread::of(&steps), Spread::of(&apart));
         println!(
             "{:>9} {:>9} {:>10} | {:>9.2} {:>9.1} {:>9.1} | {:>39.3} {:>5.2}",
             pause / 1000,
-            row["readings"],
-            row["not_later"],
+            whole("readings")?,
+            whole("not_later")?,
             step.min,
             step.median,
             step.p99,

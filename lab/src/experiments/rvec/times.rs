@@ -69,16 +69,17 @@ fn precision(found: &Value) -> anyhow::Result<Vec<Value>> {
         let clock = row["clock"].as_str().context("a row without a clock")?;
         let moves = row["moves"] == true;
         let us = |name: &str| row[name].as_f64().with_context(|| format!("no {name}"));
+        let whole = |name: &str| row[name].as_u64().with_context(|| format!("no {name}"));
         let paper = paper::TABLE_2.iter().find(|p| p.0 == clock && p.1 == moves);
         let name = if moves { format!("{clock}, moves") } else { clock.to_owned() };
         println!(
             "{name:<24} {:>10} {:>8.3} {:>8.3} {:>8.3} {:>8.3} {:>10}  | {}",
-            row["count"],
+            whole("count")?,
             us("mean_us")?,
             us("sd_us")?,
             us("median_us")?,
             us("p99_us")?,
-            row["not_later"],
+            whole("not_later")?,
             paper.map_or("-".into(), |p| format!("{:>11.3} {:>6.3}", p.2, p.3))
         );
         let mut out = row.clone();
