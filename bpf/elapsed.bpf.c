@@ -7,6 +7,7 @@
  * | cpu_frequency | a core's frequency changes |
  * | sched_migrate_task | a task is to run on another core |
  * | sched_switch | it leaves the one, it arrives on the other: the only moments at which that core's counter can be read |
+ * | own_pid | none: tells a thread its number |
  * | fed_* | the same with counter and time as arguments, for BPF_PROG_TEST_RUN alone; never attached |
  *
  * The counter is the TSC, read through the kernel's perf event msr/tsc of each core: BPF has no instruction for it, and
@@ -26,6 +27,7 @@ enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERF_EVENT_ARRAY = 4 };
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static u64 (*const ktime_get_ns)(void) = (void *)5;
 static u32 (*const processor_id)(void) = (void *)8;
+static u64 (*const current_pid_tgid)(void) = (void *)14;
 static long (*const perf_event_read_value)(void *map, u64 flags, void *out, u32 size) = (void *)55;
 static long (*const probe_read_kernel)(void *out, u32 size, const void *from) = (void *)113;
 
@@ -253,6 +255,15 @@ int sched_switch(struct arguments *ctx)
 		return 0;
 	}
 	return switched(core, prev, next, cpu, moment.count, moment.ns);
+}
+
+/* The thread that runs it, by the number that the other programs see: the initial pid namespace's. Returns it to
+ * BPF_PROG_TEST_RUN; never attached. */
+SEC("raw_tp/own_pid")
+int own_pid(struct arguments *ctx)
+{
+	(void)ctx;
+	return (u32)current_pid_tgid();
 }
 
 /* kHz, core, core that says it, its counter, ns */

@@ -226,6 +226,13 @@ impl World {
     }
 }
 
+/// Perf events that come and go disturb those that are there: one of these tests at a time.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 fn programs() -> Option<ElapsedBpf> {
     match ElapsedBpf::load() {
         Ok(programs) => Some(programs),
@@ -303,6 +310,7 @@ fn the_same_events_give_the_same_ages() {
 /// The programs that are attached, with this machine's counters: an announced frequency is consolidated at the core's counter.
 #[test]
 fn the_attached_programs_read_the_counters() {
+    let _alone = alone();
     if programs().is_none() {
         return;
     }
@@ -331,6 +339,7 @@ fn the_attached_programs_read_the_counters() {
 #[test]
 fn a_thread_that_moves_has_one_age() {
     const MOVES: u64 = 200;
+    let _alone = alone();
     if programs().is_none() {
         return;
     }

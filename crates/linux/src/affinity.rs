@@ -67,14 +67,6 @@ pub fn current() -> Option<usize> {
     usize::try_from(processor).ok()
 }
 
-/// This thread's id.
-#[must_use]
-pub fn thread_id() -> u32 {
-    // SAFETY: the call has no arguments and cannot fail.
-    let id = unsafe { libc::gettid() };
-    u32::try_from(id).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -74,12 +74,13 @@ pub(super) fn delete(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     done(result)
 }
 
-/// Runs a raw tracepoint's program once with these arguments, on `core` if one is named (BPF_PROG_TEST_RUN, Linux 5.10).
+/// Runs a raw tracepoint's program once with these arguments, on `core` if one is named (BPF_PROG_TEST_RUN, Linux 5.10). Returns what
+/// it returns.
 pub(super) fn test_run(
     program: BorrowedFd<'_>,
     arguments: &[u64; 5],
     core: Option<u32>,
-) -> io::Result<()> {
+) -> io::Result<u32> {
     let mut attr = TestRun {
         program: word(program.as_raw_fd()),
         context_size_in: u32::try_from(size_of_val(arguments)).unwrap_or(0),
@@ -91,7 +92,7 @@ pub(super) fn test_run(
     // SAFETY: the one address is that of `arguments`, which live over the call and have the size that is stated; the kernel reads
     // them and writes nothing but fields of `attr`.
     let result = unsafe { bpf(PROG_TEST_RUN, &raw mut attr) };
-    done(result)
+    done(result).map(|()| attr.result)
 }
 
 /// # Safety

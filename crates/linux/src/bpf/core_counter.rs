@@ -1,6 +1,9 @@
 //! Each core's TSC as the kernel's programs read it: the perf event `msr/tsc`, which counts what `rdtsc` does, but from 0.
 //!
 //! It needs no performance monitoring unit, so that virtual machines have it, too.
+//!
+//! Limitation: it stands still for the microseconds in which the kernel adds or removes another event on its core. Ages lose these, and
+//! a reader's may be before its last one then.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -14,7 +17,7 @@ use crate::counter::{Tsc, calibrate};
 
 /// How often the two are compared; the narrowest that all of them allow is taken.
 const COMPARISONS: u32 = 4000;
-/// A frequency that changed while the counter was measured is measured again, so often.
+/// A frequency that changed while the counter was measured, or a counter that stood still, is measured again, so often.
 const ATTEMPTS: u32 = 5;
 /// `struct perf_event_attr` as it was at first; the kernel takes what is missing for 0.
 #[repr(C)]
@@ -77,6 +80,18 @@ impl CoreCounter {
         Ok(u64::from_ne_bytes(bytes))
     }
 
+    /// As [`Self::offset`], once that is one: while another event is added to the core, the kernel stops all of them for a moment.
+    fn settled_offset(&self) -> io::Result<(u64, u64)> {
+        let mut found = self.offset();
+        for _ in 1..ATTEMPTS {
+            if found.is_ok() {
+                break;
+            }
+            found = self.offset();
+        }
+        found
+    }
+
     /// What `rdtsc` reads less what this reads, and the error, in ticks. Only on the counter's own core.
     fn offset(&self) -> io::Result<(u64, u64)> {
         let tsc = Tsc::unchecked();
@@ -101,7 +116,7 @@ impl CoreCounter {
 pub(super) fn measured(core: usize) -> io::Result<(CoreCounter, Core)> {
     affinity::pin(core)?;
     let counter = CoreCounter::open(core)?;
-    let (offset, offset_error) = counter.offset()?;
+    let (offset, offset_error) = counter.settled_offset()?;
     let follows = !has_constant_rate();
     for _ in 0..ATTEMPTS {
         let before = frequency_khz(core);

@@ -26,6 +26,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/el
 const MISSING: &str = env!("TIMEVISOR_BPF_MISSING");
 
 const TYPES: &str = "/sys/kernel/btf/vmlinux";
+/// Tells the calling thread its number.
+const OWN_PID: &str = "own_pid";
 const TRACEPOINTS: [&str; 3] = ["cpu_frequency", "sched_migrate_task", "sched_switch"];
 
 /// A registered thread is seen when it runs again, after its next sleep; so many of them.
@@ -125,6 +127,7 @@ impl ElapsedBpf {
         for name in TRACEPOINTS {
             this.program(name)?.attach(name).map_err(|e| BpfError::of("attach BPF programs", e))?;
         }
+        this.program(OWN_PID)?;
         Ok(this)
     }
 
@@ -170,7 +173,7 @@ impl ElapsedBpf {
     /// # Errors
     /// When all places are taken, or the programs do not see it run.
     pub fn register_self(&self, age: FineAge) -> Result<OwnAge<'_>, BpfError> {
-        let pid = affinity::thread_id();
+        let pid = self.own_pid()?;
         let place = self.register(pid, age)?;
         let own = OwnAge::new(self, place, pid);
         for _ in 0..SLEEPS {
@@ -182,8 +185,20 @@ impl ElapsedBpf {
         Err(BpfError::NotSeen(pid))
     }
 
-    /// Gives a thread a record, and returns its place; the age begins when the thread runs next. [`Self::register_self`] is for
-    /// threads that read it.
+    /// This thread's number in the initial pid namespace, which the programs see: gettid(2) tells another one in a container.
+    fn own_pid(&self) -> Result<u32, BpfError> {
+        let what = "tell a thread its number";
+        let program = self.ebpf.program(OWN_PID);
+        let program = program.ok_or_else(|| io::Error::other("the object has no such program"));
+        let program: &RawTracePoint = program
+            .and_then(|p| p.try_into().map_err(io::Error::other))
+            .map_err(|e| BpfError::of(what, e))?;
+        let fd = program.fd().map_err(|e| BpfError::of(what, e))?;
+        call::test_run(fd.as_fd(), &[0; 5], None).map_err(|e| BpfError::of(what, e))
+    }
+
+    /// Gives a thread a record, and returns its place; the age begins when the thread runs next. `pid` is the initial pid
+    /// namespace's. [`Self::register_self`] is for threads that read it.
     ///
     /// # Errors
     /// When all places are taken.
@@ -247,6 +262,7 @@ impl ElapsedBpf {
         let program = self.program(name)?;
         let fd = program.fd().map_err(|e| BpfError::of("keep BPF programs", e))?;
         call::test_run(fd.as_fd(), arguments, core)
+            .map(drop)
             .map_err(|e| BpfError::of("run BPF programs on trial", e))
     }
 

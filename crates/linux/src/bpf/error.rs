@@ -57,7 +57,7 @@ pub enum BpfError {
     Full,
     /// The programs do not see that a registered thread runs.
     #[error(
-        "thread {0} is not seen by the kernel's programs; is it a thread of another pid namespace?"
+        "thread {0} is not seen by the kernel's programs; were they detached by somebody (bpftool link)?"
     )]
     NotSeen(u32),
 }
