@@ -116,7 +116,7 @@ pub(super) fn elapsed(ctx: &Context) -> anyhow::Result<String> {
     let period = timevisor_linux::counter::calibrate(&Tsc::unchecked())?.period;
     let blackout = period.span(ticks).floor_nanos();
     let without = ran(&runs, &running, blackout)?;
-    let missing = (counted.estimate - counts.estimate) - (running.estimate - runs.estimate);
+    let missing = (running.true_ns - runs.true_ns) - (running.estimate - runs.estimate);
     ensure!(missing > blackout / 2, "{missing} ns excluded of {blackout}");
     mentions(
         &there
