@@ -5,6 +5,8 @@
 //! | `now.rs` | `timevisor now`: from the page, without the daemon |
 //! | `status.rs` | `timevisor status` |
 //! | `bind.rs` | `timevisor timelines, bind, watch` |
+//! | `elapsed.rs` | `timevisor elapsed` |
+//! | `reserve/` | `timevisor reserve plan`: tasks in, reservation out; without the daemon |
 //! | `vm.rs` | `timevisor vm list, add, remove, args` |
 //! | `replay.rs` | `timevisor replay`: recorded exchanges, scored; without the daemon |
 //! | `simulate.rs` | `timevisor simulate`: scenario files through simulated worlds |
@@ -18,6 +20,7 @@ mod elapsed;
 mod experiment;
 mod now;
 mod replay;
+mod reserve;
 mod simulate;
 mod status;
 mod vm;
@@ -58,6 +61,9 @@ enum Command {
     Simulate(simulate::Options),
     /// Published evaluations, repeated with real guests; needs the lab (a checkout of the sources)
     Experiment(experiment::Options),
+    /// Reservations of processor time
+    #[command(subcommand)]
+    Reserve(reserve::Command),
     /// Virtual machines
     #[command(subcommand)]
     Vm(vm::Command),
@@ -68,6 +74,7 @@ fn main() -> ExitCode {
     let directory = &arguments.run_directory;
     let done = match &arguments.command {
         Command::Simulate(options) => return exit(simulate::run(options)),
+        Command::Reserve(command) => return exit(reserve::run(command)),
         Command::Now(options) => now::run(directory, options),
         Command::Status(options) => status::run(directory, options),
         Command::Timelines(options) => bind::list(directory, options),
