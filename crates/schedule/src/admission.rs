@@ -14,13 +14,12 @@ pub fn core_keeps(all: &[Reservation], switch: u64, blocking: u64) -> Demand {
         name: String::new(),
         cost: of.budget() + switch,
         period: of.period(),
-        deadline: of.deadline() + switch,
+        deadline: of.deadline(),
         jitter: 0,
         blocking,
     });
-    // A reservation of its own deadline's length has no room for a switch; it is given by the time that the switch takes later.
-    let tasks: Vec<Task> =
-        tasks.map(|task| Task { deadline: task.deadline.min(task.period), ..task }).collect();
+    // A reservation whose deadline is its budget has no room for a switch: the set is refused below.
+    let tasks: Vec<Task> = tasks.collect();
     if tasks.is_empty() {
         return Demand::Supplied;
     }

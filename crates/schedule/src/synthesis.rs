@@ -74,16 +74,7 @@ impl Search {
         if !fits(period) {
             return None;
         }
-        let (mut not, mut enough) = (0, period);
-        while enough - not > 1 {
-            let middle = not + (enough - not) / 2;
-            if fits(middle) {
-                enough = middle;
-            } else {
-                not = middle;
-            }
-        }
-        Some(enough)
+        Some(last_that_fits(period, 0, fits))
     }
 
     /// Of these periods the one that costs least: its budget, of at least `smallest` ns, and a switch of `switch` ns in every
@@ -125,27 +116,30 @@ impl Search {
         if !fits(task.cost) {
             return None;
         }
-        let (mut enough, mut not) = (task.cost, task.deadline + 1);
-        while not - enough > 1 {
-            let middle = enough + (not - enough) / 2;
-            if fits(middle) {
-                enough = middle;
-            } else {
-                not = middle;
-            }
-        }
-        Some(enough)
+        Some(last_that_fits(task.cost, task.deadline + 1, fits))
     }
 }
 
-/// Periods worth a try: a grid up to the longest deadline, and the tasks' periods divided by 1 to 16; ns, ascending.
+/// From `fitting`, which fits, towards `not`, which does not: the last one that does, by halving.
+fn last_that_fits(mut fitting: u64, mut not: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    while fitting.abs_diff(not) > 1 {
+        let middle = fitting.midpoint(not);
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            not = middle;
+        }
+    }
+    fitting
+}
+
+/// Periods worth a try: a grid up to the shortest deadline, and the tasks' periods divided by 1 to 16; ns, ascending.
 #[must_use]
 pub fn candidate_periods(set: &TaskSet, shortest: u64, step: u64) -> Vec<u64> {
-    let longest = set.tasks().iter().map(|task| task.deadline).min().unwrap_or(0);
-    let grid = (0..).map(|n: u64| shortest + n * step.max(1)).take_while(|p| *p <= longest);
+    let most = set.tasks().iter().map(|task| task.deadline).min().unwrap_or(0);
+    let grid = (0..).map(|n: u64| shortest + n * step.max(1)).take_while(|p| *p <= most);
     let parts = set.tasks().iter().flat_map(|task| (1..=16).map(|n| task.period / n));
-    let mut all: Vec<u64> =
-        grid.chain(parts.filter(|p| (shortest..=longest).contains(p))).collect();
+    let mut all: Vec<u64> = grid.chain(parts.filter(|p| (shortest..=most).contains(p))).collect();
     all.sort_unstable();
     all.dedup();
     all
