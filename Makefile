@@ -16,7 +16,7 @@ JOBS ?= 1
 TARGET ?=
 TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check deps lab fmt clippy unit python loom deny doc bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync simulate contradictions soak experiment fuzz soak-sync soak-migrate tools clean
+.PHONY: help demo test check deps lab fmt clippy unit python loom deny doc bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions reservations soak experiment fuzz soak-sync soak-migrate tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ bench-timelines: ## What timelines cost: first qualified read, 1,000 members, pu
 bench-sync: ## Estimate and bounds over days with truth, beside RADclock, chrony, ClockBound (TRACES=dir; else simulated)
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-sync -- --check $(if $(TRACES),--traces $(TRACES))
 
+bench-plan: ## Plans for a hundred tasks (timevisor reserve plan), best period and given, EDF and fixed priorities
+	$(CARGO) build --quiet --release -p timevisor -p timevisor-benches --bin timevisor --bin bench-plan
+	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-plan -- --check
+
 simulate: ## All scenarios/*.toml in simulated worlds, judged by their limits; results in target/results/simulate.json
 	TIMEVISOR_COMMIT=$$(git rev-parse --short HEAD 2>/dev/null || echo unknown) \
 	$(CARGO) run --quiet --release -p timevisor -- simulate scenarios --results target/results/simulate.json
@@ -85,6 +89,14 @@ contradictions: ## Failing assumptions in RUNS=1000 random worlds each: noticed 
 	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds $(RUNS) --results target/results/contradictions.json \
 	  scenarios/lie-1ppm.toml scenarios/lie-step-1ms.toml scenarios/wander-5x.toml scenarios/wander-5x-fixed.toml
 	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds 100 --results target/results/false-alarms.json scenarios/honest
+
+SETS ?= 100000
+SEED ?= 0
+EVERY ?= 16
+
+reservations: ## Promises for SETS=100000 random task sets in reservations, against simulated SCHED_DEADLINE; least budgets of every EVERY=16th
+	@mkdir -p target/results
+	$(CARGO) run --quiet --release -p timevisor-simulation --bin check-reservations -- $(SETS) $(SEED) $(EVERY) target/results/reservations.json
 
 experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/experiments.md, experiments-papers.md
 	@$(LAB) experiment $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES))

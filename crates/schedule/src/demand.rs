@@ -20,14 +20,3 @@ pub fn due_within(set: &TaskSet, t: u64) -> u64 {
     }
     u64::try_from(sum + u128::from(blocking)).unwrap_or(u64::MAX)
 }
-
-/// The last moment before `t` at which some job is due; `None` when there is none.
-pub(crate) fn last_deadline_before(set: &TaskSet, t: u64) -> Option<u64> {
-    let last = |task: &Task| {
-        // A late release is due as if it had been on time: deadlines come by `jitter` early.
-        let first = task.deadline - task.jitter;
-        let after = t.checked_sub(first + 1)?;
-        Some(first + after / task.period * task.period)
-    };
-    set.tasks().iter().filter_map(last).max()
-}

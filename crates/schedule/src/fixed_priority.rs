@@ -10,20 +10,43 @@ use crate::task::TaskSet;
 /// `time_for(w)`.
 #[must_use]
 pub fn response(set: &TaskSet, index: usize, supply: &impl Supply) -> Option<u64> {
+    let work = finished(set, index, supply)?;
+    Some(set.tasks()[index].jitter + supply.time_for(work))
+}
+
+/// What is asked for, by a job of task `index` and everything that goes before it, within `t` ns of a release of all of them (the request
+/// bound function): the job is done when that is supplied.
+#[must_use]
+pub fn requested_by(set: &TaskSet, index: usize, t: u64) -> Option<u64> {
     let (above, below) = set.tasks().split_at_checked(index)?;
     let task = below.first()?;
+    let above = above.iter().map(|task| requested(task, t)).sum::<u128>();
+    u64::try_from(above + u128::from(task.cost) + u128::from(task.blocking)).ok()
+}
+
+/// After how much work, its own and what goes before it, that job is done.
+pub(crate) fn finished(set: &TaskSet, index: usize, supply: &impl Supply) -> Option<u64> {
+    finished_from(set, index, supply, 0)
+}
+
+/// The same, from something that is known not to be more.
+pub(crate) fn finished_from(
+    set: &TaskSet,
+    index: usize,
+    supply: &impl Supply,
+    from: u64,
+) -> Option<u64> {
+    let task = set.tasks().get(index)?;
     let limit = task.deadline - task.jitter;
-    let own = u128::from(task.cost) + u128::from(task.blocking);
-    let mut work = task.cost.checked_add(task.blocking)?;
+    let mut work = task.cost.checked_add(task.blocking)?.max(from);
     loop {
         let t = supply.time_for(work);
         if t > limit {
             return None;
         }
-        let wanted = own + above.iter().map(|task| requested(task, t)).sum::<u128>();
-        let wanted = u64::try_from(wanted).ok()?;
+        let wanted = requested_by(set, index, t)?;
         if wanted <= work {
-            return Some(task.jitter + t);
+            return Some(work);
         }
         work = wanted;
     }

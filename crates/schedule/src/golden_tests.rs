@@ -3,8 +3,9 @@
 
 use proptest::prelude::*;
 
+use crate::admission::Host;
 use crate::edf::Demand;
-use crate::synthesis::{Model, Search, Sharing, candidate_periods};
+use crate::synthesis::{self, Model, Search, Sharing, candidate_periods};
 use crate::*;
 
 const MS: u64 = 1_000_000;
@@ -42,6 +43,20 @@ fn response_times_of_the_example() {
     assert_eq!(worst(shared(32)), Verdict::Schedulable(vec![66 * MS, 200 * MS]));
     // 96/220: the second one is beyond its deadline.
     assert_eq!(worst(shared(28)), Verdict::Late(1));
+    assert_eq!(fixed_priority::response(&example(RM), 0, &Worst(shared(28))), Some(96 * MS));
+    assert_eq!(Worst(shared(28)).time_for(110 * MS), 220 * MS, "its own 50 ms and two of tau1");
+}
+
+/// "Phase-locked": both periods are multiples of the reservation's, and nothing but a release begins one.
+#[test]
+fn response_times_of_aligned_releases() {
+    let worst = |ms| judge(&example(RM), &Aligned(Reservation::alone(ms * MS, 50 * MS).unwrap()));
+    assert_eq!(worst(28), Verdict::Schedulable(vec![52 * MS, 124 * MS]));
+    assert_eq!(worst(32), Verdict::Schedulable(vec![30 * MS, 116 * MS]));
+    // What is missed is missed in the long run: no less than without alignment.
+    let least = |policy| Search::new(Sharing::Aligned).least_budget(&example(policy), 50 * MS);
+    assert_eq!((least(RM), least(Policy::Edf)), (Some(26_666_667), Some(22_500_000)));
+    assert_eq!(Search::new(Sharing::Aligned).least_budget(&example(RM), 40 * MS), None);
 }
 
 #[test]
@@ -71,29 +86,60 @@ fn a_tick_costs_what_it_withholds() {
     let of = Reservation::alone(least, 50 * MS).unwrap();
     assert!(!search.fits(&set, Reservation::alone(least - 1, 50 * MS).unwrap()));
     // Least budget: no task may grow, or only one may.
-    let grown: Vec<u64> =
-        (0..2).map(|i| search.greatest_cost(&set, i, of).unwrap() - set.tasks()[i].cost).collect();
+    let greatest = search.greatest_costs(&set, of).unwrap();
+    let grown: Vec<u64> = greatest.iter().zip(set.tasks()).map(|(g, t)| g - t.cost).collect();
     assert!(grown.iter().any(|more| *more <= 1), "{grown:?}");
 }
 
 #[test]
 fn a_core_keeps_what_it_has() {
     let of = |b: u64, d: u64, p: u64| Reservation::new(b * MS, d * MS, p * MS).unwrap();
-    assert_eq!(admission::core_keeps(&[], 0, 0), Demand::Supplied);
-    assert_eq!(admission::core_keeps(&[of(28, 50, 50), of(22, 50, 50)], 0, 0), Demand::Supplied);
+    assert_eq!(admission::core_keeps(&[], &Host::default()), Demand::Supplied);
+    assert_eq!(
+        admission::core_keeps(&[of(28, 50, 50), of(22, 50, 50)], &Host::default()),
+        Demand::Supplied
+    );
     assert!(matches!(
-        admission::core_keeps(&[of(28, 50, 50), of(23, 50, 50)], 0, 0),
+        admission::core_keeps(&[of(28, 50, 50), of(23, 50, 50)], &Host::default()),
         Demand::Missed(_)
     ));
     // Two that want to be first.
     assert_eq!(
-        admission::core_keeps(&[of(10, 10, 50), of(10, 10, 50)], 0, 0),
+        admission::core_keeps(&[of(10, 10, 50), of(10, 10, 50)], &Host::default()),
         Demand::Missed(10 * MS)
     );
     assert!(matches!(
-        admission::core_keeps(&[of(28, 50, 50), of(22, 50, 50)], 1000, 0),
+        admission::core_keeps(
+            &[of(28, 50, 50), of(22, 50, 50)],
+            &Host { switch: 1000, ..Host::default() }
+        ),
         Demand::Missed(_)
     ));
+}
+
+/// As sporadic tasks both would fit: 10 by 10, 20 by 20. But the second wakes at 0, runs 1 and sleeps; at 12 it wakes again and may
+/// run 4 until 20, before the first, which wakes at that moment and has 10 to run in 10.
+#[test]
+fn a_reservation_that_sleeps_is_no_sporadic_task() {
+    let of = |b: u64, d: u64, p: u64| Reservation::new(b * MS, d * MS, p * MS).unwrap();
+    let keeps = |all: &[Reservation]| admission::core_keeps(all, &Host::default());
+    let tasks = |all: &[Reservation]| {
+        let task = |of: &Reservation| Task {
+            deadline: of.deadline(),
+            ..Task::new("", of.budget(), of.period())
+        };
+        edf::test(&TaskSet::new(all.iter().map(task).collect(), Policy::Edf).unwrap(), &Dedicated)
+    };
+    let both = [of(10, 10, 100), of(10, 20, 100)];
+    assert_eq!((tasks(&both), keeps(&both)), (Demand::Supplied, Demand::Missed(10 * MS)));
+    assert_eq!(keeps(&[of(5, 10, 100), of(10, 20, 100)]), Demand::Supplied, "densities of 1");
+    // A kernel that blocks takes from whole budgets.
+    let half = [of(5, 10, 100), of(5, 20, 100)];
+    let blocked = |ms| admission::core_keeps(&half, &Host { blocking: ms * MS, ..Host::default() });
+    assert_eq!((blocked(2), blocked(3)), (Demand::Supplied, Demand::Missed(10 * MS)));
+    // So does the other one that runs until the tick.
+    let ticked = |ms| admission::core_keeps(&half, &Host { tick: ms * MS, ..Host::default() });
+    assert_eq!((ticked(2), ticked(3)), (Demand::Supplied, Demand::Missed(10 * MS)));
 }
 
 #[test]
@@ -121,6 +167,28 @@ fn refused_with_the_reason() {
     );
 }
 
+/// By hand, and the example's by the simulator (`simulation::reservations`).
+#[test]
+fn response_times_under_edf() {
+    let of = |tasks: &[(u64, u64, u64)], supply: &dyn Fn(&TaskSet) -> Verdict| {
+        let task = |(c, d, t): &(u64, u64, u64)| Task { deadline: *d, ..Task::new("", *c, *t) };
+        supply(&TaskSet::new(tasks.iter().map(task).collect(), Policy::Edf).unwrap())
+    };
+    let dedicated = |set: &TaskSet| judge(set, &Dedicated);
+    // Two tasks of the same deadline may each wait for the other; a full processor leaves no room.
+    assert_eq!(of(&[(1, 4, 4), (2, 4, 4)], &dedicated), Verdict::Schedulable(vec![3, 3]));
+    assert_eq!(of(&[(2, 4, 4), (3, 6, 6)], &dedicated), Verdict::Schedulable(vec![4, 6]));
+    // A job of (3, 10) is done at 5, before any of (1, 3) is released that is due after it: none has to wait.
+    assert_eq!(of(&[(1, 3, 3), (3, 10, 10)], &dedicated), Verdict::Schedulable(vec![1, 5]));
+    assert_eq!(of(&[(1, 3, 3), (5, 10, 10)], &dedicated), Verdict::Schedulable(vec![1, 8]));
+    // But one of (1, 4) that is released at 6 has to wait for (7, 10) until 8: it is due at 10 as well.
+    assert_eq!(of(&[(1, 4, 4), (7, 10, 10)], &dedicated), Verdict::Schedulable(vec![3, 9]));
+    // The example in 32 of 50 ms.
+    let shared = Worst(Reservation::shared(32 * MS, 50 * MS).unwrap());
+    let Verdict::Schedulable(worst) = judge(&example(Policy::Edf), &shared) else { panic!() };
+    assert_eq!(worst, vec![102 * MS, 152 * MS]);
+}
+
 fn tasks() -> impl Strategy<Value = Vec<Task>> {
     let task = (1..12u64, 4..30u64, 0..10u64, 0..3u64).prop_map(|(cost, period, early, jitter)| {
         let cost = cost.min(period);
@@ -128,6 +196,29 @@ fn tasks() -> impl Strategy<Value = Vec<Task>> {
         Task { deadline, jitter: jitter.min(deadline - 1), ..Task::new("", cost, period) }
     });
     prop::collection::vec(task, 1..5)
+}
+
+/// Up to twelve that want up to the whole processor, of periods that have nothing in common or much.
+fn many_tasks() -> impl Strategy<Value = (Vec<Task>, Policy)> {
+    let task = (
+        1..100u64,
+        prop_oneof![500..20_000u64, (5..40u64).prop_map(|n| n * 500)],
+        50..100u64,
+        0..20u64,
+        0..20u64,
+    );
+    let policy =
+        prop_oneof![Just(Policy::Edf), Just(Policy::DeadlineMonotonic), Just(Policy::Listed)];
+    (prop::collection::vec(task, 1..12), 10..95u64, policy).prop_map(|(parts, percent, policy)| {
+        let sum: u64 = parts.iter().map(|(part, ..)| part).sum();
+        let task = |(part, period, early, jitter, blocking): (u64, u64, u64, u64, u64)| {
+            let cost = (period * part * percent / sum / 100).max(1);
+            let deadline = cost + (period - cost) * early / 100;
+            let (jitter, blocking) = (jitter.min(deadline - 1), blocking.min(deadline - 1));
+            Task { deadline, jitter, blocking, ..Task::new("", cost, period) }
+        };
+        (parts.into_iter().map(task).collect(), policy)
+    })
 }
 
 proptest! {
@@ -149,6 +240,31 @@ proptest! {
         }
     }
 
+    /// The greatest cost is one that fits, and 1 ns more does not; the best period is the best of all.
+    #[test]
+    fn growth_and_periods_are_what_trying_finds(tasks in tasks(), edf: bool, budget in 1..40u64, idle in 0..9u64, switch in 0..3u64) {
+        let policy = if edf { Policy::Edf } else { Policy::DeadlineMonotonic };
+        let set = TaskSet::new(tasks, policy).unwrap();
+        let search = Search::new(Sharing::Shared);
+        let of = Reservation::shared(budget, budget + idle).unwrap();
+        let fits = |index, cost| {
+            let mut set = set.clone();
+            set.set_cost(index, cost);
+            search.fits(&set, of)
+        };
+        match search.greatest_costs(&set, of) {
+            None => prop_assert!(!search.fits(&set, of)),
+            Some(greatest) => for (index, cost) in greatest.into_iter().enumerate() {
+                prop_assert!(fits(index, cost), "{index} {cost}");
+                prop_assert!(cost == set.tasks()[index].deadline || !fits(index, cost + 1), "{index} {cost}");
+            }
+        }
+        let all = (1..20).filter_map(|period| search.reservation(search.least_budget(&set, period)?, period));
+        let cost = |of: &Reservation| ((of.budget() + switch) * 232_792_560 / of.period(), core::cmp::Reverse(of.period()));
+        let best = all.filter(|of| of.budget() >= 3).min_by_key(cost);
+        prop_assert_eq!(search.best_period(&set, 1..20, switch, 3), best);
+    }
+
     /// EDF is optimal: what fixed priorities can do on a supply, it can; and more budget never hurts.
     #[test]
     fn edf_does_what_fixed_priorities_do(tasks in tasks(), period in 2..30u64) {
@@ -160,10 +276,56 @@ proptest! {
         }
         let set = TaskSet::new(tasks, Policy::DeadlineMonotonic).unwrap();
         let mut fitted = false;
+        let least = search.least_budget(&set, period);
         for budget in 1..=period {
+            prop_assert_eq!(least.is_some_and(|least| budget >= least), search.fits(&set, search.reservation(budget, period).unwrap()));
             let fits = search.fits(&set, search.reservation(budget, period).unwrap());
             prop_assert!(fits || !fitted, "less was enough");
             fitted = fits;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// A budget that is raised along the way is what halving over whole tests finds; and so for the best of many periods.
+    #[test]
+    fn searches_find_what_halving_finds(
+        (tasks, policy) in many_tasks(),
+        (sharing, linear, tick) in (0..4usize, prop::bool::weighted(0.2), 0..40u64),
+        (switch, smallest) in (0..40u64, 0..90u64),
+    ) {
+        let set = TaskSet::new(tasks, policy).unwrap();
+        let sharing = [Sharing::Shared, Sharing::Shared, Sharing::Alone, Sharing::Aligned][sharing];
+        let model = if linear { Model::Linear } else { Model::Worst };
+        let search = Search { sharing, model, tick };
+        let periods = candidate_periods(&set, 20, 97);
+        let halved = |period: u64| {
+            let fits = |budget| search.reservation(budget, period).is_some_and(|of| search.fits(&set, of));
+            let budget = fits(period).then(|| synthesis::last_that_fits(period, 0, fits))?;
+            search.reservation(budget, period)
+        };
+        let all: Vec<_> = periods.iter().map(|period| halved(*period)).collect();
+        for (of, period) in all.iter().zip(&periods).step_by(1 + periods.len() / 5) {
+            prop_assert_eq!(search.least_budget(&set, *period), of.map(|of| of.budget()), "{}", period);
+        }
+        // Of two costs, the one of the longer period goes before where they are the same.
+        let cost = |of: &Reservation| u128::from(of.budget() + switch);
+        let best = all.into_iter().flatten().filter(|of| of.budget() >= smallest).min_by(|a, b| {
+            let (left, right) = (cost(a) * u128::from(b.period()), cost(b) * u128::from(a.period()));
+            left.cmp(&right).then(b.period().cmp(&a.period()))
+        });
+        prop_assert_eq!(search.best_period(&set, periods, switch, smallest), best);
+        let Some(of) = best else { return Ok(()) };
+        let greatest = search.greatest_costs(&set, of).unwrap();
+        for (index, task) in set.tasks().iter().enumerate() {
+            let fits = |cost| {
+                let mut set = set.clone();
+                set.set_cost(index, cost);
+                search.fits(&set, of)
+            };
+            prop_assert_eq!(greatest[index], synthesis::last_that_fits(task.cost, task.deadline + 1, |cost| cost <= task.deadline && fits(cost)));
         }
     }
 }

@@ -1,15 +1,22 @@
-//! The least budget, the best period, how much a task may grow. Supply grows with the budget, so that halving finds the least one.
+//! The least budget, the best period, how much a task may grow. Supply grows with the budget, so that halving finds the least one that
+//! is enough for any one interval, and the greatest of these is enough for all.
 
+use crate::aligned::Aligned;
 use crate::reservation::Reservation;
-use crate::supply::{Linear, Supply, Ticked, Worst};
+use crate::sensitivity::greatest_costs;
+use crate::supply::{Line, Linear, Supply, Ticked, Worst};
 use crate::task::TaskSet;
-use crate::verdict::judge;
+use crate::tester::Tester;
+use crate::verdict::{Verdict, fits, judge};
 
 /// Who else is on the core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
     /// Nobody before it: the budget comes at once.
     Alone,
+    /// The same, and every release is at a replenishment: [`Aligned`] says what must be so. Tasks that cannot be released like
+    /// that fit in no reservation.
+    Aligned,
     /// Other reservations: the budget may come at the end of the period.
     Shared,
 }
@@ -31,7 +38,7 @@ pub struct Search {
     pub sharing: Sharing,
     /// Of supply.
     pub model: Model,
-    /// 1 / HZ where budgets are enforced by the tick, else 0; ns.
+    /// 1 / HZ where budgets are enforced by the tick, else 0; ns. Nothing fits in a budget that is less.
     pub tick: u64,
 }
 
@@ -46,35 +53,54 @@ impl Search {
     #[must_use]
     pub fn reservation(&self, budget: u64, period: u64) -> Option<Reservation> {
         match self.sharing {
-            Sharing::Alone => Reservation::alone(budget, period).ok(),
+            Sharing::Alone | Sharing::Aligned => Reservation::alone(budget, period).ok(),
             Sharing::Shared => Reservation::shared(budget, period).ok(),
         }
     }
 
-    /// Whether the tasks meet their deadlines in it.
+    /// What becomes of the tasks in it.
+    #[must_use]
+    pub fn judge(&self, set: &TaskSet, of: Reservation) -> Verdict {
+        self.on(set, of).map_or(Verdict::NotKnown, |supply| judge(set, &supply))
+    }
+
+    /// Whether the tasks meet their deadlines in it: [`Self::judge`] without response times.
     #[must_use]
     pub fn fits(&self, set: &TaskSet, of: Reservation) -> bool {
-        fn ok(set: &TaskSet, supply: impl Supply, tick: u64) -> bool {
-            if tick == 0 {
-                judge(set, &supply).is_schedulable()
-            } else {
-                judge(set, &Ticked { supply, tick }).is_schedulable()
-            }
-        }
-        match self.model {
-            Model::Worst => ok(set, Worst(of), self.tick),
-            Model::Linear => ok(set, Linear(of), self.tick),
-        }
+        self.on(set, of).is_some_and(|supply| fits(set, &supply))
+    }
+
+    /// What it supplies to these tasks at least, if that can be said.
+    fn on(&self, set: &TaskSet, of: Reservation) -> Option<Ticked<Modelled>> {
+        self.applies(set, of.period()).then(|| self.supply(of)).flatten()
+    }
+
+    /// Whether the supply's conditions hold in a period.
+    fn applies(&self, set: &TaskSet, period: u64) -> bool {
+        let aligned = |of| Aligned(of).holds_for(set);
+        self.sharing != Sharing::Aligned || self.reservation(period, period).is_some_and(aligned)
+    }
+
+    fn supply(&self, of: Reservation) -> Option<Ticked<Modelled>> {
+        let supply = match (self.sharing, self.model) {
+            // No line is of use here: the exact supply is as simple.
+            (Sharing::Aligned, _) => Modelled::Aligned(Aligned(of)),
+            (_, Model::Worst) => Modelled::Worst(Worst(of)),
+            (_, Model::Linear) => Modelled::Linear(Linear(of)),
+        };
+        (of.budget() >= self.tick).then_some(Ticked { supply, tick: self.tick })
+    }
+
+    /// The supply of every budget in a period.
+    fn supplies(&self, period: u64) -> impl Fn(u64) -> Option<Ticked<Modelled>> {
+        move |budget| self.supply(self.reservation(budget, period)?)
     }
 
     /// The least budget in this period, ns; `None` when even the whole processor is too little.
     #[must_use]
     pub fn least_budget(&self, set: &TaskSet, period: u64) -> Option<u64> {
-        let fits = |budget| self.reservation(budget, period).is_some_and(|of| self.fits(set, of));
-        if !fits(period) {
-            return None;
-        }
-        Some(last_that_fits(period, 0, fits))
+        let supplies = self.supplies(period);
+        self.applies(set, period).then(|| Tester::new(set).least(1, period, &supplies)).flatten()
     }
 
     /// Of these periods the one that costs least: its budget, of at least `smallest` ns, and a switch of `switch` ns in every
@@ -87,12 +113,28 @@ impl Search {
         switch: u64,
         smallest: u64,
     ) -> Option<Reservation> {
+        let mut tester = Tester::new(set);
         let mut best: Option<(u128, u64, Reservation)> = None;
-        for period in periods {
-            let Some(budget) = self.least_budget(set, period) else { continue };
-            if budget < smallest {
+        for period in spread(periods) {
+            if smallest > period || !self.applies(set, period) {
                 continue;
             }
+            let supplies = self.supplies(period);
+            let mut passes = |budget| supplies(budget).is_some_and(|on| tester.fits(&on));
+            let mut most = period;
+            // What does not fit in a budget that would cost as much as the best is not better: one test instead of a search.
+            if let Some((cost, in_period, _)) = best {
+                let same = cost * u128::from(period) / u128::from(in_period);
+                let same = u64::try_from(same).unwrap_or(u64::MAX);
+                most = same.saturating_sub(switch).min(period);
+                if most < smallest || !passes(most) {
+                    continue;
+                }
+            }
+            if smallest > 1 && passes(smallest - 1) {
+                continue;
+            }
+            let Some(budget) = tester.least(smallest.max(1), most, &supplies) else { continue };
             let Some(of) = self.reservation(budget, period) else { continue };
             // Parts of a processor, compared crosswise: a / b < c / d.
             let cost = u128::from(budget) + u128::from(switch);
@@ -107,21 +149,58 @@ impl Search {
         best.map(|(_, _, of)| of)
     }
 
-    /// The greatest cost of task `index` with which all tasks still meet their deadlines in this reservation, ns; `None` when they
-    /// do not now.
+    /// The greatest cost of each task with which all still meet their deadlines in this reservation, the others being what they are,
+    /// ns; `None` when they do not now.
     #[must_use]
-    pub fn greatest_cost(&self, set: &TaskSet, index: usize, of: Reservation) -> Option<u64> {
-        let task = set.tasks().get(index)?;
-        let fits = |cost| set.with_cost(index, cost).is_some_and(|set| self.fits(&set, of));
-        if !fits(task.cost) {
-            return None;
-        }
-        Some(last_that_fits(task.cost, task.deadline + 1, fits))
+    pub fn greatest_costs(&self, set: &TaskSet, of: Reservation) -> Option<Vec<u64>> {
+        greatest_costs(set, &self.on(set, of)?)
     }
 }
 
+/// Any of them.
+#[derive(Clone, Copy, Debug)]
+enum Modelled {
+    Worst(Worst),
+    Linear(Linear),
+    Aligned(Aligned),
+}
+
+impl Supply for Modelled {
+    fn within(&self, t: u64) -> u64 {
+        match self {
+            Self::Worst(supply) => supply.within(t),
+            Self::Linear(supply) => supply.within(t),
+            Self::Aligned(supply) => supply.within(t),
+        }
+    }
+
+    fn time_for(&self, work: u64) -> u64 {
+        match self {
+            Self::Worst(supply) => supply.time_for(work),
+            Self::Linear(supply) => supply.time_for(work),
+            Self::Aligned(supply) => supply.time_for(work),
+        }
+    }
+
+    fn line(&self) -> Line {
+        match self {
+            Self::Worst(supply) => supply.line(),
+            Self::Linear(supply) => supply.line(),
+            Self::Aligned(supply) => supply.line(),
+        }
+    }
+}
+
+/// The same in another order: wherever the best of them are, some that are nearly as good come early, and rule out most others.
+fn spread(all: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
+    let mut all: Vec<(usize, u64)> = all.into_iter().enumerate().collect();
+    all.sort_by_key(|(index, _)| index.reverse_bits());
+    all.into_iter().map(|(_, period)| period)
+}
+
 /// From `fitting`, which fits, towards `not`, which does not: the last one that does, by halving.
-fn last_that_fits(mut fitting: u64, mut not: u64, fits: impl Fn(u64) -> bool) -> u64 {
+#[must_use]
+pub fn last_that_fits(mut fitting: u64, mut not: u64, mut fits: impl FnMut(u64) -> bool) -> u64 {
     while fitting.abs_diff(not) > 1 {
         let middle = fitting.midpoint(not);
         if fits(middle) {

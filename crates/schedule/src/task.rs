@@ -147,10 +147,10 @@ impl TaskSet {
         Self::new(tasks, self.policy)
     }
 
-    /// With one task's cost changed.
-    pub(crate) fn with_cost(&self, index: usize, cost: u64) -> Option<Self> {
-        let mut tasks = self.tasks.clone();
-        tasks.get_mut(index)?.cost = cost;
-        Self::new(tasks, self.policy).ok()
+    /// Another cost of one task, at most its deadline; no order depends on costs.
+    pub(crate) fn set_cost(&mut self, index: usize, cost: u64) {
+        if let Some(task) = self.tasks.get_mut(index) {
+            task.cost = cost.min(task.deadline);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! One answer for either policy.
 
 use crate::edf::{self, Demand};
+use crate::edf_response;
 use crate::fixed_priority;
 use crate::supply::Supply;
 use crate::task::{Policy, TaskSet};
@@ -8,7 +9,7 @@ use crate::task::{Policy, TaskSet};
 /// Whether all tasks meet their deadlines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// They do. With fixed priorities: the worst response of each, ns; under EDF empty.
+    /// They do: with the worst response of each, ns.
     Schedulable(Vec<u64>),
     /// The task of this index (in the set's order) does not, as far as can be shown.
     Late(usize),
@@ -31,7 +32,7 @@ impl Verdict {
 pub fn judge(set: &TaskSet, supply: &impl Supply) -> Verdict {
     if set.policy() == Policy::Edf {
         return match edf::test(set, supply) {
-            Demand::Supplied => Verdict::Schedulable(Vec::new()),
+            Demand::Supplied => Verdict::Schedulable(edf_response::responses(set, supply)),
             Demand::Missed(t) => Verdict::Short(t),
             Demand::NotKnown => Verdict::NotKnown,
         };
@@ -44,4 +45,13 @@ pub fn judge(set: &TaskSet, supply: &impl Supply) -> Verdict {
         }
     }
     Verdict::Schedulable(worst)
+}
+
+/// Whether [`judge`] would find them schedulable; it need not know how long they take.
+#[must_use]
+pub fn fits(set: &TaskSet, supply: &impl Supply) -> bool {
+    if set.policy() == Policy::Edf {
+        return edf::test(set, supply) == Demand::Supplied;
+    }
+    (0..set.tasks().len()).all(|index| fixed_priority::response(set, index, supply).is_some())
 }

@@ -15,12 +15,13 @@
 //! | [`report`] | [`Report`]: figures and verdict |
 //! | [`summary`] | [`Summary`]: one scenario over several seeds |
 //! | [`conditions`] | the seven standard conditions as traces from our own generators |
+//! | [`reservations`] | reservations of processor time, against what `timevisor-schedule` says of them |
 //! | [`trace`] | recorded exchanges with truth: reading, replaying, scoring |
 //!
 //! The simulated host runs production's NTP client, estimate, page writer and page reader; nothing is written a second
 //! time for the simulator but the few rules in [`publisher`] that sit behind system calls in the daemon.
 //!
-//! What it does not do: simulate kernels, VMs or CPU time.
+//! What it does not do: simulate kernels, VMs, or CPU time beyond what [`reservations`] says.
 #![forbid(unsafe_code)]
 
 pub mod calendar;
@@ -32,6 +33,7 @@ pub mod oscillator;
 pub mod publisher;
 pub mod random;
 pub mod report;
+pub mod reservations;
 pub mod scenario;
 pub mod server;
 pub mod summary;

@@ -1,0 +1,136 @@
+//! [`Moments`]: the response times of one task under fixed priorities on many supplies. By when which work must be supplied does not
+//! depend on the supply.
+//!
+//! What it does not do: say when the job is done; [`fixed_priority`](crate::fixed_priority) does.
+
+use crate::demand::requested;
+use crate::supply::Supply;
+use crate::task::{Task, TaskSet};
+use crate::tester::least_for;
+
+/// So many moments are kept; with more, every test begins anew.
+const MOST: usize = 1_000_000;
+
+/// Work of one task and of those above it, and by when one of these must be supplied for it to be in time.
+#[derive(Debug)]
+pub(crate) struct Moments {
+    /// By when, and what; ascending in both.
+    all: Vec<(u64, u64)>,
+    /// The one that was enough last time.
+    hint: usize,
+}
+
+impl Moments {
+    /// Whether the task is in time.
+    pub(crate) fn in_time(&mut self, supply: &impl Supply) -> bool {
+        if self.all.get(self.hint).is_some_and(|(by, work)| supply.time_for(*work) <= *by) {
+            return true;
+        }
+        let found = self.first_from(0, supply);
+        self.hint = found.unwrap_or_default();
+        found.is_some()
+    }
+
+    /// The least budget with which it is, up to `most`; `not` is too little.
+    pub(crate) fn least<S: Supply>(
+        &mut self,
+        not: u64,
+        most: u64,
+        supply: &impl Fn(u64) -> Option<S>,
+    ) -> Option<u64> {
+        let (mut least, mut from, mut below) = (None, 0, most);
+        // What was not enough with more is not with less: each moment is looked at once.
+        while let Some(index) = supply(below).and_then(|supply| self.first_from(from, &supply)) {
+            let (by, work) = self.all[index];
+            let Some(enough) = least_for(work, by, not, below, supply) else { break };
+            self.hint = index;
+            (least, from, below) = (Some(enough), index + 1, enough - 1);
+            if below == not {
+                break;
+            }
+        }
+        least
+    }
+
+    /// By when there is room for so much more work: later only where it is more than ever before. `None` if the task is late.
+    pub(crate) fn rooms(&self, supply: &impl Supply) -> Option<Vec<(u64, u64)>> {
+        let mut rooms: Vec<(u64, u64)> = Vec::new();
+        for (by, work) in &self.all {
+            let room = supply.within(*by).checked_sub(*work);
+            rooms.extend(
+                room.filter(|room| rooms.last().is_none_or(|(_, had)| room > had))
+                    .map(|room| (*by, room)),
+            );
+        }
+        (!rooms.is_empty()).then_some(rooms)
+    }
+
+    /// The first moment from there on by which its work is supplied.
+    fn first_from(&self, mut index: usize, supply: &impl Supply) -> Option<usize> {
+        loop {
+            let (by, work) = *self.all.get(index)?;
+            let done = supply.time_for(work);
+            if done <= by {
+                return Some(index);
+            }
+            // Later ones have more work: those before `done` are of no use.
+            let later = &self.all[index + 1..];
+            index += 1 + later.partition_point(|(by, _)| *by < done);
+        }
+    }
+}
+
+/// For each task, the ends of the spans in which nothing that goes before it is released; `None` for too many.
+///
+/// No supply is faster than time: where the work between two moments is no less than the time between them, the later one is of no use.
+pub(crate) fn moments(set: &TaskSet) -> Option<Vec<Moments>> {
+    let releases = releases(set)?;
+    let mut left = MOST;
+    // At 1 ns the first jobs of all above are there; after each end, one more of whose release it is.
+    let mut first = 0u128;
+    let mut of_each = Vec::with_capacity(set.tasks().len());
+    for (index, task) in set.tasks().iter().enumerate() {
+        let mut work =
+            u64::try_from(first).ok()?.checked_add(task.cost)?.checked_add(task.blocking)?;
+        let mut all: Vec<(u64, u64)> = Vec::new();
+        let mut keep = |end: u64, work: u64| {
+            if all.last().is_none_or(|(by, had)| end - by > work - had) {
+                all.push((end, work));
+            }
+        };
+        let before = &releases[..releases.partition_point(|(at, ..)| *at < limit(task))];
+        left = left.checked_sub(before.len())?;
+        for (at, _, more) in before.iter().filter(|(_, above, _)| *above < index) {
+            keep(*at, work);
+            work = work.checked_add(*more)?;
+        }
+        keep(limit(task), work);
+        of_each.push(Moments { all, hint: 0 });
+        first += requested(task, 1);
+    }
+    Some(of_each)
+}
+
+/// When jobs after the first are released, of which task and of what cost, ascending; as far as they can delay another one.
+fn releases(set: &TaskSet) -> Option<Vec<(u64, usize, u64)>> {
+    let tasks = set.tasks();
+    let mut all = Vec::new();
+    for (index, task) in tasks.iter().enumerate() {
+        let longest = tasks[index + 1..].iter().map(limit).max().unwrap_or(0);
+        if longest / task.period > (MOST - all.len()) as u64 {
+            return None;
+        }
+        let next = (1..).map(|n| n * task.period - task.jitter).take_while(|at| *at < longest);
+        all.extend(next.map(|at| (at, index, task.cost)));
+        if all.len() > MOST {
+            return None;
+        }
+    }
+    all.sort_unstable();
+    Some(all)
+}
+
+/// By when after the release of all a job must be done.
+fn limit(task: &Task) -> u64 {
+    task.deadline - task.jitter
+}

@@ -1,0 +1,63 @@
+//! `make reservations`: random task sets through `timevisor-schedule` and through the simulator, on all processors; a table, and JSON.
+//!
+//! Exit status 1 where something that was promised was not kept.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Instant;
+
+use timevisor_simulation::reservations::{Tally, cross_check};
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
+    let (Some(sets), Some(seed), Some(every @ 1..)) = (number(), number(), number()) else {
+        eprintln!(
+            "usage: check-reservations SETS SEED EVERY [FILE.json]: least budgets of every EVERYth set"
+        );
+        return ExitCode::from(2);
+    };
+    let file = arguments.next().map(PathBuf::from);
+    let begun = Instant::now();
+    let mut tally = on_all_processors(seed, sets, every);
+    print!("{}", tally.table());
+    let broken = tally.broken();
+    println!(
+        "{sets} sets from seed {seed} in {:.0} s; {broken} broken promises",
+        begun.elapsed().as_secs_f64()
+    );
+    for told in &tally.told {
+        println!("{told}");
+    }
+    let mut results = tally.json();
+    results["sets"] = sets.into();
+    results["seed"] = seed.into();
+    results["budgets_of_every"] = every.into();
+    if let Some(file) = file
+        && let Err(error) = std::fs::write(&file, format!("{results:#}\n"))
+    {
+        eprintln!("{}: {error}", file.display());
+        return ExitCode::from(2);
+    }
+    if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn on_all_processors(seed: u64, sets: u64, every: u64) -> Tally {
+    let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut all = Tally::default();
+    thread::scope(|scope| {
+        let one = |first: u64| {
+            move || {
+                cross_check((first..sets).step_by(threads).map(|n| seed + n), move |seed| {
+                    seed.is_multiple_of(every)
+                })
+            }
+        };
+        let running: Vec<_> = (0..threads as u64).map(|first| scope.spawn(one(first))).collect();
+        for thread in running {
+            all.merge(thread.join().expect("a panic there has been printed"));
+        }
+    });
+    all
+}
