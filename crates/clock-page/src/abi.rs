@@ -135,6 +135,27 @@ pub mod entry {
     pub const FLAG_TAI_OFFSET: u8 = 1 << 2;
 }
 
+/// What the host has given each vCPU: words of 8 bytes behind the entries.
+pub mod vcpus {
+    /// Offset of the first word.
+    pub const AT_FIRST: usize = 0xf80;
+    /// How many words.
+    pub const WORDS: usize = (super::PAGE_SIZE - AT_FIRST) / 8;
+    /// How many vCPUs.
+    pub const CAPACITY: usize = WORDS - FIRST;
+
+    /// Sequence, odd while the writer is inside.
+    pub const SEQUENCE: usize = 0;
+    /// Counter value before anything was sampled.
+    pub const BASE: usize = 1;
+    /// By how much the account of a thread that runs may be behind, ns.
+    pub const LAG: usize = 2;
+    /// How many of the following words are in use; 0: nothing is known.
+    pub const COUNT: usize = 3;
+    /// Of vCPU 0, 1 and so on: how long its thread has run, ns; all ones: not known.
+    pub const FIRST: usize = 4;
+}
+
 /// The META word of an entry, unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Meta {
@@ -232,5 +253,6 @@ impl ClockStatus {
 
 const _: () = assert!(
     vmclock::PERIOD_SHIFT as u32 == timevisor_time::Period::SHIFT
+        && entry::AT_FIRST + entry::CAPACITY * entry::SIZE <= vcpus::AT_FIRST
         && vmclock::SIZE as usize == PAGE_SIZE
 );

@@ -5,7 +5,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::abi::{PAGE_SIZE, entry};
+use crate::abi::{PAGE_SIZE, entry, vcpus};
 
 /// One page. The first 16 bytes are 32-bit words (the vmclock sequence is one), all others 64-bit words, and no byte is
 /// ever accessed at two widths: mixed-width atomic accesses have no defined meaning.
@@ -68,6 +68,12 @@ impl Page {
         let first = (entry::AT_FIRST - 16 + index * entry::SIZE) / 8;
         let words = self.words[first..].first_chunk::<{ entry::SIZE / 8 }>();
         words.expect("callers check the index against the capacity")
+    }
+
+    /// The words of the vCPUs' processor time.
+    pub(crate) fn vcpus(&self) -> &[AtomicU64; vcpus::WORDS] {
+        let words = self.words[(vcpus::AT_FIRST - 16) / 8..].first_chunk::<{ vcpus::WORDS }>();
+        words.expect("they end with the page")
     }
 
     /// A copy of all bytes, for golden tests and dumps; not consistent while a writer is active.

@@ -374,7 +374,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
 
     /// True when a writer has been inside for too long; `since` is when this read began to wait.
     #[cold]
-    fn gave_up(&self, since: &mut Option<u64>) -> bool {
+    pub(crate) fn gave_up(&self, since: &mut Option<u64>) -> bool {
         core::hint::spin_loop();
         let now = self.counter.read_unordered();
         let waited = now.wrapping_sub(*since.get_or_insert(now));

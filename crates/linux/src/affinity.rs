@@ -1,4 +1,4 @@
-//! Which processors there are, and which one runs a thread.
+//! Which processors there are, which ones a thread may use, and which one runs it.
 
 use std::io;
 
@@ -15,7 +15,7 @@ pub fn online() -> io::Result<Vec<usize>> {
 }
 
 /// A list as the kernel writes it: `0-3,8`.
-fn list(text: &str) -> Option<Vec<usize>> {
+pub(crate) fn list(text: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -24,15 +24,40 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(all)
 }
 
+/// Such a list: `0-3,8`.
+#[must_use]
+pub fn text(processors: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for processor in processors {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *processor => *last = *processor,
+            _ => runs.push((*processor, *processor)),
+        }
+    }
+    let run = |(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join(",")
+}
+
 /// The processors that this thread may use, in order.
 ///
 /// # Errors
 /// When the kernel has more processors than fit into a `cpu_set_t` (1024).
 pub fn allowed() -> io::Result<Vec<usize>> {
+    allowed_of(0)
+}
+
+/// The processors that a thread may use, in order; 0: this thread.
+///
+/// # Errors
+/// After its end, or as [`allowed`].
+pub fn allowed_of(tid: u32) -> io::Result<Vec<usize>> {
     // SAFETY: a cpu_set_t is an array of words, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
-    // SAFETY: `set` is a live cpu_set_t of the given size for the call to fill; 0 is this thread.
-    let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    // SAFETY: `set` is a live cpu_set_t of the given size for the call to fill.
+    let result =
+        unsafe { libc::sched_getaffinity(pid(tid), size_of::<libc::cpu_set_t>(), &raw mut set) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -46,17 +71,32 @@ pub fn allowed() -> io::Result<Vec<usize>> {
 /// # Errors
 /// When there is no such processor, or this process may not use it.
 pub fn pin(processor: usize) -> io::Result<()> {
-    if processor >= MOST {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
+    allow(0, &[processor])
+}
+
+/// A thread, and whatever it starts from now on, runs on these processors only; 0: this thread.
+///
+/// # Errors
+/// When its cpuset has none of them, without permission, after its end.
+pub fn allow(tid: u32, processors: &[usize]) -> io::Result<()> {
     // SAFETY: a cpu_set_t is an array of words, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
-    // SAFETY: the number is below the set's size.
-    unsafe { libc::CPU_SET(processor, &mut set) };
-    // SAFETY: `set` is a live cpu_set_t of the given size; 0 is this thread.
+    for processor in processors {
+        if *processor >= MOST {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // SAFETY: the number is below the set's size.
+        unsafe { libc::CPU_SET(*processor, &mut set) };
+    }
+    // SAFETY: `set` is a live cpu_set_t of the given size.
     let result =
-        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+        unsafe { libc::sched_setaffinity(pid(tid), size_of::<libc::cpu_set_t>(), &raw const set) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// No thread has a number beyond (PID_MAX_LIMIT is 2^22).
+fn pid(tid: u32) -> libc::pid_t {
+    libc::pid_t::try_from(tid).unwrap_or(libc::pid_t::MAX)
 }
 
 /// The processor that runs this thread; it may be another one by the time that this returns.
@@ -74,6 +114,8 @@ mod tests {
     #[test]
     fn lists_of_processors() {
         assert_eq!(list("0-2,5,7-8"), Some(vec![0, 1, 2, 5, 7, 8]));
+        assert_eq!(text(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(text(&[]), "");
         assert_eq!(list("0"), Some(vec![0]));
         assert_eq!(list(""), None);
         assert_eq!(list("0-x"), None);

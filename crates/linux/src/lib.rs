@@ -6,6 +6,7 @@
 //! | [`affinity`] | which processors there are, which one runs a thread |
 //! | [`counter`] | [`counter::HostCounter`] and the choice of one; calibration |
 //! | [`clock`] | the kernel's clocks, read only; brackets |
+//! | [`cpuset`] | processors of their own for threads: cgroup v1 and v2 |
 //! | [`datagram`] | Unix datagram sockets: chronyd's and ptp4l's management sockets |
 //! | [`mapping`] | [`mapping::SharedMapping`]: shared memory as an address and a length |
 //! | [`page`] | a mapped page as timevisor-clock-page's `Page` |
@@ -21,6 +22,7 @@
 //! | [`poll`], [`signals`], [`notify`] | a daemon's waiting, ending and telling systemd |
 //! | [`event_fd`], [`timer_fd`] | a flag and a timer as descriptors |
 //! | [`process`] | /proc: what runs, with which files and mappings; other processes' memory, read only |
+//! | [`scheduling`] | a thread's policy, and the processor time that it had |
 //! | `bpf` | RVEC by BPF programs (feature `bpf`, x86-64) |
 //! | [`elapsed_source`] | what tells how long a thread has been running on this host, and why |
 //! | [`kvm`] | whether KVM really runs guests here |
@@ -33,6 +35,7 @@ pub mod affinity;
 pub mod bpf;
 pub mod clock;
 pub mod counter;
+pub mod cpuset;
 pub mod datagram;
 pub mod elapsed_source;
 pub mod event_fd;
@@ -46,6 +49,7 @@ pub mod peer;
 pub mod phc;
 pub mod poll;
 pub mod process;
+pub mod scheduling;
 pub mod signals;
 pub mod stamps;
 pub mod timer_fd;

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use timevisor_protocols::control::codec::MAX_REQUEST_LEN;
 use timevisor_protocols::control::{
-    ClientCodec, ClockStatus, ClockSummary, ControlError, CounterSummary, ErrorBody, ErrorCode,
-    LeapSummary, Now, Reference, Request, Response, ServerCodec, Status, TimeType, Timescale,
-    VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared, VmRemove, VmRemoved, VmRow,
+    ClientCodec, ClockStatus, ClockSummary, ControlError, CounterSummary, ElapsedSince, ErrorBody,
+    ErrorCode, LeapSummary, Now, Reference, Request, Response, ServerCodec, Status, TimeType,
+    Timescale, VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared, VmRemove, VmRemoved, VmRow,
 };
 
 fn request_error(line: &str) -> String {
@@ -30,6 +30,7 @@ fn vm() -> VmRow {
         pages_published: 12,
         disruption_marker: 1,
         migration: None,
+        elapsed_since: None,
     }
 }
 
@@ -178,6 +179,7 @@ fn requests_are_the_documented_lines() {
                 time_type: Some(TimeType::Tai),
                 resume: true,
                 incoming: None,
+                elapsed_since: None,
             }),
             r#"{"v":1,"request":{"vm_add":{"qmp":"/run/q","name":"db1","time_type":"tai","resume":true}}}"#,
         ),
@@ -285,8 +287,10 @@ prop_compose! {
         qmp in prop::option::of(text()), pid in any::<Option<u32>>(), name in prop::option::of("[a-z][a-z0-9._-]{0,20}"),
         time_type in prop::option::of(prop_oneof![Just(TimeType::Tai), Just(TimeType::Utc)]), resume in any::<bool>(),
         incoming in prop::option::of(text()),
+        elapsed_since in prop::option::of((any::<i64>(), 1..i64::MAX)),
     ) -> VmAdd {
-        VmAdd { qmp, pid, name, time_type, resume, incoming }
+        let elapsed_since = elapsed_since.map(|(tai_ns, within_ns)| ElapsedSince { tai_ns, within_ns });
+        VmAdd { qmp, pid, name, time_type, resume, incoming, elapsed_since }
     }
 }
 

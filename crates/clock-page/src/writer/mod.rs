@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use timevisor_time::{Duration, Instant, Local, Tai, TimescaleId};
 
-use crate::abi::{ClockStatus, entry, header, vmclock};
+use crate::abi::{ClockStatus, entry, header, vcpus, vmclock};
 use crate::lines::{Lines, Slew};
 use crate::page::{Page, WritablePage};
 use crate::seqlock::{write_begin, write_end};
@@ -123,6 +123,7 @@ impl<P: WritablePage> PageWriter<P> {
             w.store_fixed();
             w.store_unknown(tai_offset);
         });
+        self.write_host_time(None);
         self.others = [const { None }; entry::CAPACITY - 1];
         for index in 1..entry::CAPACITY {
             self.clear(index);
@@ -449,6 +450,10 @@ impl<P: WritablePage> PageWriter<P> {
                 sequence.store(sequence.load(Relaxed).wrapping_add(jump), Relaxed);
             }
         }
+        let sequence: &AtomicU64 = &self.page.vcpus()[vcpus::SEQUENCE];
+        if sequence.load(Relaxed) != 0 {
+            sequence.store(sequence.load(Relaxed).wrapping_add(jump), Relaxed);
+        }
     }
 
     /// A VM's page only ever names a counter of the vmclock ABI; a host's fallback counter is none of them.
@@ -564,4 +569,4 @@ fn ceil_ns(span: Duration) -> u64 {
 #[cfg(test)]
 mod entry_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

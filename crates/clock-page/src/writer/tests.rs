@@ -10,7 +10,7 @@ use crate::lines::Line;
 use crate::reader::{OpenError, ReadError, Reader, Vmclock};
 
 /// A counter that ticks by itself, shared between threads; slowly, because waiting readers tick it too.
-pub(super) struct Ticks(pub(super) AtomicU64, CounterId);
+pub(crate) struct Ticks(pub(crate) AtomicU64, CounterId);
 
 impl Counter for Ticks {
     fn id(&self) -> CounterId {
@@ -21,11 +21,11 @@ impl Counter for Ticks {
     }
 }
 
-pub(super) fn tsc(start: u64) -> Ticks {
+pub(crate) fn tsc(start: u64) -> Ticks {
     Ticks(AtomicU64::new(start), CounterId::X86Tsc)
 }
 
-pub(super) fn identity() -> Identity {
+pub(crate) fn identity() -> Identity {
     let host = core::array::from_fn(|i| 0xa0 + u8::try_from(i).unwrap());
     let vm = core::array::from_fn(|i| 0xb0 + u8::try_from(i).unwrap());
     Identity {
@@ -38,7 +38,7 @@ pub(super) fn identity() -> Identity {
     }
 }
 
-pub(super) fn update(base: u64, time_ns: i128) -> Update {
+pub(crate) fn update(base: u64, time_ns: i128) -> Update {
     // A 1 GHz counter, 1500 ns above, 500 ns below, within 15 ppm.
     let period = Period::from_hz(1_000_000_000).unwrap();
     let time = Instant::from_unix_nanos(time_ns);

@@ -6,10 +6,13 @@
 //! how well KVM works.
 
 mod child;
+mod halt;
 mod probe;
 
 use std::io;
 use std::time::Duration;
+
+pub use self::halt::no_halt_polling;
 
 use self::child::{Report, run_in_child};
 use self::probe::{Step, probe};

@@ -5,18 +5,24 @@
 //!
 //! | module | owns |
 //! | --- | --- |
+//! | [`birth`] | when a VM was born, from host to host |
 //! | [`request`] | what can be asked, and what a VM may be called |
+//! | [`reserve`] | reservations of processor time: both |
 //! | [`response`] | what is answered; these shapes are also the `--json` output |
 //! | [`codec`] | lines to messages and back, for both ends, with length limits and clear errors |
 //!
 //! What it does not do: open the socket, check who is at the other end (its file permissions do), or act on a request.
 
+pub mod birth;
 pub mod codec;
 pub mod request;
+pub mod reserve;
 pub mod response;
 
+pub use birth::{ElapsedSince, ElapsedSinceError};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
 pub use request::{NameError, Request, TimeType, VmAdd, VmMigrate, VmPrepare, VmRemove};
+pub use reserve::{Promise, Reservations, ReserveApply, ReserveAudit, ReserveRelease, ReserveRow};
 pub use response::{
     ClockStatus, ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now,
     Reference, Response, ServerSummary, Status, Timescale, VmList, VmPrepared, VmRemoved, VmRow,

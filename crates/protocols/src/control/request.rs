@@ -6,6 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::birth::ElapsedSince;
+use super::reserve::{ReserveApply, ReserveRelease};
+
 /// The longest VM name in bytes; names become file names.
 pub const MAX_NAME_LEN: usize = 64;
 
@@ -27,6 +30,12 @@ pub enum Request {
     VmPrepare(VmPrepare),
     /// Send a VM to another host, or stop doing so: answered by its [`super::VmRow`], when QEMU has been told.
     VmMigrate(VmMigrate),
+    /// Reserve processor time for a vCPU: answered by [`super::Reservations`], like the two that follow.
+    ReserveApply(ReserveApply),
+    /// Give it back.
+    ReserveRelease(ReserveRelease),
+    /// What is held.
+    ReserveList,
 }
 
 /// Which timescale the VM's page carries. Fixed when the guest's driver probes, so it is chosen once.
@@ -61,6 +70,9 @@ pub struct VmAdd {
     /// Await the VM's migration at this address, in QEMU's notation (`tcp:0:4444`, `unix:PATH`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incoming: Option<String>,
+    /// Where its page does not travel: when it was born, as its last host says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elapsed_since: Option<ElapsedSince>,
 }
 
 /// Names a VM and where to send it.
@@ -147,10 +159,15 @@ impl Request {
             Self::VmAdd(VmAdd { name: Some(name), .. })
             | Self::VmRemove(VmRemove { name })
             | Self::VmMigrate(VmMigrate { name, .. })
-            | Self::VmPrepare(VmPrepare { name, .. }) => check_name(name),
-            Self::Status | Self::Now | Self::VmList | Self::VmAdd(VmAdd { name: None, .. }) => {
-                Ok(())
-            }
+            | Self::VmPrepare(VmPrepare { name, .. })
+            | Self::ReserveApply(ReserveApply { vm: name, .. })
+            | Self::ReserveRelease(ReserveRelease { vm: Some(name), .. }) => check_name(name),
+            Self::Status
+            | Self::Now
+            | Self::VmList
+            | Self::ReserveList
+            | Self::VmAdd(VmAdd { name: None, .. })
+            | Self::ReserveRelease(ReserveRelease { vm: None, .. }) => Ok(()),
         }
     }
 }

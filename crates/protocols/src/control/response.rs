@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use timevisor_time::TimescaleId;
 
+use super::birth::ElapsedSince;
 use super::request::TimeType;
+use super::reserve::Reservations;
 
 /// One answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -27,6 +29,8 @@ pub enum Response {
     VmRemoved(VmRemoved),
     /// To `vm_prepare`.
     VmPrepared(VmPrepared),
+    /// To `reserve_apply`, `reserve_release` and `reserve_list`.
+    Reservations(Reservations),
     /// To anything.
     Error(ErrorBody),
 }
@@ -247,6 +251,9 @@ pub struct VmRow {
     /// `incoming`, `leaving`, `left`, or `failed: ` and why; absent for a VM that is simply here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<String>,
+    /// When its elapsed clock read 0; absent until that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elapsed_since: Option<ElapsedSince>,
 }
 
 /// A VM is no longer served.
@@ -299,6 +306,8 @@ pub enum ErrorCode {
     Permission,
     /// Not now: try again.
     Unavailable,
+    /// Others are giving up what was asked for: try again within a second.
+    MakingRoom,
     /// A defect in the daemon.
     Internal,
 }

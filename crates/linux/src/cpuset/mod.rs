@@ -1,0 +1,217 @@
+//! Processors of their own for threads. SCHED_DEADLINE keeps its promise on a processor only where that is a *root domain* of its own:
+//! without one it is global EDF, and a pinned thread is refused (EPERM).
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `v1.rs` | cgroup v1: a cpuset of one processor, and a root that balances no load across |
+//! | `v2.rs` | cgroup v2: a partition (cpuset.cpus.partition) |
+//!
+//! Both say what to change and change nothing themselves: [`Change`].
+
+mod v1;
+mod v2;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::affinity;
+use crate::scheduling::Change;
+
+/// The beginning of every name that we give to a cgroup.
+pub const OURS: &str = "timevisor-";
+
+/// Why a processor cannot be set apart.
+#[derive(Debug, thiserror::Error)]
+pub enum CpusetError {
+    /// There is no cpuset controller.
+    #[error(
+        "no cpuset controller is mounted, so that no processor can be set apart; mount cgroup2 at /sys/fs/cgroup"
+    )]
+    None,
+    /// It is the only one, or there is none of this number.
+    #[error(
+        "processor {processor} cannot be set apart; {online} are online, and one must be left for everything else"
+    )]
+    Processor {
+        /// Which.
+        processor: usize,
+        /// The processors there are.
+        online: String,
+    },
+    /// Somebody else's cpuset balances load over it.
+    #[error(
+        "cpuset {cpuset} balances load over processor {processor}; exclude the processor there, or choose another one"
+    )]
+    Balanced {
+        /// Whose.
+        cpuset: String,
+        /// Which.
+        processor: usize,
+    },
+    /// Linux before 6.7.
+    #[error(
+        "this kernel makes partitions at the top of the cgroup tree only (cpuset.cpus.exclusive: Linux 6.7), and the VM is in {cgroup}"
+    )]
+    NoRemotePartitions {
+        /// Where the VM is.
+        cgroup: String,
+    },
+    /// The kernel did not make it one.
+    #[error("the kernel does not make {cgroup} a partition: {said}")]
+    Invalid {
+        /// Which.
+        cgroup: String,
+        /// What cpuset.cpus.partition says.
+        said: String,
+    },
+    /// Something else.
+    #[error("{}", .path.display())]
+    Io {
+        /// At what.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// How long a change is needed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// As long as the thread has the processor.
+    Thread,
+    /// Until the last thread has left the processor.
+    Processor,
+    /// Until the last processor is given back.
+    Host,
+}
+
+/// What sets a processor apart for a thread, in the order in which it is to be made.
+pub type Plan = Vec<(Level, Change)>;
+
+/// The cpuset controller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cpusets {
+    root: PathBuf,
+    unified: bool,
+}
+
+impl Cpusets {
+    /// Where it is mounted.
+    ///
+    /// # Errors
+    /// [`CpusetError::None`].
+    pub fn find() -> Result<Self, CpusetError> {
+        let path = PathBuf::from("/proc/self/mountinfo");
+        let text = std::fs::read_to_string(&path)
+            .map_err(|source| CpusetError::Io { path: path.clone(), source })?;
+        let found = mounted(&text).ok_or(CpusetError::None)?;
+        if found.unified && !read(&found.root.join("cgroup.controllers"))?.contains("cpuset") {
+            return Err(CpusetError::None);
+        }
+        Ok(found)
+    }
+
+    /// What would give `tid` of process `pid` this processor, where `apart` are set apart already.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn plan(
+        &self,
+        pid: u32,
+        tid: u32,
+        processor: usize,
+        apart: &[usize],
+    ) -> Result<Plan, CpusetError> {
+        let online = affinity::online()
+            .map_err(|source| CpusetError::Io { path: "/sys/devices/system/cpu".into(), source })?;
+        let rest: Vec<usize> =
+            online.iter().copied().filter(|n| *n != processor && !apart.contains(n)).collect();
+        if rest.is_empty() || !online.contains(&processor) {
+            return Err(CpusetError::Processor { processor, online: affinity::text(&online) });
+        }
+        if self.unified {
+            v2::plan(&self.root, pid, tid, processor)
+        } else {
+            v1::plan(&self.root, pid, tid, processor, &rest)
+        }
+    }
+
+    /// After the plan was made: whether it came to be.
+    ///
+    /// # Errors
+    /// What the kernel says of it.
+    pub fn verify(&self, plan: &[(Level, Change)]) -> Result<(), CpusetError> {
+        if self.unified { v2::verify(plan) } else { Ok(()) }
+    }
+
+    /// After processors were taken or given back: everything else may use all that are not in `apart`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn settle(&self, apart: &[usize]) -> Result<(), CpusetError> {
+        if self.unified || apart.is_empty() {
+            return Ok(());
+        }
+        let online = affinity::online()
+            .map_err(|source| CpusetError::Io { path: "/sys/devices/system/cpu".into(), source })?;
+        let rest: Vec<usize> = online.into_iter().filter(|n| !apart.contains(n)).collect();
+        let path = v1::rest(&self.root).join("cpuset.cpus");
+        std::fs::write(&path, affinity::text(&rest))
+            .map_err(|source| CpusetError::Io { path, source })
+    }
+}
+
+/// `36 35 98:0 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset` (proc_pid_mountinfo(5)). Where v1's cpuset is mounted, v2 has none.
+fn mounted(mountinfo: &str) -> Option<Cpusets> {
+    let of = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let root = PathBuf::from(left.split(' ').nth(4)?);
+        let mut right = right.split(' ');
+        let kind = right.next()?.to_owned();
+        let options = right.nth(1)?.to_owned();
+        Some((root, kind, options))
+    };
+    let mounts: Vec<_> = mountinfo.lines().filter_map(of).collect();
+    let v1 = mounts
+        .iter()
+        .find(|(_, kind, options)| kind == "cgroup" && options.split(',').any(|o| o == "cpuset"));
+    let v2 = mounts.iter().find(|(_, kind, _)| kind == "cgroup2");
+    match (v1, v2) {
+        (Some((root, ..)), _) => Some(Cpusets { root: root.clone(), unified: false }),
+        (None, Some((root, ..))) => Some(Cpusets { root: root.clone(), unified: true }),
+        _ => None,
+    }
+}
+
+fn read(path: &Path) -> Result<String, CpusetError> {
+    std::fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .map_err(|source| CpusetError::Io { path: path.to_owned(), source })
+}
+
+/// The cgroup of a thread as a folder.
+fn folder_of(root: &Path, pid: u32, tid: u32, controller: &str) -> Result<PathBuf, CpusetError> {
+    let path = crate::scheduling::cgroup_of(pid, tid, controller).map_err(|source| {
+        CpusetError::Io { path: format!("/proc/{pid}/task/{tid}/cgroup").into(), source }
+    })?;
+    Ok(root.join(path.trim_start_matches('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_it_is_mounted() {
+        let v1 = "41 32 0:33 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset";
+        let v2 = "42 32 0:29 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+        let at = |root: &str, unified| Some(Cpusets { root: root.into(), unified });
+        assert_eq!(mounted(&format!("{v2}\n{v1}\n")), at("/sys/fs/cgroup/cpuset", false));
+        assert_eq!(mounted(v2), at("/sys/fs/cgroup", true));
+        assert_eq!(mounted("22 1 0:20 / /proc rw - proc proc rw"), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! cgroup v2: a threaded cgroup below the VM's own, made a partition. Where the VM's is not at the top, every cgroup on the way
+//! must grant the processor (cpuset.cpus.exclusive, Linux 6.7): a *remote partition*. The process stays in its cgroup, so that libvirt
+//! and systemd find it; only the thread moves.
+//!
+//! **Remote partitions are not verified**: written from the kernel's documentation and from what a prototype did. The lab runs VMs at the
+//! top of the tree (Linux 7.3).
+
+use std::path::{Path, PathBuf};
+
+use super::{CpusetError, Level, OURS, Plan, folder_of, read};
+use crate::scheduling::Change;
+
+pub(super) fn plan(root: &Path, pid: u32, tid: u32, processor: usize) -> Result<Plan, CpusetError> {
+    let home = folder_of(root, pid, tid, "")?;
+    let mut plan = Plan::new();
+    let remote = home != root;
+    // The one is there with the controller only, the other one from Linux 6.8 on.
+    let known = [home.join("cpuset.cpus.exclusive"), root.join("cpuset.cpus.isolated")];
+    if remote && !known.iter().any(|path| path.exists()) {
+        let cgroup = home.strip_prefix(root).unwrap_or(&home).display().to_string();
+        return Err(CpusetError::NoRemotePartitions { cgroup });
+    }
+    let own = home.join(format!("{OURS}cpu{processor}"));
+    let (from, to) = (home.join("cgroup.threads"), own.join("cgroup.threads"));
+    let moved = (Level::Thread, Change::Moved { tid, to, from });
+    if own.exists() {
+        return Ok(vec![moved]);
+    }
+    // From the top down to the VM's.
+    let mut way: Vec<&Path> = home.ancestors().take_while(|path| *path != root).collect();
+    way.reverse();
+    plan.extend(controller(root)?);
+    for folder in way {
+        let path = folder.join("cpuset.cpus.exclusive");
+        plan.push((Level::Processor, Change::Granted { path, processor }));
+        if folder != home {
+            plan.extend(controller(folder)?);
+        }
+    }
+    let file = |name: &str, write: &str| {
+        let (path, write) = (own.join(name), write.to_owned());
+        (Level::Processor, Change::File { path, write, undo: None })
+    };
+    plan.push((Level::Processor, Change::Folder { path: own.clone() }));
+    plan.push(file("cgroup.type", "threaded"));
+    if remote {
+        // A cgroup with processes has children with controllers only once those are threaded.
+        plan.extend(controller(&home)?);
+        plan.push(file("cpuset.cpus.exclusive", &processor.to_string()));
+    }
+    plan.push(file("cpuset.cpus", &processor.to_string()));
+    plan.push(file("cpuset.cpus.partition", "root"));
+    plan.push(moved);
+    Ok(plan)
+}
+
+/// Has the children of `folder` cpusets; nothing where they have.
+fn controller(folder: &Path) -> Result<Option<(Level, Change)>, CpusetError> {
+    let path: PathBuf = folder.join("cgroup.subtree_control");
+    if read(&path)?.split(' ').any(|name| name == "cpuset") {
+        return Ok(None);
+    }
+    let (write, undo) = ("+cpuset".to_owned(), Some("-cpuset".to_owned()));
+    Ok(Some((Level::Host, Change::File { path, write, undo })))
+}
+
+/// The kernel takes the word, and says in the same file whether it means anything.
+pub(super) fn verify(plan: &[(Level, Change)]) -> Result<(), CpusetError> {
+    for (_, change) in plan {
+        let Change::File { path, .. } = change else { continue };
+        if path.ends_with("cpuset.cpus.partition") {
+            let said = read(path)?;
+            if said != "root" {
+                let cgroup = path.parent().unwrap_or(path).display().to_string();
+                return Err(CpusetError::Invalid { cgroup, said });
+            }
+        }
+    }
+    Ok(())
+}

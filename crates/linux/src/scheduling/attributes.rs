@@ -1,0 +1,190 @@
+//! [`Attributes`]: `struct sched_attr` of a thread (include/uapi/linux/sched/types.h), size 48: the fields of Linux 3.14.
+
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+/// A scheduling policy by its number in sched(7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Policy(pub u32);
+
+impl Policy {
+    /// The usual one.
+    pub const OTHER: Self = Self(0);
+    /// First in, first out, by priority.
+    pub const FIFO: Self = Self(1);
+    /// By deadline, within a budget.
+    pub const DEADLINE: Self = Self(6);
+}
+
+/// How a thread is scheduled. Times in ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Which policy.
+    pub policy: Policy,
+    /// SCHED_FLAG_*.
+    pub flags: u64,
+    /// Of SCHED_OTHER.
+    pub nice: i32,
+    /// Of SCHED_FIFO and SCHED_RR.
+    pub priority: u32,
+    /// Of SCHED_DEADLINE: the budget of a period.
+    pub runtime: u64,
+    /// Of SCHED_DEADLINE: by when after the replenishment.
+    pub deadline: u64,
+    /// Of SCHED_DEADLINE.
+    pub period: u64,
+}
+
+/// Children begin as SCHED_OTHER. Without it a SCHED_DEADLINE thread cannot start threads at all (EAGAIN), and QEMU's must.
+const RESET_ON_FORK: u64 = 1;
+
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+const SIZE: u32 = 48;
+const _: () = assert!(size_of::<SchedAttr>() == 48);
+
+impl Attributes {
+    /// A reservation. Without SCHED_FLAG_DL_OVERRUN, whose SIGXCPU would kill a QEMU, and without SCHED_FLAG_RECLAIM.
+    #[must_use]
+    pub fn deadline(runtime: u64, deadline: u64, period: u64) -> Self {
+        let flags = RESET_ON_FORK;
+        Self { policy: Policy::DEADLINE, flags, nice: 0, priority: 0, runtime, deadline, period }
+    }
+
+    /// SCHED_FIFO at this priority (1 to 99).
+    #[must_use]
+    pub fn fifo(priority: u32) -> Self {
+        Self { policy: Policy::FIFO, priority, ..Self::other() }
+    }
+
+    /// SCHED_OTHER, nice 0.
+    #[must_use]
+    pub fn other() -> Self {
+        let policy = Policy::OTHER;
+        Self { policy, flags: 0, nice: 0, priority: 0, runtime: 0, deadline: 0, period: 0 }
+    }
+
+    /// Of this thread; 0: the calling one.
+    ///
+    /// # Errors
+    /// The kernel's: ESRCH after its end.
+    pub fn of(tid: u32) -> io::Result<Self> {
+        let mut raw = SchedAttr::default();
+        // SAFETY: `raw` is a live struct of SIZE bytes for the call to fill; the kernel writes no more than that.
+        let result =
+            unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut raw, SIZE, 0u32) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            policy: Policy(raw.policy),
+            flags: raw.flags,
+            nice: raw.nice,
+            priority: raw.priority,
+            runtime: raw.runtime,
+            deadline: raw.deadline,
+            period: raw.period,
+        })
+    }
+
+    /// Has a thread scheduled so; 0: the calling one.
+    ///
+    /// # Errors
+    /// The kernel's (sched_setattr(2)); crates/guests explains them.
+    pub fn set(&self, tid: u32) -> io::Result<()> {
+        let raw = SchedAttr {
+            size: SIZE,
+            policy: self.policy.0,
+            flags: self.flags,
+            nice: self.nice,
+            priority: self.priority,
+            runtime: self.runtime,
+            deadline: self.deadline,
+            period: self.period,
+        };
+        // SAFETY: `raw` is a live struct of the size that it says; the kernel only reads it.
+        let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const raw, 0u32) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Whether two say the same for their policy: what belongs to another policy does not count.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let times = |a: &Self| (a.runtime, a.deadline, a.period);
+        self.policy == other.policy
+            && match self.policy {
+                Policy::DEADLINE => times(self) == times(other),
+                Policy::FIFO | Policy(2) => self.priority == other.priority,
+                _ => self.nice == other.nice,
+            }
+    }
+}
+
+impl fmt::Display for Attributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        match self.policy {
+            Policy::OTHER => write!(f, "SCHED_OTHER, nice {}", self.nice),
+            Policy::FIFO => write!(f, "SCHED_FIFO {}", self.priority),
+            Policy::DEADLINE => write!(
+                f,
+                "SCHED_DEADLINE {}ms of {}ms within {}ms",
+                ms(self.runtime),
+                ms(self.period),
+                ms(self.deadline)
+            ),
+            Policy(number) => write!(f, "policy {number}, priority {}", self.priority),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a thread of its own: what fails leaves the test's as it is.
+    fn on_thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+        std::thread::spawn(body).join().unwrap()
+    }
+
+    #[test]
+    fn what_was_set_is_read() {
+        let (before, nicer, after) = on_thread(|| {
+            let before = Attributes::of(0).unwrap();
+            let nicer = Attributes { nice: before.nice.max(0) + 3, ..Attributes::other() };
+            nicer.set(0).unwrap();
+            (before, nicer, Attributes::of(0).unwrap())
+        });
+        assert!(after.is_same(&nicer), "{after:?}");
+        assert!(!after.is_same(&before), "{before:?}");
+        assert!(!after.is_same(&Attributes::fifo(1)));
+    }
+
+    #[test]
+    fn what_the_kernel_refuses() {
+        let code = |tid: u32, attributes: Attributes| {
+            on_thread(move || attributes.set(tid).unwrap_err().raw_os_error())
+        };
+        // Longer than its deadline.
+        assert_eq!(
+            code(0, Attributes::deadline(3_000_000, 2_000_000, 4_000_000)),
+            Some(libc::EINVAL)
+        );
+        // Shorter than the kernel's least budget, 1024 ns.
+        assert_eq!(code(0, Attributes::deadline(1_023, 1_000_000, 1_000_000)), Some(libc::EINVAL));
+        assert_eq!(code(4_194_000, Attributes::other()), Some(libc::ESRCH));
+    }
+}

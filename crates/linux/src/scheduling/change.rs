@@ -1,0 +1,201 @@
+//! [`Change`]: one setting of the kernel's that is changed, with what brings the old one back.
+//!
+//! A change is data before it is made: it can be shown (a dry run), written down first (so that whoever comes after a crash can
+//! undo it), made, and undone. Undoing one that was never made, or whose thread is gone, does no harm.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Attributes;
+use crate::affinity;
+
+/// One.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// A cgroup is made.
+    Folder {
+        /// Where.
+        path: PathBuf,
+    },
+    /// A control file is written.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is written.
+        write: String,
+        /// What is written to undo it; `None`: it goes with its folder.
+        undo: Option<String>,
+    },
+    /// A processor joins the list in a control file; others may come and go meanwhile.
+    Granted {
+        /// Which file.
+        path: PathBuf,
+        /// Which processor.
+        processor: usize,
+    },
+    /// A thread moves to another cgroup.
+    Moved {
+        /// Which thread.
+        tid: u32,
+        /// The file of thread ids of where it goes.
+        to: PathBuf,
+        /// The same of where it was.
+        from: PathBuf,
+    },
+    /// A thread may use other processors.
+    Affinity {
+        /// Which thread.
+        tid: u32,
+        /// From now on.
+        allow: Vec<usize>,
+        /// Until now.
+        before: Vec<usize>,
+    },
+    /// A thread is scheduled differently.
+    Attributes {
+        /// Which thread.
+        tid: u32,
+        /// From now on.
+        set: Attributes,
+        /// Until now.
+        before: Attributes,
+    },
+}
+
+impl Change {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn make(&self) -> io::Result<()> {
+        match self {
+            Self::Folder { path } => match std::fs::create_dir(path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+                made => made,
+            },
+            Self::File { path, write, .. } => std::fs::write(path, write),
+            Self::Granted { path, processor } => grant(path, *processor, true),
+            Self::Moved { tid, to, .. } => std::fs::write(to, tid.to_string()),
+            Self::Affinity { tid, allow, .. } => allow_only(*tid, allow),
+            Self::Attributes { tid, set, .. } => set.set(*tid),
+        }
+    }
+
+    /// Undoes it. What is gone needs no undoing.
+    ///
+    /// # Errors
+    /// The kernel's, other than that the thread or the cgroup is gone.
+    pub fn undo(&self) -> io::Result<()> {
+        let undone = match self {
+            Self::Folder { path } => std::fs::remove_dir(path),
+            Self::File { undo: None, .. } => Ok(()),
+            Self::File { path, undo: Some(undo), .. } => std::fs::write(path, undo),
+            Self::Granted { path, processor } => grant(path, *processor, false),
+            Self::Moved { tid, from, .. } => std::fs::write(from, tid.to_string()),
+            Self::Affinity { tid, before, .. } => allow_only(*tid, before),
+            Self::Attributes { tid, before, .. } => before.set(*tid),
+        };
+        match undone {
+            Err(error) if is_gone(&error) => Ok(()),
+            undone => undone,
+        }
+    }
+
+    /// Which thread it is about, if about one.
+    #[must_use]
+    pub fn tid(&self) -> Option<u32> {
+        match self {
+            Self::Folder { .. } | Self::File { .. } | Self::Granted { .. } => None,
+            Self::Moved { tid, .. } | Self::Affinity { tid, .. } | Self::Attributes { tid, .. } => {
+                Some(*tid)
+            }
+        }
+    }
+}
+
+/// Whoever has them already keeps what it asked for itself: a set affinity outlasts its cpuset's changes.
+fn allow_only(tid: u32, processors: &[usize]) -> io::Result<()> {
+    if affinity::allowed_of(tid)? == processors {
+        return Ok(());
+    }
+    affinity::allow(tid, processors)
+}
+
+fn grant(path: &Path, processor: usize, has: bool) -> io::Result<()> {
+    let listed = std::fs::read_to_string(path)?;
+    let mut all = affinity::list(listed.trim()).unwrap_or_default();
+    all.retain(|other| *other != processor);
+    if has {
+        all.push(processor);
+        all.sort_unstable();
+    }
+    // An empty line is an empty list.
+    std::fs::write(path, format!("{}\n", affinity::text(&all)))
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder { path } => write!(f, "mkdir {}", path.display()),
+            Self::File { path, write, .. } => write!(f, "{} <- {}", path.display(), write.trim()),
+            Self::Granted { path, processor } => write!(f, "{} <- + {processor}", path.display()),
+            Self::Moved { tid, to, .. } => write!(f, "{} <- {tid}", to.display()),
+            Self::Affinity { tid, allow, .. } => {
+                write!(f, "thread {tid}: processors {}", affinity::text(allow))
+            }
+            Self::Attributes { tid, set, .. } => write!(f, "thread {tid}: {set}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_is_undone_and_what_is_gone_needs_no_undoing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("group");
+        let file = folder.path().join("balance");
+        std::fs::write(&file, "1").unwrap();
+        let list = folder.path().join("list");
+        std::fs::write(&list, "2\n").unwrap();
+        let made = [
+            Change::Granted { path: list.clone(), processor: 1 },
+            Change::Folder { path: path.clone() },
+            Change::File { path: file.clone(), write: "0".into(), undo: Some("1".into()) },
+        ];
+        made.iter().for_each(|change| change.make().unwrap());
+        assert!(path.is_dir());
+        assert_eq!(std::fs::read_to_string(&list).unwrap(), "1-2\n");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "0");
+        made.iter().rev().for_each(|change| change.undo().unwrap());
+        assert!(!path.exists());
+        assert_eq!(std::fs::read_to_string(&list).unwrap(), "2\n");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "1");
+        made[1].undo().unwrap();
+        let gone = Change::Affinity { tid: 4_194_000, allow: vec![0], before: vec![0] };
+        gone.undo().unwrap();
+        assert!(gone.make().is_err());
+    }
+
+    #[test]
+    fn a_change_survives_on_disk() {
+        let change = Change::Attributes {
+            tid: 7,
+            set: Attributes::deadline(28_000_000, 50_000_000, 50_000_000),
+            before: Attributes::other(),
+        };
+        let text = serde_json::to_string(&change).unwrap();
+        assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), change);
+        assert_eq!(change.to_string(), "thread 7: SCHED_DEADLINE 28ms of 50ms within 50ms");
+    }
+}

@@ -1,0 +1,126 @@
+//! The threads of a process in /proc, and what each has had.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A thread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Thread {
+    /// Its id.
+    pub tid: u32,
+    /// Its name, cut to 15 bytes by the kernel.
+    pub name: String,
+}
+
+/// /proc/PID/task/TID/schedstat, ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Schedstat {
+    /// How long it has run.
+    pub ran: u64,
+    /// How long it could have run and another one did.
+    pub waited: u64,
+}
+
+fn folder(pid: u32, tid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/task/{tid}"))
+}
+
+/// The threads of a process, by id.
+///
+/// # Errors
+/// After its end.
+pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let Some(tid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // One that has ended meanwhile is none.
+        if let Ok(name) = std::fs::read(folder(pid, tid).join("comm")) {
+            let name = String::from_utf8_lossy(&name).trim_end().to_owned();
+            found.push(Thread { tid, name });
+        }
+    }
+    found.sort_by_key(|thread| thread.tid);
+    Ok(found)
+}
+
+/// What a thread has had so far.
+///
+/// # Errors
+/// After its end, or where the kernel does not count (CONFIG_SCHED_INFO).
+pub fn schedstat(pid: u32, tid: u32) -> io::Result<Schedstat> {
+    let text = std::fs::read_to_string(folder(pid, tid).join("schedstat"))?;
+    let mut numbers = text.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(ran)), Some(Ok(waited))) => Ok(Schedstat { ran, waited }),
+        _ => Err(io::Error::other(format!("odd schedstat: {text:?}"))),
+    }
+}
+
+/// By how much [`Schedstat::ran`] of a thread that runs may be behind, ns: the kernel counts at each tick. A tick is at most 10 ms
+/// (CONFIG_HZ=100), and on processors without one (nohz_full) it comes from elsewhere, once a second; the kernel warns when that
+/// takes 3 s (kernel/sched/core.c, sched_tick_remote).
+#[must_use]
+pub fn accounting_lag() -> u64 {
+    let tickless = std::fs::read_to_string("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
+    if tickless.contains(|c: char| c.is_ascii_digit()) { 3_000_000_000 } else { 10_000_000 }
+}
+
+/// The processor that a thread runs on, or ran on last (field 39 of its stat).
+///
+/// # Errors
+/// After its end.
+pub fn processor_of(pid: u32, tid: u32) -> io::Result<usize> {
+    let text = std::fs::read_to_string(folder(pid, tid).join("stat"))?;
+    // The name in parentheses may contain anything, so count from its end.
+    let (_, rest) = text.rsplit_once(')').unwrap_or_default();
+    let field = rest.split_whitespace().nth(36).and_then(|field| field.parse().ok());
+    field.ok_or_else(|| io::Error::other(format!("odd stat: {text:?}")))
+}
+
+/// The cgroup of a thread in the hierarchy of this controller; "" is cgroup v2's.
+///
+/// # Errors
+/// After its end, or where there is no such hierarchy.
+pub fn cgroup_of(pid: u32, tid: u32, controller: &str) -> io::Result<String> {
+    let text = std::fs::read_to_string(folder(pid, tid).join("cgroup"))?;
+    find(&text, controller).ok_or_else(|| {
+        io::Error::other(format!("no cgroup hierarchy {controller:?} has thread {tid}"))
+    })
+}
+
+/// `5:cpu,cpuacct:/path` and `0::/path` (proc_pid_cgroup(5)).
+fn find(text: &str, controller: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (names, path) = line.split_once(':')?.1.split_once(':')?;
+        names.split(',').any(|name| name == controller).then(|| path.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_this_thread_which_has_run() {
+        let pid = std::process::id();
+        let all = threads(pid).unwrap();
+        assert!(all.iter().any(|thread| thread.tid == pid), "{all:?}");
+        let before = schedstat(pid, pid).unwrap();
+        assert!(before.ran > 0);
+        assert!(threads(0).is_err());
+        let processor = processor_of(pid, pid).unwrap();
+        assert!(crate::affinity::online().unwrap().contains(&processor));
+    }
+
+    #[test]
+    fn cgroups_by_controller() {
+        let text = "9:name=systemd:/a\n3:cpuset:/machine/web\n5:cpu,cpuacct:/b:c\n0::/u\n";
+        let of = |controller: &str| find(text, controller);
+        assert_eq!(of("cpuset").as_deref(), Some("/machine/web"));
+        assert_eq!(of("cpuacct").as_deref(), Some("/b:c"));
+        assert_eq!(of("").as_deref(), Some("/u"));
+        assert_eq!(of("pids"), None);
+    }
+}
