@@ -135,7 +135,7 @@ impl World {
         assert!(reply.root_dispersion.to_duration() >= time.error);
         assert!(received <= time.transmit);
         let age = time.transmit - received;
-        let is_datable = age < ERA && time.transmit.secs().abs() < 1 << 40;
+        let is_datable = age < ERA && time.transmit.secs().unsigned_abs() < 1 << 40;
         if is_datable {
             assert!(reply.receive.to_instant(time.transmit) >= received);
         }

@@ -94,6 +94,11 @@ fn read(page: &Page, index: usize, start: u64) {
         assert_eq!(reading.half_width(), Duration::MAX);
     }
     assert!(!reading.status().name().is_empty() && !reading.estimated_error().is_negative());
+    for vcpu in [0, 11, 12] {
+        if let Ok(Some(time)) = reader.host_cpu_time(vcpu) {
+            assert!(time.least_ns <= time.most_ns && reading.has_estimate() && vcpu < 12);
+        }
+    }
     let lines = reader.lines().expect("nobody writes");
     let at = lines.at(reading.counter);
     assert_eq!(

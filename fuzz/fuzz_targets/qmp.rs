@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::pieces;
-use timevisor_protocols::qmp::{Message, QmpItem, QueryStatus, Session, VmEvent};
+use timevisor_protocols::qmp::{Message, QmpItem, QueryStatus, Session, VmEvent, cpu_threads};
 
 const NEGOTIATION: &[u8] =
     b"{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 22, \"minor\": 2, \"major\": 7}, \
@@ -50,6 +50,7 @@ fn run<'a>(negotiated: bool, stream: impl Iterator<Item = &'a [u8]>) -> Vec<Stri
                 QmpItem::Reply { id, result } => {
                     assert!(awaited.remove(id), "a reply to nothing");
                     let _status = result.as_ref().map(QueryStatus::from_reply);
+                    let _cpus = result.as_ref().map(cpu_threads);
                 }
                 QmpItem::Event(event) => drop(VmEvent::from(event)),
                 QmpItem::Fault(fault) => {

@@ -13,7 +13,7 @@
 //! look's interval after the resume the guest may read a page that is late by the pause.
 
 use timevisor_clock_page::{
-    ClockStatus, Counter, CounterId, Identity, Lines, PageWriter, Slew, Update,
+    ClockStatus, Counter, CounterId, Identity, Lines, PageWriter, Sample, Slew, Update,
 };
 use timevisor_linux::clock::realtime;
 use timevisor_linux::page::WritePage;
@@ -386,10 +386,20 @@ impl Vm {
         self.writer.write_entries(&updates, &GuestCounter { host: counter, mapping });
     }
 
+    /// Writes how long each vCPU's thread has run, if the counter's relation to the host's is known. `host`: as [`Sample`], on the
+    /// host's counter.
+    pub fn write_host_time(&self, host: &Sample<'_>) {
+        if let Some(mapping) = self.mapping {
+            let base = mapping.guest_from_host(host.base);
+            self.writer.write_host_time(Some(&Sample { base, ..*host }));
+        }
+    }
+
     /// Takes time and bounds off the page.
     pub fn withdraw(&mut self, problem: String) {
         if self.mapping.take().is_some() || self.problem.is_none() {
             self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
+            self.writer.write_host_time(None);
         }
         self.problem = Some(problem);
     }
@@ -397,6 +407,7 @@ impl Vm {
     /// Takes the VM out of service for good, because it has ended or by request.
     pub fn retire(mut self) {
         self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
+        self.writer.write_host_time(None);
     }
 
     /// A page that has been probed must keep its TAI offset.

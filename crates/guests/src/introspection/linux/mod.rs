@@ -1,0 +1,81 @@
+//! Stock Linux kernels on x86-64, from 5.18 on; tested with Debian's 7.3; symbols and types also with 6.1 and 6.12. Needs kallsyms and BTF.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `layout.rs` | where things are in this kernel, by its symbols and types |
+//! | `points.rs` | which functions are trapped, and what is read there |
+//! | `decode.rs` | bytes to events |
+//!
+//! What it does not do: read user memory, follow kernel modules' symbols, or see what a system call returned.
+
+mod decode;
+mod layout;
+mod points;
+
+use super::btf::Btf;
+use super::event::{Event, RawEvent};
+use super::guest_os::{DecodeError, GuestOs, Plugin};
+use super::kallsyms::{self, Kernel, Version};
+use super::memory::GuestMemory;
+use super::point::Point;
+use super::tasks::Tasks;
+
+pub use layout::{Layout, MEMBERS};
+
+/// This plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "Linux",
+    versions: "5.18 and later with kallsyms and BTF; tested with 7.3; symbols and types also with 6.1 and 6.12",
+    probe: |memory| {
+        let kernel = kallsyms::find(memory).map_err(|e| e.to_string())?;
+        Ok(Box::new(Linux::new(memory, &kernel)?))
+    },
+};
+
+/// A guest's Linux.
+#[derive(Debug)]
+pub struct Linux {
+    release: String,
+    points: Vec<Point>,
+    tasks: Tasks,
+}
+
+impl Linux {
+    /// With a kernel that has been found.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub fn new(memory: &dyn GuestMemory, kernel: &Kernel) -> Result<Self, String> {
+        if kernel.version < Version(5, 18) {
+            return Err(format!("Linux {} is older than 5.18", kernel.release));
+        }
+        let btf = Btf::of_kernel(memory, kernel).map_err(|e| e.to_string())?;
+        let layout = Layout::new(&kernel.symbols, &btf)?;
+        let points = points::all(memory, kernel, &layout).map_err(|e| e.to_string())?;
+        Ok(Self { release: kernel.release.clone(), points, tasks: Tasks::default() })
+    }
+}
+
+impl GuestOs for Linux {
+    fn name(&self) -> String {
+        format!("Linux {}", self.release)
+    }
+
+    fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    fn decode(&mut self, raw: &RawEvent) -> Result<Event, DecodeError> {
+        let event = decode::event(raw)?;
+        self.tasks.on_event(&event);
+        Ok(event)
+    }
+
+    fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    fn cleanup(&mut self) {
+        self.tasks = Tasks::default();
+    }
+}

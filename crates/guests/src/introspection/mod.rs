@@ -1,0 +1,34 @@
+//! Introspection: what the real-time tasks in a guest ask of its kernel, learned from outside, without anything in the guest.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`memory`] | guest-physical and guest-virtual reads |
+//! | [`ram`] | where guest-physical memory is in QEMU's backend |
+//! | [`kallsyms`] | a kernel's own symbol table, found in memory |
+//! | [`btf`] | where members of its structures are |
+//! | [`point`] | trap points: an instruction, and what is read there |
+//! | [`event`] | what was read, and what it means |
+//! | [`guest_os`] | the interface of guest-OS plugins, and the list of them |
+//! | [`linux`] | stock Linux |
+//! | [`tasks`] | the real-time tasks that events tell of |
+//! | [`limit`] | how many events of one guest are taken |
+//! | [`backend`] | the interface of ways to trap: bytes and now in, actions out |
+//! | [`tcg`] | QEMU's TCG with our plugin |
+//!
+//! What it does not do: open sockets or files, stop VMs, or decide what follows from an event. A guest is not trusted anywhere: whatever
+//! it writes leads to an event that is not true, or to none, and never further.
+
+pub mod backend;
+pub mod btf;
+pub mod event;
+pub mod guest_os;
+pub mod kallsyms;
+pub mod limit;
+pub mod linux;
+pub mod memory;
+pub mod point;
+pub mod ram;
+pub mod tasks;
+pub mod tcg;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,124 @@
+//! The real-time tasks of a guest, as events tell of them. Bounded: a guest may make as many as it likes.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::event::{Attributes, Event, Kind, Policy, Thread};
+
+/// A guest's real-time tasks that are remembered.
+pub const MOST: usize = 1024;
+
+/// One task.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Task {
+    /// Who it is.
+    pub thread: Thread,
+    /// What was asked for it last, where that was seen.
+    pub attributes: Option<Attributes>,
+    /// Ends of jobs that were seen: yields and sleeps.
+    pub jobs: u64,
+    /// The counter at the last event.
+    pub counter: Option<u64>,
+}
+
+/// All of them, by thread.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tasks {
+    all: BTreeMap<u32, Task>,
+    forgotten: u64,
+}
+
+impl Tasks {
+    /// Ascending by tid.
+    pub fn iter(&self) -> impl Iterator<Item = &Task> {
+        self.all.values()
+    }
+
+    /// How many there were no room for.
+    #[must_use]
+    pub const fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// Takes an event in.
+    pub fn on_event(&mut self, event: &Event) {
+        match &event.kind {
+            Kind::SetScheduler { target, attributes } => {
+                let mut attributes = *attributes;
+                if attributes.policy == Policy::Keep {
+                    attributes.policy = target.policy;
+                }
+                if attributes.policy.is_real_time() {
+                    if let Some(task) = self.task(target, event.counter) {
+                        task.attributes = Some(attributes);
+                    }
+                } else {
+                    self.all.remove(&target.tid);
+                }
+            }
+            Kind::Yield | Kind::Sleep { .. } if event.thread.policy.is_real_time() => {
+                if let Some(task) = self.task(&event.thread, event.counter) {
+                    task.jobs += 1;
+                }
+            }
+            // The end, or what was asked for it has been refused.
+            Kind::Exit { .. } | Kind::Yield | Kind::Sleep { .. } => {
+                drop(self.all.remove(&event.thread.tid));
+            }
+        }
+    }
+
+    fn task(&mut self, thread: &Thread, counter: Option<u64>) -> Option<&mut Task> {
+        if self.all.len() >= MOST && !self.all.contains_key(&thread.tid) {
+            self.forgotten += 1;
+            return None;
+        }
+        let new = || Task { thread: thread.clone(), attributes: None, jobs: 0, counter };
+        let task = self.all.entry(thread.tid).or_insert_with(new);
+        task.thread = thread.clone();
+        task.counter = counter;
+        Some(task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(tid: u32, policy: Policy, kind: Kind) -> Event {
+        let thread = Thread { tid, pid: tid, comm: "rt".into(), policy };
+        Event { sequence: 0, counter: Some(u64::from(tid)), vcpu: 0, thread, kind }
+    }
+
+    fn set(tid: u32, policy: Policy, asked: Policy) -> Event {
+        let target = Thread { tid, pid: tid, comm: "rt".into(), policy };
+        let attributes = Attributes { policy: asked, priority: 5, ..Attributes::default() };
+        event(1, Policy::Normal, Kind::SetScheduler { target, attributes })
+    }
+
+    #[test]
+    fn a_task_comes_and_goes() {
+        let mut tasks = Tasks::default();
+        tasks.on_event(&set(7, Policy::Normal, Policy::Fifo));
+        tasks.on_event(&event(7, Policy::Fifo, Kind::Yield));
+        tasks.on_event(&set(7, Policy::Fifo, Policy::Keep));
+        let task = tasks.iter().next().unwrap();
+        assert_eq!((task.thread.tid, task.jobs), (7, 1));
+        assert_eq!(task.attributes.unwrap().policy, Policy::Fifo, "sched_setparam keeps it");
+        tasks.on_event(&event(7, Policy::Fifo, Kind::Exit { status: 0 }));
+        assert_eq!(tasks.iter().count(), 0);
+        tasks.on_event(&set(8, Policy::Normal, Policy::Deadline));
+        tasks.on_event(&event(8, Policy::Normal, Kind::Yield));
+        assert_eq!(tasks.iter().count(), 0, "it has been refused");
+    }
+
+    #[test]
+    fn a_guest_cannot_fill_memory() {
+        let mut tasks = Tasks::default();
+        for tid in 0..5000 {
+            tasks.on_event(&set(tid, Policy::Normal, Policy::Fifo));
+        }
+        assert_eq!((tasks.iter().count(), tasks.forgotten()), (MOST, 5000 - MOST as u64));
+    }
+}

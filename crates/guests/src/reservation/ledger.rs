@@ -1,0 +1,152 @@
+//! Which reservations a processor can keep, before the kernel is asked.
+//!
+//! The kernel admits by bandwidth alone; a deadline below the period needs more than that. And what was taken back is still being
+//! used: a thread may have had all of its budget at the end of a period whose beginning another one's would be.
+
+use timevisor_schedule::Reservation;
+use timevisor_schedule::admission::{Host, core_keeps};
+use timevisor_schedule::edf::Demand;
+
+/// Of Linux without PREEMPT_RT, generously; it enforces budgets by its tick, which most distributions have 250 times a second.
+const HOST: Host = Host { switch: 20_000, blocking: 50_000, tick: 4_000_000 };
+
+/// Why a processor cannot keep a reservation.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// The other one was planned to be alone, or this one is to be.
+    #[error(
+        "core {core} has a reservation already ({other}), and one of the two is to be alone there; take another core, or plan both \
+             without --alone"
+    )]
+    Alone {
+        /// Which processor.
+        core: usize,
+        /// Whose.
+        other: String,
+    },
+    /// Deadlines would be missed.
+    #[error(
+        "core {core} cannot keep {budget} us of every {period} us beside what is reserved there; ask for less, or take another core"
+    )]
+    Full {
+        /// Which processor.
+        core: usize,
+        /// us.
+        budget: u64,
+        /// us.
+        period: u64,
+    },
+}
+
+/// What may not be given away yet.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ledger {
+    freed: Vec<(usize, Reservation, u64)>,
+}
+
+/// What is held on a processor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Neighbour {
+    /// Whose.
+    pub name: String,
+    /// How much.
+    pub reservation: Reservation,
+    /// Planned to be alone.
+    pub alone: bool,
+}
+
+impl Ledger {
+    /// Whether the processor can keep `wanted` beside its neighbours. `now`: any clock that goes on, ns.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit(
+        &mut self,
+        core: usize,
+        wanted: &Reservation,
+        alone: bool,
+        neighbours: &[Neighbour],
+        now: u64,
+    ) -> Result<(), Refused> {
+        if let Some(other) = neighbours.iter().find(|other| alone || other.alone) {
+            return Err(Refused::Alone { core, other: other.name.clone() });
+        }
+        self.freed.retain(|(_, _, until)| *until > now);
+        let freed = self.freed.iter().filter(|(on, ..)| *on == core).map(|(_, freed, _)| *freed);
+        let all: Vec<Reservation> = neighbours
+            .iter()
+            .map(|other| other.reservation)
+            .chain(freed)
+            .chain([*wanted])
+            .collect();
+        // One that has the processor for itself owes nobody a deadline.
+        let kept = all.len() == 1 || core_keeps(&all, &HOST) == Demand::Supplied;
+        kept.then_some(()).ok_or(Refused::Full {
+            core,
+            budget: wanted.budget() / 1000,
+            period: wanted.period() / 1000,
+        })
+    }
+
+    /// Whether something that was given back still counts there.
+    #[must_use]
+    pub fn is_freeing(&self, core: usize, now: u64) -> bool {
+        self.freed.iter().any(|(on, _, until)| *on == core && *until > now)
+    }
+
+    /// Takes note of what was given back: it counts until its last deadline has passed.
+    pub fn free(&mut self, core: usize, reservation: Reservation, now: u64) {
+        self.freed.push((core, reservation, now + reservation.period()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn shared(budget: u64, period: u64) -> Reservation {
+        Reservation::shared(budget * MS, period * MS).unwrap()
+    }
+
+    fn neighbour(reservation: Reservation, alone: bool) -> Neighbour {
+        Neighbour { name: "db/0".into(), reservation, alone }
+    }
+
+    #[test]
+    fn what_fits_and_what_does_not() {
+        let mut ledger = Ledger::default();
+        let half = neighbour(shared(25, 50), false);
+        let mut admit = |wanted, alone, neighbours: &[Neighbour]| {
+            ledger.admit(1, &wanted, alone, neighbours, 0)
+        };
+        assert_eq!(admit(shared(49, 50), true, &[]), Ok(()));
+        assert_eq!(admit(shared(20, 50), false, std::slice::from_ref(&half)), Ok(()));
+        assert!(matches!(
+            admit(shared(25, 50), false, std::slice::from_ref(&half)),
+            Err(Refused::Full { .. })
+        ));
+        assert!(matches!(
+            admit(shared(1, 50), true, std::slice::from_ref(&half)),
+            Err(Refused::Alone { .. })
+        ));
+        let alone = neighbour(shared(5, 50), true);
+        assert!(matches!(admit(shared(1, 50), false, &[alone]), Err(Refused::Alone { .. })));
+        // Both fit by bandwidth, and not by their deadlines.
+        let tight = Reservation::new(6 * MS, 10 * MS, 50 * MS).unwrap();
+        assert!(matches!(
+            admit(tight, false, &[neighbour(tight, false)]),
+            Err(Refused::Full { .. })
+        ));
+    }
+
+    #[test]
+    fn what_was_freed_counts_until_its_period_is_over() {
+        let mut ledger = Ledger::default();
+        ledger.free(1, shared(40, 50), 100 * MS);
+        assert!(ledger.admit(1, &shared(40, 50), false, &[], 120 * MS).is_err());
+        assert_eq!(ledger.admit(0, &shared(40, 50), false, &[], 120 * MS), Ok(()));
+        assert_eq!(ledger.admit(1, &shared(40, 50), false, &[], 151 * MS), Ok(()));
+    }
+}

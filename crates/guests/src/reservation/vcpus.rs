@@ -1,0 +1,89 @@
+//! vCPUs are threads of QEMU. With `debug-threads=on` (libvirt's default, and QEMU's own from 10 on) their names tell which is which;
+//! otherwise its monitor does (`query-cpus-fast`).
+
+use timevisor_linux::scheduling::Thread;
+use timevisor_protocols::qmp::CpuThread;
+
+/// A vCPU and its thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vcpu {
+    /// QEMU's cpu-index; `None`: one thread runs all of them (TCG, `thread=single`).
+    pub index: Option<u32>,
+    /// Its thread.
+    pub tid: u32,
+    /// TCG: the main loop makes the guest's timer interrupts.
+    pub emulated: bool,
+}
+
+/// The vCPUs among a QEMU's threads, by their names: `CPU 0/KVM`, `CPU 1/TCG`, `ALL CPUs/TCG`.
+#[must_use]
+pub fn named(threads: &[Thread]) -> Vec<Vcpu> {
+    let of = |thread: &Thread| {
+        let (left, right) = thread.name.split_once('/')?;
+        if !matches!(right, "KVM" | "TCG") {
+            return None;
+        }
+        let index =
+            if left == "ALL CPUs" { None } else { Some(left.strip_prefix("CPU ")?.parse().ok()?) };
+        Some(Vcpu { index, tid: thread.tid, emulated: right == "TCG" })
+    };
+    let mut all: Vec<Vcpu> = threads.iter().filter_map(of).collect();
+    all.sort_by_key(|vcpu| vcpu.index);
+    all
+}
+
+/// The same as QEMU's monitor told it. What is not a thread of this QEMU (any more) is left out: the monitor's word alone is no
+/// reason to change another process.
+#[must_use]
+pub fn told(threads: &[Thread], cpus: &[CpuThread], emulated: bool) -> Vec<Vcpu> {
+    let known: Vec<CpuThread> = cpus
+        .iter()
+        .filter(|cpu| threads.iter().any(|thread| thread.tid == cpu.thread_id))
+        .copied()
+        .collect();
+    if let [first, second, ..] = known[..]
+        && first.thread_id == second.thread_id
+    {
+        return vec![Vcpu { index: None, tid: first.thread_id, emulated }];
+    }
+    let of = |cpu: &CpuThread| Vcpu { index: Some(cpu.cpu_index), tid: cpu.thread_id, emulated };
+    let mut all: Vec<Vcpu> = known.iter().map(of).collect();
+    all.sort_by_key(|vcpu| vcpu.index);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_qemu() {
+        let thread = |tid, name: &str| Thread { tid, name: name.to_owned() };
+        let all = [
+            thread(10, "qemu-system-x86"),
+            thread(11, "call_rcu"),
+            thread(14, "CPU 1/KVM"),
+            thread(13, "CPU 0/KVM"),
+            thread(15, "CPU x/KVM"),
+            thread(16, "CPU 2/other"),
+            thread(17, "IO mon_iothread"),
+        ];
+        let vcpu = |index, tid, emulated| Vcpu { index, tid, emulated };
+        assert_eq!(named(&all), [vcpu(Some(0), 13, false), vcpu(Some(1), 14, false)]);
+        assert_eq!(named(&[thread(5, "ALL CPUs/TCG")]), [vcpu(None, 5, true)]);
+    }
+
+    #[test]
+    fn what_the_monitor_tells() {
+        let threads = [10, 13, 14].map(|tid| Thread { tid, name: "qemu-system-x86".to_owned() });
+        let cpu = |cpu_index, thread_id| CpuThread { cpu_index, thread_id };
+        let vcpu = |index, tid| Vcpu { index, tid, emulated: false };
+        let two = [cpu(1, 14), cpu(0, 13)];
+        assert_eq!(told(&threads, &two, false), [vcpu(Some(0), 13), vcpu(Some(1), 14)]);
+        // Somebody else's thread.
+        assert_eq!(told(&threads, &[cpu(0, 13), cpu(1, 99)], false), [vcpu(Some(0), 13)]);
+        let single = told(&threads, &[cpu(0, 13), cpu(1, 13)], true);
+        assert_eq!(single, [Vcpu { index: None, tid: 13, emulated: true }]);
+        assert_eq!(told(&threads, &[], true), []);
+    }
+}
