@@ -1,15 +1,28 @@
 //! One request over the control socket.
 
+use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use timevisor_protocols::control::{ClientCodec, Request, Response};
+use timevisor_protocols::control::{ClientCodec, ErrorBody, Request, Response};
 
 /// The daemon answers in well under a millisecond; one that does not answer in this is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the daemon answers where it does not do what was asked.
+#[derive(Debug)]
+pub struct Refused(pub ErrorBody);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.message, self.0.next_step)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// Asks the daemon; its error answers become errors here.
 pub fn ask(run_directory: &Path, request: &Request) -> Result<Response> {
@@ -32,7 +45,7 @@ pub fn ask(run_directory: &Path, request: &Request) -> Result<Response> {
         }
         if let Some(response) = codec.on_bytes(&buffer[..count]).into_iter().next() {
             return match response? {
-                Response::Error(error) => Err(anyhow!("{}: {}", error.message, error.next_step)),
+                Response::Error(error) => Err(Refused(error).into()),
                 response => Ok(response),
             };
         }

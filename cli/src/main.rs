@@ -6,19 +6,23 @@
 //! | `status.rs` | `timevisor status` |
 //! | `bind.rs` | `timevisor timelines, bind, watch` |
 //! | `elapsed.rs` | `timevisor elapsed` |
+//! | `cpu_time.rs` | `timevisor cpu-time`: inside a VM |
 //! | `reserve/` | `timevisor reserve plan`: tasks in, reservation out; without the daemon |
 //! | `vm.rs` | `timevisor vm list, add, remove, args` |
 //! | `replay.rs` | `timevisor replay`: recorded exchanges, scored; without the daemon |
 //! | `simulate.rs` | `timevisor simulate`: scenario files through simulated worlds |
 //! | `experiment.rs` | `timevisor experiment`: hands over to the lab |
+//! | `plot.rs` | lines as SVG |
 //! | `connection.rs` | the control socket |
 #![forbid(unsafe_code)]
 
 mod bind;
 mod connection;
+mod cpu_time;
 mod elapsed;
 mod experiment;
 mod now;
+mod plot;
 mod replay;
 mod reserve;
 mod simulate;
@@ -53,6 +57,8 @@ enum Command {
     Bind(bind::BindOptionsOfShell),
     /// How long this host has been running, or the VM when asked inside; strictly increasing, with bounds, over migrations
     Elapsed(elapsed::Options),
+    /// Inside a VM: how much processor time the host has given each vCPU, with bounds
+    CpuTime(cpu_time::Options),
     /// What becomes of a requirement, as it happens: met, violated, holdover, disrupted
     Watch(bind::WatchOptions),
     /// Recorded exchanges through the production clock, scored against the truth
@@ -74,12 +80,13 @@ fn main() -> ExitCode {
     let directory = &arguments.run_directory;
     let done = match &arguments.command {
         Command::Simulate(options) => return exit(simulate::run(options)),
-        Command::Reserve(command) => return exit(reserve::run(command)),
+        Command::Reserve(command) => return exit(reserve::run(&arguments.run_directory, command)),
         Command::Now(options) => now::run(directory, options),
         Command::Status(options) => status::run(directory, options),
         Command::Timelines(options) => bind::list(directory, options),
         Command::Bind(options) => bind::bind(directory, options),
         Command::Elapsed(options) => elapsed::run(directory, options),
+        Command::CpuTime(options) => cpu_time::run(directory, options),
         Command::Watch(options) => bind::watch(directory, options),
         Command::Replay(options) => replay::run(options),
         Command::Experiment(options) => experiment::run(options),

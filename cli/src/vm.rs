@@ -12,7 +12,8 @@ use timevisor_guests::acpi::ssdt;
 use timevisor_guests::arguments::{Chipset, Delivery, Request as Equipment, nvdimm_address};
 use timevisor_protocols::control::request::check_name;
 use timevisor_protocols::control::{
-    Request, Response, TimeType, VmAdd, VmMigrate, VmPrepare, VmPrepared, VmRemove, VmRow,
+    ElapsedSince, Request, Response, TimeType, VmAdd, VmMigrate, VmPrepare, VmPrepared, VmRemove,
+    VmRow,
 };
 
 use crate::connection::{ask, unexpected};
@@ -58,6 +59,10 @@ pub struct Add {
     /// Await the VM's migration here, in QEMU's notation (tcp:0:4444, unix:PATH); QEMU was started with -incoming defer
     #[arg(long, value_name = "URI", requires = "qmp")]
     incoming: Option<String>,
+    /// Its age goes on from here: `elapsed_since` of `vm list --json` on the host it comes from (nvdimm; QEMU's vmclock device
+    /// brings it along)
+    #[arg(long, value_name = "TAI_NS~WITHIN_NS", requires = "incoming")]
+    elapsed_since: Option<ElapsedSince>,
     /// JSON
     #[arg(long)]
     json: bool,
@@ -216,6 +221,7 @@ fn add(directory: &Path, options: &Add) -> Result<()> {
         time_type: options.time_type.map(Into::into),
         resume: options.resume,
         incoming: options.incoming.clone(),
+        elapsed_since: options.elapsed_since,
     });
     let response = ask(directory, &request)?;
     let Response::VmAdded(row) = &response else { return Err(unexpected(&response)) };

@@ -4,6 +4,7 @@
 //! references that are read on this machine are in `config/references.rs`.
 
 mod references;
+mod reserve;
 mod timelines;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use timevisor_estimate::{Parameters, polling, steering};
 use timevisor_linux::counter::Choice;
-use timevisor_protocols::control::TimeType;
+use timevisor_protocols::control::{ReserveApply, TimeType};
 use timevisor_protocols::nts::negotiation::DEFAULT_KE_PORT;
 use timevisor_time::{Duration, RateError};
 
@@ -24,6 +25,7 @@ pub use timelines::TimelineConfig;
 
 pub use references::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
 
+use self::reserve::ReserveConfig;
 use crate::server::ServerConfig;
 
 /// Where the daemon looks when it is not told.
@@ -175,10 +177,12 @@ pub struct GuestsConfig {
 }
 
 /// `[guests.vm.NAME]`: what differs for one VM.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmConfig {
     pub time_type: Option<TimeType>,
+    /// `[[guests.vm.NAME.reserve]]`.
+    pub reserve: Vec<ReserveConfig>,
 }
 
 fn one_second() -> StdDuration {
@@ -346,6 +350,10 @@ impl Config {
             timevisor_protocols::control::request::check_name(name)
                 .with_context(|| format!("[guests.vm.{name}]"))?;
         }
+        for (name, vm) in &self.guests.vm {
+            reserve::validate(&vm.reserve)
+                .with_context(|| format!("[[guests.vm.{name}.reserve]]"))?;
+        }
         self.timeline_setup().map(drop)
     }
 
@@ -393,6 +401,12 @@ impl Config {
             validity: span(self.clock.validity),
             ..Parameters::default()
         }
+    }
+
+    /// What is to be reserved, of all VMs.
+    pub fn reservations(&self) -> Vec<ReserveApply> {
+        let all = self.guests.vm.iter();
+        all.flat_map(|(name, vm)| vm.reserve.iter().map(|r| r.request(name))).collect()
     }
 
     /// The timescale of VM `name`'s page, unless it was added with another one.

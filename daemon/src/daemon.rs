@@ -19,6 +19,7 @@ use crate::control::Control;
 use crate::discipline::Discipline;
 use crate::references::{Need, Reference, Surroundings};
 use crate::report;
+use crate::reservations::Reservations;
 use crate::server::{self, Server};
 use crate::timelines::{Timelines, Token as TimelineToken};
 use crate::vms::{Token as VmToken, Vms};
@@ -41,6 +42,7 @@ pub struct Daemon {
     discipline: Option<Discipline>,
     vms: Vms,
     timelines: Timelines,
+    reservations: Reservations,
     control: Control,
     server: Option<Server>,
     signals: Signals,
@@ -70,6 +72,7 @@ impl Daemon {
         let timelines = Timelines::start(&config, &clock, now)?;
         let mut vms = Vms::new(&config);
         vms.resume(&clock);
+        let reservations = Reservations::start(&config.run_directory, config.reservations());
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
             config,
@@ -78,6 +81,7 @@ impl Daemon {
             discipline,
             vms,
             timelines,
+            reservations,
             control,
             server,
             signals,
@@ -108,7 +112,10 @@ impl Daemon {
                     }
                     Token::Listener => self.control.accept(),
                     Token::Client(slot) => self.client_ready(slot),
-                    Token::Vm(token) => self.vms.on_ready(token, &self.clock),
+                    Token::Vm(token) => {
+                        self.vms.on_ready(token, &self.clock);
+                        self.timelines.follow(&mut self.clock, &mut self.vms);
+                    }
                     Token::Timeline(token) => {
                         self.timelines.on_ready(token, &mut self.clock, &mut self.vms);
                     }
@@ -126,6 +133,7 @@ impl Daemon {
             .iter()
             .map(Reference::poll_at)
             .chain([self.next_publication, self.vms.poll_at(), self.timelines.poll_at()])
+            .chain([self.reservations.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at));
         let next = due.min().unwrap_or(self.next_publication);
         let timeout =
@@ -198,6 +206,10 @@ impl Daemon {
         }
         if now >= self.vms.poll_at() {
             self.vms.on_timer(now, &self.clock);
+            self.timelines.follow(&mut self.clock, &mut self.vms);
+        }
+        if now >= self.reservations.poll_at() {
+            self.reservations.on_timer(now, &self.vms);
         }
         if now >= self.timelines.poll_at() {
             self.timelines.on_timer(now, &mut self.clock, &mut self.vms);
@@ -300,6 +312,15 @@ impl Daemon {
             Request::VmRemove(remove) => self.vms.remove(&remove.name),
             Request::VmMigrate(migrate) => self.vms.migrate(migrate),
             Request::VmPrepare(prepare) => self.vms.prepare(prepare, &self.clock),
+            Request::ReserveApply(apply) => {
+                let answer = self.reservations.apply(apply, &self.vms);
+                if let Response::Error(_) = answer {
+                    self.vms.ask_vcpus(&apply.vm);
+                }
+                answer
+            }
+            Request::ReserveRelease(release) => self.reservations.release(release),
+            Request::ReserveList => self.reservations.list(),
         }
     }
 

@@ -29,6 +29,7 @@ mod journal;
 mod leap;
 mod references;
 mod report;
+mod reservations;
 mod server;
 mod timelines;
 mod vms;

@@ -1,28 +1,43 @@
-//! `timevisor reserve plan`: the least reservation in which tasks meet their deadlines, and why.
+//! `timevisor reserve`: the least reservation in which tasks meet their deadlines, and why; reservations for running VMs.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `file.rs` | the task file |
 //! | `plan.rs` | from tasks to a [`plan::Plan`] |
 //! | `text.rs` | a plan in words |
+//! | `plot.rs` | its supply and demand as a picture |
+//! | `held.rs` | asking timevisord: apply, list, release |
 
 mod file;
+mod held;
 mod plan;
+mod plot;
 #[cfg(test)]
 mod tests;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand};
+use timevisor_schedule::TaskSet;
+use timevisor_schedule::partition::partition;
+use timevisor_schedule::synthesis::{Search, Sharing};
 
 #[derive(Subcommand)]
 pub enum Command {
     /// The least budget in which the tasks of a file meet their deadlines, with slack, and why; nothing is applied
     Plan(PlanOptions),
+    /// Reserve processor time for a VM's vCPU, or change what it has
+    Apply(held::Apply),
+    /// What is reserved
+    List(held::List),
+    /// Whether reservations got what was promised
+    Audit(held::List),
+    /// Give reservations back: every setting is as it was before
+    Release(held::Release),
 }
 
 #[derive(Args)]
@@ -32,28 +47,55 @@ pub struct PlanOptions {
     /// The reservation's period, for example 50ms; by default the one that costs least
     #[arg(long, value_name = "SPAN", value_parser = span)]
     period: Option<Duration>,
+    /// Divide the tasks among so many vCPUs, each with a reservation of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with_all = ["budget", "plot"])]
+    vcpus: u16,
     /// Judge this budget instead of looking for the least one
     #[arg(long, value_name = "SPAN", value_parser = span, requires = "period")]
     budget: Option<Duration>,
     /// No other reservation will be on the core, or before this one
     #[arg(long)]
     alone: bool,
+    /// The same, and every release is at a replenishment: nothing else ever wakes the vCPU (docs/reservations.md)
+    #[arg(long, conflicts_with = "alone")]
+    aligned: bool,
     /// The host's timer tick, which enforces budgets (1 / CONFIG_HZ)
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "4ms")]
     tick: Duration,
     /// What a switch into the reservation takes, for choosing the period
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "50us")]
     switch: Duration,
+    /// Draw supply and demand as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// One JSON object
     #[arg(long)]
     json: bool,
 }
 
 /// Exit status 1 where the tasks do not fit.
-pub fn run(command: &Command) -> Result<ExitCode> {
-    let Command::Plan(options) = command;
+pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Plan(options) => return make_plan(options),
+        Command::Apply(options) => held::apply(directory, options)?,
+        Command::List(options) => held::list(directory, options)?,
+        Command::Audit(options) => held::audit(directory, options)?,
+        Command::Release(options) => return held::release(directory, options),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make_plan(options: &PlanOptions) -> Result<ExitCode> {
     let set = file::read(&options.file)?;
+    if options.vcpus > 1 {
+        return make_plans(&set, options);
+    }
     let plan = plan::make(&set, &options.question())?;
+    if let Some(path) = &options.plot
+        && let Some(svg) = plot::svg(&set, &plan, options.sharing())
+    {
+        std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     if options.json {
         println!("{}", text::json(&set, &plan));
     } else {
@@ -62,17 +104,57 @@ pub fn run(command: &Command) -> Result<ExitCode> {
     Ok(if plan.fits() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// One for each vCPU.
+fn make_plans(set: &TaskSet, options: &PlanOptions) -> Result<ExitCode> {
+    let period = options.period.map(ns).context("--vcpus needs --period")?;
+    let search = Search::new(options.sharing());
+    let shares = partition(set.tasks(), set.policy(), options.vcpus.into(), period, &search, MOST)
+        .map_err(|task| {
+            let vcpus = options.vcpus;
+            anyhow!("no division among {vcpus} vCPUs was found: {task} fits on none; take more vCPUs, or another period")
+        })?;
+    let plans: Vec<_> = shares
+        .iter()
+        .map(|share| Ok((&share.set, plan::make(&share.set, &options.question())?)))
+        .collect::<Result<_>>()?;
+    let fit = plans.iter().all(|(_, plan)| plan.fits());
+    if options.json {
+        let rows: Vec<_> = plans.iter().map(|(set, plan)| text::json(set, plan)).collect();
+        println!("{}", serde_json::json!({"schedulable": fit, "vcpus": rows}));
+    } else {
+        for (vcpu, (set, plan)) in plans.iter().enumerate() {
+            print!("vCPU {vcpu}: {}", text::words(set, plan));
+        }
+    }
+    Ok(if fit { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 impl PlanOptions {
+    fn sharing(&self) -> Sharing {
+        match (self.aligned, self.alone) {
+            (true, _) => Sharing::Aligned,
+            (false, true) => Sharing::Alone,
+            (false, false) => Sharing::Shared,
+        }
+    }
+
     fn question(&self) -> plan::Question {
         plan::Question {
             period: self.period.map(ns),
             budget: self.budget.map(ns),
-            alone: self.alone,
+            sharing: self.sharing(),
             tick: ns(self.tick),
             switch: ns(self.switch),
         }
     }
 }
+
+/// No vCPU is filled above this, 1/1000: the kernel keeps 50 for everything else, and the recommended budget is above the least one.
+const MOST: u64 = 900;
+
+/// A tick of most distributions' kernels (CONFIG_HZ=250), and a switch into a reservation.
+const TICK: Duration = Duration::from_millis(4);
+const SWITCH: Duration = Duration::from_micros(50);
 
 fn ns(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use timevisor_schedule::synthesis::{Search, Sharing, candidate_periods};
-use timevisor_schedule::{Reservation, TaskSet, Verdict, Worst, judge};
+use timevisor_schedule::{Aligned, Reservation, TaskSet, Verdict};
 
 /// Periods are looked for from here up, in these steps; ns. Shorter ones cost more switches than they save.
 const SHORTEST: u64 = 1_000_000;
@@ -17,7 +17,7 @@ const SLACK: u64 = 30;
 pub struct Question {
     pub period: Option<u64>,
     pub budget: Option<u64>,
-    pub alone: bool,
+    pub sharing: Sharing,
     pub tick: u64,
     pub switch: u64,
 }
@@ -41,10 +41,22 @@ pub struct Found {
     pub sharing: Sharing,
     /// What happens with one ns less.
     pub limit: Verdict,
-    /// Each task's worst response in the recommended one, ns; empty under EDF.
+    /// Each task's worst response in the recommended one, ns.
     pub responses: Vec<u64>,
     /// The greatest cost of each task there, ns.
     pub greatest: Vec<u64>,
+}
+
+/// What kernels have for reservations unless told otherwise: sched_rt_runtime_us of sched_rt_period_us, 1/1000 of a core. Debian's 7.2
+/// has all of it, and refuses a whole core nevertheless.
+pub const KERNEL_SHARE: u64 = 950;
+
+impl Found {
+    /// Whether a kernel with the usual settings takes what is recommended.
+    pub fn is_usual(&self) -> bool {
+        let (budget, period) = (self.recommended.budget(), self.recommended.period());
+        u128::from(budget) * 1000 <= u128::from(period) * u128::from(KERNEL_SHARE)
+    }
 }
 
 impl Plan {
@@ -58,14 +70,22 @@ impl Plan {
 }
 
 pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
-    let sharing = if question.alone { Sharing::Alone } else { Sharing::Shared };
+    let sharing = question.sharing;
     let search = Search::new(sharing);
+    if let (Sharing::Aligned, Some(period)) = (sharing, question.period) {
+        let possible = Reservation::alone(period, period)?;
+        if !Aligned(possible).holds_for(set) {
+            bail!(
+                "releases at replenishments need tasks without jitter, of periods that are multiples of the reservation's"
+            );
+        }
+    }
     if let (Some(period), Some(budget)) = (question.period, question.budget) {
         let reservation = match sharing {
-            Sharing::Alone => Reservation::alone(budget, period)?,
+            Sharing::Alone | Sharing::Aligned => Reservation::alone(budget, period)?,
             Sharing::Shared => Reservation::shared(budget, period)?,
         };
-        let verdict = judge(set, &Worst(reservation));
+        let verdict = search.judge(set, reservation);
         return Ok(Plan::Judged { reservation, verdict });
     }
     let least = match question.period {
@@ -81,16 +101,14 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
     };
     let Some(least) = least else { return Ok(Plan::TooMuch { period: question.period }) };
     let recommended = with_slack(set, &search, least, question.tick);
-    let responses = match judge(set, &Worst(recommended)) {
+    let responses = match search.judge(set, recommended) {
         Verdict::Schedulable(responses) => responses,
         _ => bail!("a larger budget is not enough where a smaller one is: please report this"),
     };
-    let greatest = (0..set.tasks().len())
-        .filter_map(|index| search.greatest_cost(set, index, recommended))
-        .collect();
+    let greatest = search.greatest_costs(set, recommended).unwrap_or_default();
     let limit = search
         .reservation(least.budget() - 1, least.period())
-        .map_or(Verdict::NotKnown, |less| judge(set, &Worst(less)));
+        .map_or(Verdict::NotKnown, |less| search.judge(set, less));
     Ok(Plan::Found(Box::new(Found { least, recommended, sharing, limit, responses, greatest })))
 }
 

@@ -1,5 +1,7 @@
+use timevisor_schedule::synthesis::Sharing;
+
 use super::plan::{Plan, Question, make};
-use super::{file, text};
+use super::{file, plot, text};
 
 /// The tasks of "Real-Time Virtual Machines", figure 1.
 const EXAMPLE: &str = r#"
@@ -18,7 +20,7 @@ fn question() -> Question {
     Question {
         period: Some(50_000_000),
         budget: None,
-        alone: false,
+        sharing: Sharing::Shared,
         tick: 4_000_000,
         switch: 50_000,
     }
@@ -38,21 +40,42 @@ fn a_plan_says_what_and_why() {
         assert!(words.contains(said), "{words}");
     }
     let json = text::json(&set, &plan);
-    assert_eq!(json["least"]["budget_ns"], 32_000_000);
-    assert!(json["recommended"]["budget_ns"].as_u64().unwrap() >= 32_960_000, "{json}");
+    assert_eq!(json["minimum_budget_ns"], 32_000_000);
+    assert!(json["recommended_budget_ns"].as_u64().unwrap() >= 32_960_000, "{json}");
     let worst = json["tasks"][1]["worst_response_ns"].as_u64().unwrap();
     assert!(worst < 200_000_000, "{json}");
+    assert_eq!(json["usual_kernels_admit"], true);
+}
+
+#[test]
+fn a_plan_says_what_kernels_do_not_admit() {
+    // 92 % as least, 94.8 with the slack of 3 %; and 94 %, so that the slack is too much.
+    for (cost, admitted) in [("92ms", true), ("94ms", false)] {
+        let file = format!(
+            "policy = \"edf\"\n[[task]]\nname = \"a\"\ncost = \"{cost}\"\nperiod = \"100ms\""
+        );
+        let set = file::parse(&file).unwrap();
+        let period = Some(100_000_000);
+        let sharing = Sharing::Aligned;
+        let plan = make(&set, &Question { period, sharing, tick: 0, ..question() }).unwrap();
+        assert_eq!(text::json(&set, &plan)["usual_kernels_admit"], admitted);
+        assert_eq!(text::words(&set, &plan).contains("sched_rt_runtime_us"), !admitted);
+    }
 }
 
 #[test]
 fn a_budget_is_judged() {
     let set = file::parse(EXAMPLE).unwrap();
-    let judged = |ms: u64, alone| {
-        let question = Question { budget: Some(ms * 1_000_000), alone, ..question() };
+    let judged = |ms: u64, sharing| {
+        let question = Question { budget: Some(ms * 1_000_000), sharing, ..question() };
         make(&set, &question).unwrap()
     };
-    assert!(judged(28, true).fits() && !judged(28, false).fits());
-    let words = text::words(&set, &judged(28, false));
+    assert!(judged(28, Sharing::Alone).fits() && !judged(28, Sharing::Shared).fits());
+    let json = text::json(&set, &judged(28, Sharing::Aligned));
+    assert_eq!(json["tasks"][1]["worst_response_ns"], 124_000_000);
+    let unaligned = Question { period: Some(40_000_000), sharing: Sharing::Aligned, ..question() };
+    assert!(make(&set, &unaligned).is_err());
+    let words = text::words(&set, &judged(28, Sharing::Shared));
     assert!(words.contains("verdict       tau2 would be done after"), "{words}");
     assert!(make(&set, &Question { budget: Some(60_000_000), ..question() }).is_err());
 }
@@ -69,6 +92,10 @@ fn edf_needs_less_and_any_period_at_most_as_much() {
     assert!(best.bandwidth() < 0.52 && best.budget() >= 12_000_000, "three ticks: {best:?}");
     let words = text::words(&set, &make(&set, &question()).unwrap());
     assert!(words.contains("of work can be due within"), "{words}");
+    let json = text::json(&set, &make(&set, &question()).unwrap());
+    let worst = |task: usize| json["tasks"][task]["worst_response_ns"].as_u64().unwrap();
+    assert!((30_000_000..=150_000_000).contains(&worst(0)), "{json}");
+    assert!((50_000_000..=200_000_000).contains(&worst(1)), "{json}");
 }
 
 #[test]
@@ -86,4 +113,14 @@ fn what_cannot_be_is_said() {
     }
     let order = file::parse(&EXAMPLE.replace("30ms", "160ms")).unwrap_err();
     assert!(order.to_string().contains("task tau1"), "{order:#}");
+}
+
+#[test]
+fn a_plan_is_drawn() {
+    for policy in ["rate-monotonic", "edf"] {
+        let set = file::parse(&EXAMPLE.replace("rate-monotonic", policy)).unwrap();
+        let svg = plot::svg(&set, &make(&set, &question()).unwrap(), Sharing::Shared).unwrap();
+        let said = if policy == "edf" { "due" } else { "until tau2 is done" };
+        assert!(svg.starts_with("<svg") && svg.contains(said) && svg.contains("recommended"));
+    }
 }

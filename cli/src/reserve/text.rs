@@ -5,9 +5,9 @@ use core::fmt::Write as _;
 use serde_json::{Value, json};
 use timevisor_schedule::demand::due_within;
 use timevisor_schedule::synthesis::Sharing;
-use timevisor_schedule::{Reservation, TaskSet, Verdict};
+use timevisor_schedule::{Reservation, Task, TaskSet, Verdict};
 
-use super::plan::{Found, Plan};
+use super::plan::{Found, KERNEL_SHARE, Plan};
 
 pub fn words(set: &TaskSet, plan: &Plan) -> String {
     let mut out = format!(
@@ -40,6 +40,9 @@ pub fn words(set: &TaskSet, plan: &Plan) -> String {
 fn found_words(out: &mut String, set: &TaskSet, found: &Found) {
     let beside = match found.sharing {
         Sharing::Alone => "as the only reservation on its core",
+        Sharing::Aligned => {
+            "as the only reservation on its core, with every release at a replenishment"
+        }
         Sharing::Shared => "whatever else is reserved on the core",
     };
     line(out, &format!("least budget  {}, {beside}", size(&found.least)));
@@ -51,6 +54,15 @@ fn found_words(out: &mut String, set: &TaskSet, found: &Found) {
             size(&found.recommended)
         ),
     );
+    if !found.is_usual() {
+        line(
+            out,
+            &format!(
+                "note          kernels have {} % of a core for reservations (sched_rt_runtime_us): this is refused there; give tasks to another vCPU, or try another --period",
+                KERNEL_SHARE / 10
+            ),
+        );
+    }
     table(out, set, &found.responses, &found.greatest);
 }
 
@@ -110,31 +122,42 @@ fn ms(ns: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// As JSON, ns. Response times are by the tasks' names.
 pub fn json(set: &TaskSet, plan: &Plan) -> Value {
-    let reservation = |of: &Reservation| json!({"budget_ns": of.budget(), "deadline_ns": of.deadline(), "period_ns": of.period()});
-    let tasks = |responses: &[u64], greatest: &[u64]| -> Vec<Value> {
-        let row = |(index, task): (usize, &timevisor_schedule::Task)| {
-            json!({
-                "name": task.name, "cost_ns": task.cost, "period_ns": task.period, "deadline_ns": task.deadline,
-                "worst_response_ns": responses.get(index), "greatest_cost_ns": greatest.get(index),
-            })
-        };
-        set.tasks().iter().enumerate().map(row).collect()
+    let (mut out, responses, greatest): (Value, &[u64], &[u64]) = match plan {
+        Plan::Found(found) => {
+            let (least, recommended) = (&found.least, &found.recommended);
+            let out = json!({
+                "minimum_budget_ns": least.budget(),
+                "recommended_budget_ns": recommended.budget(),
+                "slack_ns": recommended.budget() - least.budget(),
+                "deadline_ns": recommended.deadline(),
+                "period_ns": recommended.period(),
+                "usual_kernels_admit": found.is_usual(),
+                "reason": format!("with less, {}", reason(set, &found.limit)),
+            });
+            (out, &found.responses, &found.greatest)
+        }
+        Plan::TooMuch { period } => (json!({"period_ns": period}), &[], &[]),
+        Plan::Judged { reservation, verdict } => {
+            let out = json!({
+                "budget_ns": reservation.budget(),
+                "deadline_ns": reservation.deadline(),
+                "period_ns": reservation.period(),
+                "reason": reason(set, verdict),
+            });
+            (out, if let Verdict::Schedulable(all) = verdict { all } else { &[] }, &[])
+        }
     };
-    match plan {
-        Plan::Found(found) => json!({
-            "schedulable": true,
-            "least": reservation(&found.least),
-            "recommended": reservation(&found.recommended),
-            "with_less": reason(set, &found.limit),
-            "tasks": tasks(&found.responses, &found.greatest),
-        }),
-        Plan::TooMuch { .. } => json!({"schedulable": false, "tasks": tasks(&[], &[])}),
-        Plan::Judged { reservation: of, verdict } => json!({
-            "schedulable": verdict.is_schedulable(),
-            "reservation": reservation(of),
-            "reason": reason(set, verdict),
-            "tasks": tasks(if let Verdict::Schedulable(r) = verdict { r } else { &[] }, &[]),
-        }),
-    }
+    let tasks = set.tasks().iter().enumerate().map(|(index, task)| {
+        json!({
+            "name": task.name, "cost_ns": task.cost, "period_ns": task.period, "deadline_ns": task.deadline,
+            "worst_response_ns": responses.get(index), "greatest_cost_ns": greatest.get(index),
+        })
+    });
+    out["schedulable"] = plan.fits().into();
+    out["tasks"] = tasks.collect();
+    let of = |(task, ns): (&Task, &u64)| (task.name.clone(), Value::from(*ns));
+    out["response_times_ns"] = Value::Object(set.tasks().iter().zip(responses).map(of).collect());
+    out
 }

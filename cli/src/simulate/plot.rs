@@ -1,12 +1,9 @@
-//! The SVG of one run: estimate and bounds against truth, over true time. The only place that knows the plotting crate.
+//! The SVG of one run: estimate and bounds against truth, over true time.
 
-use kuva::backend::svg::SvgBackend;
-use kuva::plot::LinePlot;
-use kuva::render::layout::Layout;
-use kuva::render::plots::Plot;
-use kuva::render::render::render_multiple;
 use timevisor_simulation::Scenario;
 use timevisor_simulation::checks::{Point, vouches};
+
+use crate::plot::{self, Line};
 
 /// A day at one point per second is more than a screen can show: each column keeps its extremes.
 const COLUMNS: usize = 1000;
@@ -23,29 +20,24 @@ pub fn svg(scenario: &Scenario, points: &[Point]) -> String {
     };
     let ends = [points.first(), points.last()].into_iter().flatten();
     let truth: Vec<_> = ends.map(|p| (p.t_s / 3600.0, 0.0)).collect();
-    let line = |data: Vec<(f64, f64)>, color: &str, width: f64, name: &str| {
-        let line = LinePlot::new().with_data(data).with_color(color).with_stroke_width(width);
-        line.with_legend(name)
+    let line = |points, color, name: &str| {
+        let (name, width) = (name.to_owned(), 1.0);
+        Line { points, color, width, dashed: false, name }
     };
     let always: fn(&Point) -> bool = |_| true;
     let mut lines = vec![
-        line(draw(|p| p.latest_us, always), "#999999", 1.0, "latest"),
-        line(draw(|p| p.earliest_us, always), "#999999", 1.0, "earliest"),
-        line(draw(|p| p.offset_us, always), "#4477aa", 1.0, "estimate"),
-        line(truth, "#000000", 1.0, "truth").with_dashed(),
+        line(draw(|p| p.latest_us, always), "#999999", "latest"),
+        line(draw(|p| p.earliest_us, always), "#999999", "earliest"),
+        line(draw(|p| p.offset_us, always), "#4477aa", "estimate"),
+        Line { dashed: true, ..line(truth, "#000000", "truth") },
     ];
     let unvouched = draw(|p| p.offset_us, |p| !vouches(p.status));
     if !unvouched.is_empty() {
-        lines.push(line(unvouched, "#cc3311", 2.0, "estimate, unreliable"));
+        let wide = Line { width: 2.0, ..line(unvouched, "#cc3311", "estimate, unreliable") };
+        lines.push(wide);
     }
-    let plots: Vec<_> = lines.into_iter().map(Plot::Line).collect();
-    let layout = Layout::auto_from_plots(&plots)
-        .with_width(1000.0)
-        .with_height(480.0)
-        .with_title(format!("{}, seed {}", scenario.name, scenario.seed))
-        .with_x_label("true time, h")
-        .with_y_label("offset from truth, us");
-    SvgBackend.render_scene(&render_multiple(plots, layout))
+    let title = format!("{}, seed {}", scenario.name, scenario.seed);
+    plot::svg(&title, "true time, h", "offset from truth, us", lines)
 }
 
 /// What the axis shows, us either way: most of the bounds after the warm-up.

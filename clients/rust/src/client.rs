@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use timevisor_clock_page::{HostCpuTime, Reader};
 use timevisor_protocols::channel::{Bind, Epoch, TimelineRow, is_name};
 
 use crate::binding::Binding;
 use crate::channel::stream::ChannelAddress;
 use crate::channel::{Channel, ChannelChoice, Setup};
-use crate::error::{BindError, ConnectError, TimelineError};
+use crate::error::{BindError, ConnectError, HostCpuTimeError, ReadError, TimelineError};
 use crate::requirement::{Need, Requirement};
 use crate::source::{self, PageChoice, PageRef};
 use crate::timeline::{Place, Timeline};
@@ -172,6 +173,21 @@ impl Client {
         let counter = source::counter_for(page, index)?;
         let place = Place::open(page.clone(), counter, index, None)?;
         Ok(Timeline::new(name, place, Need::NONE, None))
+    }
+
+    /// How much processor time the host has given vCPU `index` of the VM that this program runs in, since the vCPU began there;
+    /// `None`: not known, and on a host's own page. A guest's own clocks count what its vCPU had to wait for, too.
+    ///
+    /// The account moves every 100 ms; in between, all that may have run since is in the upper bound. Compare two readings of the
+    /// same `disruption` only.
+    ///
+    /// # Errors
+    /// A page that cannot be read, or whose writer died inside an update.
+    pub fn host_cpu_time(&self, index: usize) -> Result<Option<HostCpuTime>, HostCpuTimeError> {
+        let page = &self.inner.page;
+        let counter = source::counter_for(page, 0)?;
+        let reader = Reader::open(page.clone(), counter, 0).map_err(TimelineError::from)?;
+        Ok(reader.host_cpu_time(index).map_err(ReadError::from)?)
     }
 
     /// Binds to a timeline and has the host meet a requirement for as long as the binding lives.

@@ -37,6 +37,17 @@ pub enum TimelineError {
     OtherPage(String),
 }
 
+/// Why the processor time of a vCPU cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum HostCpuTimeError {
+    /// The page cannot be read at all.
+    #[error(transparent)]
+    Page(#[from] TimelineError),
+    /// Not now.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
 /// One read failed. Reading again later may work, except after [`Self::Gone`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadError {

@@ -57,7 +57,8 @@ pub use channel::{ChannelChoice, Lease};
 pub use client::{BindOptions, Client, Options};
 pub use elapsed::{Blackouts, Elapsed};
 pub use error::{
-    BindError, ConnectError, ConvertError, ElapsedError, ReadError, TimelineError, WaitError,
+    BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, ReadError,
+    TimelineError, WaitError,
 };
 pub use reading::Reading;
 pub use requirement::Requirement;
@@ -68,7 +69,7 @@ pub use wait::periodic::{MissedTicks, Periodic, Tick};
 pub use wait::watch::{Change, Event, Watch};
 pub use wait::{Cancel, WaitFd, WaitOptions, Waited, When};
 
-pub use timevisor_clock_page::ClockStatus as Status;
+pub use timevisor_clock_page::{ClockStatus as Status, HostCpuTime};
 pub use timevisor_protocols::channel::{
     Achieved, Epoch, InvalidRequirement, Problem, ProblemCode, TimelineRow,
 };

@@ -204,10 +204,16 @@ impl Clock {
         self.inner.waiters.wake();
     }
 
+    /// How often a wait looked at this clock, and went on waiting.
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> usize {
+        self.inner.waiters.looks.load(core::sync::atomic::Ordering::SeqCst)
+    }
+
     /// How many waits are under way.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        let waiters = unpoisoned(self.inner.waiters.0.lock());
+        let waiters = unpoisoned(self.inner.waiters.flags.lock());
         waiters.iter().filter(|waiter| waiter.strong_count() > 0).count()
     }
 
@@ -275,18 +281,23 @@ fn duration(span: Span) -> Duration {
 
 /// Everybody who waits on a hand-driven clock.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<Vec<Weak<EventFd>>>);
+pub(crate) struct Waiters {
+    flags: Mutex<Vec<Weak<EventFd>>>,
+    /// How often one of them looked, and went on waiting.
+    #[cfg(test)]
+    pub(crate) looks: core::sync::atomic::AtomicUsize,
+}
 
 impl Waiters {
     /// A flag that is set whenever the clock changes.
     pub(crate) fn register(&self) -> io::Result<Arc<EventFd>> {
         let flag = Arc::new(EventFd::new()?);
-        unpoisoned(self.0.lock()).push(Arc::downgrade(&flag));
+        unpoisoned(self.flags.lock()).push(Arc::downgrade(&flag));
         Ok(flag)
     }
 
     fn wake(&self) {
-        unpoisoned(self.0.lock()).retain(|waiter| match waiter.upgrade() {
+        unpoisoned(self.flags.lock()).retain(|waiter| match waiter.upgrade() {
             // Setting a flag cannot fail (see EventFd::set).
             Some(flag) => flag.set().is_ok(),
             None => false,

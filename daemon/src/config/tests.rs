@@ -126,6 +126,10 @@ fn values_out_of_range_say_what_would_be_right() {
     assert!(error(&format!("{ntp}nts_ke_port = 4461")).contains("nts = true"));
     assert!(error(&format!("{ntp}nts = true\nnts_ke_port = 0")).contains("nts_ke_port"));
     assert!(error("[guests.vm.\"../x\"]\ntime_type = \"tai\"").contains("../x"));
+    let reserve = "[[guests.vm.web.reserve]]\nbudget = \"28ms\"\n";
+    assert!(error(&format!("{reserve}period = \"20ms\"")).contains("[[guests.vm.web.reserve]]"));
+    assert!(error(&format!("{reserve}period = \"50ms\"\n").repeat(2)).contains("twice"));
+    assert!(error(&format!("{reserve}period = \"50ms\"\ncpu = 1")).contains("cpu"));
     assert!(error("[guests]\ndiscover_interval = \"0s\"").contains("discover_interval"));
     assert!(error("[[reference]]\ntype = \"ntp\"\naddress = \"\"").contains("address"));
 }
@@ -158,4 +162,16 @@ fn timelines_follow_references_by_name_and_share_clocks() {
     assert!(error(&text.replace("\"a\"", "\"b\"")).contains("twice"));
     assert!(error("[[timeline]]\nname = \"utc\"\n").contains("always exists"));
     assert!(error("[[timeline]]\nname = \"a b\"\n").contains("a b"));
+}
+
+#[test]
+fn reservations_are_those_of_all_vms() {
+    let one = |vm: &str| {
+        format!("[[guests.vm.{vm}.reserve]]\nbudget = \"28ms\"\nperiod = \"50ms\"\nalone = true\n")
+    };
+    let config = Config::parse(&format!("{}{}", one("web"), one("db"))).unwrap();
+    let all = config.reservations();
+    let names: Vec<_> = all.iter().map(|one| one.vm.as_str()).collect();
+    assert_eq!(names, ["db", "web"]);
+    assert_eq!((all[0].budget_ns, all[0].period_ns, all[0].alone), (28_000_000, 50_000_000, true));
 }

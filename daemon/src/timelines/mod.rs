@@ -159,6 +159,18 @@ impl Timelines {
         }
     }
 
+    /// After a VM's page was written because something happened to the VM: what else is on it follows at once, and not only
+    /// with the next publication.
+    pub fn follow(&mut self, clock: &mut HostClock, vms: &mut Vms) {
+        let Some(publication) = vms.take_rewritten().copied() else { return };
+        let now = clock.counter.read_ordered();
+        self.ages.update(&publication, clock, vms, now);
+        self.knowledge.advance(now);
+        for name in vms.names().map(str::to_owned).collect::<Vec<_>>() {
+            self.write_owner(&Owner::vm(&name), clock, vms);
+        }
+    }
+
     /// Writes every page's entries.
     fn write(&mut self, clock: &mut HostClock, vms: &mut Vms) {
         let owners = std::iter::once(Owner::Host).chain(vms.names().map(Owner::vm));

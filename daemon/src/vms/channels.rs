@@ -1,12 +1,16 @@
-//! What timelines need to know of VMs: who they are, where their ports are, and whether their pages can be read.
+//! What timelines and reservations need to know of VMs: who they are, where their ports are, whether their pages can be read, and
+//! which threads run their vCPUs.
 
+use std::io;
 use std::os::unix::net::UnixStream;
 
 use timevisor_clock_page::Counter;
 use timevisor_estimate::Birth;
 use timevisor_guests::entries::TimelineEntry;
+use timevisor_guests::reservation::vcpus::Vcpu;
 use timevisor_guests::transit::Transit;
 use timevisor_linux::peer;
+use timevisor_linux::process::Process;
 use timevisor_protocols::control::TimeType;
 use timevisor_timelines::Scale;
 
@@ -23,6 +27,27 @@ impl Vms {
         match self.named(name).map(|served| served.time_type) {
             Some(TimeType::Utc) => Scale::Utc,
             _ => Scale::Tai,
+        }
+    }
+
+    /// The process of a VM.
+    pub fn process(&self, name: &str) -> Option<Process> {
+        self.named(name).map(|served| served.vm.qemu.process)
+    }
+
+    /// Which of a VM's threads runs which vCPU; empty: nobody says.
+    ///
+    /// # Errors
+    /// When its threads cannot be read.
+    pub fn vcpus(&self, name: &str) -> io::Result<Vec<Vcpu>> {
+        self.named(name).map_or(Ok(Vec::new()), Served::vcpus)
+    }
+
+    /// Has a VM's monitor tell its vCPUs anew: QEMU does not say when one is plugged.
+    pub fn ask_vcpus(&mut self, name: &str) {
+        let served = self.served.iter_mut().find(|served| served.vm.name == name);
+        if let Some(monitor) = served.and_then(|served| served.monitor.as_mut()) {
+            let _ = monitor.ask_cpus();
         }
     }
 

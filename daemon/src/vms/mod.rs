@@ -3,14 +3,16 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `monitor.rs` | one QMP connection |
-//! | `channels.rs` | what timelines need to know of them |
+//! | `channels.rs` | what timelines and reservations need to know of them |
 //! | `discovery.rs` | finding QEMU processes |
+//! | `host_time.rs` | how much processor time each vCPU has had |
 //! | `prepared.rs` | page files of VMs that have not started yet |
 //! | `requests.rs` | answers to the CLI |
 //! | `registry.rs` | what a restarted daemon must know of them |
 
 mod channels;
 mod discovery;
+mod host_time;
 mod monitor;
 mod prepared;
 mod registry;
@@ -30,9 +32,11 @@ use timevisor_guests::vm::{AttachError, HostIdentity, Publication};
 use timevisor_linux::clock::realtime;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{TimeType, request::check_name};
-use timevisor_time::{Duration, TimescaleId};
+use timevisor_protocols::qmp::MigrationStatus;
+use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use self::discovery::Discovery;
+use self::host_time::{Sampler, Threads};
 use self::monitor::{Monitor, News, Wanted};
 use self::prepared::Prepared;
 use self::registry::{Entry, Registry};
@@ -62,13 +66,27 @@ struct Served {
     monitor: Option<Monitor>,
     reconnect: Option<Reconnect>,
     time_type: TimeType,
+    /// What its age goes on from when it arrives, where its page does not bring that along.
+    elapsed_since: Option<(Instant<Tai>, Duration)>,
     /// Until then it is about to run.
     eager_until: Duration,
     /// How many replaced pages were told of.
     replaced: u64,
+    threads: Threads,
 }
 
 impl Served {
+    /// Somebody else has QEMU migrate what must not. Cancelled once it is active, which is what QEMU expects: setup has
+    /// nothing yet to cancel.
+    fn forbid_unsafe_move(&mut self) {
+        let Transit::Leaving(MigrationStatus::Active) = self.vm.transit() else { return };
+        let Some(monitor) = &mut self.monitor else { return };
+        if let Some(why) = monitor.immovable() {
+            tracing::warn!("VM {}: its migration is cancelled: {why}", self.vm.name);
+            let _ = monitor.cancel_migration();
+        }
+    }
+
     fn tell_of_replacements(&mut self) {
         if std::mem::replace(&mut self.replaced, self.vm.replaced()) != self.vm.replaced() {
             tracing::info!(
@@ -96,7 +114,10 @@ pub struct Vms {
     discovery: Discovery,
     next_discovery: Duration,
     next_look: Duration,
+    sampler: Sampler,
     publication: Option<Publication>,
+    /// Pages that were written because something happened to their VM.
+    rewritten: bool,
 }
 
 impl Vms {
@@ -110,7 +131,9 @@ impl Vms {
             discovery: Discovery::default(),
             next_discovery: Duration::ZERO,
             next_look: Duration::ZERO,
+            sampler: Sampler::default(),
             publication: None,
+            rewritten: false,
         }
     }
 
@@ -157,7 +180,8 @@ impl Vms {
         let look = self.served.iter().any(needs_looking).then_some(self.next_look);
         let discovery = self.config.guests.discover.then_some(self.next_discovery);
         let reconnect = self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|r| r.at)).min();
-        [look, discovery, reconnect].into_iter().flatten().min().unwrap_or(Duration::MAX)
+        let sample = (!self.served.is_empty()).then_some(self.sampler.next);
+        [look, discovery, reconnect, sample].into_iter().flatten().min().unwrap_or(Duration::MAX)
     }
 
     pub fn fds(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>)> {
@@ -205,7 +229,9 @@ impl Vms {
             }
             News::Event(event) => {
                 tracing::debug!("VM {}: {event:?}", served.vm.name);
-                served.vm.on_event(&event)
+                let taken = served.vm.on_event(&event);
+                served.forbid_unsafe_move();
+                taken
             }
             News::NotMigrated(why) => {
                 tracing::warn!("VM {}: not migrated: {why}", served.vm.name);
@@ -221,7 +247,12 @@ impl Vms {
             }
         };
         match step {
-            Step::Arrive => tracing::info!("VM {} has arrived", served.vm.name),
+            Step::Arrive => {
+                tracing::info!("VM {} has arrived", served.vm.name);
+                if let Some(birth) = served.elapsed_since.take() {
+                    served.vm.set_birth(Some(birth));
+                }
+            }
             Step::Leave => tracing::info!("VM {} has migrated away", served.vm.name),
             Step::AskWhy => {
                 let _ = served.monitor.as_mut().and_then(Monitor::ask_why);
@@ -267,6 +298,7 @@ impl Vms {
                 }
             }
         }
+        self.sample_host_time(now, clock);
         for served in &mut self.served {
             if let Some(lost) = served.reconnect.take_if(|lost| now >= lost.at) {
                 let pid = served.vm.qemu.process.pid();
@@ -294,6 +326,7 @@ impl Vms {
             self.served[index].tell_of_replacements();
             self.publish_one(index, clock);
         }
+        self.rewritten = false;
     }
 
     fn page_directory(&self) -> PathBuf {
@@ -304,8 +337,14 @@ impl Vms {
         PageFiles::new(self.page_directory())
     }
 
+    /// Whether a VM's page was written since, other than with all others: what else is on it has to follow.
+    pub fn take_rewritten(&mut self) -> Option<&Publication> {
+        self.publication.as_ref().filter(|_| std::mem::take(&mut self.rewritten))
+    }
+
     fn publish_one(&mut self, index: usize, clock: &HostClock) {
         let Some(publication) = &self.publication else { return };
+        self.rewritten = true;
         self.served[index].vm.publish(publication, &clock.counter);
     }
 
@@ -403,8 +442,10 @@ impl Vms {
             monitor,
             reconnect: None,
             time_type,
+            elapsed_since: None,
             eager_until: Duration::ZERO,
             replaced: 0,
+            threads: Threads::default(),
         });
         let index = self.served.len() - 1;
         self.publish_one(index, clock);

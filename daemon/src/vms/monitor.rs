@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::peer::{connect, peer_pid};
-use timevisor_protocols::qmp::{QmpItem, QueryStatus, Session, VmEvent};
+use timevisor_protocols::qmp::{CpuThread, QmpItem, QueryStatus, Session, VmEvent, cpu_threads};
 use timevisor_time::Duration;
 
 /// QEMU greets at once, unless another client holds the socket.
@@ -41,11 +41,16 @@ pub struct Monitor {
     stream: UnixStream,
     session: Session,
     status_query: Option<u64>,
+    cpus_query: Option<u64>,
+    cpus: Vec<CpuThread>,
     /// The last command of a migration, and the question why it failed.
     migration: Option<u64>,
     why: Option<u64>,
     /// The page is memory that QEMU shares with us, and not of its own making.
     shared: bool,
+    /// The command that has QEMU leave such memory alone, and why it refused.
+    sharing: Option<u64>,
+    immovable: Option<String>,
     wanted: Wanted,
     /// The state of the vCPUs was told, so events are, too.
     ready: bool,
@@ -63,9 +68,13 @@ impl Monitor {
             // Answers to an earlier connection to the same socket must not be taken for ours.
             session: Session::with_first_id(monotonic().ceil_nanos().unsigned_abs()),
             status_query: None,
+            cpus_query: None,
+            cpus: Vec::new(),
             migration: None,
             why: None,
             shared: false,
+            sharing: None,
+            immovable: None,
             wanted,
             ready: false,
             complain_at: Some(monotonic() + GREETING),
@@ -154,12 +163,12 @@ impl Monitor {
             QmpItem::Ready { version } => {
                 tracing::debug!("{}: QEMU {version}", self.path.display());
                 // MIGRATION events come only when asked for.
-                let mut sent = self.set_capability("events");
+                let (_, mut sent) = self.set_capability("events");
                 if self.shared {
                     sent = sent.or_else(|| self.ignore_shared());
                 }
                 // Answered after the capabilities: whoever sees the state knows that they are set.
-                sent.or_else(|| self.ask_status())
+                sent.or_else(|| self.ask_status()).or_else(|| self.ask_cpus())
             }
             QmpItem::Event(event) => Some(News::Event(VmEvent::from(&event))),
             QmpItem::Reply { id, result } => self.reply(id, result),
@@ -173,24 +182,46 @@ impl Monitor {
         result: Result<serde_json::Value, timevisor_protocols::qmp::QmpError>,
     ) -> Option<News> {
         let is_status = self.status_query == Some(id);
+        let is_cpus = self.cpus_query.take_if(|query| *query == id).is_some();
         let is_why = self.why.take_if(|query| *query == id).is_some();
+        let is_sharing = self.sharing.take_if(|command| *command == id).is_some();
         let is_migration = self.migration.take_if(|command| *command == id).is_some();
         match result {
             Ok(value) if is_why => {
                 let why = value["error-desc"].as_str().unwrap_or("QEMU does not say why");
                 Some(News::NotMigrated(why.to_owned()))
             }
+            Ok(value) if is_cpus => {
+                match cpu_threads(&value) {
+                    Ok(cpus) => self.cpus = cpus,
+                    Err(error) => tracing::warn!("{}: {error}", self.path.display()),
+                }
+                None
+            }
             Err(error) if is_migration => Some(News::NotMigrated(error.to_string())),
             Ok(value) if is_status => {
                 self.status_query = None;
                 self.ready = true;
-                let _ = self.begin_to_await();
+                if let Some(News::NotMigrated(why)) = self.begin_to_await() {
+                    tracing::warn!("{}: {why}", self.path.display());
+                }
                 match QueryStatus::from_reply(&value) {
                     Ok(status) => Some(News::Status(status)),
                     Err(error) => Some(News::Lost(error.to_string())),
                 }
             }
-            Ok(_) => None,
+            Ok(_) => {
+                self.immovable.take_if(|_| is_sharing);
+                None
+            }
+            Err(error) if is_sharing => {
+                let why = format!(
+                    "QEMU refuses x-ignore-shared ({error}), and would copy over the other host's page"
+                );
+                tracing::warn!("{}: this VM must not migrate: {why}", self.path.display());
+                self.immovable = Some(why);
+                None
+            }
             Err(error) => {
                 tracing::warn!("{}: QEMU refused a command: {error}", self.path.display());
                 None
@@ -203,6 +234,18 @@ impl Monitor {
         let (id, bytes) = self.session.command("query-status", None);
         self.status_query = Some(id);
         self.send(&bytes)
+    }
+
+    /// Asks which thread runs which vCPU; they may be plugged and unplugged, and QEMU tells nobody.
+    pub fn ask_cpus(&mut self) -> Option<News> {
+        let (id, bytes) = self.session.command("query-cpus-fast", None);
+        self.cpus_query = Some(id);
+        self.send(&bytes)
+    }
+
+    /// The answer to that, when it was asked last.
+    pub fn cpus(&self) -> &[CpuThread] {
+        &self.cpus
     }
 
     /// Has the VM run as soon as its page is ready; QEMU's answer to what state it is in leads to it.
@@ -239,13 +282,25 @@ impl Monitor {
     /// QEMU must not copy memory that it shares with us: on the other side it would overwrite that host's page, or, where
     /// that is mapped read-only, crash.
     fn ignore_shared(&mut self) -> Option<News> {
-        self.set_capability("x-ignore-shared")
+        let (id, sent) = self.set_capability("x-ignore-shared");
+        self.sharing = Some(id);
+        sent
     }
 
-    fn set_capability(&mut self, name: &str) -> Option<News> {
+    /// Why the VM must not migrate, if so: where a page is mapped read-only, the destination's QEMU would crash.
+    pub fn immovable(&self) -> Option<&str> {
+        self.immovable.as_deref()
+    }
+
+    /// Asks QEMU again.
+    pub fn try_sharing_again(&mut self) {
+        let _ = self.ignore_shared();
+    }
+
+    fn set_capability(&mut self, name: &str) -> (u64, Option<News>) {
         let arguments = json!({"capabilities": [{"capability": name, "state": true}]});
-        let (_, bytes) = self.session.command("migrate-set-capabilities", Some(arguments));
-        self.send(&bytes)
+        let (id, bytes) = self.session.command("migrate-set-capabilities", Some(arguments));
+        (id, self.send(&bytes))
     }
 
     /// Sends the VM to `uri`; what comes of it is told as events.
@@ -265,6 +320,9 @@ impl Monitor {
 
     fn begin_to_await(&mut self) -> Option<News> {
         let uri = self.wanted.awaited.take()?;
+        if let Some(why) = &self.immovable {
+            return Some(News::NotMigrated(format!("it is not awaited: {why}")));
+        }
         let (id, bytes) = self.session.command("migrate-incoming", Some(json!({"uri": uri})));
         self.migration = Some(id);
         self.send(&bytes)

@@ -10,11 +10,11 @@ use timevisor_guests::qemu::Qemu;
 use timevisor_guests::vm::AttachError;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
-    ErrorCode, Response, TimeType, VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared, VmRemoved,
-    VmRow, request::check_name,
+    ElapsedSince, ErrorCode, Response, TimeType, VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared,
+    VmRemoved, VmRow, request::check_name,
 };
 
-use timevisor_time::TimescaleId;
+use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use super::monitor::{Monitor, Wanted};
 use super::{Served, Vms, host_identity, timescale};
@@ -160,6 +160,17 @@ impl Vms {
             let text = "only QMP can have a VM await a migration".to_owned();
             return Err((ErrorCode::BadRequest, text, "give --qmp PATH too"));
         };
+        let travels = served.vm.delivery == DeliveryKind::Vmclock;
+        if travels && add.elapsed_since.is_some() {
+            let text = "QEMU's vmclock device brings the VM's age along".to_owned();
+            return Err((ErrorCode::BadRequest, text, "leave out --elapsed-since"));
+        }
+        served.elapsed_since = add.elapsed_since.map(|since| {
+            (
+                Instant::from_unix_nanos(i128::from(since.tai_ns)),
+                Duration::from_nanos(since.within_ns),
+            )
+        });
         monitor.await_migration(uri);
         Ok(index)
     }
@@ -180,6 +191,12 @@ impl Vms {
             let _ = monitor.cancel_migration();
             return Response::VmAdded(row(served));
         };
+        if let Some(why) = monitor.immovable() {
+            let text = format!("VM {} must not migrate: {why}", migrate.name);
+            monitor.try_sharing_again();
+            let step = "switch the capability postcopy-ram off in both QEMUs, and migrate again";
+            return error_response(ErrorCode::Unsupported, &text, step);
+        }
         if served.vm.transit().is_under_way() {
             let text = format!("VM {} is on its way already", migrate.name);
             let step = "wait for its end, or cancel it: `timevisor vm migrate NAME --cancel`";
@@ -251,6 +268,10 @@ impl Vms {
     }
 }
 
+fn elapsed_since((zero, within): (Instant<Tai>, Duration)) -> ElapsedSince {
+    ElapsedSince { tai_ns: zero.floor_nanos(), within_ns: within.ceil_nanos().saturating_add(1) }
+}
+
 fn row(served: &Served) -> VmRow {
     let vm = &served.vm;
     let mapping = match vm.mapping() {
@@ -258,6 +279,7 @@ fn row(served: &Served) -> VmRow {
         Some(m) => format!("host * {} / 2^{} {:+}", m.ratio.mul, m.ratio.frac_bits, m.offset),
         None => "unknown".to_owned(),
     };
+    let immovable = served.monitor.as_ref().and_then(Monitor::immovable);
     VmRow {
         name: vm.name.clone(),
         pid: vm.qemu.process.pid(),
@@ -265,7 +287,7 @@ fn row(served: &Served) -> VmRow {
         delivery: vm.delivery.name().to_owned(),
         mapping,
         status: vm.writer().status().name().to_owned(),
-        reason: vm.problem().map(ToOwned::to_owned),
+        reason: immovable.or_else(|| vm.problem()).map(ToOwned::to_owned),
         time_type: match vm.writer().identity().timescale {
             TimescaleId::Utc => TimeType::Utc,
             _ => TimeType::Tai,
@@ -273,5 +295,6 @@ fn row(served: &Served) -> VmRow {
         pages_published: vm.writer().published(),
         disruption_marker: vm.writer().disruption(),
         migration: vm.transit().text(),
+        elapsed_since: vm.birth().map(elapsed_since),
     }
 }

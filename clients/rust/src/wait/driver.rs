@@ -82,13 +82,25 @@ impl<M: Machine> Driver<M> {
             match self.machine.step(&look)? {
                 Next::Arm(after) => {
                     self.alarm.arm(after)?;
+                    self.goes_on();
                     return Ok(None);
                 }
                 Next::Again if matches!(self.alarm, Alarm::Timer(_)) => core::hint::spin_loop(),
                 // Nobody would drive the clock while we spin.
-                Next::Again => return Ok(None),
+                Next::Again => {
+                    self.goes_on();
+                    return Ok(None);
+                }
                 Next::Done(outcome) => return Ok(Some(outcome)),
             }
+        }
+    }
+
+    /// For tests that drive a clock: whoever waits for it has seen it, and waits.
+    fn goes_on(&self) {
+        #[cfg(test)]
+        if let Some(waiters) = &self.timeline.shared.waiters {
+            waiters.looks.fetch_add(1, core::sync::atomic::Ordering::SeqCst);
         }
     }
 

@@ -12,16 +12,16 @@ fn ns(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
-/// Runs a wait in a thread and moves the clock only when the wait has begun: it owns a descriptor by then.
+/// Runs a wait in a thread and moves the clock only when the wait has looked at it: what was true before that is nothing to it.
 fn while_waiting<T: Send>(
     clock: &Clock,
     wait: impl FnOnce(&Timeline) -> T + Send,
     then: impl FnOnce(&Clock),
 ) -> T {
     std::thread::scope(|scope| {
-        let timeline = clock.timeline();
+        let (timeline, looks) = (clock.timeline(), clock.looks());
         let waiter = scope.spawn(move || wait(&timeline));
-        while clock.waiting() == 0 {
+        while clock.looks() == looks && !waiter.is_finished() {
             std::thread::yield_now();
         }
         then(clock);

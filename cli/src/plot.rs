@@ -1,0 +1,33 @@
+//! Lines as an SVG: the only place that knows the plotting crate.
+
+use kuva::backend::svg::SvgBackend;
+use kuva::plot::LinePlot;
+use kuva::render::layout::Layout;
+use kuva::render::plots::Plot;
+use kuva::render::render::render_multiple;
+
+/// One of them.
+pub struct Line {
+    pub points: Vec<(f64, f64)>,
+    pub color: &'static str,
+    pub width: f64,
+    pub dashed: bool,
+    pub name: String,
+}
+
+/// With the names of both axes.
+pub fn svg(title: &str, x: &str, y: &str, lines: Vec<Line>) -> String {
+    let drawn = |line: Line| {
+        let plot = LinePlot::new().with_data(line.points).with_color(line.color);
+        let plot = plot.with_stroke_width(line.width).with_legend(&line.name);
+        Plot::Line(if line.dashed { plot.with_dashed() } else { plot })
+    };
+    let plots: Vec<_> = lines.into_iter().map(drawn).collect();
+    let layout = Layout::auto_from_plots(&plots)
+        .with_width(1000.0)
+        .with_height(480.0)
+        .with_title(title)
+        .with_x_label(x)
+        .with_y_label(y);
+    SvgBackend.render_scene(&render_multiple(plots, layout))
+}
