@@ -30,6 +30,7 @@ pub struct GuestBuilder {
     ports: Vec<(String, PathBuf)>,
     append: String,
     args: Vec<OsString>,
+    memory_file: Option<PathBuf>,
     oscillator: Option<Oscillator>,
 }
 
@@ -56,6 +57,7 @@ impl GuestBuilder {
             ports: Vec::new(),
             append: String::new(),
             args: Vec::new(),
+            memory_file: None,
             oscillator: None,
         }
     }
@@ -71,6 +73,13 @@ impl GuestBuilder {
     #[must_use]
     pub fn memory_mib(mut self, mib: u32) -> Self {
         self.memory_mib = mib;
+        self
+    }
+
+    /// Main memory in this file, which QEMU makes.
+    #[must_use]
+    pub fn memory_file(mut self, path: &Path) -> Self {
+        self.memory_file = Some(path.to_owned());
         self
     }
 
@@ -170,7 +179,11 @@ impl GuestBuilder {
         add("-cpu", cpu.into());
         add("-smp", self.cpus.to_string());
         // An explicit backend: QEMU 10.0 under TCG aborts in migration without one when there is an nvdimm.
-        add("-object", format!("memory-backend-ram,id=ram,size={mib}M"));
+        let backend = match &self.memory_file {
+            None => "memory-backend-ram".to_owned(),
+            Some(path) => format!("memory-backend-file,share=on,mem-path={}", path.display()),
+        };
+        add("-object", format!("{backend},id=ram,size={mib}M"));
         add("-machine", format!("q35,memory-backend=ram{}", self.delivery.machine()));
         add("-m", format!("{mib}M{}", self.delivery.memory(mib)));
         for (option, value) in self.delivery.options() {

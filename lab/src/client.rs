@@ -82,6 +82,7 @@ pub struct Launch<'a> {
     name: &'a str,
     kernel: &'a str,
     time_type: &'a str,
+    prepared_as: Option<&'a str>,
     ports: &'a [&'a str],
     incoming: Option<&'a str>,
     held: bool,
@@ -101,6 +102,7 @@ impl<'a> Launch<'a> {
             name,
             kernel: "trixie-backports",
             time_type: "tai",
+            prepared_as: None,
             ports: &[],
             incoming: None,
             held: true,
@@ -121,6 +123,13 @@ impl<'a> Launch<'a> {
     #[must_use]
     pub fn time_type(mut self, time_type: &'a str) -> Self {
         self.time_type = time_type;
+        self
+    }
+
+    /// Another `--time-type` for the files that `vm args` prepares than for `vm add`.
+    #[must_use]
+    pub fn prepared_as(mut self, time_type: &'a str) -> Self {
+        self.prepared_as = Some(time_type);
         self
     }
 
@@ -173,6 +182,13 @@ impl<'a> Launch<'a> {
         self.at_once()
     }
 
+    /// Does hold it back after all.
+    #[must_use]
+    pub fn held(mut self) -> Self {
+        self.held = true;
+        self
+    }
+
     /// Starts it and has it served.
     ///
     /// # Errors
@@ -190,7 +206,7 @@ impl<'a> Launch<'a> {
         let socket = host.directory().join(format!("{name}.reader"));
         let delivery = match way {
             Way::Vmclock => Delivery::VmclockDevice,
-            Way::Nvdimm => prepared(host, name, self.time_type)?,
+            Way::Nvdimm => prepared(host, name, self.prepared_as.unwrap_or(self.time_type))?,
             Way::Ivshmem => Delivery::None,
         };
         let printed = if way == Way::Ivshmem { printed(host, name)? } else { Vec::new() };

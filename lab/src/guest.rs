@@ -133,10 +133,18 @@ impl Guest {
     /// # Errors
     /// When it fails, or does not answer within two minutes; the text holds its output.
     pub fn sh(&mut self, line: &str) -> anyhow::Result<String> {
+        self.sh_within(line, BOOT)
+    }
+
+    /// The same for a command that may take `patience`.
+    ///
+    /// # Errors
+    /// As [`Self::sh`].
+    pub fn sh_within(&mut self, line: &str, patience: Duration) -> anyhow::Result<String> {
         if line.contains('\n') {
             bail!("the guest takes one line at a time; use Image::file or ; between commands");
         }
-        let (status, output) = shell::exchange(&mut self.lab, line, BOOT).map_err(|error| {
+        let (status, output) = shell::exchange(&mut self.lab, line, patience).map_err(|error| {
             let end = tail(&self.serial_text(), 10);
             anyhow!("guest did not answer `{line}`: {error:#}; its console ends with:\n{end}")
         })?;

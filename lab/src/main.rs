@@ -9,8 +9,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use timevisor_lab::{
-    demo, experiments, fetch, interrupt, leap, netns, packages, programs, scenario, scratch, soak,
-    sync, tests,
+    demo, experiments, fetch, interrupt, introspection, leap, netns, packages, programs, scenario,
+    scratch, soak, sync, tests,
 };
 
 /// Boots stock kernels under stock QEMU and runs Timevisor's end-to-end tests.
@@ -71,6 +71,18 @@ enum Action {
         /// How long it measures, without the boots [default: 2 to 8, see `list`]
         #[arg(long)]
         minutes: Option<u32>,
+    },
+    /// Attach to a guest's plugin and print events, until killed: part of a test
+    #[command(hide = true)]
+    Watch {
+        /// The plugin's
+        socket: PathBuf,
+        /// QEMU's
+        pid: u32,
+        /// Where the guest's memory is in QEMU's
+        base: u64,
+        /// How much of it
+        mib: u64,
     },
     /// Run tests
     Test {
@@ -154,6 +166,10 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             scratch::remove_stale();
             netns::remove_stale();
             experiment.run(&dir, minutes)?;
+            Ok(true)
+        }
+        Action::Watch { socket, pid, base, mib } => {
+            introspection::watch(&socket, pid, base, mib)?;
             Ok(true)
         }
         Action::Test { names, .. } if names.iter().any(|n| n == "list") => {

@@ -83,12 +83,20 @@ impl NestedHost {
         let mut host = Self { guest };
         host.sh("test -c /dev/kvm").context("KVM does not work in the guest")?;
         host.sh("mount -t debugfs none /sys/kernel/debug")?;
-        host.sh("timevisord --config /etc/timevisord.toml >/run/timevisord.log 2>&1 &")?;
-        host.wait("timevisord to be synchronized", |host| {
+        host.start_daemon()?;
+        Ok(host)
+    }
+
+    /// Starts timevisord.
+    ///
+    /// # Errors
+    /// When it does not synchronize.
+    pub fn start_daemon(&mut self) -> anyhow::Result<()> {
+        self.sh("timevisord --config /etc/timevisord.toml >>/run/timevisord.log 2>&1 &")?;
+        self.wait("timevisord to be synchronized", |host| {
             let status = host.json("timevisor status --json")?;
             Ok(status["clock"]["status"] == "synchronized")
-        })?;
-        Ok(host)
+        })
     }
 
     /// The outer guest.
@@ -154,14 +162,14 @@ impl NestedHost {
 
     /// Starts a VM under KVM with what `timevisor vm args` prints, paused, and returns when it is found.
     ///
-    /// Its sockets are `/run/NAME.reader` and, for [`Self::qmp`], `/run/NAME.qmp`.
+    /// Its sockets are `/run/NAME.reader`, for [`Self::qmp`] `/run/NAME.qmp`, and for [`Self::inner_sh`] `/run/NAME.lab`.
     ///
     /// # Errors
     /// When it does not start or is not found.
-    pub fn launch(&mut self, name: &str, delivery: &str) -> anyhow::Result<()> {
+    pub fn launch(&mut self, name: &str, delivery: &str, cpus: u32) -> anyhow::Result<()> {
         let socket = |id: &str| format!("socket,id={id},path=/run/{name}.{id},server=on,wait=off");
         let options = format!(
-            "-L {FIRMWARE} -name {name} -accel kvm -cpu host -smp 2 -machine q35 -m {GUEST_MIB}M \
+            "-L {FIRMWARE} -name {name},debug-threads=on -accel kvm -cpu host -smp {cpus} -machine q35 -m {GUEST_MIB}M \
              -display none -nodefaults -no-user-config -S \
              -chardev file,id=serial,path=/run/{name}-serial.log -serial chardev:serial \
              -device virtio-serial-pci \
@@ -190,6 +198,29 @@ impl NestedHost {
     /// When QEMU refuses it.
     pub fn qmp(&mut self, name: &str, command: &str) -> anyhow::Result<Value> {
         self.json(&format!("lab-compare qmp /run/{name}.qmp {command}"))
+    }
+
+    /// Runs one line of shell, without single quotes, in a VM that [`Self::launch`] started, however long it takes.
+    ///
+    /// # Errors
+    /// When it fails, or `patience` ends.
+    pub fn inner_sh(
+        &mut self,
+        name: &str,
+        line: &str,
+        patience: Duration,
+    ) -> anyhow::Result<String> {
+        let file = format!("/run/{name}.said");
+        self.sh(&format!("rm -f {file}.end; (lab-compare sh /run/{name}.lab '{line}' >{file} 2>&1; echo $? >{file}.end) &"))?;
+        let ended = interrupt::poll_until(patience, || {
+            interrupt::sleep(Duration::from_millis(500))?;
+            let ended = self.sh(&format!("cat {file}.end 2>/dev/null || true"))?;
+            Ok(Some(ended.trim().to_owned()).filter(|text| !text.is_empty()))
+        })?;
+        let said = self.sh(&format!("cat {file}"))?;
+        let ended = ended.with_context(|| format!("{name}: `{line}` did not end: {said}"))?;
+        ensure!(ended == "0", "{name}: {said}");
+        Ok(said)
     }
 
     /// Waits for the end of the VM's boot, its first, second...
@@ -225,8 +256,13 @@ impl NestedHost {
 
 /// What the inner guest boots.
 fn inner_image(ctx: &Context, kernel: &Kernel) -> anyhow::Result<PathBuf> {
-    let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
-    ctx.image(kernel)?.program(&program).snippet(reader::SNIPPET).write(&ctx.path("inner.cpio"))
+    let reader = ctx.program("timevisor-lab-guest", "lab-reader")?;
+    let real_time = ctx.program("timevisor-lab-guest", "lab-rt")?;
+    ctx.image(kernel)?
+        .program(&reader)
+        .program(&real_time)
+        .snippet(reader::SNIPPET)
+        .write(&ctx.path("inner.cpio"))
 }
 
 fn write(ctx: &Context, name: &str, text: &str) -> anyhow::Result<PathBuf> {

@@ -57,25 +57,40 @@ fn static_build(package: &str, kind: &str, bin: &str, lab_dir: &Path) -> anyhow:
     Ok(target_dir.join(TARGET).join("lab"))
 }
 
-/// Builds binary `bin` of package `package` as users get it, linked to the system's libc, and returns its path.
+/// Builds binary `bin` of package `package` linked to the system's libc, and returns its path. Not optimized: `make unit` has built all
+/// of it but the last step.
 ///
 /// # Errors
 /// As [`static_binary`].
 pub fn binary(package: &str, bin: &str) -> anyhow::Result<PathBuf> {
+    Ok(build(package, bin, "dev")?.join("debug").join(bin))
+}
+
+/// The same, optimized: for what is measured.
+///
+/// # Errors
+/// As [`static_binary`].
+pub fn optimized_binary(package: &str, bin: &str) -> anyhow::Result<PathBuf> {
+    Ok(build(package, bin, "lab")?.join("lab").join(bin))
+}
+
+/// Returns the target directory.
+fn build(package: &str, bin: &str, profile: &str) -> anyhow::Result<PathBuf> {
     let root = workspace()?;
     let target_dir = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root.join("target"), |dir| root.join(PathBuf::from(dir)));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let out = Command::new(cargo)
         .current_dir(&root)
-        .args(["build", "--quiet", "--profile", "lab", "-p", package, "--bin", bin, "--target-dir"])
+        .args(["build", "--quiet", "--profile", profile, "-p", package, "--bin", bin])
+        .arg("--target-dir")
         .arg(&target_dir)
         .output()
         .context("cannot run cargo")?;
     if !out.status.success() {
         bail!("cargo could not build {bin} of {package}: {}", String::from_utf8_lossy(&out.stderr));
     }
-    Ok(target_dir.join("lab").join(bin))
+    Ok(target_dir)
 }
 
 /// Writes `target/results/NAME.json` in the form that all benches and experiments share.

@@ -156,6 +156,14 @@ impl Context {
         programs::static_binary(package, bin, &self.lab_dir)
     }
 
+    /// QEMU's plugin for introspection.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub fn introspection_plugin(&self) -> anyhow::Result<PathBuf> {
+        crate::introspection::plugin(&self.lab_dir)
+    }
+
     /// A static build of one of the examples that users copy.
     ///
     /// # Errors

@@ -18,6 +18,7 @@
 //! | `spread.rs` | quartiles and percentiles |
 //! | `job.rs` | a program in a guest that prints one line of JSON |
 //! | `vebt/` | Broomhead and others, "Virtualize everything but time" |
+//! | `rtvm/` | Cucinotta and others, "Real-time virtual machines" |
 //! | `rvec/` | Dutra and others, "A highly effective system clock" (RVEC) |
 //!
 //! It judges nothing: an experiment fails when it cannot be done, not when its outcome is bad. Verdicts are the tests'.
@@ -30,6 +31,7 @@ mod latency;
 mod paper;
 pub(crate) mod plot;
 pub(crate) mod report;
+mod rtvm;
 mod rvec;
 mod scale_cpu;
 mod scale_net;
@@ -126,6 +128,18 @@ pub const ALL: &[Experiment] = &[
         about: "execution time and precision by clock, strictly increasing over moves, a benchmark that moves (RVEC, tables 1 to 4)",
         minutes: 3,
         run: rvec::run,
+    },
+    Experiment {
+        name: "rtvm-responses",
+        about: "two real-time tasks natively, in a guest, on a loaded host, in a reservation (Real-time virtual machines, figures 1 to 4)",
+        minutes: 5,
+        run: rtvm::responses::run,
+    },
+    Experiment {
+        name: "rtvm-budget",
+        about: "the least budget for the same tasks, by analysis and measured beside a busy host and a busy guest",
+        minutes: 5,
+        run: rtvm::budget::run,
     },
 ];
 

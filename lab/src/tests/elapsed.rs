@@ -15,16 +15,16 @@ use crate::interrupt;
 use crate::scenario::Context;
 
 /// An age and when it was read.
-struct Age {
-    earliest: i64,
+pub(super) struct Age {
+    pub(super) earliest: i64,
     estimate: i64,
-    latest: i64,
+    pub(super) latest: i64,
     /// UTC, ns.
     true_ns: i64,
     slack: i64,
 }
 
-fn age(text: &str, truth: &Truth, offset: i64) -> anyhow::Result<Age> {
+pub(super) fn age(text: &str, truth: &Truth, offset: i64) -> anyhow::Result<Age> {
     let value: Value = serde_json::from_str(text).with_context(|| text.to_owned())?;
     ensure!(value["timescale"] == "local" && value["status"] == "synchronized", "{value}");
     let ns = |name: &str| value[name].as_i64().with_context(|| format!("no {name}: {value}"));
@@ -39,7 +39,7 @@ fn age(text: &str, truth: &Truth, offset: i64) -> anyhow::Result<Age> {
 }
 
 /// Between two readings went by what the ages say, within their bounds; how far the estimates were off, us.
-fn went_by(before: &Age, after: &Age) -> anyhow::Result<f64> {
+pub(super) fn went_by(before: &Age, after: &Age) -> anyhow::Result<f64> {
     ran(before, after, 0)
 }
 

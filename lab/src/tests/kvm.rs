@@ -33,7 +33,7 @@ fn each_delivery(
         vec![format!("host up in {:.0} s", host.guest().started().elapsed().as_secs_f64())];
     for delivery in ["vmclock", "nvdimm"] {
         let started = Instant::now();
-        host.launch(delivery, delivery)?;
+        host.launch(delivery, delivery, 2)?;
         host.qmp(delivery, "cont")?;
         host.wait_ready(delivery, 1)?;
         let boot = started.elapsed().as_secs_f64();

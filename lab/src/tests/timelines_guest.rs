@@ -14,7 +14,7 @@ use crate::interrupt;
 use crate::scenario::Context;
 
 const PORT: &str = "/dev/virtio-ports/org.timevisor.0";
-const AGENT_IS_UP: &str = "n=0; until [ -S /run/timevisor/timelines ] || [ $n -gt 600 ]; do n=$((n+1)); sleep 0.05; done; [ -S /run/timevisor/timelines ]";
+pub(super) const AGENT_IS_UP: &str = "n=0; until [ -S /run/timevisor/timelines ] || [ $n -gt 600 ]; do n=$((n+1)); sleep 0.05; done; [ -S /run/timevisor/timelines ]";
 
 fn guest(ctx: &Context, host: &Host, name: &str, programs: &[PathBuf]) -> anyhow::Result<Client> {
     let qemu = ctx.qemu_10()?;

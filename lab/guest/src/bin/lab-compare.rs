@@ -2,10 +2,11 @@
 //!
 //! `lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES` compares a nested guest with this host's page TIMES times and
 //! prints what the worst were; it fails as [`Worst::add`] does. It also says how far OFFSET can be from the truth by
-//! causality alone: the guest reads its counter after it was asked and before it has answered. `lab-compare qmp SOCKET COMMAND` runs one QMP command.
+//! causality alone: the guest reads its counter after it was asked and before it has answered. `lab-compare qmp SOCKET COMMAND` runs one QMP command,
+//! `lab-compare sh SOCKET LINE` one line of shell in a guest that serves its lab port there.
 #![forbid(unsafe_code)]
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -25,6 +26,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["qmp", socket, command] => println!("{}", qmp(socket, command)?),
+        ["sh", socket, line] => print!("{}", sh(socket, line)?),
         [directory, socket, offset, times] => {
             let page = HostPage::open(Path::new(directory))?;
             let mut guest = GuestReader::connect(Path::new(socket))?;
@@ -39,7 +41,7 @@ fn main() -> Result<()> {
             println!("{}", report(&worst, slack));
         }
         _ => bail!(
-            "usage: lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES | qmp SOCKET COMMAND"
+            "usage: lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES | qmp SOCKET COMMAND | sh SOCKET LINE"
         ),
     }
     Ok(())
@@ -92,4 +94,19 @@ fn qmp(socket: &str, command: &str) -> Result<Value> {
         };
     }
     Ok(result)
+}
+
+/// The guest's side is `serve` in the lab's init.sh.
+fn sh(socket: &str, line: &str) -> Result<String> {
+    let mut stream = UnixStream::connect(socket).with_context(|| format!("no port at {socket}"))?;
+    stream.write_all(format!("{line}\n").as_bytes())?;
+    let mut answer = BufReader::new(stream);
+    let mut head = String::new();
+    answer.read_line(&mut head)?;
+    let (status, length) = head.trim().split_once(' ').with_context(|| format!("odd: {head}"))?;
+    let mut output = vec![0; length.parse()?];
+    answer.read_exact(&mut output)?;
+    let output = String::from_utf8_lossy(&output).into_owned();
+    ensure!(status == "0", "`{line}` failed with status {status}: {output}");
+    Ok(output)
 }

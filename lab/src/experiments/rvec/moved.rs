@@ -73,7 +73,7 @@ impl Run {
 pub(super) fn run(ctx: &Context) -> anyhow::Result<Vec<Value>> {
     // Guests play no part, but oscillators are built into a directory of their own.
     let hosts = Hosts::apart(ctx)?;
-    let program = programs::binary("timevisor-lab-guest", PROGRAM)?;
+    let program = programs::optimized_binary("timevisor-lab-guest", PROGRAM)?;
     let [a, b] = &hosts.hosts;
     let (mut here, mut there) = (Worker::start(a, &program)?, Worker::start(b, &program)?);
     println!(

@@ -2,6 +2,7 @@
 //!
 //! | file | owns |
 //! | --- | --- |
+//! | `carried.rs` | its age, its timescale, and what its programs require |
 //! | `hosts.rs` | the two hosts, their oscillators, what was true there |
 //! | `journey.rs` | moves of a guest that reads all the while |
 //! | `load.rs` | moves of a busy guest between busy hosts |
@@ -10,6 +11,7 @@
 //! | `stays.rs` | migrations that fail or are cancelled |
 //! | `unprepared.rs` | destinations that do not know the time, or nothing of Timevisor |
 
+mod carried;
 mod hosts;
 mod journey;
 mod load;
@@ -26,6 +28,7 @@ use crate::client::Way;
 use crate::qemu::Qemu;
 use crate::scenario::Context;
 
+pub(super) use self::carried::carried;
 pub(super) use self::load::loaded;
 pub(super) use self::postcopy::postcopy;
 pub use self::soak::soak;

@@ -1,0 +1,160 @@
+//! lab-rt: periodic tasks under SCHED_FIFO, and how long each job took from its release. One line of JSON.
+//!
+//! `lab-rt calibrate` prints how many turns of its loop a millisecond has.
+//! `lab-rt run TURNS SECONDS HOG SHIFT COST/PERIOD...` runs tasks of so many ms each, the first one with the highest priority; HOG: 1 for
+//! a busy thread without priority beside them; SHIFT: so many ms pass between one common multiple of the periods and the next, in which
+//! nothing is released, so that releases meet a reservation's periods at another moment each time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use timevisor_linux::clock::monotonic;
+use timevisor_linux::scheduling::Attributes;
+use timevisor_time::Duration;
+
+/// The first task's priority; each further one has one less.
+const PRIORITY: u32 = 60;
+
+#[derive(Clone, Copy)]
+struct Task {
+    cost_us: u64,
+    period_ms: i64,
+}
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["calibrate"] => calibrate(),
+        ["run", turns, seconds, hog, shift, ref tasks @ ..] => {
+            let tasks = tasks.iter().map(|text| task(text)).collect::<Result<Vec<_>>>()?;
+            ensure!(!tasks.is_empty(), "no tasks");
+            let releases = Releases::new(seconds.parse()?, shift.parse()?, &tasks);
+            run(turns.parse()?, &releases, hog == "1", &tasks)
+        }
+        _ => anyhow::bail!("usage: lab-rt calibrate | run TURNS SECONDS HOG SHIFT COST/PERIOD..."),
+    }
+}
+
+fn task(text: &str) -> Result<Task> {
+    let (cost, period) = text.split_once('/').context("COST/PERIOD")?;
+    let (ms, part) = cost.split_once('.').unwrap_or((cost, "0"));
+    let part = format!("{part:0<3}");
+    Ok(Task {
+        cost_us: ms.parse::<u64>()? * 1000 + part[..3].parse::<u64>()?,
+        period_ms: period.parse()?,
+    })
+}
+
+/// When jobs are released: by their periods, and all of them later by `shift` after each common multiple of these.
+struct Releases {
+    end_ms: i64,
+    shift_ms: i64,
+    multiple_ms: i64,
+}
+
+impl Releases {
+    fn new(seconds: i64, shift_ms: i64, tasks: &[Task]) -> Self {
+        let divisor = |mut a: i64, mut b: i64| {
+            while b != 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        let multiple = |all: i64, task: &Task| all / divisor(all, task.period_ms) * task.period_ms;
+        Self { end_ms: seconds * 1000, shift_ms, multiple_ms: tasks.iter().fold(1, multiple) }
+    }
+
+    /// Of one task, ms after the beginning.
+    fn of(&self, task: Task) -> impl Iterator<Item = i64> {
+        let regular = (0..).map(move |n| n * task.period_ms).take_while(|ms| *ms < self.end_ms);
+        regular.map(|ms| ms + ms / self.multiple_ms * self.shift_ms)
+    }
+}
+
+/// Something that cannot be optimized away, and touches no memory but its stack. One copy of it: QEMU's translator is ten times slower
+/// where a loop lies across two pages, so that a copy that was measured says nothing of another one.
+#[inline(never)]
+fn work(turns: u64) {
+    let mut x = 1u32;
+    for _ in 0..turns {
+        x = std::hint::black_box(x).wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    }
+    std::hint::black_box(x);
+}
+
+fn sleep_until(at: Duration) {
+    let left = (at - monotonic()).floor_nanos();
+    if let Ok(left) = u64::try_from(left) {
+        std::thread::sleep(std::time::Duration::from_nanos(left));
+    }
+}
+
+/// Of many short measurements the lower fifth (an interrupted one is too long), and for those who measure on a busy machine the
+/// ninth tenth: what a turn takes there, too.
+fn calibrate() -> Result<()> {
+    Attributes::fifo(PRIORITY + 1).set(0)?;
+    work(2_000_000);
+    const TURNS: u64 = 100_000;
+    const COUNT: usize = 2000;
+    let mut all: Vec<u64> = (0..COUNT)
+        .map(|_| {
+            let before = monotonic();
+            work(TURNS);
+            (monotonic() - before).ceil_nanos().unsigned_abs().max(1)
+        })
+        .collect();
+    all.sort_unstable();
+    let in_a_ms = |ns: u64| TURNS * 1_000_000 / ns;
+    println!(
+        "{}",
+        json!({"turns_per_ms": in_a_ms(all[COUNT / 5]), "loaded_turns_per_ms": in_a_ms(all[COUNT / 10 * 9])})
+    );
+    Ok(())
+}
+
+fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()> {
+    let stop = AtomicBool::new(false);
+    let begin = monotonic() + Duration::from_nanos(300_000_000);
+    let reports = std::thread::scope(|scope| {
+        if hog {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    work(1000);
+                }
+            });
+        }
+        let jobs = |index: usize, task: Task| {
+            scope.spawn(move || -> Result<_> {
+                Attributes::fifo(PRIORITY - u32::try_from(index)?).set(0)?;
+                let turns = turns * task.cost_us / 1000;
+                let mut responses = Vec::new();
+                for ms in releases.of(task) {
+                    let release = begin + Duration::from_nanos(ms * 1_000_000);
+                    sleep_until(release);
+                    work(turns);
+                    responses.push((monotonic() - release).floor_nanos() as f64 / 1e6);
+                }
+                Ok((task, responses))
+            })
+        };
+        let threads: Vec<_> = tasks.iter().enumerate().map(|(n, task)| jobs(n, *task)).collect();
+        let reports: Vec<_> =
+            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        stop.store(true, Ordering::Relaxed);
+        reports
+    });
+    let mut rows = Vec::new();
+    for report in reports {
+        let (task, mut responses) = report.map_err(|_| anyhow::anyhow!("a task panicked"))??;
+        let misses = responses.iter().filter(|ms| **ms > task.period_ms as f64).count();
+        responses.sort_by(f64::total_cmp);
+        let at = |percent: usize| responses[(responses.len() - 1) * percent / 100];
+        rows.push(json!({
+            "cost_us": task.cost_us, "period_ms": task.period_ms, "jobs": responses.len(), "misses": misses,
+            "median_ms": at(50), "p95_ms": at(95), "worst_ms": at(100), "responses_ms": responses,
+        }));
+    }
+    println!("{}", json!({"tasks": rows}));
+    Ok(())
+}

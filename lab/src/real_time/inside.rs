@@ -1,0 +1,117 @@
+//! A VM under the real KVM and SCHED_DEADLINE with cgroup v2, on a host inside a guest ([`NestedHost`]).
+//!
+//! The other processor of that host is always busy: this machine's may share what they compute with, so that one is faster while
+//! the other one sleeps. And that host comes before everything else on this machine, as far as nice values can do that.
+
+use std::time::Duration;
+
+use super::{Responses, arguments, responses, tasks, turns};
+use crate::nested::NestedHost;
+use crate::scenario::Context;
+
+/// Its name.
+pub const VM: &str = "guest";
+/// A second of it may take several.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Releases move by this against the reservation's period of 50 ms after every common multiple of their own.
+const SHIFT_MS: u64 = 7;
+
+/// The host and its VM.
+#[derive(Debug)]
+pub struct Inside {
+    /// It.
+    pub host: NestedHost,
+    turns: u64,
+}
+
+impl Inside {
+    /// Boots both.
+    ///
+    /// # Errors
+    /// When one does not boot.
+    pub fn boot(ctx: &Context) -> anyhow::Result<Self> {
+        let (kernel, qemu) = (ctx.kernel("trixie-backports")?, ctx.qemu_10()?);
+        let mut host = NestedHost::boot(ctx, &qemu, &qemu, &kernel)?;
+        prefer(host.guest().pid())?;
+        host.sh("mount -t cgroup2 none /sys/fs/cgroup")?;
+        host.sh("taskset 1 sh -c 'while :; do :; done' >/dev/null 2>&1 &")?;
+        host.launch(VM, "vmclock", 1)?;
+        host.qmp(VM, "cont")?;
+        host.wait_ready(VM, 1)?;
+        let turns = turns(&host.inner_sh(VM, "lab-rt calibrate", PATIENCE)?)?;
+        let mut inside = Self { host, turns };
+        // Interrupts are dear here. A job's cost is what it takes with them, where nothing else wants the processor.
+        for _ in 0..2 {
+            let found = inside.run_tasks(6, false, 0, &["30/150".to_owned()])?;
+            let ms = &found[0].ms;
+            let took = Duration::from_secs_f64(ms[ms.len() * 9 / 10] / 1e3).as_micros();
+            inside.turns = inside.turns * 30_000 / u64::try_from(took)?.max(1);
+        }
+        Ok(inside)
+    }
+
+    /// Twelve busy processes, six for each processor.
+    ///
+    /// # Errors
+    /// When the host does not answer.
+    pub fn load(&mut self) -> anyhow::Result<()> {
+        let one = "sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $! >>/run/load;";
+        self.host.sh(&one.repeat(12)).map(drop)
+    }
+
+    /// Ends them.
+    ///
+    /// # Errors
+    /// When the host does not answer.
+    pub fn unload(&mut self) -> anyhow::Result<()> {
+        self.host.sh("kill $(cat /run/load); rm /run/load").map(drop)
+    }
+
+    /// Reserves for the VM's only vCPU, alone on its core; us.
+    ///
+    /// # Errors
+    /// When that is refused.
+    pub fn reserve(&mut self, budget: u64, period: u64) -> anyhow::Result<String> {
+        self.host
+            .sh(&format!("timevisor reserve apply {VM} --alone --budget {budget}us/{period}us"))
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn release(&mut self) -> anyhow::Result<()> {
+        self.host.sh(&format!("timevisor reserve release {VM}")).map(drop)
+    }
+
+    /// Runs the paper's tasks in the VM.
+    ///
+    /// # Errors
+    /// When lab-rt fails.
+    pub fn run(&mut self, seconds: u64, hog: bool) -> anyhow::Result<Vec<Responses>> {
+        self.run_tasks(seconds, hog, SHIFT_MS, &tasks())
+    }
+
+    /// Runs these in the VM, the most urgent one first.
+    ///
+    /// # Errors
+    /// When lab-rt fails.
+    pub fn run_tasks(
+        &mut self,
+        seconds: u64,
+        hog: bool,
+        shift_ms: u64,
+        tasks: &[String],
+    ) -> anyhow::Result<Vec<Responses>> {
+        let arguments = arguments(self.turns, seconds, hog, shift_ms, tasks).join(" ");
+        responses(&self.host.inner_sh(VM, &format!("lab-rt {arguments}"), PATIENCE)?)
+    }
+}
+
+/// The least nice value there is for all threads of a process.
+fn prefer(pid: u32) -> anyhow::Result<()> {
+    for thread in timevisor_linux::scheduling::threads(pid)? {
+        crate::command::run("renice", &["-n", "-20", "-p", &thread.tid.to_string()])?;
+    }
+    Ok(())
+}
