@@ -7,11 +7,11 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tempfile::TempDir;
 
 use crate::command::Tethered;
-use crate::interrupt;
+use crate::interrupt::{self, Late};
 use crate::netns::Namespace;
 use crate::scratch;
 
@@ -118,7 +118,8 @@ impl Chronyd {
             }
         })?;
         if answered.is_none() {
-            bail!("{} did not answer within 10 s", self.address());
+            return Err(anyhow::Error::new(Late)
+                .context(format!("{} did not answer within 10 s", self.address())));
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::builder::GuestBuilder;
 use crate::command::{Tethered, tail};
-use crate::interrupt;
+use crate::interrupt::{self, Late, rephrased};
 use crate::qmp::Qmp;
 use crate::scratch;
 use crate::shell;
@@ -108,11 +108,14 @@ impl Guest {
         });
         let reason = match found {
             Ok(Some(line)) => return Ok(line),
-            Ok(None) => anyhow!("not within {timeout:?}"),
+            Ok(None) => anyhow!(Late).context(format!("not within {timeout:?}")),
             Err(error) => error,
         };
         let end = tail(&self.serial_text(), 10);
-        bail!("waiting for {needle:?} on the serial console: {reason:#}; it ends with:\n{end}")
+        let said = anyhow!(
+            "waiting for {needle:?} on the serial console: {reason:#}; it ends with:\n{end}"
+        );
+        Err(rephrased(&reason, said))
     }
 
     /// Waits for the end of the boot and returns how long it took from the start of QEMU.
@@ -146,7 +149,9 @@ impl Guest {
         }
         let (status, output) = shell::exchange(&mut self.lab, line, patience).map_err(|error| {
             let end = tail(&self.serial_text(), 10);
-            anyhow!("guest did not answer `{line}`: {error:#}; its console ends with:\n{end}")
+            let said =
+                anyhow!("guest did not answer `{line}`: {error:#}; its console ends with:\n{end}");
+            rephrased(&error, said)
         })?;
         if status != 0 {
             bail!("guest: `{line}` failed with status {status}: {}", tail(&output, 12));
@@ -166,6 +171,7 @@ impl Guest {
     /// After `timeout`.
     pub fn wait_power_off(&mut self, timeout: Duration) -> anyhow::Result<()> {
         interrupt::poll_until(timeout, || Ok(self.process.has_ended()?.then_some(())))?
+            .context(Late)
             .with_context(|| format!("the guest did not switch off within {timeout:?}"))
     }
 

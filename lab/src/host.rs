@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::command::{self, Tethered, tail};
-use crate::interrupt;
+use crate::interrupt::{self, Late};
 use crate::oscillator::Oscillator;
 use crate::programs;
 use crate::scenario::Context;
@@ -125,7 +125,8 @@ impl Host {
             daemon.check_alive()?;
             Ok((control.exists() && self.cli(&["status", "--json"]).is_ok()).then_some(()))
         })?;
-        up.with_context(|| format!("timevisord does not answer: {}", log.display()))?;
+        up.context(Late)
+            .with_context(|| format!("timevisord does not answer: {}", log.display()))?;
         self.daemon = Some(daemon);
         Ok(())
     }
@@ -165,6 +166,7 @@ impl Host {
         let mut daemon = self.daemon.take().context("timevisord does not run")?;
         command::run("kill", &["-TERM", &daemon.pid().to_string()])?;
         interrupt::poll_until(PATIENCE, || Ok(daemon.has_ended()?.then_some(())))?
+            .context(Late)
             .context("timevisord does not end on SIGTERM")
     }
 
@@ -225,7 +227,7 @@ impl Host {
         mut done: impl FnMut(&Self) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
         let reached = interrupt::poll_until(PATIENCE, || Ok(done(self)?.then_some(())))?;
-        reached.with_context(|| {
+        reached.context(Late).with_context(|| {
             format!(
                 "{what}: not within {PATIENCE:?}; timevisord's log ends:\n{}",
                 tail(&self.log_text(), 8)

@@ -3,12 +3,13 @@
 //! A second Ctrl-C ends the process at once; the children then die by their parent-death signal and the next
 //! run removes stale network namespaces. This module does not forward signals to children.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Error, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -43,6 +44,23 @@ pub fn check() -> anyhow::Result<()> {
         bail!("interrupted");
     }
     Ok(())
+}
+
+/// Marks errors that say only that something took longer than the lab waits: on a busy machine that is no finding yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Late;
+
+impl std::error::Error for Late {}
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not in time")
+    }
+}
+
+/// `said` in place of `error`, with its mark if it has one.
+pub(crate) fn rephrased(error: &Error, said: Error) -> Error {
+    if error.is::<Late>() { said.context(Late) } else { said }
 }
 
 /// Calls `poll` every 10 ms until it returns a value; `Ok(None)` when `timeout` has passed.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::command;
 use crate::guest::Guest;
 use crate::image::Image;
-use crate::interrupt;
+use crate::interrupt::{self, Late};
 use crate::kernel::Kernel;
 use crate::qemu::Qemu;
 use crate::reader;
@@ -153,9 +153,9 @@ impl NestedHost {
         })?;
         if reached.is_none() {
             let logs = self.sh("tail -n 8 /run/*.log").unwrap_or_default();
-            anyhow::bail!(
+            return Err(anyhow::Error::new(Late).context(format!(
                 "{what}: not within {PATIENCE:?} ({last:?}); the logs inside end:\n{logs}"
-            );
+            )));
         }
         Ok(())
     }
@@ -218,7 +218,8 @@ impl NestedHost {
             Ok(Some(ended.trim().to_owned()).filter(|text| !text.is_empty()))
         })?;
         let said = self.sh(&format!("cat {file}"))?;
-        let ended = ended.with_context(|| format!("{name}: `{line}` did not end: {said}"))?;
+        let ended =
+            ended.context(Late).with_context(|| format!("{name}: `{line}` did not end: {said}"))?;
         ensure!(ended == "0", "{name}: {said}");
         Ok(said)
     }

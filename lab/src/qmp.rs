@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Value, json};
 
-use crate::interrupt;
+use crate::interrupt::{self, Late};
 
 /// A command must be answered within this time; a TCG guest on a busy machine needs at most a second.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -63,6 +63,7 @@ impl Qmp {
         loop {
             let message = self
                 .next_message(ANSWER)?
+                .context(Late)
                 .with_context(|| format!("QEMU did not answer {command}"))?;
             if let Some(result) = message.get("return") {
                 return Ok(result.clone());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use crate::interrupt;
+use crate::interrupt::{self, Late};
 
 /// Sends `line` and waits for its status and output.
 pub(crate) fn exchange(
@@ -29,6 +29,7 @@ pub(crate) fn exchange(
         }
         parse_answer(&received)
     })?
+    .context(Late)
     .with_context(|| format!("no answer within {timeout:?}"))
 }
 
