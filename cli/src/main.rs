@@ -21,6 +21,7 @@ mod connection;
 mod cpu_time;
 mod elapsed;
 mod experiment;
+mod introspect;
 mod now;
 mod plot;
 mod replay;
@@ -70,6 +71,9 @@ enum Command {
     /// Reservations of processor time
     #[command(subcommand)]
     Reserve(reserve::Command),
+    /// What the real-time tasks of VMs do, learned without touching the guest
+    #[command(subcommand)]
+    Introspect(introspect::Command),
     /// Virtual machines
     #[command(subcommand)]
     Vm(vm::Command),
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         Command::Watch(options) => bind::watch(directory, options),
         Command::Replay(options) => replay::run(options),
         Command::Experiment(options) => experiment::run(options),
+        Command::Introspect(command) => introspect::run(directory, command),
         Command::Vm(command) => vm::run(directory, command),
     };
     exit(done.map(|()| ExitCode::SUCCESS))

@@ -17,6 +17,7 @@ use crate::clock::{HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
 use crate::discipline::Discipline;
+use crate::introspection::Introspection;
 use crate::references::{Need, Reference, Surroundings};
 use crate::report;
 use crate::reservations::Reservations;
@@ -43,6 +44,7 @@ pub struct Daemon {
     vms: Vms,
     timelines: Timelines,
     reservations: Reservations,
+    introspection: Introspection,
     control: Control,
     server: Option<Server>,
     signals: Signals,
@@ -82,6 +84,7 @@ impl Daemon {
             vms,
             timelines,
             reservations,
+            introspection: Introspection::default(),
             control,
             server,
             signals,
@@ -133,7 +136,7 @@ impl Daemon {
             .iter()
             .map(Reference::poll_at)
             .chain([self.next_publication, self.vms.poll_at(), self.timelines.poll_at()])
-            .chain([self.reservations.poll_at()])
+            .chain([self.reservations.poll_at(), self.introspection.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at));
         let next = due.min().unwrap_or(self.next_publication);
         let timeout =
@@ -210,6 +213,9 @@ impl Daemon {
         }
         if now >= self.reservations.poll_at() {
             self.reservations.on_timer(now, &self.vms);
+        }
+        if now >= self.introspection.poll_at() {
+            self.introspection.on_timer(now, &mut self.vms);
         }
         if now >= self.timelines.poll_at() {
             self.timelines.on_timer(now, &mut self.clock, &mut self.vms);
@@ -321,6 +327,11 @@ impl Daemon {
             }
             Request::ReserveRelease(release) => self.reservations.release(release),
             Request::ReserveList => self.reservations.list(),
+            Request::ReserveMissed(asked) => self.reservations.missed(asked),
+            Request::IntrospectAttach(asked) => self.introspection.attach(asked, &self.vms),
+            Request::IntrospectDetach(asked) => self.introspection.detach(asked),
+            Request::IntrospectList => self.introspection.list(),
+            Request::IntrospectTrace(asked) => self.introspection.trace(asked),
         }
     }
 

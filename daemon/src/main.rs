@@ -25,6 +25,7 @@ mod csv;
 mod daemon;
 mod discipline;
 mod estimates;
+mod introspection;
 mod journal;
 mod leap;
 mod references;

@@ -7,9 +7,11 @@
 //! | `text.rs` | a plan in words |
 //! | `plot.rs` | its supply and demand as a picture |
 //! | `held.rs` | asking timevisord: apply, list, release |
+//! | `missed.rs` | the same: why a job was late |
 
 mod file;
 mod held;
+mod missed;
 mod plan;
 mod plot;
 #[cfg(test)]
@@ -36,6 +38,8 @@ pub enum Command {
     List(held::List),
     /// Whether reservations got what was promised
     Audit(held::List),
+    /// Why a job of a guest missed its deadline: the host, or the guest
+    Missed(missed::Missed),
     /// Give reservations back: every setting is as it was before
     Release(held::Release),
 }
@@ -79,6 +83,7 @@ pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
         Command::Plan(options) => return make_plan(options),
         Command::Apply(options) => held::apply(directory, options)?,
         Command::List(options) => held::list(directory, options)?,
+        Command::Missed(options) => missed::run(directory, options)?,
         Command::Audit(options) => held::audit(directory, options)?,
         Command::Release(options) => return held::release(directory, options),
     }

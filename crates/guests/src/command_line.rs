@@ -4,10 +4,13 @@
 //! `-readconfig` files, so what a running process shows (open files, memory) outranks what is written here.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The name of the virtio-serial port through which a guest speaks to timevisord.
 pub const CHANNEL: &str = timevisor_protocols::channel::PORT_NAME;
+
+/// How the file of our plugin for QEMU is called.
+pub const PLUGIN: &str = "libtimevisor-introspect.so";
 
 /// The options that matter.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -24,6 +27,14 @@ pub struct CommandLine {
     pub qmp_sockets: Vec<PathBuf>,
     /// The socket behind the virtio-serial port [`CHANNEL`], where its path is given.
     pub channel: Option<PathBuf>,
+    /// The machine's type, if it is given.
+    pub machine_type: Option<String>,
+    /// `-machine max-ram-below-4g=`, in bytes.
+    pub ram_below_4g: Option<u64>,
+    /// `-m`, in bytes.
+    pub memory: Option<u64>,
+    /// Every `-plugin`; its kind is the file.
+    pub plugins: Vec<Properties>,
     /// `guest-cid` of a vhost-vsock device.
     pub vsock_cid: Option<u32>,
     /// Every `-object`.
@@ -96,6 +107,11 @@ impl CommandLine {
                         monitors.extend(monitor.remove("chardev"));
                     }
                 }
+                "m" => {
+                    line.memory =
+                        pairs(value, "size").get("size").and_then(|size| bytes(size, MIB));
+                }
+                "plugin" => line.plugins.push(Properties::parse(value, "file")),
                 "object" => line.objects.push(Properties::parse(value, "qom-type")),
                 _ => line.devices.push(Properties::parse(value, "driver")),
             }
@@ -113,8 +129,26 @@ impl CommandLine {
         port.get("chardev").map(str::to_owned)
     }
 
+    /// Its main memory; QEMU's default is 128 MiB.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.unwrap_or(128 * MIB)
+    }
+
+    /// The socket of our plugin, if QEMU was told to load it.
+    #[must_use]
+    pub fn introspection_socket(&self) -> Option<PathBuf> {
+        let is_ours = |plugin: &&Properties| {
+            Path::new(&plugin.kind).file_name().is_some_and(|name| name == PLUGIN)
+        };
+        self.plugins.iter().find(is_ours)?.get("socket").map(PathBuf::from)
+    }
+
     fn machine(&mut self, value: &str) {
         let machine = pairs(value, "type");
+        self.machine_type = machine.get("type").cloned().or(self.machine_type.take());
+        let below = machine.get("max-ram-below-4g").and_then(|size| bytes(size, 1));
+        self.ram_below_4g = below.or(self.ram_below_4g);
         if let Some(list) = machine.get("accel") {
             self.accelerators.extend(list.split(':').map(str::to_owned));
         }
@@ -136,7 +170,9 @@ impl CommandLine {
 }
 
 /// Options whose value is needed.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 13] = [
+    "m",
+    "plugin",
     "name",
     "accel",
     "machine",
@@ -149,6 +185,24 @@ const KNOWN: [&str; 11] = [
     "object",
     "device",
 ];
+
+const MIB: u64 = 1 << 20;
+
+/// A size as QEMU reads it (util/cutils.c, `qemu_strtosz`): a number with a suffix, else of `unit`.
+fn bytes(text: &str, unit: u64) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => return digits.parse::<u64>().ok()?.checked_mul(unit),
+        "b" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return None,
+    };
+    // Fractions are rounded by QEMU; nobody starts a VM so.
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
 
 /// QEMU's option syntax (util/qemu-option.c): the first word may leave out its key; `,,` is a comma; a word without `=`
 /// is `on`.
@@ -238,6 +292,27 @@ mod tests {
         assert_eq!((serial.get("bus"), serial.get("multifunction")), (Some("pci.2"), Some("on")));
         assert_eq!(line.object("masterKey0").unwrap().kind, "secret");
         assert!(!line.icount);
+    }
+
+    #[test]
+    fn what_introspection_needs() {
+        let line = parse(
+            "qemu -machine q35,max-ram-below-4g=2G -m 1G,slots=2 -plugin /usr/lib/x.so,socket=/run/other \
+             -plugin file=/usr/lib/libtimevisor-introspect.so,socket=/run/web.introspect",
+        );
+        assert_eq!(line.machine_type.as_deref(), Some("q35"));
+        assert_eq!((line.ram_below_4g, line.memory_bytes()), (Some(2 << 30), 1 << 30));
+        assert_eq!(line.introspection_socket(), Some(PathBuf::from("/run/web.introspect")));
+        assert_eq!(parse("qemu -m 256").memory_bytes(), 256 << 20);
+        assert_eq!(parse("qemu -m size=512k").memory_bytes(), 512 << 10);
+        assert_eq!(parse("qemu").memory_bytes(), 128 << 20);
+        for odd in ["1.5G", "x", "9999999999999999T", ""] {
+            assert_eq!(parse(&format!("qemu -m {odd}")).memory, None, "{odd}");
+        }
+        assert_eq!(
+            parse("qemu -plugin /x/libtimevisor-introspect.so").introspection_socket(),
+            None
+        );
     }
 
     #[test]

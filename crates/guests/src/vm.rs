@@ -336,6 +336,13 @@ impl Vm {
         &self.transit
     }
 
+    /// Whether its guest runs, as far as QEMU has told.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        let here = matches!(self.transit, Transit::Here | Transit::Failed(_));
+        here && !self.stopped && !self.suspended
+    }
+
     /// The same, to tell it what QEMU answered.
     pub fn transit_mut(&mut self) -> &mut Transit {
         &mut self.transit

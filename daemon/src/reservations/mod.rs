@@ -21,7 +21,7 @@ use timevisor_guests::reservation::{self, Held, Journal, Ledger, Wanted};
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::cpuset::{Cpusets, Level};
 use timevisor_protocols::control::{
-    ErrorCode, Reservations as Answer, ReserveApply, ReserveRelease, Response,
+    ErrorCode, Reservations as Answer, ReserveApply, ReserveMissed, ReserveRelease, Response,
 };
 use timevisor_time::Duration;
 
@@ -47,7 +47,7 @@ pub struct Reservations {
     next_look: Duration,
     waiting: Vec<Waiting>,
     audit: Audit,
-    next_audit: Duration,
+    next_configured: Duration,
     /// Why reservations were not made after all, until the next request for the same vCPU.
     failed: Vec<(String, u32, String)>,
     configured: Vec<Configured>,
@@ -80,7 +80,7 @@ impl Reservations {
             next_look: Duration::ZERO,
             waiting: Vec::new(),
             audit: Audit::default(),
-            next_audit: Duration::ZERO,
+            next_configured: Duration::ZERO,
             failed: Vec::new(),
             configured: configured.into_iter().map(Configured::new).collect(),
             soft: Vec::new(),
@@ -106,18 +106,26 @@ impl Reservations {
 
     pub fn poll_at(&self) -> Duration {
         let idle = self.held.is_empty() && self.configured.is_empty();
-        if idle { Duration::MAX } else { self.next_look }
+        let next = if self.held.is_empty() {
+            self.next_look
+        } else {
+            self.next_look.min(self.audit.poll_at())
+        };
+        if idle { Duration::MAX } else { next }
     }
 
     /// Gives back what VMs that have ended had, and makes what is configured for those that have come.
     pub fn on_timer(&mut self, now: Duration, vms: &Vms) {
+        let waiting = &self.waiting;
+        let waits = |held: &&Held| !waiting.iter().any(|w| w.wanted.tid == held.tid);
+        self.audit.look(self.held.iter().filter(waits), now);
+        if now < self.next_look {
+            return;
+        }
         self.make_the_rest();
         self.follow_soft();
-        if now >= self.next_audit {
-            self.next_audit = now + LOOK_INTERVAL;
-            let waiting = &self.waiting;
-            let waits = |held: &&Held| !waiting.iter().any(|w| w.wanted.tid == held.tid);
-            self.audit.look(self.held.iter().filter(waits), now_ns());
+        if now >= self.next_configured {
+            self.next_configured = now + LOOK_INTERVAL;
             self.make_configured(vms);
         }
         let interval = if self.waiting.is_empty() { LOOK_INTERVAL } else { WAITING_INTERVAL };
@@ -169,6 +177,25 @@ impl Reservations {
         }
         let reservations = self.rows();
         Response::Reservations(Answer { reservations, changes: Vec::new(), problems })
+    }
+
+    /// Answers `reserve_missed`.
+    pub fn missed(&self, asked: &ReserveMissed) -> Response {
+        let is_meant = |held: &&Held| held.vm == asked.vm && held.vcpu == asked.vcpu;
+        let Some(held) = self.held.iter().find(is_meant) else {
+            let text = format!("VM {} has no reservation for vCPU {}", asked.vm, asked.vcpu);
+            return error_response(ErrorCode::NotFound, &text, "see `timevisor reserve list`");
+        };
+        self.audit.missed(held, asked.released_ns, asked.until_ns).map_or_else(
+            || {
+                error_response(
+                    ErrorCode::NotFound,
+                    "that time is not remembered",
+                    "ask within a minute, for a time in which the reservation was in force and stayed the same",
+                )
+            },
+            Response::MissedJob,
+        )
     }
 
     /// Undoes what was changed for one reservation, other than what others need. What could not be undone.

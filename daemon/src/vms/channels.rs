@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use timevisor_clock_page::Counter;
 use timevisor_estimate::Birth;
 use timevisor_guests::entries::TimelineEntry;
+use timevisor_guests::qemu::Qemu;
 use timevisor_guests::reservation::vcpus::Vcpu;
 use timevisor_guests::transit::Transit;
 use timevisor_linux::peer;
@@ -33,6 +34,20 @@ impl Vms {
     /// The process of a VM.
     pub fn process(&self, name: &str) -> Option<Process> {
         self.named(name).map(|served| served.vm.qemu.process)
+    }
+
+    /// The QEMU of a VM.
+    pub fn qemu(&self, name: &str) -> Option<&Qemu> {
+        self.named(name).map(|served| &served.vm.qemu)
+    }
+
+    /// Stops a VM that runs, and lets it go on at once.
+    pub fn pause_for_a_moment(&mut self, name: &str) {
+        let served = self.served.iter_mut().find(|served| served.vm.name == name);
+        let Some(served) = served.filter(|served| served.vm.runs()) else { return };
+        if let Some(monitor) = served.monitor.as_mut() {
+            monitor.pause_for_a_moment();
+        }
     }
 
     /// Which of a VM's threads runs which vCPU; empty: nobody says.

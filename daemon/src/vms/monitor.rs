@@ -271,6 +271,16 @@ impl Monitor {
         }
     }
 
+    /// Stops the VM and lets it go on.
+    pub fn pause_for_a_moment(&mut self) {
+        for command in ["stop", "cont"] {
+            let (_, bytes) = self.session.command(command, None);
+            if let Some(News::Lost(reason)) = self.send(&bytes) {
+                tracing::warn!("{}: {reason}", self.path.display());
+            }
+        }
+    }
+
     /// Says whether the page is memory that QEMU shares with us; now, or before QEMU has greeted.
     pub fn set_shared(&mut self, shared: bool) {
         self.shared = shared;

@@ -141,6 +141,18 @@ pub const ALL: &[Experiment] = &[
         minutes: 5,
         run: rtvm::budget::run,
     },
+    Experiment {
+        name: "rtvm-apache",
+        about: "Apache with a program that computes, on a loaded host and in a reservation (Real-time virtual machines, table 1)",
+        minutes: 4,
+        run: rtvm::apache::run,
+    },
+    Experiment {
+        name: "rtvm-satisfaction",
+        about: "deadlines that 20 to 60 tasks meet over their utilization, with and without a reservation (KairosVM's workload)",
+        minutes: 8,
+        run: rtvm::satisfaction::run,
+    },
 ];
 
 impl Experiment {

@@ -194,7 +194,21 @@ pub fn run(
     seconds: u64,
     hog: bool,
 ) -> anyhow::Result<Vec<Responses>> {
-    let words = arguments(turns, seconds, hog, 0, &tasks()).join(" ");
+    run_tasks(guest, (turns, seconds), hog, 0, &tasks())
+}
+
+/// The same for other tasks, and with releases that move by `shift_ms`; see [`arguments`].
+///
+/// # Errors
+/// When lab-rt fails.
+pub fn run_tasks(
+    guest: &mut Client,
+    (turns, seconds): (u64, u64),
+    hog: bool,
+    shift_ms: u64,
+    tasks: &[String],
+) -> anyhow::Result<Vec<Responses>> {
+    let words = arguments(turns, seconds, hog, shift_ms, tasks).join(" ");
     // On a loaded host it takes many times as long as it should: that is the point.
     let patience = Duration::from_secs(60 + 30 * seconds);
     responses(&guest.guest.sh_within(&format!("lab-rt {words}"), patience)?)

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use timevisor_linux::process::ProcessMemory;
+use timevisor_linux::process::{MapLine, ProcessMemory};
 
 use super::memory::{GuestMemory, MemoryError};
 
@@ -152,6 +152,13 @@ impl Backing for InProcess {
     }
 }
 
+/// Where a backend of this size may begin in QEMU's memory: mappings that are as large, and no file's that is not written to.
+#[must_use]
+pub fn bases(maps: &[MapLine], size: u64) -> Vec<u64> {
+    let may_be = |map: &&MapLine| map.permissions.starts_with("rw") && map.end - map.start == size;
+    maps.iter().filter(may_be).map(|map| map.start).collect()
+}
+
 /// A guest's main memory.
 #[derive(Debug)]
 pub struct Ram<B> {
@@ -211,6 +218,23 @@ mod tests {
         assert!(Machine::parse("pc-i440fx-1.7").is_err() && Machine::parse("virt").is_err());
         assert!(RamLayout::new(Machine::Q35, 1011 * GIB, None).is_err());
         assert!(RamLayout::new(Machine::Q35, 0, None).is_err());
+    }
+
+    #[test]
+    fn memory_of_the_guests_size() {
+        let map = |start: u64, len: u64, permissions: &str| MapLine {
+            start,
+            end: start + len,
+            permissions: permissions.into(),
+            offset: 0,
+            device: "00:00".into(),
+            inode: 0,
+            path: String::new(),
+        };
+        let maps =
+            [map(0x1000, GIB, "r--p"), map(GIB * 4, GIB, "rw-p"), map(GIB * 8, 4096, "rw-p")];
+        assert_eq!(bases(&maps, GIB), [GIB * 4]);
+        assert_eq!(bases(&maps, 2 * GIB), []);
     }
 
     #[test]

@@ -186,5 +186,15 @@ mod tests {
         // Shorter than the kernel's least budget, 1024 ns.
         assert_eq!(code(0, Attributes::deadline(1_023, 1_000_000, 1_000_000)), Some(libc::EINVAL));
         assert_eq!(code(4_194_000, Attributes::other()), Some(libc::ESRCH));
+        // Confined to a part of its root domain; and without CAP_SYS_NICE for that reason.
+        let online = crate::affinity::online().unwrap();
+        if online.len() > 1 {
+            let confined = on_thread(move || {
+                crate::affinity::allow(0, &online[..1]).unwrap();
+                let usual = Attributes::deadline(1_000_000, 10_000_000, 10_000_000);
+                usual.set(0).unwrap_err().raw_os_error()
+            });
+            assert_eq!(confined, Some(libc::EPERM));
+        }
     }
 }

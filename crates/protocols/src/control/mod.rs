@@ -6,6 +6,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`birth`] | when a VM was born, from host to host |
+//! | [`introspect`] | what VMs' real-time tasks do: both |
 //! | [`request`] | what can be asked, and what a VM may be called |
 //! | [`reserve`] | reservations of processor time: both |
 //! | [`response`] | what is answered; these shapes are also the `--json` output |
@@ -15,14 +16,21 @@
 
 pub mod birth;
 pub mod codec;
+pub mod introspect;
 pub mod request;
 pub mod reserve;
 pub mod response;
 
 pub use birth::{ElapsedSince, ElapsedSinceError};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
+pub use introspect::{
+    IntrospectEvents, IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Introspections,
+};
 pub use request::{NameError, Request, TimeType, VmAdd, VmMigrate, VmPrepare, VmRemove};
-pub use reserve::{Promise, Reservations, ReserveApply, ReserveAudit, ReserveRelease, ReserveRow};
+pub use reserve::{
+    MissedCause, MissedJob, Promise, Reservations, ReserveApply, ReserveAudit, ReserveMissed,
+    ReserveRelease, ReserveRow,
+};
 pub use response::{
     ClockStatus, ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now,
     Reference, Response, ServerSummary, Status, Timescale, VmList, VmPrepared, VmRemoved, VmRow,

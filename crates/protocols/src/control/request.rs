@@ -7,7 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::birth::ElapsedSince;
-use super::reserve::{ReserveApply, ReserveRelease};
+use super::introspect::{IntrospectTrace, IntrospectVm};
+use super::reserve::{ReserveApply, ReserveMissed, ReserveRelease};
 
 /// The longest VM name in bytes; names become file names.
 pub const MAX_NAME_LEN: usize = 64;
@@ -36,6 +37,16 @@ pub enum Request {
     ReserveRelease(ReserveRelease),
     /// What is held.
     ReserveList,
+    /// Why a job was late: answered by [`super::MissedJob`].
+    ReserveMissed(ReserveMissed),
+    /// Learn what a VM's real-time tasks do: answered by [`super::Introspections`], like the two that follow.
+    IntrospectAttach(IntrospectVm),
+    /// No longer.
+    IntrospectDetach(IntrospectVm),
+    /// All that are.
+    IntrospectList,
+    /// What happened in one: answered by [`super::IntrospectEvents`].
+    IntrospectTrace(IntrospectTrace),
 }
 
 /// Which timescale the VM's page carries. Fixed when the guest's driver probes, so it is chosen once.
@@ -161,11 +172,16 @@ impl Request {
             | Self::VmMigrate(VmMigrate { name, .. })
             | Self::VmPrepare(VmPrepare { name, .. })
             | Self::ReserveApply(ReserveApply { vm: name, .. })
+            | Self::ReserveMissed(ReserveMissed { vm: name, .. })
+            | Self::IntrospectAttach(IntrospectVm { vm: name })
+            | Self::IntrospectDetach(IntrospectVm { vm: name })
+            | Self::IntrospectTrace(IntrospectTrace { vm: name, .. })
             | Self::ReserveRelease(ReserveRelease { vm: Some(name), .. }) => check_name(name),
             Self::Status
             | Self::Now
             | Self::VmList
             | Self::ReserveList
+            | Self::IntrospectList
             | Self::VmAdd(VmAdd { name: None, .. })
             | Self::ReserveRelease(ReserveRelease { vm: None, .. }) => Ok(()),
         }

@@ -60,6 +60,50 @@ pub struct ReserveRelease {
     pub vcpu: Option<u32>,
 }
 
+/// Asks why a job of the guest missed its deadline.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReserveMissed {
+    /// Whose.
+    pub vm: String,
+    /// QEMU's cpu-index.
+    #[serde(default)]
+    pub vcpu: u32,
+    /// When it was released, ns of the host's CLOCK_MONOTONIC.
+    pub released_ns: u64,
+    /// Until when it was there: its deadline, or its end.
+    pub until_ns: u64,
+}
+
+/// Who is to blame for a job that was late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissedCause {
+    /// The vCPU got less than it has reserved.
+    HostBroke,
+    /// It wanted to run all the time and got what it has reserved: the guest had more to do than was declared.
+    GuestUnderDeclared,
+    /// It slept although the job was there.
+    GuestPolicy,
+    /// The job was there for too short a time.
+    Unclear,
+}
+
+/// Why a job was late, and what its vCPU got meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MissedJob {
+    /// Who is to blame.
+    pub cause: MissedCause,
+    /// Of the time that was asked about so much lies between two of timevisord's samples; the rest of this is of that.
+    pub looked_at_ns: u64,
+    /// How long the vCPU ran.
+    pub ran_ns: u64,
+    /// How long it could have run and did not.
+    pub waited_ns: u64,
+    /// What is missing of what it had reserved.
+    pub missing_ns: u64,
+}
+
 /// Reservations, and what was done.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reservations {

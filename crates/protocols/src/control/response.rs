@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use timevisor_time::TimescaleId;
 
 use super::birth::ElapsedSince;
+use super::introspect::{IntrospectEvents, Introspections};
 use super::request::TimeType;
-use super::reserve::Reservations;
+use super::reserve::{MissedJob, Reservations};
 
 /// One answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -31,6 +32,12 @@ pub enum Response {
     VmPrepared(VmPrepared),
     /// To `reserve_apply`, `reserve_release` and `reserve_list`.
     Reservations(Reservations),
+    /// To `reserve_missed`.
+    MissedJob(MissedJob),
+    /// To `introspect_attach`, `introspect_detach` and `introspect_list`.
+    Introspections(Introspections),
+    /// To `introspect_trace`.
+    IntrospectEvents(IntrospectEvents),
     /// To anything.
     Error(ErrorBody),
 }

@@ -105,7 +105,8 @@ impl Case {
 }
 
 /// So many parts of `total`, all ways to divide it alike.
-fn uunifast(random: &mut Random, count: u32, total: f64) -> Vec<f64> {
+#[must_use]
+pub fn uunifast(random: &mut Random, count: u32, total: f64) -> Vec<f64> {
     let mut rest = total;
     let mut parts: Vec<f64> = (1..count)
         .rev()

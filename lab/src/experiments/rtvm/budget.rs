@@ -48,7 +48,7 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     let mut rows = Vec::new();
     for share in SHARES {
         interrupt::check()?;
-        let budget = least * share / 100 / 1000;
+        let budget = (least * share).div_ceil(100 * 1000);
         let budget_text = format!("{budget}us");
         let predicted = plan(Some(&budget_text))?["response_times_ns"].clone();
         let load = Load::start()?;
@@ -61,8 +61,7 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
             &format!("{budget_text}/{period}"),
         ])?;
         let all = real_time::tasks();
-        let words = real_time::arguments(turns, seconds, true, SHIFT_MS, &all).join(" ");
-        let found = real_time::responses(&guest.guest.sh(&format!("lab-rt {words}"))?)?;
+        let found = real_time::run_tasks(&mut guest, (turns, seconds), true, SHIFT_MS, &all)?;
         drop(load);
         host.cli(&["reserve", "release", "guest"])?;
         for (index, task) in found.iter().enumerate() {

@@ -1,0 +1,220 @@
+//! `timevisor introspect`: what VMs' real-time tasks do, through timevisord.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use timevisor::{Reading, Timeline};
+use timevisor_protocols::control::{
+    IntrospectEvents, IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Request,
+    Response,
+};
+
+use crate::bind::connect;
+use crate::connection::{ask, unexpected};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Learn what a VM's real-time tasks do; its QEMU needs our plugin (docs/introspection.md)
+    Attach(Which),
+    /// No longer
+    Detach(Which),
+    /// What is learned of whom
+    List(List),
+    /// Events as they happen, until interrupted
+    Trace(Trace),
+}
+
+#[derive(Args)]
+pub struct Which {
+    /// The VM, as `timevisor vm list` shows it
+    vm: String,
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct List {
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct Trace {
+    /// The VM
+    vm: String,
+    /// What is remembered, too: events from this one on
+    #[arg(long, value_name = "N")]
+    from: Option<u64>,
+    /// What there is, and no waiting for more
+    #[arg(long)]
+    once: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Between two questions.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+pub fn run(directory: &Path, command: &Command) -> Result<()> {
+    let of = |which: &Which| IntrospectVm { vm: which.vm.clone() };
+    let (request, json) = match command {
+        Command::Attach(which) => (Request::IntrospectAttach(of(which)), which.json),
+        Command::Detach(which) => (Request::IntrospectDetach(of(which)), which.json),
+        Command::List(list) => (Request::IntrospectList, list.json),
+        Command::Trace(options) => return trace(directory, options),
+    };
+    let rows = match ask(directory, &request)? {
+        Response::Introspections(answer) => answer.vms,
+        response => return Err(unexpected(&response)),
+    };
+    if json {
+        println!("{}", serde_json::to_string(&rows)?);
+    } else if rows.is_empty() {
+        println!("nothing is introspected");
+    } else {
+        rows.iter().for_each(|row| print!("{}", words(row)));
+    }
+    Ok(())
+}
+
+fn words(row: &IntrospectRow) -> String {
+    let guest = row.guest.as_deref().unwrap_or("not known yet");
+    let state = match (row.state, &row.problem) {
+        (IntrospectState::Attached, _) => format!("{} trap points", row.points),
+        (IntrospectState::Waiting, Some(problem)) => format!("waits: {problem}"),
+        (IntrospectState::Waiting, None) => "looks for the guest's kernel".to_owned(),
+    };
+    let mut out = format!(
+        "{}  {guest}, by {} ({}); {state}; {} events, {} dropped\n",
+        row.vm, row.backend, row.reason, row.events, row.dropped
+    );
+    for task in &row.tasks {
+        out += &format!("    {}\n", task_words(task));
+    }
+    out
+}
+
+fn thread(value: &Value) -> String {
+    let [tid, comm, policy] = ["tid", "comm", "policy"].map(|key| &value[key]);
+    format!("{tid} {} {}", comm.as_str().unwrap_or("?"), policy_words(policy))
+}
+
+fn policy_words(policy: &Value) -> String {
+    policy.as_str().map_or_else(|| policy.to_string(), str::to_owned)
+}
+
+fn attributes(value: &Value) -> String {
+    let policy = policy_words(&value["policy"]);
+    let ms = |key: &str| value[key].as_u64().unwrap_or(0) as f64 / 1e6;
+    match policy.as_str() {
+        "deadline" => format!(
+            "deadline runtime {} ms, deadline {} ms, period {} ms",
+            ms("runtime_ns"),
+            ms("deadline_ns"),
+            ms("period_ns")
+        ),
+        "fifo" | "round_robin" => format!("{policy} priority {}", value["priority"]),
+        _ => policy,
+    }
+}
+
+fn task_words(task: &Value) -> String {
+    let wanted = match &task["attributes"] {
+        Value::Null => "what it asked for was not seen".to_owned(),
+        asked => attributes(asked),
+    };
+    format!("{}: {wanted}; {} jobs", thread(&task["thread"]), task["jobs"])
+}
+
+fn trace(directory: &Path, options: &Trace) -> Result<()> {
+    let timeline = connect(directory)?.timeline("tai").ok();
+    let mut from = options.from;
+    loop {
+        let asked = IntrospectTrace { vm: options.vm.clone(), from };
+        let answer = match ask(directory, &Request::IntrospectTrace(asked))? {
+            Response::IntrospectEvents(answer) => answer,
+            response => return Err(unexpected(&response)),
+        };
+        print_events(&answer, timeline.as_ref(), options.json);
+        from = Some(answer.next);
+        if answer.events.is_empty() {
+            if options.once {
+                return Ok(());
+            }
+            std::thread::sleep(INTERVAL);
+        }
+    }
+}
+
+fn print_events(answer: &IntrospectEvents, timeline: Option<&Timeline>, json: bool) {
+    if answer.forgotten > 0 && !json {
+        println!("({} events are not remembered any more)", answer.forgotten);
+    }
+    for event in &answer.events {
+        // Guest and host read one clock: the counter's value means the same to both.
+        let stamp = event["counter"].as_u64();
+        let reading = timeline.zip(stamp).and_then(|(line, stamp)| line.convert(stamp).ok());
+        let tai = reading.filter(Reading::is_known).map(|reading| reading.estimate_ns());
+        if json {
+            let mut event = event.clone();
+            event["tai_ns"] = tai.into();
+            println!("{event}");
+        } else {
+            println!("{}", line(event, tai));
+        }
+    }
+}
+
+/// As strace writes it.
+fn line(event: &Value, tai: Option<i64>) -> String {
+    let time = tai.map_or_else(
+        || "-".to_owned(),
+        |ns| format!("{}.{:06}", ns / 1_000_000_000, ns % 1_000_000_000 / 1000),
+    );
+    let call = match event["kind"].as_str().unwrap_or("?") {
+        "set_scheduler" => {
+            format!(
+                "sched_setattr({}, {})",
+                event["target"]["tid"],
+                attributes(&event["attributes"])
+            )
+        }
+        "yield" => "sched_yield()".to_owned(),
+        "sleep" => {
+            let until = if event["absolute"] == true { "until" } else { "for" };
+            format!("clock_nanosleep(clock {}, {until} {} ns)", event["clock"], event["ns"])
+        }
+        "exit" => format!("exit({})", event["status"].as_u64().unwrap_or(0) >> 8),
+        other => other.to_owned(),
+    };
+    format!("{time} vcpu {} [{}] {call}", event["vcpu"], thread(&event["thread"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_in_words() {
+        let thread = json!({"tid": 7, "pid": 7, "comm": "rt", "policy": "deadline"});
+        let mut event = json!({"vcpu": 1, "thread": thread, "kind": "yield", "counter": 5});
+        assert_eq!(line(&event, None), "- vcpu 1 [7 rt deadline] sched_yield()");
+        event["kind"] = "exit".into();
+        event["status"] = 768.into();
+        assert_eq!(line(&event, Some(1_500_000_000)), "1.500000 vcpu 1 [7 rt deadline] exit(3)");
+        event["kind"] = "set_scheduler".into();
+        event["target"] = json!({"tid": 9});
+        event["attributes"] = json!({"policy": "fifo", "priority": 60});
+        assert!(line(&event, None).ends_with("sched_setattr(9, fifo priority 60)"));
+        let task = json!({"thread": thread, "attributes": null, "jobs": 4});
+        assert_eq!(task_words(&task), "7 rt deadline: what it asked for was not seen; 4 jobs");
+    }
+}

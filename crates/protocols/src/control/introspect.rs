@@ -1,0 +1,79 @@
+//! Introspection over the control socket.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Names a VM.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntrospectVm {
+    /// As `vm list` shows it.
+    pub vm: String,
+}
+
+/// Asks for events.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntrospectTrace {
+    /// As `vm list` shows it.
+    pub vm: String,
+    /// From this one on, as [`IntrospectEvents::next`] said; absent: none of those before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
+}
+
+/// How far an introspection has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IntrospectState {
+    /// Something is in the way, or the guest is not up yet; it is tried again.
+    Waiting,
+    /// All trap points are in place.
+    Attached,
+}
+
+/// All that are introspected.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Introspections {
+    /// By name.
+    pub vms: Vec<IntrospectRow>,
+}
+
+/// One VM.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct IntrospectRow {
+    /// Its name.
+    pub vm: String,
+    /// How calls are trapped.
+    pub backend: String,
+    /// Why this way.
+    pub reason: String,
+    /// How far it is.
+    pub state: IntrospectState,
+    /// What is in the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// What runs in the guest, once it is known.
+    pub guest: Option<String>,
+    /// Trap points that are in place.
+    pub points: usize,
+    /// Events since it was asked for.
+    pub events: u64,
+    /// Events that were dropped in QEMU, because there were too many.
+    pub dropped: u64,
+    /// Events that made no sense.
+    pub senseless: u64,
+    /// The guest's real-time tasks, as docs/introspection.md shows them.
+    pub tasks: Vec<Value>,
+}
+
+/// Events of a VM.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct IntrospectEvents {
+    /// As docs/introspection.md shows them, in order.
+    pub events: Vec<Value>,
+    /// What to ask for next.
+    pub next: u64,
+    /// So many between `from` and the first one are not remembered any more.
+    pub forgotten: u64,
+}

@@ -1,0 +1,109 @@
+//! What VMs' real-time tasks do: sessions of crates/guests' introspection, asked for over the control socket.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps what comes |
+//! | `watch.rs` | one connection to QEMU's plugin |
+//! | `target.rs` | where a VM's memory and plugin are |
+
+mod session;
+mod target;
+mod watch;
+
+use std::collections::BTreeMap;
+
+use timevisor_protocols::control::{
+    ErrorCode, IntrospectTrace, IntrospectVm, Introspections, Response,
+};
+use timevisor_time::Duration;
+
+use self::session::Session;
+use self::target::Target;
+use crate::report::error_response;
+use crate::vms::Vms;
+
+/// A VM that has to be paused for a moment waits for it at most so long.
+const INTERVAL: Duration = Duration::from_nanos(100_000_000);
+
+#[derive(Default)]
+pub struct Introspection {
+    sessions: BTreeMap<String, Session>,
+    next: Duration,
+}
+
+impl Introspection {
+    pub fn poll_at(&self) -> Duration {
+        if self.sessions.is_empty() { Duration::MAX } else { self.next }
+    }
+
+    /// Pauses VMs that have to be, and forgets those that have ended.
+    pub fn on_timer(&mut self, now: Duration, vms: &mut Vms) {
+        self.next = now + INTERVAL;
+        self.sessions.retain(|vm, session| {
+            let stays = session.is_alive();
+            if !stays {
+                tracing::info!("VM {vm} has ended, and its introspection");
+            }
+            stays
+        });
+        for (vm, session) in &self.sessions {
+            if session.take_pause() {
+                vms.pause_for_a_moment(vm);
+            }
+        }
+    }
+
+    /// Answers `introspect_attach`.
+    pub fn attach(&mut self, asked: &IntrospectVm, vms: &Vms) -> Response {
+        let Some(qemu) = vms.qemu(&asked.vm) else {
+            let text = format!("there is no VM {}", asked.vm);
+            return error_response(ErrorCode::NotFound, &text, "see `timevisor vm list`");
+        };
+        if !self.sessions.contains_key(&asked.vm) {
+            let target = match Target::of(qemu) {
+                Ok(target) => target,
+                Err((text, next_step)) => {
+                    return error_response(ErrorCode::Unsupported, &text, next_step);
+                }
+            };
+            let session = match Session::start(target) {
+                Ok(session) => session,
+                Err(error) => {
+                    let text = format!("no thread for it: {error}");
+                    return error_response(ErrorCode::Internal, &text, "try again");
+                }
+            };
+            tracing::info!("VM {}: is introspected", asked.vm);
+            self.sessions.insert(asked.vm.clone(), session);
+        }
+        self.list()
+    }
+
+    /// Answers `introspect_detach`: the plugin takes the points away when its connection ends.
+    pub fn detach(&mut self, asked: &IntrospectVm) -> Response {
+        if self.sessions.remove(&asked.vm).is_none() {
+            return not_introspected(&asked.vm);
+        }
+        tracing::info!("VM {}: is not introspected any more", asked.vm);
+        self.list()
+    }
+
+    /// Answers `introspect_list`.
+    pub fn list(&self) -> Response {
+        let vms = self.sessions.iter().map(|(vm, session)| session.row(vm)).collect();
+        Response::Introspections(Introspections { vms })
+    }
+
+    /// Answers `introspect_trace`.
+    pub fn trace(&self, asked: &IntrospectTrace) -> Response {
+        match self.sessions.get(&asked.vm) {
+            Some(session) => Response::IntrospectEvents(session.events(asked.from)),
+            None => not_introspected(&asked.vm),
+        }
+    }
+}
+
+fn not_introspected(vm: &str) -> Response {
+    let text = format!("VM {vm} is not introspected");
+    error_response(ErrorCode::NotFound, &text, "`timevisor introspect attach VM` does it")
+}

@@ -1,0 +1,176 @@
+//! One VM: a thread of its own, because finding a kernel in memory takes seconds, and what it tells.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use timevisor_guests::introspection::event::Event;
+use timevisor_linux::process::Process;
+use timevisor_protocols::control::{IntrospectEvents, IntrospectRow, IntrospectState};
+
+use super::target::Target;
+use super::watch::watch;
+
+/// So many events are remembered for those who ask.
+const REMEMBERED: usize = 8192;
+/// So many in one answer.
+const AT_ONCE: usize = 1024;
+/// After a problem it is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What the thread and those who ask have in common.
+pub struct Shared(Mutex<Told>);
+
+/// What is known.
+#[derive(Default)]
+pub struct Told {
+    /// Nobody wants it any more.
+    pub ended: bool,
+    /// The VM has to be paused for a moment.
+    pub pause: bool,
+    pub attached: Option<usize>,
+    pub problem: Option<String>,
+    pub guest: Option<String>,
+    pub dropped: u64,
+    pub senseless: u64,
+    pub tasks: Vec<Value>,
+    events: VecDeque<Event>,
+    /// The number of the next event.
+    next: u64,
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Told {
+    pub fn event(&mut self, event: Event) {
+        if self.events.len() >= REMEMBERED {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+        self.next += 1;
+    }
+}
+
+pub struct Session {
+    process: Process,
+    shared: Arc<Shared>,
+}
+
+impl Session {
+    /// Begins.
+    pub fn start(target: Target) -> io::Result<Self> {
+        let shared = Arc::new(Shared(Mutex::default()));
+        let (process, theirs) = (target.process, Arc::clone(&shared));
+        std::thread::Builder::new().name("introspect".to_owned()).spawn(move || {
+            run(&target, &theirs);
+        })?;
+        Ok(Self { process, shared })
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.process.is_running()
+    }
+
+    /// Whether the VM has to be paused for a moment; once.
+    pub fn take_pause(&self) -> bool {
+        std::mem::take(&mut self.shared.lock().pause)
+    }
+
+    pub fn row(&self, vm: &str) -> IntrospectRow {
+        let told = self.shared.lock();
+        IntrospectRow {
+            vm: vm.to_owned(),
+            backend: "tcg".to_owned(),
+            reason: "QEMU emulates this guest, and has our plugin".to_owned(),
+            state: match told.attached {
+                Some(_) => IntrospectState::Attached,
+                None => IntrospectState::Waiting,
+            },
+            problem: told.problem.clone(),
+            guest: told.guest.clone(),
+            points: told.attached.unwrap_or(0),
+            events: told.next,
+            dropped: told.dropped,
+            senseless: told.senseless,
+            tasks: told.tasks.clone(),
+        }
+    }
+
+    /// From event `from` on.
+    pub fn events(&self, from: Option<u64>) -> IntrospectEvents {
+        let told = self.shared.lock();
+        let first = told.next - told.events.len() as u64;
+        let from = from.unwrap_or(told.next).min(told.next);
+        let begin = from.max(first);
+        let skip = usize::try_from(begin - first).unwrap_or(usize::MAX);
+        let events = told.events.iter().skip(skip).take(AT_ONCE);
+        let events: Vec<Value> =
+            events.map(|event| serde_json::to_value(event).unwrap_or_default()).collect();
+        let next = begin + events.len() as u64;
+        IntrospectEvents { events, next, forgotten: begin - from }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+    }
+}
+
+fn run(target: &Target, shared: &Shared) {
+    while !shared.lock().ended && target.process.is_running() {
+        let ended = watch(target, shared);
+        let mut told = shared.lock();
+        told.attached = None;
+        told.tasks.clear();
+        if let Err(error) = ended {
+            let text = format!("{error:#}");
+            if told.problem.as_ref() != Some(&text) {
+                tracing::info!("introspection of process {}: {text}", target.process.pid());
+            }
+            told.problem = Some(text);
+            drop(told);
+            std::thread::sleep(AGAIN);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(sequence: u64) -> Event {
+        use timevisor_guests::introspection::event::{Kind, Thread};
+        Event { sequence, counter: None, vcpu: 0, thread: Thread::default(), kind: Kind::Yield }
+    }
+
+    #[test]
+    fn events_are_given_in_parts_and_forgotten_in_the_end() {
+        let shared = Arc::new(Shared(Mutex::default()));
+        let process = Process::open(std::process::id()).unwrap();
+        let session = Session { process, shared: Arc::clone(&shared) };
+        for n in 0..REMEMBERED as u64 + 10 {
+            shared.lock().event(event(n));
+        }
+        let all = REMEMBERED as u64 + 10;
+        let now = session.events(None);
+        assert_eq!((now.events.len(), now.next, now.forgotten), (0, all, 0));
+        let first = session.events(Some(3));
+        assert_eq!(
+            (first.events.len(), first.next, first.forgotten),
+            (AT_ONCE, 10 + AT_ONCE as u64, 7)
+        );
+        assert_eq!(first.events[0]["sequence"], 10);
+        let last = session.events(Some(all - 1));
+        assert_eq!((last.events.len(), last.next), (1, all));
+        // Of another daemon's.
+        assert_eq!(session.events(Some(u64::MAX)).next, all);
+        assert_eq!(session.row("web").events, all);
+    }
+}
