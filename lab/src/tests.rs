@@ -21,6 +21,7 @@ mod faults_restart;
 mod faults_vm;
 mod first_programs;
 mod introspect;
+mod introspect_daemon;
 mod introspect_symbols;
 mod ivshmem;
 mod kvm;
@@ -446,6 +447,11 @@ pub const ALL: &[Test] = &[
 /// Tests that run by name only: under two layers of emulation the inner guest now and then hangs, why is not known; what needs
 /// a program that is not here; what wants the machine for itself; a guest that hung once at its boot under QEMU's plugin, why is not known.
 pub const EXTRA: &[Test] = &[
+    Test {
+        name: "introspect-daemon",
+        about: "timevisord attaches to a guest through QEMU's plugin: every call of a program with its time; refusals; its own end by kill -9",
+        run: introspect_daemon::daemon,
+    },
     Test {
         name: "introspect-tcg",
         about: "a real-time program in a guest through QEMU's plugin: every call, in order, exact; floods counted; its reader killed -9",

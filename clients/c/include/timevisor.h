@@ -38,6 +38,7 @@
 #define TIMEVISOR_TICK_INIT {(uint32_t)sizeof(timevisor_tick), 0, 0, 0, 0, NULL}
 #define TIMEVISOR_AT_RESULT_INIT {(uint32_t)sizeof(timevisor_at_result), 0, 0, 0, 0, NULL}
 #define TIMEVISOR_EVENT_INIT {(uint32_t)sizeof(timevisor_event), 0, NULL, NULL}
+#define TIMEVISOR_HOST_CPU_TIME_INIT {(uint32_t)sizeof(timevisor_host_cpu_time), 0, 0, 0, 0}
 
 // A span that is not known: as wide as can be, so that comparisons with a limit come out on the safe side.
 #define TIMEVISOR_UNKNOWN_NS INT64_MAX
@@ -311,6 +312,20 @@ typedef struct timevisor_bind_options {
     struct timevisor_achieved *achieved;
 } timevisor_bind_options;
 
+// The processor time that a vCPU has had since it began.
+typedef struct timevisor_host_cpu_time {
+    // sizeof(timevisor_host_cpu_time)
+    uint32_t struct_size;
+    // 0
+    uint32_t reserved;
+    // Not less.
+    uint64_t least_ns;
+    // Not more; UINT64_MAX where that is not known.
+    uint64_t most_ns;
+    // Compare two readings only if this is the same in both.
+    uint64_t disruption;
+} timevisor_host_cpu_time;
+
 // A wait that ended because its time had come.
 typedef struct timevisor_waited {
     // sizeof(timevisor_waited)
@@ -578,6 +593,14 @@ int timevisor_elapsed_save(const struct timevisor_elapsed *elapsed, char *buffer
 
 // Ends the age. NULL is allowed. Not while another thread uses the handle.
 void timevisor_elapsed_free(struct timevisor_elapsed *elapsed);
+
+// How much processor time the host has given vCPU `vcpu` of the VM that this program runs in, since the vCPU began there; a guest's
+// own clocks count what its vCPU had to wait for, too. The account moves every 100 ms.
+//
+// Returns 0; -ENODATA: not known, and on a host's own page; -ENXIO, -EIO: the page cannot be read; -EINVAL. Any thread.
+int timevisor_read_host_cpu_time(const struct timevisor_client *client,
+                                 size_t vcpu,
+                                 struct timevisor_host_cpu_time *time);
 
 // Makes a token; nothing is cancelled yet.
 //

@@ -7,7 +7,9 @@ use core::ptr;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 
-use timevisor::{ChannelAddress, Client, Options, Requirement, TimelineRow, Tried};
+use timevisor::{
+    ChannelAddress, Client, HostCpuTime, HostCpuTimeError, Options, Requirement, TimelineRow, Tried,
+};
 
 use crate::conversions::{epoch, reserved};
 use crate::error::{Failure, guard};
@@ -124,6 +126,15 @@ pub extern "C" fn timevisor_client_describe(
         // SAFETY: the caller says that the buffer has so many bytes.
         unsafe { put_text(buffer, size, &text) }
     })
+}
+
+impl timevisor_client {
+    pub(crate) fn host_cpu_time(
+        &self,
+        vcpu: usize,
+    ) -> Result<Option<HostCpuTime>, HostCpuTimeError> {
+        self.client.host_cpu_time(vcpu)
+    }
 }
 
 fn describe(client: &Client) -> String {

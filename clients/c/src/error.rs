@@ -7,8 +7,8 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use timevisor::{
-    BindError, ConnectError, ConvertError, ElapsedError, ProblemCode, ReadError, TimelineError,
-    WaitError,
+    BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, ProblemCode, ReadError,
+    TimelineError, WaitError,
 };
 
 /// Every code, and what it means in general.
@@ -144,6 +144,15 @@ impl From<ReadError> for Failure {
             ReadError::Gone => libc::EIDRM,
         };
         Self::of(errno, &error)
+    }
+}
+
+impl From<HostCpuTimeError> for Failure {
+    fn from(error: HostCpuTimeError) -> Self {
+        match error {
+            HostCpuTimeError::Page(error) => error.into(),
+            HostCpuTimeError::Read(error) => error.into(),
+        }
     }
 }
 

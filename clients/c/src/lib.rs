@@ -10,6 +10,7 @@
 //! | `timeline` | a handle to a timeline, bound or only read; reading it |
 //! | `binding` | requirements |
 //! | `elapsed` | how long something has been running |
+//! | `cpu_time` | what a vCPU was given of a processor |
 //! | `wait` | waiting, cancelling |
 //! | `at`, `periodic`, `watch` | actions, ticks, changes |
 //! | `pending` | what the handles that wait have in common |
@@ -30,6 +31,8 @@ mod timeline;
 mod binding;
 
 mod elapsed;
+
+mod cpu_time;
 
 mod wait;
 

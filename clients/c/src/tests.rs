@@ -139,6 +139,13 @@ fn statuses_have_the_words_of_the_rest_of_the_house() {
     }
 }
 
+#[test]
+fn host_cpu_time_is_handed_on() {
+    let mut c = empty::<crate::types::timevisor_host_cpu_time>();
+    c.set(&timevisor::HostCpuTime { least_ns: 5, most_ns: u64::MAX, disruption: 7 });
+    assert_eq!((c.least_ns, c.most_ns, c.disruption), (5, u64::MAX, 7));
+}
+
 /// What the header promises by "any thread".
 #[test]
 fn handles_are_for_any_thread() {

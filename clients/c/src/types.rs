@@ -361,6 +361,22 @@ pub struct timevisor_event {
     pub reading: *mut timevisor_reading,
 }
 
+/// The processor time that a vCPU has had since it began.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct timevisor_host_cpu_time {
+    /// sizeof(timevisor_host_cpu_time)
+    pub struct_size: u32,
+    /// 0
+    pub reserved: u32,
+    /// Not less.
+    pub least_ns: u64,
+    /// Not more; UINT64_MAX where that is not known.
+    pub most_ns: u64,
+    /// Compare two readings only if this is the same in both.
+    pub disruption: u64,
+}
+
 macro_rules! shared {
     ($($name:ident)*) => {$(
         // SAFETY: repr(C), begins with struct_size, has numbers and raw pointers only; the sizes below add up.
@@ -371,6 +387,7 @@ macro_rules! shared {
 shared! {
     timevisor_options timevisor_requirement timevisor_achieved timevisor_bind_options timevisor_reading timevisor_validity
     timevisor_timeline_row timevisor_wait_options timevisor_waited timevisor_tick timevisor_at_result timevisor_event
+    timevisor_host_cpu_time
 }
 
 /// The sizes of version 0 on 64-bit machines: what older programs pass, and proof that there is no padding.
@@ -388,4 +405,5 @@ const _: () = {
     assert!(size_of::<timevisor_tick>() == 2 * 4 + 3 * 8 + 8);
     assert!(size_of::<timevisor_at_result>() == 2 * 4 + 3 * 8 + 8);
     assert!(size_of::<timevisor_event>() == 2 * 4 + 2 * 8);
+    assert!(size_of::<timevisor_host_cpu_time>() == 2 * 4 + 3 * 8);
 };

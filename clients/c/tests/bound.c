@@ -6,6 +6,15 @@
 
 #include "check.h"
 
+static void no_vm(timevisor_client *client) {
+    timevisor_host_cpu_time time = TIMEVISOR_HOST_CPU_TIME_INIT;
+
+    /* This is a host. */
+    FAILS(timevisor_read_host_cpu_time(client, 0, &time), ENODATA, "vCPU 0");
+    FAILS(timevisor_read_host_cpu_time(client, SIZE_MAX, &time), ENODATA, "timevisor vm list");
+    FAILS(timevisor_read_host_cpu_time(client, 0, NULL), EINVAL, "NULL");
+}
+
 static void refused(timevisor_client *client) {
     timevisor_requirement impossible = timevisor_within(1), within = timevisor_within(1000000000);
     timevisor_bind_options options = TIMEVISOR_BIND_OPTIONS_INIT;
@@ -184,6 +193,7 @@ int main(int argc, char **argv) {
     options.channel = argv[2];
     CHECK(timevisor_connect(&options, &client) == 0);
     CHECK(strcmp(timevisor_client_page(client), argv[1]) == 0);
+    no_vm(client);
     refused(client);
     changed(client);
     listed(client);

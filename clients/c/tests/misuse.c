@@ -13,6 +13,7 @@ static void null_handles(void) {
     timevisor_timeline_row row = TIMEVISOR_TIMELINE_ROW_INIT;
     timevisor_achieved achieved = TIMEVISOR_ACHIEVED_INIT;
     timevisor_validity until = TIMEVISOR_VALIDITY_INIT;
+    timevisor_host_cpu_time cpu_time = TIMEVISOR_HOST_CPU_TIME_INIT;
     timevisor_wait_handle *wait;
     timevisor_at_handle *at;
     timevisor_periodic *periodic;
@@ -26,6 +27,7 @@ static void null_handles(void) {
     NULLS(timevisor_bind(client, "tai", NULL, NULL, &timeline));
     NULLS(timevisor_client_describe(client, text, sizeof text));
     NULLS(timevisor_timeline_list_get(NULL, 0, &row));
+    NULLS(timevisor_read_host_cpu_time(NULL, 0, &cpu_time));
     NULLS(timevisor_with_requirement(NULL, NULL, &timeline));
     NULLS(timevisor_update(NULL, NULL, NULL));
     NULLS(timevisor_unbind(NULL));

@@ -100,6 +100,18 @@ impl Client {
         rows.into_iter().map(|row| words::row(py, row)).collect()
     }
 
+    /// What the host has given a vCPU of this VM.
+    fn host_cpu_time<'py>(
+        &self,
+        py: Python<'py>,
+        vcpu: usize,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(time) = py.detach(|| self.0.host_cpu_time(vcpu)).or_raise(py)? else {
+            return Ok(None);
+        };
+        words::make(py, "HostCpuTime", (time.least_ns, time.most_ns, time.disruption)).map(Some)
+    }
+
     fn __repr__(&self) -> String {
         format!("<timevisor.Client of {}>", self.0.page().path.display())
     }

@@ -4,8 +4,8 @@ use pyo3::BoundObject;
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use timevisor::{
-    BindError, ConnectError, ConvertError, ElapsedError, InvalidRequirement, ReadError,
-    TimelineError, WaitError,
+    BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, InvalidRequirement,
+    ReadError, TimelineError, WaitError,
 };
 
 use crate::reading::Reading;
@@ -98,6 +98,15 @@ impl Raise for TimelineError {
             Self::Page(_) | Self::Counter(_) | Self::OtherPage(_) => "PageUnusable",
         };
         exception(py, class, chain(self), None)
+    }
+}
+
+impl Raise for HostCpuTimeError {
+    fn raise(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Page(error) => error.raise(py),
+            Self::Read(error) => error.raise(py),
+        }
     }
 }
 

@@ -182,6 +182,13 @@ def test_names_are_checked(client: Client) -> None:
         client.bind("gps", create="gps")
 
 
+def test_a_host_has_no_vcpus(client: Client) -> None:
+    assert client.host_cpu_time(0) is None
+    assert client.host_cpu_time(10_000) is None
+    with pytest.raises(OverflowError):
+        client.host_cpu_time(-1)
+
+
 def test_what_is_used_and_what_is_not_there_is_told(run_directory: Path, client: Client) -> None:
     assert client.page.path == str(run_directory / "clock") and client.page.passed_over == ()
     client.timelines()

@@ -11,6 +11,7 @@ from ._words import (
     Comparison,
     Epoch,
     Event,
+    HostCpuTime,
     Lease,
     PageChoice,
     Span,
@@ -89,6 +90,13 @@ class Client:
         """
     def timelines(self) -> List[TimelineRow]:
         """What this client may bind to. Raises as ``bind``."""
+    def host_cpu_time(self, vcpu: int) -> Optional[HostCpuTime]:
+        """How much processor time the host has given a vCPU of the VM that this program runs in; None: not known, and on a host.
+
+        A guest's own clocks count what its vCPU had to wait for, too. The account moves every 100 ms.
+
+        Raises PageUnusable, WriterStalled.
+        """
 @final
 class Elapsed:
     """How long something has been running, also over a migration of its VM, and over a checkpoint of its process that is restored on

@@ -111,6 +111,17 @@ class ChannelChoice:
 
 
 @dataclass(frozen=True)
+class HostCpuTime:
+    """The processor time that a vCPU has had since it began."""
+
+    least_ns: int
+    most_ns: int
+    """2**64 - 1 where that is not known."""
+    disruption: int
+    """Compare two of them only if this is the same in both."""
+
+
+@dataclass(frozen=True)
 class Achieved:
     """What a timeline gives at a moment; None where that is not known."""
 

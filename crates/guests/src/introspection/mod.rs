@@ -11,7 +11,6 @@
 //! | [`guest_os`] | the interface of guest-OS plugins, and the list of them |
 //! | [`linux`] | stock Linux |
 //! | [`tasks`] | the real-time tasks that events tell of |
-//! | [`limit`] | how many events of one guest are taken |
 //! | [`backend`] | the interface of ways to trap: bytes and now in, actions out |
 //! | [`tcg`] | QEMU's TCG with our plugin |
 //!
@@ -23,7 +22,6 @@ pub mod btf;
 pub mod event;
 pub mod guest_os;
 pub mod kallsyms;
-pub mod limit;
 pub mod linux;
 pub mod memory;
 pub mod point;

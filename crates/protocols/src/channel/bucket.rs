@@ -1,12 +1,14 @@
 //! A token bucket in its equivalent form as a virtual schedule (ITU-T I.371, GCRA): one instant instead of a level.
 //!
+//! Also for what cannot be refused: who has sent too much ([`Bucket::charge`]) is not read for a while ([`Bucket::ready_at`]).
+//!
 //! What it does not do: read a clock.
 
 use timevisor_time::Duration;
 
 /// Admits a burst, then a rate.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bucket {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bucket {
     /// Between two requests at the rate.
     interval: Duration,
     /// How much earlier than due one may come.
@@ -17,7 +19,8 @@ pub(super) struct Bucket {
 
 impl Bucket {
     /// A full one: in any time t at most `burst + rate_hz * t` are admitted. At least one of each.
-    pub(super) fn new(interval: Duration, burst: u32) -> Self {
+    #[must_use]
+    pub fn new(interval: Duration, burst: u32) -> Self {
         let tolerance = interval.to_bits().saturating_mul(i128::from(burst.max(1) - 1));
         Self {
             interval,
@@ -27,12 +30,13 @@ impl Bucket {
     }
 
     /// When the next one will be admitted; the past means now.
-    pub(super) fn ready_at(&self) -> Duration {
+    #[must_use]
+    pub fn ready_at(&self) -> Duration {
         self.due - self.tolerance
     }
 
     /// Whether one is admitted now; if so, it counts.
-    pub(super) fn admit(&mut self, now: Duration) -> bool {
+    pub fn admit(&mut self, now: Duration) -> bool {
         let admitted = now >= self.ready_at();
         if admitted {
             self.charge(now);
@@ -41,13 +45,14 @@ impl Bucket {
     }
 
     /// Counts one that could not wait.
-    pub(super) fn charge(&mut self, now: Duration) {
+    pub fn charge(&mut self, now: Duration) {
         self.due = self.due.max(now) + self.interval;
     }
 }
 
 /// The time between two events of this rate, rounded up; a rate of 0 counts as 1.
-pub(super) fn interval(rate_hz: u32) -> Duration {
+#[must_use]
+pub fn interval(rate_hz: u32) -> Duration {
     let rate = i128::from(rate_hz.max(1));
     Duration::from_bits(((1i128 << 64) + rate - 1) / rate)
 }

@@ -12,14 +12,15 @@
 //! | [`server`] | the server's end of one connection |
 //! | [`client`] | the client's end of one connection |
 //! | [`relay`] | `timevisor-guest`: many applications' connections, one to the host |
-//! | `crc`, `bucket`, `outbox` | checksum, rate limit, unsent bytes |
+//! | [`bucket`] | a rate limit |
+//! | `crc`, `outbox` | checksum, unsent bytes |
 //!
 //! Rules: identity comes from the socket, never from the payload; a session begins with `hello` and is numbered by the
 //! server; request ids grow within a session; everything has a limit.
 //!
 //! What it does not do: open sockets, know timelines (crates/timelines does), or read the page.
 
-mod bucket;
+pub mod bucket;
 pub mod check;
 pub mod client;
 mod crc;

@@ -28,7 +28,7 @@ const CLIENTS: usize = 10;
 const REQUESTS: usize = 10;
 const BUDGET: &str = "30ms/50ms";
 const APACHE: &str = "/usr/sbin/apache2";
-const MODULES: [&str; 5] = ["mpm_prefork", "authz_core", "alias", "cgi", "unixd"];
+const MODULES: [&str; 4] = ["mpm_prefork", "authz_core", "alias", "cgi"];
 /// A request may take so long on a loaded host.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The paper's averages, s.

@@ -1,9 +1,10 @@
 //! The backend: what is wanted, what the plugin has, and the events in between.
 
+use timevisor_protocols::channel::bucket::{Bucket, interval};
 use timevisor_time::Duration;
 
 use super::super::backend::{Action, Backend, Input, Refused, State};
-use super::super::limit::Limit;
+
 use super::super::point::Point;
 use super::codec::{self, Decoder, Message};
 
@@ -29,7 +30,7 @@ pub struct Tcg {
     pause_at: Option<Duration>,
     next: u64,
     dropped_before: u64,
-    limit: Limit,
+    limit: Bucket,
 }
 
 impl Default for Tcg {
@@ -53,7 +54,7 @@ impl Tcg {
             pause_at: None,
             next: 0,
             dropped_before: 0,
-            limit: Limit::new(rate_hz, burst),
+            limit: Bucket::new(interval(rate_hz), burst),
         }
     }
 

@@ -1,0 +1,106 @@
+//! timevisord's introspection of an emulated guest, as users drive it: attach, list, trace, detach.
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use crate::client::{Client, Launch, Way};
+use crate::host::{Host, mentions};
+use crate::scenario::Context;
+
+const JOBS: usize = 20;
+const YIELDS: usize = 50;
+
+pub(super) fn daemon(ctx: &Context) -> anyhow::Result<String> {
+    let server = ctx.chronyd("server")?;
+    let mut host = Host::following(ctx, &server.address().ip().to_string())?;
+    host.wait_synchronized(500)?;
+    let refused = |host: &Host, arguments: &[&str], parts: &[&str]| -> anyhow::Result<()> {
+        let said = host.cli(&[&["introspect"], arguments].concat());
+        mentions(&format!("{:#}", said.err().context("it was done")?), parts)
+    };
+    refused(&host, &["attach", "nobody"], &["there is no VM nobody", "vm list"])?;
+
+    let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
+    let programs =
+        [ctx.program("timevisor-lab-guest", "lab-calls")?, ctx.program("timevisor", "timevisor")?];
+    let plain = Launch::new(ctx, &host, &qemu, Way::Vmclock, "plain").start()?;
+    refused(&host, &["attach", "plain"], &["without our plugin", "-plugin"])?;
+    drop(plain);
+
+    let socket = host.directory().join("web.introspect");
+    let plugin = format!("{},socket={}", plugin.display(), socket.display());
+    let launch = Launch::new(ctx, &host, &qemu, Way::Vmclock, "web").programs(&programs);
+    let launch = launch.builder(move |builder| builder.args(["-plugin".into(), plugin.clone()]));
+    // Before the guest's kernel is there: it is waited for.
+    let mut guest = launch.start()?;
+    host.cli(&["introspect", "attach", "web"])?;
+    guest.guest.wait_ready()?;
+    host.wait_vm("web", "synchronized")?;
+    let attached = |host: &Host| Ok(row(host)?["state"] == "attached");
+    host.wait_until("the trap points", attached)?;
+    let first = calls(&host, &mut guest)?;
+
+    // Another daemon does not know of it; the guest is unharmed, and can be attached to again.
+    host.kill();
+    guest.guest.sh(&format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]"))?;
+    host.restart()?;
+    host.wait_vm("web", "synchronized")?;
+    ensure!(host.json(&["introspect", "list"])? == Value::Array(Vec::new()), "it is known still");
+    refused(&host, &["trace", "web"], &["is not introspected"])?;
+    host.cli(&["introspect", "attach", "web"])?;
+    host.wait_until("the trap points again", attached)?;
+    let second = calls(&host, &mut guest)?;
+    ensure!(first == second, "{first} events, then {second}");
+
+    host.cli(&["introspect", "detach", "web"])?;
+    refused(&host, &["detach", "web"], &["is not introspected"])?;
+    guest.guest.sh(&format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]"))?;
+    let trouble = "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault";
+    let said = guest.guest.sh(&format!("dmesg | grep -E '{trouble}' || true"))?;
+    ensure!(said.is_empty(), "the guest's kernel complains: {said}");
+    host.cli(&["introspect", "attach", "web"])?;
+    guest.guest.kill();
+    host.wait_until("the end of its introspection", |host| {
+        Ok(host.json(&["introspect", "list"])? == Value::Array(Vec::new()))
+    })?;
+    Ok(format!("{first} events of a program, twice, each with its time"))
+}
+
+fn row(host: &Host) -> anyhow::Result<Value> {
+    host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
+}
+
+/// The guest's own clock.
+fn now(guest: &mut Client, bound: &str) -> anyhow::Result<i64> {
+    let said = guest.guest.sh("timevisor now --json")?;
+    let said: Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
+    said[bound].as_i64().with_context(|| format!("the guest does not know the time: {said}"))
+}
+
+/// Runs lab-calls and counts what is told of it; every event's time lies in the time of the run, by the guest's clock.
+fn calls(host: &Host, guest: &mut Client) -> anyhow::Result<usize> {
+    let begin = row(host)?["events"].as_u64().context("no count")?;
+    let before = now(guest, "earliest_ns")?;
+    let said = guest.guest.sh(&format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]"))?;
+    let after = now(guest, "latest_ns")?;
+    let said: Value = serde_json::from_str(said.trim())?;
+    let from = begin.to_string();
+    let mut of_program = Vec::new();
+    host.wait_until("the program's end", |host| {
+        let words = ["introspect", "trace", "web", "--once", "--json", "--from", &from];
+        let events = host.cli(&words)?;
+        let events = events.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+        of_program = events.into_iter().filter(|e| e["thread"]["tid"] == said["pid"]).collect();
+        Ok(of_program.last().is_some_and(|event| event["kind"] == "exit"))
+    })?;
+    for event in &of_program {
+        let at = event["tai_ns"].as_i64().with_context(|| format!("no time: {event}"))?;
+        ensure!(before <= at && at <= after, "{at} is not in {before} to {after}: {event}");
+    }
+    let count = |kind: &str| of_program.iter().filter(|event| event["kind"] == kind).count();
+    ensure!(count("yield") == JOBS + YIELDS, "{} yields", count("yield"));
+    ensure!(count("sleep") == 3 && count("set_scheduler") >= 2, "{of_program:?}");
+    let row = row(host)?;
+    ensure!(row["dropped"] == 0 && row["senseless"] == 0, "{row}");
+    Ok(of_program.len())
+}
