@@ -10,7 +10,7 @@ const COS: i64 = 61_584;
 const SIN: i64 = 22_415;
 
 fn main() -> std::io::Result<()> {
-    let picture: Vec<u8> = (0..SIDE * SIDE).map(|n| (n % 251 + n / SIDE % 7) as u8).collect();
+    let picture: Vec<u8> = (0..SIDE * SIDE).map(|n| u8::try_from(n % 251).unwrap_or(0)).collect();
     let rotated = rotate(&picture);
     let sum: u64 = rotated.iter().map(|grey| u64::from(*grey)).sum();
     // One piece: Apache forwards what it gets.
