@@ -6,13 +6,11 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::Value;
-use timevisor::{Reading, Timeline};
 use timevisor_protocols::control::{
     IntrospectEvents, IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Request,
     Response,
 };
 
-use crate::bind::connect;
 use crate::connection::{ask, unexpected};
 
 #[derive(Subcommand)]
@@ -133,7 +131,6 @@ fn task_words(task: &Value) -> String {
 }
 
 fn trace(directory: &Path, options: &Trace) -> Result<()> {
-    let timeline = connect(directory)?.timeline("tai").ok();
     let mut from = options.from;
     loop {
         let asked = IntrospectTrace { vm: options.vm.clone(), from };
@@ -141,7 +138,7 @@ fn trace(directory: &Path, options: &Trace) -> Result<()> {
             Response::IntrospectEvents(answer) => answer,
             response => return Err(unexpected(&response)),
         };
-        print_events(&answer, timeline.as_ref(), options.json);
+        print_events(&answer, options.json);
         from = Some(answer.next);
         if answer.events.is_empty() {
             if options.once {
@@ -152,28 +149,22 @@ fn trace(directory: &Path, options: &Trace) -> Result<()> {
     }
 }
 
-fn print_events(answer: &IntrospectEvents, timeline: Option<&Timeline>, json: bool) {
+fn print_events(answer: &IntrospectEvents, json: bool) {
     if answer.forgotten > 0 && !json {
         println!("({} events are not remembered any more)", answer.forgotten);
     }
     for event in &answer.events {
-        // Guest and host read one clock: the counter's value means the same to both.
-        let stamp = event["counter"].as_u64();
-        let reading = timeline.zip(stamp).and_then(|(line, stamp)| line.convert(stamp).ok());
-        let tai = reading.filter(Reading::is_known).map(|reading| reading.estimate_ns());
         if json {
-            let mut event = event.clone();
-            event["tai_ns"] = tai.into();
             println!("{event}");
         } else {
-            println!("{}", line(event, tai));
+            println!("{}", line(event));
         }
     }
 }
 
 /// As strace writes it.
-fn line(event: &Value, tai: Option<i64>) -> String {
-    let time = tai.map_or_else(
+fn line(event: &Value) -> String {
+    let time = event["estimate_ns"].as_i64().map_or_else(
         || "-".to_owned(),
         |ns| format!("{}.{:06}", ns / 1_000_000_000, ns % 1_000_000_000 / 1000),
     );
@@ -206,14 +197,15 @@ mod tests {
     fn events_in_words() {
         let thread = json!({"tid": 7, "pid": 7, "comm": "rt", "policy": "deadline"});
         let mut event = json!({"vcpu": 1, "thread": thread, "kind": "yield", "counter": 5});
-        assert_eq!(line(&event, None), "- vcpu 1 [7 rt deadline] sched_yield()");
+        assert_eq!(line(&event), "- vcpu 1 [7 rt deadline] sched_yield()");
         event["kind"] = "exit".into();
         event["status"] = 768.into();
-        assert_eq!(line(&event, Some(1_500_000_000)), "1.500000 vcpu 1 [7 rt deadline] exit(3)");
+        event["estimate_ns"] = 1_500_000_000.into();
+        assert_eq!(line(&event), "1.500000 vcpu 1 [7 rt deadline] exit(3)");
         event["kind"] = "set_scheduler".into();
         event["target"] = json!({"tid": 9});
         event["attributes"] = json!({"policy": "fifo", "priority": 60});
-        assert!(line(&event, None).ends_with("sched_setattr(9, fifo priority 60)"));
+        assert!(line(&event).ends_with("sched_setattr(9, fifo priority 60)"));
         let task = json!({"thread": thread, "attributes": null, "jobs": 4});
         assert_eq!(task_words(&task), "7 rt deadline: what it asked for was not seen; 4 jobs");
     }

@@ -331,7 +331,7 @@ impl Daemon {
             Request::IntrospectAttach(asked) => self.introspection.attach(asked, &self.vms),
             Request::IntrospectDetach(asked) => self.introspection.detach(asked),
             Request::IntrospectList => self.introspection.list(),
-            Request::IntrospectTrace(asked) => self.introspection.trace(asked),
+            Request::IntrospectTrace(asked) => self.introspection.trace(asked, &self.clock),
         }
     }
 

@@ -12,6 +12,8 @@ mod watch;
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+use timevisor_clock_page::{Reader, Reading};
 use timevisor_protocols::control::{
     ErrorCode, IntrospectTrace, IntrospectVm, Introspections, Response,
 };
@@ -19,6 +21,7 @@ use timevisor_time::Duration;
 
 use self::session::Session;
 use self::target::Target;
+use crate::clock::HostClock;
 use crate::report::error_response;
 use crate::vms::Vms;
 
@@ -94,12 +97,23 @@ impl Introspection {
         Response::Introspections(Introspections { vms })
     }
 
-    /// Answers `introspect_trace`.
-    pub fn trace(&self, asked: &IntrospectTrace) -> Response {
-        match self.sessions.get(&asked.vm) {
-            Some(session) => Response::IntrospectEvents(session.events(asked.from)),
-            None => not_introspected(&asked.vm),
+    /// Answers `introspect_trace`; each event with its time.
+    pub fn trace(&self, asked: &IntrospectTrace, clock: &HostClock) -> Response {
+        let Some(session) = self.sessions.get(&asked.vm) else {
+            return not_introspected(&asked.vm);
+        };
+        let mut answer = session.events(asked.from);
+        let reader = Reader::open(clock.writer().page(), &clock.counter, 0).ok();
+        for event in &mut answer.events {
+            let stamp = event["counter"].as_u64();
+            let time = reader.as_ref().zip(stamp).and_then(|(reader, at)| reader.convert(at).ok());
+            let time = time.filter(Reading::has_estimate);
+            let ns = |of: fn(&Reading) -> i64| Value::from(time.as_ref().map(of));
+            event["earliest_ns"] = ns(|reading| reading.earliest.floor_nanos());
+            event["estimate_ns"] = ns(|reading| reading.estimate.floor_nanos());
+            event["latest_ns"] = ns(|reading| reading.latest.ceil_nanos());
         }
+        Response::IntrospectEvents(answer)
     }
 }
 

@@ -94,8 +94,9 @@ fn calls(host: &Host, guest: &mut Client) -> anyhow::Result<usize> {
         Ok(of_program.last().is_some_and(|event| event["kind"] == "exit"))
     })?;
     for event in &of_program {
-        let at = event["tai_ns"].as_i64().with_context(|| format!("no time: {event}"))?;
-        ensure!(before <= at && at <= after, "{at} is not in {before} to {after}: {event}");
+        let at = |bound: &str| event[bound].as_i64().with_context(|| format!("no time: {event}"));
+        let (earliest, latest) = (at("earliest_ns")?, at("latest_ns")?);
+        ensure!(before <= latest && earliest <= after, "not in {before} to {after}: {event}");
     }
     let count = |kind: &str| of_program.iter().filter(|event| event["kind"] == kind).count();
     ensure!(count("yield") == JOBS + YIELDS, "{} yields", count("yield"));
