@@ -47,13 +47,18 @@ pub fn run(directory: &Path, options: &Missed) -> Result<()> {
         [&options.released, &options.until].map(|text| ns(text, options.timeline));
     let (released, until) = (released?, until?);
     ensure!(released < until, "--released must be before --until");
-    let name = if options.timeline == Scale::Utc { "utc" } else { "tai" };
-    let reading = connect(directory)?.timeline(name)?.now()?;
+    // Not the timeline `utc`: it is on the page only while somebody is bound to it.
+    let reading = connect(directory)?.timeline("tai")?.now()?;
     let now = monotonic().floor_nanos();
     ensure!(reading.is_known(), "the time is not known here; `timevisor status` says why");
-    ensure!(until <= reading.latest_ns(), "that is still to come");
+    let ahead = match options.timeline {
+        Scale::Tai => 0,
+        Scale::Utc => reading.tai_offset().context("TAI - UTC is not known here; give TAI")?,
+    };
+    let ahead = i64::from(ahead) * 1_000_000_000;
+    ensure!(until <= reading.latest_ns() - ahead, "that is still to come");
     let here = |ns: i64| -> Result<u64> {
-        let ns = now - (reading.estimate_ns() - ns);
+        let ns = now - (reading.estimate_ns() - ahead - ns);
         u64::try_from(ns).context("that was before this machine was started")
     };
     let asked = ReserveMissed {

@@ -13,7 +13,7 @@ mod watch;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use timevisor_clock_page::{Reader, Reading};
+use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
 use timevisor_protocols::control::{
     ErrorCode, IntrospectTrace, IntrospectVm, Introspections, Response,
 };
@@ -103,7 +103,10 @@ impl Introspection {
             return not_introspected(&asked.vm);
         };
         let mut answer = session.events(asked.from);
+        // The plugin reads the TSC.
+        let readable = clock.counter.id() == CounterId::X86Tsc;
         let reader = Reader::open(clock.writer().page(), &clock.counter, 0).ok();
+        let reader = reader.filter(|_| readable);
         for event in &mut answer.events {
             let stamp = event["counter"].as_u64();
             let time = reader.as_ref().zip(stamp).and_then(|(reader, at)| reader.convert(at).ok());
