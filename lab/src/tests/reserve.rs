@@ -90,22 +90,7 @@ pub(super) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     mentions(&dry, &["SCHED_DEADLINE 32ms of 50ms within 50ms"])?;
     same(&before, &settings(pid)?).context("after a dry run")?;
 
-    let load = Load::start()?;
-    interrupt::sleep(std::time::Duration::from_secs(1))?;
-    let without = run(&mut guest, turns, SECONDS, false)?;
-    let (mut with, mut audits) = (Vec::new(), Vec::new());
-    for (budget, hog) in [("28ms/50ms", false), ("32ms/50ms", true)] {
-        host.cli(&["reserve", "apply", "guest", "--alone", "--budget", budget])?;
-        let row = host.json(&["reserve", "list"])?[0].clone();
-        ensure!(row["problem"].is_null() && row["promise"] == "core", "{row}");
-        let tid = u32::try_from(row["tid"].as_u64().context("no tid")?)?;
-        let found = Attributes::of(tid)?;
-        ensure!(found.policy == Policy::DEADLINE && found.period == 50_000_000, "{found:?}");
-        ensure!(allowed_of(tid)?.len() == 1, "it has more than its core");
-        with.push((budget, hog, run(&mut guest, turns, SECONDS, hog)?));
-        audits.push(host.json(&["reserve", "audit"])?[0]["audit"].clone());
-    }
-    drop(load);
+    let (told, audits) = against_load(&host, &mut guest, turns)?;
     // Another period, in place: never without a reservation.
     host.cli(&["reserve", "apply", "guest", "--alone", "--budget", "12ms/20ms"])?;
     let tid =
@@ -145,20 +130,52 @@ pub(super) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     };
     same(&cpusets(before), &cpusets(settings(std::process::id())?)).context("after its end")?;
 
+    Ok(format!("{told}; {share}; the audit takes {:.2} % of a processor", audited * 100.0))
+}
+
+/// The tasks beside a busy host, without and with reservations: what was missed, in words, and what the audit found.
+fn against_load(
+    host: &Host,
+    guest: &mut Client,
+    mut turns: u64,
+) -> anyhow::Result<(String, Vec<Value>)> {
+    let mut load = Load::start()?;
+    interrupt::sleep(std::time::Duration::from_secs(1))?;
+    let without = run(guest, turns, SECONDS, false)?;
     let missed = |run: &[Responses]| run.iter().map(Responses::misses).sum::<usize>();
     let jobs: usize = without.iter().map(|task| task.ms.len()).sum();
-    let told: Vec<String> = with
-        .iter()
-        .map(|(budget, hog, run)| {
-            format!("{budget}{}: {}", if *hog { " and a busy guest" } else { "" }, text(run))
-        })
-        .collect();
-    let told = format!("without: {}; {}", text(&without), told.join("; "));
-    ensure!(missed(&without) * 2 > jobs / 2, "the host was not loaded: {told}");
-    for (budget, _, run) in &with {
-        ensure!(missed(run) * 4 < missed(&without), "{budget} is of no use: {told}");
+    let mut told = vec![format!("without: {}", text(&without))];
+    ensure!(missed(&without) * 2 > jobs / 2, "the host was not loaded: {told:?}");
+    let mut audits = Vec::new();
+    for (budget, hog) in [("28ms/50ms", false), ("32ms/50ms", true)] {
+        let busy = if hog { " and a busy guest" } else { "" };
+        let mut kept = false;
+        // This machine may become slower for a while, and jobs longer than they were declared: then they are measured anew. A
+        // reservation that is of no use is so always.
+        for again in [false, true, true] {
+            if again {
+                drop(load);
+                turns = real_time::calibrate_loaded(host, guest, "guest")?;
+                load = Load::start()?;
+            }
+            host.cli(&["reserve", "apply", "guest", "--alone", "--budget", budget])?;
+            let row = host.json(&["reserve", "list"])?[0].clone();
+            ensure!(row["problem"].is_null() && row["promise"] == "core", "{row}");
+            let tid = u32::try_from(row["tid"].as_u64().context("no tid")?)?;
+            let found = Attributes::of(tid)?;
+            ensure!(found.policy == Policy::DEADLINE && found.period == 50_000_000, "{found:?}");
+            ensure!(allowed_of(tid)?.len() == 1, "it has more than its core");
+            let found = run(guest, turns, SECONDS, hog)?;
+            told.push(format!("{budget}{busy}: {}", text(&found)));
+            kept = missed(&found) * 4 < missed(&without);
+            if kept {
+                break;
+            }
+        }
+        ensure!(kept, "{budget} is of no use: {told:?}");
+        audits.push(host.json(&["reserve", "audit"])?[0]["audit"].clone());
     }
-    Ok(format!("{told}; {share}; the audit takes {:.2} % of a processor", audited * 100.0))
+    Ok((told.join("; "), audits))
 }
 
 /// How much of a processor timevisord takes.
