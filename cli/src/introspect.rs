@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use timevisor_protocols::control::{
-    IntrospectEvents, IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Request,
-    Response,
+    IntrospectAttach, IntrospectEvents, IntrospectReserve, IntrospectReserved, IntrospectRow,
+    IntrospectState, IntrospectTrace, IntrospectVm, Request, Response,
 };
 
 use crate::connection::{ask, unexpected};
@@ -16,7 +16,7 @@ use crate::connection::{ask, unexpected};
 #[derive(Subcommand)]
 pub enum Command {
     /// Learn what a VM's real-time tasks do; its QEMU needs our plugin (docs/introspection.md)
-    Attach(Which),
+    Attach(Attach),
     /// No longer
     Detach(Which),
     /// What is learned of whom
@@ -29,6 +29,24 @@ pub enum Command {
 pub struct Which {
     /// The VM, as `timevisor vm list` shows it
     vm: String,
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct Attach {
+    /// The VM, as `timevisor vm list` shows it
+    vm: String,
+    /// Reserve for its vCPU what its tasks under SCHED_DEADLINE need, and no longer than they do
+    #[arg(long)]
+    reserve: bool,
+    /// With --reserve: the reservation's period [default: half of the shortest deadline]
+    #[arg(long, value_name = "SPAN", value_parser = span, requires = "reserve")]
+    period: Option<Duration>,
+    /// With --reserve: no other reservation may come to its core
+    #[arg(long, requires = "reserve")]
+    alone: bool,
     /// JSON
     #[arg(long)]
     json: bool,
@@ -62,7 +80,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub fn run(directory: &Path, command: &Command) -> Result<()> {
     let of = |which: &Which| IntrospectVm { vm: which.vm.clone() };
     let (request, json) = match command {
-        Command::Attach(which) => (Request::IntrospectAttach(of(which)), which.json),
+        Command::Attach(options) => (Request::IntrospectAttach(attach(options)), options.json),
         Command::Detach(which) => (Request::IntrospectDetach(of(which)), which.json),
         Command::List(list) => (Request::IntrospectList, list.json),
         Command::Trace(options) => return trace(directory, options),
@@ -81,6 +99,28 @@ pub fn run(directory: &Path, command: &Command) -> Result<()> {
     Ok(())
 }
 
+fn span(text: &str) -> Result<Duration> {
+    Ok(humantime_serde::re::humantime::parse_duration(text)?)
+}
+
+fn attach(options: &Attach) -> IntrospectAttach {
+    let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    let reserve = IntrospectReserve { period_ns: options.period.map(ns), alone: options.alone };
+    IntrospectAttach { vm: options.vm.clone(), reserve: options.reserve.then_some(reserve) }
+}
+
+fn reserved_words(reserved: &IntrospectReserved) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let mut out = match reserved.budget_ns {
+        0 => "    nothing is reserved".to_owned(),
+        budget => format!("    reserved: {} ms of {} ms", ms(budget), ms(reserved.period_ns)),
+    };
+    if let Some(why) = &reserved.refused {
+        out += &format!("; what its tasks need now is refused: {why}");
+    }
+    out + "\n"
+}
+
 fn words(row: &IntrospectRow) -> String {
     let guest = row.guest.as_deref().unwrap_or("not known yet");
     let state = match (row.state, &row.problem) {
@@ -92,6 +132,7 @@ fn words(row: &IntrospectRow) -> String {
         "{}  {guest}, by {} ({}); {state}; {} events, {} dropped\n",
         row.vm, row.backend, row.reason, row.events, row.dropped
     );
+    out += &row.reserved.as_ref().map(reserved_words).unwrap_or_default();
     for task in &row.tasks {
         out += &format!("    {}\n", task_words(task));
     }

@@ -215,7 +215,7 @@ impl Daemon {
             self.reservations.on_timer(now, &self.vms);
         }
         if now >= self.introspection.poll_at() {
-            self.introspection.on_timer(now, &mut self.vms);
+            self.introspection.on_timer(now, &mut self.vms, &mut self.reservations);
         }
         if now >= self.timelines.poll_at() {
             self.timelines.on_timer(now, &mut self.clock, &mut self.vms);
@@ -329,7 +329,9 @@ impl Daemon {
             Request::ReserveList => self.reservations.list(),
             Request::ReserveMissed(asked) => self.reservations.missed(asked),
             Request::IntrospectAttach(asked) => self.introspection.attach(asked, &self.vms),
-            Request::IntrospectDetach(asked) => self.introspection.detach(asked),
+            Request::IntrospectDetach(asked) => {
+                self.introspection.detach(asked, &self.vms, &mut self.reservations)
+            }
             Request::IntrospectList => self.introspection.list(),
             Request::IntrospectTrace(asked) => self.introspection.trace(asked, &self.clock),
         }

@@ -214,6 +214,7 @@ void start_thread(void)
 	/* QEMU's signals are for QEMU's threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	/* It inherits the vCPU's name, by which others find vCPUs: serve() gives it its own. */
 	if (pthread_create(&thread, NULL, serve, NULL))
 		fprintf(stderr, "timevisor-introspect: cannot start a thread; nobody will be answered\n");
 	else

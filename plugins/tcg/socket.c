@@ -260,6 +260,7 @@ static bool give(void)
 void *serve(void *unused)
 {
 	(void)unused;
+	pthread_setname_np(pthread_self(), "introspect");
 	for (;;) {
 		struct pollfd fds[2] = { { .fd = peer.fd < 0 ? plugin.listener : -1, .events = POLLIN },
 					 { .fd = peer.fd, .events = POLLIN } };

@@ -9,8 +9,6 @@ const SHORTEST: u64 = 1_000_000;
 const STEP: u64 = 500_000;
 /// A budget that a tick enforces is not much shorter than it should be if it has so many of them.
 const TICKS: u64 = 3;
-/// At least this much above what the analysis needs: its inputs were measured. 1/1000.
-const SLACK: u64 = 30;
 
 /// What is asked; ns.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +98,9 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
         }
     };
     let Some(least) = least else { return Ok(Plan::TooMuch { period: question.period }) };
-    let recommended = with_slack(set, &search, least, question.tick);
+    // Where ticks leave no room, the whole period.
+    let whole = || search.reservation(least.period(), least.period()).unwrap_or(least);
+    let recommended = search.with_slack(set, least, question.tick).unwrap_or_else(whole);
     let responses = match search.judge(set, recommended) {
         Verdict::Schedulable(responses) => responses,
         _ => bail!("a larger budget is not enough where a smaller one is: please report this"),
@@ -110,12 +110,4 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
         .reservation(least.budget() - 1, least.period())
         .map_or(Verdict::NotKnown, |less| search.judge(set, less));
     Ok(Plan::Found(Box::new(Found { least, recommended, sharing, limit, responses, greatest })))
-}
-
-/// What the tick withholds, and at least 3 %; at most the whole period.
-fn with_slack(set: &TaskSet, search: &Search, least: Reservation, tick: u64) -> Reservation {
-    let ticked = Search { tick, ..*search }.least_budget(set, least.period());
-    let slack = least.budget() + (least.budget() * SLACK).div_ceil(1000);
-    let budget = ticked.unwrap_or(least.period()).max(slack).min(least.period());
-    search.reservation(budget, least.period()).unwrap_or(least)
 }

@@ -12,7 +12,6 @@ static void no_vm(timevisor_client *client) {
     /* This is a host. */
     FAILS(timevisor_read_host_cpu_time(client, 0, &time), ENODATA, "vCPU 0");
     FAILS(timevisor_read_host_cpu_time(client, SIZE_MAX, &time), ENODATA, "timevisor vm list");
-    FAILS(timevisor_read_host_cpu_time(client, 0, NULL), EINVAL, "NULL");
 }
 
 static void refused(timevisor_client *client) {

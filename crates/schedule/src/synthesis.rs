@@ -9,6 +9,9 @@ use crate::task::TaskSet;
 use crate::tester::Tester;
 use crate::verdict::{Verdict, fits, judge};
 
+/// At least this much above what the analysis needs; 1/1000.
+const SLACK: u64 = 30;
+
 /// Who else is on the core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
@@ -47,6 +50,15 @@ impl Search {
     #[must_use]
     pub fn new(sharing: Sharing) -> Self {
         Self { sharing, model: Model::Worst, tick: 0 }
+    }
+
+    /// What to take where `least` is the least one: with what the tick withholds, and at least 3 % more, because what it was computed
+    /// from was measured; at most the whole period. `None`: with the tick nothing is enough.
+    #[must_use]
+    pub fn with_slack(&self, set: &TaskSet, least: Reservation, tick: u64) -> Option<Reservation> {
+        let ticked = Self { tick, ..*self }.least_budget(set, least.period())?;
+        let slack = least.budget() + (least.budget() * SLACK).div_ceil(1000);
+        self.reservation(ticked.max(slack).min(least.period()), least.period())
     }
 
     /// The reservation of this budget.

@@ -14,19 +14,25 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
+use timevisor_guests::introspection::demand::{Need, Rules};
 use timevisor_protocols::control::{
-    ErrorCode, IntrospectTrace, IntrospectVm, Introspections, Response,
+    ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
+    IntrospectVm, Introspections, Response,
 };
+use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
 
 use self::session::Session;
 use self::target::Target;
 use crate::clock::HostClock;
 use crate::report::error_response;
+use crate::reservations::Reservations;
 use crate::vms::Vms;
 
-/// A VM that has to be paused for a moment waits for it at most so long.
-const INTERVAL: Duration = Duration::from_nanos(100_000_000);
+/// A VM that has to be paused for a moment waits for it at most so long, and what a guest's tasks need.
+const INTERVAL: Duration = Duration::from_nanos(20_000_000);
+/// 1 / CONFIG_HZ of most distributions' kernels.
+const TICK: u64 = 4_000_000;
 
 #[derive(Default)]
 pub struct Introspection {
@@ -39,8 +45,8 @@ impl Introspection {
         if self.sessions.is_empty() { Duration::MAX } else { self.next }
     }
 
-    /// Pauses VMs that have to be, and forgets those that have ended.
-    pub fn on_timer(&mut self, now: Duration, vms: &mut Vms) {
+    /// Pauses VMs that have to be, reserves what their tasks need, and forgets those that have ended.
+    pub fn on_timer(&mut self, now: Duration, vms: &mut Vms, reservations: &mut Reservations) {
         self.next = now + INTERVAL;
         self.sessions.retain(|vm, session| {
             let stays = session.is_alive();
@@ -49,27 +55,35 @@ impl Introspection {
             }
             stays
         });
-        for (vm, session) in &self.sessions {
+        for (vm, session) in &mut self.sessions {
             if session.take_pause() {
                 vms.pause_for_a_moment(vm);
             }
+            follow(vm, session, vms, reservations);
         }
     }
 
     /// Answers `introspect_attach`.
-    pub fn attach(&mut self, asked: &IntrospectVm, vms: &Vms) -> Response {
+    pub fn attach(&mut self, asked: &IntrospectAttach, vms: &Vms) -> Response {
         let Some(qemu) = vms.qemu(&asked.vm) else {
             let text = format!("there is no VM {}", asked.vm);
             return error_response(ErrorCode::NotFound, &text, "see `timevisor vm list`");
         };
-        if !self.sessions.contains_key(&asked.vm) {
+        let rules = asked.reserve.map(rules);
+        if let Some(session) = self.sessions.get(&asked.vm) {
+            if session.rules != rules {
+                let text = format!("VM {} is introspected already, in another way", asked.vm);
+                let step = "`timevisor introspect detach VM` first";
+                return error_response(ErrorCode::AlreadyExists, &text, step);
+            }
+        } else {
             let target = match Target::of(qemu) {
                 Ok(target) => target,
                 Err((text, next_step)) => {
                     return error_response(ErrorCode::Unsupported, &text, next_step);
                 }
             };
-            let session = match Session::start(target) {
+            let session = match Session::start(target, rules) {
                 Ok(session) => session,
                 Err(error) => {
                     let text = format!("no thread for it: {error}");
@@ -83,9 +97,19 @@ impl Introspection {
     }
 
     /// Answers `introspect_detach`: the plugin takes the points away when its connection ends.
-    pub fn detach(&mut self, asked: &IntrospectVm) -> Response {
-        if self.sessions.remove(&asked.vm).is_none() {
+    pub fn detach(
+        &mut self,
+        asked: &IntrospectVm,
+        vms: &Vms,
+        reservations: &mut Reservations,
+    ) -> Response {
+        let Some(session) = self.sessions.remove(&asked.vm) else {
             return not_introspected(&asked.vm);
+        };
+        if session.rules.is_some()
+            && let Err((_, text, _)) = reservations.follow_guest(&asked.vm, None, false, vms)
+        {
+            tracing::warn!("VM {}: its reservation stays: {text}", asked.vm);
         }
         tracing::info!("VM {}: is not introspected any more", asked.vm);
         self.list()
@@ -117,6 +141,42 @@ impl Introspection {
             event["latest_ns"] = ns(|reading| reading.latest.ceil_nanos());
         }
         Response::IntrospectEvents(answer)
+    }
+}
+
+fn rules(asked: IntrospectReserve) -> Rules {
+    let sharing = if asked.alone { Sharing::Alone } else { Sharing::Shared };
+    Rules { period: asked.period_ns, sharing, tick: TICK }
+}
+
+/// Reserves what the tasks of a guest need now, if that has changed. What is refused leaves what there was.
+fn follow(vm: &str, session: &mut Session, vms: &Vms, reservations: &mut Reservations) {
+    let Some(rules) = session.rules else { return };
+    let Some(need) = session.take_need() else { return };
+    let alone = rules.sharing == Sharing::Alone;
+    let wanted = match &need {
+        Need::Nothing => None,
+        Need::Reservation(wanted) => Some(wanted),
+        Need::TooMuch(why) => {
+            tracing::warn!("VM {vm}: not reserved: {why}");
+            session.reserved.refused = Some(why.clone());
+            return;
+        }
+    };
+    match reservations.follow_guest(vm, wanted, alone, vms) {
+        Ok(()) => {
+            let (budget_ns, period_ns) = wanted.map_or((0, 0), |of| (of.budget(), of.period()));
+            session.reserved = IntrospectReserved { budget_ns, period_ns, refused: None };
+        }
+        Err((code, text, _)) => {
+            // Others are giving up what is needed: again in a moment.
+            if code == ErrorCode::MakingRoom {
+                session.put_back(need);
+            } else {
+                tracing::warn!("VM {vm}: not reserved: {text}");
+            }
+            session.reserved.refused = Some(text);
+        }
     }
 }
 

@@ -6,9 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use timevisor_guests::introspection::demand::{Need, Rules};
 use timevisor_guests::introspection::event::Event;
 use timevisor_linux::process::Process;
-use timevisor_protocols::control::{IntrospectEvents, IntrospectRow, IntrospectState};
+use timevisor_protocols::control::{
+    IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
+};
 
 use super::target::Target;
 use super::watch::watch;
@@ -36,6 +39,8 @@ pub struct Told {
     pub dropped: u64,
     pub senseless: u64,
     pub tasks: Vec<Value>,
+    /// What the tasks need, since it was taken last.
+    pub need: Option<Need>,
     events: VecDeque<Event>,
     /// The number of the next event.
     next: u64,
@@ -60,17 +65,21 @@ impl Told {
 pub struct Session {
     process: Process,
     shared: Arc<Shared>,
+    /// How a reservation follows the tasks, if one does.
+    pub rules: Option<Rules>,
+    /// What came of that.
+    pub reserved: IntrospectReserved,
 }
 
 impl Session {
     /// Begins.
-    pub fn start(target: Target) -> io::Result<Self> {
+    pub fn start(target: Target, rules: Option<Rules>) -> io::Result<Self> {
         let shared = Arc::new(Shared(Mutex::default()));
         let (process, theirs) = (target.process, Arc::clone(&shared));
         std::thread::Builder::new().name("introspect".to_owned()).spawn(move || {
-            run(&target, &theirs);
+            run(&target, &theirs, rules.as_ref());
         })?;
-        Ok(Self { process, shared })
+        Ok(Self { process, shared, rules, reserved: IntrospectReserved::default() })
     }
 
     pub fn is_alive(&self) -> bool {
@@ -80,6 +89,16 @@ impl Session {
     /// Whether the VM has to be paused for a moment; once.
     pub fn take_pause(&self) -> bool {
         std::mem::take(&mut self.shared.lock().pause)
+    }
+
+    /// What its tasks need, if that has changed; once.
+    pub fn take_need(&self) -> Option<Need> {
+        self.shared.lock().need.take()
+    }
+
+    /// The same again, unless there is something newer.
+    pub fn put_back(&self, need: Need) {
+        self.shared.lock().need.get_or_insert(need);
     }
 
     pub fn row(&self, vm: &str) -> IntrospectRow {
@@ -98,6 +117,7 @@ impl Session {
             events: told.next,
             dropped: told.dropped,
             senseless: told.senseless,
+            reserved: self.rules.map(|_| self.reserved.clone()),
             tasks: told.tasks.clone(),
         }
     }
@@ -123,12 +143,14 @@ impl Drop for Session {
     }
 }
 
-fn run(target: &Target, shared: &Shared) {
+fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
     while !shared.lock().ended && target.process.is_running() {
-        let ended = watch(target, shared);
+        let ended = watch(target, shared, rules);
         let mut told = shared.lock();
         told.attached = None;
         told.tasks.clear();
+        // What is not known is not needed: a guest that has been reset has no tasks.
+        told.need = Some(Need::Nothing);
         if let Err(error) = ended {
             let text = format!("{error:#}");
             if told.problem.as_ref() != Some(&text) {
@@ -154,7 +176,8 @@ mod tests {
     fn events_are_given_in_parts_and_forgotten_in_the_end() {
         let shared = Arc::new(Shared(Mutex::default()));
         let process = Process::open(std::process::id()).unwrap();
-        let session = Session { process, shared: Arc::clone(&shared) };
+        let reserved = IntrospectReserved::default();
+        let session = Session { process, shared: Arc::clone(&shared), rules: None, reserved };
         for n in 0..REMEMBERED as u64 + 10 {
             shared.lock().event(event(n));
         }

@@ -6,6 +6,7 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
+use timevisor_guests::introspection::demand::{Need, Rules, need};
 use timevisor_guests::introspection::event::RawEvent;
 use timevisor_guests::introspection::guest_os::{self, GuestOs};
 use timevisor_guests::introspection::tcg::Tcg;
@@ -21,13 +22,13 @@ const TURN: StdDuration = StdDuration::from_millis(20);
 /// QEMU's vCPUs come to where points change within this, or never do.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What is told of tasks is at most so old.
-const TASKS_INTERVAL: Duration = Duration::from_nanos(50_000_000);
+const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
 
 /// Until nobody wants it any more.
 ///
 /// # Errors
 /// What is in the way: the guest may not be up yet, or its kernel not known.
-pub fn watch(target: &Target, shared: &Shared) -> Result<()> {
+pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
     let guest_os = probe(target)?;
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
@@ -36,6 +37,8 @@ pub fn watch(target: &Target, shared: &Shared) -> Result<()> {
         backend: Tcg::default(),
         guest_os,
         shared,
+        rules,
+        needed: Need::Nothing,
         dropped_before,
         tasks_changed: false,
         tell_at: Duration::ZERO,
@@ -84,6 +87,8 @@ struct Watch<'a> {
     backend: Tcg,
     guest_os: Box<dyn GuestOs>,
     shared: &'a Shared,
+    rules: Option<&'a Rules>,
+    needed: Need,
     /// By earlier connections.
     dropped_before: u64,
     tasks_changed: bool,
@@ -156,6 +161,12 @@ impl Watch<'_> {
             let tasks = self.guest_os.tasks().iter();
             let tasks = tasks.map(|task| serde_json::to_value(task).unwrap_or_default()).collect();
             self.shared.lock().tasks = tasks;
+            // Here and not where the clock is kept: a guest may make it long.
+            let needed = self.rules.map_or(Need::Nothing, |r| need(self.guest_os.tasks(), r));
+            if needed != self.needed {
+                self.needed = needed.clone();
+                self.shared.lock().need = Some(needed);
+            }
         }
     }
 

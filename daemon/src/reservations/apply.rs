@@ -20,6 +20,12 @@ impl Reservations {
     pub fn apply(&mut self, apply: &ReserveApply, vms: &Vms) -> Response {
         match self.try_apply(apply, vms) {
             Ok(changes) => {
+                let is_meant = |held: &&mut Held| held.vm == apply.vm && held.vcpu == apply.vcpu;
+                let held = self.held.iter_mut().find(is_meant);
+                // By hand: nothing that is learned changes it any more.
+                if held.is_some_and(|held| std::mem::take(&mut held.followed)) {
+                    self.note();
+                }
                 let reservations = self.rows();
                 Response::Reservations(Answer { reservations, changes, problems: Vec::new() })
             }
@@ -99,6 +105,7 @@ impl Reservations {
             period: reservation.period(),
             soft,
             alone: apply.alone,
+            followed: false,
             changes: planned.clone(),
             ran,
             since: now_ns(),

@@ -5,12 +5,14 @@
 //! | `apply.rs` | a request for one |
 //! | `configured.rs` | those of the configuration, made when their VM is there |
 //! | `soft.rs` | budgets that follow what is used |
+//! | `followed.rs` | those that follow what introspection learns |
 //! | `rows.rs` | what is held, for those who ask |
 //! | `audit.rs` | what each got |
 
 mod apply;
 mod audit;
 mod configured;
+mod followed;
 mod rows;
 mod soft;
 
@@ -87,12 +89,15 @@ impl Reservations {
         };
         let broken: Vec<usize> = (0..all.held.len())
             .filter(|n| {
-                !all.held[*n].is_alive() || reservation::check(&all.held[*n].changes).is_err()
+                let held = &all.held[*n];
+                held.followed || !held.is_alive() || reservation::check(&held.changes).is_err()
             })
             .collect();
         for index in broken.into_iter().rev() {
             let name = name_of(&all.held[index]);
-            tracing::warn!("{name}: its reservation is not in force any more: given back");
+            tracing::warn!(
+                "{name}: its reservation is not in force any more, or nobody follows its guest: given back"
+            );
             for problem in all.give_back(index) {
                 tracing::warn!("{name}: {problem}");
             }

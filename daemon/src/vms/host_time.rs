@@ -57,10 +57,8 @@ impl Served {
         let all = threads(qemu.process.pid())?;
         let named = vcpus::named(&all);
         let cpus = self.monitor.as_ref().map(Monitor::cpus).unwrap_or_default();
-        if named.is_empty() {
-            return Ok(vcpus::told(&all, cpus, qemu.accelerator == Accelerator::Tcg));
-        }
-        Ok(named)
+        let told = vcpus::told(&all, cpus, qemu.accelerator == Accelerator::Tcg);
+        Ok(if named.is_empty() { told } else { vcpus::one_each(named, &told) })
     }
 
     fn sample_host_time(&mut self, lag_ns: u64, clock: &HostClock) {

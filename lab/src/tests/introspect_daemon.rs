@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::client::{Client, Launch, Way};
 use crate::host::{Host, mentions};
+use crate::real_time::Restore;
 use crate::scenario::Context;
 
 const JOBS: usize = 20;
@@ -14,6 +15,7 @@ pub(super) fn daemon(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(500)?;
+    let _restore = Restore::of(&host);
     let refused = |host: &Host, arguments: &[&str], parts: &[&str]| -> anyhow::Result<()> {
         let said = host.cli(&[&["introspect"], arguments].concat());
         mentions(&format!("{:#}", said.err().context("it was done")?), parts)
@@ -21,8 +23,11 @@ pub(super) fn daemon(ctx: &Context) -> anyhow::Result<String> {
     refused(&host, &["attach", "nobody"], &["there is no VM nobody", "vm list"])?;
 
     let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
-    let programs =
-        [ctx.program("timevisor-lab-guest", "lab-calls")?, ctx.program("timevisor", "timevisor")?];
+    let programs = [
+        ctx.program("timevisor-lab-guest", "lab-calls")?,
+        ctx.program("timevisor-lab-guest", "lab-dl")?,
+        ctx.program("timevisor", "timevisor")?,
+    ];
     let plain = Launch::new(ctx, &host, &qemu, Way::Vmclock, "plain").start()?;
     refused(&host, &["attach", "plain"], &["without our plugin", "-plugin"])?;
     drop(plain);
@@ -30,7 +35,10 @@ pub(super) fn daemon(ctx: &Context) -> anyhow::Result<String> {
     let socket = host.directory().join("web.introspect");
     let plugin = format!("{},socket={}", plugin.display(), socket.display());
     let launch = Launch::new(ctx, &host, &qemu, Way::Vmclock, "web").programs(&programs);
-    let launch = launch.builder(move |builder| builder.args(["-plugin".into(), plugin.clone()]));
+    let launch = launch.builder(move |builder| {
+        let named = "web,debug-threads=on".to_owned();
+        builder.args(["-plugin".into(), plugin.clone(), "-name".into(), named])
+    });
     // Before the guest's kernel is there: it is waited for.
     let mut guest = launch.start()?;
     host.cli(&["introspect", "attach", "web"])?;
@@ -58,12 +66,63 @@ pub(super) fn daemon(ctx: &Context) -> anyhow::Result<String> {
     let trouble = "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault";
     let said = guest.guest.sh(&format!("dmesg | grep -E '{trouble}' || true"))?;
     ensure!(said.is_empty(), "the guest's kernel complains: {said}");
-    host.cli(&["introspect", "attach", "web"])?;
+    let reserved = follows(&host, &mut guest)?;
+    host.cli(&["introspect", "attach", "web", "--reserve"])?;
     guest.guest.kill();
     host.wait_until("the end of its introspection", |host| {
         Ok(host.json(&["introspect", "list"])? == Value::Array(Vec::new()))
     })?;
-    Ok(format!("{first} events of a program, twice, each with its time"))
+    Ok(format!("{first} events of a program, twice, each with its time; reserved: {reserved}"))
+}
+
+/// A reservation follows the tasks of the guest: it comes, grows, shrinks and goes; too much is refused and changes nothing.
+fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
+    host.cli(&["introspect", "attach", "web", "--reserve", "--alone"])?;
+    host.wait_until("the trap points", |host| Ok(row(host)?["state"] == "attached"))?;
+    let held = |host: &Host| -> anyhow::Result<Value> {
+        Ok(host.json(&["reserve", "list"])?.get(0).cloned().unwrap_or(Value::Null))
+    };
+    let budget =
+        |host: &Host| -> anyhow::Result<u64> { Ok(held(host)?["budget_ns"].as_u64().unwrap_or(0)) };
+    let start = |guest: &mut Client, name: &str, task: &str| {
+        let line = format!("(lab-dl {task} >/run/{name} 2>&1) & echo $! >/run/{name}.pid");
+        guest.guest.sh(&line).map(drop)
+    };
+    let end = |guest: &mut Client, name: &str| {
+        // The shell's child, not the shell.
+        guest
+            .guest
+            .sh(&format!("pkill -P $(cat /run/{name}.pid) || kill $(cat /run/{name}.pid)"))
+            .map(drop)
+    };
+    ensure!(budget(host)? == 0, "reserved for nothing");
+    start(guest, "one", "20 100")?;
+    host.wait_until("a reservation", |host| Ok(budget(host)? > 0))?;
+    let first = budget(host)?;
+    ensure!(held(host)?["period_ns"] == 50_000_000, "{}", held(host)?);
+    start(guest, "two", "20 100")?;
+    host.wait_until("it to grow", |host| Ok(budget(host)? > first))?;
+    let second = budget(host)?;
+    // The guest admits it, and this host does not.
+    start(guest, "three", "53 100")?;
+    host.wait_until("a refusal", |host| Ok(row(host)?["reserved"]["refused"].is_string()))?;
+    ensure!(budget(host)? == second, "a refused change changed something");
+    end(guest, "three")?;
+    end(guest, "two")?;
+    host.wait_until("it to shrink", |host| Ok(budget(host)? == first))?;
+    ensure!(row(host)?["reserved"]["refused"].is_null(), "{}", row(host)?);
+    end(guest, "one")?;
+    host.wait_until("nothing to be reserved", |host| Ok(held(host)?.is_null()))?;
+    // What is done by hand stays.
+    host.cli(&["reserve", "apply", "web", "--budget", "10ms/50ms"])?;
+    start(guest, "four", "20 100")?;
+    host.wait_until("a refusal", |host| Ok(row(host)?["reserved"]["refused"].is_string()))?;
+    ensure!(budget(host)? == 10_000_000, "{}", held(host)?);
+    host.cli(&["reserve", "release", "web"])?;
+    end(guest, "four")?;
+    host.cli(&["introspect", "detach", "web"])?;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    Ok(format!("{:.1}, then {:.1} of 50 ms", ms(first), ms(second)))
 }
 
 fn row(host: &Host) -> anyhow::Result<Value> {

@@ -11,6 +11,7 @@
 //! | [`guest_os`] | the interface of guest-OS plugins, and the list of them |
 //! | [`linux`] | stock Linux |
 //! | [`tasks`] | the real-time tasks that events tell of |
+//! | [`demand`] | what these need of a vCPU |
 //! | [`backend`] | the interface of ways to trap: bytes and now in, actions out |
 //! | [`tcg`] | QEMU's TCG with our plugin |
 //!
@@ -19,6 +20,7 @@
 
 pub mod backend;
 pub mod btf;
+pub mod demand;
 pub mod event;
 pub mod guest_os;
 pub mod kallsyms;

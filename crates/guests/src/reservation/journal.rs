@@ -40,6 +40,9 @@ pub struct Held {
     pub soft: Option<(u64, u64)>,
     /// No other reservation may come to its processor.
     pub alone: bool,
+    /// It follows what introspection learns of the guest: nobody does after a restart.
+    #[serde(default)]
+    pub followed: bool,
     /// Every change made for it that nobody else needs.
     pub changes: Vec<(Level, Change)>,
     /// What the thread had run when the reservation was made, ns.
@@ -177,6 +180,7 @@ mod tests {
             period: 50_000_000,
             soft: None,
             alone: true,
+            followed: false,
             changes: vec![(Level::Host, Change::Folder { path: "/x".into() })],
             ran: 1,
             since: 2,

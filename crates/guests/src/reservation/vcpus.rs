@@ -28,8 +28,20 @@ pub fn named(threads: &[Thread]) -> Vec<Vcpu> {
         Some(Vcpu { index, tid: thread.tid, emulated: right == "TCG" })
     };
     let mut all: Vec<Vcpu> = threads.iter().filter_map(of).collect();
-    all.sort_by_key(|vcpu| vcpu.index);
+    all.sort_by_key(|vcpu| (vcpu.index, vcpu.tid));
     all
+}
+
+/// The same with one thread for each vCPU. A thread that a vCPU's own has started inherits its name (plugins do so): then `told`
+/// decides, and without it the lowest number, which is the older thread's unless numbers have begun anew.
+#[must_use]
+pub fn one_each(mut named: Vec<Vcpu>, told: &[Vcpu]) -> Vec<Vcpu> {
+    let twins = named.windows(2).any(|pair| pair[0].index == pair[1].index);
+    if twins && !told.is_empty() {
+        return told.to_vec();
+    }
+    named.dedup_by_key(|vcpu| vcpu.index);
+    named
 }
 
 /// The same as QEMU's monitor told it. What is not a thread of this QEMU (any more) is left out: the monitor's word alone is no
@@ -71,6 +83,18 @@ mod tests {
         let vcpu = |index, tid, emulated| Vcpu { index, tid, emulated };
         assert_eq!(named(&all), [vcpu(Some(0), 13, false), vcpu(Some(1), 14, false)]);
         assert_eq!(named(&[thread(5, "ALL CPUs/TCG")]), [vcpu(None, 5, true)]);
+    }
+
+    #[test]
+    fn a_thread_with_an_inherited_name_is_no_vcpu() {
+        let thread = |tid, name: &str| Thread { tid, name: name.to_owned() };
+        let names = [thread(20, "CPU 0/TCG"), thread(13, "CPU 0/TCG"), thread(14, "CPU 1/TCG")];
+        let named = named(&names);
+        let vcpu = |index, tid| Vcpu { index: Some(index), tid, emulated: true };
+        assert_eq!(one_each(named.clone(), &[]), [vcpu(0, 13), vcpu(1, 14)]);
+        let told = [vcpu(0, 20), vcpu(1, 14)];
+        assert_eq!(one_each(named, &told), told, "QEMU knows");
+        assert_eq!(one_each(vec![vcpu(0, 13)], &told), [vcpu(0, 13)]);
     }
 
     #[test]

@@ -11,6 +11,41 @@ pub struct IntrospectVm {
     pub vm: String,
 }
 
+/// Asks to learn what a VM's real-time tasks do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntrospectAttach {
+    /// As `vm list` shows it.
+    pub vm: String,
+    /// Reserve for its vCPU what they need; absent: only learn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve: Option<IntrospectReserve>,
+}
+
+/// How a reservation is to follow the tasks of a guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntrospectReserve {
+    /// Its period; absent: half of the shortest deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period_ns: Option<u64>,
+    /// No other reservation may come to its core.
+    #[serde(default)]
+    pub alone: bool,
+}
+
+/// What is reserved for what was learned.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct IntrospectReserved {
+    /// In every period; 0: nothing.
+    pub budget_ns: u64,
+    /// How often; 0: nothing.
+    pub period_ns: u64,
+    /// Why what the tasks need now is not reserved; what is above is older, or nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
 /// Asks for events.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +98,9 @@ pub struct IntrospectRow {
     pub dropped: u64,
     /// Events that made no sense.
     pub senseless: u64,
+    /// Where a reservation follows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<IntrospectReserved>,
     /// The guest's real-time tasks, as docs/introspection.md shows them.
     pub tasks: Vec<Value>,
 }

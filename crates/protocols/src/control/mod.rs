@@ -24,7 +24,8 @@ pub mod response;
 pub use birth::{ElapsedSince, ElapsedSinceError};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
 pub use introspect::{
-    IntrospectEvents, IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Introspections,
+    IntrospectAttach, IntrospectEvents, IntrospectReserve, IntrospectReserved, IntrospectRow,
+    IntrospectState, IntrospectTrace, IntrospectVm, Introspections,
 };
 pub use request::{NameError, Request, TimeType, VmAdd, VmMigrate, VmPrepare, VmRemove};
 pub use reserve::{

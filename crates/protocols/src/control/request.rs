@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::birth::ElapsedSince;
-use super::introspect::{IntrospectTrace, IntrospectVm};
+use super::introspect::{IntrospectAttach, IntrospectTrace, IntrospectVm};
 use super::reserve::{ReserveApply, ReserveMissed, ReserveRelease};
 
 /// The longest VM name in bytes; names become file names.
@@ -40,7 +40,7 @@ pub enum Request {
     /// Why a job was late: answered by [`super::MissedJob`].
     ReserveMissed(ReserveMissed),
     /// Learn what a VM's real-time tasks do: answered by [`super::Introspections`], like the two that follow.
-    IntrospectAttach(IntrospectVm),
+    IntrospectAttach(IntrospectAttach),
     /// No longer.
     IntrospectDetach(IntrospectVm),
     /// All that are.
@@ -173,7 +173,7 @@ impl Request {
             | Self::VmPrepare(VmPrepare { name, .. })
             | Self::ReserveApply(ReserveApply { vm: name, .. })
             | Self::ReserveMissed(ReserveMissed { vm: name, .. })
-            | Self::IntrospectAttach(IntrospectVm { vm: name })
+            | Self::IntrospectAttach(IntrospectAttach { vm: name, .. })
             | Self::IntrospectDetach(IntrospectVm { vm: name })
             | Self::IntrospectTrace(IntrospectTrace { vm: name, .. })
             | Self::ReserveRelease(ReserveRelease { vm: Some(name), .. }) => check_name(name),
