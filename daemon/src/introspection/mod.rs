@@ -31,6 +31,8 @@ use crate::vms::Vms;
 
 /// A VM that has to be paused for a moment waits for it at most so long, and what a guest's tasks need.
 const INTERVAL: Duration = Duration::from_nanos(20_000_000);
+/// What was refused is tried again after this.
+const AGAIN: Duration = Duration::from_secs(1);
 /// 1 / CONFIG_HZ of most distributions' kernels.
 const TICK: u64 = 4_000_000;
 
@@ -59,7 +61,7 @@ impl Introspection {
             if session.take_pause() {
                 vms.pause_for_a_moment(vm);
             }
-            follow(vm, session, vms, reservations);
+            follow(vm, session, now, vms, reservations);
         }
     }
 
@@ -149,10 +151,19 @@ fn rules(asked: IntrospectReserve) -> Rules {
     Rules { period: asked.period_ns, sharing, tick: TICK }
 }
 
-/// Reserves what the tasks of a guest need now, if that has changed. What is refused leaves what there was.
-fn follow(vm: &str, session: &mut Session, vms: &Vms, reservations: &mut Reservations) {
+/// Reserves what the tasks of a guest need now, if that has changed, or was refused a while ago. What is refused leaves what there was.
+fn follow(
+    vm: &str,
+    session: &mut Session,
+    now: Duration,
+    vms: &Vms,
+    reservations: &mut Reservations,
+) {
     let Some(rules) = session.rules else { return };
-    let Some(need) = session.take_need() else { return };
+    let new = session.take_need();
+    let again = || session.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| need);
+    let Some(need) = new.or_else(again) else { return };
+    session.refused = None;
     let alone = rules.sharing == Sharing::Alone;
     let wanted = match &need {
         Need::Nothing => None,
@@ -169,13 +180,13 @@ fn follow(vm: &str, session: &mut Session, vms: &Vms, reservations: &mut Reserva
             session.reserved = IntrospectReserved { budget_ns, period_ns, refused: None };
         }
         Err((code, text, _)) => {
-            // Others are giving up what is needed: again in a moment.
-            if code == ErrorCode::MakingRoom {
-                session.put_back(need);
-            } else {
+            if session.reserved.refused.as_ref() != Some(&text) {
                 tracing::warn!("VM {vm}: not reserved: {text}");
             }
             session.reserved.refused = Some(text);
+            // Others are giving up what is needed, or have to do so by themselves.
+            let soon = code == ErrorCode::MakingRoom;
+            session.refused = Some((need, now + if soon { INTERVAL } else { AGAIN }));
         }
     }
 }

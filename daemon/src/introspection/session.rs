@@ -69,6 +69,8 @@ pub struct Session {
     pub rules: Option<Rules>,
     /// What came of that.
     pub reserved: IntrospectReserved,
+    /// What was refused, and when to try it again: others may have given back what is missing.
+    pub refused: Option<(Need, timevisor_time::Duration)>,
 }
 
 impl Session {
@@ -79,7 +81,7 @@ impl Session {
         std::thread::Builder::new().name("introspect".to_owned()).spawn(move || {
             run(&target, &theirs, rules.as_ref());
         })?;
-        Ok(Self { process, shared, rules, reserved: IntrospectReserved::default() })
+        Ok(Self { process, shared, rules, reserved: IntrospectReserved::default(), refused: None })
     }
 
     pub fn is_alive(&self) -> bool {
@@ -94,11 +96,6 @@ impl Session {
     /// What its tasks need, if that has changed; once.
     pub fn take_need(&self) -> Option<Need> {
         self.shared.lock().need.take()
-    }
-
-    /// The same again, unless there is something newer.
-    pub fn put_back(&self, need: Need) {
-        self.shared.lock().need.get_or_insert(need);
     }
 
     pub fn row(&self, vm: &str) -> IntrospectRow {
@@ -177,7 +174,8 @@ mod tests {
         let shared = Arc::new(Shared(Mutex::default()));
         let process = Process::open(std::process::id()).unwrap();
         let reserved = IntrospectReserved::default();
-        let session = Session { process, shared: Arc::clone(&shared), rules: None, reserved };
+        let session =
+            Session { process, shared: Arc::clone(&shared), rules: None, reserved, refused: None };
         for n in 0..REMEMBERED as u64 + 10 {
             shared.lock().event(event(n));
         }

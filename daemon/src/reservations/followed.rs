@@ -19,7 +19,11 @@ impl Reservations {
         vms: &Vms,
     ) -> Result<(), Problem> {
         let index = self.held.iter().position(|held| held.vm == vm && held.vcpu == VCPU);
-        if index.is_some_and(|index| !self.held[index].followed) {
+        let by_hand = index.is_some_and(|index| !self.held[index].followed);
+        if by_hand && wanted.is_none() {
+            return Ok(());
+        }
+        if by_hand {
             let text = "it has a reservation that was made by hand, or is configured".to_owned();
             return Err((ErrorCode::AlreadyExists, text, "release that first"));
         }
