@@ -14,8 +14,8 @@ const TICK: u64 = 10_000_000;
 const INTERVAL: Duration = Duration::from_nanos(20_000_000);
 /// A minute of samples.
 const REMEMBERED: usize = 3000;
-/// So many make a stretch that is judged: a second.
-const JUDGED: u32 = 50;
+/// What is judged is so long, ns, or longer where this machine lets us look seldom.
+const JUDGED: u64 = 1_000_000_000;
 
 /// Of one thread.
 #[derive(Default)]
@@ -24,7 +24,6 @@ struct Audited {
     history: History,
     /// Since this one: nothing is judged yet.
     begin: Option<Sample>,
-    samples: u32,
     tally: Tally,
     most_missing: u64,
 }
@@ -93,13 +92,9 @@ impl Audited {
         let Ok(stat) = schedstat(held.pid, held.tid) else { return };
         let sample = Sample { at, ran: stat.ran, waited: stat.waited };
         self.history.add(sample, REMEMBERED);
-        let Some(begin) = self.begin else {
-            (self.begin, self.samples) = (Some(sample), 0);
-            return;
-        };
-        self.samples += 1;
-        if self.samples >= JUDGED {
-            (self.begin, self.samples) = (Some(sample), 0);
+        let begin = *self.begin.get_or_insert(sample);
+        if sample.at - begin.at >= JUDGED {
+            self.begin = Some(sample);
             self.judge(held, begin, sample);
         }
     }
