@@ -38,16 +38,25 @@ impl Inside {
         host.launch(VM, "vmclock", 1)?;
         host.qmp(VM, "cont")?;
         host.wait_ready(VM, 1)?;
-        let turns = turns(&host.inner_sh(VM, "lab-rt calibrate", PATIENCE)?)?;
-        let mut inside = Self { host, turns };
-        // Interrupts are dear here. A job's cost is what it takes with them, where nothing else wants the processor.
+        let mut inside = Self { host, turns: 0 };
+        inside.calibrate()?;
+        Ok(inside)
+    }
+
+    /// Measures what a job takes, where nothing else wants the processor.
+    ///
+    /// # Errors
+    /// When lab-rt fails.
+    pub fn calibrate(&mut self) -> anyhow::Result<()> {
+        self.turns = turns(&self.host.inner_sh(VM, "lab-rt calibrate", PATIENCE)?)?;
+        // Interrupts are dear here. A job's cost is what it takes with them.
         for _ in 0..2 {
-            let found = inside.run_tasks(6, false, 0, &["30/150".to_owned()])?;
+            let found = self.run_tasks(6, false, 0, &["30/150".to_owned()])?;
             let ms = &found[0].ms;
             let took = Duration::from_secs_f64(ms[ms.len() * 9 / 10] / 1e3).as_micros();
-            inside.turns = inside.turns * 30_000 / u64::try_from(took)?.max(1);
+            self.turns = self.turns * 30_000 / u64::try_from(took)?.max(1);
         }
-        Ok(inside)
+        Ok(())
     }
 
     /// Twelve busy processes, six for each processor.

@@ -46,8 +46,19 @@ pub(super) fn reserve_kvm(ctx: &Context) -> anyhow::Result<String> {
     ensure!(before["/sys/module/kvm/parameters/halt_poll_ns"] != "0", "nothing to restore");
 
     inside.load()?;
-    let without = inside.run(SECONDS, false)?;
+    let mut without = inside.run(SECONDS, false)?;
     let mut told = vec![format!("without: {}", text(&without))];
+    let is_loaded = |run: &[Responses]| run[1].misses() * 2 > run[1].ms.len();
+    for _ in 0..2 {
+        if !is_loaded(&without) {
+            // Jobs are shorter than they were declared: this machine was slow when they were measured.
+            inside.unload()?;
+            inside.calibrate()?;
+            inside.load()?;
+            without = inside.run(SECONDS, false)?;
+            told.push(format!("measured anew, without: {}", text(&without)));
+        }
+    }
     let missed = |run: &[Responses]| run.iter().map(Responses::misses).sum::<usize>();
     for (budget, hog) in [(28_000, false), (32_000, true)] {
         inside.reserve(budget, 50_000)?;
@@ -63,7 +74,7 @@ pub(super) fn reserve_kvm(ctx: &Context) -> anyhow::Result<String> {
         })?;
         ensure!(kept, "the reservation is of no use: {told:?}");
     }
-    ensure!(without[1].misses() * 2 > without[1].ms.len(), "the host was not loaded: {told:?}");
+    ensure!(is_loaded(&without), "the host was not loaded: {told:?}");
     let audit = inside.host.json("timevisor reserve audit --json")?[0]["audit"].clone();
     let of = |name: &str| audit[name].as_u64().context("no audit");
     // The host inside stands still whenever the one outside does, and owes its guest what it could not give.
