@@ -4,18 +4,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 use timevisor_protocols::control::{
-    IntrospectAttach, IntrospectEvents, IntrospectReserve, IntrospectReserved, IntrospectRow,
-    IntrospectState, IntrospectTrace, IntrospectVm, Request, Response,
+    IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
+    IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Request, Response,
 };
 
 use crate::connection::{ask, unexpected};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Learn what a VM's real-time tasks do; its QEMU needs our plugin (docs/introspection.md)
+    /// Learn what a VM's real-time tasks do; docs/introspection.md says what that needs
     Attach(Attach),
     /// No longer
     Detach(Which),
@@ -34,10 +34,21 @@ pub struct Which {
     json: bool,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Backend {
+    /// Our plugin in a QEMU that emulates the guest
+    Tcg,
+    /// KVM's instruction emulator and BPF on this host: experimental, and open to every guest of the host
+    Kvm,
+}
+
 #[derive(Args)]
 pub struct Attach {
     /// The VM, as `timevisor vm list` shows it
     vm: String,
+    /// How to trap [default: what is known to work for this VM]
+    #[arg(long, value_enum)]
+    backend: Option<Backend>,
     /// Reserve for its vCPU what its tasks under SCHED_DEADLINE need, and no longer than they do
     #[arg(long)]
     reserve: bool,
@@ -106,7 +117,12 @@ fn span(text: &str) -> Result<Duration> {
 fn attach(options: &Attach) -> IntrospectAttach {
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let reserve = IntrospectReserve { period_ns: options.period.map(ns), alone: options.alone };
-    IntrospectAttach { vm: options.vm.clone(), reserve: options.reserve.then_some(reserve) }
+    let backend = options.backend.map(|backend| match backend {
+        Backend::Tcg => IntrospectBackend::Tcg,
+        Backend::Kvm => IntrospectBackend::Kvm,
+    });
+    let reserve = options.reserve.then_some(reserve);
+    IntrospectAttach { vm: options.vm.clone(), backend, reserve }
 }
 
 fn reserved_words(reserved: &IntrospectReserved) -> String {

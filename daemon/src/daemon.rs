@@ -75,6 +75,7 @@ impl Daemon {
         let mut vms = Vms::new(&config);
         vms.resume(&clock);
         let reservations = Reservations::start(&config.run_directory, config.reservations());
+        let introspection = Introspection::start(&config.run_directory);
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
             config,
@@ -84,7 +85,7 @@ impl Daemon {
             vms,
             timelines,
             reservations,
-            introspection: Introspection::default(),
+            introspection,
             control,
             server,
             signals,

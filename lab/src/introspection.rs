@@ -182,6 +182,7 @@ impl Watcher {
                 Action::Attached(_) | Action::Detached => {}
                 Action::Changed { point, found } => bail!("{found:02x?} is at point {point}"),
                 Action::Close(why) => bail!("{why}"),
+                other @ (Action::Put(_) | Action::Take) => bail!("not of a plugin: {other:?}"),
             }
         }
         Ok(())

@@ -22,6 +22,7 @@ mod faults_vm;
 mod first_programs;
 mod introspect;
 mod introspect_daemon;
+mod introspect_kvm;
 mod introspect_symbols;
 mod ivshmem;
 mod kvm;
@@ -451,6 +452,11 @@ pub const EXTRA: &[Test] = &[
         name: "introspect-daemon",
         about: "timevisord attaches to a guest through QEMU's plugin: every call of a program with its time; refusals; its own end by kill -9",
         run: introspect_daemon::daemon,
+    },
+    Test {
+        name: "introspect-kvm",
+        about: "timevisord attaches to a guest under real KVM (itself under TCG): every call of a program with its time; kill -9; cycles; a reset",
+        run: introspect_kvm::kvm,
     },
     Test {
         name: "introspect-tcg",

@@ -3,14 +3,25 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps what comes |
-//! | `watch.rs` | one connection to QEMU's plugin |
-//! | `target.rs` | where a VM's memory and plugin are |
+//! | `watch.rs` | one attachment: a backend, driven over a link |
+//! | `link.rs` | what such a link is |
+//! | `socket.rs` | to QEMU's plugin |
+//! | `kvm.rs` | to a guest under KVM: its code in memory, and BPF on this host |
+//! | `in_place.rs` | what is in place in guests' code, for whoever comes after a crash |
+//! | `target.rs` | where a VM's memory is, and how its calls can be trapped |
 
+mod in_place;
+mod kvm;
+mod link;
 mod session;
+mod socket;
 mod target;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
@@ -22,6 +33,7 @@ use timevisor_protocols::control::{
 use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
 
+use self::in_place::Prefixes;
 use self::session::Session;
 use self::target::Target;
 use crate::clock::HostClock;
@@ -36,13 +48,21 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// 1 / CONFIG_HZ of most distributions' kernels.
 const TICK: u64 = 4_000_000;
 
-#[derive(Default)]
 pub struct Introspection {
+    prefixes: Arc<Prefixes>,
     sessions: BTreeMap<String, Session>,
+    /// Of sessions that have ended: they may have something in place still.
+    ending: BTreeMap<String, JoinHandle<()>>,
     next: Duration,
 }
 
 impl Introspection {
+    /// With nothing in place: what an earlier daemon left in guests is taken away.
+    pub fn start(directory: &Path) -> Self {
+        let prefixes = Arc::new(Prefixes::start(directory));
+        Self { prefixes, sessions: BTreeMap::new(), ending: BTreeMap::new(), next: Duration::ZERO }
+    }
+
     pub fn poll_at(&self) -> Duration {
         if self.sessions.is_empty() { Duration::MAX } else { self.next }
     }
@@ -58,6 +78,7 @@ impl Introspection {
             stays
         });
         for (vm, session) in &mut self.sessions {
+            session.set_away(vms.is_under_way(vm));
             if session.take_pause() {
                 vms.pause_for_a_moment(vm);
             }
@@ -73,19 +94,20 @@ impl Introspection {
         };
         let rules = asked.reserve.map(rules);
         if let Some(session) = self.sessions.get(&asked.vm) {
-            if session.rules != rules {
+            if session.rules != rules || !session.is_by(asked.backend) {
                 let text = format!("VM {} is introspected already, in another way", asked.vm);
                 let step = "`timevisor introspect detach VM` first";
                 return error_response(ErrorCode::AlreadyExists, &text, step);
             }
         } else {
-            let target = match Target::of(qemu) {
+            let target = match Target::of(qemu, asked.backend, &self.prefixes) {
                 Ok(target) => target,
                 Err((text, next_step)) => {
                     return error_response(ErrorCode::Unsupported, &text, next_step);
                 }
             };
-            let session = match Session::start(target, rules) {
+            let former = self.ending.remove(&asked.vm);
+            let session = match Session::start(target, rules, former) {
                 Ok(session) => session,
                 Err(error) => {
                     let text = format!("no thread for it: {error}");
@@ -98,7 +120,7 @@ impl Introspection {
         self.list()
     }
 
-    /// Answers `introspect_detach`: the plugin takes the points away when its connection ends.
+    /// Answers `introspect_detach`: the session's thread takes the points away.
     pub fn detach(
         &mut self,
         asked: &IntrospectVm,
@@ -112,6 +134,9 @@ impl Introspection {
             && let Err((_, text, _)) = reservations.follow_guest(&asked.vm, None, false, vms)
         {
             tracing::warn!("VM {}: its reservation stays: {text}", asked.vm);
+        }
+        if let Some(thread) = session.end() {
+            self.ending.insert(asked.vm.clone(), thread);
         }
         tracing::info!("VM {}: is not introspected any more", asked.vm);
         self.list()
@@ -129,20 +154,39 @@ impl Introspection {
             return not_introspected(&asked.vm);
         };
         let mut answer = session.events(asked.from);
-        // The plugin reads the TSC.
+        // Stamps are of the TSC.
         let readable = clock.counter.id() == CounterId::X86Tsc;
         let reader = Reader::open(clock.writer().page(), &clock.counter, 0).ok();
         let reader = reader.filter(|_| readable);
         for event in &mut answer.events {
             let stamp = event["counter"].as_u64();
-            let time = reader.as_ref().zip(stamp).and_then(|(reader, at)| reader.convert(at).ok());
-            let time = time.filter(Reading::has_estimate);
-            let ns = |of: fn(&Reading) -> i64| Value::from(time.as_ref().map(of));
-            event["earliest_ns"] = ns(|reading| reading.earliest.floor_nanos());
-            event["estimate_ns"] = ns(|reading| reading.estimate.floor_nanos());
-            event["latest_ns"] = ns(|reading| reading.latest.ceil_nanos());
+            let error = event["counter_error"].as_u64().unwrap_or(0);
+            let time = |at: u64| {
+                let time = reader.as_ref().and_then(|reader| reader.convert(at).ok());
+                time.filter(Reading::has_estimate)
+            };
+            let ns = |at: Option<u64>, of: fn(&Reading) -> i64| {
+                Value::from(at.and_then(time).as_ref().map(of))
+            };
+            let first = stamp.map(|at| at.saturating_sub(error));
+            let last = stamp.map(|at| at.saturating_add(error));
+            event["earliest_ns"] = ns(first, |reading| reading.earliest.floor_nanos());
+            event["estimate_ns"] = ns(stamp, |reading| reading.estimate.floor_nanos());
+            event["latest_ns"] = ns(last, |reading| reading.latest.ceil_nanos());
         }
         Response::IntrospectEvents(answer)
+    }
+}
+
+/// Nothing stays in a guest.
+impl Drop for Introspection {
+    fn drop(&mut self) {
+        let ending = std::mem::take(&mut self.ending).into_values();
+        let all = std::mem::take(&mut self.sessions).into_values().filter_map(Session::end);
+        for thread in ending.chain(all.collect::<Vec<_>>()) {
+            // A thread that panicked has taken everything away on its way out.
+            let _ = thread.join();
+        }
     }
 }
 

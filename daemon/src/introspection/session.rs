@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,10 +11,10 @@ use timevisor_guests::introspection::demand::{Need, Rules};
 use timevisor_guests::introspection::event::Event;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
-    IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
+    IntrospectBackend, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
 };
 
-use super::target::Target;
+use super::target::{Target, Way};
 use super::watch::watch;
 
 /// So many events are remembered for those who ask.
@@ -31,6 +32,8 @@ pub struct Shared(Mutex<Told>);
 pub struct Told {
     /// Nobody wants it any more.
     pub ended: bool,
+    /// The VM is about to leave this host: nothing may be in place.
+    pub away: bool,
     /// The VM has to be paused for a moment.
     pub pause: bool,
     pub attached: Option<usize>,
@@ -53,6 +56,11 @@ impl Shared {
 }
 
 impl Told {
+    /// Whether trap points have to go.
+    pub fn is_over(&self) -> bool {
+        self.ended || self.away
+    }
+
     pub fn event(&mut self, event: Event) {
         if self.events.len() >= REMEMBERED {
             self.events.pop_front();
@@ -64,7 +72,9 @@ impl Told {
 
 pub struct Session {
     process: Process,
+    pub way: Way,
     shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
     /// How a reservation follows the tasks, if one does.
     pub rules: Option<Rules>,
     /// What came of that.
@@ -74,14 +84,28 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins.
-    pub fn start(target: Target, rules: Option<Rules>) -> io::Result<Self> {
+    /// Begins, after the thread of a former one has taken away what it had in place.
+    pub fn start(
+        target: Target,
+        rules: Option<Rules>,
+        former: Option<JoinHandle<()>>,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared(Mutex::default()));
-        let (process, theirs) = (target.process, Arc::clone(&shared));
-        std::thread::Builder::new().name("introspect".to_owned()).spawn(move || {
+        let (process, way, theirs) = (target.process, target.way.clone(), Arc::clone(&shared));
+        let thread = std::thread::Builder::new().name("introspect".to_owned());
+        let thread = thread.spawn(move || {
+            former.map(JoinHandle::join);
             run(&target, &theirs, rules.as_ref());
         })?;
-        Ok(Self { process, shared, rules, reserved: IntrospectReserved::default(), refused: None })
+        let reserved = IntrospectReserved::default();
+        let thread = Some(thread);
+        Ok(Self { process, way, shared, thread, rules, reserved, refused: None })
+    }
+
+    /// Ends it; its thread takes away what it has in place.
+    pub fn end(mut self) -> Option<JoinHandle<()>> {
+        self.shared.lock().ended = true;
+        self.thread.take()
     }
 
     pub fn is_alive(&self) -> bool {
@@ -98,12 +122,27 @@ impl Session {
         self.shared.lock().need.take()
     }
 
+    /// Whether that is how it was asked for.
+    pub fn is_by(&self, backend: Option<IntrospectBackend>) -> bool {
+        let is = match self.way {
+            Way::Plugin(_) => IntrospectBackend::Tcg,
+            Way::Kvm(_) => IntrospectBackend::Kvm,
+        };
+        backend.is_none_or(|asked| asked == is)
+    }
+
+    /// Whether the VM is about to leave this host.
+    pub fn set_away(&self, away: bool) {
+        self.shared.lock().away = away;
+    }
+
     pub fn row(&self, vm: &str) -> IntrospectRow {
         let told = self.shared.lock();
+        let (backend, reason) = self.way.name();
         IntrospectRow {
             vm: vm.to_owned(),
-            backend: "tcg".to_owned(),
-            reason: "QEMU emulates this guest, and has our plugin".to_owned(),
+            backend: backend.to_owned(),
+            reason: reason.to_owned(),
             state: match told.attached {
                 Some(_) => IntrospectState::Attached,
                 None => IntrospectState::Waiting,
@@ -142,6 +181,10 @@ impl Drop for Session {
 
 fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
     while !shared.lock().ended && target.process.is_running() {
+        if shared.lock().away {
+            std::thread::sleep(AGAIN);
+            continue;
+        }
         let ended = watch(target, shared, rules);
         let mut told = shared.lock();
         told.attached = None;
@@ -166,7 +209,14 @@ mod tests {
 
     fn event(sequence: u64) -> Event {
         use timevisor_guests::introspection::event::{Kind, Thread};
-        Event { sequence, counter: None, vcpu: 0, thread: Thread::default(), kind: Kind::Yield }
+        Event {
+            sequence,
+            counter: None,
+            counter_error: 0,
+            vcpu: 0,
+            thread: Thread::default(),
+            kind: Kind::Yield,
+        }
     }
 
     #[test]
@@ -174,8 +224,16 @@ mod tests {
         let shared = Arc::new(Shared(Mutex::default()));
         let process = Process::open(std::process::id()).unwrap();
         let reserved = IntrospectReserved::default();
-        let session =
-            Session { process, shared: Arc::clone(&shared), rules: None, reserved, refused: None };
+        let (way, theirs) = (Way::Plugin("/x".into()), Arc::clone(&shared));
+        let session = Session {
+            process,
+            way,
+            shared: theirs,
+            thread: None,
+            rules: None,
+            reserved,
+            refused: None,
+        };
         for n in 0..REMEMBERED as u64 + 10 {
             shared.lock().event(event(n));
         }

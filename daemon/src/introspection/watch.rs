@@ -1,25 +1,25 @@
-//! One connection to QEMU's plugin, from finding the guest's kernel to the end.
+//! One attachment, from finding the guest's kernel to the end.
 
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
-use std::time::Duration as StdDuration;
+use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
 use timevisor_guests::introspection::demand::{Need, Rules, need};
 use timevisor_guests::introspection::event::RawEvent;
 use timevisor_guests::introspection::guest_os::{self, GuestOs};
+use timevisor_guests::introspection::kvm::Kvm;
+use timevisor_guests::introspection::ram::{InProcess, Ram};
 use timevisor_guests::introspection::tcg::Tcg;
 use timevisor_linux::clock::monotonic;
-use timevisor_linux::peer;
 use timevisor_time::Duration;
 
+use super::kvm::{self, Where};
+use super::link::Link;
 use super::session::Shared;
-use super::target::Target;
+use super::socket::Socket;
+use super::target::{Target, Way};
 
-/// How soon a request to end is heeded.
-const TURN: StdDuration = StdDuration::from_millis(20);
-/// QEMU's vCPUs come to where points change within this, or never do.
+/// vCPUs come to where points change within this, or never do.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What is told of tasks is at most so old.
 const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
@@ -29,12 +29,13 @@ const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
 /// # Errors
 /// What is in the way: the guest may not be up yet, or its kernel not known.
 pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
-    let guest_os = probe(target)?;
+    let (guest_os, memory, base) = probe(target)?;
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
+    let (link, backend) = way(target, &memory, base, &*guest_os)?;
     let mut watch = Watch {
-        stream: connect(target)?,
-        backend: Tcg::default(),
+        link,
+        backend,
         guest_os,
         shared,
         rules,
@@ -49,42 +50,49 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
     let actions = watch.backend.attach(&points, monotonic())?;
     watch.act(actions)?;
     let late = monotonic() + PATIENCE;
-    while !shared.lock().ended {
+    while !shared.lock().is_over() {
         watch.turn()?;
         let attached = watch.backend.state() == State::Attached;
-        ensure!(attached || monotonic() < late, "QEMU does not set the trap points");
+        ensure!(attached || monotonic() < late, "the trap points are not set");
     }
     watch.detach()
 }
 
 /// The guest's kernel, in whichever part of QEMU's memory it is.
-fn probe(target: &Target) -> Result<Box<dyn GuestOs>> {
+fn probe(target: &Target) -> Result<(Box<dyn GuestOs>, Ram<InProcess>, u64)> {
     let mut reasons = Vec::new();
-    for memory in target.memories()? {
+    for (memory, base) in target.memories()? {
         match guest_os::probe(&memory) {
-            Ok(guest_os) => return Ok(guest_os),
+            Ok(guest_os) => return Ok((guest_os, memory, base)),
             Err(why) => reasons.extend(why.iter().map(ToString::to_string)),
         }
     }
     bail!("{}", reasons.join("; "))
 }
 
-/// The plugin's socket, if it is this QEMU that listens.
-fn connect(target: &Target) -> Result<UnixStream> {
-    let path = target.socket.display();
-    let stream =
-        peer::connect(&target.socket).with_context(|| format!("cannot connect to {path}"))?;
-    let (owner, pid) = (peer::peer_pid(&stream)?, target.process.pid());
-    ensure!(owner == pid, "{path} belongs to process {owner}, not to {pid}");
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(TURN))?;
-    stream.set_write_timeout(Some(StdDuration::from_secs(5)))?;
-    Ok(stream)
+/// The way to trap in this VM.
+fn way(
+    target: &Target,
+    memory: &Ram<InProcess>,
+    base: u64,
+    guest_os: &dyn GuestOs,
+) -> Result<(Box<dyn Link>, Box<dyn Backend>)> {
+    match &target.way {
+        Way::Plugin(socket) => {
+            let link = Socket::connect(socket, target.process)?;
+            Ok((Box::new(link), Box::new(Tcg::default())))
+        }
+        Way::Kvm(prefixes) => {
+            let vm = Where { process: target.process, layout: target.layout.clone(), base };
+            let (link, sites) = kvm::Kvm::new(vm, memory, guest_os, Arc::clone(prefixes))?;
+            Ok((Box::new(link), Box::new(Kvm::new(sites))))
+        }
+    }
 }
 
 struct Watch<'a> {
-    stream: UnixStream,
-    backend: Tcg,
+    link: Box<dyn Link>,
+    backend: Box<dyn Backend>,
     guest_os: Box<dyn GuestOs>,
     shared: &'a Shared,
     rules: Option<&'a Rules>,
@@ -97,24 +105,9 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     fn turn(&mut self) -> Result<()> {
-        let mut buffer = [0; 65536];
-        if self.backend.may_read(monotonic()) {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => bail!("QEMU has closed the connection"),
-                Ok(len) => {
-                    let actions = self.backend.handle(Input::Bytes(&buffer[..len]), monotonic());
-                    self.act(actions)?;
-                }
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(e) => return Err(anyhow!(e).context("the plugin's socket")),
-            }
-        } else {
-            std::thread::sleep(StdDuration::from_millis(1));
-        }
-        let now = monotonic();
-        let actions = self.backend.handle(Input::Timer, now);
+        let actions = self.link.turn(&mut *self.backend)?;
         self.act(actions)?;
-        self.tell_tasks(now);
+        self.tell_tasks(monotonic());
         Ok(())
     }
 
@@ -122,8 +115,9 @@ impl Watch<'_> {
     fn act(&mut self, actions: Vec<Action>) -> Result<()> {
         for action in actions {
             match action {
-                Action::Send(bytes) => {
-                    self.stream.write_all(&bytes).context("the plugin's socket")?;
+                Action::Send(_) | Action::Put(_) | Action::Take => {
+                    let more = self.link.act(action, &mut *self.backend)?;
+                    self.act(more)?;
                 }
                 Action::Pause => self.shared.lock().pause = true,
                 Action::Event(raw) => self.event(&raw),

@@ -41,6 +41,11 @@ impl Vms {
         self.named(name).map(|served| &served.vm.qemu)
     }
 
+    /// Whether a VM is on its way to or from another host.
+    pub fn is_under_way(&self, name: &str) -> bool {
+        self.named(name).is_some_and(|served| served.vm.transit().is_under_way())
+    }
+
     /// Stops a VM that runs, and lets it go on at once.
     pub fn pause_for_a_moment(&mut self, name: &str) {
         let served = self.served.iter_mut().find(|served| served.vm.name == name);

@@ -4,7 +4,7 @@ use core::fmt::Debug;
 
 use super::event::{Event, RawEvent};
 use super::linux;
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, PageTables};
 use super::point::Point;
 use super::tasks::Tasks;
 
@@ -24,6 +24,16 @@ pub struct NotThis {
 pub trait GuestOs: Debug + Send {
     /// What it is, with its version: `Linux 6.12.95`.
     fn name(&self) -> String;
+
+    /// What its kernel's addresses are mapped by; `None` where the guest has no page tables.
+    fn address_space(&self) -> Option<PageTables> {
+        None
+    }
+
+    /// Address of an array with the GS_BASE of each of its processors, in the order of the vCPUs; `None` where it has none.
+    fn processor_bases(&self) -> Option<u64> {
+        None
+    }
 
     /// Where to trap, and what to read there.
     fn points(&self) -> &[Point];

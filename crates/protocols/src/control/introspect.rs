@@ -17,9 +17,22 @@ pub struct IntrospectVm {
 pub struct IntrospectAttach {
     /// As `vm list` shows it.
     pub vm: String,
+    /// How to trap; absent: what is known to work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<IntrospectBackend>,
     /// Reserve for its vCPU what they need; absent: only learn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<IntrospectReserve>,
+}
+
+/// A way of trapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IntrospectBackend {
+    /// Our plugin in a QEMU that emulates the guest.
+    Tcg,
+    /// KVM's forced emulation prefix, and BPF programs on the host. Experimental.
+    Kvm,
 }
 
 /// How a reservation is to follow the tasks of a guest.

@@ -16,7 +16,7 @@ use super::btf::Btf;
 use super::event::{Event, RawEvent};
 use super::guest_os::{DecodeError, GuestOs, Plugin};
 use super::kallsyms::{self, Kernel, Version};
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, PageTables};
 use super::point::Point;
 use super::tasks::Tasks;
 
@@ -36,6 +36,8 @@ pub const PLUGIN: Plugin = Plugin {
 #[derive(Debug)]
 pub struct Linux {
     release: String,
+    tables: PageTables,
+    bases: Option<u64>,
     points: Vec<Point>,
     tasks: Tasks,
 }
@@ -52,13 +54,23 @@ impl Linux {
         let btf = Btf::of_kernel(memory, kernel).map_err(|e| e.to_string())?;
         let layout = Layout::new(&kernel.symbols, &btf)?;
         let points = points::all(memory, kernel, &layout).map_err(|e| e.to_string())?;
-        Ok(Self { release: kernel.release.clone(), points, tasks: Tasks::default() })
+        let release = kernel.release.clone();
+        let bases = kernel.symbols.address("__per_cpu_offset").ok();
+        Ok(Self { release, tables: kernel.tables, bases, points, tasks: Tasks::default() })
     }
 }
 
 impl GuestOs for Linux {
     fn name(&self) -> String {
         format!("Linux {}", self.release)
+    }
+
+    fn address_space(&self) -> Option<PageTables> {
+        Some(self.tables)
+    }
+
+    fn processor_bases(&self) -> Option<u64> {
+        self.bases
     }
 
     fn points(&self) -> &[Point] {
