@@ -1,9 +1,15 @@
 //! `timevisor introspect`: what VMs' real-time tasks do, through timevisord.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `introspect/plot.rs` | events as a picture |
 
-use std::path::Path;
+mod plot;
+
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 use timevisor_protocols::control::{
@@ -81,8 +87,11 @@ pub struct Trace {
     #[arg(long)]
     once: bool,
     /// One JSON object a line
-    #[arg(long)]
+    #[arg(long, conflicts_with = "plot")]
     json: bool,
+    /// What is remembered as a picture, into this file (SVG): a row for each thread
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Between two questions.
@@ -188,22 +197,37 @@ fn task_words(task: &Value) -> String {
 }
 
 fn trace(directory: &Path, options: &Trace) -> Result<()> {
-    let mut from = options.from;
+    // A picture is of what has happened.
+    let mut from = options.from.or(options.plot.is_some().then_some(0));
+    let mut drawn = Vec::new();
     loop {
         let asked = IntrospectTrace { vm: options.vm.clone(), from };
         let answer = match ask(directory, &Request::IntrospectTrace(asked))? {
             Response::IntrospectEvents(answer) => answer,
             response => return Err(unexpected(&response)),
         };
-        print_events(&answer, options.json);
+        match &options.plot {
+            Some(_) => drawn.extend_from_slice(&answer.events),
+            None => print_events(&answer, options.json),
+        }
         from = Some(answer.next);
         if answer.events.is_empty() {
+            if let Some(path) = &options.plot {
+                return draw(&options.vm, &drawn, path);
+            }
             if options.once {
                 return Ok(());
             }
             std::thread::sleep(INTERVAL);
         }
     }
+}
+
+fn draw(vm: &str, events: &[Value], path: &Path) -> Result<()> {
+    let svg = plot::svg(vm, events).with_context(|| {
+        format!("no event of {vm} whose time is known; see `timevisor introspect list` and `timevisor status`")
+    })?;
+    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn print_events(answer: &IntrospectEvents, json: bool) {
