@@ -140,6 +140,9 @@ fn reserved_words(reserved: &IntrospectReserved) -> String {
         0 => "    nothing is reserved".to_owned(),
         budget => format!("    reserved: {} ms of {} ms", ms(budget), ms(reserved.period_ns)),
     };
+    if let Some(after) = reserved.after_ns {
+        out += &format!(", {:.0} ms after it was asked for", ms(after));
+    }
     if let Some(why) = &reserved.refused {
         out += &format!("; what its tasks need now is refused: {why}");
     }

@@ -216,7 +216,7 @@ impl Daemon {
             self.reservations.on_timer(now, &self.vms);
         }
         if now >= self.introspection.poll_at() {
-            self.introspection.on_timer(now, &mut self.vms, &mut self.reservations);
+            self.introspection.on_timer(now, &mut self.vms, &mut self.reservations, &self.clock);
         }
         if now >= self.timelines.poll_at() {
             self.timelines.on_timer(now, &mut self.clock, &mut self.vms);
@@ -331,7 +331,7 @@ impl Daemon {
             Request::ReserveMissed(asked) => self.reservations.missed(asked),
             Request::IntrospectAttach(asked) => self.introspection.attach(asked, &self.vms),
             Request::IntrospectDetach(asked) => {
-                self.introspection.detach(asked, &self.vms, &mut self.reservations)
+                self.introspection.detach(asked, &mut self.vms, &mut self.reservations)
             }
             Request::IntrospectList => self.introspection.list(),
             Request::IntrospectTrace(asked) => self.introspection.trace(asked, &self.clock),

@@ -68,7 +68,13 @@ impl Introspection {
     }
 
     /// Pauses VMs that have to be, reserves what their tasks need, and forgets those that have ended.
-    pub fn on_timer(&mut self, now: Duration, vms: &mut Vms, reservations: &mut Reservations) {
+    pub fn on_timer(
+        &mut self,
+        now: Duration,
+        vms: &mut Vms,
+        reservations: &mut Reservations,
+        clock: &HostClock,
+    ) {
         self.next = now + INTERVAL;
         self.sessions.retain(|vm, session| {
             let stays = session.is_alive();
@@ -78,11 +84,14 @@ impl Introspection {
             stays
         });
         for (vm, session) in &mut self.sessions {
-            session.set_away(vms.is_under_way(vm));
+            session.set_resets(vms.resets(vm));
+            vms.hold(vm, session.holds());
             if session.take_pause() {
                 vms.pause_for_a_moment(vm);
             }
-            follow(vm, session, now, vms, reservations);
+            let asked = follow(vm, session, now, vms, reservations);
+            session.reserved.after_ns =
+                asked.map_or(session.reserved.after_ns, |at| since(at, clock));
         }
     }
 
@@ -107,7 +116,7 @@ impl Introspection {
                 }
             };
             let former = self.ending.remove(&asked.vm);
-            let session = match Session::start(target, rules, former) {
+            let session = match Session::start(target, rules, vms.resets(&asked.vm), former) {
                 Ok(session) => session,
                 Err(error) => {
                     let text = format!("no thread for it: {error}");
@@ -124,7 +133,7 @@ impl Introspection {
     pub fn detach(
         &mut self,
         asked: &IntrospectVm,
-        vms: &Vms,
+        vms: &mut Vms,
         reservations: &mut Reservations,
     ) -> Response {
         let Some(session) = self.sessions.remove(&asked.vm) else {
@@ -135,6 +144,7 @@ impl Introspection {
         {
             tracing::warn!("VM {}: its reservation stays: {text}", asked.vm);
         }
+        vms.hold(&asked.vm, None);
         if let Some(thread) = session.end() {
             self.ending.insert(asked.vm.clone(), thread);
         }
@@ -195,18 +205,26 @@ fn rules(asked: IntrospectReserve) -> Rules {
     Rules { period: asked.period_ns, sharing, tick: TICK }
 }
 
+/// How long ago the counter had this value; `None` where that is not the counter of the stamps.
+fn since(asked: u64, clock: &HostClock) -> Option<u64> {
+    let readable = clock.counter.id() == CounterId::X86Tsc;
+    let ticks = readable.then(|| clock.counter.read_ordered().checked_sub(asked))??;
+    u64::try_from(clock.calibration.period.span(ticks).floor_nanos()).ok()
+}
+
 /// Reserves what the tasks of a guest need now, if that has changed, or was refused a while ago. What is refused leaves what there was.
+/// The host's counter when the guest asked for what it has got now.
 fn follow(
     vm: &str,
     session: &mut Session,
     now: Duration,
     vms: &Vms,
     reservations: &mut Reservations,
-) {
-    let Some(rules) = session.rules else { return };
+) -> Option<u64> {
+    let rules = session.rules?;
     let new = session.take_need();
-    let again = || session.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| need);
-    let Some(need) = new.or_else(again) else { return };
+    let again = || session.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| (need, None));
+    let (need, asked) = new.or_else(again)?;
     session.refused = None;
     let alone = rules.sharing == Sharing::Alone;
     let wanted = match &need {
@@ -215,13 +233,15 @@ fn follow(
         Need::TooMuch(why) => {
             tracing::warn!("VM {vm}: not reserved: {why}");
             session.reserved.refused = Some(why.clone());
-            return;
+            return None;
         }
     };
     match reservations.follow_guest(vm, wanted, alone, vms) {
         Ok(()) => {
             let (budget_ns, period_ns) = wanted.map_or((0, 0), |of| (of.budget(), of.period()));
-            session.reserved = IntrospectReserved { budget_ns, period_ns, refused: None };
+            session.reserved =
+                IntrospectReserved { budget_ns, period_ns, after_ns: None, refused: None };
+            asked
         }
         Err((code, text, _)) => {
             if session.reserved.refused.as_ref() != Some(&text) {
@@ -231,6 +251,7 @@ fn follow(
             // Others are giving up what is needed, or have to do so by themselves.
             let soon = code == ErrorCode::MakingRoom;
             session.refused = Some((need, now + if soon { INTERVAL } else { AGAIN }));
+            None
         }
     }
 }

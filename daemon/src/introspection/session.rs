@@ -32,8 +32,8 @@ pub struct Shared(Mutex<Told>);
 pub struct Told {
     /// Nobody wants it any more.
     pub ended: bool,
-    /// The VM is about to leave this host: nothing may be in place.
-    pub away: bool,
+    /// The guest was reset: what was found in it is another one's.
+    pub reset: bool,
     /// The VM has to be paused for a moment.
     pub pause: bool,
     pub attached: Option<usize>,
@@ -44,6 +44,8 @@ pub struct Told {
     pub tasks: Vec<Value>,
     /// What the tasks need, since it was taken last.
     pub need: Option<Need>,
+    /// The host's counter when the guest asked for that.
+    pub asked: Option<u64>,
     events: VecDeque<Event>,
     /// The number of the next event.
     next: u64,
@@ -58,7 +60,7 @@ impl Shared {
 impl Told {
     /// Whether trap points have to go.
     pub fn is_over(&self) -> bool {
-        self.ended || self.away
+        self.ended || self.reset
     }
 
     pub fn event(&mut self, event: Event) {
@@ -79,6 +81,8 @@ pub struct Session {
     pub rules: Option<Rules>,
     /// What came of that.
     pub reserved: IntrospectReserved,
+    /// How often the VM had been reset.
+    resets: u64,
     /// What was refused, and when to try it again: others may have given back what is missing.
     pub refused: Option<(Need, timevisor_time::Duration)>,
 }
@@ -88,6 +92,7 @@ impl Session {
     pub fn start(
         target: Target,
         rules: Option<Rules>,
+        resets: u64,
         former: Option<JoinHandle<()>>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared(Mutex::default()));
@@ -99,7 +104,7 @@ impl Session {
         })?;
         let reserved = IntrospectReserved::default();
         let thread = Some(thread);
-        Ok(Self { process, way, shared, thread, rules, reserved, refused: None })
+        Ok(Self { process, way, shared, thread, rules, reserved, resets, refused: None })
     }
 
     /// Ends it; its thread takes away what it has in place.
@@ -117,9 +122,11 @@ impl Session {
         std::mem::take(&mut self.shared.lock().pause)
     }
 
-    /// What its tasks need, if that has changed; once.
-    pub fn take_need(&self) -> Option<Need> {
-        self.shared.lock().need.take()
+    /// What its tasks need, if that has changed, and the host's counter when the guest asked for it; once.
+    pub fn take_need(&self) -> Option<(Need, Option<u64>)> {
+        let mut told = self.shared.lock();
+        let asked = told.asked.take();
+        told.need.take().map(|need| (need, asked))
     }
 
     /// Whether that is how it was asked for.
@@ -131,9 +138,18 @@ impl Session {
         backend.is_none_or(|asked| asked == is)
     }
 
-    /// Whether the VM is about to leave this host.
-    pub fn set_away(&self, away: bool) {
-        self.shared.lock().away = away;
+    /// Why the VM must not leave this host, if so.
+    pub fn holds(&self) -> Option<&'static str> {
+        matches!(self.way, Way::Kvm(_)).then_some(
+            "KVM's prefix is in its code, which no other host knows; `timevisor introspect detach` first",
+        )
+    }
+
+    /// How often the VM has been reset.
+    pub fn set_resets(&mut self, resets: u64) {
+        if std::mem::replace(&mut self.resets, resets) != resets {
+            self.shared.lock().reset = true;
+        }
     }
 
     pub fn row(&self, vm: &str) -> IntrospectRow {
@@ -181,16 +197,13 @@ impl Drop for Session {
 
 fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
     while !shared.lock().ended && target.process.is_running() {
-        if shared.lock().away {
-            std::thread::sleep(AGAIN);
-            continue;
-        }
+        shared.lock().reset = false;
         let ended = watch(target, shared, rules);
         let mut told = shared.lock();
         told.attached = None;
         told.tasks.clear();
         // What is not known is not needed: a guest that has been reset has no tasks.
-        told.need = Some(Need::Nothing);
+        (told.need, told.asked) = (Some(Need::Nothing), None);
         if let Err(error) = ended {
             let text = format!("{error:#}");
             if told.problem.as_ref() != Some(&text) {
@@ -232,6 +245,7 @@ mod tests {
             thread: None,
             rules: None,
             reserved,
+            resets: 0,
             refused: None,
         };
         for n in 0..REMEMBERED as u64 + 10 {

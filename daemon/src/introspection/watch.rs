@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
 use timevisor_guests::introspection::demand::{Need, Rules, need};
-use timevisor_guests::introspection::event::RawEvent;
+use timevisor_guests::introspection::event::{Kind, RawEvent};
 use timevisor_guests::introspection::guest_os::{self, GuestOs};
 use timevisor_guests::introspection::kvm::Kvm;
 use timevisor_guests::introspection::ram::{InProcess, Ram};
@@ -42,6 +42,7 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         needed: Need::Nothing,
         dropped_before,
         tasks_changed: false,
+        asked: None,
         tell_at: Duration::ZERO,
     };
     let hello = watch.backend.handle(Input::Connected, monotonic());
@@ -100,6 +101,8 @@ struct Watch<'a> {
     /// By earlier connections.
     dropped_before: u64,
     tasks_changed: bool,
+    /// The host's counter when the guest last asked for something else.
+    asked: Option<u64>,
     tell_at: Duration,
 }
 
@@ -143,6 +146,9 @@ impl Watch<'_> {
         match self.guest_os.decode(raw) {
             Ok(event) => {
                 self.tasks_changed = true;
+                if matches!(event.kind, Kind::SetScheduler { .. } | Kind::Exit { .. }) {
+                    self.asked = event.counter;
+                }
                 self.shared.lock().event(event);
             }
             Err(_) => self.shared.lock().senseless += 1,
@@ -159,7 +165,8 @@ impl Watch<'_> {
             let needed = self.rules.map_or(Need::Nothing, |r| need(self.guest_os.tasks(), r));
             if needed != self.needed {
                 self.needed = needed.clone();
-                self.shared.lock().need = Some(needed);
+                let mut told = self.shared.lock();
+                (told.need, told.asked) = (Some(needed), self.asked);
             }
         }
     }

@@ -41,9 +41,16 @@ impl Vms {
         self.named(name).map(|served| &served.vm.qemu)
     }
 
-    /// Whether a VM is on its way to or from another host.
-    pub fn is_under_way(&self, name: &str) -> bool {
-        self.named(name).is_some_and(|served| served.vm.transit().is_under_way())
+    /// How often a VM has been reset since it is known.
+    pub fn resets(&self, name: &str) -> u64 {
+        self.named(name).map_or(0, |served| served.resets)
+    }
+
+    /// Why a VM must not leave this host, or that it may: somebody else's migration is cancelled.
+    pub fn hold(&mut self, name: &str, why: Option<&'static str>) {
+        if let Some(served) = self.served.iter_mut().find(|served| served.vm.name == name) {
+            served.held = why;
+        }
     }
 
     /// Stops a VM that runs, and lets it go on at once.

@@ -54,6 +54,9 @@ pub struct IntrospectReserved {
     pub budget_ns: u64,
     /// How often; 0: nothing.
     pub period_ns: u64,
+    /// It was in force so long after the guest had asked; absent where that is not known, or it was refused at first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_ns: Option<u64>,
     /// Why what the tasks need now is not reserved; what is above is older, or nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
