@@ -37,6 +37,7 @@ mod references;
 mod references_guest;
 mod reserve;
 mod reserve_kvm;
+mod reserve_libvirt;
 mod set_clock;
 mod simulator;
 mod strangers;
@@ -92,6 +93,11 @@ pub const ALL: &[Test] = &[
         name: "reserve-kvm",
         about: "reservations under KVM and cgroup v2 on a host inside: kept, configured; every setting as before afterwards",
         run: reserve_kvm::reserve_kvm,
+    },
+    Test {
+        name: "reserve-libvirt",
+        about: "reservations beside a real libvirtd and its cpusets: kept while VMs come and go and virsh works; every setting as before afterwards",
+        run: reserve_libvirt::reserve_libvirt,
     },
     Test {
         name: "introspect-symbols",
