@@ -71,9 +71,13 @@ impl Introspection {
             let text = format!("there is no VM {}", asked.vm);
             return error_response(ErrorCode::NotFound, &text, "see `timevisor vm list`");
         };
+        if asked.image.as_ref().is_some_and(|path| !path.is_absolute()) {
+            let text = "the image's path is not absolute";
+            return error_response(ErrorCode::BadRequest, text, "give the path from / on");
+        }
         let rules = asked.reserve.map(rules);
         if let Some(session) = self.sessions.get(&asked.vm) {
-            if session.rules != rules {
+            if session.rules != rules || session.image != asked.image {
                 let text = format!("VM {} is introspected already, in another way", asked.vm);
                 let step = "`timevisor introspect detach VM` first";
                 return error_response(ErrorCode::AlreadyExists, &text, step);
@@ -85,7 +89,7 @@ impl Introspection {
                     return error_response(ErrorCode::Unsupported, &text, next_step);
                 }
             };
-            let session = match Session::start(target, rules) {
+            let session = match Session::start(target, asked.image.clone(), rules) {
                 Ok(session) => session,
                 Err(error) => {
                     let text = format!("no thread for it: {error}");

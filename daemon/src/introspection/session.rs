@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::watch::watch;
 /// So many events are remembered for those who ask.
 const REMEMBERED: usize = 8192;
 /// So many in one answer.
-const AT_ONCE: usize = 1024;
+const AT_ONCE: usize = 256;
 /// After a problem it is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -65,6 +66,8 @@ impl Told {
 pub struct Session {
     process: Process,
     shared: Arc<Shared>,
+    /// The file that its operator gave.
+    pub image: Option<PathBuf>,
     /// How a reservation follows the tasks, if one does.
     pub rules: Option<Rules>,
     /// What came of that.
@@ -75,13 +78,14 @@ pub struct Session {
 
 impl Session {
     /// Begins.
-    pub fn start(target: Target, rules: Option<Rules>) -> io::Result<Self> {
+    pub fn start(target: Target, image: Option<PathBuf>, rules: Option<Rules>) -> io::Result<Self> {
         let shared = Arc::new(Shared(Mutex::default()));
-        let (process, theirs) = (target.process, Arc::clone(&shared));
+        let (process, theirs, file) = (target.process, Arc::clone(&shared), image.clone());
         std::thread::Builder::new().name("introspect".to_owned()).spawn(move || {
-            run(&target, &theirs, rules.as_ref());
+            run(&target, file.as_deref(), &theirs, rules.as_ref());
         })?;
-        Ok(Self { process, shared, rules, reserved: IntrospectReserved::default(), refused: None })
+        let reserved = IntrospectReserved::default();
+        Ok(Self { process, shared, image, rules, reserved, refused: None })
     }
 
     pub fn is_alive(&self) -> bool {
@@ -140,9 +144,9 @@ impl Drop for Session {
     }
 }
 
-fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
+fn run(target: &Target, image: Option<&Path>, shared: &Shared, rules: Option<&Rules>) {
     while !shared.lock().ended && target.process.is_running() {
-        let ended = watch(target, shared, rules);
+        let ended = watch(target, image, shared, rules);
         let mut told = shared.lock();
         told.attached = None;
         told.tasks.clear();
@@ -174,8 +178,9 @@ mod tests {
         let shared = Arc::new(Shared(Mutex::default()));
         let process = Process::open(std::process::id()).unwrap();
         let reserved = IntrospectReserved::default();
+        let (image, ours) = (None, Arc::clone(&shared));
         let session =
-            Session { process, shared: Arc::clone(&shared), rules: None, reserved, refused: None };
+            Session { process, shared: ours, image, rules: None, reserved, refused: None };
         for n in 0..REMEMBERED as u64 + 10 {
             shared.lock().event(event(n));
         }

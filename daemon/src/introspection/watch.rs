@@ -1,7 +1,9 @@
 //! One connection to QEMU's plugin, from finding the guest's kernel to the end.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -9,6 +11,7 @@ use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
 use timevisor_guests::introspection::demand::{Need, Rules, need};
 use timevisor_guests::introspection::event::RawEvent;
 use timevisor_guests::introspection::guest_os::{self, GuestOs};
+use timevisor_guests::introspection::image::{self, Image};
 use timevisor_guests::introspection::tcg::Tcg;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::peer;
@@ -28,8 +31,16 @@ const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
 ///
 /// # Errors
 /// What is in the way: the guest may not be up yet, or its kernel not known.
-pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
-    let guest_os = probe(target)?;
+pub fn watch(
+    target: &Target,
+    image: Option<&Path>,
+    shared: &Shared,
+    rules: Option<&Rules>,
+) -> Result<()> {
+    let guest_os = match image {
+        Some(path) => probe_image(target, path)?,
+        None => probe(target)?,
+    };
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
     let mut watch = Watch {
@@ -67,6 +78,29 @@ fn probe(target: &Target) -> Result<Box<dyn GuestOs>> {
         }
     }
     bail!("{}", reasons.join("; "))
+}
+
+/// The guest that the file says it is, if that file is in some part of QEMU's memory.
+fn probe_image(target: &Target, path: &Path) -> Result<Box<dyn GuestOs>> {
+    let named = || path.display().to_string();
+    // Not a pipe: opening one waits for its writer.
+    ensure!(std::fs::metadata(path).with_context(named)?.is_file(), "{} is no file", named());
+    let (mut bytes, most) = (Vec::new(), image::MOST_BYTES as u64 + 1);
+    let file = File::open(path).with_context(named)?;
+    file.take(most).read_to_end(&mut bytes).with_context(named)?;
+    let image = Image::parse(&bytes).with_context(named)?;
+    let guest_os = guest_os::probe_image(&image).map_err(|why| {
+        let why: Vec<String> = why.iter().map(ToString::to_string).collect();
+        anyhow!("{}", why.join("; ")).context(named())
+    })?;
+    let mut not = Vec::new();
+    for memory in target.memories()? {
+        match image.is_in(&memory) {
+            Ok(()) => return Ok(guest_os),
+            Err(why) => not.push(why.to_string()),
+        }
+    }
+    bail!("{}: {}", named(), not.join("; "))
 }
 
 /// The plugin's socket, if it is this QEMU that listens.

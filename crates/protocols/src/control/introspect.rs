@@ -1,5 +1,7 @@
 //! Introspection over the control socket.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,6 +19,9 @@ pub struct IntrospectVm {
 pub struct IntrospectAttach {
     /// As `vm list` shows it.
     pub vm: String,
+    /// The ELF file that runs in it, an absolute path; absent: a kernel that carries its symbols in its memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<PathBuf>,
     /// Reserve for its vCPU what they need; absent: only learn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<IntrospectReserve>,
