@@ -188,7 +188,10 @@ static long make(u64 n, void *context)
 		u32 from = beginning(point, read->of) & (DATA - 1);
 		failed = (work->event.failed >> (read->of & 15)) & 1;
 		__builtin_memcpy(&value, work->event.data + from, sizeof(value));
-	} else if (read->of < REGISTERS + 2) {
+		/* A pointer of 32 bits. */
+		if (point->reads[read->of & (READS - 1)].len == 4)
+			value = (u32)value;
+	} else if (read->base != BASE_ABSOLUTE && read->of < REGISTERS + 2) {
 		value = work->registers[read->of];
 	}
 	u8 *out = work->event.data + at;

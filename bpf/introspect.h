@@ -18,7 +18,7 @@ typedef unsigned long long u64;
 #define DATA 256
 
 /* Where a read begins. */
-enum base { BASE_REGISTER, BASE_EARLIER, BASE_VALUE };
+enum base { BASE_REGISTER, BASE_EARLIER, BASE_VALUE, BASE_ABSOLUTE };
 
 /* Registers beyond the sixteen that KVM keeps in order. */
 enum { REGISTERS = 16, GS_BASE = 16, CR3 = 17 };

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
+use timevisor_guests::introspection::image::Image;
 use timevisor_protocols::control::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
     IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Request, Response,
@@ -55,6 +56,9 @@ pub struct Attach {
     /// How to trap [default: what is known to work for this VM]
     #[arg(long, value_enum)]
     backend: Option<Backend>,
+    /// The ELF file that runs in it, with its symbols: for FreeRTOS and programs with plugins/segments (docs/introspection-plugins.md)
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
     /// Reserve for its vCPU what its tasks under SCHED_DEADLINE need, and no longer than they do
     #[arg(long)]
     reserve: bool,
@@ -100,7 +104,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub fn run(directory: &Path, command: &Command) -> Result<()> {
     let of = |which: &Which| IntrospectVm { vm: which.vm.clone() };
     let (request, json) = match command {
-        Command::Attach(options) => (Request::IntrospectAttach(attach(options)), options.json),
+        Command::Attach(options) => (Request::IntrospectAttach(attach(options)?), options.json),
         Command::Detach(which) => (Request::IntrospectDetach(of(which)), which.json),
         Command::List(list) => (Request::IntrospectList, list.json),
         Command::Trace(options) => return trace(directory, options),
@@ -123,7 +127,8 @@ fn span(text: &str) -> Result<Duration> {
     Ok(humantime_serde::re::humantime::parse_duration(text)?)
 }
 
-fn attach(options: &Attach) -> IntrospectAttach {
+fn attach(options: &Attach) -> Result<IntrospectAttach> {
+    let image = options.image.as_deref().map(image).transpose()?;
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let reserve = IntrospectReserve { period_ns: options.period.map(ns), alone: options.alone };
     let backend = options.backend.map(|backend| match backend {
@@ -131,7 +136,15 @@ fn attach(options: &Attach) -> IntrospectAttach {
         Backend::Kvm => IntrospectBackend::Kvm,
     });
     let reserve = options.reserve.then_some(reserve);
-    IntrospectAttach { vm: options.vm.clone(), backend, reserve }
+    Ok(IntrospectAttach { vm: options.vm.clone(), backend, image, reserve })
+}
+
+/// The file's path for timevisord, whose directory is another one. What is wrong with it is said here, at once: timevisord reads it later.
+fn image(path: &Path) -> Result<PathBuf> {
+    let whole = path.canonicalize().with_context(|| path.display().to_string())?;
+    let bytes = std::fs::read(&whole).with_context(|| path.display().to_string())?;
+    Image::parse(&bytes).with_context(|| path.display().to_string())?;
+    Ok(whole)
 }
 
 fn reserved_words(reserved: &IntrospectReserved) -> String {

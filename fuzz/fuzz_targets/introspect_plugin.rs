@@ -8,13 +8,15 @@ use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
 use timevisor_guests::introspection::event::RawEvent;
 use timevisor_guests::introspection::point::{Point, Read, Register, SLOT};
 use timevisor_guests::introspection::tcg::Tcg;
+use timevisor_guests::introspection::tcg::codec::VERSION;
 use timevisor_time::Duration;
 
 /// The plugin's, with 0 as the next sequence.
 const HELLO: [u8; 48] = {
     let mut bytes = [0; 48];
     (bytes[0], bytes[4]) = (40, 0x81);
-    (bytes[8], bytes[9], bytes[10], bytes[11], bytes[12]) = (b'T', b'V', b'I', b'P', 1);
+    (bytes[8], bytes[9], bytes[10], bytes[11]) = (b'T', b'V', b'I', b'P');
+    bytes[12] = VERSION.to_le_bytes()[0];
     bytes
 };
 

@@ -76,7 +76,7 @@ static bool gather(struct vcpu *vcpu, const struct point *point, struct slot *sl
 
 		if (read->base == EARLIER)
 			base = values[read->index], good = base != 0;
-		else
+		else if (read->base != ABSOLUTE)
 			good = register_value(vcpu, read->index, &base);
 		base += (uint64_t)read->offset;
 		memset(slot->data + at, 0, read->length);
@@ -138,8 +138,8 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
 	(void)id;
 	apply();
-	/* Kernel addresses only: nothing else is ever wanted. */
-	if (!plugin.active.count || !(qemu_plugin_tb_vaddr(tb) >> 63))
+	/* Of programs under a kernel nothing is ever wanted: most translations are left alone. */
+	if (!plugin.active.count || !(plugin.active.low || qemu_plugin_tb_vaddr(tb) >> 63))
 		return;
 	for (size_t i = 0, count = qemu_plugin_tb_n_insns(tb); i < count; i++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);

@@ -9,10 +9,11 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "qemu-plugin.h"
 
-#define PROTOCOL_VERSION 1
+#define PROTOCOL_VERSION 2
 #define MAGIC 0x50495654u /* "TVIP" */
 #define MAX_POINTS 32
 #define MAX_READS 16
@@ -22,12 +23,12 @@
 #define RING 4096 /* events that wait, for each vCPU */
 
 enum kind { POINTS = 1, HELLO = 0x81, INSTALLED, EVENT, MISMATCH, REFUSED, STATUS };
-enum base { REGISTER, EARLIER, VALUE };
+enum base { REGISTER, EARLIER, VALUE, ABSOLUTE };
 enum refusal { BAD_POINTS = 1 };
 
 /* On the wire as they are here. */
 struct read {
-	uint8_t base; /* enum base: memory at a register, at an earlier read's value, or a register itself */
+	uint8_t base; /* enum base: memory at a register, at an earlier read's value, a register itself, or memory at the offset */
 	uint8_t index;
 	uint16_t length;
 	uint32_t zero;
@@ -63,6 +64,7 @@ struct point {
 struct points {
 	uint32_t generation;
 	unsigned count;
+	bool low; /* some are not in the upper half of the address space, where kernels with processes are */
 	struct point all[MAX_POINTS];
 };
 

@@ -18,8 +18,10 @@ static bool good_read(const struct read *read, unsigned before, unsigned *data, 
 	case VALUE:
 		return read->index < REGISTERS && read->length == 8;
 	case EARLIER:
-		/* A pointer that has been read before this. */
-		return read->index < before && all[read->index].length == 8;
+		/* A pointer that has been read before this, of a guest of 64 or 32 bits. */
+		return read->index < before && (all[read->index].length == 8 || all[read->index].length == 4);
+	case ABSOLUTE:
+		return !read->index;
 	}
 	return false;
 }
@@ -43,6 +45,7 @@ const char *parse_points(const uint8_t *payload, size_t length, struct points *o
 			return "too short";
 		memcpy(&point->head, payload + at, sizeof(point->head));
 		at += sizeof(point->head);
+		out->low |= !(point->head.address >> 63);
 		if (point->head.reads > MAX_READS || point->head.expected_len > 8)
 			return "too many reads";
 		if (point->head.filter != 0xff && point->head.filter >= point->head.reads)

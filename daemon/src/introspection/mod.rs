@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps what comes |
 //! | `watch.rs` | one attachment: a backend, driven over a link |
+//! | `probe.rs` | what runs in a VM, and whether it really does |
 //! | `link.rs` | what such a link is |
 //! | `socket.rs` | to QEMU's plugin |
 //! | `kvm.rs` | to a guest under KVM: its code in memory, and BPF on this host |
@@ -13,6 +14,7 @@
 mod in_place;
 mod kvm;
 mod link;
+mod probe;
 mod session;
 mod socket;
 mod target;
@@ -101,9 +103,14 @@ impl Introspection {
             let text = format!("there is no VM {}", asked.vm);
             return error_response(ErrorCode::NotFound, &text, "see `timevisor vm list`");
         };
+        if asked.image.as_ref().is_some_and(|path| !path.is_absolute()) {
+            let text = "the image's path is not absolute";
+            return error_response(ErrorCode::BadRequest, text, "give the path from / on");
+        }
         let rules = asked.reserve.map(rules);
         if let Some(session) = self.sessions.get(&asked.vm) {
-            if session.rules != rules || !session.is_by(asked.backend) {
+            let same = session.rules == rules && session.image == asked.image;
+            if !same || !session.is_by(asked.backend) {
                 let text = format!("VM {} is introspected already, in another way", asked.vm);
                 let step = "`timevisor introspect detach VM` first";
                 return error_response(ErrorCode::AlreadyExists, &text, step);
@@ -115,6 +122,7 @@ impl Introspection {
                     return error_response(ErrorCode::Unsupported, &text, next_step);
                 }
             };
+            let target = Target { image: asked.image.clone(), ..target };
             let former = self.ending.remove(&asked.vm);
             let session = match Session::start(target, rules, vms.resets(&asked.vm), former) {
                 Ok(session) => session,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::watch::watch;
 /// So many events are remembered for those who ask.
 const REMEMBERED: usize = 8192;
 /// So many in one answer.
-const AT_ONCE: usize = 1024;
+const AT_ONCE: usize = 256;
 /// After a problem it is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -34,6 +35,8 @@ pub struct Told {
     pub ended: bool,
     /// The guest was reset: what was found in it is another one's.
     pub reset: bool,
+    /// At some time: an earlier kernel may be in memory.
+    pub was_reset: bool,
     /// The VM has to be paused for a moment.
     pub pause: bool,
     pub attached: Option<usize>,
@@ -77,6 +80,8 @@ pub struct Session {
     pub way: Way,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// The file that its operator gave.
+    pub image: Option<PathBuf>,
     /// How a reservation follows the tasks, if one does.
     pub rules: Option<Rules>,
     /// What came of that.
@@ -97,6 +102,7 @@ impl Session {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared(Mutex::default()));
         let (process, way, theirs) = (target.process, target.way.clone(), Arc::clone(&shared));
+        let image = target.image.clone();
         let thread = std::thread::Builder::new().name("introspect".to_owned());
         let thread = thread.spawn(move || {
             former.map(JoinHandle::join);
@@ -104,7 +110,7 @@ impl Session {
         })?;
         let reserved = IntrospectReserved::default();
         let thread = Some(thread);
-        Ok(Self { process, way, shared, thread, rules, reserved, resets, refused: None })
+        Ok(Self { process, way, shared, thread, image, rules, reserved, resets, refused: None })
     }
 
     /// Ends it; its thread takes away what it has in place.
@@ -148,7 +154,8 @@ impl Session {
     /// How often the VM has been reset.
     pub fn set_resets(&mut self, resets: u64) {
         if std::mem::replace(&mut self.resets, resets) != resets {
-            self.shared.lock().reset = true;
+            let mut told = self.shared.lock();
+            (told.reset, told.was_reset) = (true, true);
         }
     }
 
@@ -243,6 +250,7 @@ mod tests {
             way,
             shared: theirs,
             thread: None,
+            image: None,
             rules: None,
             reserved,
             resets: 0,

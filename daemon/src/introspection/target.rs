@@ -34,8 +34,10 @@ impl Way {
 pub struct Target {
     pub process: Process,
     pub way: Way,
+    /// The file that its operator gave: its kernel with symbols.
+    pub image: Option<PathBuf>,
     pub layout: RamLayout,
-    bytes: u64,
+    pub bytes: u64,
 }
 
 /// What is wrong, and the next step.
@@ -81,7 +83,7 @@ impl Target {
         let layout = Machine::parse(machine)
             .and_then(|machine| RamLayout::new(machine, bytes, line.ram_below_4g))
             .map_err(|error| (error.to_string(), "see docs/introspection.md"))?;
-        Ok(Self { process: qemu.process, way, layout, bytes })
+        Ok(Self { process: qemu.process, way, image: None, layout, bytes })
     }
 
     /// Every part of QEMU's memory that may be the guest's: of its size; and where it begins.

@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
 use timevisor_guests::introspection::demand::{Need, Rules, need};
 use timevisor_guests::introspection::event::{Kind, RawEvent};
-use timevisor_guests::introspection::guest_os::{self, GuestOs};
+use timevisor_guests::introspection::guest_os::GuestOs;
 use timevisor_guests::introspection::kvm::Kvm;
 use timevisor_guests::introspection::ram::{InProcess, Ram};
 use timevisor_guests::introspection::tcg::Tcg;
@@ -15,6 +15,7 @@ use timevisor_time::Duration;
 
 use super::kvm::{self, Where};
 use super::link::Link;
+use super::probe::{Found, probe};
 use super::session::Shared;
 use super::socket::Socket;
 use super::target::{Target, Way};
@@ -29,7 +30,7 @@ const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
 /// # Errors
 /// What is in the way: the guest may not be up yet, or its kernel not known.
 pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
-    let (guest_os, memory, base) = probe(target)?;
+    let Found { guest_os, memory, base } = probe(target, shared)?;
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
     let (link, backend) = way(target, &memory, base, &*guest_os)?;
@@ -57,18 +58,6 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         ensure!(attached || monotonic() < late, "the trap points are not set");
     }
     watch.detach()
-}
-
-/// The guest's kernel, in whichever part of QEMU's memory it is.
-fn probe(target: &Target) -> Result<(Box<dyn GuestOs>, Ram<InProcess>, u64)> {
-    let mut reasons = Vec::new();
-    for (memory, base) in target.memories()? {
-        match guest_os::probe(&memory) {
-            Ok(guest_os) => return Ok((guest_os, memory, base)),
-            Err(why) => reasons.extend(why.iter().map(ToString::to_string)),
-        }
-    }
-    bail!("{}", reasons.join("; "))
 }
 
 /// The way to trap in this VM.

@@ -1,12 +1,13 @@
-//! What there is to know about one kind of guest: the interface that `linux/` implements.
+//! What there is to know about one kind of guest: the interface that `linux/`, `freertos/` and `segments/` implement.
 
 use core::fmt::Debug;
 
 use super::event::{Event, RawEvent};
-use super::linux;
+use super::image::Image;
 use super::memory::{GuestMemory, PageTables};
 use super::point::Point;
 use super::tasks::Tasks;
+use super::{freertos, linux, segments};
 
 /// Why a plugin does not know a guest.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,11 @@ pub trait GuestOs: Debug + Send {
 
     /// Address of an array with the GS_BASE of each of its processors, in the order of the vCPUs; `None` where it has none.
     fn processor_bases(&self) -> Option<u64> {
+        None
+    }
+
+    /// A number that changes as long as its kernel runs: what an earlier kernel left in memory looks the same, and stands still.
+    fn heartbeat(&self, _memory: &dyn GuestMemory) -> Option<u64> {
         None
     }
 
@@ -67,31 +73,51 @@ pub enum DecodeError {
     },
 }
 
-/// Looks for one kind of guest in memory: the guest, or why it is none.
-pub type Probe = fn(&dyn GuestMemory) -> Result<Box<dyn GuestOs>, String>;
+/// Looks for one kind of guest in memory: the guest, with what looks just like it, or why it is none.
+pub type Probe = fn(&dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String>;
+
+/// The same for a guest whose symbols are in a file that its operator gives. That the file is what runs has been checked.
+pub type ProbeImage = fn(&Image<'_>) -> Result<Box<dyn GuestOs>, String>;
 
 /// One kind of guest.
 #[derive(Clone, Copy)]
-pub struct Plugin {
+pub struct Plugin<P = Probe> {
     /// Its name.
     pub name: &'static str,
     /// Which versions it was tested with.
     pub versions: &'static str,
-    /// Looks for it in memory.
-    pub probe: Probe,
+    /// Looks for it.
+    pub probe: P,
 }
 
-/// All that there are.
+/// Those that need nothing but memory.
 pub const PLUGINS: &[Plugin] = &[linux::PLUGIN];
+/// Those that need the guest's file.
+pub const IMAGE_PLUGINS: &[Plugin<ProbeImage>] = &[freertos::PLUGIN, segments::PLUGIN];
 
-/// The guest in this memory.
+/// The guest in this memory; several where an earlier kernel is still there.
 ///
 /// # Errors
 /// Why each plugin does not know it.
-pub fn probe(memory: &dyn GuestMemory) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
+pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, Vec<NotThis>> {
+    first(PLUGINS, |probe| probe(memory))
+}
+
+/// The guest that this file says it is.
+///
+/// # Errors
+/// Why each plugin does not know it.
+pub fn probe_image(image: &Image<'_>) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
+    first(IMAGE_PLUGINS, |probe| probe(image))
+}
+
+fn first<P: Copy, T>(
+    plugins: &[Plugin<P>],
+    probe: impl Fn(P) -> Result<T, String>,
+) -> Result<T, Vec<NotThis>> {
     let mut reasons = Vec::new();
-    for plugin in PLUGINS {
-        match (plugin.probe)(memory) {
+    for plugin in plugins {
+        match probe(plugin.probe) {
             Ok(guest) => return Ok(guest),
             Err(reason) => {
                 reasons.push(NotThis { name: plugin.name, versions: plugin.versions, reason });

@@ -6,10 +6,13 @@
 //! | [`ram`] | where guest-physical memory is in QEMU's backend |
 //! | [`kallsyms`] | a kernel's own symbol table, found in memory |
 //! | [`btf`] | where members of its structures are |
+//! | [`image`] | the ELF file of a guest that carries no symbols |
 //! | [`point`] | trap points: an instruction, and what is read there |
 //! | [`event`] | what was read, and what it means |
 //! | [`guest_os`] | the interface of guest-OS plugins, and the list of them |
 //! | [`linux`] | stock Linux |
+//! | [`freertos`] | FreeRTOS |
+//! | [`segments`] | programs that say where real-time work begins and ends |
 //! | [`tasks`] | the real-time tasks that events tell of |
 //! | [`demand`] | what these need of a vCPU |
 //! | [`backend`] | the interface of ways to trap: bytes and now in, actions out |
@@ -23,14 +26,20 @@ pub mod backend;
 pub mod btf;
 pub mod demand;
 pub mod event;
+pub mod freertos;
 pub mod guest_os;
+pub mod image;
 pub mod kallsyms;
 pub mod kvm;
 pub mod linux;
 pub mod memory;
 pub mod point;
 pub mod ram;
+mod reads;
+pub mod segments;
 pub mod tasks;
 pub mod tcg;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod testing_elf;

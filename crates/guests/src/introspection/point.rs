@@ -39,10 +39,12 @@ pub enum Register {
 pub enum Base {
     /// Memory at what a register holds.
     Register(Register),
-    /// Memory at what an earlier read of 8 bytes gave.
+    /// Memory at what an earlier read of 8 or 4 bytes gave.
     Earlier(u8),
     /// No memory: the register itself.
     Value(Register),
+    /// Memory at the offset itself: a variable of a guest in one address space.
+    Absolute,
 }
 
 /// One read.
@@ -67,6 +69,12 @@ impl Read {
     #[must_use]
     pub const fn from(earlier: u8, offset: i64, len: u16) -> Self {
         Self { base: Base::Earlier(earlier), offset, len }
+    }
+
+    /// Of memory at an address.
+    #[must_use]
+    pub const fn absolute(address: u64, len: u16) -> Self {
+        Self { base: Base::Absolute, offset: address.cast_signed(), len }
     }
 
     /// Of a register.

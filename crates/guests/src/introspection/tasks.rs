@@ -35,6 +35,12 @@ impl Tasks {
         self.all.values()
     }
 
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, tid: u32) -> Option<&Task> {
+        self.all.get(&tid)
+    }
+
     /// How many there were no room for.
     #[must_use]
     pub const fn forgotten(&self) -> u64 {

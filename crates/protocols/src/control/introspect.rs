@@ -1,5 +1,7 @@
 //! Introspection over the control socket.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -20,6 +22,9 @@ pub struct IntrospectAttach {
     /// How to trap; absent: what is known to work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<IntrospectBackend>,
+    /// The ELF file that runs in it, an absolute path; absent: a kernel that carries its symbols in its memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<PathBuf>,
     /// Reserve for its vCPU what they need; absent: only learn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<IntrospectReserve>,

@@ -64,6 +64,7 @@ pub fn point(point: &Point) -> Option<[u8; POINT]> {
             Base::Register(register) => (0, register as u8),
             Base::Earlier(earlier) => (1, earlier),
             Base::Value(register) => (2, register as u8),
+            Base::Absolute => (3, 0),
         };
         bytes.extend(read.offset.to_le_bytes());
         bytes.extend([base, of]);
@@ -79,7 +80,7 @@ pub fn point(point: &Point) -> Option<[u8; POINT]> {
 pub fn needs(point: &Point, register: Register) -> bool {
     point.reads.iter().any(|read| match read.base {
         Base::Register(of) | Base::Value(of) => of == register,
-        Base::Earlier(_) => false,
+        Base::Earlier(_) | Base::Absolute => false,
     })
 }
 

@@ -2,62 +2,34 @@
 
 use super::super::event::{Attributes, Event, Kind, Policy, RawEvent, Thread};
 use super::super::guest_os::DecodeError;
+use super::super::reads::{Reads, name};
 use super::points::{self, EXIT, SET, SLEEP, TASK, YIELD};
 
 /// HRTIMER_MODE_REL (include/linux/hrtimer.h); other bits say where the timer runs.
 const RELATIVE: u64 = 1;
 
-/// Reads of one event.
-struct Reads<'a> {
-    raw: &'a RawEvent,
-    lens: Vec<u16>,
+/// A task whose reads begin with this one.
+fn thread(reads: &Reads<'_>, first: usize) -> Result<Thread, DecodeError> {
+    Ok(Thread {
+        tid: reads.u32(first + 1)?,
+        pid: reads.u32(first + 2)?,
+        comm: name(&reads.bytes::<16>(first + 3, 0)?),
+        policy: Policy::new(reads.u32(first + 4)?),
+    })
 }
 
-impl Reads<'_> {
-    fn bytes<const N: usize>(&self, n: usize, at: usize) -> Result<[u8; N], DecodeError> {
-        let bytes = self.raw.read(&self.lens, n).and_then(|bytes| bytes.get(at..at + N));
-        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-        bytes.ok_or(DecodeError::Read { point: self.raw.point, read: n })
-    }
-
-    fn u32(&self, n: usize) -> Result<u32, DecodeError> {
-        Ok(u32::from_le_bytes(self.bytes(n, 0)?))
-    }
-
-    fn u64(&self, n: usize) -> Result<u64, DecodeError> {
-        Ok(u64::from_le_bytes(self.bytes(n, 0)?))
-    }
-
-    /// A task whose reads begin with this one.
-    fn thread(&self, first: usize) -> Result<Thread, DecodeError> {
-        Ok(Thread {
-            tid: self.u32(first + 1)?,
-            pid: self.u32(first + 2)?,
-            comm: comm(&self.bytes::<16>(first + 3, 0)?),
-            policy: Policy::new(self.u32(first + 4)?),
-        })
-    }
-
-    fn attributes(&self, n: usize) -> Result<Attributes, DecodeError> {
-        let word = |at| Ok(u32::from_le_bytes(self.bytes(n, at)?));
-        let long = |at| Ok(u64::from_le_bytes(self.bytes(n, at)?));
-        Ok(Attributes {
-            policy: Policy::new(word(4)?),
-            flags: long(8)?,
-            nice: word(16)?.cast_signed(),
-            priority: word(20)?,
-            runtime_ns: long(24)?,
-            deadline_ns: long(32)?,
-            period_ns: long(40)?,
-        })
-    }
-}
-
-/// A guest chooses it: nothing of it may act on a terminal or a log.
-fn comm(bytes: &[u8; 16]) -> String {
-    let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    let shown = |byte: &u8| if (0x20..0x7f).contains(byte) { char::from(*byte) } else { '?' };
-    bytes[..len].iter().map(shown).collect()
+fn attributes(reads: &Reads<'_>, n: usize) -> Result<Attributes, DecodeError> {
+    let word = |at| Ok(u32::from_le_bytes(reads.bytes(n, at)?));
+    let long = |at| Ok(u64::from_le_bytes(reads.bytes(n, at)?));
+    Ok(Attributes {
+        policy: Policy::new(word(4)?),
+        flags: long(8)?,
+        nice: word(16)?.cast_signed(),
+        priority: word(20)?,
+        runtime_ns: long(24)?,
+        deadline_ns: long(32)?,
+        period_ns: long(40)?,
+    })
 }
 
 pub(super) fn event(raw: &RawEvent) -> Result<Event, DecodeError> {
@@ -66,8 +38,8 @@ pub(super) fn event(raw: &RawEvent) -> Result<Event, DecodeError> {
     let own = TASK.len();
     let kind = match raw.point {
         SET => Kind::SetScheduler {
-            target: reads.thread(own)?,
-            attributes: reads.attributes(2 * own)?,
+            target: thread(&reads, own)?,
+            attributes: attributes(&reads, 2 * own)?,
         },
         YIELD => Kind::Yield,
         SLEEP => {
@@ -88,7 +60,7 @@ pub(super) fn event(raw: &RawEvent) -> Result<Event, DecodeError> {
         counter: raw.counter,
         counter_error: raw.counter_error,
         vcpu: raw.vcpu,
-        thread: reads.thread(0)?,
+        thread: thread(&reads, 0)?,
         kind,
     })
 }

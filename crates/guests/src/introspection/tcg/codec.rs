@@ -8,7 +8,7 @@ use super::super::event::RawEvent;
 use super::super::point::{Base, Point, limits};
 
 /// Of the protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 const MAGIC: u32 = 0x5049_5654;
 /// From the plugin: an event with all its data has 288 bytes.
 const MAX_PAYLOAD: usize = 1024;
@@ -225,13 +225,14 @@ fn one(point: &Point) -> Option<Vec<u8>> {
             Base::Register(register) => (0, register as u8),
             Base::Earlier(earlier) => {
                 let pointer = point.reads.get(usize::from(earlier))?;
-                if usize::from(earlier) >= n || pointer.len != 8 {
+                if usize::from(earlier) >= n || !matches!(pointer.len, 4 | 8) {
                     return None;
                 }
                 (1, earlier)
             }
             Base::Value(_) if read.len != 8 => return None,
             Base::Value(register) => (2, register as u8),
+            Base::Absolute => (3, 0),
         };
         if read.len == 0 || data > limits::DATA {
             return None;

@@ -118,11 +118,23 @@ fn points_that_the_plugin_would_refuse() {
     refused(&|p| p.reads = vec![Read::at(Register::Rdi, 0, 257)]);
     refused(&|p| p.reads = vec![Read::at(Register::Rdi, 0, 0)]);
     refused(&|p| p.reads[1] = Read::from(1, 0, 4));
-    refused(&|p| p.reads[2] = Read::from(1, 0, 4));
+    refused(&|p| {
+        p.reads[1].len = 2;
+        p.reads[2] = Read::from(1, 0, 4);
+    });
     refused(&|p| p.reads[2].len = 4);
     refused(&|p| p.filter = Some(Filter { read: 3, mask: 1 }));
     refused(&|p| p.reads[1].len = 16);
     assert_eq!(points(1, &vec![point(); 33]), Err(Refused::Points(33, 32)));
+}
+
+#[test]
+fn variables_and_pointers_of_32_bits() {
+    let reads = vec![Read::absolute(0x5000, 4), Read::from(0, 8, 16)];
+    let frame = points(1, &[Point { reads, filter: None, ..point() }]).unwrap();
+    let variable = [3, 0, 4, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 0, 0];
+    let target = [1, 0, 16, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0];
+    assert!(frame.ends_with(&[variable, target].concat()), "{frame:?}");
 }
 
 proptest! {

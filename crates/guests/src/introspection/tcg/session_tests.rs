@@ -27,7 +27,7 @@ fn point(id: u16) -> Point {
 fn attaching() -> Tcg {
     let mut tcg = Tcg::default();
     assert!(tcg.handle(Input::Connected, NOW).is_empty());
-    assert!(tcg.message(hello(1, 5, 2), NOW).is_empty());
+    assert!(tcg.message(hello(codec::VERSION, 5, 2), NOW).is_empty());
     assert_eq!(tcg.state(), State::Detached);
     let actions = tcg.attach(&[point(1)], NOW).unwrap();
     assert!(matches!(actions[..], [Action::Send(_)]));
@@ -69,7 +69,7 @@ fn points_wait_for_a_connection_and_survive_it() {
     assert_eq!(tcg.state(), State::Away);
     for _ in 0..2 {
         tcg.handle(Input::Connected, NOW);
-        assert!(matches!(tcg.message(hello(1, 0, 0), NOW)[..], [Action::Send(_)]));
+        assert!(matches!(tcg.message(hello(codec::VERSION, 0, 0), NOW)[..], [Action::Send(_)]));
         assert_eq!(
             tcg.message(Message::Installed { generation: 1, count: 1 }, NOW),
             [Action::Attached(1)]
@@ -106,7 +106,7 @@ fn drops_are_told() {
 fn who_sends_too_much_is_not_read() {
     let mut tcg = Tcg::new(100, 3);
     tcg.handle(Input::Connected, NOW);
-    tcg.message(hello(1, 0, 0), NOW);
+    tcg.message(hello(codec::VERSION, 0, 0), NOW);
     for n in 0..4 {
         assert!(tcg.may_read(NOW) == (n < 3));
         tcg.message(event(n, 1, 0), NOW);
@@ -122,8 +122,8 @@ fn a_plugin_that_lies_is_closed() {
     assert!(closes(&tcg.message(event(0, 1, 0), NOW), "does not greet"));
     let mut tcg = Tcg::default();
     tcg.handle(Input::Connected, NOW);
-    assert!(closes(&tcg.message(hello(2, 0, 0), NOW), "version 2"));
-    assert!(closes(&attached().message(hello(1, 0, 0), NOW), "twice"));
+    assert!(closes(&tcg.message(hello(1, 0, 0), NOW), "version 1"));
+    assert!(closes(&attached().message(hello(codec::VERSION, 0, 0), NOW), "twice"));
     assert!(closes(&attached().message(event(6, 1, 2), NOW), "lost an event"));
     assert!(closes(
         &attaching().message(Message::Installed { generation: 1, count: 0 }, NOW),

@@ -1,0 +1,33 @@
+/*
+ * The three functions: each is a NOP of 5 bytes, at which Timevisor traps, and a return. In assembly, so that no compiler's options
+ * matter. The note tells the plugin (crates/guests/src/introspection/segments) that a program has them.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ */
+#include "timevisor-segments.h"
+
+#define FUNCTION(name) \
+	".globl " #name "\n" \
+	".type " #name ", @function\n" \
+	".balign 16\n" \
+	#name ":\n" \
+	".byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n" \
+	"ret\n" \
+	".size " #name ", . - " #name "\n"
+
+__asm(".text\n"
+      FUNCTION(timevisor_begin_segment)
+      FUNCTION(timevisor_end_segment)
+      FUNCTION(timevisor_retire_segment));
+
+static const struct {
+	uint32_t name_size, size, type;
+	char name[12]; /* with its padding */
+	uint32_t version; /* of the functions and of struct timevisor_segment */
+} timevisor_segments_note __attribute__((section(".note.timevisor.segments"), used, aligned(4))) = {
+	.name_size = sizeof("Timevisor"),
+	.size = sizeof(uint32_t),
+	.type = 2, /* 1 is FreeRTOS */
+	.name = "Timevisor",
+	.version = 1,
+};
