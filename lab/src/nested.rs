@@ -53,6 +53,20 @@ impl NestedHost {
     /// # Errors
     /// When it does not boot, or KVM does not work in it.
     pub fn boot(ctx: &Context, outer: &Qemu, qemu: &Qemu, kernel: &Kernel) -> anyhow::Result<Self> {
+        Self::boot_with(ctx, outer, qemu, kernel, Ok)
+    }
+
+    /// The same with more in its image.
+    ///
+    /// # Errors
+    /// As [`Self::boot`].
+    pub fn boot_with(
+        ctx: &Context,
+        outer: &Qemu,
+        qemu: &Qemu,
+        kernel: &Kernel,
+        more: impl FnOnce(Image) -> anyhow::Result<Image>,
+    ) -> anyhow::Result<Self> {
         let inner = inner_image(ctx, kernel)?;
         let mut image = ctx
             .image(kernel)?
@@ -69,7 +83,7 @@ impl NestedHost {
         for (package, bin) in programs {
             image = image.program(&ctx.program(package, bin)?);
         }
-        let image = with_qemu(image, qemu)?;
+        let image = more(with_qemu(image, qemu)?)?;
         let mut guest = ctx
             .guest(outer, kernel, &image)?
             .name("host")
@@ -268,7 +282,7 @@ fn inner_image(ctx: &Context, kernel: &Kernel) -> anyhow::Result<PathBuf> {
         .write(&ctx.path("inner.cpio"))
 }
 
-fn write(ctx: &Context, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn write(ctx: &Context, name: &str, text: &str) -> anyhow::Result<PathBuf> {
     let path = ctx.path(name);
     std::fs::write(&path, text)?;
     Ok(path)

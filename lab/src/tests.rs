@@ -38,6 +38,7 @@ mod references_guest;
 mod reserve;
 mod reserve_kvm;
 mod reserve_libvirt;
+mod reserve_libvirt_v2;
 mod set_clock;
 mod simulator;
 mod strangers;
@@ -478,6 +479,11 @@ pub const EXTRA: &[Test] = &[
         name: "kvm-nested-reset",
         about: "kvm-nested with a reset of the inner guest, which moves its counter (by name only)",
         run: kvm::nested_reset,
+    },
+    Test {
+        name: "reserve-libvirt-v2",
+        about: "reserve-libvirt under real KVM, cgroup v2 and systemd's slices, on a host inside a guest (by name only)",
+        run: reserve_libvirt_v2::reserve_libvirt_v2,
     },
     Test {
         name: "experiment-quartzv",

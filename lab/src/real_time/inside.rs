@@ -118,7 +118,10 @@ impl Inside {
 }
 
 /// The least nice value there is for all threads of a process.
-fn prefer(pid: u32) -> anyhow::Result<()> {
+///
+/// # Errors
+/// After its end, or without permission.
+pub fn prefer(pid: u32) -> anyhow::Result<()> {
     for thread in timevisor_linux::scheduling::threads(pid)? {
         crate::command::run("renice", &["-n", "-20", "-p", &thread.tid.to_string()])?;
     }

@@ -2,8 +2,8 @@
 //! must grant the processor (cpuset.cpus.exclusive, Linux 6.7): a *remote partition*. The process stays in its cgroup, so that libvirt
 //! and systemd find it; only the thread moves.
 //!
-//! **Remote partitions are not verified**: written from the kernel's documentation and from what a prototype did. The lab runs VMs at the
-//! top of the tree (Linux 7.3).
+//! Tried with Linux 7.3: at the top of the tree (`make lab TEST=reserve-kvm`), and as a remote partition below libvirt's cgroup of the vCPU
+//! in machine.slice (`TEST=reserve-libvirt-v2`).
 
 use std::path::{Path, PathBuf};
 
