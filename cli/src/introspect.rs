@@ -1,23 +1,29 @@
 //! `timevisor introspect`: what VMs' real-time tasks do, through timevisord.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `introspect/plot.rs` | events as a picture |
+
+mod plot;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 use timevisor_guests::introspection::guest_os;
 use timevisor_guests::introspection::image::Image;
 use timevisor_protocols::control::{
-    IntrospectAttach, IntrospectEvents, IntrospectReserve, IntrospectReserved, IntrospectRow,
-    IntrospectState, IntrospectTrace, IntrospectVm, Request, Response,
+    IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
+    IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Request, Response,
 };
 
 use crate::connection::{ask, unexpected};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Learn what a VM's real-time tasks do; its QEMU needs our plugin (docs/introspection.md)
+    /// Learn what a VM's real-time tasks do; docs/introspection.md says what that needs
     Attach(Attach),
     /// No longer
     Detach(Which),
@@ -36,10 +42,21 @@ pub struct Which {
     json: bool,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Backend {
+    /// Our plugin in a QEMU that emulates the guest
+    Tcg,
+    /// KVM's instruction emulator and BPF on this host: experimental, and open to every guest of the host
+    Kvm,
+}
+
 #[derive(Args)]
 pub struct Attach {
     /// The VM, as `timevisor vm list` shows it
     vm: String,
+    /// How to trap [default: what is known to work for this VM]
+    #[arg(long, value_enum)]
+    backend: Option<Backend>,
     /// The ELF file that runs in it, with its symbols: for FreeRTOS and programs with plugins/segments (docs/introspection-plugins.md)
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
@@ -75,8 +92,11 @@ pub struct Trace {
     #[arg(long)]
     once: bool,
     /// One JSON object a line
-    #[arg(long)]
+    #[arg(long, conflicts_with = "plot")]
     json: bool,
+    /// What is remembered as a picture, into this file (SVG): a row for each thread
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Between two questions.
@@ -112,8 +132,12 @@ fn attach(options: &Attach) -> Result<IntrospectAttach> {
     let image = options.image.as_deref().map(image).transpose()?;
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let reserve = IntrospectReserve { period_ns: options.period.map(ns), alone: options.alone };
+    let backend = options.backend.map(|backend| match backend {
+        Backend::Tcg => IntrospectBackend::Tcg,
+        Backend::Kvm => IntrospectBackend::Kvm,
+    });
     let reserve = options.reserve.then_some(reserve);
-    Ok(IntrospectAttach { vm: options.vm.clone(), image, reserve })
+    Ok(IntrospectAttach { vm: options.vm.clone(), backend, image, reserve })
 }
 
 /// The file's path for timevisord, whose directory is another one. What is wrong with it is said here, at once: timevisord reads it later.
@@ -134,6 +158,9 @@ fn reserved_words(reserved: &IntrospectReserved) -> String {
         0 => "    nothing is reserved".to_owned(),
         budget => format!("    reserved: {} ms of {} ms", ms(budget), ms(reserved.period_ns)),
     };
+    if let Some(after) = reserved.after_ns {
+        out += &format!(", {:.0} ms after it was asked for", ms(after));
+    }
     if let Some(why) = &reserved.refused {
         out += &format!("; what its tasks need now is refused: {why}");
     }
@@ -191,22 +218,37 @@ fn task_words(task: &Value) -> String {
 }
 
 fn trace(directory: &Path, options: &Trace) -> Result<()> {
-    let mut from = options.from;
+    // A picture is of what has happened.
+    let mut from = options.from.or(options.plot.is_some().then_some(0));
+    let mut drawn = Vec::new();
     loop {
         let asked = IntrospectTrace { vm: options.vm.clone(), from };
         let answer = match ask(directory, &Request::IntrospectTrace(asked))? {
             Response::IntrospectEvents(answer) => answer,
             response => return Err(unexpected(&response)),
         };
-        print_events(&answer, options.json);
+        match &options.plot {
+            Some(_) => drawn.extend_from_slice(&answer.events),
+            None => print_events(&answer, options.json),
+        }
         from = Some(answer.next);
         if answer.events.is_empty() {
+            if let Some(path) = &options.plot {
+                return draw(&options.vm, &drawn, path);
+            }
             if options.once {
                 return Ok(());
             }
             std::thread::sleep(INTERVAL);
         }
     }
+}
+
+fn draw(vm: &str, events: &[Value], path: &Path) -> Result<()> {
+    let svg = plot::svg(vm, events).with_context(|| {
+        format!("no event of {vm} whose time is known; see `timevisor introspect list` and `timevisor status`")
+    })?;
+    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn print_events(answer: &IntrospectEvents, json: bool) {

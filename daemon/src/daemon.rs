@@ -75,6 +75,7 @@ impl Daemon {
         let mut vms = Vms::new(&config);
         vms.resume(&clock);
         let reservations = Reservations::start(&config.run_directory, config.reservations());
+        let introspection = Introspection::start(&config.run_directory);
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
             config,
@@ -84,7 +85,7 @@ impl Daemon {
             vms,
             timelines,
             reservations,
-            introspection: Introspection::default(),
+            introspection,
             control,
             server,
             signals,
@@ -215,7 +216,7 @@ impl Daemon {
             self.reservations.on_timer(now, &self.vms);
         }
         if now >= self.introspection.poll_at() {
-            self.introspection.on_timer(now, &mut self.vms, &mut self.reservations);
+            self.introspection.on_timer(now, &mut self.vms, &mut self.reservations, &self.clock);
         }
         if now >= self.timelines.poll_at() {
             self.timelines.on_timer(now, &mut self.clock, &mut self.vms);
@@ -330,7 +331,7 @@ impl Daemon {
             Request::ReserveMissed(asked) => self.reservations.missed(asked),
             Request::IntrospectAttach(asked) => self.introspection.attach(asked, &self.vms),
             Request::IntrospectDetach(asked) => {
-                self.introspection.detach(asked, &self.vms, &mut self.reservations)
+                self.introspection.detach(asked, &mut self.vms, &mut self.reservations)
             }
             Request::IntrospectList => self.introspection.list(),
             Request::IntrospectTrace(asked) => self.introspection.trace(asked, &self.clock),

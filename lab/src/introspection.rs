@@ -62,10 +62,12 @@ pub fn memory(pid: u32, base: u64, mib: u64) -> anyhow::Result<impl GuestMemory>
 /// # Errors
 /// When no plugin knows it.
 pub fn probe(memory: &dyn GuestMemory) -> anyhow::Result<Box<dyn GuestOs>> {
-    guest_os::probe(memory).map_err(|reasons| {
+    let mut found = guest_os::probe(memory).map_err(|reasons| {
         let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
         anyhow!("{}", reasons.join("; "))
-    })
+    })?;
+    ensure!(found.len() == 1, "{} kernels in memory", found.len());
+    Ok(found.remove(0))
 }
 
 /// One connection to the plugin, and all that came over it.
@@ -182,6 +184,7 @@ impl Watcher {
                 Action::Attached(_) | Action::Detached => {}
                 Action::Changed { point, found } => bail!("{found:02x?} is at point {point}"),
                 Action::Close(why) => bail!("{why}"),
+                other @ (Action::Put(_) | Action::Take) => bail!("not of a plugin: {other:?}"),
             }
         }
         Ok(())

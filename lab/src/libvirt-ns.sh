@@ -2,8 +2,15 @@
 # in the place of the second. Everything here is gone when it ends.
 set -e
 mount -t proc proc /proc
-# libvirt would make cgroups that outlive us.
+# libvirt would make cgroups that outlive us; whoever wants some ($LAB_CONTROLLERS, cgroup v1) removes them.
 umount -l /sys/fs/cgroup 2>/dev/null || :
+if [ -n "$LAB_CONTROLLERS" ]; then
+    mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
+    for controller in $LAB_CONTROLLERS; do
+        mkdir "/sys/fs/cgroup/$controller"
+        mount -t cgroup -o "$controller" cgroup "/sys/fs/cgroup/$controller"
+    done
+fi
 
 # A /dev without /dev/kvm: one that does not work makes libvirt probe QEMU again for every domain.
 mkdir -p "$1/dev"

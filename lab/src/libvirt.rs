@@ -20,6 +20,10 @@ use crate::qemu::Qemu;
 use crate::reader;
 use crate::{interrupt, scratch};
 
+mod cgroups;
+
+pub use cgroups::{Cgroups, cpusets};
+
 const NAMESPACES: &str = include_str!("libvirt-ns.sh");
 const LIBVIRTD: &str = r#"listen_tls = 0
 listen_tcp = 0
@@ -32,7 +36,10 @@ stdio_handler = "file"
 "#;
 
 /// A domain that migrates has the same on both hosts.
-const UUID: &str = "5a1c0de0-7157-4e57-8c10-c4bebe115e75";
+fn uuid(name: &str) -> String {
+    let folded = name.bytes().fold(0, |all: u64, byte| all.wrapping_mul(31) + u64::from(byte));
+    format!("5a1c0de0-7157-4e57-8c10-{:012x}", folded & 0xffff_ffff_ffff)
+}
 
 /// The program that libvirt takes for a QEMU; an unpacked one is put in its place, for libvirt passes neither firmware
 /// directories nor an environment, and QEMU's modules must be those of its own build.
@@ -41,8 +48,9 @@ const EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
 /// A running libvirtd; dropping it ends it and all its domains.
 #[derive(Debug)]
 pub struct Libvirt {
-    // In this order: processes, files.
+    // In this order: processes, what they leave behind, files.
     process: Tethered,
+    _cgroups: Option<Cgroups>,
     directory: TempDir,
     log_dir: PathBuf,
 }
@@ -56,6 +64,18 @@ impl Libvirt {
         Self::start_host(qemu, log_dir, 1, None)
     }
 
+    /// One that places its domains in these of this machine's cgroup v1 hierarchies.
+    ///
+    /// # Errors
+    /// As [`Self::start`] and [`Cgroups::new`].
+    pub fn start_in_cgroups(
+        qemu: &Qemu,
+        log_dir: &Path,
+        controllers: &[&str],
+    ) -> anyhow::Result<Self> {
+        Self::start_with(qemu, log_dir, 1, None, controllers)
+    }
+
     /// Host `number` of several, each with its own identity, and with `hook` (a shell text) as its hook for domains.
     ///
     /// # Errors
@@ -66,9 +86,20 @@ impl Libvirt {
         number: u8,
         hook: Option<&str>,
     ) -> anyhow::Result<Self> {
+        Self::start_with(qemu, log_dir, number, hook, &[])
+    }
+
+    fn start_with(
+        qemu: &Qemu,
+        log_dir: &Path,
+        number: u8,
+        hook: Option<&str>,
+        controllers: &[&str],
+    ) -> anyhow::Result<Self> {
         if !packages::is_root() {
             bail!("a private libvirtd needs root; run the lab as root");
         }
+        let cgroups = Some(controllers).filter(|c| !c.is_empty()).map(Cgroups::new).transpose()?;
         let directory = scratch::directory()?;
         let at = directory.path();
         // The user that runs QEMU must find the kernel and the sockets in here.
@@ -91,13 +122,14 @@ impl Libvirt {
         fs::write(at.join("etc/qemu.conf"), QEMU)?;
         let mut command = command::tethered("unshare");
         command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c"]);
-        command.args([NAMESPACES, "sh"]).arg(at);
+        command.args([NAMESPACES, "sh"]).arg(at).env("LAB_CONTROLLERS", controllers.join(" "));
         for (from, to) in in_place(qemu) {
             command.arg(from).arg(to);
         }
         let log = log_dir.join("libvirtd.log");
         let process = Tethered::spawn(&mut command, "libvirtd", &log)?;
-        let mut libvirt = Self { process, directory, log_dir: log_dir.to_owned() };
+        let mut libvirt =
+            Self { process, _cgroups: cgroups, directory, log_dir: log_dir.to_owned() };
         let up = interrupt::poll_until(Duration::from_secs(30), || {
             libvirt.process.check_alive()?;
             Ok(libvirt.virsh(&["list"]).ok())
@@ -198,7 +230,7 @@ impl Libvirt {
         let text = format!(
             r"<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
   <name>{name}</name>
-  <uuid>{UUID}</uuid>
+  <uuid>{uuid}</uuid>
   <memory unit='MiB'>{memory}</memory>
   <os>
     <type arch='x86_64' machine='q35'>hvm</type>
@@ -217,6 +249,7 @@ impl Libvirt {
   </devices>
 {printed}</domain>
 ",
+            uuid = uuid(name),
             memory = domain.memory_mib,
             kernel = kernel.display(),
             initrd = initrd.display(),
@@ -285,6 +318,14 @@ impl Domain<'_> {
     /// When libvirt refuses.
     pub fn virsh(&self, command: &str) -> anyhow::Result<String> {
         self.libvirt.virsh(&[command, &self.name])
+    }
+
+    /// Runs `virsh COMMAND NAME ARGUMENTS`.
+    ///
+    /// # Errors
+    /// When libvirt refuses; its message is the text.
+    pub fn virsh_with(&self, command: &str, arguments: &[&str]) -> anyhow::Result<String> {
+        self.libvirt.virsh(&[&[command, &self.name], arguments].concat())
     }
 
     /// Waits for the end of the guest's boot.

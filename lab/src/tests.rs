@@ -23,6 +23,7 @@ mod first_programs;
 mod introspect;
 mod introspect_daemon;
 mod introspect_flat;
+mod introspect_kvm;
 mod introspect_symbols;
 mod ivshmem;
 mod kvm;
@@ -37,6 +38,7 @@ mod references;
 mod references_guest;
 mod reserve;
 mod reserve_kvm;
+mod reserve_libvirt;
 mod set_clock;
 mod simulator;
 mod strangers;
@@ -92,6 +94,11 @@ pub const ALL: &[Test] = &[
         name: "reserve-kvm",
         about: "reservations under KVM and cgroup v2 on a host inside: kept, configured; every setting as before afterwards",
         run: reserve_kvm::reserve_kvm,
+    },
+    Test {
+        name: "reserve-libvirt",
+        about: "reservations beside a real libvirtd and its cpusets: kept while VMs come and go and virsh works; every setting as before afterwards",
+        run: reserve_libvirt::reserve_libvirt,
     },
     Test {
         name: "introspect-symbols",
@@ -462,6 +469,11 @@ pub const EXTRA: &[Test] = &[
         name: "introspect-daemon",
         about: "timevisord attaches to a guest through QEMU's plugin: every call of a program with its time; refusals; its own end by kill -9",
         run: introspect_daemon::daemon,
+    },
+    Test {
+        name: "introspect-kvm",
+        about: "timevisord attaches to a guest under real KVM (itself under TCG): every call of a program with its time; kill -9; cycles; a reset",
+        run: introspect_kvm::kvm,
     },
     Test {
         name: "introspect-tcg",

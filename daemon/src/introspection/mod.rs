@@ -3,14 +3,27 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps what comes |
-//! | `watch.rs` | one connection to QEMU's plugin |
-//! | `target.rs` | where a VM's memory and plugin are |
+//! | `watch.rs` | one attachment: a backend, driven over a link |
+//! | `probe.rs` | what runs in a VM, and whether it really does |
+//! | `link.rs` | what such a link is |
+//! | `socket.rs` | to QEMU's plugin |
+//! | `kvm.rs` | to a guest under KVM: its code in memory, and BPF on this host |
+//! | `in_place.rs` | what is in place in guests' code, for whoever comes after a crash |
+//! | `target.rs` | where a VM's memory is, and how its calls can be trapped |
 
+mod in_place;
+mod kvm;
+mod link;
+mod probe;
 mod session;
+mod socket;
 mod target;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
@@ -22,6 +35,7 @@ use timevisor_protocols::control::{
 use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
 
+use self::in_place::Prefixes;
 use self::session::Session;
 use self::target::Target;
 use crate::clock::HostClock;
@@ -36,19 +50,33 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// 1 / CONFIG_HZ of most distributions' kernels.
 const TICK: u64 = 4_000_000;
 
-#[derive(Default)]
 pub struct Introspection {
+    prefixes: Arc<Prefixes>,
     sessions: BTreeMap<String, Session>,
+    /// Of sessions that have ended: they may have something in place still.
+    ending: BTreeMap<String, JoinHandle<()>>,
     next: Duration,
 }
 
 impl Introspection {
+    /// With nothing in place: what an earlier daemon left in guests is taken away.
+    pub fn start(directory: &Path) -> Self {
+        let prefixes = Arc::new(Prefixes::start(directory));
+        Self { prefixes, sessions: BTreeMap::new(), ending: BTreeMap::new(), next: Duration::ZERO }
+    }
+
     pub fn poll_at(&self) -> Duration {
         if self.sessions.is_empty() { Duration::MAX } else { self.next }
     }
 
     /// Pauses VMs that have to be, reserves what their tasks need, and forgets those that have ended.
-    pub fn on_timer(&mut self, now: Duration, vms: &mut Vms, reservations: &mut Reservations) {
+    pub fn on_timer(
+        &mut self,
+        now: Duration,
+        vms: &mut Vms,
+        reservations: &mut Reservations,
+        clock: &HostClock,
+    ) {
         self.next = now + INTERVAL;
         self.sessions.retain(|vm, session| {
             let stays = session.is_alive();
@@ -58,10 +86,14 @@ impl Introspection {
             stays
         });
         for (vm, session) in &mut self.sessions {
+            session.set_resets(vms.resets(vm));
+            vms.hold(vm, session.holds());
             if session.take_pause() {
                 vms.pause_for_a_moment(vm);
             }
-            follow(vm, session, now, vms, reservations);
+            let asked = follow(vm, session, now, vms, reservations);
+            session.reserved.after_ns =
+                asked.map_or(session.reserved.after_ns, |at| since(at, clock));
         }
     }
 
@@ -77,19 +109,22 @@ impl Introspection {
         }
         let rules = asked.reserve.map(rules);
         if let Some(session) = self.sessions.get(&asked.vm) {
-            if session.rules != rules || session.image != asked.image {
+            let same = session.rules == rules && session.image == asked.image;
+            if !same || !session.is_by(asked.backend) {
                 let text = format!("VM {} is introspected already, in another way", asked.vm);
                 let step = "`timevisor introspect detach VM` first";
                 return error_response(ErrorCode::AlreadyExists, &text, step);
             }
         } else {
-            let target = match Target::of(qemu) {
+            let target = match Target::of(qemu, asked.backend, &self.prefixes) {
                 Ok(target) => target,
                 Err((text, next_step)) => {
                     return error_response(ErrorCode::Unsupported, &text, next_step);
                 }
             };
-            let session = match Session::start(target, asked.image.clone(), rules) {
+            let target = Target { image: asked.image.clone(), ..target };
+            let former = self.ending.remove(&asked.vm);
+            let session = match Session::start(target, rules, vms.resets(&asked.vm), former) {
                 Ok(session) => session,
                 Err(error) => {
                     let text = format!("no thread for it: {error}");
@@ -102,11 +137,11 @@ impl Introspection {
         self.list()
     }
 
-    /// Answers `introspect_detach`: the plugin takes the points away when its connection ends.
+    /// Answers `introspect_detach`: the session's thread takes the points away.
     pub fn detach(
         &mut self,
         asked: &IntrospectVm,
-        vms: &Vms,
+        vms: &mut Vms,
         reservations: &mut Reservations,
     ) -> Response {
         let Some(session) = self.sessions.remove(&asked.vm) else {
@@ -116,6 +151,10 @@ impl Introspection {
             && let Err((_, text, _)) = reservations.follow_guest(&asked.vm, None, false, vms)
         {
             tracing::warn!("VM {}: its reservation stays: {text}", asked.vm);
+        }
+        vms.hold(&asked.vm, None);
+        if let Some(thread) = session.end() {
+            self.ending.insert(asked.vm.clone(), thread);
         }
         tracing::info!("VM {}: is not introspected any more", asked.vm);
         self.list()
@@ -133,20 +172,39 @@ impl Introspection {
             return not_introspected(&asked.vm);
         };
         let mut answer = session.events(asked.from);
-        // The plugin reads the TSC.
+        // Stamps are of the TSC.
         let readable = clock.counter.id() == CounterId::X86Tsc;
         let reader = Reader::open(clock.writer().page(), &clock.counter, 0).ok();
         let reader = reader.filter(|_| readable);
         for event in &mut answer.events {
             let stamp = event["counter"].as_u64();
-            let time = reader.as_ref().zip(stamp).and_then(|(reader, at)| reader.convert(at).ok());
-            let time = time.filter(Reading::has_estimate);
-            let ns = |of: fn(&Reading) -> i64| Value::from(time.as_ref().map(of));
-            event["earliest_ns"] = ns(|reading| reading.earliest.floor_nanos());
-            event["estimate_ns"] = ns(|reading| reading.estimate.floor_nanos());
-            event["latest_ns"] = ns(|reading| reading.latest.ceil_nanos());
+            let error = event["counter_error"].as_u64().unwrap_or(0);
+            let time = |at: u64| {
+                let time = reader.as_ref().and_then(|reader| reader.convert(at).ok());
+                time.filter(Reading::has_estimate)
+            };
+            let ns = |at: Option<u64>, of: fn(&Reading) -> i64| {
+                Value::from(at.and_then(time).as_ref().map(of))
+            };
+            let first = stamp.map(|at| at.saturating_sub(error));
+            let last = stamp.map(|at| at.saturating_add(error));
+            event["earliest_ns"] = ns(first, |reading| reading.earliest.floor_nanos());
+            event["estimate_ns"] = ns(stamp, |reading| reading.estimate.floor_nanos());
+            event["latest_ns"] = ns(last, |reading| reading.latest.ceil_nanos());
         }
         Response::IntrospectEvents(answer)
+    }
+}
+
+/// Nothing stays in a guest.
+impl Drop for Introspection {
+    fn drop(&mut self) {
+        let ending = std::mem::take(&mut self.ending).into_values();
+        let all = std::mem::take(&mut self.sessions).into_values().filter_map(Session::end);
+        for thread in ending.chain(all.collect::<Vec<_>>()) {
+            // A thread that panicked has taken everything away on its way out.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -155,18 +213,26 @@ fn rules(asked: IntrospectReserve) -> Rules {
     Rules { period: asked.period_ns, sharing, tick: TICK }
 }
 
+/// How long ago the counter had this value; `None` where that is not the counter of the stamps.
+fn since(asked: u64, clock: &HostClock) -> Option<u64> {
+    let readable = clock.counter.id() == CounterId::X86Tsc;
+    let ticks = readable.then(|| clock.counter.read_ordered().checked_sub(asked))??;
+    u64::try_from(clock.calibration.period.span(ticks).floor_nanos()).ok()
+}
+
 /// Reserves what the tasks of a guest need now, if that has changed, or was refused a while ago. What is refused leaves what there was.
+/// The host's counter when the guest asked for what it has got now.
 fn follow(
     vm: &str,
     session: &mut Session,
     now: Duration,
     vms: &Vms,
     reservations: &mut Reservations,
-) {
-    let Some(rules) = session.rules else { return };
+) -> Option<u64> {
+    let rules = session.rules?;
     let new = session.take_need();
-    let again = || session.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| need);
-    let Some(need) = new.or_else(again) else { return };
+    let again = || session.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| (need, None));
+    let (need, asked) = new.or_else(again)?;
     session.refused = None;
     let alone = rules.sharing == Sharing::Alone;
     let wanted = match &need {
@@ -175,13 +241,15 @@ fn follow(
         Need::TooMuch(why) => {
             tracing::warn!("VM {vm}: not reserved: {why}");
             session.reserved.refused = Some(why.clone());
-            return;
+            return None;
         }
     };
     match reservations.follow_guest(vm, wanted, alone, vms) {
         Ok(()) => {
             let (budget_ns, period_ns) = wanted.map_or((0, 0), |of| (of.budget(), of.period()));
-            session.reserved = IntrospectReserved { budget_ns, period_ns, refused: None };
+            session.reserved =
+                IntrospectReserved { budget_ns, period_ns, after_ns: None, refused: None };
+            asked
         }
         Err((code, text, _)) => {
             if session.reserved.refused.as_ref() != Some(&text) {
@@ -191,6 +259,7 @@ fn follow(
             // Others are giving up what is needed, or have to do so by themselves.
             let soon = code == ErrorCode::MakingRoom;
             session.refused = Some((need, now + if soon { INTERVAL } else { AGAIN }));
+            None
         }
     }
 }

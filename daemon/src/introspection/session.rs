@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,10 +12,10 @@ use timevisor_guests::introspection::demand::{Need, Rules};
 use timevisor_guests::introspection::event::Event;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
-    IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
+    IntrospectBackend, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
 };
 
-use super::target::Target;
+use super::target::{Target, Way};
 use super::watch::watch;
 
 /// So many events are remembered for those who ask.
@@ -32,6 +33,10 @@ pub struct Shared(Mutex<Told>);
 pub struct Told {
     /// Nobody wants it any more.
     pub ended: bool,
+    /// The guest was reset: what was found in it is another one's.
+    pub reset: bool,
+    /// At some time: an earlier kernel may be in memory.
+    pub was_reset: bool,
     /// The VM has to be paused for a moment.
     pub pause: bool,
     pub attached: Option<usize>,
@@ -42,6 +47,8 @@ pub struct Told {
     pub tasks: Vec<Value>,
     /// What the tasks need, since it was taken last.
     pub need: Option<Need>,
+    /// The host's counter when the guest asked for that.
+    pub asked: Option<u64>,
     events: VecDeque<Event>,
     /// The number of the next event.
     next: u64,
@@ -54,6 +61,11 @@ impl Shared {
 }
 
 impl Told {
+    /// Whether trap points have to go.
+    pub fn is_over(&self) -> bool {
+        self.ended || self.reset
+    }
+
     pub fn event(&mut self, event: Event) {
         if self.events.len() >= REMEMBERED {
             self.events.pop_front();
@@ -65,27 +77,46 @@ impl Told {
 
 pub struct Session {
     process: Process,
+    pub way: Way,
     shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
     /// The file that its operator gave.
     pub image: Option<PathBuf>,
     /// How a reservation follows the tasks, if one does.
     pub rules: Option<Rules>,
     /// What came of that.
     pub reserved: IntrospectReserved,
+    /// How often the VM had been reset.
+    resets: u64,
     /// What was refused, and when to try it again: others may have given back what is missing.
     pub refused: Option<(Need, timevisor_time::Duration)>,
 }
 
 impl Session {
-    /// Begins.
-    pub fn start(target: Target, image: Option<PathBuf>, rules: Option<Rules>) -> io::Result<Self> {
+    /// Begins, after the thread of a former one has taken away what it had in place.
+    pub fn start(
+        target: Target,
+        rules: Option<Rules>,
+        resets: u64,
+        former: Option<JoinHandle<()>>,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared(Mutex::default()));
-        let (process, theirs, file) = (target.process, Arc::clone(&shared), image.clone());
-        std::thread::Builder::new().name("introspect".to_owned()).spawn(move || {
-            run(&target, file.as_deref(), &theirs, rules.as_ref());
+        let (process, way, theirs) = (target.process, target.way.clone(), Arc::clone(&shared));
+        let image = target.image.clone();
+        let thread = std::thread::Builder::new().name("introspect".to_owned());
+        let thread = thread.spawn(move || {
+            former.map(JoinHandle::join);
+            run(&target, &theirs, rules.as_ref());
         })?;
         let reserved = IntrospectReserved::default();
-        Ok(Self { process, shared, image, rules, reserved, refused: None })
+        let thread = Some(thread);
+        Ok(Self { process, way, shared, thread, image, rules, reserved, resets, refused: None })
+    }
+
+    /// Ends it; its thread takes away what it has in place.
+    pub fn end(mut self) -> Option<JoinHandle<()>> {
+        self.shared.lock().ended = true;
+        self.thread.take()
     }
 
     pub fn is_alive(&self) -> bool {
@@ -97,17 +128,44 @@ impl Session {
         std::mem::take(&mut self.shared.lock().pause)
     }
 
-    /// What its tasks need, if that has changed; once.
-    pub fn take_need(&self) -> Option<Need> {
-        self.shared.lock().need.take()
+    /// What its tasks need, if that has changed, and the host's counter when the guest asked for it; once.
+    pub fn take_need(&self) -> Option<(Need, Option<u64>)> {
+        let mut told = self.shared.lock();
+        let asked = told.asked.take();
+        told.need.take().map(|need| (need, asked))
+    }
+
+    /// Whether that is how it was asked for.
+    pub fn is_by(&self, backend: Option<IntrospectBackend>) -> bool {
+        let is = match self.way {
+            Way::Plugin(_) => IntrospectBackend::Tcg,
+            Way::Kvm(_) => IntrospectBackend::Kvm,
+        };
+        backend.is_none_or(|asked| asked == is)
+    }
+
+    /// Why the VM must not leave this host, if so.
+    pub fn holds(&self) -> Option<&'static str> {
+        matches!(self.way, Way::Kvm(_)).then_some(
+            "KVM's prefix is in its code, which no other host knows; `timevisor introspect detach` first",
+        )
+    }
+
+    /// How often the VM has been reset.
+    pub fn set_resets(&mut self, resets: u64) {
+        if std::mem::replace(&mut self.resets, resets) != resets {
+            let mut told = self.shared.lock();
+            (told.reset, told.was_reset) = (true, true);
+        }
     }
 
     pub fn row(&self, vm: &str) -> IntrospectRow {
         let told = self.shared.lock();
+        let (backend, reason) = self.way.name();
         IntrospectRow {
             vm: vm.to_owned(),
-            backend: "tcg".to_owned(),
-            reason: "QEMU emulates this guest, and has our plugin".to_owned(),
+            backend: backend.to_owned(),
+            reason: reason.to_owned(),
             state: match told.attached {
                 Some(_) => IntrospectState::Attached,
                 None => IntrospectState::Waiting,
@@ -144,14 +202,15 @@ impl Drop for Session {
     }
 }
 
-fn run(target: &Target, image: Option<&Path>, shared: &Shared, rules: Option<&Rules>) {
+fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
     while !shared.lock().ended && target.process.is_running() {
-        let ended = watch(target, image, shared, rules);
+        shared.lock().reset = false;
+        let ended = watch(target, shared, rules);
         let mut told = shared.lock();
         told.attached = None;
         told.tasks.clear();
         // What is not known is not needed: a guest that has been reset has no tasks.
-        told.need = Some(Need::Nothing);
+        (told.need, told.asked) = (Some(Need::Nothing), None);
         if let Err(error) = ended {
             let text = format!("{error:#}");
             if told.problem.as_ref() != Some(&text) {
@@ -170,7 +229,14 @@ mod tests {
 
     fn event(sequence: u64) -> Event {
         use timevisor_guests::introspection::event::{Kind, Thread};
-        Event { sequence, counter: None, vcpu: 0, thread: Thread::default(), kind: Kind::Yield }
+        Event {
+            sequence,
+            counter: None,
+            counter_error: 0,
+            vcpu: 0,
+            thread: Thread::default(),
+            kind: Kind::Yield,
+        }
     }
 
     #[test]
@@ -178,9 +244,18 @@ mod tests {
         let shared = Arc::new(Shared(Mutex::default()));
         let process = Process::open(std::process::id()).unwrap();
         let reserved = IntrospectReserved::default();
-        let (image, ours) = (None, Arc::clone(&shared));
-        let session =
-            Session { process, shared: ours, image, rules: None, reserved, refused: None };
+        let (way, theirs) = (Way::Plugin("/x".into()), Arc::clone(&shared));
+        let session = Session {
+            process,
+            way,
+            shared: theirs,
+            thread: None,
+            image: None,
+            rules: None,
+            reserved,
+            resets: 0,
+            refused: None,
+        };
         for n in 0..REMEMBERED as u64 + 10 {
             shared.lock().event(event(n));
         }

@@ -1,54 +1,98 @@
-//! Where a VM's memory and its QEMU's plugin are.
+//! Where a VM's memory is, and how its calls can be trapped.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use timevisor_guests::introspection::ram::{InProcess, Machine, Ram, RamLayout, bases};
 use timevisor_guests::qemu::{Accelerator, Qemu};
 use timevisor_linux::process::{Process, ProcessMemory};
+use timevisor_protocols::control::IntrospectBackend;
+
+use super::in_place::Prefixes;
+
+/// How calls are trapped.
+#[derive(Clone)]
+pub enum Way {
+    /// QEMU emulates the guest, and has our plugin: its socket.
+    Plugin(PathBuf),
+    /// The guest runs under KVM.
+    Kvm(Arc<Prefixes>),
+}
+
+impl Way {
+    /// As users name it, and why this one.
+    pub fn name(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Plugin(_) => ("tcg", "QEMU emulates this guest, and has our plugin"),
+            Self::Kvm(_) => ("kvm", "it was asked for, and the guest runs under KVM"),
+        }
+    }
+}
 
 /// What is known before anything is read.
 pub struct Target {
     pub process: Process,
-    pub socket: PathBuf,
-    layout: RamLayout,
-    bytes: u64,
+    pub way: Way,
+    /// The file that its operator gave: its kernel with symbols.
+    pub image: Option<PathBuf>,
+    pub layout: RamLayout,
+    pub bytes: u64,
 }
 
+/// What is wrong, and the next step.
+pub type Refusal = (String, &'static str);
+
 impl Target {
-    /// From QEMU's command line.
-    pub fn of(qemu: &Qemu) -> Result<Self, (String, &'static str)> {
-        if qemu.accelerator == Accelerator::Kvm {
-            return Err((
-                "it runs under KVM, for which there is no way to introspect yet".to_owned(),
-                "guests that QEMU emulates can be introspected: docs/introspection.md",
-            ));
-        }
+    /// From QEMU's command line; `backend` is what was asked for.
+    pub fn of(
+        qemu: &Qemu,
+        backend: Option<IntrospectBackend>,
+        prefixes: &Arc<Prefixes>,
+    ) -> Result<Self, Refusal> {
+        use IntrospectBackend::{Kvm, Tcg};
         let line = &qemu.command_line;
-        let socket = line.introspection_socket().ok_or((
-            "its QEMU was started without our plugin".to_owned(),
-            "start it with `-plugin libtimevisor-introspect.so,socket=PATH`: docs/introspection.md",
-        ))?;
-        // Where QEMU's directory is not ours, neither is a path that begins there.
-        let relative = "give the plugin's socket as an absolute path";
-        if !socket.is_absolute() {
-            return Err((format!("where {} is, is not known", socket.display()), relative));
-        }
+        let way = match (qemu.accelerator, backend) {
+            (Accelerator::Kvm, Some(Kvm)) => Way::Kvm(Arc::clone(prefixes)),
+            (Accelerator::Kvm, _) => {
+                return Err((
+                    "it runs under KVM".to_owned(),
+                    "`--backend kvm` does it, which is experimental, and lets every guest of this host reach KVM's instruction emulator: \
+                     docs/introspection.md",
+                ));
+            }
+            (Accelerator::Tcg, Some(Kvm)) => {
+                let text = "QEMU emulates it: there is no KVM to watch".to_owned();
+                return Err((text, "leave `--backend` out, or use `--backend tcg`"));
+            }
+            (Accelerator::Tcg, None | Some(Tcg)) => {
+                let socket = line.introspection_socket().ok_or((
+                    "its QEMU was started without our plugin".to_owned(),
+                    "start it with `-plugin libtimevisor-introspect.so,socket=PATH`: docs/introspection.md",
+                ))?;
+                // Where QEMU's directory is not ours, neither is a path that begins there.
+                if !socket.is_absolute() {
+                    let text = format!("where {} is, is not known", socket.display());
+                    return Err((text, "give the plugin's socket as an absolute path"));
+                }
+                Way::Plugin(socket)
+            }
+        };
         let bytes = line.memory_bytes();
         let machine = line.machine_type.as_deref().unwrap_or("pc");
         let layout = Machine::parse(machine)
             .and_then(|machine| RamLayout::new(machine, bytes, line.ram_below_4g))
             .map_err(|error| (error.to_string(), "see docs/introspection.md"))?;
-        Ok(Self { process: qemu.process, socket, layout, bytes })
+        Ok(Self { process: qemu.process, way, image: None, layout, bytes })
     }
 
-    /// Every part of QEMU's memory that may be the guest's: of its size.
-    pub fn memories(&self) -> Result<Vec<Ram<InProcess>>> {
+    /// Every part of QEMU's memory that may be the guest's: of its size; and where it begins.
+    pub fn memories(&self) -> Result<Vec<(Ram<InProcess>, u64)>> {
         let bases = bases(&self.process.maps()?, self.bytes);
         ensure!(!bases.is_empty(), "QEMU has no memory of the guest's size, {} bytes", self.bytes);
         let open = |base| {
             let memory = ProcessMemory::open(self.process).context("QEMU's memory")?;
-            Ok(Ram::new(self.layout.clone(), InProcess { memory, base }))
+            Ok((Ram::new(self.layout.clone(), InProcess { memory, base }), base))
         };
         bases.into_iter().map(open).collect()
     }

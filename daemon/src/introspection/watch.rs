@@ -1,28 +1,26 @@
-//! One connection to QEMU's plugin, from finding the guest's kernel to the end.
+//! One attachment, from finding the guest's kernel to the end.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration as StdDuration;
+use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
 use timevisor_guests::introspection::demand::{Need, Rules, need};
-use timevisor_guests::introspection::event::RawEvent;
-use timevisor_guests::introspection::guest_os::{self, GuestOs};
-use timevisor_guests::introspection::image::{self, Image};
+use timevisor_guests::introspection::event::{Kind, RawEvent};
+use timevisor_guests::introspection::guest_os::GuestOs;
+use timevisor_guests::introspection::kvm::Kvm;
+use timevisor_guests::introspection::ram::{InProcess, Ram};
 use timevisor_guests::introspection::tcg::Tcg;
 use timevisor_linux::clock::monotonic;
-use timevisor_linux::peer;
 use timevisor_time::Duration;
 
+use super::kvm::{self, Where};
+use super::link::Link;
+use super::probe::{Found, probe};
 use super::session::Shared;
-use super::target::Target;
+use super::socket::Socket;
+use super::target::{Target, Way};
 
-/// How soon a request to end is heeded.
-const TURN: StdDuration = StdDuration::from_millis(20);
-/// QEMU's vCPUs come to where points change within this, or never do.
+/// vCPUs come to where points change within this, or never do.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What is told of tasks is at most so old.
 const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
@@ -31,27 +29,21 @@ const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
 ///
 /// # Errors
 /// What is in the way: the guest may not be up yet, or its kernel not known.
-pub fn watch(
-    target: &Target,
-    image: Option<&Path>,
-    shared: &Shared,
-    rules: Option<&Rules>,
-) -> Result<()> {
-    let guest_os = match image {
-        Some(path) => probe_image(target, path)?,
-        None => probe(target)?,
-    };
+pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
+    let Found { guest_os, memory, base } = probe(target, shared)?;
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
+    let (link, backend) = way(target, &memory, base, &*guest_os)?;
     let mut watch = Watch {
-        stream: connect(target)?,
-        backend: Tcg::default(),
+        link,
+        backend,
         guest_os,
         shared,
         rules,
         needed: Need::Nothing,
         dropped_before,
         tasks_changed: false,
+        asked: None,
         tell_at: Duration::ZERO,
     };
     let hello = watch.backend.handle(Input::Connected, monotonic());
@@ -60,65 +52,37 @@ pub fn watch(
     let actions = watch.backend.attach(&points, monotonic())?;
     watch.act(actions)?;
     let late = monotonic() + PATIENCE;
-    while !shared.lock().ended {
+    while !shared.lock().is_over() {
         watch.turn()?;
         let attached = watch.backend.state() == State::Attached;
-        ensure!(attached || monotonic() < late, "QEMU does not set the trap points");
+        ensure!(attached || monotonic() < late, "the trap points are not set");
     }
     watch.detach()
 }
 
-/// The guest's kernel, in whichever part of QEMU's memory it is.
-fn probe(target: &Target) -> Result<Box<dyn GuestOs>> {
-    let mut reasons = Vec::new();
-    for memory in target.memories()? {
-        match guest_os::probe(&memory) {
-            Ok(guest_os) => return Ok(guest_os),
-            Err(why) => reasons.extend(why.iter().map(ToString::to_string)),
+/// The way to trap in this VM.
+fn way(
+    target: &Target,
+    memory: &Ram<InProcess>,
+    base: u64,
+    guest_os: &dyn GuestOs,
+) -> Result<(Box<dyn Link>, Box<dyn Backend>)> {
+    match &target.way {
+        Way::Plugin(socket) => {
+            let link = Socket::connect(socket, target.process)?;
+            Ok((Box::new(link), Box::new(Tcg::default())))
+        }
+        Way::Kvm(prefixes) => {
+            let vm = Where { process: target.process, layout: target.layout.clone(), base };
+            let (link, sites) = kvm::Kvm::new(vm, memory, guest_os, Arc::clone(prefixes))?;
+            Ok((Box::new(link), Box::new(Kvm::new(sites))))
         }
     }
-    bail!("{}", reasons.join("; "))
-}
-
-/// The guest that the file says it is, if that file is in some part of QEMU's memory.
-fn probe_image(target: &Target, path: &Path) -> Result<Box<dyn GuestOs>> {
-    let named = || path.display().to_string();
-    // Not a pipe: opening one waits for its writer.
-    ensure!(std::fs::metadata(path).with_context(named)?.is_file(), "{} is no file", named());
-    let (mut bytes, most) = (Vec::new(), image::MOST_BYTES as u64 + 1);
-    let file = File::open(path).with_context(named)?;
-    file.take(most).read_to_end(&mut bytes).with_context(named)?;
-    let image = Image::parse(&bytes).with_context(named)?;
-    let guest_os = guest_os::probe_image(&image).map_err(|why| {
-        let why: Vec<String> = why.iter().map(ToString::to_string).collect();
-        anyhow!("{}", why.join("; ")).context(named())
-    })?;
-    let mut not = Vec::new();
-    for memory in target.memories()? {
-        match image.is_in(&memory) {
-            Ok(()) => return Ok(guest_os),
-            Err(why) => not.push(why.to_string()),
-        }
-    }
-    bail!("{}: {}", named(), not.join("; "))
-}
-
-/// The plugin's socket, if it is this QEMU that listens.
-fn connect(target: &Target) -> Result<UnixStream> {
-    let path = target.socket.display();
-    let stream =
-        peer::connect(&target.socket).with_context(|| format!("cannot connect to {path}"))?;
-    let (owner, pid) = (peer::peer_pid(&stream)?, target.process.pid());
-    ensure!(owner == pid, "{path} belongs to process {owner}, not to {pid}");
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(TURN))?;
-    stream.set_write_timeout(Some(StdDuration::from_secs(5)))?;
-    Ok(stream)
 }
 
 struct Watch<'a> {
-    stream: UnixStream,
-    backend: Tcg,
+    link: Box<dyn Link>,
+    backend: Box<dyn Backend>,
     guest_os: Box<dyn GuestOs>,
     shared: &'a Shared,
     rules: Option<&'a Rules>,
@@ -126,29 +90,16 @@ struct Watch<'a> {
     /// By earlier connections.
     dropped_before: u64,
     tasks_changed: bool,
+    /// The host's counter when the guest last asked for something else.
+    asked: Option<u64>,
     tell_at: Duration,
 }
 
 impl Watch<'_> {
     fn turn(&mut self) -> Result<()> {
-        let mut buffer = [0; 65536];
-        if self.backend.may_read(monotonic()) {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => bail!("QEMU has closed the connection"),
-                Ok(len) => {
-                    let actions = self.backend.handle(Input::Bytes(&buffer[..len]), monotonic());
-                    self.act(actions)?;
-                }
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(e) => return Err(anyhow!(e).context("the plugin's socket")),
-            }
-        } else {
-            std::thread::sleep(StdDuration::from_millis(1));
-        }
-        let now = monotonic();
-        let actions = self.backend.handle(Input::Timer, now);
+        let actions = self.link.turn(&mut *self.backend)?;
         self.act(actions)?;
-        self.tell_tasks(now);
+        self.tell_tasks(monotonic());
         Ok(())
     }
 
@@ -156,8 +107,9 @@ impl Watch<'_> {
     fn act(&mut self, actions: Vec<Action>) -> Result<()> {
         for action in actions {
             match action {
-                Action::Send(bytes) => {
-                    self.stream.write_all(&bytes).context("the plugin's socket")?;
+                Action::Send(_) | Action::Put(_) | Action::Take => {
+                    let more = self.link.act(action, &mut *self.backend)?;
+                    self.act(more)?;
                 }
                 Action::Pause => self.shared.lock().pause = true,
                 Action::Event(raw) => self.event(&raw),
@@ -183,6 +135,9 @@ impl Watch<'_> {
         match self.guest_os.decode(raw) {
             Ok(event) => {
                 self.tasks_changed = true;
+                if matches!(event.kind, Kind::SetScheduler { .. } | Kind::Exit { .. }) {
+                    self.asked = event.counter;
+                }
                 self.shared.lock().event(event);
             }
             Err(_) => self.shared.lock().senseless += 1,
@@ -199,7 +154,8 @@ impl Watch<'_> {
             let needed = self.rules.map_or(Need::Nothing, |r| need(self.guest_os.tasks(), r));
             if needed != self.needed {
                 self.needed = needed.clone();
-                self.shared.lock().need = Some(needed);
+                let mut told = self.shared.lock();
+                (told.need, told.asked) = (Some(needed), self.asked);
             }
         }
     }

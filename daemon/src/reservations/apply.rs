@@ -139,6 +139,8 @@ impl Reservations {
         alone: bool,
         soft: Option<(u64, u64)>,
     ) -> Result<Vec<String>, Problem> {
+        // A VM that came a moment ago may have joined its core to all others, and the kernel would refuse.
+        self.keep_apart();
         let before = self.held[index].clone();
         let (changes, text) = reservation::with_reservation(&before.changes, reservation);
         self.held[index] = Held {

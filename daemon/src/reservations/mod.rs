@@ -3,12 +3,14 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `apply.rs` | a request for one |
+//! | `apart.rs` | what others do beside a core that is set apart |
 //! | `configured.rs` | those of the configuration, made when their VM is there |
 //! | `soft.rs` | budgets that follow what is used |
 //! | `followed.rs` | those that follow what introspection learns |
 //! | `rows.rs` | what is held, for those who ask |
 //! | `audit.rs` | what each got |
 
+mod apart;
 mod apply;
 mod audit;
 mod configured;
@@ -54,6 +56,8 @@ pub struct Reservations {
     failed: Vec<(String, u32, String)>,
     configured: Vec<Configured>,
     soft: Vec<Soft>,
+    /// Why a core that is set apart may share its root domain with others.
+    joined: Option<String>,
 }
 
 /// A vCPU that has not run since it was given its core: the rest of its changes is still to be made.
@@ -86,6 +90,7 @@ impl Reservations {
             failed: Vec::new(),
             configured: configured.into_iter().map(Configured::new).collect(),
             soft: Vec::new(),
+            joined: None,
         };
         let broken: Vec<usize> = (0..all.held.len())
             .filter(|n| {
@@ -127,9 +132,13 @@ impl Reservations {
         if now < self.next_look {
             return;
         }
+        let look_at_others = now >= self.next_configured;
+        if look_at_others {
+            self.keep_apart();
+        }
         self.make_the_rest();
         self.follow_soft();
-        if now >= self.next_configured {
+        if look_at_others {
             self.next_configured = now + LOOK_INTERVAL;
             self.make_configured(vms);
         }
@@ -152,6 +161,8 @@ impl Reservations {
             match reservation::make(&wanted, &self.held[index].changes, None, from) {
                 Ok(None) => tracing::info!("{}: has its budget", name_of(&self.held[index])),
                 Ok(Some(from)) => self.waiting.push(Waiting { wanted, from }),
+                // A VM has come meanwhile, whose cpusets joined its core to all others.
+                Err(_) if self.keep_apart() => self.waiting.push(Waiting { wanted, from }),
                 Err(error) => {
                     tracing::warn!("{}: not reserved: {error}", name_of(&self.held[index]));
                     let (vm, vcpu) = (self.held[index].vm.clone(), self.held[index].vcpu);

@@ -51,6 +51,8 @@ impl Reservations {
         if self.waiting.iter().any(|waiting| waiting.wanted.tid == held.tid) {
             return Some("waits for the vCPU to run".to_owned());
         }
-        reservation::check(&held.changes).err().map(|error| error.to_string())
+        let apart = self.joined.as_ref().filter(|_| held.core().is_some());
+        let checked = reservation::check(&held.changes).err().map(|error| error.to_string());
+        checked.or_else(|| apart.map(|why| format!("its core may not be apart: {why}")))
     }
 }

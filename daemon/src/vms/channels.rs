@@ -41,6 +41,18 @@ impl Vms {
         self.named(name).map(|served| &served.vm.qemu)
     }
 
+    /// How often a VM has been reset since it is known.
+    pub fn resets(&self, name: &str) -> u64 {
+        self.named(name).map_or(0, |served| served.resets)
+    }
+
+    /// Why a VM must not leave this host, or that it may: somebody else's migration is cancelled.
+    pub fn hold(&mut self, name: &str, why: Option<&'static str>) {
+        if let Some(served) = self.served.iter_mut().find(|served| served.vm.name == name) {
+            served.held = why;
+        }
+    }
+
     /// Stops a VM that runs, and lets it go on at once.
     pub fn pause_for_a_moment(&mut self, name: &str) {
         let served = self.served.iter_mut().find(|served| served.vm.name == name);

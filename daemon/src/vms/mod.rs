@@ -32,7 +32,7 @@ use timevisor_guests::vm::{AttachError, HostIdentity, Publication};
 use timevisor_linux::clock::realtime;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{TimeType, request::check_name};
-use timevisor_protocols::qmp::MigrationStatus;
+use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use self::discovery::Discovery;
@@ -72,6 +72,10 @@ struct Served {
     eager_until: Duration,
     /// How many replaced pages were told of.
     replaced: u64,
+    /// How often it has been reset.
+    resets: u64,
+    /// Why it must not leave this host now, beside what its monitor knows.
+    held: Option<&'static str>,
     threads: Threads,
 }
 
@@ -81,7 +85,7 @@ impl Served {
     fn forbid_unsafe_move(&mut self) {
         let Transit::Leaving(MigrationStatus::Active) = self.vm.transit() else { return };
         let Some(monitor) = &mut self.monitor else { return };
-        if let Some(why) = monitor.immovable() {
+        if let Some(why) = self.held.or_else(|| monitor.immovable()) {
             tracing::warn!("VM {}: its migration is cancelled: {why}", self.vm.name);
             let _ = monitor.cancel_migration();
         }
@@ -229,6 +233,7 @@ impl Vms {
             }
             News::Event(event) => {
                 tracing::debug!("VM {}: {event:?}", served.vm.name);
+                served.resets += u64::from(matches!(event, VmEvent::Reset { .. }));
                 let taken = served.vm.on_event(&event);
                 served.forbid_unsafe_move();
                 taken
@@ -445,6 +450,8 @@ impl Vms {
             elapsed_since: None,
             eager_until: Duration::ZERO,
             replaced: 0,
+            resets: 0,
+            held: None,
             threads: Threads::default(),
         });
         let index = self.served.len() - 1;

@@ -191,6 +191,10 @@ impl Vms {
             let _ = monitor.cancel_migration();
             return Response::VmAdded(row(served));
         };
+        if let Some(why) = served.held {
+            let text = format!("VM {} must not migrate now: {why}", migrate.name);
+            return error_response(ErrorCode::Unsupported, &text, "migrate again after that");
+        }
         if let Some(why) = monitor.immovable() {
             let text = format!("VM {} must not migrate: {why}", migrate.name);
             monitor.try_sharing_again();

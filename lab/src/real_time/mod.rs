@@ -2,9 +2,11 @@
 //!
 //! | file | owns |
 //! | --- | --- |
+//! | `stolen.rs` | time that was taken from this machine meanwhile |
 //! | `inside.rs` | the same under KVM, on a host inside a guest |
 
 mod inside;
+pub mod stolen;
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

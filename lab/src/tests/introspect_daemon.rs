@@ -100,9 +100,14 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
     host.wait_until("a reservation", |host| Ok(budget(host)? > 0))?;
     let first = budget(host)?;
     ensure!(held(host)?["period_ns"] == 50_000_000, "{}", held(host)?);
+    let after = |host: &Host| -> anyhow::Result<u64> {
+        row(host)?["reserved"]["after_ns"].as_u64().context("how long it took is not told")
+    };
+    let mut took = vec![after(host)?];
     start(guest, "two", "20 100")?;
     host.wait_until("it to grow", |host| Ok(budget(host)? > first))?;
     let second = budget(host)?;
+    took.push(after(host)?);
     // The guest admits it, and this host does not.
     start(guest, "three", "53 100")?;
     host.wait_until("a refusal", |host| Ok(row(host)?["reserved"]["refused"].is_string()))?;
@@ -122,7 +127,13 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
     end(guest, "four")?;
     host.cli(&["introspect", "detach", "web"])?;
     let ms = |ns: u64| ns as f64 / 1e6;
-    Ok(format!("{:.1}, then {:.1} of 50 ms", ms(first), ms(second)))
+    let took: Vec<String> = took.into_iter().map(|ns| format!("{:.0}", ms(ns))).collect();
+    let took = took.join(" and ");
+    Ok(format!(
+        "{:.1}, then {:.1} of 50 ms, {took} ms after the guest asked",
+        ms(first),
+        ms(second)
+    ))
 }
 
 fn row(host: &Host) -> anyhow::Result<Value> {

@@ -1,14 +1,15 @@
 //! What a way of trapping looks like to whoever drives it: bytes and now in, actions out.
 //!
 //! A driver owns the connection and the clock. It calls [`Backend::handle`] with what happens, does every action in order, asks
-//! [`Backend::poll_at`] when to come back, and reads only while [`Backend::may_read`]. Backends that patch memory will bring actions of
-//! their own (stop, write, resume); this driver's loop stays.
+//! [`Backend::poll_at`] when to come back, and reads only while [`Backend::may_read`].
 
 use core::fmt::Debug;
 
 use timevisor_time::Duration;
 
 use super::event::RawEvent;
+use super::kvm::sites::Site;
+use super::kvm::stamps::Sample;
 use super::point::Point;
 
 /// What happened to a backend's connection.
@@ -22,6 +23,14 @@ pub enum Input<'a> {
     Closed,
     /// [`Backend::poll_at`] has come.
     Timer,
+    /// [`Action::Put`] was done.
+    Put,
+    /// [`Action::Take`] was done.
+    Taken,
+    /// The host's counter and the clock of its kernel's programs at one moment.
+    Clock(Sample),
+    /// So many events found no place, all in all.
+    Dropped(u64),
 }
 
 /// What to do.
@@ -31,6 +40,10 @@ pub enum Action {
     Send(Vec<u8>),
     /// Stop the VM and let it go on (QMP `stop`, `cont`, if it runs): a vCPU that is never idle gets to where points can change.
     Pause,
+    /// Watch for traps, stop the VM, put KVM's prefix at these places, all or none, and let it go on.
+    Put(Vec<Site>),
+    /// Stop the VM, take all of them away, and let it go on.
+    Take,
     /// All points are in place, so many.
     Attached(usize),
     /// No point is left.

@@ -78,6 +78,8 @@ pub struct Btf {
     types: Vec<u32>,
     /// Where the strings are.
     strings: (usize, usize),
+    /// Where a module's strings are, which are numbered on from these.
+    more_strings: (usize, usize),
 }
 
 #[derive(Clone, Copy)]
@@ -117,33 +119,35 @@ impl Btf {
     /// # Errors
     /// When they are damaged, or newer than this program.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, BtfError> {
-        let word = |at| word(&bytes, at).ok_or(BtfError::Damaged("it is too short"));
-        let first = word(0)?;
-        if first & 0xffff != u32::from(MAGIC) {
-            return Err(BtfError::Damaged("its beginning"));
-        }
-        if first >> 16 & 0xff != 1 {
-            return Err(BtfError::Damaged("its version"));
-        }
-        let header = word(4)? as usize;
-        let part = |offset: u32, len: u32| {
-            let start = header.checked_add(offset as usize)?;
-            let end = start.checked_add(len as usize)?;
-            (end <= bytes.len()).then_some((start, end))
-        };
-        let types = part(word(8)?, word(12)?).ok_or(BtfError::Damaged("its types' place"))?;
-        let strings = part(word(16)?, word(20)?).ok_or(BtfError::Damaged("its strings' place"))?;
-        let mut this = Self { bytes, types: vec![0], strings };
-        let (mut at, end) = types;
+        let Parts { types, strings } = Parts::find(&bytes, 0)?;
+        let mut this = Self { bytes, types: vec![0], strings, more_strings: (0, 0) };
+        this.add(types)?;
+        Ok(this)
+    }
+
+    /// With a module's types, as they are in /sys/kernel/btf/MODULE: these are numbered on from the kernel's own.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn with_module(mut self, module: &[u8]) -> Result<Self, BtfError> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(module);
+        let Parts { types, strings } = Parts::find(&self.bytes, start)?;
+        self.more_strings = strings;
+        self.add(types)?;
+        Ok(self)
+    }
+
+    fn add(&mut self, (mut at, end): (usize, usize)) -> Result<(), BtfError> {
         while at < end {
-            let next = this.end_of(at)?;
+            let next = self.end_of(at)?;
             if next > end {
                 return Err(BtfError::Damaged("a type beyond the end"));
             }
-            this.types.push(u32::try_from(at).map_err(|_| BtfError::Damaged("its size"))?);
+            self.types.push(u32::try_from(at).map_err(|_| BtfError::Damaged("its size"))?);
             at = next;
         }
-        Ok(this)
+        Ok(())
     }
 
     /// All of it, as it is in /sys/kernel/btf/vmlinux.
@@ -280,8 +284,42 @@ impl Btf {
 
     fn named(&self, at: u32, name: &[u8]) -> bool {
         let (start, end) = self.strings;
-        let text = self.bytes.get(start..end).and_then(|strings| strings.get(at as usize..));
+        let at = at as usize;
+        let (part, at) = match at.checked_sub(end - start) {
+            Some(at) => (self.more_strings, at),
+            None => (self.strings, at),
+        };
+        let text = self.bytes.get(part.0..part.1).and_then(|strings| strings.get(at..));
         text.and_then(|text| text.strip_prefix(name)).is_some_and(|rest| rest.first() == Some(&0))
+    }
+}
+
+/// Where types and strings are; first byte and end.
+struct Parts {
+    types: (usize, usize),
+    strings: (usize, usize),
+}
+
+impl Parts {
+    /// By the header at `start`, up to the end of `bytes`.
+    fn find(bytes: &[u8], start: usize) -> Result<Self, BtfError> {
+        let word = |at| word(bytes, start + at).ok_or(BtfError::Damaged("it is too short"));
+        let first = word(0)?;
+        if first & 0xffff != u32::from(MAGIC) {
+            return Err(BtfError::Damaged("its beginning"));
+        }
+        if first >> 16 & 0xff != 1 {
+            return Err(BtfError::Damaged("its version"));
+        }
+        let header = start.checked_add(word(4)? as usize);
+        let part = |offset: u32, len: u32| {
+            let start = header?.checked_add(offset as usize)?;
+            let end = start.checked_add(len as usize)?;
+            (end <= bytes.len()).then_some((start, end))
+        };
+        let types = part(word(8)?, word(12)?).ok_or(BtfError::Damaged("its types' place"))?;
+        let strings = part(word(16)?, word(20)?).ok_or(BtfError::Damaged("its strings' place"))?;
+        Ok(Self { types, strings })
     }
 }
 

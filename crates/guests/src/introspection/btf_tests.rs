@@ -106,3 +106,27 @@ fn depth_ends() {
         assert!(matches!(btf.member("a", "b"), Err(BtfError::Missing(_))));
     }
 }
+
+#[test]
+fn a_module_numbers_its_types_and_strings_on() {
+    let strings = b"\0more\0own\0";
+    let base =
+        u32::try_from(b"\0int\0char\0task\0pid\0inner\0runtime\0dl\0comm\0flag\0u32\0loop\0".len());
+    let base = base.unwrap();
+    // Its own names begin behind the kernel's; 1 is the kernel's int, 11 its own first type: a structure with that int in it.
+    let pid = 15;
+    let types: Vec<u32> = vec![base + 1, kind::STRUCT << 24 | 2, 8, pid, 1, 0, base + 6, 8, 32];
+    let types: Vec<u8> = types.into_iter().flat_map(u32::to_le_bytes).collect();
+    let len = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap();
+    let header = [0x0001_eb9f, 24, 0, len(&types), len(&types), len(strings)];
+    let mut module: Vec<u8> = header.into_iter().flat_map(u32::to_le_bytes).collect();
+    module.extend(&types);
+    module.extend(strings);
+    let btf = Btf::parse(sample()).unwrap().with_module(&module).unwrap();
+    let member = |of: &str, path| btf.member(of, path).map(|m| (m.offset, m.size));
+    assert_eq!(member("more", "pid"), Ok((0, 4)));
+    assert_eq!(member("more", "own.dl.runtime"), Ok((16, 4)), "through the kernel's type 8");
+    assert_eq!(member("task", "pid"), Ok((0, 4)));
+    assert!(Btf::parse(sample()).unwrap().with_module(&module[..40]).is_err());
+    assert!(Btf::parse(sample()).unwrap().with_module(b"").is_err());
+}

@@ -101,7 +101,14 @@ mod tests {
             let target = Thread { tid, pid: tid, comm: "rt".into(), ..Thread::default() };
             let kind = Kind::SetScheduler { target, attributes };
             let thread = Thread::default();
-            tasks.on_event(&Event { sequence: 0, counter: None, vcpu: 0, thread, kind });
+            tasks.on_event(&Event {
+                sequence: 0,
+                counter: None,
+                counter_error: 0,
+                vcpu: 0,
+                thread,
+                kind,
+            });
         }
         tasks
     }

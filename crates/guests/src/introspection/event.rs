@@ -9,6 +9,8 @@ pub struct RawEvent {
     pub sequence: u64,
     /// The host's counter at that moment, where the backend has it.
     pub counter: Option<u64>,
+    /// It may have been so many ticks more or less.
+    pub counter_error: u64,
     /// The point's id.
     pub point: u16,
     /// The vCPU.
@@ -148,6 +150,8 @@ pub struct Event {
     pub sequence: u64,
     /// As [`RawEvent::counter`].
     pub counter: Option<u64>,
+    /// As [`RawEvent::counter_error`].
+    pub counter_error: u64,
     /// The vCPU.
     pub vcpu: u16,
     /// Who.

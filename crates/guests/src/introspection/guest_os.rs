@@ -4,7 +4,7 @@ use core::fmt::Debug;
 
 use super::event::{Event, RawEvent};
 use super::image::Image;
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, PageTables};
 use super::point::Point;
 use super::tasks::Tasks;
 use super::{freertos, linux, segments};
@@ -25,6 +25,21 @@ pub struct NotThis {
 pub trait GuestOs: Debug + Send {
     /// What it is, with its version: `Linux 6.12.95`.
     fn name(&self) -> String;
+
+    /// What its kernel's addresses are mapped by; `None` where the guest has no page tables.
+    fn address_space(&self) -> Option<PageTables> {
+        None
+    }
+
+    /// Address of an array with the GS_BASE of each of its processors, in the order of the vCPUs; `None` where it has none.
+    fn processor_bases(&self) -> Option<u64> {
+        None
+    }
+
+    /// A number that changes as long as its kernel runs: what an earlier kernel left in memory looks the same, and stands still.
+    fn heartbeat(&self, _memory: &dyn GuestMemory) -> Option<u64> {
+        None
+    }
 
     /// Where to trap, and what to read there.
     fn points(&self) -> &[Point];
@@ -58,8 +73,8 @@ pub enum DecodeError {
     },
 }
 
-/// Looks for one kind of guest in memory: the guest, or why it is none.
-pub type Probe = fn(&dyn GuestMemory) -> Result<Box<dyn GuestOs>, String>;
+/// Looks for one kind of guest in memory: the guest, with what looks just like it, or why it is none.
+pub type Probe = fn(&dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String>;
 
 /// The same for a guest whose symbols are in a file that its operator gives. That the file is what runs has been checked.
 pub type ProbeImage = fn(&Image<'_>) -> Result<Box<dyn GuestOs>, String>;
@@ -80,11 +95,11 @@ pub const PLUGINS: &[Plugin] = &[linux::PLUGIN];
 /// Those that need the guest's file.
 pub const IMAGE_PLUGINS: &[Plugin<ProbeImage>] = &[freertos::PLUGIN, segments::PLUGIN];
 
-/// The guest in this memory.
+/// The guest in this memory; several where an earlier kernel is still there.
 ///
 /// # Errors
 /// Why each plugin does not know it.
-pub fn probe(memory: &dyn GuestMemory) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
+pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, Vec<NotThis>> {
     first(PLUGINS, |probe| probe(memory))
 }
 
@@ -96,10 +111,10 @@ pub fn probe_image(image: &Image<'_>) -> Result<Box<dyn GuestOs>, Vec<NotThis>> 
     first(IMAGE_PLUGINS, |probe| probe(image))
 }
 
-fn first<P: Copy>(
+fn first<P: Copy, T>(
     plugins: &[Plugin<P>],
-    probe: impl Fn(P) -> Result<Box<dyn GuestOs>, String>,
-) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
+    probe: impl Fn(P) -> Result<T, String>,
+) -> Result<T, Vec<NotThis>> {
     let mut reasons = Vec::new();
     for plugin in plugins {
         match probe(plugin.probe) {

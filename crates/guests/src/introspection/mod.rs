@@ -17,6 +17,7 @@
 //! | [`demand`] | what these need of a vCPU |
 //! | [`backend`] | the interface of ways to trap: bytes and now in, actions out |
 //! | [`tcg`] | QEMU's TCG with our plugin |
+//! | [`kvm`] | KVM's forced emulation prefix, and BPF on the host |
 //!
 //! What it does not do: open sockets or files, stop VMs, or decide what follows from an event. A guest is not trusted anywhere: whatever
 //! it writes leads to an event that is not true, or to none, and never further.
@@ -29,6 +30,7 @@ pub mod freertos;
 pub mod guest_os;
 pub mod image;
 pub mod kallsyms;
+pub mod kvm;
 pub mod linux;
 pub mod memory;
 pub mod point;

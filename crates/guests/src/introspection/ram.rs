@@ -111,6 +111,11 @@ impl RamLayout {
         Ok(Self(pieces.into_iter().filter(|piece| piece.len > 0).collect()))
     }
 
+    /// Every piece: guest-physical address, length, place in the backend.
+    pub fn pieces(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        self.0.iter().map(|piece| (piece.address, piece.len, piece.at))
+    }
+
     /// Where `len` bytes at guest-physical `address` are in the backend.
     #[must_use]
     pub fn place(&self, address: u64, len: u64) -> Option<u64> {

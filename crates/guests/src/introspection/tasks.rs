@@ -94,7 +94,14 @@ mod tests {
 
     fn event(tid: u32, policy: Policy, kind: Kind) -> Event {
         let thread = Thread { tid, pid: tid, comm: "rt".into(), policy };
-        Event { sequence: 0, counter: Some(u64::from(tid)), vcpu: 0, thread, kind }
+        Event {
+            sequence: 0,
+            counter: Some(u64::from(tid)),
+            counter_error: 0,
+            vcpu: 0,
+            thread,
+            kind,
+        }
     }
 
     fn set(tid: u32, policy: Policy, asked: Policy) -> Event {

@@ -1,9 +1,10 @@
 //! What the kernel's answers mean. sched_setattr(2) has four numbers for a dozen reasons.
 
 use std::io;
+use std::path::Path;
 
 use timevisor_linux::cpuset::CpusetError;
-use timevisor_linux::scheduling::Change;
+use timevisor_linux::scheduling::{Change, Policy, without_real_time};
 use timevisor_schedule::Reservation;
 
 /// The least budget that Linux takes (kernel/sched/deadline.c, DL_SCALE).
@@ -64,11 +65,30 @@ impl EnforceError {
     #[must_use]
     pub fn refused(change: &Change, error: &io::Error, wanted: &Reservation) -> Self {
         let why = match change {
+            Change::Attributes { tid, set, .. }
+                if set.policy == Policy::FIFO && error.raw_os_error() == Some(EPERM) =>
+            {
+                no_fifo(without_real_time(*tid).as_deref())
+            }
             Change::Attributes { .. } => explain(error, wanted, period_limits()),
             _ => error.to_string(),
         };
         Self::Refused { change: change.to_string(), why }
     }
+}
+
+/// Why a thread is not let to be SCHED_FIFO. `file`: where its cgroup has no time for that.
+fn no_fifo(file: Option<&Path>) -> String {
+    file.map_or_else(
+        || "the kernel does not let us: CAP_SYS_NICE is missing (run timevisord as root)".to_owned(),
+        |file| {
+            format!(
+                "its cgroup has no time for SCHED_FIFO (a kernel with CONFIG_RT_GROUP_SCHED); write some us, such as 10000, into \
+                 cpu.rt_runtime_us of every cgroup above it, from the top on, and then into {}",
+                file.display()
+            )
+        },
+    )
 }
 
 /// The periods that this kernel takes, ns (sysctl kernel.sched_deadline_period_{min,max}_us, Linux 5.6; its defaults where not readable).
@@ -130,5 +150,9 @@ mod tests {
         assert!(say(EBUSY, usual).contains("56.0 %"));
         assert!(say(ESRCH, usual).contains("running?"));
         assert!(say(5, usual).contains("os error 5"));
+        let file = Path::new("/sys/fs/cgroup/cpu/machine/web/emulator/cpu.rt_runtime_us");
+        let said = no_fifo(Some(file));
+        assert!(said.contains("10000") && said.ends_with(&file.display().to_string()), "{said}");
+        assert!(no_fifo(None).contains("as root"));
     }
 }

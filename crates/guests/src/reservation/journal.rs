@@ -1,9 +1,6 @@
 //! What is held, on disk: written before anything is changed, so that whoever comes after a crash can bring the old state back.
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use timevisor_linux::cpuset::Level;
@@ -12,6 +9,7 @@ use timevisor_linux::scheduling::Change;
 use timevisor_schedule::Reservation;
 
 use super::enforce::Guarantee;
+use crate::kept::{Kept, KeptError};
 
 /// One reservation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -75,39 +73,17 @@ impl Held {
 }
 
 /// The file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// Not readable or writable.
-    #[error("{}", .path.display())]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Not what we write.
-    #[error("{} is not understood; settings that it names stay as they are: `timevisor reserve release --all` of the version that wrote it undoes them", .path.display())]
-    Format {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: serde_json::Error,
-    },
-}
+pub type JournalError = KeptError;
 
 /// The file.
 #[derive(Debug)]
-pub struct Journal {
-    path: PathBuf,
-}
+pub struct Journal(Kept<Vec<Held>>);
 
 impl Journal {
-    /// In the run directory: what it says is void after a boot.
+    /// In the run directory.
     #[must_use]
     pub fn in_directory(directory: &Path) -> Self {
-        Self { path: directory.join("reservations.json") }
+        Self(Kept::new(directory, "reservations.json"))
     }
 
     /// What an earlier daemon held; nothing where there is no file.
@@ -115,32 +91,15 @@ impl Journal {
     /// # Errors
     /// A file that cannot be read or is not understood.
     pub fn read(&self) -> Result<Vec<Held>, JournalError> {
-        match fs::read(&self.path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|source| JournalError::Format { path: self.path.clone(), source }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(source) => Err(JournalError::Io { path: self.path.clone(), source }),
-        }
+        self.0.read()
     }
 
-    /// Replaces it; the old one or the new one is there whatever happens.
+    /// Replaces it.
     ///
     /// # Errors
     /// When it cannot be written: then nothing may be changed.
     pub fn write(&self, held: &[Held]) -> Result<(), JournalError> {
-        let fresh = self.path.with_extension("json.new");
-        let io = |source| JournalError::Io { path: self.path.clone(), source };
-        let bytes = serde_json::to_vec_pretty(held)
-            .map_err(|source| JournalError::Format { path: self.path.clone(), source })?;
-        let written = || {
-            let mut options = fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&fresh, &self.path)
-        };
-        written().map_err(io)
+        self.0.write(&held.to_vec())
     }
 }
 
@@ -188,7 +147,7 @@ mod tests {
         assert!(held.is_alive() && !Held { start_time: 1, ..held.clone() }.is_alive());
         journal.write(std::slice::from_ref(&held)).unwrap();
         assert_eq!(journal.read().unwrap(), [held]);
-        fs::write(folder.path().join("reservations.json"), "[{\"vm\":3}]").unwrap();
+        std::fs::write(folder.path().join("reservations.json"), "[{\"vm\":3}]").unwrap();
         assert!(journal.read().unwrap_err().to_string().contains("not understood"));
     }
 }

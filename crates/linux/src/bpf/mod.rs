@@ -8,6 +8,7 @@
 //! | [`record`] | the records' layout, and how to read one that is being written |
 //! | `core_counter` | each core's TSC: as the kernel's perf event reads it, and what a tick lasts |
 //! | `call` | bpf(2), as far as aya has no method for it |
+//! | [`guest_traps`] | [`GuestTraps`]: what a guest under KVM asks of its kernel (bpf/introspect.bpf.c) |
 //! | [`error`] | [`BpfError`]: why a host cannot have it, and what to do |
 //!
 //! What it does not do: time that the machine was suspended; processors that come or go after the start; threads of other pid
@@ -18,11 +19,13 @@ mod call;
 mod core_counter;
 pub mod elapsed;
 pub mod error;
+pub mod guest_traps;
 pub mod own_age;
 pub mod record;
 
 pub use elapsed::{ElapsedBpf, Event};
 pub use error::BpfError;
+pub use guest_traps::GuestTraps;
 pub use own_age::{OwnAge, ReadError};
 
 #[cfg(test)]

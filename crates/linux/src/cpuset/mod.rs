@@ -40,11 +40,12 @@ pub enum CpusetError {
         /// The processors there are.
         online: String,
     },
-    /// Somebody else's cpuset balances load over it.
+    /// Nobody may share a processor with it.
     #[error(
-        "cpuset {cpuset} balances load over processor {processor}; exclude the processor there, or choose another one"
+        "cpuset {cpuset} has processor {processor} for itself (cpuset.cpu_exclusive), and no cpuset beside it may have it too; write 0 \
+         there, or stop what made it"
     )]
-    Balanced {
+    Exclusive {
         /// Whose.
         cpuset: String,
         /// Which.
@@ -148,6 +149,15 @@ impl Cpusets {
         if self.unified { v2::verify(plan) } else { Ok(()) }
     }
 
+    /// What else has to change because others have made cpusets since the processors `apart` were set apart, to be made at
+    /// [`Level::Host`]. Nothing on cgroup v2: a partition takes its processors from everybody.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn keep_apart(&self, apart: &[usize]) -> Result<Vec<Change>, CpusetError> {
+        if self.unified { Ok(Vec::new()) } else { v1::balancing(&self.root, apart) }
+    }
+
     /// After processors were taken or given back: everything else may use all that are not in `apart`.
     ///
     /// # Errors
@@ -165,26 +175,27 @@ impl Cpusets {
     }
 }
 
-/// `36 35 98:0 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset` (proc_pid_mountinfo(5)). Where v1's cpuset is mounted, v2 has none.
+/// Where v1's cpuset is mounted, v2 has none.
 fn mounted(mountinfo: &str) -> Option<Cpusets> {
-    let of = |line: &str| {
+    let v1 = hierarchy(mountinfo, "cpuset").map(|root| Cpusets { root, unified: false });
+    let v2 = || mounts(mountinfo).find(|(_, kind, _)| *kind == "cgroup2");
+    v1.or_else(|| v2().map(|(root, ..)| Cpusets { root: root.into(), unified: true }))
+}
+
+/// Where cgroup v1 has this controller.
+pub(crate) fn hierarchy(mountinfo: &str, controller: &str) -> Option<PathBuf> {
+    let has = |options: &str| options.split(',').any(|option| option == controller);
+    let mut v1 = mounts(mountinfo).filter(|(_, kind, _)| *kind == "cgroup");
+    v1.find(|(_, _, options)| has(options)).map(|(root, ..)| root.into())
+}
+
+/// Place, kind and options: `36 35 98:0 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset` (proc_pid_mountinfo(5)).
+fn mounts(mountinfo: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    mountinfo.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
-        let root = PathBuf::from(left.split(' ').nth(4)?);
         let mut right = right.split(' ');
-        let kind = right.next()?.to_owned();
-        let options = right.nth(1)?.to_owned();
-        Some((root, kind, options))
-    };
-    let mounts: Vec<_> = mountinfo.lines().filter_map(of).collect();
-    let v1 = mounts
-        .iter()
-        .find(|(_, kind, options)| kind == "cgroup" && options.split(',').any(|o| o == "cpuset"));
-    let v2 = mounts.iter().find(|(_, kind, _)| kind == "cgroup2");
-    match (v1, v2) {
-        (Some((root, ..)), _) => Some(Cpusets { root: root.clone(), unified: false }),
-        (None, Some((root, ..))) => Some(Cpusets { root: root.clone(), unified: true }),
-        _ => None,
-    }
+        Some((left.split(' ').nth(4)?, right.next()?, right.nth(1)?))
+    })
 }
 
 fn read(path: &Path) -> Result<String, CpusetError> {
@@ -213,5 +224,8 @@ mod tests {
         assert_eq!(mounted(&format!("{v2}\n{v1}\n")), at("/sys/fs/cgroup/cpuset", false));
         assert_eq!(mounted(v2), at("/sys/fs/cgroup", true));
         assert_eq!(mounted("22 1 0:20 / /proc rw - proc proc rw"), None);
+        let both = "43 32 0:34 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct";
+        assert_eq!(hierarchy(both, "cpu"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
+        assert_eq!(hierarchy(v1, "cpu"), None);
     }
 }

@@ -1,7 +1,10 @@
 //! cgroup v1: the root stops balancing load over all processors, a cpuset with the processor alone and one with all others
 //! do so instead. Every one of them is a root domain of its own.
 //!
-//! Processes stay where they are: those that the kernel had on the processor share what the reservation leaves there.
+//! Processes stay where they are: those that the kernel had on the processor share what the reservation leaves there. So do the cpusets
+//! of others (libvirt's, systemd's): those that balance load over the processor stop doing so, and nothing else of theirs is changed.
+//!
+//! What it does not do: a cpuset that an exclusive one (cpuset.cpu_exclusive) stands in the way of is refused by name.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +24,7 @@ pub(super) fn plan(
     processor: usize,
     rest_of: &[usize],
 ) -> Result<Plan, CpusetError> {
-    balanced_elsewhere(root, root, processor)?;
+    exclusive(root, &[&[processor], rest_of].concat())?;
     let memory = read(&root.join("cpuset.mems"))?;
     let balance = root.join("cpuset.sched_load_balance");
     let mut plan = Plan::new();
@@ -41,6 +44,8 @@ pub(super) fn plan(
         let undo = Some("1".to_owned());
         plan.push((Level::Host, Change::File { path: balance, write: "0".into(), undo }));
     }
+    let others = balancing(root, &[processor])?;
+    plan.extend(others.into_iter().map(|change| (Level::Host, change)));
     let from = folder_of(root, pid, tid, "cpuset")?.join("tasks");
     plan.push((Level::Thread, Change::Moved { tid, to: own.join("tasks"), from }));
     Ok(plan)
@@ -59,22 +64,57 @@ fn cpuset(level: Level, path: &Path, processors: &str, memory: &str) -> Plan {
     ]
 }
 
-/// Two cpusets that balance load over the same processor are one root domain.
-fn balanced_elsewhere(root: &Path, folder: &Path, processor: usize) -> Result<(), CpusetError> {
+/// The cpusets of others that balance load between one of these processors and any other one. Two cpusets that do so over the
+/// same processor are one root domain: theirs and ours.
+pub(super) fn balancing(root: &Path, processors: &[usize]) -> Result<Vec<Change>, CpusetError> {
+    let mut found = Vec::new();
+    of_others(root, &mut |path| {
+        let all = processors_of(path)?;
+        let joins = all.len() > 1 && processors.iter().any(|processor| all.contains(processor));
+        if joins && read(&path.join("cpuset.sched_load_balance"))? != "0" {
+            found.push(Change::Unbalanced { path: path.to_owned() });
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// No cpuset may share a processor with an exclusive one beside it; the kernel says EINVAL to whoever comes second.
+fn exclusive(root: &Path, ours: &[usize]) -> Result<(), CpusetError> {
+    of_others(root, &mut |path| {
+        let beside = path.parent() == Some(root);
+        if beside && read(&path.join("cpuset.cpu_exclusive"))? == "1" {
+            let all = processors_of(path)?;
+            if let Some(processor) = ours.iter().copied().find(|n| all.contains(n)) {
+                let cpuset = path.strip_prefix(root).unwrap_or(path).display().to_string();
+                return Err(CpusetError::Exclusive { cpuset, processor });
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A cpuset that was just made has none.
+fn processors_of(cpuset: &Path) -> Result<Vec<usize>, CpusetError> {
+    Ok(affinity::list(&read(&cpuset.join("cpuset.cpus"))?).unwrap_or_default())
+}
+
+/// Looks at every cpuset below `folder` that is not ours. One that goes meanwhile is none.
+fn of_others(
+    folder: &Path,
+    look: &mut impl FnMut(&Path) -> Result<(), CpusetError>,
+) -> Result<(), CpusetError> {
     let io = |source| CpusetError::Io { path: folder.to_owned(), source };
     for entry in std::fs::read_dir(folder).map_err(io)? {
         let path = entry.map_err(io)?.path();
         let is_ours = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(OURS));
-        if !path.is_dir() || is_ours {
+        if is_ours || !path.is_dir() {
             continue;
         }
-        let has = affinity::list(&read(&path.join("cpuset.cpus"))?)
-            .is_some_and(|all| all.contains(&processor));
-        if has && read(&path.join("cpuset.sched_load_balance"))? != "0" {
-            let cpuset = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-            return Err(CpusetError::Balanced { cpuset, processor });
+        match look(&path).and_then(|()| of_others(&path, look)) {
+            Err(CpusetError::Io { .. }) if !path.exists() => {}
+            looked => looked?,
         }
-        balanced_elsewhere(root, &path, processor)?;
     }
     Ok(())
 }
@@ -83,23 +123,57 @@ fn balanced_elsewhere(root: &Path, folder: &Path, processor: usize) -> Result<()
 mod tests {
     use super::*;
 
+    fn cpuset(root: &Path, path: &str, cpus: &str, balance: &str, exclusive: &str) {
+        let path = root.join(path);
+        std::fs::create_dir_all(&path).unwrap();
+        let files = [("cpus", cpus), ("sched_load_balance", balance), ("cpu_exclusive", exclusive)];
+        for (name, text) in files {
+            std::fs::write(path.join(format!("cpuset.{name}")), format!("{text}\n")).unwrap();
+        }
+    }
+
     #[test]
-    fn somebody_elses_cpuset_is_named() {
-        let root = tempfile::tempdir().unwrap();
-        let make = |path: &str, cpus: &str, balance: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(&path).unwrap();
-            std::fs::write(path.join("cpuset.cpus"), cpus).unwrap();
-            std::fs::write(path.join("cpuset.sched_load_balance"), balance).unwrap();
+    fn who_balances_load_over_a_processor() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        cpuset(root, "machine", "0-3", "0", "0");
+        cpuset(root, "machine/web", "2-3", "1", "0");
+        cpuset(root, "machine/web/vcpu0", "3", "1", "0");
+        cpuset(root, "machine/web/emulator", "0-3", "1", "0");
+        cpuset(root, "new", "", "1", "0");
+        cpuset(root, "timevisor-rest", "0-2", "1", "0");
+        let found = |processors: &[usize]| {
+            let mut found: Vec<String> = balancing(root, processors)
+                .unwrap()
+                .iter()
+                .map(|change| match change {
+                    Change::Unbalanced { path } => {
+                        path.strip_prefix(root).unwrap().display().to_string()
+                    }
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            found.sort();
+            found
         };
-        make("machine", "0-3", "0");
-        make("machine/web", "2-3", "1");
-        make("timevisor-cpu1", "1", "1");
-        let check = |n| balanced_elsewhere(root.path(), root.path(), n);
-        assert!(check(1).is_ok());
-        let refused = check(2).unwrap_err();
+        assert_eq!(found(&[1]), ["machine/web/emulator"]);
+        // A cpuset of one processor balances nothing, whatever it says.
+        assert_eq!(found(&[1, 3]), ["machine/web", "machine/web/emulator"]);
+        assert_eq!(found(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn an_exclusive_cpuset_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        cpuset(root, "db", "2-3", "1", "1");
+        // Exclusive among its siblings only.
+        cpuset(root, "machine", "0-1", "1", "0");
+        cpuset(root, "machine/web", "1", "1", "1");
+        assert!(exclusive(root, &[0, 1]).is_ok());
+        let refused = exclusive(root, &[1, 2]).unwrap_err();
         assert!(
-            matches!(&refused, CpusetError::Balanced { cpuset, processor: 2 } if cpuset == "machine/web"),
+            matches!(&refused, CpusetError::Exclusive { cpuset, processor: 2 } if cpuset == "db"),
             "{refused}"
         );
     }

@@ -7,6 +7,7 @@
 
 mod child;
 mod halt;
+pub mod prefix;
 mod probe;
 
 use std::io;

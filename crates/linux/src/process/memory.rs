@@ -1,12 +1,12 @@
-//! Another process's memory, read only.
+//! Another process's memory.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::{Process, ProcessError};
 
-/// Another process's memory, read only. It stays bound to that process: after its end, reads fail.
+/// Another process's memory, read only unless opened by [`Self::writable`]. It stays bound to that process: after its end, reads fail.
 #[derive(Debug)]
 pub struct ProcessMemory {
     file: File,
@@ -19,8 +19,20 @@ impl ProcessMemory {
     /// # Errors
     /// After its end, or without CAP_SYS_PTRACE.
     pub fn open(process: Process) -> Result<Self, ProcessError> {
+        Self::with(process, OpenOptions::new().read(true))
+    }
+
+    /// The same, for writing, too.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn writable(process: Process) -> Result<Self, ProcessError> {
+        Self::with(process, OpenOptions::new().read(true).write(true))
+    }
+
+    fn with(process: Process, options: &OpenOptions) -> Result<Self, ProcessError> {
         let file =
-            File::open(process.path("mem")).map_err(|source| process.error("memory", source))?;
+            options.open(process.path("mem")).map_err(|source| process.error("memory", source))?;
         // A pid that was reused between discovery and now must not be read.
         if process.is_running() {
             Ok(Self { file, process })
@@ -42,5 +54,15 @@ impl ProcessMemory {
                 self.process.error("memory", source)
             }
         })
+    }
+
+    /// Writes `bytes` at `address`. What its threads see of it meanwhile is undefined: stop them first.
+    ///
+    /// # Errors
+    /// After its end, for addresses that it has not mapped, and when it was not opened for that.
+    pub fn write_at(&self, address: u64, bytes: &[u8]) -> Result<(), ProcessError> {
+        self.file
+            .write_all_at(bytes, address)
+            .map_err(|source| self.process.error("memory, to write to it", source))
     }
 }

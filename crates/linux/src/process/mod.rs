@@ -1,9 +1,11 @@
 //! Other processes as /proc shows them: what they run, their files, mappings and memory.
 //!
-//! Read only. A [`Process`] remembers when its process started, so that another one that got the same pid is noticed.
+//! Read only, but for [`while_stopped`] and [`ProcessMemory::writable`]. A [`Process`] remembers when its process started, so that
+//! another one that got the same pid is noticed.
 
 mod memory;
 mod pid_fd;
+mod stopped;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,6 +14,7 @@ use std::path::PathBuf;
 
 pub use memory::ProcessMemory;
 pub use pid_fd::PidFd;
+pub use stopped::while_stopped;
 
 /// Why something about another process could not be learned.
 #[derive(Debug, thiserror::Error)]
@@ -236,7 +239,7 @@ impl Process {
     fn error(&self, what: &'static str, source: io::Error) -> ProcessError {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => ProcessError::NotAllowed { pid: self.pid, what },
-            Some(libc::ENOENT | libc::ESRCH) if !self.path("stat").exists() => {
+            Some(libc::ENOENT | libc::ESRCH | libc::ECHILD) if !self.path("stat").exists() => {
                 ProcessError::Gone(self.pid)
             }
             _ => ProcessError::Read { pid: self.pid, what, source },

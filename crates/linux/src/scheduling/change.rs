@@ -30,6 +30,11 @@ pub enum Change {
         /// What is written to undo it; `None`: it goes with its folder.
         undo: Option<String>,
     },
+    /// Somebody else's cpuset (cgroup v1) balances no load over its processors; it may go, or be changed, meanwhile.
+    Unbalanced {
+        /// Its folder.
+        path: PathBuf,
+    },
     /// A processor joins the list in a control file; others may come and go meanwhile.
     Granted {
         /// Which file.
@@ -78,6 +83,11 @@ impl Change {
                 made => made,
             },
             Self::File { path, write, .. } => std::fs::write(path, write),
+            Self::Unbalanced { path } => match std::fs::write(balance(path), "0") {
+                // What is not there balances nothing.
+                Err(error) if is_gone(&error) => Ok(()),
+                made => made,
+            },
             Self::Granted { path, processor } => grant(path, *processor, true),
             Self::Moved { tid, to, .. } => std::fs::write(to, tid.to_string()),
             Self::Affinity { tid, allow, .. } => allow_only(*tid, allow),
@@ -85,7 +95,8 @@ impl Change {
         }
     }
 
-    /// Undoes it. What is gone needs no undoing.
+    /// Undoes it. What is gone needs no undoing, and what somebody else has set meanwhile stays: a cpuset that balances again, a thread
+    /// that was given other processors.
     ///
     /// # Errors
     /// The kernel's, other than that the thread or the cgroup is gone.
@@ -94,9 +105,10 @@ impl Change {
             Self::Folder { path } => std::fs::remove_dir(path),
             Self::File { undo: None, .. } => Ok(()),
             Self::File { path, undo: Some(undo), .. } => std::fs::write(path, undo),
+            Self::Unbalanced { path } => balance_again(&balance(path)),
             Self::Granted { path, processor } => grant(path, *processor, false),
             Self::Moved { tid, from, .. } => std::fs::write(from, tid.to_string()),
-            Self::Affinity { tid, before, .. } => allow_only(*tid, before),
+            Self::Affinity { tid, allow, before } => widen(*tid, allow, before),
             Self::Attributes { tid, before, .. } => before.set(*tid),
         };
         match undone {
@@ -105,11 +117,20 @@ impl Change {
         }
     }
 
+    /// It was about somebody else's cpuset that is not there any more: nothing is left to undo.
+    #[must_use]
+    pub fn is_moot(&self) -> bool {
+        matches!(self, Self::Unbalanced { path } if !path.exists())
+    }
+
     /// Which thread it is about, if about one.
     #[must_use]
     pub fn tid(&self) -> Option<u32> {
         match self {
-            Self::Folder { .. } | Self::File { .. } | Self::Granted { .. } => None,
+            Self::Folder { .. }
+            | Self::File { .. }
+            | Self::Unbalanced { .. }
+            | Self::Granted { .. } => None,
             Self::Moved { tid, .. } | Self::Affinity { tid, .. } | Self::Attributes { tid, .. } => {
                 Some(*tid)
             }
@@ -125,6 +146,29 @@ fn allow_only(tid: u32, processors: &[usize]) -> io::Result<()> {
     affinity::allow(tid, processors)
 }
 
+/// Undoes [`allow_only`], where nobody else has changed it meanwhile.
+fn widen(tid: u32, allow: &[usize], before: &[usize]) -> io::Result<()> {
+    if allow != before && affinity::allowed_of(tid)? != allow {
+        return Ok(());
+    }
+    match allow_only(tid, before) {
+        // Its cpuset has none of them any more (`virsh vcpupin` writes there first).
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        done => done,
+    }
+}
+
+fn balance(cpuset: &Path) -> PathBuf {
+    cpuset.join("cpuset.sched_load_balance")
+}
+
+fn balance_again(path: &Path) -> io::Result<()> {
+    if std::fs::read_to_string(path)?.trim() == "0" {
+        return std::fs::write(path, "1");
+    }
+    Ok(())
+}
+
 fn grant(path: &Path, processor: usize, has: bool) -> io::Result<()> {
     let listed = std::fs::read_to_string(path)?;
     let mut all = affinity::list(listed.trim()).unwrap_or_default();
@@ -138,7 +182,9 @@ fn grant(path: &Path, processor: usize, has: bool) -> io::Result<()> {
 }
 
 fn is_gone(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+    // ENODEV: a cgroup that goes while its file is open.
+    error.kind() == ErrorKind::NotFound
+        || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV))
 }
 
 impl fmt::Display for Change {
@@ -146,6 +192,7 @@ impl fmt::Display for Change {
         match self {
             Self::Folder { path } => write!(f, "mkdir {}", path.display()),
             Self::File { path, write, .. } => write!(f, "{} <- {}", path.display(), write.trim()),
+            Self::Unbalanced { path } => write!(f, "{} <- 0", balance(path).display()),
             Self::Granted { path, processor } => write!(f, "{} <- + {processor}", path.display()),
             Self::Moved { tid, to, .. } => write!(f, "{} <- {tid}", to.display()),
             Self::Affinity { tid, allow, .. } => {
@@ -185,6 +232,57 @@ mod tests {
         let gone = Change::Affinity { tid: 4_194_000, allow: vec![0], before: vec![0] };
         gone.undo().unwrap();
         assert!(gone.make().is_err());
+    }
+
+    #[test]
+    fn what_others_have_set_meanwhile_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let cpuset = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(balance(&path), "1").unwrap();
+            Change::Unbalanced { path }
+        };
+        let (kept, gone) = (cpuset("kept"), cpuset("gone"));
+        let read = || std::fs::read_to_string(balance(&folder.path().join("kept"))).unwrap();
+        for change in [&kept, &gone] {
+            change.make().unwrap();
+        }
+        assert_eq!(read(), "0");
+        std::fs::remove_dir_all(folder.path().join("gone")).unwrap();
+        for change in [&kept, &gone] {
+            change.undo().unwrap();
+        }
+        assert_eq!(read(), "1");
+        gone.make().unwrap();
+        assert!(gone.is_moot() && !kept.is_moot());
+        // The kernel ends its line; any other value is not ours.
+        for (found, left) in [("0\n", "1"), ("1\n", "1\n"), ("2", "2")] {
+            std::fs::write(balance(&folder.path().join("kept")), found).unwrap();
+            kept.undo().unwrap();
+            assert_eq!(read(), left);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_was_given_other_processors_keeps_them() {
+        let online = affinity::online().unwrap();
+        if online.len() < 2 {
+            return;
+        }
+        let (first, second) = (online[..1].to_vec(), online[1..2].to_vec());
+        let kept = |now: Vec<usize>| {
+            let change = Change::Affinity { tid: 0, allow: first.clone(), before: online.clone() };
+            let thread = move || {
+                change.make().unwrap();
+                affinity::allow(0, &now).unwrap();
+                change.undo().unwrap();
+                affinity::allowed().unwrap()
+            };
+            std::thread::spawn(thread).join().unwrap()
+        };
+        assert_eq!(kept(second.clone()), second);
+        assert_eq!(kept(first.clone()), online);
     }
 
     #[test]

@@ -19,12 +19,25 @@ pub struct IntrospectVm {
 pub struct IntrospectAttach {
     /// As `vm list` shows it.
     pub vm: String,
+    /// How to trap; absent: what is known to work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<IntrospectBackend>,
     /// The ELF file that runs in it, an absolute path; absent: a kernel that carries its symbols in its memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PathBuf>,
     /// Reserve for its vCPU what they need; absent: only learn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<IntrospectReserve>,
+}
+
+/// A way of trapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IntrospectBackend {
+    /// Our plugin in a QEMU that emulates the guest.
+    Tcg,
+    /// KVM's forced emulation prefix, and BPF programs on the host. Experimental.
+    Kvm,
 }
 
 /// How a reservation is to follow the tasks of a guest.
@@ -46,6 +59,9 @@ pub struct IntrospectReserved {
     pub budget_ns: u64,
     /// How often; 0: nothing.
     pub period_ns: u64,
+    /// It was in force so long after the guest had asked; absent where that is not known, or it was refused at first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_ns: Option<u64>,
     /// Why what the tasks need now is not reserved; what is above is older, or nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,

@@ -24,8 +24,8 @@ pub mod response;
 pub use birth::{ElapsedSince, ElapsedSinceError};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
 pub use introspect::{
-    IntrospectAttach, IntrospectEvents, IntrospectReserve, IntrospectReserved, IntrospectRow,
-    IntrospectState, IntrospectTrace, IntrospectVm, Introspections,
+    IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
+    IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Introspections,
 };
 pub use request::{NameError, Request, TimeType, VmAdd, VmMigrate, VmPrepare, VmRemove};
 pub use reserve::{

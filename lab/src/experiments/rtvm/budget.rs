@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::super::report;
 use crate::host::Host;
 use crate::interrupt;
+use crate::real_time::stolen::Watch;
 use crate::real_time::{self, Load, Restore, TASKS};
 use crate::scenario::Context;
 
@@ -44,7 +45,9 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     };
     let least = plan(None)?["minimum_budget_ns"].as_u64().context("no least budget")?;
     println!("  {seconds} s each; least budget by analysis: {:.3} ms\n", least as f64 / 1e6);
-    println!("budget, ms  share    task    jobs   missed  worst, ms  predicted, ms");
+    println!(
+        "budget, ms  share    task    jobs   missed  worst, ms  predicted, ms  stolen: all, in 200 ms"
+    );
     let mut rows = Vec::new();
     for share in SHARES {
         interrupt::check()?;
@@ -61,13 +64,15 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
             &format!("{budget_text}/{period}"),
         ])?;
         let all = real_time::tasks();
+        let watch = Watch::start();
         let found = real_time::run_tasks(&mut guest, (turns, seconds), true, SHIFT_MS, &all)?;
+        let stolen = watch.end()?;
         drop(load);
         host.cli(&["reserve", "release", "guest"])?;
         for (index, task) in found.iter().enumerate() {
             let predicted = predicted[format!("tau{}", index + 1)].as_u64();
             println!(
-                "{:>10}  {:>5}  {:>6}  {:>6}  {:>7}  {:>9.1}  {:>13}",
+                "{:>10}  {:>5}  {:>6}  {:>6}  {:>7}  {:>9.1}  {:>13}  {}",
                 if index == 0 { format!("{:.3}", budget as f64 / 1e3) } else { String::new() },
                 if index == 0 { format!("{share} %") } else { String::new() },
                 format!("tau{}", index + 1),
@@ -75,10 +80,16 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
                 task.misses(),
                 task.worst_ms(),
                 predicted.map_or("late".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e6)),
+                if index == 0 {
+                    format!("{} ms, {} ms", stolen.total_ms, stolen.worst_ms)
+                } else {
+                    String::new()
+                },
             );
             rows.push(json!({
                 "budget_us": budget, "share_percent": share, "task": TASKS[index], "jobs": task.ms.len(),
                 "misses": task.misses(), "worst_ms": task.worst_ms(), "predicted_ns": predicted,
+                "stolen_ms": stolen.total_ms, "stolen_in_200_ms": stolen.worst_ms,
                 "responses_ms": task.ms,
             }));
         }

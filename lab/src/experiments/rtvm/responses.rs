@@ -14,12 +14,12 @@ use super::super::plot::{self, Series};
 use super::super::report;
 use crate::host::Host;
 use crate::interrupt;
+use crate::real_time::stolen::{Stolen, Watch};
 use crate::real_time::{self, Load, Responses, Restore, TASKS};
 use crate::scenario::Context;
 
 /// The head of what [`print`] prints.
-pub(super) const HEAD: &str =
-    "                             task    jobs   missed   median     95 %    worst";
+pub(super) const HEAD: &str = "                             task    jobs   missed   median     95 %    worst  stolen: all, in 200 ms";
 
 const NAME: &str = "rtvm-responses";
 
@@ -45,8 +45,11 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     let _restore = Restore::of(&host);
     println!("  {seconds} s each; responses in ms\n");
     println!("{HEAD}");
-    let mut all = vec![("native", native(ctx, seconds)?)];
-    print(all[0].0, &all[0].1);
+    let watch = Watch::start();
+    let found = native(ctx, seconds)?;
+    let stolen = watch.end()?;
+    print("native", &found, stolen);
+    let mut all = vec![("native", found, stolen)];
     let mut guest = real_time::guest(ctx, &host, "guest")?;
     let turns = real_time::calibrate_loaded(&host, &mut guest, "guest")?;
     for (name, loaded, budget, hog) in CONDITIONS {
@@ -55,25 +58,28 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
         if let Some(budget) = budget {
             host.cli(&["reserve", "apply", "guest", "--alone", "--budget", budget])?;
         }
+        let watch = Watch::start();
         let found = real_time::run(&mut guest, turns, seconds, hog)?;
+        let stolen = watch.end()?;
         drop(load);
         if budget.is_some() {
             host.cli(&["reserve", "release", "guest"])?;
         }
-        print(name, &found);
-        all.push((name, found));
+        print(name, &found, stolen);
+        all.push((name, found, stolen));
     }
     for (index, task) in TASKS.iter().enumerate() {
-        let series = all.iter().map(|(name, found)| distribution(name, &found[index])).collect();
+        let series = all.iter().map(|(name, found, _)| distribution(name, &found[index])).collect();
         let title = format!("{NAME}-tau{}", index + 1);
         let axes = ["response, ms", "share of jobs within this"];
         let heading = format!("{title}: {task} ms");
         report::picture(&title, &plot::lines(&heading, axes, series, true))?;
     }
-    let rows = all.iter().flat_map(|(name, found)| {
+    let rows = all.iter().flat_map(|(name, found, stolen)| {
         found.iter().enumerate().map(move |(n, task)| {
             json!({"condition": name, "task": TASKS[n], "jobs": task.ms.len(), "misses": task.misses(),
-                   "worst_ms": task.worst_ms(), "responses_ms": task.ms})
+                   "worst_ms": task.worst_ms(), "stolen_ms": stolen.total_ms,
+                   "stolen_in_200_ms": stolen.worst_ms, "responses_ms": task.ms})
         })
     });
     report::write(NAME, rows.collect())
@@ -96,18 +102,23 @@ fn native(ctx: &Context, seconds: u64) -> anyhow::Result<Vec<Responses>> {
     ))?)
 }
 
-pub(super) fn print(name: &str, found: &[Responses]) {
+pub(super) fn print(name: &str, found: &[Responses], stolen: Stolen) {
     for (index, task) in found.iter().enumerate() {
         let at = |percent: usize| task.ms[(task.ms.len() - 1) * percent / 100];
         println!(
-            "{:<26} {:>6}  {:>6} {:>8} {:>8.1} {:>8.1} {:>8.1}",
+            "{:<26} {:>6}  {:>6} {:>8} {:>8.1} {:>8.1} {:>8.1}  {}",
             if index == 0 { name } else { "" },
             format!("tau{}", index + 1),
             task.ms.len(),
             task.misses(),
             at(50),
             at(95),
-            task.worst_ms()
+            task.worst_ms(),
+            if index == 0 {
+                format!("{} ms, {} ms", stolen.total_ms, stolen.worst_ms)
+            } else {
+                String::new()
+            }
         );
     }
 }

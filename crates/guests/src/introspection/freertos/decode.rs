@@ -61,5 +61,5 @@ pub(super) fn event(raw: &RawEvent, points: &[Point], note: &Note) -> Result<Eve
     };
     let thread = who.unwrap_or(own);
     let RawEvent { sequence, counter, vcpu, .. } = *raw;
-    Ok(Event { sequence, counter, vcpu, thread, kind })
+    Ok(Event { sequence, counter, counter_error: raw.counter_error, vcpu, thread, kind })
 }

@@ -27,7 +27,7 @@ fn guest(elf: &Elf) -> Result<Box<dyn GuestOs>, String> {
 fn raw(point: u16, failed: u16, parts: &[&[u8]]) -> RawEvent {
     let own: [&[u8]; 3] = [&0x2000u32.to_le_bytes(), b"ctl\x1b\0\0\0\0\0\0\0\0", &[1, 0, 0, 0]];
     let data = [&own[..], parts].concat().concat();
-    RawEvent { sequence: 3, counter: Some(4), point, vcpu: 0, failed, data }
+    RawEvent { sequence: 3, counter: Some(4), counter_error: 0, point, vcpu: 0, failed, data }
 }
 
 fn word(value: u32) -> [u8; 4] {
@@ -117,7 +117,7 @@ proptest! {
         data in prop::collection::vec(any::<u8>(), 0..64),
     ) {
         let mut guest = guest(&kernel()).unwrap();
-        let raw = RawEvent { sequence: 0, counter: None, point, vcpu: 0, failed, data };
+        let raw = RawEvent { sequence: 0, counter: None, counter_error: 0, point, vcpu: 0, failed, data };
         if let Ok(event) = guest.decode(&raw) {
             prop_assert!(event.thread.comm.chars().all(|c| (' '..='~').contains(&c)));
         }

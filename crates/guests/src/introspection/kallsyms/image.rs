@@ -84,6 +84,11 @@ impl Kernel {
         Ok(this)
     }
 
+    /// Whether the other one is the same image.
+    pub(super) fn is_at(&self, other: &Self) -> bool {
+        (self.physical, self.image) == (other.physical, other.image)
+    }
+
     /// Physical address of something in the image.
     ///
     /// # Errors

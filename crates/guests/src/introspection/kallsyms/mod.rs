@@ -46,6 +46,16 @@ pub enum KallsymsError {
     Memory(#[from] MemoryError),
 }
 
+/// Finds every kernel there is, also one that ran before a reset, all memory at once; at least one.
+///
+/// # Errors
+/// When there is none.
+pub fn find_all(memory: &dyn GuestMemory) -> Result<Vec<Kernel>, KallsymsError> {
+    let mut scan = Scan::new(memory);
+    while !scan.step(memory, 64 << 20)? {}
+    scan.kernels(memory)
+}
+
 /// Finds the one kernel there is, all memory at once. [`Scan`] does the same in pieces.
 ///
 /// # Errors

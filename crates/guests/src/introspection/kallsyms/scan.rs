@@ -63,19 +63,29 @@ impl Scan {
     /// # Errors
     /// When there is none, or more than one.
     pub fn kernel(&self, memory: &dyn GuestMemory) -> Result<Kernel, KallsymsError> {
-        let mut kernels = Vec::new();
+        let mut kernels = self.kernels(memory)?;
+        match kernels.len() {
+            1 => Ok(kernels.remove(0)),
+            several => Err(KallsymsError::Ambiguous(several)),
+        }
+    }
+
+    /// Every kernel, also one that ran before a reset; at least one.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn kernels(&self, memory: &dyn GuestMemory) -> Result<Vec<Kernel>, KallsymsError> {
+        let mut kernels: Vec<Kernel> = Vec::new();
         let mut nearest = "no such table".to_owned();
         for index in &self.found {
             match tables::read(memory, *index).and_then(|tables| Kernel::place(memory, tables)) {
+                // Tables that were left over lead to the image that they are a copy of.
+                Ok(kernel) if kernels.iter().any(|other| other.is_at(&kernel)) => {}
                 Ok(kernel) => kernels.push(kernel),
                 Err(why) => nearest = format!("at {index:#x}, {why}"),
             }
         }
-        match kernels.len() {
-            0 => Err(KallsymsError::NotFound(nearest)),
-            1 => Ok(kernels.remove(0)),
-            several => Err(KallsymsError::Ambiguous(several)),
-        }
+        if kernels.is_empty() { Err(KallsymsError::NotFound(nearest)) } else { Ok(kernels) }
     }
 }
 

@@ -58,6 +58,7 @@ pub(super) fn event(raw: &RawEvent) -> Result<Event, DecodeError> {
     Ok(Event {
         sequence: raw.sequence,
         counter: raw.counter,
+        counter_error: raw.counter_error,
         vcpu: raw.vcpu,
         thread: thread(&reads, 0)?,
         kind,
@@ -72,7 +73,15 @@ mod tests {
 
     fn raw(point: u16, parts: &[&[u8]]) -> RawEvent {
         let (sequence, counter) = (9, Some(8));
-        RawEvent { sequence, counter, point, vcpu: 1, failed: 0, data: parts.concat() }
+        RawEvent {
+            sequence,
+            counter,
+            counter_error: 0,
+            point,
+            vcpu: 1,
+            failed: 0,
+            data: parts.concat(),
+        }
     }
 
     fn task(tid: u32, comm: &[u8; 16], policy: u32) -> Vec<u8> {

@@ -16,7 +16,7 @@ use super::btf::Btf;
 use super::event::{Event, RawEvent};
 use super::guest_os::{DecodeError, GuestOs, Plugin};
 use super::kallsyms::{self, Kernel, Version};
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, PageTables};
 use super::point::Point;
 use super::tasks::Tasks;
 
@@ -27,8 +27,15 @@ pub const PLUGIN: Plugin = Plugin {
     name: "Linux",
     versions: "5.18 and later with kallsyms and BTF; tested with 7.3; symbols and types also with 6.1 and 6.12",
     probe: |memory| {
-        let kernel = kallsyms::find(memory).map_err(|e| e.to_string())?;
-        Ok(Box::new(Linux::new(memory, &kernel)?))
+        let kernels = kallsyms::find_all(memory).map_err(|e| e.to_string())?;
+        let (mut found, mut why) = (Vec::new(), String::new());
+        for kernel in kernels {
+            match Linux::new(memory, &kernel) {
+                Ok(linux) => found.push(Box::new(linux) as Box<dyn GuestOs>),
+                Err(reason) => why = reason,
+            }
+        }
+        if found.is_empty() { Err(why) } else { Ok(found) }
     },
 };
 
@@ -36,6 +43,10 @@ pub const PLUGIN: Plugin = Plugin {
 #[derive(Debug)]
 pub struct Linux {
     release: String,
+    tables: PageTables,
+    bases: Option<u64>,
+    /// Guest-physical address of jiffies_64.
+    ticks: Option<u64>,
     points: Vec<Point>,
     tasks: Tasks,
 }
@@ -52,13 +63,31 @@ impl Linux {
         let btf = Btf::of_kernel(memory, kernel).map_err(|e| e.to_string())?;
         let layout = Layout::new(&kernel.symbols, &btf)?;
         let points = points::all(memory, kernel, &layout).map_err(|e| e.to_string())?;
-        Ok(Self { release: kernel.release.clone(), points, tasks: Tasks::default() })
+        let release = kernel.release.clone();
+        let bases = kernel.symbols.address("__per_cpu_offset").ok();
+        let ticks = kernel.symbols.address("jiffies_64").ok();
+        let ticks = ticks.and_then(|address| kernel.physical(address).ok());
+        Ok(Self { release, tables: kernel.tables, bases, ticks, points, tasks: Tasks::default() })
     }
 }
 
 impl GuestOs for Linux {
     fn name(&self) -> String {
         format!("Linux {}", self.release)
+    }
+
+    fn address_space(&self) -> Option<PageTables> {
+        Some(self.tables)
+    }
+
+    fn processor_bases(&self) -> Option<u64> {
+        self.bases
+    }
+
+    fn heartbeat(&self, memory: &dyn GuestMemory) -> Option<u64> {
+        let mut bytes = [0; 8];
+        memory.read(self.ticks?, &mut bytes).ok()?;
+        Some(u64::from_le_bytes(bytes))
     }
 
     fn points(&self) -> &[Point] {

@@ -95,7 +95,7 @@ impl Segments {
             (ends, if raw.point == END { Kind::Yield } else { Kind::Exit { status: 0 } })
         };
         let RawEvent { sequence, counter, vcpu, .. } = *raw;
-        Ok(Event { sequence, counter, vcpu, thread, kind })
+        Ok(Event { sequence, counter, counter_error: raw.counter_error, vcpu, thread, kind })
     }
 }
 

@@ -15,7 +15,7 @@ fn guest(wide: bool) -> Box<dyn GuestOs> {
 
 fn raw(point: u16, parts: &[&[u8]]) -> RawEvent {
     let data = parts.concat();
-    RawEvent { sequence: 5, counter: None, point, vcpu: 0, failed: 0, data }
+    RawEvent { sequence: 5, counter: None, counter_error: 0, point, vcpu: 0, failed: 0, data }
 }
 
 /// struct timevisor_segment.

@@ -172,7 +172,7 @@ fn event(fields: &mut Fields<'_>) -> Option<Message> {
     let (point, vcpu, failed, len) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
     let data = fields.take(usize::from(len).min(limits::DATA))?.to_vec();
     let counter = (counter != 0).then_some(counter);
-    let event = RawEvent { sequence, counter, point, vcpu, failed, data };
+    let event = RawEvent { sequence, counter, counter_error: 0, point, vcpu, failed, data };
     (usize::from(len) <= limits::DATA).then_some(Message::Event { event, dropped })
 }
 

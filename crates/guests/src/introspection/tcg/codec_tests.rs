@@ -75,6 +75,7 @@ fn golden_messages() {
     let raw = RawEvent {
         sequence: 9,
         counter: Some(77),
+        counter_error: 0,
         point: 3,
         vcpu: 1,
         failed: 2,

@@ -196,7 +196,10 @@ impl Backend for Tcg {
                 self.pause_at = Some(now + PATIENCE);
                 vec![Action::Pause]
             }
-            Input::Timer => Vec::new(),
+            // KVM's.
+            Input::Timer | Input::Put | Input::Taken | Input::Clock(_) | Input::Dropped(_) => {
+                Vec::new()
+            }
         }
     }
 

@@ -14,7 +14,7 @@ fn hello(version: u16, next: u64, dropped: u64) -> Message {
 
 fn event(sequence: u64, point: u16, dropped: u64) -> Message {
     let (counter, data) = (None, Vec::new());
-    let event = RawEvent { sequence, counter, point, vcpu: 0, failed: 0, data };
+    let event = RawEvent { sequence, counter, counter_error: 0, point, vcpu: 0, failed: 0, data };
     Message::Event { event, dropped }
 }
 

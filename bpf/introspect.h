@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/* What timevisord tells the programs of introspect.bpf.c, and what they tell it. Little endian, no padding that is not named; the
+ * other side is crates/guests/src/introspection/kvm/codec.rs, which has the same numbers in its tests.
+ */
+#ifndef TIMEVISOR_INTROSPECT_H
+#define TIMEVISOR_INTROSPECT_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define INLINE static __attribute__((always_inline)) inline
+
+/* Limits of one set of points: crates/guests/src/introspection/point.rs. */
+#define POINTS 32
+#define READS 16
+#define DATA 256
+
+/* Where a read begins. */
+enum base { BASE_REGISTER, BASE_EARLIER, BASE_VALUE, BASE_ABSOLUTE };
+
+/* Registers beyond the sixteen that KVM keeps in order. */
+enum { REGISTERS = 16, GS_BASE = 16, CR3 = 17 };
+
+#define NO_FILTER 0xff
+
+struct read {
+	u64 offset;
+	u8 base;
+	/* A register, or an earlier read. */
+	u8 of;
+	u16 len;
+	u32 reserved;
+};
+
+struct point {
+	/* Virtual address of the trapping instruction; 0: none. */
+	u64 address;
+	/* Bit n: an event passes if read `filter` gave n. */
+	u64 mask;
+	u16 id;
+	u8 count;
+	u8 filter;
+	u32 reserved;
+	struct read reads[READS];
+};
+
+/* A piece of the guest's memory, and where QEMU has it. */
+struct piece {
+	u64 address;
+	u64 len;
+	u64 mapped;
+};
+
+struct target {
+	/* QEMU, in the initial pid namespace. */
+	u64 tgid;
+	/* Guest-physical address of the topmost of the kernel's page tables. */
+	u64 root;
+	/* 4 or 5. */
+	u64 levels;
+	struct piece pieces[2];
+	/* Where things are in struct kvm_vcpu (the beginning of struct vcpu_svm), by this kernel's BTF. */
+	u64 registers;
+	u64 rip;
+	u64 vcpu_id;
+	/* vcpu_svm.vmcb, and in a VMCB. 0: not AMD. */
+	u64 vmcb;
+	u64 gs_base;
+	u64 cr3;
+	/* Not AMD: guest-virtual address of an array with the GS_BASE of each of the guest's processors. */
+	u64 bases;
+};
+
+/* What is told of a hit; `len` bytes of data follow. */
+struct event {
+	/* CLOCK_MONOTONIC. */
+	u64 ns;
+	u16 point;
+	u16 vcpu;
+	/* Bit n: read n failed, its bytes are 0. */
+	u16 failed;
+	u16 len;
+	/* A read begins within the first DATA bytes, and its second page within DATA from there: room for what the verifier thinks of. */
+	u8 data[3 * DATA];
+};
+
+enum count { HITS, DROPPED, COUNTS };
+
+#endif

@@ -1,0 +1,163 @@
+//! Points and targets to bytes for the BPF programs, and their events from bytes: bpf/introspect.h.
+
+use super::super::event::RawEvent;
+use super::super::memory::PageTables;
+use super::super::point::{Base, Point, Register};
+use super::layout::KvmLayout;
+
+/// Bytes of `struct target`.
+pub const TARGET: usize = 128;
+/// Bytes of `struct point`.
+pub const POINT: usize = 280;
+/// Bytes of `struct event` before its data.
+const HEAD: usize = 16;
+const NO_FILTER: u8 = 0xff;
+
+/// A piece of the guest's memory, and where QEMU has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Mapped {
+    /// Guest-physical.
+    pub address: u64,
+    /// Bytes.
+    pub len: u64,
+    /// In QEMU's memory.
+    pub at: u64,
+}
+
+/// `struct target`. `bases` is the guest-virtual address of an array with the GS_BASE of each processor, for hosts that are not AMD.
+#[must_use]
+pub fn target(
+    pid: u32,
+    tables: &PageTables,
+    pieces: [Mapped; 2],
+    layout: &KvmLayout,
+    bases: u64,
+) -> [u8; TARGET] {
+    let (vmcb, gs_base, cr3) = layout.vmcb.unwrap_or_default();
+    let piece = |piece: Mapped| [piece.address, piece.len, piece.at];
+    let [low, high] = pieces.map(piece);
+    let words = [u64::from(pid), tables.root, if tables.five_levels { 5 } else { 4 }]
+        .into_iter()
+        .chain(low)
+        .chain(high)
+        .chain([layout.registers, layout.rip, layout.vcpu_id, vmcb, gs_base, cr3].map(u64::from))
+        .chain([bases]);
+    let mut bytes = [0; TARGET];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// `struct point`; `None` for one that has too many reads.
+#[must_use]
+pub fn point(point: &Point) -> Option<[u8; POINT]> {
+    let mut bytes = Vec::with_capacity(POINT);
+    bytes.extend(point.address.to_le_bytes());
+    bytes.extend(point.filter.map_or(0, |filter| filter.mask).to_le_bytes());
+    bytes.extend(point.id.to_le_bytes());
+    bytes.push(u8::try_from(point.reads.len()).ok()?);
+    bytes.push(point.filter.map_or(NO_FILTER, |filter| filter.read));
+    bytes.extend([0; 4]);
+    for read in &point.reads {
+        let (base, of) = match read.base {
+            Base::Register(register) => (0, register as u8),
+            Base::Earlier(earlier) => (1, earlier),
+            Base::Value(register) => (2, register as u8),
+            Base::Absolute => (3, 0),
+        };
+        bytes.extend(read.offset.to_le_bytes());
+        bytes.extend([base, of]);
+        bytes.extend(read.len.to_le_bytes());
+        bytes.extend([0; 4]);
+    }
+    (bytes.len() <= POINT).then(|| bytes.resize(POINT, 0))?;
+    bytes.try_into().ok()
+}
+
+/// Whether a point reads this register.
+#[must_use]
+pub fn needs(point: &Point, register: Register) -> bool {
+    point.reads.iter().any(|read| match read.base {
+        Base::Register(of) | Base::Value(of) => of == register,
+        Base::Earlier(_) | Base::Absolute => false,
+    })
+}
+
+/// An event, with the kernel's CLOCK_MONOTONIC at that moment; `None` for bytes that are none.
+#[must_use]
+pub fn event(bytes: &[u8], sequence: u64) -> Option<(RawEvent, u64)> {
+    let short = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    let ns = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    let data = bytes.get(HEAD..)?;
+    let len = usize::from(short(14)?);
+    let raw = RawEvent {
+        sequence,
+        counter: None,
+        counter_error: 0,
+        point: short(8)?,
+        vcpu: short(10)?,
+        failed: short(12)?,
+        data: data.get(..len)?.to_vec(),
+    };
+    Some((raw, ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::point::{Filter, Read, SLOT};
+    use super::*;
+
+    fn words(bytes: &[u8]) -> Vec<u64> {
+        bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    /// Offsets of `struct target` and `struct point`, counted by hand.
+    #[test]
+    fn as_the_header_has_it() {
+        let layout = KvmLayout { registers: 10, rip: 11, vcpu_id: 12, vmcb: Some((13, 14, 15)) };
+        let tables = PageTables { root: 2, five_levels: true };
+        let low = Mapped { address: 4, len: 5, at: 6 };
+        let high = Mapped { address: 7, len: 8, at: 9 };
+        let bytes = target(1, &tables, [low, high], &layout, 16);
+        assert_eq!(words(&bytes), [1, 2, 5, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+
+        let one = Point {
+            id: 0x0201,
+            symbol: String::new(),
+            address: 0x1122,
+            expected: SLOT,
+            reads: vec![
+                Read::at(Register::GsBase, -1, 8),
+                Read::from(0, 4, 16),
+                Read::value(Register::Rdi),
+            ],
+            filter: Some(Filter { read: 1, mask: 6 }),
+        };
+        let bytes = point(&one).unwrap();
+        assert_eq!(words(&bytes[..16]), [0x1122, 6]);
+        assert_eq!(bytes[16..24], [1, 2, 3, 1, 0, 0, 0, 0]);
+        assert_eq!(bytes[24..40], [[0xff; 8], [0, 16, 8, 0, 0, 0, 0, 0]].concat());
+        assert_eq!(bytes[40..56], [4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 16, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[56..72], [0, 0, 0, 0, 0, 0, 0, 0, 2, 7, 8, 0, 0, 0, 0, 0]);
+        assert!(needs(&one, Register::GsBase) && needs(&one, Register::Rdi));
+        assert!(!needs(&one, Register::Cr3) && bytes[72..].iter().all(|byte| *byte == 0));
+        let many = Point { reads: vec![Read::value(Register::Rdi); 17], filter: None, ..one };
+        assert_eq!(point(&many), None);
+    }
+
+    #[test]
+    fn events() {
+        let mut bytes = 77u64.to_le_bytes().to_vec();
+        for short in [3u16, 1, 0b10, 4] {
+            bytes.extend(short.to_le_bytes());
+        }
+        bytes.extend([9, 8, 7, 6, 5]);
+        let (raw, ns) = event(&bytes, 12).unwrap();
+        assert_eq!((ns, raw.sequence, raw.point, raw.vcpu, raw.failed), (77, 12, 3, 1, 2));
+        assert_eq!(raw.data, [9, 8, 7, 6]);
+        for len in 0..bytes.len() - 1 {
+            assert_eq!(event(&bytes[..len], 0), None, "{len}");
+        }
+    }
+}

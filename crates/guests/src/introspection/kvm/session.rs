@@ -1,0 +1,218 @@
+//! The backend: what is wanted, what is in place, and the events in between. A driver stops the VM, writes, and brings the events.
+
+use std::collections::VecDeque;
+
+use timevisor_protocols::channel::bucket::{Bucket, interval};
+use timevisor_time::Duration;
+
+use super::super::backend::{Action, Backend, Input, Refused, State};
+use super::super::event::RawEvent;
+use super::super::point::{Point, limits};
+use super::codec;
+use super::sites::Site;
+use super::stamps::Stamps;
+
+/// Events a second of one guest, and at once.
+const RATE_HZ: u32 = 20_000;
+const BURST: u32 = 20_000;
+/// Events that wait for the next comparison of the clocks; more are told without their time.
+const WAITING: usize = 4096;
+
+/// One VM under KVM.
+#[derive(Debug)]
+pub struct Kvm {
+    sites: Vec<Site>,
+    points: Vec<Point>,
+    state: State,
+    stamps: Stamps,
+    waiting: VecDeque<(RawEvent, u64)>,
+    next: u64,
+    dropped: u64,
+    limit: Bucket,
+}
+
+impl Kvm {
+    /// For points that have been found at these places.
+    #[must_use]
+    pub fn new(sites: Vec<Site>) -> Self {
+        Self {
+            sites,
+            points: Vec::new(),
+            state: State::Away,
+            stamps: Stamps::default(),
+            waiting: VecDeque::new(),
+            next: 0,
+            dropped: 0,
+            limit: Bucket::new(interval(RATE_HZ), BURST),
+        }
+    }
+
+    fn event(&mut self, bytes: &[u8], now: Duration) -> Vec<Action> {
+        self.limit.charge(now);
+        let Some((event, ns)) = codec::event(bytes, self.next) else {
+            return vec![Action::Close("the kernel's programs told nonsense".to_owned())];
+        };
+        self.next += 1;
+        self.waiting.push_back((event, ns));
+        self.ready()
+    }
+
+    /// Events whose time is known by now, in order.
+    fn ready(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        while let Some((_, ns)) = self.waiting.front() {
+            if self.stamps.is_ahead(*ns) && self.waiting.len() <= WAITING {
+                break;
+            }
+            if let Some((mut event, ns)) = self.waiting.pop_front() {
+                if let Some((counter, error)) = self.stamps.counter(ns) {
+                    (event.counter, event.counter_error) = (Some(counter), error);
+                }
+                actions.push(Action::Event(event));
+            }
+        }
+        actions
+    }
+}
+
+impl Backend for Kvm {
+    fn name(&self) -> &'static str {
+        "kvm"
+    }
+
+    fn state(&self) -> State {
+        self.state
+    }
+
+    fn attach(&mut self, points: &[Point], _now: Duration) -> Result<Vec<Action>, Refused> {
+        if points.len() > limits::POINTS {
+            return Err(Refused::Points(points.len(), limits::POINTS));
+        }
+        let sites = points.iter().map(|point| {
+            let site = self.sites.iter().find(|site| site.point == point.id);
+            let fits = point.reads.len() <= limits::READS
+                && point.reads.iter().map(|read| usize::from(read.len)).sum::<usize>()
+                    <= limits::DATA;
+            site.filter(|_| fits).copied().ok_or(Refused::Reads(point.id))
+        });
+        let sites = sites.collect::<Result<Vec<_>, _>>()?;
+        self.points = points.to_vec();
+        self.state = State::Changing;
+        Ok(vec![Action::Put(sites)])
+    }
+
+    fn detach(&mut self, _now: Duration) -> Vec<Action> {
+        self.points.clear();
+        self.state = State::Changing;
+        vec![Action::Take]
+    }
+
+    fn handle(&mut self, input: Input<'_>, now: Duration) -> Vec<Action> {
+        match input {
+            Input::Connected | Input::Taken => {
+                self.state = State::Detached;
+                if input == Input::Taken { vec![Action::Detached] } else { Vec::new() }
+            }
+            Input::Put => {
+                self.state = State::Attached;
+                vec![Action::Attached(self.points.len())]
+            }
+            Input::Closed => {
+                self.state = State::Away;
+                Vec::new()
+            }
+            Input::Bytes(bytes) => self.event(bytes, now),
+            Input::Clock(sample) => {
+                self.stamps.add(sample);
+                self.ready()
+            }
+            Input::Dropped(dropped) if dropped > self.dropped => {
+                self.dropped = dropped;
+                vec![Action::Dropped(dropped)]
+            }
+            Input::Dropped(_) | Input::Timer => Vec::new(),
+        }
+    }
+
+    fn may_read(&self, now: Duration) -> bool {
+        self.limit.ready_at() <= now
+    }
+
+    fn poll_at(&self, now: Duration) -> Option<Duration> {
+        Some(self.limit.ready_at()).filter(|at| *at > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::point::{Read, Register, SLOT};
+    use super::super::stamps::Sample;
+    use super::*;
+
+    fn point(id: u16) -> Point {
+        Point {
+            id,
+            symbol: "f".into(),
+            address: 0x1000,
+            expected: SLOT,
+            reads: vec![Read::value(Register::Rdi)],
+            filter: None,
+        }
+    }
+
+    fn record(ns: u64) -> Vec<u8> {
+        let mut bytes = ns.to_le_bytes().to_vec();
+        bytes.extend([1, 0, 0, 0, 0, 0, 8, 0]);
+        bytes.extend(7u64.to_le_bytes());
+        bytes
+    }
+
+    const NOW: Duration = Duration::from_nanos(1);
+
+    #[test]
+    fn attach_and_detach() {
+        let site = Site { point: 1, address: 0x2000 };
+        let mut kvm = Kvm::new(vec![site]);
+        assert_eq!(kvm.state(), State::Away);
+        kvm.handle(Input::Connected, NOW);
+        assert_eq!(kvm.attach(&[point(2)], NOW), Err(Refused::Reads(2)), "no site");
+        let large = Point { reads: vec![Read::at(Register::Rsi, 0, 200); 2], ..point(1) };
+        assert_eq!(kvm.attach(&[large], NOW), Err(Refused::Reads(1)));
+        assert!(matches!(kvm.attach(&vec![point(1); 33], NOW), Err(Refused::Points(33, 32))));
+        assert_eq!(kvm.attach(&[point(1)], NOW), Ok(vec![Action::Put(vec![site])]));
+        assert_eq!(kvm.state(), State::Changing);
+        assert_eq!(kvm.handle(Input::Put, NOW), [Action::Attached(1)]);
+        assert_eq!(kvm.detach(NOW), [Action::Take]);
+        assert_eq!(kvm.handle(Input::Taken, NOW), [Action::Detached]);
+        assert_eq!(kvm.state(), State::Detached);
+    }
+
+    #[test]
+    fn events_wait_for_their_time_and_keep_their_order() {
+        let mut kvm = Kvm::new(Vec::new());
+        let sample = |n: u64| Input::Clock(Sample { before: 3 * n, ns: n, after: 3 * n + 2 });
+        kvm.handle(sample(1_000), NOW);
+        assert!(kvm.handle(Input::Bytes(&record(1_500)), NOW).is_empty());
+        assert!(kvm.handle(Input::Bytes(&record(2_500)), NOW).is_empty());
+        let told = kvm.handle(sample(2_000), NOW);
+        let [Action::Event(first)] = &told[..] else { panic!("{told:?}") };
+        assert_eq!((first.sequence, first.point), (0, 1));
+        assert!(first.counter.unwrap().abs_diff(4_501) <= first.counter_error);
+        assert!(
+            matches!(&kvm.handle(sample(3_000), NOW)[..], [Action::Event(e)] if e.sequence == 1)
+        );
+        assert_eq!(kvm.handle(Input::Dropped(3), NOW), [Action::Dropped(3)]);
+        assert!(kvm.handle(Input::Dropped(3), NOW).is_empty());
+        assert!(matches!(kvm.handle(Input::Bytes(&[1]), NOW)[..], [Action::Close(_)]));
+    }
+
+    #[test]
+    fn a_guest_that_floods_waits() {
+        let mut kvm = Kvm::new(Vec::new());
+        for _ in 0..BURST + 100 {
+            kvm.handle(Input::Bytes(&record(9)), NOW);
+        }
+        assert!(!kvm.may_read(NOW) && kvm.poll_at(NOW).is_some());
+        assert!(kvm.waiting.len() <= WAITING);
+    }
+}

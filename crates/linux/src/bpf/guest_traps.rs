@@ -1,0 +1,160 @@
+//! Traps in a guest that runs under KVM: the programs of bpf/introspect.bpf.c, for one VM.
+//!
+//! What is wanted and what comes are bytes, as bpf/introspect.h lays them out; crates/guests' introspection makes them.
+
+use core::fmt;
+use std::io;
+
+use aya::maps::{MapData, MapError, RingBuf};
+use aya::programs::{KProbe, ProgramError, RawTracePoint};
+use aya::{Ebpf, EbpfLoader, Pod};
+
+use super::error::BpfError;
+
+/// What build.rs made of bpf/introspect.bpf.c; empty where it could not.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/introspect.bpf.o"));
+/// Why it could not.
+const MISSING: &str = env!("TIMEVISOR_BPF_INTROSPECT_MISSING");
+
+/// Bytes of `struct target`.
+pub const TARGET: usize = 128;
+/// Bytes of `struct point`.
+pub const POINT: usize = 280;
+/// As many points as there is place for.
+pub const POINTS: usize = 32;
+
+/// `enum count`.
+const HITS: u32 = 0;
+const DROPPED: u32 = 1;
+
+/// Where KVM is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// AMD: `handle_ud`, by a kprobe.
+    HandleUd,
+    /// Intel: the tracepoint kvm_emulate_insn. Not verified on hardware.
+    EmulateInsn,
+}
+
+/// Bytes of a map's element.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Bytes<const N: usize>([u8; N]);
+
+// SAFETY: bytes: every value is valid, and there is no padding.
+unsafe impl<const N: usize> Pod for Bytes<N> {}
+
+/// The programs, attached for as long as this value lives.
+pub struct GuestTraps {
+    // Detached first.
+    ebpf: Ebpf,
+    ring: RingBuf<MapData>,
+}
+
+impl fmt::Debug for GuestTraps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuestTraps").field("ebpf", &self.ebpf).finish_non_exhaustive()
+    }
+}
+
+impl GuestTraps {
+    /// Watches the VM of `target` for these points; each with its address.
+    ///
+    /// # Errors
+    /// What stands in the way on this host.
+    pub fn start(
+        target: [u8; TARGET],
+        points: &[(u64, [u8; POINT])],
+        watch: Watch,
+    ) -> Result<Self, BpfError> {
+        let what = "load BPF programs";
+        if OBJECT.is_empty() {
+            return Err(BpfError::NotBuilt(MISSING));
+        }
+        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| BpfError::of(what, e))?;
+        fill(&mut ebpf, target, points).map_err(|e| BpfError::of(what, e))?;
+        attach(&mut ebpf, watch)?;
+        let ring = ebpf.take_map("ring").ok_or_else(|| missing("ring"))?;
+        let ring = RingBuf::try_from(ring).map_err(|e| BpfError::of(what, e))?;
+        Ok(Self { ebpf, ring })
+    }
+
+    /// The next event's bytes, if there is one.
+    pub fn next_event<T>(&mut self, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        self.ring.next().map(|item| take(&item))
+    }
+
+    /// How many events found no place, and how many there were.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn counts(&self) -> Result<(u64, u64), BpfError> {
+        let what = "read BPF maps";
+        let map = self.ebpf.map("counts").ok_or_else(|| missing("counts"))?;
+        let map: aya::maps::Array<_, u64> = map.try_into().map_err(|e| BpfError::of(what, e))?;
+        let get = |index| map.get(&index, 0).map_err(|e: MapError| BpfError::of(what, e));
+        Ok((get(DROPPED)?, get(HITS)?))
+    }
+}
+
+fn missing(name: &str) -> BpfError {
+    BpfError::of("load BPF maps", io::Error::other(format!("the object has no {name}")))
+}
+
+fn fill(
+    ebpf: &mut Ebpf,
+    target: [u8; TARGET],
+    points: &[(u64, [u8; POINT])],
+) -> Result<(), MapError> {
+    let absent = || MapError::InvalidName { name: "introspect.bpf.c".to_owned() };
+    let map = ebpf.map_mut("targets").ok_or_else(absent)?;
+    aya::maps::Array::try_from(map)?.set(0, Bytes(target), 0)?;
+    for (index, (address, point)) in (0u32..).zip(points) {
+        let map = ebpf.map_mut("points").ok_or_else(absent)?;
+        aya::maps::Array::try_from(map)?.set(index, Bytes(*point), 0)?;
+        let map = ebpf.map_mut("places").ok_or_else(absent)?;
+        aya::maps::HashMap::try_from(map)?.insert(*address, index, 0)?;
+    }
+    Ok(())
+}
+
+fn attach(ebpf: &mut Ebpf, watch: Watch) -> Result<(), BpfError> {
+    let failed = |e: ProgramError| BpfError::of("watch KVM by BPF programs", e);
+    match watch {
+        Watch::HandleUd => {
+            let name = "handle_ud";
+            let program: &mut KProbe =
+                ebpf.program_mut(name).ok_or_else(|| missing(name))?.try_into().map_err(failed)?;
+            program.load().map_err(failed)?;
+            program.attach(name, 0).map_err(failed)?;
+        }
+        Watch::EmulateInsn => {
+            let name = "kvm_emulate_insn";
+            let program: &mut RawTracePoint =
+                ebpf.program_mut(name).ok_or_else(|| missing(name))?.try_into().map_err(failed)?;
+            program.load().map_err(failed)?;
+            program.attach(name).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's verifier takes both programs; whether there is a KVM to watch is another matter.
+    #[test]
+    fn the_verifier_takes_the_programs() {
+        if OBJECT.is_empty() {
+            assert!(!MISSING.is_empty());
+            return;
+        }
+        let mut ebpf = EbpfLoader::new().load(OBJECT).unwrap();
+        let probe: &mut KProbe = ebpf.program_mut("handle_ud").unwrap().try_into().unwrap();
+        probe.load().unwrap();
+        let point: &mut RawTracePoint =
+            ebpf.program_mut("kvm_emulate_insn").unwrap().try_into().unwrap();
+        point.load().unwrap();
+    }
+}

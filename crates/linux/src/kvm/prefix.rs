@@ -1,0 +1,97 @@
+//! KVM's forced emulation prefix: a module parameter that makes KVM emulate the instruction behind `ud2; .ascii "kvm"`
+//! (Documentation/admin-guide/kernel-parameters.txt, `kvm.force_emulation_prefix`).
+//!
+//! It is the whole host's, and a guest's programs can use it, too: who switches it on lets them reach KVM's instruction emulator.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+const PARAMETER: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
+
+/// Why the switch cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PrefixError {
+    /// No KVM, or one before 5.1.
+    #[error(
+        "this host's KVM has no force_emulation_prefix ({PARAMETER}); load the module kvm, of Linux 5.1 or newer"
+    )]
+    Absent,
+    /// Read only, in some distributions' kernels.
+    #[error(
+        "{PARAMETER} cannot be changed while KVM runs here; set it for the next start: \
+         `echo options kvm force_emulation_prefix=1 >/etc/modprobe.d/timevisor.conf`"
+    )]
+    Fixed,
+    /// Another reason.
+    #[error("{PARAMETER}")]
+    Io(#[source] io::Error),
+}
+
+/// Whether it is on.
+///
+/// # Errors
+/// When there is no such switch.
+pub fn forced_emulation() -> Result<bool, PrefixError> {
+    read(Path::new(PARAMETER))
+}
+
+/// Switches it.
+///
+/// # Errors
+/// When there is none, or it cannot be changed.
+pub fn set_forced_emulation(on: bool) -> Result<(), PrefixError> {
+    write(Path::new(PARAMETER), on)
+}
+
+fn read(path: &Path) -> Result<bool, PrefixError> {
+    let text = fs::read_to_string(path).map_err(explain)?;
+    // A bool until 6.1, then a number of flags: 1 is the prefix.
+    Ok(match text.trim() {
+        "Y" => true,
+        "N" => false,
+        number => number.parse::<u32>().unwrap_or(0) & 1 != 0,
+    })
+}
+
+fn write(path: &Path, on: bool) -> Result<(), PrefixError> {
+    // The mode says it: root could open it, and the kernel would refuse the write.
+    use std::os::unix::fs::PermissionsExt as _;
+    if fs::metadata(path).map_err(explain)?.permissions().mode() & 0o222 == 0 {
+        return Err(PrefixError::Fixed);
+    }
+    fs::write(path, if on { "1" } else { "0" }).map_err(explain)
+}
+
+fn explain(error: io::Error) -> PrefixError {
+    match error.kind() {
+        io::ErrorKind::NotFound => PrefixError::Absent,
+        io::ErrorKind::PermissionDenied => PrefixError::Fixed,
+        _ => PrefixError::Io(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn both_forms_of_the_parameter() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("parameter");
+        assert!(matches!(read(&path), Err(PrefixError::Absent)));
+        assert!(matches!(write(&path, true), Err(PrefixError::Absent)));
+        for (text, on) in
+            [("Y\n", true), ("N\n", false), ("1\n", true), ("0\n", false), ("3\n", true)]
+        {
+            fs::write(&path, text).unwrap();
+            assert_eq!(read(&path).unwrap(), on, "{text}");
+        }
+        write(&path, true).unwrap();
+        assert!(read(&path).unwrap());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        assert!(matches!(write(&path, false), Err(PrefixError::Fixed)));
+    }
+}

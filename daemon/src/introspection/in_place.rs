@@ -1,0 +1,101 @@
+//! What KVM's prefix has replaced in guests, all over this daemon, and the host's switch that must be on meanwhile.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use timevisor_guests::introspection::kvm::kept::{InPlace, Patched, file};
+use timevisor_guests::introspection::kvm::patches::{Patch, take};
+use timevisor_guests::kept::Kept;
+use timevisor_linux::kvm::prefix::{forced_emulation, set_forced_emulation};
+use timevisor_linux::process::{Process, ProcessMemory, while_stopped};
+
+pub struct Prefixes {
+    file: Kept<InPlace>,
+    now: Mutex<InPlace>,
+}
+
+impl Prefixes {
+    /// Takes away what an earlier daemon left; what cannot be taken away is kept in mind, and the switch stays on for it.
+    pub fn start(directory: &Path) -> Self {
+        let file = file(directory);
+        let mut now = file.read().unwrap_or_else(|error| {
+            tracing::error!("{error}");
+            InPlace::default()
+        });
+        if now != InPlace::default() {
+            now.vms.retain(|patched| match remove(patched) {
+                Ok(taken) => {
+                    tracing::info!("process {}: {taken} trap points taken away", patched.pid);
+                    false
+                }
+                Err(error) => {
+                    tracing::error!("process {}: trap points stay: {error:#}", patched.pid);
+                    true
+                }
+            });
+            switch_off_if_unused(&mut now);
+            if let Err(error) = file.write(&now) {
+                tracing::error!("{error}");
+            }
+        }
+        Self { file, now: Mutex::new(now) }
+    }
+
+    /// Before these are put in place: they are on disk then, and the host's switch is on.
+    pub fn begin(&self, process: Process, patches: &[Patch]) -> Result<()> {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = now.clone();
+        let was_on = forced_emulation()?;
+        next.switched_on |= !was_on;
+        let (pid, start_time) = (process.pid(), process.start_time()?);
+        next.vms.push(Patched { pid, start_time, patches: patches.to_vec() });
+        self.file.write(&next)?;
+        *now = next;
+        if !was_on {
+            set_forced_emulation(true)?;
+            tracing::info!("KVM's force_emulation_prefix is on");
+        }
+        Ok(())
+    }
+
+    /// Takes them away, and switches off what nobody needs any more.
+    pub fn end(&self, process: Process) -> Result<()> {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let (these, others): (Vec<_>, Vec<_>) =
+            now.vms.drain(..).partition(|patched| patched.pid == process.pid());
+        now.vms = others;
+        let mut failed = Ok(());
+        for patched in these {
+            if let Err(error) = remove(&patched) {
+                failed = Err(error);
+                now.vms.push(patched);
+            }
+        }
+        switch_off_if_unused(&mut now);
+        self.file.write(&now)?;
+        failed
+    }
+}
+
+/// Takes away what is there still; a QEMU that has ended needs nothing.
+fn remove(patched: &Patched) -> Result<usize> {
+    let Some(process) = patched.process() else { return Ok(0) };
+    let done = ProcessMemory::writable(process).map_err(anyhow::Error::from).and_then(|memory| {
+        while_stopped(process, || take(&memory, &patched.patches))?.context("the guest's code")
+    });
+    // It has ended meanwhile.
+    if done.is_err() && !process.is_running() { Ok(0) } else { done }
+}
+
+fn switch_off_if_unused(now: &mut InPlace) {
+    if now.vms.is_empty() && now.switched_on {
+        match set_forced_emulation(false) {
+            Ok(()) => {
+                tracing::info!("KVM's force_emulation_prefix is off again");
+                now.switched_on = false;
+            }
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+}

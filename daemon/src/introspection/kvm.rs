@@ -1,0 +1,238 @@
+//! The way to a guest under KVM: its code in QEMU's memory, and BPF programs on this host.
+//!
+//! x86-64 only. AMD's KVM is tested in emulation; Intel's is written from the kernel's source and NOT VERIFIED ON HARDWARE.
+
+use std::sync::Arc;
+use std::time::Duration as StdDuration;
+
+use anyhow::{Context, Result, bail, ensure};
+use timevisor_clock_page::Counter as _;
+use timevisor_guests::introspection::backend::{Action, Backend, Input};
+use timevisor_guests::introspection::btf::Btf;
+use timevisor_guests::introspection::guest_os::GuestOs;
+use timevisor_guests::introspection::kvm::codec::{self, Mapped};
+use timevisor_guests::introspection::kvm::layout::{KvmLayout, Vendor};
+use timevisor_guests::introspection::kvm::patches::{Patch, in_place, put};
+use timevisor_guests::introspection::kvm::sites::{self, PREFIX, Site};
+use timevisor_guests::introspection::kvm::stamps::Sample;
+use timevisor_guests::introspection::point::{Point, Register, SLOT};
+use timevisor_guests::introspection::ram::{InProcess, Ram, RamLayout};
+use timevisor_linux::bpf::guest_traps::{GuestTraps, Watch};
+use timevisor_linux::clock::{monotonic, time_namespace_offset};
+use timevisor_linux::counter::Tsc;
+use timevisor_linux::process::{Process, ProcessMemory, while_stopped};
+use timevisor_time::Duration;
+
+use super::in_place::Prefixes;
+use super::link::Link;
+
+/// How soon events are told, and a request to end is heeded.
+const TURN: StdDuration = StdDuration::from_millis(10);
+/// How often the guest's code is looked at: after a reset it is another one.
+const LOOK: Duration = Duration::from_nanos(500_000_000);
+/// The clocks are compared so often, and the narrowest comparison is used.
+const COMPARISONS: usize = 3;
+
+pub struct Kvm {
+    process: Process,
+    code: ProcessMemory,
+    layout: RamLayout,
+    base: u64,
+    target: [u8; codec::TARGET],
+    points: Vec<(u16, u64, [u8; codec::POINT])>,
+    watch: Watch,
+    prefixes: Arc<Prefixes>,
+    traps: Option<GuestTraps>,
+    patches: Vec<Patch>,
+    look_at: Duration,
+    namespace: u64,
+}
+
+/// The VM of a process: where its memory is.
+pub struct Where {
+    pub process: Process,
+    pub layout: RamLayout,
+    pub base: u64,
+}
+
+impl Kvm {
+    /// What can be done without changing anything: the places of all points, which are checked, and of KVM's structures.
+    pub fn new(
+        vm: Where,
+        memory: &Ram<InProcess>,
+        guest_os: &dyn GuestOs,
+        prefixes: Arc<Prefixes>,
+    ) -> Result<(Self, Vec<Site>)> {
+        let tables = guest_os.address_space();
+        let tables = tables.with_context(|| {
+            format!("{} has no page tables: it cannot be trapped under KVM", guest_os.name())
+        })?;
+        let sites = sites::find(memory, &tables, guest_os.points())?;
+        let (vendor, watch) = vendor()?;
+        let layout = KvmLayout::new(&host_types(vendor)?, vendor).context("this host's KVM")?;
+        let bases = guest_os.processor_bases();
+        let encode = |point: &Point| {
+            let unknown = codec::needs(point, Register::Cr3)
+                || (bases.is_none() && codec::needs(point, Register::GsBase));
+            ensure!(
+                layout.vmcb.is_some() || !unknown,
+                "{}: it needs registers that this host's KVM does not show",
+                point.symbol
+            );
+            let bytes = codec::point(point).context("a trap point with too many reads")?;
+            Ok((point.id, point.address, bytes))
+        };
+        let points = guest_os.points().iter().map(encode).collect::<Result<_>>()?;
+        let mut pieces = [Mapped::default(); 2];
+        for (place, (address, len, at)) in pieces.iter_mut().zip(vm.layout.pieces()) {
+            *place = Mapped { address, len, at: vm.base + at };
+        }
+        let this = Self {
+            process: vm.process,
+            code: ProcessMemory::writable(vm.process)?,
+            layout: vm.layout,
+            base: vm.base,
+            target: codec::target(vm.process.pid(), &tables, pieces, &layout, bases.unwrap_or(0)),
+            points,
+            watch,
+            prefixes,
+            traps: None,
+            patches: Vec::new(),
+            look_at: Duration::ZERO,
+            namespace: time_namespace_offset(),
+        };
+        Ok((this, sites))
+    }
+
+    fn put(&mut self, sites: &[Site]) -> Result<()> {
+        let patch = |site: &Site| {
+            let at =
+                self.layout.place(site.address, 5).context("a trap point outside of memory")?;
+            Ok(Patch { address: self.base + at, original: SLOT, patched: PREFIX })
+        };
+        let patches = sites.iter().map(patch).collect::<Result<Vec<_>>>()?;
+        let wanted = |id: u16| sites.iter().any(|site| site.point == id);
+        let points: Vec<_> = self
+            .points
+            .iter()
+            .filter(|(id, ..)| wanted(*id))
+            .map(|(_, address, bytes)| (*address, *bytes))
+            .collect();
+        // Programs first: what they do not see is not counted as lost.
+        self.traps = Some(GuestTraps::start(self.target, &points, self.watch)?);
+        self.prefixes.begin(self.process, &patches)?;
+        self.patches = patches;
+        let done = while_stopped(self.process, || put(&self.code, &self.patches));
+        done.map_err(anyhow::Error::from).and_then(|done| Ok(done?)).inspect_err(|_| {
+            // Nothing is in place, but what is on disk says so.
+            let _ = self.take();
+        })
+    }
+
+    fn take(&mut self) -> Result<()> {
+        if !self.patches.is_empty() {
+            self.patches.clear();
+            self.prefixes.end(self.process)?;
+        }
+        self.traps = None;
+        Ok(())
+    }
+}
+
+impl Link for Kvm {
+    fn turn(&mut self, backend: &mut dyn Backend) -> Result<Vec<Action>> {
+        std::thread::sleep(TURN);
+        let mut actions = backend.handle(Input::Clock(sample(self.namespace)), monotonic());
+        if let Some(traps) = &mut self.traps {
+            while backend.may_read(monotonic()) {
+                let taken = |bytes: &[u8]| backend.handle(Input::Bytes(bytes), monotonic());
+                let Some(more) = traps.next_event(taken) else { break };
+                actions.extend(more);
+            }
+            let (dropped, _) = traps.counts()?;
+            actions.extend(backend.handle(Input::Dropped(dropped), monotonic()));
+        }
+        let now = monotonic();
+        if now >= self.look_at && !self.patches.is_empty() {
+            self.look_at = now + LOOK;
+            ensure!(self.process.is_running(), "QEMU has ended");
+            if in_place(&self.code, &self.patches)? != self.patches.len() {
+                bail!("the guest's code is another one now: it was reset, or traces itself");
+            }
+        }
+        Ok(actions)
+    }
+
+    fn act(&mut self, action: Action, backend: &mut dyn Backend) -> Result<Vec<Action>> {
+        match action {
+            Action::Put(sites) => {
+                self.put(&sites)?;
+                Ok(backend.handle(Input::Put, monotonic()))
+            }
+            Action::Take => {
+                // What was under way is told first.
+                let mut actions = self.turn(backend)?;
+                self.take()?;
+                actions.extend(backend.handle(Input::Taken, monotonic()));
+                Ok(actions)
+            }
+            other => bail!("KVM cannot do this: {other:?}"),
+        }
+    }
+}
+
+impl Drop for Kvm {
+    fn drop(&mut self) {
+        if let Err(error) = self.take() {
+            tracing::error!("process {}: trap points stay: {error:#}", self.process.pid());
+        }
+    }
+}
+
+/// Which KVM runs here, and where it is watched.
+fn vendor() -> Result<(Vendor, Watch)> {
+    let loaded = |module: &str| std::fs::exists(format!("/sys/module/{module}")).unwrap_or(false);
+    if loaded("kvm_amd") {
+        Ok((Vendor::Amd, Watch::HandleUd))
+    } else if loaded("kvm_intel") {
+        Ok((Vendor::Intel, Watch::EmulateInsn))
+    } else {
+        bail!("neither kvm_amd nor kvm_intel is loaded on this host")
+    }
+}
+
+/// The kernel's types with those of KVM's module, or without where it is built in.
+fn host_types(vendor: Vendor) -> Result<Btf> {
+    let folder = "/sys/kernel/btf";
+    let kernel = std::fs::read(format!("{folder}/vmlinux"));
+    let kernel = Btf::parse(
+        kernel.context("this kernel does not describe its types (CONFIG_DEBUG_INFO_BTF)")?,
+    )?;
+    let module = match vendor {
+        Vendor::Amd => "kvm_amd",
+        Vendor::Intel => "kvm_intel",
+    };
+    match std::fs::read(format!("{folder}/{module}")) {
+        Ok(bytes) => Ok(kernel.with_module(&bytes)?),
+        Err(_) => Ok(kernel),
+    }
+}
+
+/// `namespace`: how far this process's CLOCK_MONOTONIC is ahead of the kernel's own.
+fn sample(namespace: u64) -> Sample {
+    let tsc = Tsc::unchecked();
+    let one = || {
+        let before = tsc.read_ordered();
+        let ns = u64::try_from(monotonic().floor_nanos()).unwrap_or(0);
+        let after = tsc.read_ordered();
+        Sample { before, ns: ns.wrapping_sub(namespace), after }
+    };
+    let mut best = one();
+    for _ in 1..COMPARISONS {
+        let other = one();
+        if other.after - other.before < best.after - best.before {
+            best = other;
+        }
+    }
+    best
+}

@@ -1,0 +1,110 @@
+//! What runs in a VM: its kernel found in memory, or the file that its operator gave found there; and whether that is what runs now.
+//!
+//! Memory is not cleared by a reset: an earlier kernel may be there still, whole and with page tables that map it. It stands still, though.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use timevisor_guests::introspection::guest_os::{self, GuestOs};
+use timevisor_guests::introspection::image::{self, Image};
+use timevisor_guests::introspection::ram::{InProcess, Ram};
+
+use super::session::Shared;
+use super::target::Target;
+
+/// A kernel that has nothing to do ticks every few seconds.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// What runs, and where its memory is.
+pub struct Found {
+    pub guest_os: Box<dyn GuestOs>,
+    pub memory: Ram<InProcess>,
+    /// In QEMU's memory.
+    pub base: u64,
+}
+
+/// # Errors
+/// Nothing that is known, or nothing that runs.
+pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
+    if let Some(path) = &target.image {
+        return by_image(target, path);
+    }
+    let (mut all, mut reasons) = (Vec::new(), Vec::new());
+    for (memory, base) in target.memories()? {
+        match guest_os::probe(&memory) {
+            Ok(found) => all.push((found, memory, base)),
+            Err(why) => reasons.extend(why.iter().map(ToString::to_string)),
+        }
+    }
+    ensure!(!all.is_empty(), "{}", reasons.join("; "));
+    // Parts of QEMU's memory that are as large as the guest's are the same memory, or none of the guest's.
+    let (found, memory, base) = all.swap_remove(0);
+    let guest_os = that_runs(found, &memory, shared)?;
+    Ok(Found { guest_os, memory, base })
+}
+
+/// The one of these whose heartbeat is seen. A guest that is idle for long is believed to run if nothing speaks against it.
+fn that_runs(
+    mut found: Vec<Box<dyn GuestOs>>,
+    memory: &Ram<InProcess>,
+    shared: &Shared,
+) -> Result<Box<dyn GuestOs>> {
+    let before: Vec<_> = found.iter().map(|guest_os| guest_os.heartbeat(memory)).collect();
+    let late = Instant::now() + HEARTBEAT;
+    loop {
+        let pairs = found.iter().zip(&before);
+        let running: Vec<bool> = pairs
+            .map(|(guest_os, before)| before.is_none() || guest_os.heartbeat(memory) != *before)
+            .collect();
+        match running.iter().filter(|runs| **runs).count() {
+            1 => {
+                let which = running.iter().position(|runs| *runs).unwrap_or(0);
+                return Ok(found.swap_remove(which));
+            }
+            2.. => bail!(
+                "several kernels run in the guest's memory: a program imitates one, or a guest runs in it"
+            ),
+            _ => {}
+        }
+        let (over, reset) = {
+            let told = shared.lock();
+            (told.is_over(), told.was_reset)
+        };
+        ensure!(!over, "it is not wanted any more");
+        if Instant::now() > late {
+            ensure!(
+                found.len() == 1 && !reset,
+                "the kernel in the guest's memory does not run: the guest is paused, or was reset and has not booted yet"
+            );
+            return Ok(found.swap_remove(0));
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// The guest that the file says it is, if that file is in some part of QEMU's memory.
+fn by_image(target: &Target, path: &Path) -> Result<Found> {
+    let named = || path.display().to_string();
+    // Not a pipe: opening one waits for its writer.
+    ensure!(std::fs::metadata(path).with_context(named)?.is_file(), "{} is no file", named());
+    let (mut bytes, most) = (Vec::new(), image::MOST_BYTES as u64 + 1);
+    let file = File::open(path).with_context(named)?;
+    file.take(most).read_to_end(&mut bytes).with_context(named)?;
+    let image = Image::parse(&bytes).with_context(named)?;
+    let guest_os = guest_os::probe_image(&image).map_err(|why| {
+        let why: Vec<String> = why.iter().map(ToString::to_string).collect();
+        anyhow!("{}", why.join("; ")).context(named())
+    })?;
+    let mut not = Vec::new();
+    for (memory, base) in target.memories()? {
+        match image.is_in(&memory) {
+            Ok(()) => return Ok(Found { guest_os, memory, base }),
+            Err(why) => not.push(why.to_string()),
+        }
+    }
+    bail!("{}: {}", named(), not.join("; "))
+}

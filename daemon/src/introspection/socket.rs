@@ -1,0 +1,60 @@
+//! The way to QEMU's plugin: its socket.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use timevisor_guests::introspection::backend::{Action, Backend, Input};
+use timevisor_linux::clock::monotonic;
+use timevisor_linux::peer;
+use timevisor_linux::process::Process;
+
+use super::link::Link;
+
+/// How soon a request to end is heeded.
+const TURN: Duration = Duration::from_millis(20);
+
+pub struct Socket(UnixStream);
+
+impl Socket {
+    /// Connects, if it is this QEMU that listens.
+    pub fn connect(path: &Path, process: Process) -> Result<Self> {
+        let shown = path.display();
+        let stream = peer::connect(path).with_context(|| format!("cannot connect to {shown}"))?;
+        let (owner, pid) = (peer::peer_pid(&stream)?, process.pid());
+        ensure!(owner == pid, "{shown} belongs to process {owner}, not to {pid}");
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(TURN))?;
+        stream.set_write_timeout(Some(Duration::from_secs(5)))?;
+        Ok(Self(stream))
+    }
+}
+
+impl Link for Socket {
+    fn turn(&mut self, backend: &mut dyn Backend) -> Result<Vec<Action>> {
+        let mut buffer = [0; 65536];
+        let mut actions = Vec::new();
+        if backend.may_read(monotonic()) {
+            match self.0.read(&mut buffer) {
+                Ok(0) => bail!("QEMU has closed the connection"),
+                Ok(len) => actions = backend.handle(Input::Bytes(&buffer[..len]), monotonic()),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(e) => return Err(anyhow!(e).context("the plugin's socket")),
+            }
+        } else {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        actions.extend(backend.handle(Input::Timer, monotonic()));
+        Ok(actions)
+    }
+
+    fn act(&mut self, action: Action, _backend: &mut dyn Backend) -> Result<Vec<Action>> {
+        match action {
+            Action::Send(bytes) => self.0.write_all(&bytes).context("the plugin's socket")?,
+            other => bail!("QEMU's plugin cannot do this: {other:?}"),
+        }
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,97 @@
+//! The cgroups (v1) that a libvirtd without systemd makes for its domains: `/machine/qemu-1-NAME.libvirt-qemu/{emulator,vcpu0}`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use crate::interrupt;
+
+/// Where every domain of such a libvirtd is.
+const MACHINE: &str = "machine";
+/// Time for the kernel to let go of what has ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Those of this machine's hierarchies; what is empty goes when dropped.
+#[derive(Debug)]
+pub struct Cgroups {
+    folders: Vec<PathBuf>,
+}
+
+impl Cgroups {
+    /// Where this machine has these controllers.
+    ///
+    /// # Errors
+    /// When it has one of them not by cgroup v1, or domains of another libvirtd are there.
+    pub fn new(controllers: &[&str]) -> anyhow::Result<Self> {
+        let mut folders = Vec::new();
+        for controller in controllers {
+            let root = Path::new("/sys/fs/cgroup").join(controller);
+            ensure!(
+                root.join("tasks").exists(),
+                "cgroup v1's {controller} is not at {}; this test is about that",
+                root.display()
+            );
+            let machine = root.join(MACHINE);
+            ensure!(!machine.exists(), "{} is somebody else's", machine.display());
+            folders.push(machine);
+        }
+        Ok(Self { folders })
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            let _ = interrupt::poll_until(PATIENCE, || {
+                remove(folder);
+                Ok((!folder.exists()).then_some(()))
+            });
+        }
+    }
+}
+
+/// The deepest first; the kernel keeps what is not empty.
+fn remove(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(folder);
+}
+
+/// Every file of a cpuset that can be set, with what it says, for all below `folder`; thread ids in order.
+///
+/// # Errors
+/// When nothing is there.
+pub fn cpusets(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    const FILES: [&str; 6] = [
+        "cpuset.cpus",
+        "cpuset.mems",
+        "cpuset.sched_load_balance",
+        "cpuset.cpu_exclusive",
+        "cgroup.clone_children",
+        "tasks",
+    ];
+    let mut all = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for file in FILES {
+            let path = folder.join(file);
+            let text = fs::read_to_string(&path)?;
+            let mut lines: Vec<&str> = text.lines().collect();
+            lines.sort_unstable();
+            all.insert(path, lines.join(" "));
+        }
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,160 @@
+//! timevisord's introspection of a guest under the real KVM, on a host inside a guest.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use crate::host::mentions;
+use crate::nested::NestedHost;
+use crate::scenario::Context;
+
+const VM: &str = "web";
+const JOBS: usize = 20;
+const YIELDS: usize = 50;
+/// Attached and detached so often while the guest works.
+const CYCLES: usize = 10;
+/// For one program in the inner guest.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SWITCH: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
+
+pub(super) fn kvm(ctx: &Context) -> anyhow::Result<String> {
+    let (qemu, kernel) = (ctx.qemu_10()?, ctx.kernel("trixie-backports")?);
+    let mut host = NestedHost::boot(ctx, &qemu, &qemu, &kernel)?;
+    host.launch(VM, "vmclock", 2)?;
+    host.qmp(VM, "cont")?;
+    host.wait_ready(VM, 1)?;
+    let before = switch(&mut host)?;
+    ensure!(!before, "{SWITCH} is on at the beginning");
+
+    let refused = host.sh("timevisor introspect attach web 2>&1; [ $? != 0 ]")?;
+    mentions(&refused, &["runs under KVM", "--backend kvm"])?;
+    attach(&mut host)?;
+    ensure!(switch(&mut host)?, "{SWITCH} is off while trap points are in place");
+    let first = calls(&mut host)?;
+
+    // Nobody sees what the guest does, and it goes on all the same.
+    host.sh("kill -9 $(pidof timevisord)")?;
+    run_calls(&mut host)?;
+    ensure!(switch(&mut host)?, "{SWITCH} is off, and trap points are in place");
+    host.start_daemon()?;
+    ensure!(!switch(&mut host)?, "the next timevisord left {SWITCH} on");
+    ensure!(in_place(&mut host)? == 0, "the next timevisord left trap points in the guest");
+    run_calls(&mut host)?;
+    host.wait("the VM to be found again", |host| Ok(host.vm(VM).is_ok()))?;
+    attach(&mut host)?;
+    let second = calls(&mut host)?;
+    ensure!(first == second, "{first} events, then {second}");
+    detach(&mut host)?;
+
+    host.inner_sh(VM, "(while [ -e /run/busy ] || touch /run/busy; do lab-calls 50 50; done >/run/busy.log 2>&1 &) ; true", PATIENCE)?;
+    for _ in 0..CYCLES {
+        attach(&mut host)?;
+        detach(&mut host)?;
+    }
+    host.inner_sh(VM, "rm /run/busy", PATIENCE)?;
+    let trouble = "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault|invalid opcode";
+    let said = host.inner_sh(VM, &format!("dmesg | grep -E \"{trouble}\" || true"), PATIENCE)?;
+    ensure!(said.trim().is_empty(), "the guest's kernel complains: {said}");
+    not_reset(&mut host, 1)?;
+
+    // After a reset its kernel is another one, somewhere else.
+    attach(&mut host)?;
+    host.qmp(VM, "system_reset")?;
+    host.wait_ready(VM, 2)?;
+    host.wait("the trap points after a reset", |host| Ok(row(host)?["state"] == "attached"))?;
+    let third = calls(&mut host)?;
+    ensure!(first == third, "{first} events, then {third} after a reset");
+    // A daemon that ends takes everything away.
+    host.sh("kill $(pidof timevisord); while pidof timevisord >/dev/null; do sleep 0.1; done")?;
+    ensure!(!switch(&mut host)?, "timevisord left {SWITCH} on at its end");
+    run_calls(&mut host)?;
+    not_reset(&mut host, 2)?;
+    Ok(format!(
+        "{first} events of a program, three times, each with its time; {CYCLES} cycles under load"
+    ))
+}
+
+fn attach(host: &mut NestedHost) -> anyhow::Result<()> {
+    host.sh("timevisor introspect attach web --backend kvm")?;
+    host.wait("the trap points", |host| {
+        let row = row(host)?;
+        ensure!(row["state"] == "attached", "{row}");
+        Ok(true)
+    })
+}
+
+fn detach(host: &mut NestedHost) -> anyhow::Result<()> {
+    host.sh("timevisor introspect detach web")?;
+    host.wait("the switch to be off", |host| Ok(!switch(host)?))?;
+    let left = in_place(host)?;
+    ensure!(left == 0, "{left} trap points are on the list still");
+    Ok(())
+}
+
+fn row(host: &mut NestedHost) -> anyhow::Result<Value> {
+    let rows = host.json("timevisor introspect list --json")?;
+    rows.get(0).cloned().context("nothing is introspected")
+}
+
+fn switch(host: &mut NestedHost) -> anyhow::Result<bool> {
+    let said = host.sh(&format!("cat {SWITCH}"))?;
+    Ok(!["N", "0"].contains(&said.trim()))
+}
+
+/// How many VMs have something in place, by what is on disk.
+fn in_place(host: &mut NestedHost) -> anyhow::Result<usize> {
+    let kept = host.json("cat /run/timevisor/introspection.json")?;
+    Ok(kept["vms"].as_array().context("no list")?.len())
+}
+
+/// The inner guest has booted so often, and no more.
+fn not_reset(host: &mut NestedHost, boots: usize) -> anyhow::Result<()> {
+    let booted = host.sh(&format!("grep -c LAB-READY /run/{VM}-serial.log"))?;
+    ensure!(booted.trim() == boots.to_string(), "the inner guest has booted {booted} times");
+    Ok(())
+}
+
+fn run_calls(host: &mut NestedHost) -> anyhow::Result<Value> {
+    let line = format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]");
+    let said = host.inner_sh(VM, &line, PATIENCE)?;
+    serde_json::from_str(said.trim()).with_context(|| said.clone())
+}
+
+/// Runs lab-calls and counts what is told of it; every event's time lies between two of the host's own.
+fn calls(host: &mut NestedHost) -> anyhow::Result<usize> {
+    let from = row(host)?["events"].as_u64().context("no count")?;
+    let now = |host: &mut NestedHost, bound: &str| -> anyhow::Result<i64> {
+        host.json("timevisor now --json")?[bound]
+            .as_i64()
+            .context("the host does not know the time")
+    };
+    let before = now(host, "earliest_ns")?;
+    let said = run_calls(host)?;
+    let after = now(host, "latest_ns")?;
+    let mut events: Vec<Value> = Vec::new();
+    host.wait("the program's end", |host| {
+        let told =
+            host.sh(&format!("timevisor introspect trace {VM} --once --json --from {from}"))?;
+        let told = told.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+        events = told.into_iter().filter(|e| e["thread"]["tid"] == said["pid"]).collect();
+        Ok(events.last().is_some_and(|event| event["kind"] == "exit"))
+    })?;
+    for event in &events {
+        let at = |bound: &str| event[bound].as_i64().with_context(|| format!("no time: {event}"));
+        let (earliest, latest) = (at("earliest_ns")?, at("latest_ns")?);
+        ensure!(before <= latest && earliest <= after, "not in {before} to {after}: {event}");
+    }
+    let count = |kind: &str| events.iter().filter(|event| event["kind"] == kind).count();
+    ensure!(count("yield") == JOBS + YIELDS, "{} yields of {}", count("yield"), JOBS + YIELDS);
+    ensure!(count("sleep") == 3 && count("set_scheduler") >= 2, "{events:?}");
+    let deadline = &events.iter().find(|event| event["kind"] == "set_scheduler").context("none")?["attributes"];
+    ensure!(
+        deadline["runtime_ns"] == 2_000_000 && deadline["period_ns"] == 20_000_000,
+        "{deadline}"
+    );
+    ensure!(events.last().is_some_and(|event| event["status"] == 3 << 8), "{events:?}");
+    let row = row(host)?;
+    ensure!(row["dropped"] == 0 && row["senseless"] == 0, "{row}");
+    Ok(events.len())
+}
