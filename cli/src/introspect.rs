@@ -9,9 +9,10 @@ mod plot;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
+use timevisor_guests::introspection::guest_os;
 use timevisor_guests::introspection::image::Image;
 use timevisor_protocols::control::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
@@ -143,7 +144,11 @@ fn attach(options: &Attach) -> Result<IntrospectAttach> {
 fn image(path: &Path) -> Result<PathBuf> {
     let whole = path.canonicalize().with_context(|| path.display().to_string())?;
     let bytes = std::fs::read(&whole).with_context(|| path.display().to_string())?;
-    Image::parse(&bytes).with_context(|| path.display().to_string())?;
+    let image = Image::parse(&bytes).with_context(|| path.display().to_string())?;
+    if let Err(why) = guest_os::probe_image(&image) {
+        let why: Vec<String> = why.iter().map(ToString::to_string).collect();
+        bail!("{}: {}", path.display(), why.join("; "));
+    }
     Ok(whole)
 }
 

@@ -47,8 +47,15 @@ fuzz_target!(|data: &[u8]| {
         assert!(len <= limits::DATA);
         let data: Vec<u8> = data.iter().copied().cycle().take(len).collect();
         for failed in [0, 1, u16::MAX] {
-            let (sequence, counter, data) = (0, None, data.clone());
-            let raw = RawEvent { sequence, counter, point: point.id, vcpu: 0, failed, data };
+            let raw = RawEvent {
+                sequence: 0,
+                counter: None,
+                counter_error: 0,
+                point: point.id,
+                vcpu: 0,
+                failed,
+                data: data.clone(),
+            };
             assert!(guest.decode(&raw).is_ok() || failed != 0);
         }
     }

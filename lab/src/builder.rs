@@ -21,7 +21,7 @@ pub struct GuestBuilder {
     pub(crate) name: String,
     pub(crate) log_dir: PathBuf,
     kernel: PathBuf,
-    initramfs: PathBuf,
+    initramfs: Option<PathBuf>,
     kvm_usable: bool,
     memory_mib: u32,
     cpus: u32,
@@ -31,6 +31,7 @@ pub struct GuestBuilder {
     append: String,
     args: Vec<OsString>,
     memory_file: Option<PathBuf>,
+    serial_input: Option<PathBuf>,
     oscillator: Option<Oscillator>,
 }
 
@@ -48,7 +49,7 @@ impl GuestBuilder {
             name: "guest".into(),
             log_dir: log_dir.to_owned(),
             kernel: kernel.to_owned(),
-            initramfs: initramfs.to_owned(),
+            initramfs: Some(initramfs.to_owned()),
             kvm_usable,
             memory_mib: 256,
             cpus: 1,
@@ -58,8 +59,21 @@ impl GuestBuilder {
             append: String::new(),
             args: Vec::new(),
             memory_file: None,
+            serial_input: None,
             oscillator: None,
         }
+    }
+
+    /// A guest that is one ELF file and no Linux, emulated whether or not there is KVM.
+    pub fn flat(qemu: &Qemu, elf: &Path, log_dir: &Path) -> Self {
+        Self { initramfs: None, ..Self::new(qemu, elf, Path::new(""), log_dir, false) }
+    }
+
+    /// A listening `socket` on the host: what comes there, the guest reads from its serial port.
+    #[must_use]
+    pub fn serial_input(mut self, socket: &Path) -> Self {
+        self.serial_input = Some(socket.to_owned());
+        self
     }
 
     /// Names the guest and its logs; needed when a test has more than one.
@@ -193,7 +207,12 @@ impl GuestBuilder {
             format!("socket,id={id},path={},server=on,wait=off", path.display())
         };
         add("-display", "none".into());
-        add("-chardev", format!("file,id=serial,path={}", self.serial_log().display()));
+        let log = self.serial_log().display().to_string();
+        let serial = match &self.serial_input {
+            None => format!("file,id=serial,path={log}"),
+            Some(path) => format!("{},logfile={log}", socket("serial", path)),
+        };
+        add("-chardev", serial);
         add("-serial", "chardev:serial".into());
         add("-chardev", socket("qmp", &sockets.join("qmp")));
         add("-mon", "chardev=qmp,mode=control".into());
@@ -205,8 +224,10 @@ impl GuestBuilder {
             add("-device", format!("virtserialport,chardev=port{n},name={name}"));
         }
         add("-kernel", self.kernel.display().to_string());
-        add("-initrd", self.initramfs.display().to_string());
-        add("-append", format!("console=ttyS0 panic=-1{}", self.append));
+        if let Some(initramfs) = &self.initramfs {
+            add("-initrd", initramfs.display().to_string());
+            add("-append", format!("console=ttyS0 panic=-1{}", self.append));
+        }
         command.args(["-nodefaults", "-no-user-config", "-no-reboot"]);
         if self.paused {
             command.arg("-S");

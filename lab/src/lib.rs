@@ -27,6 +27,7 @@ pub mod cpio;
 pub mod demo;
 pub mod experiments;
 pub mod fetch;
+pub mod freertos;
 pub mod guest;
 pub mod host;
 pub mod image;

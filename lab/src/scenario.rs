@@ -164,6 +164,19 @@ impl Context {
         crate::introspection::plugin(&self.lab_dir)
     }
 
+    /// A guest in one flat address space (lab/freertos): `periodic`, which is FreeRTOS, or `segments`.
+    ///
+    /// # Errors
+    /// When FreeRTOS's source cannot be fetched, or it does not build.
+    pub fn flat_program(&self, name: &str) -> anyhow::Result<PathBuf> {
+        crate::freertos::build(&self.lab_dir, name)
+    }
+
+    /// A guest that runs one of these; call `start` on the result.
+    pub fn flat_guest(&self, qemu: &Qemu, program: &Path) -> GuestBuilder {
+        GuestBuilder::flat(qemu, program, &self.log_dir)
+    }
+
     /// A static build of one of the examples that users copy.
     ///
     /// # Errors

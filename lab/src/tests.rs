@@ -22,6 +22,7 @@ mod faults_vm;
 mod first_programs;
 mod introspect;
 mod introspect_daemon;
+mod introspect_flat;
 mod introspect_kvm;
 mod introspect_symbols;
 mod ivshmem;
@@ -104,6 +105,16 @@ pub const ALL: &[Test] = &[
         name: "introspect-symbols",
         about: "symbols and types of stock 6.1, 6.12 and 7.3 kernels found in memory, with and without KASLR: what the guests themselves say",
         run: introspect_symbols::symbols,
+    },
+    Test {
+        name: "introspect-freertos",
+        about: "timevisord and FreeRTOS with its file: every call of its tasks, in order with its arguments; files that are not what runs",
+        run: introspect_flat::freertos,
+    },
+    Test {
+        name: "introspect-segments",
+        about: "the same for a program without an operating system that says where its real-time segments begin and end",
+        run: introspect_flat::segments,
     },
     Test {
         name: "migrate-nvdimm",

@@ -8,7 +8,8 @@
 
 use object::LittleEndian as Le;
 use object::elf::{EM_386, EM_X86_64};
-use object::elf::{ET_EXEC, FileHeader32, FileHeader64, PF_W, PT_LOAD, SHN_UNDEF, SHT_SYMTAB};
+use object::elf::{ET_EXEC, FileHeader32, FileHeader64, PT_LOAD, SHN_UNDEF};
+use object::elf::{SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS, SHT_SYMTAB};
 use object::read::elf::{
     FileHeader, ProgramHeader as _, SectionHeader as _, SectionTable, Sym as _,
 };
@@ -18,7 +19,7 @@ use super::point::SLOT;
 
 /// Larger files are no RTOS.
 pub const MOST_BYTES: usize = 64 << 20;
-/// Parts that are compared with memory; linkers make two or three.
+/// Sections of code; linkers make one or two.
 const MOST_PARTS: usize = 64;
 /// Owner of our notes, without the zero at its end.
 const OWNER: &[u8] = b"Timevisor";
@@ -50,7 +51,9 @@ pub enum ImageError {
         physical: u64,
     },
     /// No code, or in too many parts.
-    #[error("the image has {0} parts that are not written to; 1 to {MOST_PARTS} are expected")]
+    #[error(
+        "the image has {0} sections of code that are not written to; 1 to {MOST_PARTS} are expected"
+    )]
     Parts(usize),
     /// Stripped.
     #[error("the image has no symbols; give the file as it was linked, before `strip`")]
@@ -61,8 +64,8 @@ pub enum ImageError {
     /// More than one.
     #[error("the image has several symbols {0}, at different addresses")]
     Ambiguous(String),
-    /// A function that is not in the parts that are compared.
-    #[error("{0} is not in a part of the image that is not written to")]
+    /// A function that is not in the sections that are compared.
+    #[error("{0} is not in a section of code that is not written to")]
     Outside(String),
     /// A function without a slot.
     #[error(
@@ -93,7 +96,7 @@ fn unsound(error: object::Error) -> ImageError {
 pub struct Image<'a> {
     bytes: &'a [u8],
     wide: bool,
-    /// What is loaded and never written to: address and bytes.
+    /// Its code: address and bytes.
     parts: Vec<(u64, &'a [u8])>,
 }
 
@@ -166,7 +169,7 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Whether all of its parts that are not written to are in memory, byte by byte.
+    /// Whether all of its code is in memory, byte by byte.
     ///
     /// # Errors
     /// Where they are not.
@@ -197,22 +200,26 @@ fn parts<'a, E: FileHeader<Endian = Le>>(
     if elf.e_type(Le) != ET_EXEC {
         return Err(ImageError::NotLinked);
     }
-    let mut parts = Vec::new();
     for header in elf.program_headers(Le, bytes).map_err(unsound)? {
-        if header.p_type(Le) != PT_LOAD {
-            continue;
-        }
         let (address, physical): (u64, u64) =
             (header.p_vaddr(Le).into(), header.p_paddr(Le).into());
-        if address != physical {
+        if header.p_type(Le) == PT_LOAD && address != physical {
             return Err(ImageError::NotFlat { address, physical });
         }
-        if header.p_flags(Le) & PF_W != 0 {
+    }
+    let mut parts = Vec::new();
+    for section in sections(bytes, elf)?.iter() {
+        let flags: u64 = section.sh_flags(Le).into();
+        // Code alone: processors write to descriptor tables, wherever these are.
+        let code = u64::from(SHF_ALLOC | SHF_EXECINSTR);
+        if flags & (code | u64::from(SHF_WRITE)) != code || section.sh_type(Le) != SHT_PROGBITS {
             continue;
         }
-        let damaged = || ImageError::Elf("a part is not in the file".to_owned());
-        let part = header.data(Le, bytes).map_err(|()| damaged())?;
-        address.checked_add(part.len() as u64).ok_or_else(damaged)?;
+        let part = section.data(Le, bytes).map_err(unsound)?;
+        let address: u64 = section.sh_addr(Le).into();
+        if address.checked_add(part.len() as u64).is_none() {
+            return Err(ImageError::Elf("a section is beyond the end of memory".to_owned()));
+        }
         if !part.is_empty() {
             parts.push((address, part));
         }

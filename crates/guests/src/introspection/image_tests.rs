@@ -92,9 +92,9 @@ proptest! {
     }
 
     #[test]
-    fn truncated(wide: bool, part in 0.0f64..1.0) {
+    fn truncated(wide: bool, at in any::<prop::sample::Index>()) {
         let bytes = sample(wide).bytes();
-        let len = (bytes.len() as f64 * part) as usize;
+        let len = at.index(bytes.len());
         prop_assert!(!ask(&bytes[..len]), "{} of {}", len, bytes.len());
     }
 

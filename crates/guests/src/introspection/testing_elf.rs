@@ -133,7 +133,8 @@ impl Elf {
         ] {
             put.half(0, 4);
             put.half(kind, 4);
-            put.word(0);
+            // Loaded and executable.
+            put.word(if kind == 1 { 6 } else { 0 });
             put.word(if kind == 1 { self.address } else { 0 });
             put.word(at as u64);
             put.word(size as u64);
