@@ -107,6 +107,11 @@ pub const ALL: &[Test] = &[
         run: introspect_symbols::symbols,
     },
     Test {
+        name: "introspect-daemon",
+        about: "timevisord attaches to a guest through QEMU's plugin: every call of a program with its time; refusals; its own end by kill -9",
+        run: introspect_daemon::daemon,
+    },
+    Test {
         name: "introspect-freertos",
         about: "timevisord and FreeRTOS with its file: every call of its tasks, in order with its arguments; files that are not what runs",
         run: introspect_flat::freertos,
@@ -466,11 +471,6 @@ pub const ALL: &[Test] = &[
 /// Tests that run by name only: under two layers of emulation the inner guest now and then hangs, why is not known; what needs
 /// a program that is not here; what wants the machine for itself; a guest that hung once at its boot under QEMU's plugin, why is not known.
 pub const EXTRA: &[Test] = &[
-    Test {
-        name: "introspect-daemon",
-        about: "timevisord attaches to a guest through QEMU's plugin: every call of a program with its time; refusals; its own end by kill -9",
-        run: introspect_daemon::daemon,
-    },
     Test {
         name: "introspect-kvm",
         about: "timevisord attaches to a guest under real KVM (itself under TCG): every call of a program with its time; kill -9; cycles; a reset",
