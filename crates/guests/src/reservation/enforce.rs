@@ -126,8 +126,11 @@ pub fn make(
     for (done, (_, change)) in planned.iter().enumerate().skip(from) {
         let made = match change.make() {
             Err(error) if is_asleep_elsewhere(wanted, change, &error) => return Ok(Some(done)),
-            made => made.map_err(|e| EnforceError::refused(change, &e, &wanted.reservation)),
+            // It may have come to its core between that answer and the question where it is.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => change.make(),
+            made => made,
         };
+        let made = made.map_err(|e| EnforceError::refused(change, &e, &wanted.reservation));
         // A partition is one or not before the thread is moved there.
         let moves = matches!(change, Change::Moved { .. });
         let verified = made.and_then(|()| match cpusets.filter(|_| moves) {
