@@ -2,9 +2,11 @@
 //!
 //! | file | owns |
 //! | --- | --- |
+//! | `costs.rs` | what a job really cost during a run |
 //! | `stolen.rs` | time that was taken from this machine meanwhile |
 //! | `inside.rs` | the same under KVM, on a host inside a guest |
 
+pub mod costs;
 mod inside;
 pub mod stolen;
 

@@ -2,7 +2,7 @@
 //!
 //! `lab-rt calibrate` prints how many turns of its loop a millisecond has.
 //! `lab-rt run TURNS SECONDS HOG SHIFT COST/PERIOD...` runs tasks of so many ms each, the first one with the highest priority; HOG: 1 for
-//! a busy thread without priority beside them; SHIFT: so many ms pass between one common multiple of the periods and the next, in which
+//! a busy thread without priority beside them, and the turns of all are told; SHIFT: so many ms pass between one common multiple of the periods and the next, in which
 //! nothing is released, so that releases meet a reservation's periods at another moment each time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,14 +116,17 @@ fn calibrate() -> Result<()> {
 fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()> {
     let stop = AtomicBool::new(false);
     let begin = monotonic() + Duration::from_nanos(300_000_000);
-    let reports = std::thread::scope(|scope| {
-        if hog {
+    let (reports, others) = std::thread::scope(|scope| {
+        let hog = hog.then(|| {
             scope.spawn(|| {
+                let mut turns = 0;
                 while !stop.load(Ordering::Relaxed) {
                     work(1000);
+                    turns += 1000;
                 }
-            });
-        }
+                turns
+            })
+        });
         let jobs = |index: usize, task: Task| {
             scope.spawn(move || -> Result<_> {
                 Attributes::fifo(PRIORITY - u32::try_from(index)?).set(0)?;
@@ -142,12 +145,14 @@ fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()>
         let reports: Vec<_> =
             threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         stop.store(true, Ordering::Relaxed);
-        reports
+        (reports, hog.map_or(Ok(0), std::thread::ScopedJoinHandle::join))
     });
+    let mut all: u64 = others.map_err(|_| anyhow::anyhow!("the busy thread panicked"))?;
     let mut rows = Vec::new();
     for report in reports {
         let (task, mut responses) = report.map_err(|_| anyhow::anyhow!("a task panicked"))??;
         let misses = responses.iter().filter(|ms| **ms > task.period_ms as f64).count();
+        all += turns * task.cost_us / 1000 * u64::try_from(responses.len())?;
         responses.sort_by(f64::total_cmp);
         let at = |percent: usize| responses[(responses.len() - 1) * percent / 100];
         rows.push(json!({
@@ -155,6 +160,6 @@ fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()>
             "median_ms": at(50), "p95_ms": at(95), "worst_ms": at(100), "responses_ms": responses,
         }));
     }
-    println!("{}", json!({"tasks": rows}));
+    println!("{}", json!({"tasks": rows, "turns": all}));
     Ok(())
 }

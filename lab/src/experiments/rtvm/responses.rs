@@ -8,18 +8,20 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::ensure;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::plot::{self, Series};
 use super::super::report;
+use super::{plan, predicted};
 use crate::host::Host;
 use crate::interrupt;
+use crate::real_time::costs::{self, Run};
 use crate::real_time::stolen::{Stolen, Watch};
 use crate::real_time::{self, Load, Responses, Restore, TASKS};
 use crate::scenario::Context;
 
 /// The head of what [`print`] prints.
-pub(super) const HEAD: &str = "                             task    jobs   missed   median     95 %    worst  stolen: all, in 200 ms";
+const HEAD: &str = "                             task    jobs   missed   median     95 %    worst  predicted  a job cost  predicted for that  stolen: all, in 200 ms";
 
 const NAME: &str = "rtvm-responses";
 
@@ -48,7 +50,7 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     let watch = Watch::start();
     let found = native(ctx, seconds)?;
     let stolen = watch.end()?;
-    print("native", &found, stolen);
+    print("native", &found, stolen, 1.0, None);
     let mut all = vec![("native", found, stolen)];
     let mut guest = real_time::guest(ctx, &host, "guest")?;
     let turns = real_time::calibrate_loaded(&host, &mut guest, "guest")?;
@@ -59,13 +61,21 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
             host.cli(&["reserve", "apply", "guest", "--alone", "--budget", budget])?;
         }
         let watch = Watch::start();
-        let found = real_time::run(&mut guest, turns, seconds, hog)?;
+        let Run { found, cost } =
+            costs::run(&mut guest, (turns, seconds), hog, 0, &real_time::tasks())?;
         let stolen = watch.end()?;
         drop(load);
         if budget.is_some() {
             host.cli(&["reserve", "release", "guest"])?;
         }
-        print(name, &found, stolen);
+        let text = budget.and_then(|text| text.split('/').next());
+        let plans = match text {
+            Some(text) => {
+                Some((plan(ctx, &host, 1.0, Some(text))?, plan(ctx, &host, cost, Some(text))?))
+            }
+            None => None,
+        };
+        print(name, &found, stolen, cost, plans.as_ref());
         all.push((name, found, stolen));
     }
     for (index, task) in TASKS.iter().enumerate() {
@@ -102,23 +112,33 @@ fn native(ctx: &Context, seconds: u64) -> anyhow::Result<Vec<Responses>> {
     ))?)
 }
 
-pub(super) fn print(name: &str, found: &[Responses], stolen: Stolen) {
+/// `plans`: for the costs that were declared, and for what a job cost.
+fn print(
+    name: &str,
+    found: &[Responses],
+    stolen: Stolen,
+    cost: f64,
+    plans: Option<&(Value, Value)>,
+) {
     for (index, task) in found.iter().enumerate() {
         let at = |percent: usize| task.ms[(task.ms.len() - 1) * percent / 100];
+        let first = |text: String| if index == 0 { text } else { String::new() };
+        let of = |plan: fn(&(Value, Value)) -> &Value| {
+            plans.map_or(String::new(), |plans| predicted(plan(plans), index))
+        };
         println!(
-            "{:<26} {:>6}  {:>6} {:>8} {:>8.1} {:>8.1} {:>8.1}  {}",
-            if index == 0 { name } else { "" },
+            "{:<26} {:>6}  {:>6} {:>8} {:>8.1} {:>8.1} {:>8.1}  {:>9}  {:>10}  {:>18}  {}",
+            first(name.to_owned()),
             format!("tau{}", index + 1),
             task.ms.len(),
             task.misses(),
             at(50),
             at(95),
             task.worst_ms(),
-            if index == 0 {
-                format!("{} ms, {} ms", stolen.total_ms, stolen.worst_ms)
-            } else {
-                String::new()
-            }
+            of(|plans| &plans.0),
+            first(format!("{cost:.3}")),
+            of(|plans| &plans.1),
+            first(format!("{} ms, {} ms", stolen.total_ms, stolen.worst_ms)),
         );
     }
 }
