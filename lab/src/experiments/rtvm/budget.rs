@@ -36,7 +36,7 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
         plan(ctx, &host, 1.0, None)?["minimum_budget_ns"].as_u64().context("no least budget")?;
     println!("  {seconds} s each; least budget by analysis: {:.3} ms\n", least as f64 / 1e6);
     println!(
-        "budget, ms  share    task    jobs   missed  worst, ms  predicted, ms  a job cost  predicted for that  stolen: all, in 200 ms"
+        "budget, ms  share    task    jobs   missed  worst, ms  predicted, ms  a job cost  predicted for that  s kept, broken: most missing, ms  stolen: all, in 200 ms"
     );
     let mut rows = Vec::new();
     for share in SHARES {
@@ -58,12 +58,13 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
         let Run { found, cost } = costs::run(&mut guest, (turns, seconds), true, SHIFT_MS, &all)?;
         let stolen = watch.end()?;
         drop(load);
+        let audit = host.json(&["reserve", "audit"])?[0]["audit"].clone();
         host.cli(&["reserve", "release", "guest"])?;
         let real = plan(ctx, &host, cost, Some(&budget_text))?;
         for (index, task) in found.iter().enumerate() {
             let first = |text: String| if index == 0 { text } else { String::new() };
             println!(
-                "{:>10}  {:>5}  {:>6}  {:>6}  {:>7}  {:>9.1}  {:>13}  {:>10}  {:>18}  {}",
+                "{:>10}  {:>5}  {:>6}  {:>6}  {:>7}  {:>9.1}  {:>13}  {:>10}  {:>18}  {:>31}  {}",
                 first(format!("{:.3}", budget as f64 / 1e3)),
                 first(format!("{share} %")),
                 format!("tau{}", index + 1),
@@ -73,6 +74,12 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
                 predicted(&declared, index),
                 first(format!("{cost:.3}")),
                 predicted(&real, index),
+                first(format!(
+                    "{}, {}: {:.1}",
+                    audit["exhausted"],
+                    audit["broken"],
+                    audit["most_missing_ns"].as_f64().unwrap_or(0.0) / 1e6
+                )),
                 first(format!("{} ms, {} ms", stolen.total_ms, stolen.worst_ms)),
             );
             let name = format!("tau{}", index + 1);
@@ -81,7 +88,7 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
                 "misses": task.misses(), "worst_ms": task.worst_ms(), "cost": cost,
                 "predicted_ns": declared["response_times_ns"][&name],
                 "predicted_for_cost_ns": real["response_times_ns"][&name],
-                "stolen_ms": stolen.total_ms, "stolen_in_200_ms": stolen.worst_ms,
+                "audit": audit, "stolen_ms": stolen.total_ms, "stolen_in_200_ms": stolen.worst_ms,
                 "responses_ms": task.ms,
             }));
         }
