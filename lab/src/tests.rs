@@ -21,6 +21,7 @@ mod faults_restart;
 mod faults_vm;
 mod first_programs;
 mod introspect;
+mod introspect_calls;
 mod introspect_daemon;
 mod introspect_flat;
 mod introspect_kvm;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use timevisor_guests::introspection::kvm::kept::{InPlace, Patched, file};
 use timevisor_guests::introspection::kvm::patches::{Patch, take};
 use timevisor_guests::kept::Kept;
@@ -13,16 +13,22 @@ use timevisor_linux::process::{Process, ProcessMemory, while_stopped};
 pub struct Prefixes {
     file: Kept<InPlace>,
     now: Mutex<InPlace>,
+    /// What an earlier daemon left is not known: its file must not be replaced.
+    unknown: Option<String>,
 }
 
 impl Prefixes {
     /// Takes away what an earlier daemon left; what cannot be taken away is kept in mind, and the switch stays on for it.
     pub fn start(directory: &Path) -> Self {
         let file = file(directory);
-        let mut now = file.read().unwrap_or_else(|error| {
-            tracing::error!("{error}");
-            InPlace::default()
-        });
+        let (mut now, unknown) = match file.read() {
+            Ok(now) => (now, None),
+            Err(error) => {
+                let text = format!("{:#}", anyhow::Error::new(error));
+                tracing::error!("{text}");
+                (InPlace::default(), Some(text))
+            }
+        };
         if now != InPlace::default() {
             now.vms.retain(|patched| match remove(patched) {
                 Ok(taken) => {
@@ -39,11 +45,14 @@ impl Prefixes {
                 tracing::error!("{error}");
             }
         }
-        Self { file, now: Mutex::new(now) }
+        Self { file, now: Mutex::new(now), unknown }
     }
 
     /// Before these are put in place: they are on disk then, and the host's switch is on.
     pub fn begin(&self, process: Process, patches: &[Patch]) -> Result<()> {
+        if let Some(unknown) = &self.unknown {
+            bail!("{unknown}");
+        }
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = now.clone();
         let was_on = forced_emulation()?;
@@ -51,11 +60,15 @@ impl Prefixes {
         let (pid, start_time) = (process.pid(), process.start_time()?);
         next.vms.push(Patched { pid, start_time, patches: patches.to_vec() });
         self.file.write(&next)?;
-        *now = next;
         if !was_on {
-            set_forced_emulation(true)?;
+            if let Err(error) = set_forced_emulation(true) {
+                // Nothing was done: the file is as it was.
+                self.file.write(&now)?;
+                return Err(error.into());
+            }
             tracing::info!("KVM's force_emulation_prefix is on");
         }
+        *now = next;
         Ok(())
     }
 

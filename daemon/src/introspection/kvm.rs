@@ -20,7 +20,7 @@ use timevisor_guests::introspection::ram::{InProcess, Ram, RamLayout};
 use timevisor_linux::bpf::guest_traps::{GuestTraps, Watch};
 use timevisor_linux::clock::{monotonic, time_namespace_offset};
 use timevisor_linux::counter::Tsc;
-use timevisor_linux::process::{Process, ProcessMemory, while_stopped};
+use timevisor_linux::process::{Process, ProcessMemory, in_initial_pid_namespace, while_stopped};
 use timevisor_time::Duration;
 
 use super::in_place::Prefixes;
@@ -63,6 +63,10 @@ impl Kvm {
         guest_os: &dyn GuestOs,
         prefixes: Arc<Prefixes>,
     ) -> Result<(Self, Vec<Site>)> {
+        ensure!(
+            in_initial_pid_namespace(),
+            "timevisord runs in a pid namespace of its own, and the kernel's programs would not know QEMU's number; run it outside of the container"
+        );
         let tables = guest_os.address_space();
         let tables = tables.with_context(|| {
             format!("{} has no page tables: it cannot be trapped under KVM", guest_os.name())

@@ -120,7 +120,10 @@ impl Watch<'_> {
                     let mut told = self.shared.lock();
                     (told.attached, told.problem) = (Some(points), None);
                 }
-                Action::Detached => self.shared.lock().attached = None,
+                Action::Detached => {
+                    self.guest_os.cleanup();
+                    self.shared.lock().attached = None;
+                }
                 // After a reboot, or when the guest traces itself.
                 Action::Changed { point, found } => {
                     bail!("trap point {point}: the guest's kernel has {found:02x?} there now")

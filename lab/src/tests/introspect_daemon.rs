@@ -3,13 +3,11 @@
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
+use super::introspect_calls::{exact, line, of_program};
 use crate::client::{Client, Launch, Way};
 use crate::host::{Host, mentions};
 use crate::real_time::Restore;
 use crate::scenario::Context;
-
-const JOBS: usize = 20;
-const YIELDS: usize = 50;
 
 pub(super) fn daemon(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
@@ -50,7 +48,7 @@ pub(super) fn daemon(ctx: &Context) -> anyhow::Result<String> {
 
     // Another daemon does not know of it; the guest is unharmed, and can be attached to again.
     host.kill();
-    guest.guest.sh(&format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]"))?;
+    guest.guest.sh(&line())?;
     host.restart()?;
     host.wait_vm("web", "synchronized")?;
     ensure!(host.json(&["introspect", "list"])? == Value::Array(Vec::new()), "it is known still");
@@ -62,7 +60,7 @@ pub(super) fn daemon(ctx: &Context) -> anyhow::Result<String> {
 
     host.cli(&["introspect", "detach", "web"])?;
     refused(&host, &["detach", "web"], &["is not introspected"])?;
-    guest.guest.sh(&format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]"))?;
+    guest.guest.sh(&line())?;
     let trouble = "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault";
     let said = guest.guest.sh(&format!("dmesg | grep -E '{trouble}' || true"))?;
     ensure!(said.is_empty(), "the guest's kernel complains: {said}");
@@ -151,27 +149,21 @@ fn now(guest: &mut Client, bound: &str) -> anyhow::Result<i64> {
 fn calls(host: &Host, guest: &mut Client) -> anyhow::Result<usize> {
     let begin = row(host)?["events"].as_u64().context("no count")?;
     let before = now(guest, "earliest_ns")?;
-    let said = guest.guest.sh(&format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]"))?;
+    let said = guest.guest.sh(&line())?;
     let after = now(guest, "latest_ns")?;
     let said: Value = serde_json::from_str(said.trim())?;
     let from = begin.to_string();
-    let mut of_program = Vec::new();
+    let mut events: Vec<Value> = Vec::new();
     host.wait_until("the program's end", |host| {
         let words = ["introspect", "trace", "web", "--once", "--json", "--from", &from];
-        let events = host.cli(&words)?;
-        let events = events.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
-        of_program = events.into_iter().filter(|e| e["thread"]["tid"] == said["pid"]).collect();
-        Ok(of_program.last().is_some_and(|event| event["kind"] == "exit"))
+        let told = host.cli(&words)?;
+        let found = of_program(&told, &said)?;
+        let ended = found.is_some();
+        events = found.unwrap_or_default();
+        Ok(ended)
     })?;
-    for event in &of_program {
-        let at = |bound: &str| event[bound].as_i64().with_context(|| format!("no time: {event}"));
-        let (earliest, latest) = (at("earliest_ns")?, at("latest_ns")?);
-        ensure!(before <= latest && earliest <= after, "not in {before} to {after}: {event}");
-    }
-    let count = |kind: &str| of_program.iter().filter(|event| event["kind"] == kind).count();
-    ensure!(count("yield") == JOBS + YIELDS, "{} yields", count("yield"));
-    ensure!(count("sleep") == 3 && count("set_scheduler") >= 2, "{of_program:?}");
+    let count = exact(&events, before, after)?;
     let row = row(host)?;
     ensure!(row["dropped"] == 0 && row["senseless"] == 0, "{row}");
-    Ok(of_program.len())
+    Ok(count)
 }

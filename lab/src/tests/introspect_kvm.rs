@@ -5,13 +5,12 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
+use super::introspect_calls::{exact, line, of_program};
 use crate::host::mentions;
 use crate::nested::NestedHost;
 use crate::scenario::Context;
 
 const VM: &str = "web";
-const JOBS: usize = 20;
-const YIELDS: usize = 50;
 /// Attached and detached so often while the guest works.
 const CYCLES: usize = 10;
 /// For one program in the inner guest.
@@ -116,8 +115,7 @@ fn not_reset(host: &mut NestedHost, boots: usize) -> anyhow::Result<()> {
 }
 
 fn run_calls(host: &mut NestedHost) -> anyhow::Result<Value> {
-    let line = format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]");
-    let said = host.inner_sh(VM, &line, PATIENCE)?;
+    let said = host.inner_sh(VM, &line(), PATIENCE)?;
     serde_json::from_str(said.trim()).with_context(|| said.clone())
 }
 
@@ -136,25 +134,13 @@ fn calls(host: &mut NestedHost) -> anyhow::Result<usize> {
     host.wait("the program's end", |host| {
         let told =
             host.sh(&format!("timevisor introspect trace {VM} --once --json --from {from}"))?;
-        let told = told.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
-        events = told.into_iter().filter(|e| e["thread"]["tid"] == said["pid"]).collect();
-        Ok(events.last().is_some_and(|event| event["kind"] == "exit"))
+        let found = of_program(&told, &said)?;
+        let ended = found.is_some();
+        events = found.unwrap_or_default();
+        Ok(ended)
     })?;
-    for event in &events {
-        let at = |bound: &str| event[bound].as_i64().with_context(|| format!("no time: {event}"));
-        let (earliest, latest) = (at("earliest_ns")?, at("latest_ns")?);
-        ensure!(before <= latest && earliest <= after, "not in {before} to {after}: {event}");
-    }
-    let count = |kind: &str| events.iter().filter(|event| event["kind"] == kind).count();
-    ensure!(count("yield") == JOBS + YIELDS, "{} yields of {}", count("yield"), JOBS + YIELDS);
-    ensure!(count("sleep") == 3 && count("set_scheduler") >= 2, "{events:?}");
-    let deadline = &events.iter().find(|event| event["kind"] == "set_scheduler").context("none")?["attributes"];
-    ensure!(
-        deadline["runtime_ns"] == 2_000_000 && deadline["period_ns"] == 20_000_000,
-        "{deadline}"
-    );
-    ensure!(events.last().is_some_and(|event| event["status"] == 3 << 8), "{events:?}");
+    let count = exact(&events, before, after)?;
     let row = row(host)?;
     ensure!(row["dropped"] == 0 && row["senseless"] == 0, "{row}");
-    Ok(events.len())
+    Ok(count)
 }

@@ -44,17 +44,32 @@ pub trait GuestOs: Debug + Send {
     /// Where to trap, and what to read there.
     fn points(&self) -> &[Point];
 
-    /// What a point of [`Self::points`] had to tell. It also keeps the table of tasks.
+    /// What a point of [`Self::points`] had to tell.
     ///
     /// # Errors
     /// When it is of no such point, or a read that it needs has failed.
-    fn decode(&mut self, raw: &RawEvent) -> Result<Event, DecodeError>;
+    fn event(&self, raw: &RawEvent) -> Result<Event, DecodeError>;
 
     /// The real-time tasks that events have told about.
     fn tasks(&self) -> &Tasks;
 
+    /// The same, to be kept up to date.
+    fn tasks_mut(&mut self) -> &mut Tasks;
+
+    /// [`Self::event`], which the table of tasks learns of.
+    ///
+    /// # Errors
+    /// The same.
+    fn decode(&mut self, raw: &RawEvent) -> Result<Event, DecodeError> {
+        let event = self.event(raw)?;
+        self.tasks_mut().on_event(&event);
+        Ok(event)
+    }
+
     /// Forgets what events told: after a detachment, a reboot, or events that were lost.
-    fn cleanup(&mut self);
+    fn cleanup(&mut self) {
+        *self.tasks_mut() = Tasks::default();
+    }
 }
 
 /// An event that makes no sense.

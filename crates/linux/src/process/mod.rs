@@ -43,6 +43,13 @@ pub enum ProcessError {
     },
 }
 
+/// Whether this process numbers processes as the kernel's BPF programs do. The initial namespace has a number of its own
+/// (include/uapi/linux/nsfs.h, PROC_PID_INIT_INO); where that cannot be read, it is taken for another one.
+#[must_use]
+pub fn in_initial_pid_namespace() -> bool {
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name.as_os_str() == "pid:[4026531836]")
+}
+
 /// A process by its pid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Process {

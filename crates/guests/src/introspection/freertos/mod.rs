@@ -70,18 +70,16 @@ impl GuestOs for FreeRtos {
         &self.points
     }
 
-    fn decode(&mut self, raw: &RawEvent) -> Result<Event, DecodeError> {
-        let event = decode::event(raw, &self.points, &self.note)?;
-        self.tasks.on_event(&event);
-        Ok(event)
+    fn event(&self, raw: &RawEvent) -> Result<Event, DecodeError> {
+        decode::event(raw, &self.points, &self.note)
     }
 
     fn tasks(&self) -> &Tasks {
         &self.tasks
     }
 
-    fn cleanup(&mut self) {
-        self.tasks = Tasks::default();
+    fn tasks_mut(&mut self) -> &mut Tasks {
+        &mut self.tasks
     }
 }
 

@@ -74,6 +74,16 @@ impl Segments {
         let policy = if known { Policy::Deadline } else { Policy::Normal };
         Thread { tid, pid: 0, comm: "segment".to_owned(), policy }
     }
+}
+
+impl GuestOs for Segments {
+    fn name(&self) -> String {
+        format!("real-time segments, version {VERSION}")
+    }
+
+    fn points(&self) -> &[Point] {
+        &self.points
+    }
 
     fn event(&self, raw: &RawEvent) -> Result<Event, DecodeError> {
         let point = self.points.iter().find(|point| point.id == raw.point);
@@ -97,29 +107,13 @@ impl Segments {
         let RawEvent { sequence, counter, vcpu, .. } = *raw;
         Ok(Event { sequence, counter, counter_error: raw.counter_error, vcpu, thread, kind })
     }
-}
-
-impl GuestOs for Segments {
-    fn name(&self) -> String {
-        format!("real-time segments, version {VERSION}")
-    }
-
-    fn points(&self) -> &[Point] {
-        &self.points
-    }
-
-    fn decode(&mut self, raw: &RawEvent) -> Result<Event, DecodeError> {
-        let event = self.event(raw)?;
-        self.tasks.on_event(&event);
-        Ok(event)
-    }
 
     fn tasks(&self) -> &Tasks {
         &self.tasks
     }
 
-    fn cleanup(&mut self) {
-        self.tasks = Tasks::default();
+    fn tasks_mut(&mut self) -> &mut Tasks {
+        &mut self.tasks
     }
 }
 

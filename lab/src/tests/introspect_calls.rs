@@ -1,0 +1,38 @@
+//! What introspection has to tell of lab-calls, however it came about.
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+pub(super) const JOBS: usize = 20;
+pub(super) const YIELDS: usize = 50;
+
+/// Runs it in a guest's shell.
+pub(super) fn line() -> String {
+    format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]")
+}
+
+/// Of all events that `trace --json` printed, those of the program that said this; none while its end is not among them.
+pub(super) fn of_program(told: &str, said: &Value) -> anyhow::Result<Option<Vec<Value>>> {
+    let all = told.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    let events: Vec<Value> =
+        all.into_iter().filter(|e| e["thread"]["tid"] == said["pid"]).collect();
+    let ended = events.last().is_some_and(|event| event["kind"] == "exit");
+    Ok(ended.then_some(events))
+}
+
+/// Every call, with its arguments, and its time between these two moments. How many events.
+pub(super) fn exact(events: &[Value], before: i64, after: i64) -> anyhow::Result<usize> {
+    for event in events {
+        let at = |bound: &str| event[bound].as_i64().with_context(|| format!("no time: {event}"));
+        let (earliest, latest) = (at("earliest_ns")?, at("latest_ns")?);
+        ensure!(before <= latest && earliest <= after, "not in {before} to {after}: {event}");
+    }
+    let count = |kind: &str| events.iter().filter(|event| event["kind"] == kind).count();
+    ensure!(count("yield") == JOBS + YIELDS, "{} yields of {}", count("yield"), JOBS + YIELDS);
+    ensure!(count("sleep") == 3 && count("set_scheduler") >= 2, "{events:?}");
+    let first = events.iter().find(|event| event["kind"] == "set_scheduler").context("none")?;
+    let asked = &first["attributes"];
+    ensure!(asked["runtime_ns"] == 2_000_000 && asked["period_ns"] == 20_000_000, "{asked}");
+    ensure!(events.last().is_some_and(|event| event["status"] == 3 << 8), "{events:?}");
+    Ok(events.len())
+}
