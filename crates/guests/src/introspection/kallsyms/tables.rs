@@ -103,7 +103,7 @@ pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> 
 }
 
 /// The tokens that end where `bytes` ends: where they begin, and all of them.
-fn tokens(bytes: &[u8], index: &[u16]) -> Option<(usize, Tokens)> {
+pub(super) fn tokens(bytes: &[u8], index: &[u16]) -> Option<(usize, Tokens)> {
     let last = usize::from(*index.last()?);
     // Its own length is not known, nor how many bytes follow to align the index.
     let newest = bytes.len().checked_sub((last + 2).next_multiple_of(4))?;
@@ -112,7 +112,8 @@ fn tokens(bytes: &[u8], index: &[u16]) -> Option<(usize, Tokens)> {
         let table = &bytes[start..];
         let mut all = Vec::with_capacity(256);
         for (n, begin) in index.iter().enumerate() {
-            let text = &table[usize::from(*begin)..];
+            // The guest may have changed its index since it was found: it need not grow any more.
+            let text = table.get(usize::from(*begin)..)?;
             let len = text.iter().position(|byte| *byte == 0)?;
             let end = usize::from(*begin) + len + 1;
             match index.get(n + 1) {

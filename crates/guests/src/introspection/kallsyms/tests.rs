@@ -289,3 +289,16 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// A booting guest writes over what was an index when it was found: any numbers may be there when the tokens are read.
+    #[test]
+    fn an_index_that_has_changed_is_no_index(
+        mut index in prop::collection::vec(any::<u16>(), 256),
+        last in 0u16..64,
+        bytes in prop::collection::vec(any::<u8>(), 0..512),
+    ) {
+        index[255] = last;
+        prop_assert!(tables::tokens(&bytes, &index).is_none());
+    }
+}
