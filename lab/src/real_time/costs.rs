@@ -1,68 +1,233 @@
-//! What jobs really cost during a run. Their turns are counted by the guest, the time of its vCPU by the host (schedstat): a job that was measured
-//! before takes longer when this machine's neighbours are busy, and a prediction is for what it takes.
+//! What each job of a run really cost. When it was released, began and ended the guest tells; when the guest's vCPU ran, the host's kernel
+//! does. Both by one clock: the guest reads the host's.
+//!
+//! A job that was measured before takes longer while this machine's neighbours are busy, and a promise is for what jobs take.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use timevisor_linux::scheduling::{schedstat, threads};
+use timevisor_linux::clock::{monotonic, realtime};
+use timevisor_linux::scheduling::threads;
 
-use super::{Responses, arguments, responses};
+use super::runtimes::{Recording, Runtimes};
+use super::{Load, Responses, TASKS, arguments, calibrate_loaded, responses, tasks};
 use crate::client::Client;
+use crate::host::Host;
+
+/// One job, by the host's CLOCK_MONOTONIC, ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// From when on it could run.
+    pub release: i64,
+    /// When it did.
+    pub begin: i64,
+    /// When it was done.
+    pub end: i64,
+}
 
 /// One run.
 #[derive(Debug)]
 pub struct Run {
     /// Of each task.
     pub found: Vec<Responses>,
-    /// What a job cost, where 1 is what was measured before.
-    pub cost: f64,
+    /// Of each task in the order of their releases; the most urgent task first.
+    pub jobs: Vec<Vec<Job>>,
+    /// When the vCPU ran.
+    pub on: Runtimes,
 }
 
-/// As [`super::run_tasks`].
+/// What a job needed of its vCPU: processor time, ns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Demand {
+    /// From its release on, for itself and what was there before it.
+    pub first: u64,
+    /// For more urgent jobs: so many ns after its release, so much.
+    pub later: Vec<(u64, u64)>,
+}
+
+impl Run {
+    /// What a job took itself.
+    #[must_use]
+    pub fn cost(&self, task: usize, job: usize) -> u64 {
+        let Job { begin, end, .. } = self.jobs[task][job];
+        let mut own = self.on.within(begin, end);
+        // More urgent jobs, the less urgent ones of which have still more urgent ones inside.
+        let mut until = begin;
+        let mut others: Vec<Job> = self.jobs[..task].iter().flatten().copied().collect();
+        others.sort_unstable_by_key(|other| other.begin);
+        for other in others {
+            let (from, to) = (other.begin.max(until), other.end.min(end));
+            if from < to {
+                own -= self.on.within(from, to);
+                until = to;
+            }
+        }
+        own
+    }
+
+    /// All that had to be done from its release on: as long as it waits, the vCPU does nothing that is less urgent.
+    #[must_use]
+    pub fn demand(&self, task: usize, job: usize) -> Demand {
+        let Job { release, end, .. } = self.jobs[task][job];
+        let mut first = self.on.within(release, end);
+        let mut later = Vec::new();
+        for (above, jobs) in self.jobs[..task].iter().enumerate() {
+            for (index, other) in jobs.iter().enumerate() {
+                if release < other.release && other.begin < end {
+                    // It is more urgent: what it takes is inside, unless the clocks differ by a trifle.
+                    let cost = self.cost(above, index).min(first);
+                    first -= cost;
+                    later.push(((other.release - release).unsigned_abs(), cost));
+                }
+            }
+        }
+        later.sort_unstable();
+        Demand { first, later }
+    }
+
+    /// What the jobs of a task cost, where 1 is what was declared: on average and at most.
+    #[must_use]
+    pub fn costs(&self, task: usize) -> (f64, f64) {
+        let declared = declared_ns(task) as f64;
+        let all: Vec<f64> =
+            (0..self.jobs[task].len()).map(|job| self.cost(task, job) as f64 / declared).collect();
+        let most = all.iter().copied().fold(0.0, f64::max);
+        (all.iter().sum::<f64>() / all.len().max(1) as f64, most)
+    }
+}
+
+/// The cost that a task of [`TASKS`] declares.
+#[must_use]
+pub fn declared_ns(task: usize) -> u64 {
+    part_ns(task, 0)
+}
+
+/// Its period, which is its deadline.
+#[must_use]
+pub fn period_ns(task: usize) -> u64 {
+    part_ns(task, 1)
+}
+
+fn part_ns(task: usize, part: usize) -> u64 {
+    let ms = TASKS[task].split('/').nth(part).and_then(|ms| ms.parse::<u64>().ok());
+    ms.unwrap_or_default() * 1_000_000
+}
+
+/// [`TASKS`] in the guest with the only vCPU; see [`super::run_tasks`].
 ///
 /// # Errors
-/// The same, or when QEMU has no thread named for its vCPU.
+/// The same, when the guest does not know the time, or when the host's kernel does not tell when the vCPU ran.
 pub fn run(
     guest: &mut Client,
     (turns, seconds): (u64, u64),
     hog: bool,
     shift_ms: u64,
-    tasks: &[String],
 ) -> anyhow::Result<Run> {
-    let words = arguments(turns, seconds, hog, shift_ms, tasks).join(" ");
+    let words = arguments(turns, seconds, hog, shift_ms, &tasks()).join(" ");
     let patience = Duration::from_secs(60 + 30 * seconds);
-    let pid = guest.guest.pid();
-    let before = ran(pid)?;
+    let recording = Recording::start(vcpu(guest.guest.pid())?)?;
+    let before = pair();
     let said = guest.guest.sh_within(&format!("lab-rt {words}"), patience)?;
-    let ns = ran(pid)? - before;
+    let here = [before, pair()];
+    let on = recording.end()?;
     let report: Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
-    let all = report["turns"].as_u64().context("lab-rt does not tell its turns")?;
-    Ok(Run { found: responses(&said)?, cost: cost(ns, all, turns)? })
+    let there = clock(&report["clock_ns"]).context("the guest does not know the time")?;
+    // By its CLOCK_MONOTONIC, as it is here.
+    let at = |ns: i64| along(along(ns, there), here.map(|[monotonic, utc]| [utc, monotonic]));
+    let job = |row: &Value| {
+        let ns = |index: usize| row[index].as_i64().map(at);
+        Some(Job { release: ns(0)?, begin: ns(1)?, end: ns(2)? })
+    };
+    let jobs = |task: &Value| task["jobs_ns"].as_array()?.iter().map(job).collect::<Option<_>>();
+    let rows = report["tasks"].as_array().context("no tasks")?;
+    let jobs = rows.iter().map(jobs).collect::<Option<Vec<_>>>().context("odd jobs")?;
+    Ok(Run { found: responses(&said)?, jobs, on })
 }
 
-/// `turns` was a millisecond.
-fn cost(ns: u64, all: u64, turns: u64) -> anyhow::Result<f64> {
-    ensure!(all > 0 && turns > 0, "a run without jobs");
-    Ok(ns as f64 / 1e6 / (all as f64 / turns as f64))
+/// How many turns a millisecond has, so that nearly every job (all but one in a hundred) takes at most what it declares: measured by jobs
+/// beside a busy host and a busy guest, in a reservation that has more than enough.
+///
+/// # Errors
+/// As [`run`].
+pub fn calibrate(host: &Host, guest: &mut Client, name: &str) -> anyhow::Result<u64> {
+    let turns = calibrate_loaded(host, guest, name)?;
+    let _load = Load::start()?;
+    host.cli(&["reserve", "apply", name, "--alone", "--budget", "45ms/50ms"])?;
+    let run = run(guest, (turns, 15), true, 0)?;
+    host.cli(&["reserve", "release", name])?;
+    let per_mille = |task: usize| {
+        let run = &run;
+        (0..run.jobs[task].len()).map(move |job| run.cost(task, job) * 1000 / declared_ns(task))
+    };
+    let mut costs: Vec<u64> = (0..run.jobs.len()).flat_map(per_mille).collect();
+    ensure!(!costs.is_empty(), "a run without jobs");
+    costs.sort_unstable();
+    let most = costs[(costs.len() - 1) * 99 / 100];
+    Ok(turns * 1000 / most.max(1))
 }
 
-/// The time that the only vCPU has had.
-fn ran(pid: u32) -> anyhow::Result<u64> {
+/// The thread of the only vCPU.
+fn vcpu(pid: u32) -> anyhow::Result<u32> {
     let all = threads(pid)?;
-    let vcpu = all.iter().find(|thread| thread.name.starts_with("CPU 0/"));
-    let tid = vcpu.with_context(|| format!("no vCPU among {all:?}"))?.tid;
-    Ok(schedstat(pid, tid)?.ran)
+    let found = all.iter().find(|thread| thread.name.starts_with("CPU 0/"));
+    Ok(found.with_context(|| format!("no vCPU among {all:?}"))?.tid)
+}
+
+/// CLOCK_MONOTONIC and UTC here: of some readings the one that took least. The lab's server serves this machine's CLOCK_REALTIME.
+fn pair() -> [i64; 2] {
+    let reading = || {
+        let before = monotonic();
+        let utc = realtime().floor_nanos();
+        let took = (monotonic() - before).floor_nanos();
+        (took, [before.floor_nanos() + took / 2, utc])
+    };
+    (0..20).map(|_| reading()).min().map_or([0, 0], |(_, pair)| pair)
+}
+
+fn clock(pairs: &Value) -> Option<[[i64; 2]; 2]> {
+    let pair = |index: usize| Some([pairs[index][0].as_i64()?, pairs[index][1].as_i64()?]);
+    Some([pair(0)?, pair(1)?])
+}
+
+/// The line through two points.
+fn along(x: i64, [from, to]: [[i64; 2]; 2]) -> i64 {
+    let [[x0, y0], [x1, y1]] = [from, to].map(|pair| pair.map(i128::from));
+    let y = y0 + (i128::from(x) - x0) * (y1 - y0) / (x1 - x0).max(1);
+    i64::try_from(y).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const MS: i64 = 1_000_000;
+
+    fn job(release: i64, begin: i64, end: i64) -> Job {
+        Job { release: release * MS, begin: begin * MS, end: end * MS }
+    }
+
     #[test]
-    fn a_job_that_costs_more() {
-        // 300 ms of work were measured as 1000 turns a ms, and took 330 ms.
-        assert!((cost(330_000_000, 300_000, 1000).unwrap() - 1.1).abs() < 1e-9);
-        assert!(cost(1, 0, 1000).is_err());
+    fn what_a_job_takes_is_without_more_urgent_ones() {
+        // The vCPU runs for 10 of 20 ms. tau2's job has one of tau1 inside, and one of tau1 was there before it.
+        let on = Runtimes::of((0..10).map(|n| [n * 20 * MS, (n * 20 + 10) * MS]).collect());
+        let tau1 = vec![job(0, 0, 5), job(45, 60, 65)];
+        let tau2 = vec![job(2, 5, 85)];
+        let run = Run { found: Vec::new(), jobs: vec![tau1, tau2], on };
+        assert_eq!(run.cost(0, 0), 5_000_000);
+        assert_eq!(run.cost(0, 1), 5_000_000);
+        // 5 to 10, 20 to 30, 40 to 50, 65 to 70, 80 to 85.
+        assert_eq!(run.cost(1, 0), 35_000_000);
+        // 3 of the first job of tau1 are left when it is released.
+        let demand = run.demand(1, 0);
+        assert_eq!(demand, Demand { first: 38_000_000, later: vec![(43_000_000, 5_000_000)] });
+        let (mean, most) = run.costs(1);
+        assert!((mean - 0.7).abs() < 1e-9 && (most - 0.7).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_clock_by_another() {
+        let pairs = [[100, 1_000_100], [300, 1_000_500]];
+        assert_eq!([100, 200, 400].map(|x| along(x, pairs)), [1_000_100, 1_000_300, 1_000_700]);
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `costs.rs` | what a job really cost during a run |
+//! | `costs.rs` | what each job of a run really cost |
+//! | `runtimes.rs` | when a thread ran |
 //! | `stolen.rs` | time that was taken from this machine meanwhile |
 //! | `inside.rs` | the same under KVM, on a host inside a guest |
 
 pub mod costs;
 mod inside;
+pub mod runtimes;
 pub mod stolen;
 
 use std::process::{Child, Command, Stdio};

@@ -3,12 +3,14 @@
 //! `lab-rt calibrate` prints how many turns of its loop a millisecond has.
 //! `lab-rt run TURNS SECONDS HOG SHIFT COST/PERIOD...` runs tasks of so many ms each, the first one with the highest priority; HOG: 1 for
 //! a busy thread without priority beside them, and the turns of all are told; SHIFT: so many ms pass between one common multiple of the periods and the next, in which
-//! nothing is released, so that releases meet a reservation's periods at another moment each time.
+//! nothing is released, so that releases meet a reservation's periods at another moment each time. Every job's release, begin and end are told
+//! by CLOCK_MONOTONIC, and that clock beside the page's UTC before and afterwards, so that the host knows what they are there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
+use timevisor::{Client, Timeline};
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::scheduling::Attributes;
 use timevisor_time::Duration;
@@ -115,6 +117,9 @@ fn calibrate() -> Result<()> {
 
 fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()> {
     let stop = AtomicBool::new(false);
+    // Natively there is no page, and nobody asks.
+    let utc = Client::connect().ok().and_then(|client| client.timeline("utc").ok());
+    let before = pair(utc.as_ref());
     let begin = monotonic() + Duration::from_nanos(300_000_000);
     let (reports, others) = std::thread::scope(|scope| {
         let hog = hog.then(|| {
@@ -131,14 +136,15 @@ fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()>
             scope.spawn(move || -> Result<_> {
                 Attributes::fifo(PRIORITY - u32::try_from(index)?).set(0)?;
                 let turns = turns * task.cost_us / 1000;
-                let mut responses = Vec::new();
+                let mut jobs = Vec::new();
                 for ms in releases.of(task) {
                     let release = begin + Duration::from_nanos(ms * 1_000_000);
                     sleep_until(release);
+                    let begun = monotonic();
                     work(turns);
-                    responses.push((monotonic() - release).floor_nanos() as f64 / 1e6);
+                    jobs.push([release, begun, monotonic()].map(Duration::floor_nanos));
                 }
-                Ok((task, responses))
+                Ok((task, jobs))
             })
         };
         let threads: Vec<_> = tasks.iter().enumerate().map(|(n, task)| jobs(n, *task)).collect();
@@ -150,7 +156,9 @@ fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()>
     let mut all: u64 = others.map_err(|_| anyhow::anyhow!("the busy thread panicked"))?;
     let mut rows = Vec::new();
     for report in reports {
-        let (task, mut responses) = report.map_err(|_| anyhow::anyhow!("a task panicked"))??;
+        let (task, jobs) = report.map_err(|_| anyhow::anyhow!("a task panicked"))??;
+        let response = |job: &[i64; 3]| (job[2] - job[0]) as f64 / 1e6;
+        let mut responses: Vec<f64> = jobs.iter().map(response).collect();
         let misses = responses.iter().filter(|ms| **ms > task.period_ms as f64).count();
         all += turns * task.cost_us / 1000 * u64::try_from(responses.len())?;
         responses.sort_by(f64::total_cmp);
@@ -158,8 +166,21 @@ fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()>
         rows.push(json!({
             "cost_us": task.cost_us, "period_ms": task.period_ms, "jobs": responses.len(), "misses": misses,
             "median_ms": at(50), "p95_ms": at(95), "worst_ms": at(100), "responses_ms": responses,
+            "jobs_ns": jobs,
         }));
     }
-    println!("{}", json!({"tasks": rows, "turns": all}));
+    println!("{}", json!({"tasks": rows, "turns": all, "clock_ns": [before, pair(utc.as_ref())]}));
     Ok(())
+}
+
+/// CLOCK_MONOTONIC and UTC at one moment, ns, where the page knows that: of some readings the one that took least.
+fn pair(utc: Option<&Timeline>) -> Option<[i64; 2]> {
+    let reading = |utc: &Timeline| {
+        let before = monotonic();
+        let utc = utc.now().ok()?;
+        let took = (monotonic() - before).floor_nanos();
+        utc.is_known().then(|| (took, before.floor_nanos() + took / 2, utc.estimate_ns()))
+    };
+    let (_, monotonic, utc) = (0..20).filter_map(|_| reading(utc?)).min()?;
+    Some([monotonic, utc])
 }
