@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | `responses.rs` | figures 1 to 4 |
 //! | `apache.rs` | table 1 |
+//! | `needed.rs` | what each job needed, beside what it was promised |
 //! | `budget.rs` | the least budget, by analysis and measured |
 //! | `satisfaction.rs` | many tasks over their utilization (the workload of another paper, KairosVM) |
 
 pub(super) mod apache;
 pub(super) mod budget;
+mod needed;
 pub(super) mod responses;
 pub(super) mod satisfaction;
 
@@ -21,11 +23,12 @@ use crate::scenario::Context;
 
 /// The reservation's period.
 const PERIOD: &str = "50ms";
+const PERIOD_NS: u64 = 50_000_000;
 
-/// What `reserve plan` says of [`TASKS`] in a reservation, with costs that are so many times as long; without a budget, of the least one.
-fn plan(ctx: &Context, host: &Host, cost: f64, budget: Option<&str>) -> anyhow::Result<Value> {
+/// What `reserve plan` says of [`TASKS`] in a reservation; without a budget, of the least one.
+fn plan(ctx: &Context, host: &Host, budget: Option<&str>) -> anyhow::Result<Value> {
     let file = ctx.path("tasks.toml");
-    std::fs::write(&file, tasks_file(cost)?)?;
+    std::fs::write(&file, tasks_file()?)?;
     let file = file.display().to_string();
     let mut words = vec!["reserve", "plan", &file, "--alone", "--period", PERIOD, "--json"];
     words.extend(budget.iter().flat_map(|budget| ["--budget", *budget]));
@@ -35,14 +38,13 @@ fn plan(ctx: &Context, host: &Host, cost: f64, budget: Option<&str>) -> anyhow::
 }
 
 /// [`TASKS`] as `reserve plan` reads them.
-fn tasks_file(cost: f64) -> anyhow::Result<String> {
+fn tasks_file() -> anyhow::Result<String> {
     let mut text = "policy = \"rate-monotonic\"\n".to_owned();
     for (index, task) in TASKS.iter().enumerate() {
-        let (ms, period) = task.split_once('/').context("COST/PERIOD")?;
-        let us = ms.parse::<f64>()? * 1000.0 * cost;
+        let (cost, period) = task.split_once('/').context("COST/PERIOD")?;
+        let name = index + 1;
         text += &format!(
-            "[[task]]\nname = \"tau{}\"\ncost = \"{us:.0}us\"\nperiod = \"{period}ms\"\n",
-            index + 1
+            "[[task]]\nname = \"tau{name}\"\ncost = \"{cost}ms\"\nperiod = \"{period}ms\"\n"
         );
     }
     Ok(text)

@@ -12,31 +12,31 @@ use serde_json::{Value, json};
 
 use super::super::plot::{self, Series};
 use super::super::report;
-use super::{plan, predicted};
+use super::needed::{self, Needed, Promise};
+use super::{PERIOD, plan, predicted};
 use crate::host::Host;
 use crate::interrupt;
-use crate::real_time::costs::{self, Run};
 use crate::real_time::stolen::{Stolen, Watch};
-use crate::real_time::{self, Load, Responses, Restore, TASKS};
+use crate::real_time::{self, Load, Responses, Restore, TASKS, costs};
 use crate::scenario::Context;
 
 /// The head of what [`print`] prints.
-const HEAD: &str = "                             task    jobs   missed   median     95 %    worst  predicted  a job cost  predicted for that  stolen: all, in 200 ms";
+const HEAD: &str = "                             task    jobs   missed   median     95 %    worst  predicted  cost: mean, most  stolen: all, in 200 ms";
 
 const NAME: &str = "rtvm-responses";
 
-/// One condition: its name, whether the host is loaded, the reservation, whether the guest has background work.
-type Condition = (&'static str, bool, Option<&'static str>, bool);
+/// One condition: its name, whether the host is loaded, the reservation's budget in ms, whether the guest has background work.
+type Condition = (&'static str, bool, Option<u64>, bool);
 
 /// The paper's, and what its 28 is beside others.
 const CONDITIONS: [Condition; 7] = [
     ("guest, idle host", false, None, false),
     ("guest, loaded host", true, None, false),
-    ("27 of 50 ms, loaded", true, Some("27ms/50ms"), false),
-    ("28 of 50 ms, loaded", true, Some("28ms/50ms"), false),
-    ("32 of 50 ms, loaded", true, Some("32ms/50ms"), false),
-    ("28 of 50 ms, busy guest", true, Some("28ms/50ms"), true),
-    ("32 of 50 ms, busy guest", true, Some("32ms/50ms"), true),
+    ("27 of 50 ms, loaded", true, Some(27), false),
+    ("28 of 50 ms, loaded", true, Some(28), false),
+    ("32 of 50 ms, loaded", true, Some(32), false),
+    ("28 of 50 ms, busy guest", true, Some(28), true),
+    ("32 of 50 ms, busy guest", true, Some(32), true),
 ];
 
 pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
@@ -50,46 +50,51 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     let watch = Watch::start();
     let found = native(ctx, seconds)?;
     let stolen = watch.end()?;
-    print("native", &found, stolen, 1.0, None);
-    let mut all = vec![("native", found, stolen)];
+    print("native", &found, stolen, None, None);
+    let mut all = vec![("native", found, stolen, Vec::new())];
     let mut guest = real_time::guest(ctx, &host, "guest")?;
-    let turns = real_time::calibrate_loaded(&host, &mut guest, "guest")?;
     for (name, loaded, budget, hog) in CONDITIONS {
         interrupt::check()?;
+        // This machine's speed changes: measured anew each time.
+        let turns = costs::calibrate(&host, &mut guest, "guest")?;
         let load = loaded.then(Load::start).transpose()?;
-        if let Some(budget) = budget {
-            host.cli(&["reserve", "apply", "guest", "--alone", "--budget", budget])?;
+        if let Some(ms) = budget {
+            let reserved = format!("{ms}ms/{PERIOD}");
+            host.cli(&["reserve", "apply", "guest", "--alone", "--budget", &reserved])?;
         }
         let watch = Watch::start();
-        let Run { found, cost } =
-            costs::run(&mut guest, (turns, seconds), hog, 0, &real_time::tasks())?;
+        let run = costs::run(&mut guest, (turns, seconds), hog, 0)?;
         let stolen = watch.end()?;
         drop(load);
-        if budget.is_some() {
+        let mut needed = Vec::new();
+        let mut declared = None;
+        if let Some(ms) = budget {
             host.cli(&["reserve", "release", "guest"])?;
+            needed = needed::all(&run, ms * 1_000_000)?;
+            declared = Some(plan(ctx, &host, Some(&format!("{ms}ms")))?);
         }
-        let text = budget.and_then(|text| text.split('/').next());
-        let plans = match text {
-            Some(text) => {
-                Some((plan(ctx, &host, 1.0, Some(text))?, plan(ctx, &host, cost, Some(text))?))
-            }
-            None => None,
-        };
-        print(name, &found, stolen, cost, plans.as_ref());
-        all.push((name, found, stolen));
+        let costs: Vec<_> = (0..run.found.len()).map(|task| run.costs(task)).collect();
+        print(name, &run.found, stolen, Some(&costs), declared.as_ref());
+        if budget.is_some() {
+            judge(&needed);
+        }
+        all.push((name, run.found, stolen, needed));
     }
     for (index, task) in TASKS.iter().enumerate() {
-        let series = all.iter().map(|(name, found, _)| distribution(name, &found[index])).collect();
+        let series =
+            all.iter().map(|(name, found, ..)| distribution(name, &found[index])).collect();
         let title = format!("{NAME}-tau{}", index + 1);
         let axes = ["response, ms", "share of jobs within this"];
         let heading = format!("{title}: {task} ms");
         report::picture(&title, &plot::lines(&heading, axes, series, true))?;
     }
-    let rows = all.iter().flat_map(|(name, found, stolen)| {
+    let rows = all.iter().flat_map(|(name, found, stolen, needed)| {
         found.iter().enumerate().map(move |(n, task)| {
+            let of_task = needed.iter().filter(|job| job.task == n).map(Needed::row);
             json!({"condition": name, "task": TASKS[n], "jobs": task.ms.len(), "misses": task.misses(),
                    "worst_ms": task.worst_ms(), "stolen_ms": stolen.total_ms,
-                   "stolen_in_200_ms": stolen.worst_ms, "responses_ms": task.ms})
+                   "stolen_in_200_ms": stolen.worst_ms, "responses_ms": task.ms,
+                   "needed": of_task.collect::<Vec<_>>()})
         })
     });
     report::write(NAME, rows.collect())
@@ -112,22 +117,19 @@ fn native(ctx: &Context, seconds: u64) -> anyhow::Result<Vec<Responses>> {
     ))?)
 }
 
-/// `plans`: for the costs that were declared, and for what a job cost.
+/// `costs`: where 1 is what was declared, on average and at most. `declared`: the plan for what was declared.
 fn print(
     name: &str,
     found: &[Responses],
     stolen: Stolen,
-    cost: f64,
-    plans: Option<&(Value, Value)>,
+    costs: Option<&[(f64, f64)]>,
+    declared: Option<&Value>,
 ) {
     for (index, task) in found.iter().enumerate() {
         let at = |percent: usize| task.ms[(task.ms.len() - 1) * percent / 100];
         let first = |text: String| if index == 0 { text } else { String::new() };
-        let of = |plan: fn(&(Value, Value)) -> &Value| {
-            plans.map_or(String::new(), |plans| predicted(plan(plans), index))
-        };
         println!(
-            "{:<26} {:>6}  {:>6} {:>8} {:>8.1} {:>8.1} {:>8.1}  {:>9}  {:>10}  {:>18}  {}",
+            "{:<26} {:>6}  {:>6} {:>8} {:>8.1} {:>8.1} {:>8.1}  {:>9}  {:>16}  {}",
             first(name.to_owned()),
             format!("tau{}", index + 1),
             task.ms.len(),
@@ -135,11 +137,29 @@ fn print(
             at(50),
             at(95),
             task.worst_ms(),
-            of(|plans| &plans.0),
-            first(format!("{cost:.3}")),
-            of(|plans| &plans.1),
+            declared.map_or(String::new(), |plan| predicted(plan, index)),
+            costs.map_or(String::new(), |all| format!("{:.3}, {:.3}", all[index].0, all[index].1)),
             first(format!("{} ms, {} ms", stolen.total_ms, stolen.worst_ms)),
         );
+    }
+}
+
+/// What became of the promises for what each job took, and each job for which that is worth a look.
+fn judge(jobs: &[Needed]) {
+    let promises: [(&str, Promise); 2] =
+        [("without the tick", |job| job.promised), ("with it", |job| job.ticked)];
+    for (name, promise) in promises {
+        let (count, late, beyond) = needed::kept(jobs, promise);
+        let nothing = jobs.iter().filter(|job| promise(job) > job.deadline);
+        let (others, late_too) =
+            (nothing.clone().count(), nothing.filter(|job| job.late()).count());
+        println!(
+            "    promised in time, {name}: {count} jobs, {late} late, at most {beyond:+.1} ms beyond; promised nothing: {others}, {late_too} late"
+        );
+    }
+    let margin = needed::TICK_NS + 3_000_000;
+    for job in jobs.iter().filter(|job| job.late() || job.response > job.promised + margin) {
+        println!("    {}", job.text());
     }
 }
 
