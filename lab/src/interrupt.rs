@@ -46,7 +46,7 @@ pub fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Marks errors that say only that something took longer than the lab waits: on a busy machine that is no finding yet.
+/// Marks errors that say only that something took longer than it should: on a busy machine that is no finding yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Late;
 
@@ -56,6 +56,14 @@ impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not in time")
     }
+}
+
+/// For what real time decides alone, and a machine with neighbours may miss: an error with the mark [`Late`] unless `kept`.
+///
+/// # Errors
+/// The same.
+pub fn in_time(kept: bool, said: impl FnOnce() -> String) -> anyhow::Result<()> {
+    if kept { Ok(()) } else { Err(Error::new(Late).context(said())) }
 }
 
 /// `said` in place of `error`, with its mark if it has one.

@@ -10,6 +10,7 @@ use timevisor_time::Duration as Span;
 
 use super::faults::{self, honest_reading, reference, reference_row};
 use crate::host::{Host, mentions};
+use crate::interrupt::in_time;
 use crate::ntp_impostor::{Impostor, shifted};
 use crate::reader::HostPage;
 use crate::scenario::Context;
@@ -128,7 +129,8 @@ fn dead_name_server(ctx: &Context) -> anyhow::Result<Duration> {
         ensure!(row["accepted"] == 0, "somebody answered: {row}");
         Ok(row["detail"].to_string().contains("cannot resolve time.example.net"))
     })?;
-    ensure!(started.elapsed() > 4 * slowest, "status waited {slowest:?} for the name server");
+    let waited = || format!("status waited {slowest:?} for the name server");
+    in_time(started.elapsed() > 4 * slowest, waited)?;
     ensure!(page.read()?.status().name() == "synchronized", "the page lapsed");
     daemon.check_alive()?;
     Ok(slowest)

@@ -12,7 +12,7 @@ use timevisor_linux::scheduling::{Attributes, Policy, schedstat, threads};
 
 use crate::client::Client;
 use crate::host::{Host, mentions};
-use crate::interrupt;
+use crate::interrupt::{self, in_time};
 use crate::real_time::{self, Load, Responses, Restore, run, text};
 use crate::scenario::Context;
 
@@ -145,7 +145,7 @@ fn against_load(
     let missed = |run: &[Responses]| run.iter().map(Responses::misses).sum::<usize>();
     let jobs: usize = without.iter().map(|task| task.ms.len()).sum();
     let mut told = vec![format!("without: {}", text(&without))];
-    ensure!(missed(&without) * 2 > jobs / 2, "the host was not loaded: {told:?}");
+    in_time(missed(&without) * 2 > jobs / 2, || format!("the host was not loaded: {told:?}"))?;
     let mut audits = Vec::new();
     for (budget, hog) in [("28ms/50ms", false), ("32ms/50ms", true)] {
         let busy = if hog { " and a busy guest" } else { "" };
@@ -172,7 +172,7 @@ fn against_load(
                 break;
             }
         }
-        ensure!(kept, "{budget} is of no use: {told:?}");
+        in_time(kept, || format!("{budget} is of no use: {told:?}"))?;
         audits.push(host.json(&["reserve", "audit"])?[0]["audit"].clone());
     }
     Ok((told.join("; "), audits))
@@ -196,7 +196,7 @@ fn audited(host: &Host, guest: &mut Client, audits: &[Value]) -> anyhow::Result<
         let of = |name: &str| audit[name].as_u64().context("no audit");
         let kept = of("satisfied")? + of("exhausted")? + of("unclear")?;
         // A virtual machine's host takes its processors away now and then.
-        ensure!(of("broken")? * 10 <= kept, "the host owes: {audits:?}");
+        in_time(of("broken")? * 10 <= kept, || format!("the host owes: {audits:?}"))?;
     }
     let exhausted = |host: &Host| -> anyhow::Result<u64> {
         host.json(&["reserve", "audit"])?[0]["audit"]["exhausted"].as_u64().context("no audit")
@@ -261,7 +261,9 @@ fn given(host: &Host, guest: &mut Client, pid: u32, tid: u32) -> anyhow::Result<
     let [least, most] =
         [second[0] as f64 - first[1] as f64, second[1] as f64 - first[0] as f64].map(|ns| ns / 1e9);
     // 40 %, and what the two readings and their programs took.
-    ensure!(least < busy_s * 0.5 && most > busy_s * 0.3, "{least} to {most} s of {busy_s} s");
+    let said = || format!("{least} to {most} s of {busy_s} s");
+    ensure!(least < busy_s * 0.5, "{}", said());
+    in_time(most > busy_s * 0.3, said)?;
     Ok(format!(
         "a guest that was busy for {busy_s:.1} s had {least:.2} to {most:.2} s of a processor"
     ))

@@ -6,6 +6,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use super::reserve::same;
+use crate::interrupt::in_time;
 use crate::real_time::{Inside, Responses, VM, text};
 use crate::scenario::Context;
 
@@ -72,13 +73,14 @@ pub(super) fn reserve_kvm(ctx: &Context) -> anyhow::Result<String> {
             told.push(format!("{} of 50 ms{guest}: {}", budget / 1000, text(&found)));
             Ok(missed(&found) * 4 < missed(&without))
         })?;
-        ensure!(kept, "the reservation is of no use: {told:?}");
+        in_time(kept, || format!("the reservation is of no use: {told:?}"))?;
     }
-    ensure!(is_loaded(&without), "the host was not loaded: {told:?}");
+    in_time(is_loaded(&without), || format!("the host was not loaded: {told:?}"))?;
     let audit = inside.host.json("timevisor reserve audit --json")?[0]["audit"].clone();
     let of = |name: &str| audit[name].as_u64().context("no audit");
     // The host inside stands still whenever the one outside does, and owes its guest what it could not give.
-    ensure!(of("exhausted")? > 0 && of("broken")? * 4 <= of("exhausted")?, "{audit}");
+    ensure!(of("exhausted")? > 0, "{audit}");
+    in_time(of("broken")? * 4 <= of("exhausted")?, || format!("the host inside owes: {audit}"))?;
     let during = settings(&mut inside, pid)?;
     ensure!(during["/sys/module/kvm/parameters/halt_poll_ns"] == "0", "{during:?}");
     ensure!(during.contains_key("/sys/fs/cgroup/timevisor-cpu1"), "{during:?}");

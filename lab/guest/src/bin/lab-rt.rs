@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use timevisor::{Client, Timeline};
+use timevisor::{Client, Reading, Timeline};
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::scheduling::Attributes;
 use timevisor_time::Duration;
@@ -118,8 +118,8 @@ fn calibrate() -> Result<()> {
 fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()> {
     let stop = AtomicBool::new(false);
     // Natively there is no page, and nobody asks.
-    let utc = Client::connect().ok().and_then(|client| client.timeline("utc").ok());
-    let before = pair(utc.as_ref());
+    let page = Client::connect().ok().and_then(|client| client.timeline("tai").ok());
+    let before = pair(page.as_ref());
     let begin = monotonic() + Duration::from_nanos(300_000_000);
     let (reports, others) = std::thread::scope(|scope| {
         let hog = hog.then(|| {
@@ -169,18 +169,19 @@ fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()>
             "jobs_ns": jobs,
         }));
     }
-    println!("{}", json!({"tasks": rows, "turns": all, "clock_ns": [before, pair(utc.as_ref())]}));
+    println!("{}", json!({"tasks": rows, "turns": all, "clock_ns": [before, pair(page.as_ref())]}));
     Ok(())
 }
 
 /// CLOCK_MONOTONIC and UTC at one moment, ns, where the page knows that: of some readings the one that took least.
-fn pair(utc: Option<&Timeline>) -> Option<[i64; 2]> {
-    let reading = |utc: &Timeline| {
+fn pair(page: Option<&Timeline>) -> Option<[i64; 2]> {
+    let reading = |page: &Timeline| {
         let before = monotonic();
-        let utc = utc.now().ok()?;
+        let tai = page.now().ok().filter(Reading::is_known)?;
         let took = (monotonic() - before).floor_nanos();
-        utc.is_known().then(|| (took, before.floor_nanos() + took / 2, utc.estimate_ns()))
+        let utc = tai.estimate_ns() - i64::from(tai.tai_offset()?) * 1_000_000_000;
+        Some((took, before.floor_nanos() + took / 2, utc))
     };
-    let (_, monotonic, utc) = (0..20).filter_map(|_| reading(utc?)).min()?;
+    let (_, monotonic, utc) = (0..20).filter_map(|_| reading(page?)).min()?;
     Some([monotonic, utc])
 }
