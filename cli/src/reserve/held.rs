@@ -89,6 +89,8 @@ enum PromiseName {
     Global,
     /// No budget, only before everything that is not real-time: SCHED_FIFO
     Fifo,
+    /// Nothing: at most the budget, with the greatest weight beside others of its cgroup: cpu.max
+    Limit,
 }
 
 #[derive(Clone, Copy)]
@@ -120,6 +122,7 @@ pub fn apply(directory: &Path, options: &Apply) -> Result<()> {
             PromiseName::Core => Promise::Core,
             PromiseName::Global => Promise::Global,
             PromiseName::Fifo => Promise::Fifo,
+            PromiseName::Limit => Promise::Limit,
         },
         core: options.core,
         alone: options.alone,
@@ -272,10 +275,12 @@ fn line(row: &ReserveRow) -> String {
         Promise::Core => "core",
         Promise::Global => "global",
         Promise::Fifo => "fifo",
+        Promise::Limit => "limit",
     };
     let ms = |ns: u64| ns as f64 / 1e6;
     let budget = match row.promise {
         Promise::Fifo => "none".to_owned(),
+        Promise::Limit => format!("at most {} ms of {} ms", ms(row.budget_ns), ms(row.period_ns)),
         _ => format!("{} ms of {} ms", ms(row.budget_ns), ms(row.period_ns)),
     };
     let budget = match row.soft_ns {

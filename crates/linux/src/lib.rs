@@ -6,6 +6,7 @@
 //! | [`affinity`] | which processors there are, which one runs a thread |
 //! | [`counter`] | [`counter::HostCounter`] and the choice of one; calibration |
 //! | [`clock`] | the kernel's clocks, read only; brackets |
+//! | [`cpu_limit`] | at most so much processor time for a thread: cgroup v1 and v2 |
 //! | [`cpuset`] | processors of their own for threads: cgroup v1 and v2 |
 //! | [`datagram`] | Unix datagram sockets: chronyd's and ptp4l's management sockets |
 //! | [`mapping`] | [`mapping::SharedMapping`]: shared memory as an address and a length |
@@ -35,6 +36,7 @@ pub mod affinity;
 pub mod bpf;
 pub mod clock;
 pub mod counter;
+pub mod cpu_limit;
 pub mod cpuset;
 pub mod datagram;
 pub mod elapsed_source;

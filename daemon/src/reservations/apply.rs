@@ -59,6 +59,7 @@ impl Reservations {
         let wanted = Wanted { pid: process.pid(), tid, emulated, reservation, guarantee };
         if let Some(index) = replaced
             && self.held[index].guarantee == guarantee
+            && guarantee != Guarantee::Limit
             && self.held[index].tid == tid
             && self.held[index].is_alive()
         {
@@ -192,6 +193,7 @@ impl Reservations {
         match apply.promise {
             Promise::Global => return Ok(Guarantee::Global),
             Promise::Fifo => return Ok(Guarantee::Fifo),
+            Promise::Limit => return Ok(Guarantee::Limit),
             Promise::Core => {}
         }
         let online = affinity::online().unwrap_or_default();
@@ -257,8 +259,8 @@ impl Reservations {
 fn soft_limits(apply: &ReserveApply) -> Result<Option<(u64, u64)>, String> {
     let Some(most) = apply.at_most_ns else { return Ok(None) };
     let deadline = apply.deadline_ns.unwrap_or(apply.period_ns);
-    if apply.promise == Promise::Fifo {
-        return Err("SCHED_FIFO has no budget that could follow anything".to_owned());
+    if matches!(apply.promise, Promise::Fifo | Promise::Limit) {
+        return Err("without SCHED_DEADLINE there is no budget that could follow anything; take --promise core or global".to_owned());
     }
     if most < apply.budget_ns {
         return Err("the greatest budget of a soft reservation is less than the least".to_owned());

@@ -49,7 +49,9 @@ impl Audit {
         }
         self.next = now + INTERVAL;
         let mut before = std::mem::take(&mut self.threads);
-        for held in in_force.filter(|held| held.guarantee != Guarantee::Fifo) {
+        for held in
+            in_force.filter(|held| !matches!(held.guarantee, Guarantee::Fifo | Guarantee::Limit))
+        {
             let mut audited = before.remove(&held.tid).unwrap_or_default();
             audited.look(held);
             self.threads.insert(held.tid, audited);

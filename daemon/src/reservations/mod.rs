@@ -220,7 +220,7 @@ impl Reservations {
         let changes = std::mem::take(&mut gone.changes);
         let same_core =
             self.held.iter().position(|h| h.core().is_some() && h.core() == gone.core());
-        let any = self.held.iter().position(|held| held.core().is_some());
+        let any = self.held.iter().position(Held::needs_host);
         let mut undone = Vec::new();
         let (mut of_processor, mut of_host) = (Vec::new(), Vec::new());
         for (level, change) in changes {

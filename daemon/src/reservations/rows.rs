@@ -24,6 +24,7 @@ impl Reservations {
                 Guarantee::Core(core) => (Promise::Core, u32::try_from(core).ok()),
                 Guarantee::Global => (Promise::Global, None),
                 Guarantee::Fifo => (Promise::Fifo, None),
+                Guarantee::Limit => (Promise::Limit, None),
             };
             let ran = schedstat(held.pid, held.tid).ok();
             ReserveRow {

@@ -30,7 +30,7 @@ fn settings(pid: u32) -> anyhow::Result<BTreeMap<String, String>> {
             format!("{attributes:?} {allowed:?} {cgroup}"),
         );
     }
-    for root in ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup"] {
+    for root in ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup"] {
         let Ok(entries) = std::fs::read_dir(root) else { continue };
         for entry in entries {
             let path = entry?.path();
@@ -110,6 +110,8 @@ pub(super) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     same(&before, &settings(pid)?).context("after the release")?;
     soft(ctx, &host, &mut guest)?;
     same(&before, &settings(pid)?).context("after a soft one")?;
+    let limited = limited(&host, &mut guest, (pid, tid))?;
+    same(&before, &settings(pid)?).context("after a limit")?;
     // Without any daemon.
     host.cli(&["reserve", "apply", "guest", "--budget", "10ms/50ms"])?;
     host.kill();
@@ -130,7 +132,10 @@ pub(super) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     };
     same(&cpusets(before), &cpusets(settings(std::process::id())?)).context("after its end")?;
 
-    Ok(format!("{told}; {share}; the audit takes {:.2} % of a processor", audited * 100.0))
+    Ok(format!(
+        "{told}; {share}; {limited}; the audit takes {:.2} % of a processor",
+        audited * 100.0
+    ))
 }
 
 /// The tasks beside a busy host, without and with reservations: what was missed, in words, and what the audit found.
@@ -267,6 +272,37 @@ fn given(host: &Host, guest: &mut Client, pid: u32, tid: u32) -> anyhow::Result<
     Ok(format!(
         "a guest that was busy for {busy_s:.1} s had {least:.2} to {most:.2} s of a processor"
     ))
+}
+
+/// What promises nothing, and says so: a busy guest has at most its budget.
+fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::Result<String> {
+    const SPAN: std::time::Duration = std::time::Duration::from_secs(3);
+    let apply = |budget: &str, more: &[&str]| {
+        let words = ["reserve", "apply", "guest", "--promise", "limit", "--budget", budget];
+        host.cli(&[&words[..], more].concat())
+    };
+    let refused = |said: anyhow::Result<String>, part: &str| -> anyhow::Result<()> {
+        mentions(&format!("{:#}", said.err().context("it was applied")?), &[part])
+    };
+    refused(apply("10ms/50ms", &["--at-most", "20ms"]), "no budget that could follow")?;
+    refused(apply("500us/50ms", &[]), "limits from 1 ms on")?;
+    ensure!(host.json(&["reserve", "list"])? == Value::Array(Vec::new()), "a refusal is held");
+    // Twice: the second one replaces the first.
+    apply("20ms/50ms", &[])?;
+    apply("10ms/50ms", &[])?;
+    let row = host.json(&["reserve", "list"])?[0].clone();
+    ensure!(row["promise"] == "limit" && row["core"].is_null() && row["audit"].is_null(), "{row}");
+    guest.guest.sh(BUSY)?;
+    let (before, began) = (schedstat(pid, tid)?.ran, std::time::Instant::now());
+    interrupt::sleep(SPAN)?;
+    let ran = schedstat(pid, tid)?.ran - before;
+    let share = ran as f64 / began.elapsed().as_nanos() as f64;
+    guest.guest.sh(NO_LONGER_BUSY)?;
+    // Two more periods than have passed.
+    ensure!(share < 0.2 + 2.0 * 0.01 / SPAN.as_secs_f64(), "it had {share} of a processor");
+    in_time(share > 0.1, || format!("a busy guest had {share} of a processor"))?;
+    host.cli(&["reserve", "release", "guest"])?;
+    Ok(format!("limited to 20 % of a processor a busy guest had {:.1} %", share * 100.0))
 }
 
 /// A budget that follows what the guest uses, up and down, and makes room for others.

@@ -5,6 +5,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 use timevisor_linux::affinity::allowed_of;
+use timevisor_linux::cpu_limit;
 use timevisor_linux::cpuset::{Cpusets, Level};
 use timevisor_linux::kvm::no_halt_polling;
 use timevisor_linux::scheduling::{Attributes, Change, Policy, processor_of, threads};
@@ -25,6 +26,8 @@ pub enum Guarantee {
     Global,
     /// Before everything that is not real-time, without a budget: SCHED_FIFO.
     Fifo,
+    /// Nothing: at most the budget in a period, and the greatest weight beside others of its cgroup.
+    Limit,
 }
 
 /// A reservation for a thread.
@@ -58,6 +61,10 @@ pub fn plan(
         let what = format!("cannot read {what} of thread {tid}");
         move |source: io::Error| EnforceError::Io { what, source }
     };
+    if wanted.guarantee == Guarantee::Limit {
+        let (budget, period) = (wanted.reservation.budget(), wanted.reservation.period());
+        return Ok((cpu_limit::plan(wanted.pid, tid, budget, period)?, None));
+    }
     let before = Attributes::of(tid).map_err(io("the policy"))?;
     let mut planned = Planned::new();
     let mut cpusets = None;
@@ -75,9 +82,10 @@ pub fn plan(
         }
         cpusets = Some(found);
     }
-    let set = match wanted.guarantee {
-        Guarantee::Core(_) | Guarantee::Global => attributes(&wanted.reservation),
-        Guarantee::Fifo => Attributes::fifo(FIFO_PRIORITY),
+    let set = if wanted.guarantee == Guarantee::Fifo {
+        Attributes::fifo(FIFO_PRIORITY)
+    } else {
+        attributes(&wanted.reservation)
     };
     planned.push((Level::Thread, Change::Attributes { tid, set, before }));
     if wanted.emulated && wanted.pid != tid {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use timevisor_linux::cpu_limit::LimitError;
 use timevisor_linux::cpuset::CpusetError;
 use timevisor_linux::scheduling::{Change, Policy, without_real_time};
 use timevisor_schedule::Reservation;
@@ -21,6 +22,9 @@ pub enum EnforceError {
     /// No processor can be set apart.
     #[error(transparent)]
     Cpuset(#[from] CpusetError),
+    /// No cgroup can be limited.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// The kernel refused a change.
     #[error("{change}: {why}")]
     Refused {
@@ -71,10 +75,19 @@ impl EnforceError {
                 no_fifo(without_real_time(*tid).as_deref())
             }
             Change::Attributes { .. } => explain(error, wanted, period_limits()),
+            Change::File { path, .. } if is_limit(path) && error.raw_os_error() == Some(EINVAL) => {
+                "the kernel takes limits from 1 ms on, of periods from 1 ms to 1 s, and none beyond that of a cgroup above (libvirt's \
+                 cputune, systemd's CPUQuota)"
+                    .to_owned()
+            }
             _ => error.to_string(),
         };
         Self::Refused { change: change.to_string(), why }
     }
+}
+
+fn is_limit(path: &Path) -> bool {
+    ["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"].iter().any(|name| path.ends_with(name))
 }
 
 /// Why a thread is not let to be SCHED_FIFO. `file`: where its cgroup has no time for that.
@@ -150,6 +163,13 @@ mod tests {
         assert!(say(EBUSY, usual).contains("56.0 %"));
         assert!(say(ESRCH, usual).contains("running?"));
         assert!(say(5, usual).contains("os error 5"));
+        let path = Path::new("/sys/fs/cgroup/cpu/timevisor-limit-7/cpu.cfs_quota_us").to_owned();
+        let change = Change::File { path, write: "500".into(), undo: None };
+        let refused = |code| {
+            EnforceError::refused(&change, &io::Error::from_raw_os_error(code), &usual).to_string()
+        };
+        assert!(refused(EINVAL).contains("CPUQuota"), "{}", refused(EINVAL));
+        assert!(refused(EPERM).contains("os error 1"), "{}", refused(EPERM));
         let file = Path::new("/sys/fs/cgroup/cpu/machine/web/emulator/cpu.rt_runtime_us");
         let said = no_fifo(Some(file));
         assert!(said.contains("10000") && said.ends_with(&file.display().to_string()), "{said}");

@@ -61,8 +61,14 @@ impl Held {
     pub fn core(&self) -> Option<usize> {
         match self.guarantee {
             Guarantee::Core(core) => Some(core),
-            Guarantee::Global | Guarantee::Fifo => None,
+            Guarantee::Global | Guarantee::Fifo | Guarantee::Limit => None,
         }
+    }
+
+    /// Whether it may need what was changed for others at [`Level::Host`].
+    #[must_use]
+    pub fn needs_host(&self) -> bool {
+        matches!(self.guarantee, Guarantee::Core(_) | Guarantee::Limit)
     }
 
     /// Whether that very QEMU still runs.

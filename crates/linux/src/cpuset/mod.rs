@@ -190,7 +190,7 @@ pub(crate) fn hierarchy(mountinfo: &str, controller: &str) -> Option<PathBuf> {
 }
 
 /// Place, kind and options: `36 35 98:0 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset` (proc_pid_mountinfo(5)).
-fn mounts(mountinfo: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+pub(crate) fn mounts(mountinfo: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     mountinfo.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let mut right = right.split(' ');
@@ -204,8 +204,26 @@ fn read(path: &Path) -> Result<String, CpusetError> {
         .map_err(|source| CpusetError::Io { path: path.to_owned(), source })
 }
 
+/// Has the children of `folder` (cgroup v2) a controller; nothing where they have.
+pub(crate) fn controller(
+    folder: &Path,
+    name: &str,
+) -> Result<Option<(Level, Change)>, CpusetError> {
+    let path = folder.join("cgroup.subtree_control");
+    if read(&path)?.split(' ').any(|has| has == name) {
+        return Ok(None);
+    }
+    let (write, undo) = (format!("+{name}"), Some(format!("-{name}")));
+    Ok(Some((Level::Host, Change::File { path, write, undo })))
+}
+
 /// The cgroup of a thread as a folder.
-fn folder_of(root: &Path, pid: u32, tid: u32, controller: &str) -> Result<PathBuf, CpusetError> {
+pub(crate) fn folder_of(
+    root: &Path,
+    pid: u32,
+    tid: u32,
+    controller: &str,
+) -> Result<PathBuf, CpusetError> {
     let path = crate::scheduling::cgroup_of(pid, tid, controller).map_err(|source| {
         CpusetError::Io { path: format!("/proc/{pid}/task/{tid}/cgroup").into(), source }
     })?;

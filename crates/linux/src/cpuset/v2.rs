@@ -5,10 +5,12 @@
 //! Tried with Linux 7.3: at the top of the tree (`make lab TEST=reserve-kvm`), and as a remote partition below libvirt's cgroup of the vCPU
 //! in machine.slice (`TEST=reserve-libvirt-v2`).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{CpusetError, Level, OURS, Plan, folder_of, read};
+use super::{CpusetError, Level, OURS, Plan, controller, folder_of, read};
 use crate::scheduling::Change;
+
+const CPUSET: &str = "cpuset";
 
 pub(super) fn plan(root: &Path, pid: u32, tid: u32, processor: usize) -> Result<Plan, CpusetError> {
     let home = folder_of(root, pid, tid, "")?;
@@ -29,12 +31,12 @@ pub(super) fn plan(root: &Path, pid: u32, tid: u32, processor: usize) -> Result<
     // From the top down to the VM's.
     let mut way: Vec<&Path> = home.ancestors().take_while(|path| *path != root).collect();
     way.reverse();
-    plan.extend(controller(root)?);
+    plan.extend(controller(root, CPUSET)?);
     for folder in way {
         let path = folder.join("cpuset.cpus.exclusive");
         plan.push((Level::Processor, Change::Granted { path, processor }));
         if folder != home {
-            plan.extend(controller(folder)?);
+            plan.extend(controller(folder, CPUSET)?);
         }
     }
     let file = |name: &str, write: &str| {
@@ -45,23 +47,13 @@ pub(super) fn plan(root: &Path, pid: u32, tid: u32, processor: usize) -> Result<
     plan.push(file("cgroup.type", "threaded"));
     if remote {
         // A cgroup with processes has children with controllers only once those are threaded.
-        plan.extend(controller(&home)?);
+        plan.extend(controller(&home, CPUSET)?);
         plan.push(file("cpuset.cpus.exclusive", &processor.to_string()));
     }
     plan.push(file("cpuset.cpus", &processor.to_string()));
     plan.push(file("cpuset.cpus.partition", "root"));
     plan.push(moved);
     Ok(plan)
-}
-
-/// Has the children of `folder` cpusets; nothing where they have.
-fn controller(folder: &Path) -> Result<Option<(Level, Change)>, CpusetError> {
-    let path: PathBuf = folder.join("cgroup.subtree_control");
-    if read(&path)?.split(' ').any(|name| name == "cpuset") {
-        return Ok(None);
-    }
-    let (write, undo) = ("+cpuset".to_owned(), Some("-cpuset".to_owned()));
-    Ok(Some((Level::Host, Change::File { path, write, undo })))
 }
 
 /// The kernel takes the word, and says in the same file whether it means anything.

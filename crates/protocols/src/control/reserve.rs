@@ -13,6 +13,8 @@ pub enum Promise {
     Global,
     /// Before everything that is not real-time, without a budget: SCHED_FIFO.
     Fifo,
+    /// Nothing: at most the budget in a period, with the greatest weight beside others of its cgroup (cpu.max).
+    Limit,
 }
 
 /// Asks for a reservation for a vCPU, or for another one in place of what it has.
