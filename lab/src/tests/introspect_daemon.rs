@@ -94,7 +94,7 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
     // It has begun before anybody looks.
     start(guest, "early", "20 100")?;
     let early = guest.guest.sh(
-        "until [ \"$(cut -d' ' -f41 /proc/$(pgrep lab-dl)/stat)\" = 6 ]; do sleep 0.1; done; pgrep lab-dl",
+        "until [ \"$(cut -d' ' -f41 /proc/$(pidof lab-dl)/stat)\" = 6 ]; do sleep 0.1; done; pidof lab-dl",
     )?;
     host.cli(&["introspect", "attach", "web", "--reserve", "--alone"])?;
     host.wait_until("a reservation for what had begun", |host| Ok(budget(host)? > 0))?;
