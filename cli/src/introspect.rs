@@ -170,7 +170,10 @@ fn reserved_words(reserved: &IntrospectReserved) -> String {
 fn words(row: &IntrospectRow) -> String {
     let guest = row.guest.as_deref().unwrap_or("not known yet");
     let state = match (row.state, &row.problem) {
-        (IntrospectState::Attached, _) => format!("{} trap points", row.points),
+        (IntrospectState::Attached, None) => format!("{} trap points", row.points),
+        (IntrospectState::Attached, Some(problem)) => {
+            format!("{} trap points; {problem}", row.points)
+        }
         (IntrospectState::Waiting, Some(problem)) => format!("waits: {problem}"),
         (IntrospectState::Waiting, None) => "looks for the guest's kernel".to_owned(),
     };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
+use timevisor_guests::introspection::begun::{Looks, Verdict};
 use timevisor_guests::introspection::demand::{Need, Rules, need};
 use timevisor_guests::introspection::event::{Kind, RawEvent};
 use timevisor_guests::introspection::guest_os::GuestOs;
@@ -24,6 +25,8 @@ use super::target::{Target, Way};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What is told of tasks is at most so old.
 const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
+/// Between two looks at the tasks that have begun.
+const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Until nobody wants it any more.
 ///
@@ -38,6 +41,7 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         link,
         backend,
         guest_os,
+        memory,
         shared,
         rules,
         needed: Need::Nothing,
@@ -84,6 +88,7 @@ struct Watch<'a> {
     link: Box<dyn Link>,
     backend: Box<dyn Backend>,
     guest_os: Box<dyn GuestOs>,
+    memory: Ram<InProcess>,
     shared: &'a Shared,
     rules: Option<&'a Rules>,
     needed: Need,
@@ -117,8 +122,9 @@ impl Watch<'_> {
                     self.shared.lock().dropped = self.dropped_before + dropped;
                 }
                 Action::Attached(points) => {
+                    let problem = self.find_begun().err();
                     let mut told = self.shared.lock();
-                    (told.attached, told.problem) = (Some(points), None);
+                    (told.attached, told.problem) = (Some(points), problem);
                 }
                 Action::Detached => {
                     self.guest_os.cleanup();
@@ -132,6 +138,25 @@ impl Watch<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The tasks that began before the points were there. Events wait meanwhile: whatever changes during these looks is told by them afterwards.
+    fn find_begun(&mut self) -> Result<(), String> {
+        let mut looks = Looks::default();
+        loop {
+            match looks.take(self.guest_os.running(&self.memory)) {
+                Verdict::Again => std::thread::sleep(LOOK_INTERVAL),
+                Verdict::Known(tasks) => {
+                    self.tasks_changed |= !tasks.is_empty();
+                    self.guest_os.tasks_mut().begun(tasks);
+                    return Ok(());
+                }
+                Verdict::NotKnown(None) => return Ok(()),
+                Verdict::NotKnown(Some(why)) => {
+                    return Err(format!("tasks from before are not known: {why}; attach again"));
+                }
+            }
+        }
     }
 
     fn event(&mut self, raw: &RawEvent) {

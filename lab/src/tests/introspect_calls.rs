@@ -1,10 +1,32 @@
 //! What introspection has to tell of lab-calls, however it came about.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
+use crate::client::{Client, Launch, Way};
+use crate::host::Host;
+use crate::scenario::Context;
+
 pub(super) const JOBS: usize = 20;
 pub(super) const YIELDS: usize = 50;
+
+/// A guest "web" that QEMU emulates, with our plugin and these programs; its page is there.
+pub(super) fn emulated(ctx: &Context, host: &Host, programs: &[PathBuf]) -> anyhow::Result<Client> {
+    let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
+    let socket = host.directory().join("web.introspect");
+    let plugin = format!("{},socket={}", plugin.display(), socket.display());
+    let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, "web").programs(programs);
+    let launch = launch.builder(move |builder| {
+        let named = "web,debug-threads=on".to_owned();
+        builder.args(["-plugin".into(), plugin.clone(), "-name".into(), named])
+    });
+    let mut guest = launch.start()?;
+    guest.guest.wait_ready()?;
+    host.wait_vm("web", "synchronized")?;
+    Ok(guest)
+}
 
 /// Runs it in a guest's shell.
 pub(super) fn line() -> String {

@@ -1,6 +1,6 @@
 //! timevisord's introspection of an emulated guest, as users drive it: attach, list, trace, detach.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
 use super::introspect_calls::{exact, line, of_program};
@@ -75,8 +75,6 @@ pub(super) fn daemon(ctx: &Context) -> anyhow::Result<String> {
 
 /// A reservation follows the tasks of the guest: it comes, grows, shrinks and goes; too much is refused and changes nothing.
 fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
-    host.cli(&["introspect", "attach", "web", "--reserve", "--alone"])?;
-    host.wait_until("the trap points", |host| Ok(row(host)?["state"] == "attached"))?;
     let held = |host: &Host| -> anyhow::Result<Value> {
         Ok(host.json(&["reserve", "list"])?.get(0).cloned().unwrap_or(Value::Null))
     };
@@ -93,7 +91,17 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
             .sh(&format!("pkill -P $(cat /run/{name}.pid) || kill $(cat /run/{name}.pid)"))
             .map(drop)
     };
-    ensure!(budget(host)? == 0, "reserved for nothing");
+    // It has begun before anybody looks.
+    start(guest, "early", "20 100")?;
+    let early = guest.guest.sh(
+        "until [ \"$(cut -d' ' -f41 /proc/$(pidof lab-dl)/stat)\" = 6 ]; do sleep 0.1; done; pidof lab-dl",
+    )?;
+    host.cli(&["introspect", "attach", "web", "--reserve", "--alone"])?;
+    host.wait_until("a reservation for what had begun", |host| Ok(budget(host)? > 0))?;
+    begun(&row(host)?, early.trim().parse()?)?;
+    end(guest, "early")?;
+    host.wait_until("its end", |host| Ok(held(host)?.is_null()))?;
+    ensure!(row(host)?["tasks"] == Value::Array(Vec::new()), "{}", row(host)?);
     start(guest, "one", "20 100")?;
     host.wait_until("a reservation", |host| Ok(budget(host)? > 0))?;
     let first = budget(host)?;
@@ -132,6 +140,21 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
         ms(first),
         ms(second)
     ))
+}
+
+/// One task, with what it was given before the attachment, and nothing that was seen of it.
+fn begun(row: &Value, tid: u32) -> anyhow::Result<()> {
+    let [task] = &row["tasks"].as_array().context("no tasks")?[..] else {
+        bail!("not one task: {row}")
+    };
+    let asked = &task["attributes"];
+    let ns = ["runtime_ns", "deadline_ns", "period_ns"].map(|key| asked[key].as_u64());
+    ensure!(ns == [Some(20_000_000), Some(100_000_000), Some(100_000_000)], "{task}");
+    ensure!(asked["policy"] == "deadline" && task["thread"]["policy"] == "deadline", "{task}");
+    ensure!(task["thread"]["tid"] == tid && task["thread"]["comm"] == "lab-dl", "{task}");
+    ensure!(task["jobs"] == 0 && task["counter"].is_null(), "{task}");
+    ensure!(row["problem"].is_null(), "{row}");
+    Ok(())
 }
 
 fn row(host: &Host) -> anyhow::Result<Value> {

@@ -6,7 +6,7 @@ use super::event::{Event, RawEvent};
 use super::image::Image;
 use super::memory::{GuestMemory, PageTables};
 use super::point::Point;
-use super::tasks::Tasks;
+use super::tasks::{Task, Tasks};
 use super::{freertos, linux, segments};
 
 /// Why a plugin does not know a guest.
@@ -39,6 +39,15 @@ pub trait GuestOs: Debug + Send {
     /// A number that changes as long as its kernel runs: what an earlier kernel left in memory looks the same, and stands still.
     fn heartbeat(&self, _memory: &dyn GuestMemory) -> Option<u64> {
         None
+    }
+
+    /// Its real-time tasks now, ascending by tid, whoever saw them begin; `None` where there is no way to know. The guest runs meanwhile, and one
+    /// look may see what never was: [`begun`](super::begun).
+    ///
+    /// # Errors
+    /// Why this look saw nothing.
+    fn running(&self, _memory: &dyn GuestMemory) -> Result<Option<Vec<Task>>, String> {
+        Ok(None)
     }
 
     /// Where to trap, and what to read there.

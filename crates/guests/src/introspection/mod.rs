@@ -14,6 +14,7 @@
 //! | [`freertos`] | FreeRTOS |
 //! | [`segments`] | programs that say where real-time work begins and ends |
 //! | [`tasks`] | the real-time tasks that events tell of |
+//! | [`begun`] | those that began before anybody was watching |
 //! | [`demand`] | what these need of a vCPU |
 //! | [`backend`] | the interface of ways to trap: bytes and now in, actions out |
 //! | [`tcg`] | QEMU's TCG with our plugin |
@@ -23,6 +24,7 @@
 //! it writes leads to an event that is not true, or to none, and never further.
 
 pub mod backend;
+pub mod begun;
 pub mod btf;
 pub mod demand;
 pub mod event;

@@ -14,11 +14,11 @@ pub const MOST: usize = 1024;
 pub struct Task {
     /// Who it is.
     pub thread: Thread,
-    /// What was asked for it last, where that was seen.
+    /// What was asked for it last, where that was seen; what it had when it was found.
     pub attributes: Option<Attributes>,
     /// Ends of jobs that were seen: yields and sleeps.
     pub jobs: u64,
-    /// The counter at the last event.
+    /// The counter at the last event, if there was one.
     pub counter: Option<u64>,
 }
 
@@ -75,9 +75,24 @@ impl Tasks {
         }
     }
 
+    /// Takes in tasks that began before the events. What an event has told of a thread stays.
+    pub fn begun(&mut self, tasks: Vec<Task>) {
+        for task in tasks {
+            if !self.all.contains_key(&task.thread.tid) && self.has_room(task.thread.tid) {
+                self.all.insert(task.thread.tid, task);
+            }
+        }
+    }
+
+    /// Whether there is room for this one, which is counted otherwise.
+    fn has_room(&mut self, tid: u32) -> bool {
+        let room = self.all.len() < MOST || self.all.contains_key(&tid);
+        self.forgotten += u64::from(!room);
+        room
+    }
+
     fn task(&mut self, thread: &Thread, counter: Option<u64>) -> Option<&mut Task> {
-        if self.all.len() >= MOST && !self.all.contains_key(&thread.tid) {
-            self.forgotten += 1;
+        if !self.has_room(thread.tid) {
             return None;
         }
         let new = || Task { thread: thread.clone(), attributes: None, jobs: 0, counter };
@@ -124,6 +139,29 @@ mod tests {
         tasks.on_event(&set(8, Policy::Normal, Policy::Deadline));
         tasks.on_event(&event(8, Policy::Normal, Kind::Yield));
         assert_eq!(tasks.iter().count(), 0, "it has been refused");
+    }
+
+    #[test]
+    fn one_that_had_begun() {
+        let found = |tid| {
+            let Kind::SetScheduler { target, attributes } =
+                set(tid, Policy::Fifo, Policy::Fifo).kind
+            else {
+                panic!("another kind")
+            };
+            Task { thread: target, attributes: Some(attributes), jobs: 0, counter: None }
+        };
+        let mut tasks = Tasks::default();
+        tasks.on_event(&set(7, Policy::Normal, Policy::Deadline));
+        tasks.begun(vec![found(7), found(8), found(9)]);
+        assert_eq!(tasks.get(7).unwrap().attributes.unwrap().policy, Policy::Deadline);
+        tasks.on_event(&event(8, Policy::Fifo, Kind::Yield));
+        assert_eq!((tasks.get(8).unwrap().jobs, tasks.iter().count()), (1, 3));
+        tasks.on_event(&event(8, Policy::Fifo, Kind::Exit { status: 0 }));
+        tasks.on_event(&set(9, Policy::Fifo, Policy::Normal));
+        assert_eq!(tasks.iter().map(|task| task.thread.tid).collect::<Vec<_>>(), [7]);
+        tasks.begun((100..5000).map(found).collect());
+        assert_eq!((tasks.iter().count(), tasks.forgotten()), (MOST, 4901 - MOST as u64));
     }
 
     #[test]

@@ -2,19 +2,35 @@
 //!
 //! `lab-calls JOBS YIELDS`: becomes a deadline task (2 ms of 20 ms within 10 ms), ends so many jobs with sched_yield, sleeps 1, 2 and 3 ms,
 //! becomes FIFO with priority 7, yields so often, and ends with status 3. It prints its process id first.
+//! `lab-calls paced YIELDS HZ`: becomes FIFO, yields so often, so many times a second (0: as fast as it can), and ends with status 3. It
+//! prints its process id, and how many calls it made that are events, its end among them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use timevisor_linux::scheduling::Attributes;
 
 /// How it ends.
 const STATUS: i32 = 3;
+/// Between two groups of yields.
+const PACE: Duration = Duration::from_millis(1);
 
 fn main() -> Result<()> {
-    let mut numbers = std::env::args().skip(1).map(|word| word.parse::<u64>());
-    let mut number = || numbers.next().context("usage: lab-calls JOBS YIELDS")?.context("a number");
-    let (jobs, yields) = (number()?, number()?);
+    let mut words = std::env::args().skip(1).peekable();
+    let paced = words.next_if(|word| word == "paced").is_some();
+    let mut numbers = words.map(|word| word.parse::<u64>());
+    let usage = "usage: lab-calls JOBS YIELDS | lab-calls paced YIELDS HZ";
+    let mut number = || numbers.next().context(usage)?.context("a number");
+    let (first, second) = (number()?, number()?);
+    if paced {
+        pace(first, second)?
+    } else {
+        every_kind(first, second)?
+    }
+    std::process::exit(STATUS)
+}
+
+fn every_kind(jobs: u64, yields: u64) -> Result<()> {
     println!("{{\"pid\":{}}}", std::process::id());
     Attributes::deadline(2_000_000, 10_000_000, 20_000_000).set(0)?;
     for _ in 0..jobs {
@@ -27,5 +43,26 @@ fn main() -> Result<()> {
     for _ in 0..yields {
         std::thread::yield_now();
     }
-    std::process::exit(STATUS)
+    Ok(())
+}
+
+/// A group of yields each millisecond, never more at once: what was late is not made up for. Waiting makes no calls.
+fn pace(yields: u64, rate_hz: u64) -> Result<()> {
+    Attributes::fifo(7).set(0)?;
+    let mut made = 1;
+    let group = if rate_hz == 0 { yields } else { (rate_hz / 1000).max(1) };
+    let mut left = yields;
+    while left > 0 {
+        let due = Instant::now() + PACE;
+        for _ in 0..group.min(left) {
+            std::thread::yield_now();
+            made += 1;
+        }
+        left -= group.min(left);
+        while rate_hz > 0 && Instant::now() < due {
+            std::hint::spin_loop();
+        }
+    }
+    println!("{{\"pid\":{},\"made\":{}}}", std::process::id(), made + 1);
+    Ok(())
 }

@@ -5,12 +5,14 @@
 //! | `layout.rs` | where things are in this kernel, by its symbols and types |
 //! | `points.rs` | which functions are trapped, and what is read there |
 //! | `decode.rs` | bytes to events |
+//! | `running.rs` | the real-time threads that there are |
 //!
 //! What it does not do: read user memory, follow kernel modules' symbols, or see what a system call returned.
 
 mod decode;
 mod layout;
 mod points;
+mod running;
 
 use super::btf::Btf;
 use super::event::{Event, RawEvent};
@@ -18,7 +20,9 @@ use super::guest_os::{DecodeError, GuestOs, Plugin};
 use super::kallsyms::{self, Kernel, Version};
 use super::memory::{GuestMemory, PageTables};
 use super::point::Point;
-use super::tasks::Tasks;
+use super::tasks::{Task, Tasks};
+
+use running::Running;
 
 pub use layout::{Layout, MEMBERS};
 
@@ -47,6 +51,8 @@ pub struct Linux {
     bases: Option<u64>,
     /// Guest-physical address of jiffies_64.
     ticks: Option<u64>,
+    /// Why there is none, else.
+    running: Result<Running, String>,
     points: Vec<Point>,
     tasks: Tasks,
 }
@@ -67,7 +73,9 @@ impl Linux {
         let bases = kernel.symbols.address("__per_cpu_offset").ok();
         let ticks = kernel.symbols.address("jiffies_64").ok();
         let ticks = ticks.and_then(|address| kernel.physical(address).ok());
-        Ok(Self { release, tables: kernel.tables, bases, ticks, points, tasks: Tasks::default() })
+        let running = Running::new(kernel, &btf);
+        let (tables, tasks) = (kernel.tables, Tasks::default());
+        Ok(Self { release, tables, bases, ticks, running, points, tasks })
     }
 }
 
@@ -88,6 +96,10 @@ impl GuestOs for Linux {
         let mut bytes = [0; 8];
         memory.read(self.ticks?, &mut bytes).ok()?;
         Some(u64::from_le_bytes(bytes))
+    }
+
+    fn running(&self, memory: &dyn GuestMemory) -> Result<Option<Vec<Task>>, String> {
+        self.running.clone()?.tasks(memory, self.tables).map(Some)
     }
 
     fn points(&self) -> &[Point] {
