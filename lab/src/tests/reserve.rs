@@ -293,13 +293,14 @@ fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::R
     let row = host.json(&["reserve", "list"])?[0].clone();
     ensure!(row["promise"] == "limit" && row["core"].is_null() && row["audit"].is_null(), "{row}");
     guest.guest.sh(BUSY)?;
-    let (before, began) = (schedstat(pid, tid)?.ran, std::time::Instant::now());
+    // In this order: what delays this thread meanwhile makes the share less.
+    let (began, before) = (std::time::Instant::now(), schedstat(pid, tid)?.ran);
     interrupt::sleep(SPAN)?;
     let ran = schedstat(pid, tid)?.ran - before;
     let share = ran as f64 / began.elapsed().as_nanos() as f64;
     guest.guest.sh(NO_LONGER_BUSY)?;
-    // Two more periods than have passed.
-    ensure!(share < 0.2 + 2.0 * 0.01 / SPAN.as_secs_f64(), "it had {share} of a processor");
+    // Periods begin and end elsewhere, and the kernel hands budgets out in slices of 5 ms.
+    ensure!(share < 0.22, "it had {share} of a processor");
     in_time(share > 0.1, || format!("a busy guest had {share} of a processor"))?;
     host.cli(&["reserve", "release", "guest"])?;
     Ok(format!("limited to 20 % of a processor a busy guest had {:.1} %", share * 100.0))
