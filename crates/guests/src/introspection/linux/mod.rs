@@ -5,12 +5,14 @@
 //! | `layout.rs` | where things are in this kernel, by its symbols and types |
 //! | `points.rs` | which functions are trapped, and what is read there |
 //! | `decode.rs` | bytes to events |
+//! | `same.rs` | whether a kernel that was found before is there still |
 //!
 //! What it does not do: read user memory, follow kernel modules' symbols, or see what a system call returned.
 
 mod decode;
 mod layout;
 mod points;
+mod same;
 
 use super::btf::Btf;
 use super::event::{Event, RawEvent};
@@ -19,6 +21,7 @@ use super::kallsyms::{self, Kernel, Version};
 use super::memory::{GuestMemory, PageTables};
 use super::point::Point;
 use super::tasks::Tasks;
+use same::Mark;
 
 pub use layout::{Layout, MEMBERS};
 
@@ -48,6 +51,7 @@ pub struct Linux {
     /// Guest-physical address of jiffies_64.
     ticks: Option<u64>,
     points: Vec<Point>,
+    mark: Mark,
     tasks: Tasks,
 }
 
@@ -67,7 +71,9 @@ impl Linux {
         let bases = kernel.symbols.address("__per_cpu_offset").ok();
         let ticks = kernel.symbols.address("jiffies_64").ok();
         let ticks = ticks.and_then(|address| kernel.physical(address).ok());
-        Ok(Self { release, tables: kernel.tables, bases, ticks, points, tasks: Tasks::default() })
+        let mark = Mark::of(memory, kernel).map_err(|e| e.to_string())?;
+        let tables = kernel.tables;
+        Ok(Self { release, tables, bases, ticks, points, mark, tasks: Tasks::default() })
     }
 }
 
@@ -88,6 +94,10 @@ impl GuestOs for Linux {
         let mut bytes = [0; 8];
         memory.read(self.ticks?, &mut bytes).ok()?;
         Some(u64::from_le_bytes(bytes))
+    }
+
+    fn is_there(&self, memory: &dyn GuestMemory) -> bool {
+        self.mark.is_there(memory, &self.tables, &self.points)
     }
 
     fn points(&self) -> &[Point] {
