@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
 use super::introspect_calls::{exact, line, of_program};
@@ -124,6 +124,7 @@ pub(super) fn keep_busy(host: &mut NestedHost) -> anyhow::Result<()> {
 
 /// The guest has been well all the time; it rests then.
 pub(super) fn no_trouble(host: &mut NestedHost) -> anyhow::Result<()> {
+    not_reset(host, 1)?;
     host.inner_sh(VM, "rm /run/busy", PATIENCE)?;
     let said = host.inner_sh(VM, &format!("dmesg | grep -E \"{TROUBLE}\" || true"), PATIENCE)?;
     ensure!(said.trim().is_empty(), "the guest's kernel complains: {said}");
@@ -167,7 +168,11 @@ pub(super) fn in_place(host: &mut NestedHost) -> anyhow::Result<usize> {
 /// The inner guest has booted so often, and no more.
 fn not_reset(host: &mut NestedHost, boots: usize) -> anyhow::Result<()> {
     let booted = host.sh(&format!("grep -c LAB-READY /run/{VM}-serial.log"))?;
-    ensure!(booted.trim() == boots.to_string(), "the inner guest has booted {booted} times");
+    if booted.trim() != boots.to_string() {
+        // Both logs are of QEMU's, and outlive the guest.
+        let said = host.sh(&format!("tail -n 60 /run/{VM}-serial.log /run/{VM}-cpu.log"))?;
+        bail!("the inner guest has booted {booted} times; its logs end:\n{said}");
+    }
     Ok(())
 }
 
