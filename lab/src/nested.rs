@@ -99,6 +99,7 @@ impl NestedHost {
             image = image.program(&ctx.program(package, bin)?);
         }
         let image = more(with_qemu(image, qemu)?)?;
+        let resets = ctx.path("host-cpu.log").display().to_string();
         let mut guest = ctx
             .guest(outer, kernel, &image)?
             .name("host")
@@ -106,6 +107,8 @@ impl NestedHost {
             .cpus(2)
             // TCG's SVM with tables of five levels is nobody's use of it. TCG's TSC is the machine's own, which timevisord takes only on the processor's word that it is invariant.
             .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
+            // It can end without a word on its console: a triple fault is told here.
+            .args(["-d", "cpu_reset", "-D", resets.as_str()])
             .append(format!("tsc=reliable {append}").trim_end())
             .start()?;
         guest.wait_ready()?;

@@ -14,7 +14,7 @@ use crate::scenario::Context;
 /// Where the variable CYCLES does not say another number.
 const CYCLES: u32 = 1000;
 /// So many in one go of the program: each go begins with an attachment of a kernel that is known.
-const AT_ONCE: u32 = 50;
+const AT_ONCE: u32 = 20;
 /// For one go.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The host's timer costs an emulated host more than all else: its ticks come anyway.
