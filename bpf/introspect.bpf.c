@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /* What a guest's tasks ask of their kernel, seen where KVM emulates the instruction that timevisord has put in place of a NOP
- * (KVM's forced emulation prefix: arch/x86/kvm/x86.c, handle_ud).
+ * (KVM's forced emulation prefix: arch/x86/kvm/x86.c, handle_ud; or a write to a port: kvm_fast_pio).
  *
  * | program | where |
  * | --- | --- |
  * | handle_ud | KVM begins to handle an invalid instruction, AMD: the guest is at the prefix |
+ * | kvm_fast_pio | KVM begins to handle a write to a port or a read from one, AMD: the guest is there |
  * | kvm_emulate_insn | KVM has emulated an instruction, Intel: the guest was five bytes before. NOT VERIFIED ON HARDWARE |
  *
  * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a vCPU of QEMU's. Guest-virtual addresses
@@ -69,6 +70,8 @@ struct work {
 	u64 place;
 	/* Bytes of data so far. */
 	u64 len;
+	/* Where each read's bytes are in them. */
+	u16 begins[READS];
 	struct event event;
 };
 
@@ -91,6 +94,7 @@ struct pt_regs {
 };
 
 static const u32 zero = 0;
+static const u8 nothing[DATA];
 
 INLINE void count(u32 which)
 {
@@ -115,9 +119,17 @@ INLINE u64 mapped(struct target *target, u64 address, u64 len)
 #define PRESENT 1
 #define HUGE (1 << 7)
 
+/* Not static: the verifier looks at such a function once, and not anew for each call. That keeps all of it far below the limit of Linux 6.1, which
+ * follows every way through a loop. */
+#define ONCE __attribute__((noinline))
+
+/* What the compiler knows of a size, the verifier does not always: the mask that comes next has to be there. */
+#define FORGET(size) __asm__ volatile("" : "+r"(size))
+
 /* Guest-virtual to where QEMU has it; 0: it is not mapped. Not more than to the end of its page is there. */
-static __attribute__((noinline)) u64 translate(struct target *target, u64 address)
+ONCE u64 translate(u64 address)
 {
+	struct target *target = map_lookup(&targets, &zero);
 	if (!target)
 		return 0;
 	u64 table = target->root & ADDRESS;
@@ -138,32 +150,32 @@ static __attribute__((noinline)) u64 translate(struct target *target, u64 addres
 	return 0;
 }
 
-/* In up to two pages. */
-INLINE int read_guest(struct target *target, u64 address, u8 *out, u32 len)
+/* `len` bytes, in up to two pages, to the event's byte `at`; all of them 0 if it fails. */
+ONCE int read_guest(u64 address, u32 at, u32 len)
 {
-	if (len > DATA)
+	struct work *work = map_lookup(&works, &zero);
+	if (!work || len > DATA)
 		return -1;
+	u8 *out = work->event.data + (at & (DATA - 1));
 	u32 first = 4096 - (address & 4095);
 	if (first > len)
 		first = len;
-	u64 from = translate(target, address);
-	if (!from || probe_read_user(out, first & (2 * DATA - 1), (void *)from))
-		return -1;
 	u32 rest = len - first;
+	u64 from = translate(address);
+	FORGET(first);
+	if (!from || probe_read_user(out, first & (2 * DATA - 1), (void *)from))
+		goto failed;
 	if (!rest)
 		return 0;
-	from = translate(target, address + first);
-	return from && first < DATA && !probe_read_user(out + (first & (DATA - 1)), rest & (DATA - 1), (void *)from) ? 0 : -1;
-}
-
-/* Where an earlier read's bytes begin. */
-INLINE u32 beginning(struct point *point, u32 n)
-{
-	u32 at = 0;
-	for (u32 i = 0; i < READS; i++)
-		if (i < n)
-			at += point->reads[i].len;
-	return at;
+	from = translate(address + first);
+	FORGET(first);
+	FORGET(rest);
+	if (from && first < DATA && !probe_read_user(out + (first & (DATA - 1)), rest & (DATA - 1), (void *)from))
+		return 0;
+failed:
+	FORGET(len);
+	probe_read_kernel(out, len & (2 * DATA - 1), nothing);
+	return -1;
 }
 
 /* Makes one read, for bpf_loop. 1: no further. */
@@ -171,38 +183,37 @@ static long make(u64 n, void *context)
 {
 	(void)context;
 	struct work *work = map_lookup(&works, &zero);
-	struct target *target = map_lookup(&targets, &zero);
-	if (!work || !target || n >= READS)
+	if (!work || n >= READS)
 		return 1;
 	u32 place = work->place;
 	struct point *point = map_lookup(&points, &place);
 	if (!point)
 		return 1;
 	struct read *read = &point->reads[n & (READS - 1)];
-	u32 at = work->len & (DATA - 1), len = read->len;
+	u32 at = work->len & (DATA - 1), len = read->len, of = read->of;
 	if (len > DATA || work->len + len > DATA)
 		return 1;
+	FORGET(at);
+	FORGET(len);
+	work->begins[n & (READS - 1)] = at;
 	u64 value = 0;
 	int failed = 0;
 	if (read->base == BASE_EARLIER) {
-		u32 from = beginning(point, read->of) & (DATA - 1);
-		failed = (work->event.failed >> (read->of & 15)) & 1;
+		u32 from = work->begins[of & (READS - 1)] & (DATA - 1);
+		failed = (work->event.failed >> (of & 15)) & 1;
 		__builtin_memcpy(&value, work->event.data + from, sizeof(value));
 		/* A pointer of 32 bits. */
-		if (point->reads[read->of & (READS - 1)].len == 4)
+		if (point->reads[of & (READS - 1)].len == 4)
 			value = (u32)value;
-	} else if (read->base != BASE_ABSOLUTE && read->of < REGISTERS + 2) {
-		value = work->registers[read->of];
+	} else if (read->base != BASE_ABSOLUTE && of < REGISTERS + 2) {
+		value = work->registers[of];
 	}
-	u8 *out = work->event.data + at;
 	if (read->base == BASE_VALUE)
-		__builtin_memcpy(out, &value, sizeof(value));
-	else if (failed || read_guest(target, value + read->offset, out, len)) {
-		failed = 1;
-		for (u32 i = 0; i < DATA / 8; i++)
-			if (8 * i < len)
-				__builtin_memset(out + 8 * i, 0, 8);
-	}
+		__builtin_memcpy(work->event.data + at, &value, sizeof(value));
+	else if (failed)
+		probe_read_kernel(work->event.data + at, len & (2 * DATA - 1), nothing);
+	else
+		failed = read_guest(value + read->offset, at, len) != 0;
 	if (failed)
 		work->event.failed |= 1 << (n & 15);
 	work->len += len;
@@ -213,7 +224,7 @@ INLINE int wanted(struct point *point, struct work *work)
 {
 	if (point->filter == NO_FILTER)
 		return 1;
-	u32 value, at = beginning(point, point->filter) & (DATA - 1);
+	u32 value, at = work->begins[point->filter & (READS - 1)] & (DATA - 1);
 	__builtin_memcpy(&value, work->event.data + at, sizeof(value));
 	/* What could not be read is told: it is not known to be unwanted. */
 	if ((work->event.failed >> (point->filter & 15)) & 1)
@@ -246,12 +257,15 @@ INLINE int hit(u64 vcpu, u64 before)
 	probe_read_kernel(&id, sizeof(id), (void *)(vcpu + target->vcpu_id));
 	work->event.vcpu = id;
 	probe_read_kernel(work->registers, 8 * REGISTERS, (void *)(vcpu + target->registers));
-	u64 vmcb = 0;
+	u64 vmcb = 0, base;
 	if (target->vmcb && !probe_read_kernel(&vmcb, sizeof(vmcb), (void *)(vcpu + target->vmcb))) {
 		probe_read_kernel(&work->registers[GS_BASE], 8, (void *)(vmcb + target->gs_base));
 		probe_read_kernel(&work->registers[CR3], 8, (void *)(vmcb + target->cr3));
-	} else if (read_guest(target, target->bases + 8ULL * id, (u8 *)&work->registers[GS_BASE], 8)) {
-		work->registers[GS_BASE] = 0;
+	} else {
+		/* In one page, as every array of long in the kernel is aligned. */
+		base = translate(target->bases + 8ULL * id);
+		if (!base || probe_read_user(&work->registers[GS_BASE], 8, (void *)base))
+			work->registers[GS_BASE] = 0;
 	}
 	u32 reads = point->count;
 	loop(reads < READS ? reads : READS, make, 0, 0);
@@ -269,6 +283,12 @@ INLINE int hit(u64 vcpu, u64 before)
 
 SEC("kprobe/handle_ud")
 int handle_ud(struct pt_regs *ctx)
+{
+	return hit(ctx->di, 0);
+}
+
+SEC("kprobe/kvm_fast_pio")
+int kvm_fast_pio(struct pt_regs *ctx)
 {
 	return hit(ctx->di, 0);
 }

@@ -3,6 +3,7 @@
 //! The file that packages install, with every key explained, is packaging/timevisord.toml; a test parses it. The
 //! references that are read on this machine are in `config/references.rs`.
 
+mod introspection;
 mod references;
 mod reserve;
 mod timelines;
@@ -21,6 +22,7 @@ use timevisor_time::{Duration, RateError};
 
 use crate::references::NtsServer;
 
+pub use introspection::{IntrospectionConfig, KvmChoice};
 pub use timelines::TimelineConfig;
 
 pub use references::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
@@ -43,6 +45,7 @@ pub struct Config {
     #[serde(rename = "timeline")]
     pub timelines: Vec<TimelineConfig>,
     pub guests: GuestsConfig,
+    pub introspection: IntrospectionConfig,
     pub server: ServerConfig,
 }
 
@@ -219,6 +222,7 @@ impl Default for Config {
             }],
             timelines: Vec::new(),
             guests: GuestsConfig::default(),
+            introspection: IntrospectionConfig::default(),
             server: ServerConfig::default(),
         }
     }

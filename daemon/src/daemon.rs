@@ -75,7 +75,7 @@ impl Daemon {
         let mut vms = Vms::new(&config);
         vms.resume(&clock);
         let reservations = Reservations::start(&config.run_directory, config.reservations());
-        let introspection = Introspection::start(&config.run_directory);
+        let introspection = Introspection::start(&config.run_directory, &config.introspection);
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
             config,

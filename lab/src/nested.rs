@@ -67,12 +67,27 @@ impl NestedHost {
         kernel: &Kernel,
         more: impl FnOnce(Image) -> anyhow::Result<Image>,
     ) -> anyhow::Result<Self> {
-        let inner = inner_image(ctx, kernel)?;
+        Self::boot_for(ctx, outer, qemu, [kernel, kernel], "", more)
+    }
+
+    /// The same with a kernel for itself and one for its guests, and with more arguments for its own.
+    ///
+    /// # Errors
+    /// As [`Self::boot`].
+    pub fn boot_for(
+        ctx: &Context,
+        outer: &Qemu,
+        qemu: &Qemu,
+        [kernel, inner_kernel]: [&Kernel; 2],
+        append: &str,
+        more: impl FnOnce(Image) -> anyhow::Result<Image>,
+    ) -> anyhow::Result<Self> {
+        let inner = inner_image(ctx, inner_kernel)?;
         let mut image = ctx
             .image(kernel)?
             .without_module("ptp_vmclock")
             .module("kvm-amd")
-            .file(kernel.image.clone(), "/lab/inner/kernel", 0o644)
+            .file(inner_kernel.image.clone(), "/lab/inner/kernel", 0o644)
             .file(inner, "/lab/inner/initramfs", 0o644)
             .file(write(ctx, "timevisord.toml", CONFIG)?, "/etc/timevisord.toml", 0o644);
         let programs = [
@@ -84,6 +99,7 @@ impl NestedHost {
             image = image.program(&ctx.program(package, bin)?);
         }
         let image = more(with_qemu(image, qemu)?)?;
+        let resets = ctx.path("host-cpu.log").display().to_string();
         let mut guest = ctx
             .guest(outer, kernel, &image)?
             .name("host")
@@ -91,7 +107,9 @@ impl NestedHost {
             .cpus(2)
             // TCG's SVM with tables of five levels is nobody's use of it. TCG's TSC is the machine's own, which timevisord takes only on the processor's word that it is invariant.
             .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
-            .append("tsc=reliable")
+            // It can end without a word on its console: a triple fault is told here.
+            .args(["-d", "cpu_reset", "-D", resets.as_str()])
+            .append(format!("tsc=reliable {append}").trim_end())
             .start()?;
         guest.wait_ready()?;
         let mut host = Self { guest };
@@ -274,10 +292,12 @@ fn inner_image(ctx: &Context, kernel: &Kernel) -> anyhow::Result<PathBuf> {
     let reader = ctx.program("timevisor-lab-guest", "lab-reader")?;
     let real_time = ctx.program("timevisor-lab-guest", "lab-rt")?;
     let calls = ctx.program("timevisor-lab-guest", "lab-calls")?;
+    let costs = ctx.program("timevisor-lab-guest", "lab-call-costs")?;
     ctx.image(kernel)?
         .program(&reader)
         .program(&real_time)
         .program(&calls)
+        .program(&costs)
         .snippet(reader::SNIPPET)
         .write(&ctx.path("inner.cpio"))
 }

@@ -25,8 +25,10 @@ mod introspect_calls;
 mod introspect_daemon;
 mod introspect_flat;
 mod introspect_flood;
-mod introspect_kvm;
+pub(crate) mod introspect_kvm;
+mod introspect_kvm_cycles;
 mod introspect_symbols;
+mod introspect_verifier;
 mod ivshmem;
 mod kvm;
 mod libvirt;
@@ -482,6 +484,26 @@ pub const EXTRA: &[Test] = &[
         name: "introspect-kvm",
         about: "timevisord attaches to a guest under real KVM (itself under TCG): every call of a program with its time; kill -9; cycles; a reset",
         run: introspect_kvm::kvm,
+    },
+    Test {
+        name: "introspect-kvm-bookworm",
+        about: "introspect-kvm on a host with Linux 6.1",
+        run: introspect_kvm::kvm_bookworm,
+    },
+    Test {
+        name: "introspect-kvm-cycles",
+        about: "attached and detached 1000 times (CYCLES) while a guest with two vCPUs works: its kernel says nothing, events are exact before and after",
+        run: introspect_kvm_cycles::kvm_cycles,
+    },
+    Test {
+        name: "introspect-port",
+        about: "introspect-kvm by writes to a port: no switch is touched",
+        run: introspect_kvm::port,
+    },
+    Test {
+        name: "introspect-verifier",
+        about: "the verifiers of Linux 6.1 and 7.3 take the BPF programs for guests under KVM, far below their limit",
+        run: introspect_verifier::verifier,
     },
     Test {
         name: "introspect-tcg",

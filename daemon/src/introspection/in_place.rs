@@ -1,4 +1,4 @@
-//! What KVM's prefix has replaced in guests, all over this daemon, and the host's switch that must be on meanwhile.
+//! What is in place of NOPs in guests, all over this daemon, and the host's switch that must be on for prefixes meanwhile.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -48,19 +48,19 @@ impl Prefixes {
         Self { file, now: Mutex::new(now), unknown }
     }
 
-    /// Before these are put in place: they are on disk then, and the host's switch is on.
+    /// Before these are put in place: they are on disk then, and the host's switch is on if they need it.
     pub fn begin(&self, process: Process, patches: &[Patch]) -> Result<()> {
         if let Some(unknown) = &self.unknown {
             bail!("{unknown}");
         }
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = now.clone();
-        let was_on = forced_emulation()?;
-        next.switched_on |= !was_on;
         let (pid, start_time) = (process.pid(), process.start_time()?);
         next.vms.push(Patched { pid, start_time, patches: patches.to_vec() });
+        let switches = next.needs_switch() && !forced_emulation()?;
+        next.switched_on |= switches;
         self.file.write(&next)?;
-        if !was_on {
+        if switches {
             if let Err(error) = set_forced_emulation(true) {
                 // Nothing was done: the file is as it was.
                 self.file.write(&now)?;
@@ -102,7 +102,7 @@ fn remove(patched: &Patched) -> Result<usize> {
 }
 
 fn switch_off_if_unused(now: &mut InPlace) {
-    if now.vms.is_empty() && now.switched_on {
+    if now.switched_on && !now.needs_switch() {
         match set_forced_emulation(false) {
             Ok(()) => {
                 tracing::info!("KVM's force_emulation_prefix is off again");

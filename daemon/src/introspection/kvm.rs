@@ -13,8 +13,9 @@ use timevisor_guests::introspection::guest_os::GuestOs;
 use timevisor_guests::introspection::kvm::codec::{self, Mapped};
 use timevisor_guests::introspection::kvm::layout::{KvmLayout, Vendor};
 use timevisor_guests::introspection::kvm::patches::{Patch, in_place, put};
-use timevisor_guests::introspection::kvm::sites::{self, PREFIX, Site};
+use timevisor_guests::introspection::kvm::sites::{self, Site};
 use timevisor_guests::introspection::kvm::stamps::Sample;
+use timevisor_guests::introspection::kvm::trap::Trap;
 use timevisor_guests::introspection::point::{Point, Register, SLOT};
 use timevisor_guests::introspection::ram::{InProcess, Ram, RamLayout};
 use timevisor_linux::bpf::guest_traps::{GuestTraps, Watch};
@@ -41,6 +42,7 @@ pub struct Kvm {
     target: [u8; codec::TARGET],
     points: Vec<(u16, u64, [u8; codec::POINT])>,
     watch: Watch,
+    trap: Trap,
     prefixes: Arc<Prefixes>,
     traps: Option<GuestTraps>,
     patches: Vec<Patch>,
@@ -56,11 +58,14 @@ pub struct Where {
 }
 
 impl Kvm {
-    /// What can be done without changing anything: the places of all points, which are checked, and of KVM's structures.
+    /// What can be done without changing anything: the places of all points, which are checked, and of KVM's structures, unless `layout` has
+    /// them from before.
     pub fn new(
         vm: Where,
         memory: &Ram<InProcess>,
         guest_os: &dyn GuestOs,
+        layout: &mut Option<KvmLayout>,
+        trap: Trap,
         prefixes: Arc<Prefixes>,
     ) -> Result<(Self, Vec<Site>)> {
         ensure!(
@@ -71,9 +76,16 @@ impl Kvm {
         let tables = tables.with_context(|| {
             format!("{} has no page tables: it cannot be trapped under KVM", guest_os.name())
         })?;
-        let sites = sites::find(memory, &tables, guest_os.points())?;
-        let (vendor, watch) = vendor()?;
-        let layout = KvmLayout::new(&host_types(vendor)?, vendor).context("this host's KVM")?;
+        let sites = sites::find(memory, &tables, guest_os.points(), trap)?;
+        let vendor = vendor()?;
+        let watch = watch(vendor, trap)?;
+        let layout = match layout {
+            Some(layout) => *layout,
+            None => {
+                let new = KvmLayout::new(&host_types(vendor)?, vendor);
+                *layout.insert(new.context("this host's KVM")?)
+            }
+        };
         let bases = guest_os.processor_bases();
         let encode = |point: &Point| {
             let unknown = codec::needs(point, Register::Cr3)
@@ -99,6 +111,7 @@ impl Kvm {
             target: codec::target(vm.process.pid(), &tables, pieces, &layout, bases.unwrap_or(0)),
             points,
             watch,
+            trap,
             prefixes,
             traps: None,
             patches: Vec::new(),
@@ -112,7 +125,7 @@ impl Kvm {
         let patch = |site: &Site| {
             let at =
                 self.layout.place(site.address, 5).context("a trap point outside of memory")?;
-            Ok(Patch { address: self.base + at, original: SLOT, patched: PREFIX })
+            Ok(Patch { address: self.base + at, original: SLOT, patched: self.trap.bytes() })
         };
         let patches = sites.iter().map(patch).collect::<Result<Vec<_>>>()?;
         let wanted = |id: u16| sites.iter().any(|site| site.point == id);
@@ -193,13 +206,28 @@ impl Drop for Kvm {
     }
 }
 
-/// Which KVM runs here, and where it is watched.
-fn vendor() -> Result<(Vendor, Watch)> {
+/// Where KVM is watched.
+fn watch(vendor: Vendor, trap: Trap) -> Result<Watch> {
+    match (vendor, trap) {
+        (Vendor::Amd, Trap::Prefix) => Ok(Watch::HandleUd),
+        (Vendor::Amd, Trap::Port) => Ok(Watch::FastPio),
+        (Vendor::Intel, Trap::Prefix) => Ok(Watch::EmulateInsn),
+        // Intel's KVM has not read the guest's place when it handles a port.
+        (Vendor::Intel, Trap::Port) => {
+            bail!(
+                "`--backend port` is for AMD's KVM only; `--backend kvm` is there for Intel's, not verified"
+            )
+        }
+    }
+}
+
+/// Which KVM runs here.
+fn vendor() -> Result<Vendor> {
     let loaded = |module: &str| std::fs::exists(format!("/sys/module/{module}")).unwrap_or(false);
     if loaded("kvm_amd") {
-        Ok((Vendor::Amd, Watch::HandleUd))
+        Ok(Vendor::Amd)
     } else if loaded("kvm_intel") {
-        Ok((Vendor::Intel, Watch::EmulateInsn))
+        Ok(Vendor::Intel)
     } else {
         bail!("neither kvm_amd nor kvm_intel is loaded on this host")
     }

@@ -5,6 +5,7 @@
 //! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps what comes |
 //! | `watch.rs` | one attachment: a backend, driven over a link |
 //! | `probe.rs` | what runs in a VM, and whether it really does |
+//! | `known.rs` | kernels that were found before |
 //! | `link.rs` | what such a link is |
 //! | `socket.rs` | to QEMU's plugin |
 //! | `kvm.rs` | to a guest under KVM: its code in memory, and BPF on this host |
@@ -12,6 +13,7 @@
 //! | `target.rs` | where a VM's memory is, and how its calls can be trapped |
 
 mod in_place;
+mod known;
 mod kvm;
 mod link;
 mod probe;
@@ -37,8 +39,9 @@ use timevisor_time::Duration;
 
 use self::in_place::Prefixes;
 use self::session::Session;
-use self::target::Target;
+use self::target::{Common, Target};
 use crate::clock::HostClock;
+use crate::config::IntrospectionConfig;
 use crate::report::error_response;
 use crate::reservations::Reservations;
 use crate::vms::Vms;
@@ -51,7 +54,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const TICK: u64 = 4_000_000;
 
 pub struct Introspection {
-    prefixes: Arc<Prefixes>,
+    common: Common,
     sessions: BTreeMap<String, Session>,
     /// Of sessions that have ended: they may have something in place still.
     ending: BTreeMap<String, JoinHandle<()>>,
@@ -60,9 +63,13 @@ pub struct Introspection {
 
 impl Introspection {
     /// With nothing in place: what an earlier daemon left in guests is taken away.
-    pub fn start(directory: &Path) -> Self {
-        let prefixes = Arc::new(Prefixes::start(directory));
-        Self { prefixes, sessions: BTreeMap::new(), ending: BTreeMap::new(), next: Duration::ZERO }
+    pub fn start(directory: &Path, config: &IntrospectionConfig) -> Self {
+        let common = Common {
+            prefixes: Arc::new(Prefixes::start(directory)),
+            known: Arc::default(),
+            automatic: config.kvm,
+        };
+        Self { common, sessions: BTreeMap::new(), ending: BTreeMap::new(), next: Duration::ZERO }
     }
 
     pub fn poll_at(&self) -> Duration {
@@ -116,7 +123,7 @@ impl Introspection {
                 return error_response(ErrorCode::AlreadyExists, &text, step);
             }
         } else {
-            let target = match Target::of(qemu, asked.backend, &self.prefixes) {
+            let target = match Target::of(qemu, asked.backend, &self.common) {
                 Ok(target) => target,
                 Err((text, next_step)) => {
                     return error_response(ErrorCode::Unsupported, &text, next_step);

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use timevisor_guests::introspection::guest_os::{self, GuestOs};
 use timevisor_guests::introspection::image::{self, Image};
+use timevisor_guests::introspection::kvm::layout::KvmLayout;
 use timevisor_guests::introspection::ram::{InProcess, Ram};
 
+use super::known;
 use super::session::Shared;
 use super::target::Target;
 
@@ -25,6 +27,10 @@ pub struct Found {
     pub memory: Ram<InProcess>,
     /// In QEMU's memory.
     pub base: u64,
+    /// No other kernel is in memory, not even one that stands still.
+    pub is_only: bool,
+    /// Of this host's KVM, where it is known from before.
+    pub layout: Option<KvmLayout>,
 }
 
 /// # Errors
@@ -32,6 +38,9 @@ pub struct Found {
 pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     if let Some(path) = &target.image {
         return by_image(target, path);
+    }
+    if let Some(found) = known::again(target, shared)? {
+        return Ok(found);
     }
     let (mut all, mut reasons) = (Vec::new(), Vec::new());
     for (memory, base) in target.memories()? {
@@ -43,8 +52,9 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     ensure!(!all.is_empty(), "{}", reasons.join("; "));
     // Parts of QEMU's memory that are as large as the guest's are the same memory, or none of the guest's.
     let (found, memory, base) = all.swap_remove(0);
+    let is_only = found.len() == 1;
     let guest_os = that_runs(found, &memory, shared)?;
-    Ok(Found { guest_os, memory, base })
+    Ok(Found { guest_os, memory, base, is_only, layout: None })
 }
 
 /// The one of these whose heartbeat is seen. A guest that is idle for long is believed to run if nothing speaks against it.
@@ -102,7 +112,9 @@ fn by_image(target: &Target, path: &Path) -> Result<Found> {
     let mut not = Vec::new();
     for (memory, base) in target.memories()? {
         match image.is_in(&memory) {
-            Ok(()) => return Ok(Found { guest_os, memory, base }),
+            Ok(()) => {
+                return Ok(Found { guest_os, memory, base, is_only: false, layout: None });
+            }
             Err(why) => not.push(why.to_string()),
         }
     }

@@ -137,18 +137,12 @@ impl Session {
 
     /// Whether that is how it was asked for.
     pub fn is_by(&self, backend: Option<IntrospectBackend>) -> bool {
-        let is = match self.way {
-            Way::Plugin(_) => IntrospectBackend::Tcg,
-            Way::Kvm(_) => IntrospectBackend::Kvm,
-        };
-        backend.is_none_or(|asked| asked == is)
+        backend.is_none_or(|asked| asked == self.way.backend())
     }
 
     /// Why the VM must not leave this host, if so.
     pub fn holds(&self) -> Option<&'static str> {
-        matches!(self.way, Way::Kvm(_)).then_some(
-            "KVM's prefix is in its code, which no other host knows; `timevisor introspect detach` first",
-        )
+        self.way.holds()
     }
 
     /// How often the VM has been reset.

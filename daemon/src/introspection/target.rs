@@ -4,12 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use timevisor_guests::introspection::kvm::trap::Trap;
 use timevisor_guests::introspection::ram::{InProcess, Machine, Ram, RamLayout, bases};
 use timevisor_guests::qemu::{Accelerator, Qemu};
 use timevisor_linux::process::{Process, ProcessMemory};
 use timevisor_protocols::control::IntrospectBackend;
 
 use super::in_place::Prefixes;
+use super::known::Known;
+use crate::config::KvmChoice;
 
 /// How calls are trapped.
 #[derive(Clone)]
@@ -17,7 +20,21 @@ pub enum Way {
     /// QEMU emulates the guest, and has our plugin: its socket.
     Plugin(PathBuf),
     /// The guest runs under KVM.
-    Kvm(Arc<Prefixes>),
+    Kvm {
+        trap: Trap,
+        /// By whoever attached, and not by the configuration.
+        asked: bool,
+    },
+}
+
+/// What all attachments of this daemon have in common.
+#[derive(Clone)]
+pub struct Common {
+    pub prefixes: Arc<Prefixes>,
+    /// What was found in VMs before.
+    pub known: Arc<Known>,
+    /// How guests under KVM are trapped where nobody says how.
+    pub automatic: KvmChoice,
 }
 
 impl Way {
@@ -25,7 +42,37 @@ impl Way {
     pub fn name(&self) -> (&'static str, &'static str) {
         match self {
             Self::Plugin(_) => ("tcg", "QEMU emulates this guest, and has our plugin"),
-            Self::Kvm(_) => ("kvm", "it was asked for, and the guest runs under KVM"),
+            Self::Kvm { trap, asked } => {
+                let name = if *trap == Trap::Prefix { "kvm" } else { "port" };
+                let why = if *asked {
+                    "it was asked for, and the guest runs under KVM"
+                } else {
+                    "the guest runs under KVM, and this is configured for such guests (introspection.kvm)"
+                };
+                (name, why)
+            }
+        }
+    }
+
+    /// As it can be asked for.
+    pub fn backend(&self) -> IntrospectBackend {
+        match self {
+            Self::Plugin(_) => IntrospectBackend::Tcg,
+            Self::Kvm { trap: Trap::Prefix, .. } => IntrospectBackend::Kvm,
+            Self::Kvm { trap: Trap::Port, .. } => IntrospectBackend::Port,
+        }
+    }
+
+    /// Why the VM must not leave this host, if so.
+    pub fn holds(&self) -> Option<&'static str> {
+        match self {
+            Self::Plugin(_) => None,
+            Self::Kvm { trap: Trap::Prefix, .. } => Some(
+                "KVM's prefix is in its code, which no other host knows; `timevisor introspect detach` first",
+            ),
+            Self::Kvm { trap: Trap::Port, .. } => Some(
+                "trap points are in its code, and no other host takes them away; `timevisor introspect detach` first",
+            ),
         }
     }
 }
@@ -38,6 +85,7 @@ pub struct Target {
     pub image: Option<PathBuf>,
     pub layout: RamLayout,
     pub bytes: u64,
+    pub common: Common,
 }
 
 /// What is wrong, and the next step.
@@ -48,20 +96,13 @@ impl Target {
     pub fn of(
         qemu: &Qemu,
         backend: Option<IntrospectBackend>,
-        prefixes: &Arc<Prefixes>,
+        common: &Common,
     ) -> Result<Self, Refusal> {
-        use IntrospectBackend::{Kvm, Tcg};
+        use IntrospectBackend::{Kvm, Port, Tcg};
         let line = &qemu.command_line;
         let way = match (qemu.accelerator, backend) {
-            (Accelerator::Kvm, Some(Kvm)) => Way::Kvm(Arc::clone(prefixes)),
-            (Accelerator::Kvm, _) => {
-                return Err((
-                    "it runs under KVM".to_owned(),
-                    "`--backend kvm` does it, which is experimental, and lets every guest of this host reach KVM's instruction emulator: \
-                     docs/introspection.md",
-                ));
-            }
-            (Accelerator::Tcg, Some(Kvm)) => {
+            (Accelerator::Kvm, _) => under_kvm(backend, common.automatic)?,
+            (Accelerator::Tcg, Some(Kvm | Port)) => {
                 let text = "QEMU emulates it: there is no KVM to watch".to_owned();
                 return Err((text, "leave `--backend` out, or use `--backend tcg`"));
             }
@@ -83,7 +124,7 @@ impl Target {
         let layout = Machine::parse(machine)
             .and_then(|machine| RamLayout::new(machine, bytes, line.ram_below_4g))
             .map_err(|error| (error.to_string(), "see docs/introspection.md"))?;
-        Ok(Self { process: qemu.process, way, image: None, layout, bytes })
+        Ok(Self { process: qemu.process, way, image: None, layout, bytes, common: common.clone() })
     }
 
     /// Every part of QEMU's memory that may be the guest's: of its size; and where it begins.
@@ -95,5 +136,42 @@ impl Target {
             Ok((Ram::new(self.layout.clone(), InProcess { memory, base }), base))
         };
         bases.into_iter().map(open).collect()
+    }
+}
+
+/// How a guest under KVM is trapped: as somebody asked, or as it is configured.
+fn under_kvm(backend: Option<IntrospectBackend>, automatic: KvmChoice) -> Result<Way, Refusal> {
+    use IntrospectBackend::{Kvm, Port, Tcg};
+    match (backend, automatic) {
+        (Some(Kvm), _) => Ok(Way::Kvm { trap: Trap::Prefix, asked: true }),
+        (Some(Port), _) => Ok(Way::Kvm { trap: Trap::Port, asked: true }),
+        (None, KvmChoice::Prefix) => Ok(Way::Kvm { trap: Trap::Prefix, asked: false }),
+        (None, KvmChoice::Port) => Ok(Way::Kvm { trap: Trap::Port, asked: false }),
+        (None, KvmChoice::Off) | (Some(Tcg), _) => Err((
+            "it runs under KVM".to_owned(),
+            "`--backend port` does it, or `--backend kvm`, which costs the guest less, and lets every guest of this host reach KVM's instruction \
+             emulator; both are experimental: docs/introspection.md",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn under_kvm_nothing_is_done_that_nobody_asked_for() {
+        use IntrospectBackend::{Kvm, Port, Tcg};
+        let told = |backend, automatic| {
+            under_kvm(backend, automatic).ok().map(|way| (way.backend(), way.name().1))
+        };
+        assert!(told(None, KvmChoice::Off).is_none());
+        assert!(told(Some(Tcg), KvmChoice::Port).is_none());
+        let (port, why) = told(None, KvmChoice::Port).unwrap();
+        assert!(port == Port && why.contains("introspection.kvm"));
+        let (kvm, why) = told(Some(Kvm), KvmChoice::Port).unwrap();
+        assert!(kvm == Kvm && why.contains("asked for"));
+        assert_eq!(told(Some(Port), KvmChoice::Off).unwrap().0, Port);
+        assert_eq!(told(None, KvmChoice::Prefix).unwrap().0, Kvm);
     }
 }

@@ -9,11 +9,13 @@ use timevisor_guests::introspection::demand::{Need, Rules, need};
 use timevisor_guests::introspection::event::{Kind, RawEvent};
 use timevisor_guests::introspection::guest_os::GuestOs;
 use timevisor_guests::introspection::kvm::Kvm;
+use timevisor_guests::introspection::kvm::layout::KvmLayout;
 use timevisor_guests::introspection::ram::{InProcess, Ram};
 use timevisor_guests::introspection::tcg::Tcg;
 use timevisor_linux::clock::monotonic;
 use timevisor_time::Duration;
 
+use super::known::Kept;
 use super::kvm::{self, Where};
 use super::link::Link;
 use super::probe::{Found, probe};
@@ -33,10 +35,10 @@ const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 /// # Errors
 /// What is in the way: the guest may not be up yet, or its kernel not known.
 pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
-    let Found { guest_os, memory, base } = probe(target, shared)?;
+    let Found { guest_os, memory, base, is_only, mut layout } = probe(target, shared)?;
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
-    let (link, backend) = way(target, &memory, base, &*guest_os)?;
+    let (link, backend) = way(target, &memory, base, &*guest_os, &mut layout)?;
     let mut watch = Watch {
         link,
         backend,
@@ -61,7 +63,13 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         let attached = watch.backend.state() == State::Attached;
         ensure!(attached || monotonic() < late, "the trap points are not set");
     }
-    watch.detach()
+    watch.detach()?;
+    // A kernel that was reset is another one.
+    if is_only && !shared.lock().reset && watch.backend.state() == State::Detached {
+        let Watch { guest_os, .. } = watch;
+        target.common.known.keep(Kept { process: target.process, guest_os, base, layout });
+    }
+    Ok(())
 }
 
 /// The way to trap in this VM.
@@ -70,15 +78,17 @@ fn way(
     memory: &Ram<InProcess>,
     base: u64,
     guest_os: &dyn GuestOs,
+    layout: &mut Option<KvmLayout>,
 ) -> Result<(Box<dyn Link>, Box<dyn Backend>)> {
     match &target.way {
         Way::Plugin(socket) => {
             let link = Socket::connect(socket, target.process)?;
             Ok((Box::new(link), Box::new(Tcg::default())))
         }
-        Way::Kvm(prefixes) => {
+        Way::Kvm { trap, .. } => {
             let vm = Where { process: target.process, layout: target.layout.clone(), base };
-            let (link, sites) = kvm::Kvm::new(vm, memory, guest_os, Arc::clone(prefixes))?;
+            let prefixes = Arc::clone(&target.common.prefixes);
+            let (link, sites) = kvm::Kvm::new(vm, memory, guest_os, layout, *trap, prefixes)?;
             Ok((Box::new(link), Box::new(Kvm::new(sites))))
         }
     }

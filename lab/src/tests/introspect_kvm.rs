@@ -2,63 +2,104 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
 use super::introspect_calls::{exact, line, of_program};
 use crate::host::mentions;
+use crate::image::Image;
 use crate::nested::NestedHost;
 use crate::scenario::Context;
 
-const VM: &str = "web";
+pub(crate) const VM: &str = "web";
 /// Attached and detached so often while the guest works.
 const CYCLES: usize = 10;
 /// For one program in the inner guest.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SWITCH: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
 
+/// What a kernel says when something is wrong.
+const TROUBLE: &str =
+    "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault|invalid opcode";
+
+/// The ways to trap, as `--backend` names them.
+pub(super) const PREFIX: &str = "kvm";
+const PORT: &str = "port";
+
 pub(super) fn kvm(ctx: &Context) -> anyhow::Result<String> {
-    let (qemu, kernel) = (ctx.qemu_10()?, ctx.kernel("trixie-backports")?);
-    let mut host = NestedHost::boot(ctx, &qemu, &qemu, &kernel)?;
+    on_host(ctx, "trixie-backports", PREFIX)
+}
+
+pub(super) fn kvm_bookworm(ctx: &Context) -> anyhow::Result<String> {
+    on_host(ctx, "bookworm", PREFIX)
+}
+
+pub(super) fn port(ctx: &Context) -> anyhow::Result<String> {
+    on_host(ctx, "trixie-backports", PORT)
+}
+
+/// A host with the kernel of this suite, and a guest in it.
+pub(crate) fn host_with_guest(
+    ctx: &Context,
+    suite: &str,
+    append: &str,
+    more: impl FnOnce(Image) -> anyhow::Result<Image>,
+) -> anyhow::Result<NestedHost> {
+    let qemu = ctx.qemu_10()?;
+    let kernels = [ctx.kernel(suite)?, ctx.kernel("trixie-backports")?];
+    let mut host = NestedHost::boot_for(ctx, &qemu, &qemu, kernels.each_ref(), append, more)?;
     host.launch(VM, "vmclock", 2)?;
     host.qmp(VM, "cont")?;
     host.wait_ready(VM, 1)?;
+    Ok(host)
+}
+
+fn on_host(ctx: &Context, suite: &str, way: &str) -> anyhow::Result<String> {
+    let mut host = host_with_guest(ctx, suite, "", Ok)?;
     let before = switch(&mut host)?;
     ensure!(!before, "{SWITCH} is on at the beginning");
 
     let refused = host.sh("timevisor introspect attach web 2>&1; [ $? != 0 ]")?;
-    mentions(&refused, &["runs under KVM", "--backend kvm"])?;
-    attach(&mut host)?;
-    ensure!(switch(&mut host)?, "{SWITCH} is off while trap points are in place");
+    mentions(&refused, &["runs under KVM", "--backend port", "--backend kvm"])?;
+    attach(&mut host, way)?;
+    ensure!(in_place(&mut host)? == 1, "what is in place is not on disk");
+    let needed = way == PREFIX;
+    let is = switch(&mut host)?;
+    ensure!(is == needed, "{SWITCH} while trap points are in place: {is}");
     let first = calls(&mut host)?;
 
     // Nobody sees what the guest does, and it goes on all the same.
     host.sh("kill -9 $(pidof timevisord)")?;
     run_calls(&mut host)?;
-    ensure!(switch(&mut host)?, "{SWITCH} is off, and trap points are in place");
+    let is = switch(&mut host)?;
+    ensure!(is == needed, "{SWITCH} while nobody sees what the guest does: {is}");
+    // The next one does by itself what the first was told.
+    let choice = if needed { "prefix" } else { PORT };
+    let lines = format!("[introspection]\\nkvm = \"{choice}\"\\n");
+    host.sh(&format!("printf '{lines}' >>/etc/timevisord.toml"))?;
     host.start_daemon()?;
     ensure!(!switch(&mut host)?, "the next timevisord left {SWITCH} on");
     ensure!(in_place(&mut host)? == 0, "the next timevisord left trap points in the guest");
     run_calls(&mut host)?;
     host.wait("the VM to be found again", |host| Ok(host.vm(VM).is_ok()))?;
-    attach(&mut host)?;
+    host.sh(&format!("timevisor introspect attach {VM}"))?;
+    attached(&mut host)?;
+    let by = row(&mut host)?;
+    let reason = by["reason"].as_str().unwrap_or_default();
+    ensure!(by["backend"] == way && reason.contains("introspection.kvm"), "{by}");
     let second = calls(&mut host)?;
     ensure!(first == second, "{first} events, then {second}");
     detach(&mut host)?;
 
-    host.inner_sh(VM, "(while [ -e /run/busy ] || touch /run/busy; do lab-calls 50 50; done >/run/busy.log 2>&1 &) ; true", PATIENCE)?;
+    keep_busy(&mut host)?;
     for _ in 0..CYCLES {
-        attach(&mut host)?;
+        attach(&mut host, way)?;
         detach(&mut host)?;
     }
-    host.inner_sh(VM, "rm /run/busy", PATIENCE)?;
-    let trouble = "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault|invalid opcode";
-    let said = host.inner_sh(VM, &format!("dmesg | grep -E \"{trouble}\" || true"), PATIENCE)?;
-    ensure!(said.trim().is_empty(), "the guest's kernel complains: {said}");
-    not_reset(&mut host, 1)?;
+    no_trouble(&mut host)?;
 
     // After a reset its kernel is another one, somewhere else.
-    attach(&mut host)?;
+    attach(&mut host, way)?;
     host.qmp(VM, "system_reset")?;
     host.wait_ready(VM, 2)?;
     host.wait("the trap points after a reset", |host| Ok(row(host)?["state"] == "attached"))?;
@@ -67,6 +108,7 @@ pub(super) fn kvm(ctx: &Context) -> anyhow::Result<String> {
     // A daemon that ends takes everything away.
     host.sh("kill $(pidof timevisord); while pidof timevisord >/dev/null; do sleep 0.1; done")?;
     ensure!(!switch(&mut host)?, "timevisord left {SWITCH} on at its end");
+    ensure!(in_place(&mut host)? == 0, "timevisord left trap points in the guest at its end");
     run_calls(&mut host)?;
     not_reset(&mut host, 2)?;
     Ok(format!(
@@ -74,8 +116,27 @@ pub(super) fn kvm(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-fn attach(host: &mut NestedHost) -> anyhow::Result<()> {
-    host.sh("timevisor introspect attach web --backend kvm")?;
+/// The guest makes calls that are trapped, on both vCPUs, until [`no_trouble`].
+pub(super) fn keep_busy(host: &mut NestedHost) -> anyhow::Result<()> {
+    let work = "touch /run/busy; for n in 1 2; do (while [ -e /run/busy ]; do lab-calls 50 50; done >/dev/null 2>&1 &) ; done";
+    host.inner_sh(VM, work, PATIENCE).map(drop)
+}
+
+/// The guest has been well all the time; it rests then.
+pub(super) fn no_trouble(host: &mut NestedHost) -> anyhow::Result<()> {
+    not_reset(host, 1)?;
+    host.inner_sh(VM, "rm /run/busy", PATIENCE)?;
+    let said = host.inner_sh(VM, &format!("dmesg | grep -E \"{TROUBLE}\" || true"), PATIENCE)?;
+    ensure!(said.trim().is_empty(), "the guest's kernel complains: {said}");
+    not_reset(host, 1)
+}
+
+pub(crate) fn attach(host: &mut NestedHost, way: &str) -> anyhow::Result<()> {
+    host.sh(&format!("timevisor introspect attach {VM} --backend {way}"))?;
+    attached(host)
+}
+
+fn attached(host: &mut NestedHost) -> anyhow::Result<()> {
     host.wait("the trap points", |host| {
         let row = row(host)?;
         ensure!(row["state"] == "attached", "{row}");
@@ -83,12 +144,9 @@ fn attach(host: &mut NestedHost) -> anyhow::Result<()> {
     })
 }
 
-fn detach(host: &mut NestedHost) -> anyhow::Result<()> {
+pub(crate) fn detach(host: &mut NestedHost) -> anyhow::Result<()> {
     host.sh("timevisor introspect detach web")?;
-    host.wait("the switch to be off", |host| Ok(!switch(host)?))?;
-    let left = in_place(host)?;
-    ensure!(left == 0, "{left} trap points are on the list still");
-    Ok(())
+    host.wait("nothing to be in place", |host| Ok(!switch(host)? && in_place(host)? == 0))
 }
 
 fn row(host: &mut NestedHost) -> anyhow::Result<Value> {
@@ -96,13 +154,13 @@ fn row(host: &mut NestedHost) -> anyhow::Result<Value> {
     rows.get(0).cloned().context("nothing is introspected")
 }
 
-fn switch(host: &mut NestedHost) -> anyhow::Result<bool> {
+pub(super) fn switch(host: &mut NestedHost) -> anyhow::Result<bool> {
     let said = host.sh(&format!("cat {SWITCH}"))?;
     Ok(!["N", "0"].contains(&said.trim()))
 }
 
 /// How many VMs have something in place, by what is on disk.
-fn in_place(host: &mut NestedHost) -> anyhow::Result<usize> {
+pub(super) fn in_place(host: &mut NestedHost) -> anyhow::Result<usize> {
     let kept = host.json("cat /run/timevisor/introspection.json")?;
     Ok(kept["vms"].as_array().context("no list")?.len())
 }
@@ -110,7 +168,11 @@ fn in_place(host: &mut NestedHost) -> anyhow::Result<usize> {
 /// The inner guest has booted so often, and no more.
 fn not_reset(host: &mut NestedHost, boots: usize) -> anyhow::Result<()> {
     let booted = host.sh(&format!("grep -c LAB-READY /run/{VM}-serial.log"))?;
-    ensure!(booted.trim() == boots.to_string(), "the inner guest has booted {booted} times");
+    if booted.trim() != boots.to_string() {
+        // Both logs are of QEMU's, and outlive the guest.
+        let said = host.sh(&format!("tail -n 60 /run/{VM}-serial.log /run/{VM}-cpu.log"))?;
+        bail!("the inner guest has booted {booted} times; its logs end:\n{said}");
+    }
     Ok(())
 }
 
@@ -120,7 +182,7 @@ fn run_calls(host: &mut NestedHost) -> anyhow::Result<Value> {
 }
 
 /// Runs lab-calls and counts what is told of it; every event's time lies between two of the host's own.
-fn calls(host: &mut NestedHost) -> anyhow::Result<usize> {
+pub(super) fn calls(host: &mut NestedHost) -> anyhow::Result<usize> {
     let from = row(host)?["events"].as_u64().context("no count")?;
     let now = |host: &mut NestedHost, bound: &str| -> anyhow::Result<i64> {
         host.json("timevisor now --json")?[bound]

@@ -50,6 +50,12 @@ pub trait GuestOs: Debug + Send {
         Ok(None)
     }
 
+    /// Whether this very kernel is still where it was found, with nothing at its points: what can be read at once. That it runs is said by its
+    /// heartbeat only. `false` where that cannot be known: then it is looked for anew.
+    fn is_there(&self, _memory: &dyn GuestMemory) -> bool {
+        false
+    }
+
     /// Where to trap, and what to read there.
     fn points(&self) -> &[Point];
 

@@ -38,6 +38,8 @@ pub enum IntrospectBackend {
     Tcg,
     /// KVM's forced emulation prefix, and BPF programs on the host. Experimental.
     Kvm,
+    /// A write to an I/O port where nobody listens, and BPF programs on the host. Experimental.
+    Port,
 }
 
 /// How a reservation is to follow the tasks of a guest.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use timevisor_linux::process::Process;
 
 use super::patches::Patch;
+use super::trap::Trap;
 use crate::kept::Kept;
 
 /// One VM's.
@@ -39,8 +40,34 @@ pub struct InPlace {
     pub vms: Vec<Patched>,
 }
 
+impl InPlace {
+    /// Whether the host's switch has to be on.
+    #[must_use]
+    pub fn needs_switch(&self) -> bool {
+        let mut patches = self.vms.iter().flat_map(|vm| &vm.patches);
+        patches.any(|patch| patch.patched == Trap::Prefix.bytes())
+    }
+}
+
 /// The file.
 #[must_use]
 pub fn file(directory: &Path) -> Kept<InPlace> {
     Kept::new(directory, "introspection.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::point::SLOT;
+    use super::*;
+
+    #[test]
+    fn the_switch_is_for_prefixes_only() {
+        let with = |traps: &[Trap]| {
+            let patch = |trap: &Trap| Patch { address: 9, original: SLOT, patched: trap.bytes() };
+            let patches = traps.iter().map(patch).collect();
+            InPlace { switched_on: true, vms: vec![Patched { pid: 1, start_time: 2, patches }] }
+        };
+        assert!(!InPlace::default().needs_switch() && !with(&[Trap::Port]).needs_switch());
+        assert!(with(&[Trap::Port, Trap::Prefix]).needs_switch());
+    }
 }

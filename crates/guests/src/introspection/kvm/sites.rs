@@ -2,9 +2,7 @@
 
 use super::super::memory::{GuestMemory, MemoryError, PageTables};
 use super::super::point::Point;
-
-/// `ud2; .ascii "kvm"`: KVM emulates the next instruction, and goes on behind it (arch/x86/kvm/x86.c, handle_ud).
-pub const PREFIX: [u8; 5] = [0x0f, 0x0b, 0x6b, 0x76, 0x6d];
+use super::trap::Trap;
 
 /// Bytes behind the point that are looked at.
 const NEXT: usize = 8;
@@ -42,8 +40,8 @@ pub enum SiteError {
     Crosses(String),
     /// KVM's emulator may not do it as the processor does.
     #[error(
-        "{symbol}: the instruction behind its NOP, {next:02x?}, is none that KVM is known to emulate exactly; this guest's kernel cannot be trapped \
-         under KVM"
+        "{symbol}: the instruction behind its NOP, {next:02x?}, is none that KVM is known to emulate exactly; this guest's kernel can be trapped by \
+         `--backend port` only"
     )]
     Instruction {
         /// The function.
@@ -53,7 +51,7 @@ pub enum SiteError {
     },
 }
 
-/// Where these points are. `tables` are those of the guest's kernel.
+/// Where these points are, for this form of trap. `tables` are those of the guest's kernel.
 ///
 /// # Errors
 /// The first that cannot be trapped: then none is.
@@ -61,11 +59,17 @@ pub fn find(
     memory: &dyn GuestMemory,
     tables: &PageTables,
     points: &[Point],
+    trap: Trap,
 ) -> Result<Vec<Site>, SiteError> {
-    points.iter().map(|point| site(memory, tables, point)).collect()
+    points.iter().map(|point| site(memory, tables, point, trap)).collect()
 }
 
-fn site(memory: &dyn GuestMemory, tables: &PageTables, point: &Point) -> Result<Site, SiteError> {
+fn site(
+    memory: &dyn GuestMemory,
+    tables: &PageTables,
+    point: &Point,
+    trap: Trap,
+) -> Result<Site, SiteError> {
     let symbol = || point.symbol.clone();
     let failed = |source| SiteError::Memory { symbol: symbol(), source };
     let mut bytes = [0; 5 + NEXT];
@@ -78,7 +82,7 @@ fn site(memory: &dyn GuestMemory, tables: &PageTables, point: &Point) -> Result<
     if point.address & 4095 > 4096 - 5 {
         return Err(SiteError::Crosses(symbol()));
     }
-    if !is_emulated(next) {
+    if trap == Trap::Prefix && !is_emulated(next) {
         return Err(SiteError::Instruction { symbol: symbol(), next });
     }
     let address = tables.translate(memory, point.address).map_err(failed)?;
@@ -156,7 +160,7 @@ mod tests {
         (Flat(all), PageTables { root: 0x1000, five_levels: false })
     }
 
-    fn find_at(address: usize, bytes: &[u8]) -> Result<Vec<Site>, SiteError> {
+    fn find_at(address: usize, bytes: &[u8], trap: Trap) -> Result<Vec<Site>, SiteError> {
         let (memory, tables) = memory(address, bytes);
         let point = Point {
             id: 7,
@@ -166,21 +170,27 @@ mod tests {
             reads: Vec::new(),
             filter: None,
         };
-        find(&memory, &tables, &[point])
+        find(&memory, &tables, &[point], trap)
     }
 
     #[test]
     fn sites_are_found_or_refused() {
         let good = [&SLOT[..], &[0x55]].concat();
-        assert_eq!(find_at(0x8010, &good), Ok(vec![Site { point: 7, address: 0x8010 }]));
-        assert!(matches!(find_at(0x8ffc, &good), Err(SiteError::Crosses(_))));
-        let changed = find_at(0x8010, &[0xe8, 1, 2, 3, 4, 0x55]);
+        assert_eq!(
+            find_at(0x8010, &good, Trap::Prefix),
+            Ok(vec![Site { point: 7, address: 0x8010 }])
+        );
+        assert!(matches!(find_at(0x8ffc, &good, Trap::Port), Err(SiteError::Crosses(_))));
+        let changed = find_at(0x8010, &[0xe8, 1, 2, 3, 4, 0x55], Trap::Port);
         assert_eq!(
             changed,
             Err(SiteError::Changed { symbol: "f".into(), found: [0xe8, 1, 2, 3, 4] })
         );
-        let fence = find_at(0x8010, &[&SLOT[..], &[0x0f, 0xae, 0xf0]].concat());
-        assert!(matches!(fence, Err(SiteError::Instruction { .. })));
-        assert!(matches!(find_at(0xfffa, &good), Err(SiteError::Memory { .. })));
+        // Only the prefix has what follows emulated.
+        let fence = [&SLOT[..], &[0x0f, 0xae, 0xf0]].concat();
+        let refused = find_at(0x8010, &fence, Trap::Prefix);
+        assert!(matches!(refused, Err(SiteError::Instruction { .. })));
+        assert!(find_at(0x8010, &fence, Trap::Port).is_ok());
+        assert!(matches!(find_at(0xfffa, &good, Trap::Prefix), Err(SiteError::Memory { .. })));
     }
 }

@@ -6,6 +6,7 @@
 //! | `points.rs` | which functions are trapped, and what is read there |
 //! | `decode.rs` | bytes to events |
 //! | `running.rs` | the real-time threads that there are |
+//! | `same.rs` | whether a kernel that was found before is there still |
 //!
 //! What it does not do: read user memory, follow kernel modules' symbols, or see what a system call returned.
 
@@ -13,6 +14,7 @@ mod decode;
 mod layout;
 mod points;
 mod running;
+mod same;
 
 use super::btf::Btf;
 use super::event::{Event, RawEvent};
@@ -23,6 +25,7 @@ use super::point::Point;
 use super::tasks::{Task, Tasks};
 
 use running::Running;
+use same::Mark;
 
 pub use layout::{Layout, MEMBERS};
 
@@ -54,6 +57,7 @@ pub struct Linux {
     /// Why there is none, else.
     running: Result<Running, String>,
     points: Vec<Point>,
+    mark: Mark,
     tasks: Tasks,
 }
 
@@ -74,8 +78,9 @@ impl Linux {
         let ticks = kernel.symbols.address("jiffies_64").ok();
         let ticks = ticks.and_then(|address| kernel.physical(address).ok());
         let running = Running::new(kernel, &btf);
+        let mark = Mark::of(memory, kernel).map_err(|e| e.to_string())?;
         let (tables, tasks) = (kernel.tables, Tasks::default());
-        Ok(Self { release, tables, bases, ticks, running, points, tasks })
+        Ok(Self { release, tables, bases, ticks, running, points, mark, tasks })
     }
 }
 
@@ -100,6 +105,10 @@ impl GuestOs for Linux {
 
     fn running(&self, memory: &dyn GuestMemory) -> Result<Option<Vec<Task>>, String> {
         self.running.clone()?.tasks(memory, self.tables).map(Some)
+    }
+
+    fn is_there(&self, memory: &dyn GuestMemory) -> bool {
+        self.mark.is_there(memory, &self.tables, &self.points)
     }
 
     fn points(&self) -> &[Point] {

@@ -1,0 +1,23 @@
+//! `[introspection]`: what happens without being asked for.
+
+use serde::Deserialize;
+
+/// `[introspection]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IntrospectionConfig {
+    pub kvm: KvmChoice,
+}
+
+/// `kvm = "off" | "prefix" | "port"`: how guests under KVM are trapped when they are attached without `--backend`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KvmChoice {
+    /// Not at all.
+    #[default]
+    Off,
+    /// As `--backend kvm`.
+    Prefix,
+    /// As `--backend port`.
+    Port,
+}
