@@ -48,6 +48,8 @@ enum Backend {
     Tcg,
     /// KVM's instruction emulator and BPF on this host: experimental, and open to every guest of the host
     Kvm,
+    /// QEMU's gdb stub, for debugging only: the VM stands still at every event
+    Gdb,
 }
 
 #[derive(Args)]
@@ -135,6 +137,7 @@ fn attach(options: &Attach) -> Result<IntrospectAttach> {
     let backend = options.backend.map(|backend| match backend {
         Backend::Tcg => IntrospectBackend::Tcg,
         Backend::Kvm => IntrospectBackend::Kvm,
+        Backend::Gdb => IntrospectBackend::Gdb,
     });
     let reserve = options.reserve.then_some(reserve);
     Ok(IntrospectAttach { vm: options.vm.clone(), backend, image, reserve })

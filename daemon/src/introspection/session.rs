@@ -140,6 +140,7 @@ impl Session {
         let is = match self.way {
             Way::Plugin(_) => IntrospectBackend::Tcg,
             Way::Kvm(_) => IntrospectBackend::Kvm,
+            Way::Gdb(_) => IntrospectBackend::Gdb,
         };
         backend.is_none_or(|asked| asked == is)
     }

@@ -18,6 +18,8 @@ pub enum Way {
     Plugin(PathBuf),
     /// The guest runs under KVM.
     Kvm(Arc<Prefixes>),
+    /// QEMU's gdb stub: its socket.
+    Gdb(PathBuf),
 }
 
 impl Way {
@@ -26,6 +28,9 @@ impl Way {
         match self {
             Self::Plugin(_) => ("tcg", "QEMU emulates this guest, and has our plugin"),
             Self::Kvm(_) => ("kvm", "it was asked for, and the guest runs under KVM"),
+            Self::Gdb(_) => {
+                ("gdb", "it was asked for, for debugging: the VM stands still at every event")
+            }
         }
     }
 }
@@ -50,9 +55,16 @@ impl Target {
         backend: Option<IntrospectBackend>,
         prefixes: &Arc<Prefixes>,
     ) -> Result<Self, Refusal> {
-        use IntrospectBackend::{Kvm, Tcg};
+        use IntrospectBackend::{Gdb, Kvm, Tcg};
         let line = &qemu.command_line;
         let way = match (qemu.accelerator, backend) {
+            (_, Some(Gdb)) => {
+                let socket = line.gdb.as_ref().filter(|path| path.is_absolute()).ok_or((
+                    "its QEMU has no gdb stub at a Unix socket".to_owned(),
+                    "start it with `-gdb unix:PATH,server=on,wait=off`, an absolute path",
+                ))?;
+                Way::Gdb(socket.clone())
+            }
             (Accelerator::Kvm, Some(Kvm)) => Way::Kvm(Arc::clone(prefixes)),
             (Accelerator::Kvm, _) => {
                 return Err((

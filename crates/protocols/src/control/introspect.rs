@@ -38,6 +38,8 @@ pub enum IntrospectBackend {
     Tcg,
     /// KVM's forced emulation prefix, and BPF programs on the host. Experimental.
     Kvm,
+    /// QEMU's gdb stub, for debugging only: the VM stands still at every event.
+    Gdb,
 }
 
 /// How a reservation is to follow the tasks of a guest.
