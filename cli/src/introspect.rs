@@ -50,6 +50,8 @@ enum Backend {
     Kvm,
     /// A write to a port where nobody listens, and BPF on this host: experimental, dearer for the guest, and opens nothing
     Port,
+    /// QEMU's gdb stub, for debugging only: the VM stands still at every event
+    Gdb,
 }
 
 #[derive(Args)]
@@ -138,6 +140,7 @@ fn attach(options: &Attach) -> Result<IntrospectAttach> {
         Backend::Tcg => IntrospectBackend::Tcg,
         Backend::Kvm => IntrospectBackend::Kvm,
         Backend::Port => IntrospectBackend::Port,
+        Backend::Gdb => IntrospectBackend::Gdb,
     });
     let reserve = options.reserve.then_some(reserve);
     Ok(IntrospectAttach { vm: options.vm.clone(), backend, image, reserve })

@@ -25,6 +25,7 @@ mod introspect_calls;
 mod introspect_daemon;
 mod introspect_flat;
 mod introspect_flood;
+mod introspect_gdb;
 pub(crate) mod introspect_kvm;
 mod introspect_kvm_cycles;
 mod introspect_symbols;
@@ -479,6 +480,11 @@ pub const EXTRA: &[Test] = &[
         name: "introspect-flood",
         about: "100,000 events at 10,000/s through timevisord, none lost; beyond its limit each one is seen or counted as dropped",
         run: introspect_flood::flood,
+    },
+    Test {
+        name: "introspect-gdb",
+        about: "a program through QEMU's gdb stub: the same events as the plugin's; timevisord killed -9, and the guest goes on",
+        run: introspect_gdb::gdb,
     },
     Test {
         name: "introspect-kvm",

@@ -102,19 +102,22 @@ static void hit(unsigned index, void *data)
 	struct vcpu *vcpu = index < MAX_VCPUS ? atomic_load_explicit(&plugin.vcpus[index], memory_order_acquire) : NULL;
 	uint64_t head;
 	struct slot *slot;
+	bool full;
 
 	if (!vcpu) {
 		atomic_fetch_add(&plugin.dropped, 1);
 		return;
 	}
 	head = atomic_load_explicit(&vcpu->head, memory_order_relaxed);
-	if (head - atomic_load_explicit(&vcpu->tail, memory_order_acquire) >= RING) {
+	full = head - atomic_load_explicit(&vcpu->tail, memory_order_acquire) >= RING;
+	/* Also where there is no place: only what somebody would have been told counts as dropped. */
+	slot = full ? &vcpu->spare : &vcpu->ring[head % RING];
+	if (!gather(vcpu, point, slot))
+		return;
+	if (full) {
 		atomic_fetch_add(&plugin.dropped, 1);
 		return;
 	}
-	slot = &vcpu->ring[head % RING];
-	if (!gather(vcpu, point, slot))
-		return;
 	slot->head.counter = host_counter();
 	slot->head.point = point->head.id;
 	slot->head.vcpu = index;

@@ -82,6 +82,7 @@ struct vcpu {
 	_Atomic uint64_t head;
 	_Atomic uint64_t tail;
 	struct slot ring[RING];
+	struct slot spare; /* for what finds no place */
 };
 
 /* An instruction that is not the one that was expected. */

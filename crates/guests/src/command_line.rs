@@ -33,6 +33,8 @@ pub struct CommandLine {
     pub ram_below_4g: Option<u64>,
     /// `-m`, in bytes.
     pub memory: Option<u64>,
+    /// The gdb stub's socket: `-gdb unix:PATH`.
+    pub gdb: Option<PathBuf>,
     /// Every `-plugin`; its kind is the file.
     pub plugins: Vec<Properties>,
     /// `guest-cid` of a vhost-vsock device.
@@ -94,6 +96,10 @@ impl CommandLine {
                 "qmp" | "qmp-pretty" => {
                     let target = pairs(value, "target").remove("target").unwrap_or_default();
                     line.qmp_sockets.extend(target.strip_prefix("unix:").map(PathBuf::from));
+                }
+                "gdb" => {
+                    let target = pairs(value, "target").remove("target").unwrap_or_default();
+                    line.gdb = target.strip_prefix("unix:").map(PathBuf::from);
                 }
                 "chardev" => {
                     let mut chardev = pairs(value, "backend");
@@ -170,7 +176,8 @@ impl CommandLine {
 }
 
 /// Options whose value is needed.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
+    "gdb",
     "m",
     "plugin",
     "name",
@@ -313,6 +320,13 @@ mod tests {
             parse("qemu -plugin /x/libtimevisor-introspect.so").introspection_socket(),
             None
         );
+    }
+
+    #[test]
+    fn a_gdb_stub() {
+        let line = parse("qemu -gdb unix:/run/web.gdb,server=on,wait=off -m 1G");
+        assert_eq!((line.gdb, line.memory), (Some(PathBuf::from("/run/web.gdb")), Some(1 << 30)));
+        assert_eq!(parse("qemu -gdb tcp::1234").gdb, None);
     }
 
     #[test]

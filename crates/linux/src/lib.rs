@@ -16,6 +16,7 @@
 //! | [`udp_server`] | a UDP server: batches, kernel stamps, replies from the address that was asked |
 //! | [`stamps`] | kernel stamps to counter bounds |
 //! | [`peer`] | the process and the user at the other end of a Unix socket |
+//! | [`last_words`] | a connection whose other end is told something when this process ends |
 //! | [`virtio_port`] | a guest's end of a virtio-serial port |
 //! | [`vsock`] | stream sockets between a host and its guests |
 //! | [`pci`] | clock pages in the memory of a guest's ivshmem device |
@@ -42,6 +43,7 @@ pub mod datagram;
 pub mod elapsed_source;
 pub mod event_fd;
 pub mod kvm;
+pub mod last_words;
 pub mod mapping;
 pub mod notify;
 pub mod page;

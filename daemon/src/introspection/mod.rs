@@ -7,7 +7,7 @@
 //! | `probe.rs` | what runs in a VM, and whether it really does |
 //! | `known.rs` | kernels that were found before |
 //! | `link.rs` | what such a link is |
-//! | `socket.rs` | to QEMU's plugin |
+//! | `socket.rs` | to QEMU's plugin, or to its gdb stub |
 //! | `kvm.rs` | to a guest under KVM: its code in memory, and BPF on this host |
 //! | `in_place.rs` | what is in place in guests' code, for whoever comes after a crash |
 //! | `target.rs` | where a VM's memory is, and how its calls can be trapped |

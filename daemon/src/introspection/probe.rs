@@ -96,6 +96,18 @@ fn that_runs(
     }
 }
 
+/// # Errors
+/// When its heartbeat is not seen in time.
+pub fn surely_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Result<()> {
+    let before = guest_os.heartbeat(memory);
+    let late = Instant::now() + HEARTBEAT;
+    while before.is_some() && guest_os.heartbeat(memory) == before {
+        ensure!(Instant::now() < late, "the guest is paused, or has nothing to do");
+        std::thread::sleep(INTERVAL);
+    }
+    Ok(())
+}
+
 /// The guest that the file says it is, if that file is in some part of QEMU's memory.
 fn by_image(target: &Target, path: &Path) -> Result<Found> {
     let named = || path.display().to_string();

@@ -1,4 +1,4 @@
-//! The way to QEMU's plugin: its socket.
+//! The way to QEMU's plugin, or to its gdb stub: a socket.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use timevisor_guests::introspection::backend::{Action, Backend, Input};
+use timevisor_guests::introspection::gdb::{LAST_WORDS, QUIET};
 use timevisor_linux::clock::monotonic;
+use timevisor_linux::last_words::{Relay, relay};
 use timevisor_linux::peer;
 use timevisor_linux::process::Process;
 
@@ -16,20 +18,38 @@ use super::link::Link;
 /// How soon a request to end is heeded.
 const TURN: Duration = Duration::from_millis(20);
 
-pub struct Socket(UnixStream);
+pub struct Socket {
+    /// Goes first: whoever relays it ends with it, and is waited for.
+    stream: UnixStream,
+    _relay: Option<Relay>,
+}
 
 impl Socket {
     /// Connects, if it is this QEMU that listens.
     pub fn connect(path: &Path, process: Process) -> Result<Self> {
-        let shown = path.display();
-        let stream = peer::connect(path).with_context(|| format!("cannot connect to {shown}"))?;
-        let (owner, pid) = (peer::peer_pid(&stream)?, process.pid());
-        ensure!(owner == pid, "{shown} belongs to process {owner}, not to {pid}");
+        Self::patient(open(path, process)?, None)
+    }
+
+    /// The same to its gdb stub, which stops the VM now, and is told to let it go on when this process ends, however it ends.
+    pub fn debug(path: &Path, process: Process) -> Result<Self> {
+        let (stream, relay) = relay(open(path, process)?, LAST_WORDS, QUIET)?;
+        Self::patient(stream, Some(relay))
+    }
+
+    fn patient(stream: UnixStream, relay: Option<Relay>) -> Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(TURN))?;
         stream.set_write_timeout(Some(Duration::from_secs(5)))?;
-        Ok(Self(stream))
+        Ok(Self { stream, _relay: relay })
     }
+}
+
+fn open(path: &Path, process: Process) -> Result<UnixStream> {
+    let shown = path.display();
+    let stream = peer::connect(path).with_context(|| format!("cannot connect to {shown}"))?;
+    let (owner, pid) = (peer::peer_pid(&stream)?, process.pid());
+    ensure!(owner == pid, "{shown} belongs to process {owner}, not to {pid}");
+    Ok(stream)
 }
 
 impl Link for Socket {
@@ -37,11 +57,11 @@ impl Link for Socket {
         let mut buffer = [0; 65536];
         let mut actions = Vec::new();
         if backend.may_read(monotonic()) {
-            match self.0.read(&mut buffer) {
+            match self.stream.read(&mut buffer) {
                 Ok(0) => bail!("QEMU has closed the connection"),
                 Ok(len) => actions = backend.handle(Input::Bytes(&buffer[..len]), monotonic()),
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(e) => return Err(anyhow!(e).context("the plugin's socket")),
+                Err(e) => return Err(anyhow!(e).context("QEMU's socket")),
             }
         } else {
             std::thread::sleep(Duration::from_millis(1));
@@ -52,8 +72,8 @@ impl Link for Socket {
 
     fn act(&mut self, action: Action, _backend: &mut dyn Backend) -> Result<Vec<Action>> {
         match action {
-            Action::Send(bytes) => self.0.write_all(&bytes).context("the plugin's socket")?,
-            other => bail!("QEMU's plugin cannot do this: {other:?}"),
+            Action::Send(bytes) => self.stream.write_all(&bytes).context("QEMU's socket")?,
+            other => bail!("QEMU cannot do this: {other:?}"),
         }
         Ok(Vec::new())
     }

@@ -25,6 +25,8 @@ pub enum Way {
         /// By whoever attached, and not by the configuration.
         asked: bool,
     },
+    /// QEMU's gdb stub: its socket.
+    Gdb(PathBuf),
 }
 
 /// What all attachments of this daemon have in common.
@@ -51,6 +53,9 @@ impl Way {
                 };
                 (name, why)
             }
+            Self::Gdb(_) => {
+                ("gdb", "it was asked for, for debugging: the VM stands still at every event")
+            }
         }
     }
 
@@ -58,6 +63,7 @@ impl Way {
     pub fn backend(&self) -> IntrospectBackend {
         match self {
             Self::Plugin(_) => IntrospectBackend::Tcg,
+            Self::Gdb(_) => IntrospectBackend::Gdb,
             Self::Kvm { trap: Trap::Prefix, .. } => IntrospectBackend::Kvm,
             Self::Kvm { trap: Trap::Port, .. } => IntrospectBackend::Port,
         }
@@ -66,7 +72,7 @@ impl Way {
     /// Why the VM must not leave this host, if so.
     pub fn holds(&self) -> Option<&'static str> {
         match self {
-            Self::Plugin(_) => None,
+            Self::Plugin(_) | Self::Gdb(_) => None,
             Self::Kvm { trap: Trap::Prefix, .. } => Some(
                 "KVM's prefix is in its code, which no other host knows; `timevisor introspect detach` first",
             ),
@@ -98,9 +104,16 @@ impl Target {
         backend: Option<IntrospectBackend>,
         common: &Common,
     ) -> Result<Self, Refusal> {
-        use IntrospectBackend::{Kvm, Port, Tcg};
+        use IntrospectBackend::{Gdb, Kvm, Port, Tcg};
         let line = &qemu.command_line;
         let way = match (qemu.accelerator, backend) {
+            (_, Some(Gdb)) => {
+                let socket = line.gdb.as_ref().filter(|path| path.is_absolute()).ok_or((
+                    "its QEMU has no gdb stub at a Unix socket".to_owned(),
+                    "start it with `-gdb unix:PATH,server=on,wait=off`, an absolute path",
+                ))?;
+                Way::Gdb(socket.clone())
+            }
             (Accelerator::Kvm, _) => under_kvm(backend, common.automatic)?,
             (Accelerator::Tcg, Some(Kvm | Port)) => {
                 let text = "QEMU emulates it: there is no KVM to watch".to_owned();
@@ -141,13 +154,13 @@ impl Target {
 
 /// How a guest under KVM is trapped: as somebody asked, or as it is configured.
 fn under_kvm(backend: Option<IntrospectBackend>, automatic: KvmChoice) -> Result<Way, Refusal> {
-    use IntrospectBackend::{Kvm, Port, Tcg};
+    use IntrospectBackend::{Gdb, Kvm, Port, Tcg};
     match (backend, automatic) {
         (Some(Kvm), _) => Ok(Way::Kvm { trap: Trap::Prefix, asked: true }),
         (Some(Port), _) => Ok(Way::Kvm { trap: Trap::Port, asked: true }),
         (None, KvmChoice::Prefix) => Ok(Way::Kvm { trap: Trap::Prefix, asked: false }),
         (None, KvmChoice::Port) => Ok(Way::Kvm { trap: Trap::Port, asked: false }),
-        (None, KvmChoice::Off) | (Some(Tcg), _) => Err((
+        (None, KvmChoice::Off) | (Some(Tcg | Gdb), _) => Err((
             "it runs under KVM".to_owned(),
             "`--backend port` does it, or `--backend kvm`, which costs the guest less, and lets every guest of this host reach KVM's instruction \
              emulator; both are experimental: docs/introspection.md",

@@ -7,6 +7,7 @@ use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
 use timevisor_guests::introspection::begun::{Looks, Verdict};
 use timevisor_guests::introspection::demand::{Need, Rules, need};
 use timevisor_guests::introspection::event::{Kind, RawEvent};
+use timevisor_guests::introspection::gdb::Gdb;
 use timevisor_guests::introspection::guest_os::GuestOs;
 use timevisor_guests::introspection::kvm::Kvm;
 use timevisor_guests::introspection::kvm::layout::KvmLayout;
@@ -18,7 +19,7 @@ use timevisor_time::Duration;
 use super::known::Kept;
 use super::kvm::{self, Where};
 use super::link::Link;
-use super::probe::{Found, probe};
+use super::probe::{Found, probe, surely_runs};
 use super::session::Shared;
 use super::socket::Socket;
 use super::target::{Target, Way};
@@ -84,6 +85,12 @@ fn way(
         Way::Plugin(socket) => {
             let link = Socket::connect(socket, target.process)?;
             Ok((Box::new(link), Box::new(Tcg::default())))
+        }
+        Way::Gdb(socket) => {
+            // The stub lets a VM go on, whoever has paused it.
+            surely_runs(guest_os, memory)?;
+            let link = Socket::debug(socket, target.process)?;
+            Ok((Box::new(link), Box::new(Gdb::default())))
         }
         Way::Kvm { trap, .. } => {
             let vm = Where { process: target.process, layout: target.layout.clone(), base };

@@ -12,15 +12,22 @@ use crate::scenario::Context;
 pub(super) const JOBS: usize = 20;
 pub(super) const YIELDS: usize = 50;
 
-/// A guest "web" that QEMU emulates, with our plugin and these programs; its page is there.
-pub(super) fn emulated(ctx: &Context, host: &Host, programs: &[PathBuf]) -> anyhow::Result<Client> {
+/// A guest "web" that QEMU emulates, with our plugin, these programs and these further arguments; its page is there.
+pub(super) fn emulated(
+    ctx: &Context,
+    host: &Host,
+    programs: &[PathBuf],
+    more: &[String],
+) -> anyhow::Result<Client> {
     let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
     let socket = host.directory().join("web.introspect");
     let plugin = format!("{},socket={}", plugin.display(), socket.display());
     let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, "web").programs(programs);
+    let more = more.to_vec();
     let launch = launch.builder(move |builder| {
         let named = "web,debug-threads=on".to_owned();
-        builder.args(["-plugin".into(), plugin.clone(), "-name".into(), named])
+        let builder = builder.args(["-plugin".into(), plugin.clone(), "-name".into(), named]);
+        builder.args(more.clone())
     });
     let mut guest = launch.start()?;
     guest.guest.wait_ready()?;
@@ -49,6 +56,11 @@ pub(super) fn exact(events: &[Value], before: i64, after: i64) -> anyhow::Result
         let (earliest, latest) = (at("earliest_ns")?, at("latest_ns")?);
         ensure!(before <= latest && earliest <= after, "not in {before} to {after}: {event}");
     }
+    counts(events)
+}
+
+/// The same without times.
+pub(super) fn counts(events: &[Value]) -> anyhow::Result<usize> {
     let count = |kind: &str| events.iter().filter(|event| event["kind"] == kind).count();
     ensure!(count("yield") == JOBS + YIELDS, "{} yields of {}", count("yield"), JOBS + YIELDS);
     ensure!(count("sleep") == 3 && count("set_scheduler") >= 2, "{events:?}");

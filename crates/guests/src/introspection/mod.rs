@@ -17,6 +17,7 @@
 //! | [`begun`] | those that began before anybody was watching |
 //! | [`demand`] | what these need of a vCPU |
 //! | [`backend`] | the interface of ways to trap: bytes and now in, actions out |
+//! | [`gdb`] | QEMU's gdb stub, for debugging only |
 //! | [`tcg`] | QEMU's TCG with our plugin |
 //! | [`kvm`] | KVM's forced emulation prefix, and BPF on the host |
 //!
@@ -29,6 +30,7 @@ pub mod btf;
 pub mod demand;
 pub mod event;
 pub mod freertos;
+pub mod gdb;
 pub mod guest_os;
 pub mod image;
 pub mod kallsyms;

@@ -40,6 +40,8 @@ pub enum IntrospectBackend {
     Kvm,
     /// A write to an I/O port where nobody listens, and BPF programs on the host. Experimental.
     Port,
+    /// QEMU's gdb stub, for debugging only: the VM stands still at every event.
+    Gdb,
 }
 
 /// How a reservation is to follow the tasks of a guest.

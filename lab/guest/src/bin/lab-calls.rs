@@ -2,8 +2,8 @@
 //!
 //! `lab-calls JOBS YIELDS`: becomes a deadline task (2 ms of 20 ms within 10 ms), ends so many jobs with sched_yield, sleeps 1, 2 and 3 ms,
 //! becomes FIFO with priority 7, yields so often, and ends with status 3. It prints its process id first.
-//! `lab-calls paced YIELDS HZ`: becomes FIFO, yields so often, so many times a second (0: as fast as it can), and ends with status 3. It
-//! prints its process id, and how many calls it made that are events, its end among them.
+//! `lab-calls paced YIELDS HZ`: becomes FIFO, yields so often, so many times a second (0: as fast as it can), and waits to be killed. It
+//! prints its process id, how often it yielded, and how many processes and kernel threads began meanwhile: each of these may be an event.
 
 use std::time::{Duration, Instant};
 
@@ -23,10 +23,9 @@ fn main() -> Result<()> {
     let mut number = || numbers.next().context(usage)?.context("a number");
     let (first, second) = (number()?, number()?);
     if paced {
-        pace(first, second)?
-    } else {
-        every_kind(first, second)?
+        return pace(first, second);
     }
+    every_kind(first, second)?;
     std::process::exit(STATUS)
 }
 
@@ -49,7 +48,8 @@ fn every_kind(jobs: u64, yields: u64) -> Result<()> {
 /// A group of yields each millisecond, never more at once: what was late is not made up for. Waiting makes no calls.
 fn pace(yields: u64, rate_hz: u64) -> Result<()> {
     Attributes::fifo(7).set(0)?;
-    let mut made = 1;
+    let before = processes()?;
+    let mut made = 0;
     let group = if rate_hz == 0 { yields } else { (rate_hz / 1000).max(1) };
     let mut left = yields;
     while left > 0 {
@@ -63,6 +63,16 @@ fn pace(yields: u64, rate_hz: u64) -> Result<()> {
             std::hint::spin_loop();
         }
     }
-    println!("{{\"pid\":{},\"made\":{}}}", std::process::id(), made + 1);
-    Ok(())
+    let (pid, began) = (std::process::id(), processes()? - before);
+    println!("{{\"pid\":{pid},\"made\":{made},\"began\":{began}}}");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// All that have begun since the boot.
+fn processes() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("processes "));
+    Ok(line.context("no processes in /proc/stat")?.trim().parse()?)
 }

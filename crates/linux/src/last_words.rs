@@ -1,0 +1,186 @@
+//! A connection whose other end is told something when this process ends, however it ends.
+//!
+//! A forked child relays everything. It owns the connection, ignores signals, and makes nothing but system calls. When it reads the end of
+//! what we say, it says the last words, waits for what is answered, and ends. It cannot help where it is killed together with us by SIGKILL.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// For the other end to take what is relayed.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// When nothing has come from the other end for so many ms, it has taken in the last words. So often at most.
+const ANSWER_MS: libc::c_int = 300;
+const ANSWERS: u32 = 20;
+
+/// The child; waited for at the end.
+#[derive(Debug)]
+pub struct Relay(libc::pid_t);
+
+/// Our end of a connection that is relayed, and who relays it: drop the stream first. The byte `quiet` is not relayed; with it, the last
+/// words are not said any more.
+///
+/// # Errors
+/// When there is no child.
+pub fn relay(
+    stream: UnixStream,
+    words: &'static [u8],
+    quiet: u8,
+) -> io::Result<(UnixStream, Relay)> {
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let (ours, theirs) = UnixStream::pair()?;
+    let (near, far) = (theirs.as_raw_fd(), stream.as_raw_fd());
+    // SAFETY: the child makes system calls only, no allocation and no locks, until it leaves by _exit.
+    let child = unsafe { libc::fork() };
+    if child < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if child == 0 {
+        run(near, far, words, quiet);
+        // SAFETY: runs no destructors of the parent's state.
+        unsafe { libc::_exit(0) };
+    }
+    // The child's alone now.
+    drop((stream, theirs));
+    Ok((ours, Relay(child)))
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // SAFETY: a child of ours that has not been waited for.
+        while unsafe { libc::waitpid(self.0, core::ptr::null_mut(), 0) } < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+    }
+}
+
+/// In the child.
+fn run(near: RawFd, far: RawFd, words: &[u8], quiet: u8) {
+    alone(near, far);
+    let mut buffer = [0u8; 4096];
+    let mut has_words = true;
+    loop {
+        let [from_near, from_far] = wait([near, far], -1);
+        if from_far {
+            let Some(len) = read(far, &mut buffer) else { return };
+            if !write(near, &buffer[..len]) {
+                break;
+            }
+        }
+        if from_near {
+            let Some(len) = read(near, &mut buffer) else { break };
+            has_words &= !buffer[..len].contains(&quiet);
+            let mut parts = buffer[..len].split(|byte| *byte == quiet);
+            if !parts.all(|part| write(far, part)) {
+                return;
+            }
+        }
+    }
+    if has_words && write(far, words) {
+        for _ in 0..ANSWERS {
+            // Closed too early, a connection may take what was said with it.
+            let [answers, _] = wait([far, -1], ANSWER_MS);
+            if !answers || read(far, &mut buffer).is_none() {
+                return;
+            }
+        }
+    }
+}
+
+/// Closes everything else, which clients wait to be closed, and heeds no signal.
+fn alone(near: RawFd, far: RawFd) {
+    let (low, high) = (near.min(far), near.max(far));
+    for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, RawFd::MAX)] {
+        if first <= last {
+            // SAFETY: the call touches no memory; nothing in the child uses these descriptors.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+    let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initializes the set that sigprocmask reads.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), core::ptr::null_mut());
+    }
+}
+
+/// Which of them have something to read, or their end.
+fn wait(fds: [RawFd; 2], ms: libc::c_int) -> [bool; 2] {
+    let mut all = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: an array of two, as is said; poll ignores negative descriptors.
+    unsafe { libc::poll(all.as_mut_ptr(), 2, ms) };
+    all.map(|fd| fd.revents != 0)
+}
+
+/// How many bytes came; none at the end.
+fn read(fd: RawFd, buffer: &mut [u8]) -> Option<usize> {
+    // SAFETY: the buffer has the stated size.
+    let len = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+    usize::try_from(len).ok().filter(|len| *len > 0)
+}
+
+fn write(fd: RawFd, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        // SAFETY: the buffer has the stated size.
+        let len = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        let Some(rest) = usize::try_from(len).ok().filter(|len| *len > 0) else { return false };
+        bytes = bytes.get(rest..).unwrap_or_default();
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use super::*;
+
+    fn started() -> (UnixStream, Relay, UnixStream) {
+        let (far, stub) = UnixStream::pair().unwrap();
+        let (ours, relay) = relay(far, b"bye", 0).unwrap();
+        for stream in [&ours, &stub] {
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        }
+        (ours, relay, stub)
+    }
+
+    fn reads(mut stream: &UnixStream, expected: &[u8]) {
+        let mut found = vec![0; expected.len()];
+        stream.read_exact(&mut found).unwrap();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn it_relays_and_says_the_last_words() {
+        let (mut ours, relay, mut stub) = started();
+        ours.write_all(b"hello").unwrap();
+        reads(&stub, b"hello");
+        stub.write_all(b"yes").unwrap();
+        reads(&ours, b"yes");
+        drop(ours);
+        reads(&stub, b"bye");
+        stub.write_all(b"+$OK#9a").unwrap();
+        drop(relay);
+        assert_eq!(stub.read(&mut [0; 8]).unwrap(), 0, "that was the last");
+    }
+
+    #[test]
+    fn it_can_be_told_to_be_quiet() {
+        let (mut ours, relay, mut stub) = started();
+        ours.write_all(b"\0leave").unwrap();
+        reads(&stub, b"leave");
+        drop(ours);
+        assert_eq!(stub.read(&mut [0; 8]).unwrap(), 0);
+        drop(relay);
+    }
+
+    #[test]
+    fn it_ends_with_the_other_end() {
+        let (mut ours, relay, stub) = started();
+        drop(stub);
+        assert_eq!(ours.read(&mut [0; 8]).unwrap(), 0);
+        drop(relay);
+    }
+}
