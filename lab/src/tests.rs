@@ -26,7 +26,7 @@ mod introspect_daemon;
 mod introspect_flat;
 mod introspect_flood;
 mod introspect_gdb;
-pub(crate) mod introspect_kvm;
+mod introspect_kvm;
 mod introspect_kvm_cycles;
 mod introspect_symbols;
 mod introspect_verifier;

@@ -19,7 +19,6 @@
 //! | `job.rs` | a program in a guest that prints one line of JSON |
 //! | `vebt/` | Broomhead and others, "Virtualize everything but time" |
 //! | `rtvm/` | Cucinotta and others, "Real-time virtual machines" |
-//! | `kairos.rs` | "KairosVM": what a trapped system call takes |
 //! | `rvec/` | Dutra and others, "A highly effective system clock" (RVEC) |
 //!
 //! It judges nothing: an experiment fails when it cannot be done, not when its outcome is bad. Verdicts are the tests'.
@@ -27,7 +26,6 @@
 mod accuracy;
 mod fleet;
 mod job;
-mod kairos;
 pub(crate) mod lan;
 mod latency;
 mod paper;
@@ -148,12 +146,6 @@ pub const ALL: &[Experiment] = &[
         about: "Apache with a program that computes, on a loaded host and in a reservation (Real-time virtual machines, table 1)",
         minutes: 4,
         run: rtvm::apache::run,
-    },
-    Experiment {
-        name: "kairos-latency-kvm",
-        about: "what a system call takes in a guest under KVM that is introspected: trapped ones and others (KairosVM, figure 6)",
-        minutes: 1,
-        run: kairos::run,
     },
     Experiment {
         name: "rtvm-satisfaction",
