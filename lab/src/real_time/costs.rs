@@ -167,8 +167,11 @@ pub fn calibrate(host: &Host, guest: &mut Client, name: &str) -> anyhow::Result<
     Ok(turns * 1000 / most.max(1))
 }
 
-/// The thread of the only vCPU.
-fn vcpu(pid: u32) -> anyhow::Result<u32> {
+/// The thread of the only vCPU of this QEMU.
+///
+/// # Errors
+/// When it has no thread of that name.
+pub fn vcpu(pid: u32) -> anyhow::Result<u32> {
     let all = threads(pid)?;
     let found = all.iter().find(|thread| thread.name.starts_with("CPU 0/"));
     Ok(found.with_context(|| format!("no vCPU among {all:?}"))?.tid)

@@ -3,7 +3,8 @@
 //! of 3 in 5 ms, here 30 in 50: this machine's kernel enforces budgets at its ticks of 4 ms.
 //!
 //! Other than in the paper: the guest is emulated, so that the first two columns are far apart; and one more column shows what the
-//! reservation alone does, without a busy host.
+//! reservation alone does, without a busy host. A request's cost varies with this machine, by more than the ratios do: what the guest's vCPU
+//! ran is counted, and responses are compared for the same work, too.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
+use timevisor_linux::scheduling::schedstat;
 
 use super::super::report;
 use crate::client::{Client, Launch, Way};
@@ -20,7 +22,7 @@ use crate::command::{Tethered, tethered};
 use crate::host::Host;
 use crate::interrupt::{self, Late};
 use crate::packages;
-use crate::real_time::{Load, Restore};
+use crate::real_time::{Load, Restore, costs};
 use crate::scenario::Context;
 
 const NAME: &str = "rtvm-apache";
@@ -37,6 +39,26 @@ const PAPER: [Option<f64>; 5] = [Some(1.14), Some(1.22), Some(11.367), Some(2.04
 /// Seconds that each request took.
 type Seconds = Vec<f64>;
 
+/// One condition.
+#[derive(Default)]
+struct Column {
+    name: &'static str,
+    found: Seconds,
+    /// What the guest's vCPU ran meanwhile, s.
+    ran: f64,
+}
+
+impl Column {
+    fn average(&self) -> f64 {
+        self.found.iter().sum::<f64>() / self.found.len() as f64
+    }
+
+    /// Processor time of a request, s; 0 natively.
+    fn cost(&self) -> f64 {
+        self.ran / self.found.len() as f64
+    }
+}
+
 pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     packages::ensure_installed(&["apache2-bin"])?;
     let end = Instant::now() + span;
@@ -47,23 +69,29 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     let rotate = ctx.program("timevisor-lab-guest", "lab-rotate")?;
     let native = Native::start(ctx, &rotate)?;
     let (guest_port, mut guest) = guest(ctx, &host, rotate)?;
-    let mut columns: [(&str, Seconds); 5] = [
-        ("host, idle", Vec::new()),
-        ("guest, idle host", Vec::new()),
-        ("guest, loaded host", Vec::new()),
-        ("guest, 30 of 50 ms, loaded host", Vec::new()),
-        ("guest, 30 of 50 ms, idle host", Vec::new()),
-    ];
+    let mut columns = [
+        "host, idle",
+        "guest, idle host",
+        "guest, loaded host",
+        "guest, 30 of 50 ms, loaded host",
+        "guest, 30 of 50 ms, idle host",
+    ]
+    .map(|name| Column { name, ..Column::default() });
+    let (pid, tid) = (guest.guest.pid(), costs::vcpu(guest.guest.pid())?);
     let mut rounds = 0;
     // Each column in each round, so that a machine that is slower for a while is slower in all of them.
     while rounds == 0 || Instant::now() < end {
-        for (index, (_, found)) in columns.iter_mut().enumerate() {
+        for (index, column) in columns.iter_mut().enumerate() {
             let load = [2, 3].contains(&index).then(Load::start).transpose()?;
             let reserved = index > 2;
             if reserved {
                 host.cli(&["reserve", "apply", "guest", "--alone", "--budget", BUDGET])?;
             }
-            found.extend(requests(if index == 0 { native.port } else { guest_port })?);
+            let before = schedstat(pid, tid)?.ran;
+            column.found.extend(requests(if index == 0 { native.port } else { guest_port })?);
+            if index > 0 {
+                column.ran += (schedstat(pid, tid)?.ran - before) as f64 / 1e9;
+            }
             drop(load);
             if reserved {
                 host.cli(&["reserve", "release", "guest"])?;
@@ -74,27 +102,37 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     guest.guest.kill();
     println!("  {rounds} times {CLIENTS} clients with {REQUESTS} requests each; seconds\n");
     println!(
-        "{:<34} {:>8} {:>8} {:>8} {:>8}  {:>10}  {:>7}",
-        "", "min", "average", "max", "std.dev", "of idle", "paper's"
+        "{:<34} {:>8} {:>8} {:>8} {:>8}  {:>10}  {:>7}  {:>8}  {:>22}",
+        "",
+        "min",
+        "average",
+        "max",
+        "std.dev",
+        "of idle",
+        "paper's",
+        "vCPU ran",
+        "of idle, for same work"
     );
-    let average = |all: &Seconds| all.iter().sum::<f64>() / all.len() as f64;
-    let idle = average(&columns[1].1);
+    let [_, idle, ..] = &columns;
     let mut rows = Vec::new();
-    for ((name, all), paper) in columns.iter().zip(PAPER) {
-        let mean = average(all);
+    for (column, paper) in columns.iter().zip(PAPER) {
+        let (name, all, mean) = (column.name, &column.found, column.average());
         let deviation =
             (all.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / all.len() as f64).sqrt();
         let (least, most) =
             all.iter().fold((f64::MAX, 0.0_f64), |(l, m), s| (l.min(*s), m.max(*s)));
         // Both of what the guest takes on an idle host.
-        let (ratio, paper) = (mean / idle, paper.map(|s| s / PAPER[1].unwrap_or(1.0)));
+        let (ratio, paper) = (mean / idle.average(), paper.map(|s| s / PAPER[1].unwrap_or(1.0)));
         let paper_text = paper.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+        let cost = column.cost();
+        let same_work = (cost > 0.0).then(|| ratio / (cost / idle.cost()));
+        let same_work_text = same_work.map_or(String::new(), |ratio| format!("{ratio:.2}"));
         println!(
-            "{name:<34} {least:>8.2} {mean:>8.2} {most:>8.2} {deviation:>8.2}  {ratio:>10.2}  {paper_text:>7}"
+            "{name:<34} {least:>8.2} {mean:>8.2} {most:>8.2} {deviation:>8.2}  {ratio:>10.2}  {paper_text:>7}  {cost:>8.3}  {same_work_text:>22}"
         );
         rows.push(json!({
             "column": name, "average_s": mean, "min_s": least, "max_s": most, "standard_deviation_s": deviation,
-            "of_guest_idle": ratio, "paper_of_guest_idle": paper, "responses_s": all,
+            "vcpu_ran_s": cost, "of_guest_idle_for_same_work": same_work, "of_guest_idle": ratio, "paper_of_guest_idle": paper, "responses_s": all,
         }));
     }
     println!("\nperiod / budget: 1.67");
