@@ -28,6 +28,7 @@ mod introspect_flood;
 mod introspect_gdb;
 mod introspect_kvm;
 mod introspect_kvm_cycles;
+mod introspect_reserve;
 mod introspect_symbols;
 mod introspect_verifier;
 mod ivshmem;
@@ -505,6 +506,11 @@ pub const EXTRA: &[Test] = &[
         name: "introspect-port",
         about: "introspect-kvm by writes to a port: no switch is touched",
         run: introspect_kvm::port,
+    },
+    Test {
+        name: "introspect-reserve",
+        about: "an unmodified guest starts SCHED_DEADLINE tasks beside a busy host: late when nobody looks, none late in the reservation that follows",
+        run: introspect_reserve::reserve,
     },
     Test {
         name: "introspect-verifier",

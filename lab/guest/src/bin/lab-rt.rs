@@ -1,7 +1,8 @@
-//! lab-rt: periodic tasks under SCHED_FIFO, and how long each job took from its release. One line of JSON.
+//! lab-rt: periodic tasks under SCHED_FIFO or SCHED_DEADLINE, and how long each job took from its release. One line of JSON.
 //!
 //! `lab-rt calibrate` prints how many turns of its loop a millisecond has.
-//! `lab-rt run TURNS SECONDS HOG SHIFT COST/PERIOD...` runs tasks of so many ms each, the first one with the highest priority; HOG: 1 for
+//! `lab-rt run TURNS SECONDS HOG SHIFT COST/PERIOD[/RUNTIME]...` runs tasks of so many ms each, the first one with the highest priority, or
+//! with that RUNTIME under SCHED_DEADLINE; HOG: 1 for
 //! a busy thread without priority beside them, and the turns of all are told; SHIFT: so many ms pass between one common multiple of the periods and the next, in which
 //! nothing is released, so that releases meet a reservation's periods at another moment each time. Every job's release, begin and end are told
 //! by CLOCK_MONOTONIC, and that clock beside the page's UTC before and afterwards, so that the host knows what they are there.
@@ -22,6 +23,20 @@ const PRIORITY: u32 = 60;
 struct Task {
     cost_us: u64,
     period_ms: i64,
+    /// Of SCHED_DEADLINE.
+    runtime_ms: Option<u64>,
+}
+
+impl Task {
+    /// `rank`: how many are more urgent.
+    fn attributes(self, rank: usize) -> Result<Attributes> {
+        let ns = |ms: u64| ms * 1_000_000;
+        let period = ns(self.period_ms.unsigned_abs());
+        Ok(match self.runtime_ms {
+            Some(runtime) => Attributes::deadline(ns(runtime), period, period),
+            None => Attributes::fifo(PRIORITY - u32::try_from(rank)?),
+        })
+    }
 }
 
 fn main() -> Result<()> {
@@ -34,17 +49,21 @@ fn main() -> Result<()> {
             let releases = Releases::new(seconds.parse()?, shift.parse()?, &tasks);
             run(turns.parse()?, &releases, hog == "1", &tasks)
         }
-        _ => anyhow::bail!("usage: lab-rt calibrate | run TURNS SECONDS HOG SHIFT COST/PERIOD..."),
+        _ => anyhow::bail!(
+            "usage: lab-rt calibrate | run TURNS SECONDS HOG SHIFT COST/PERIOD[/RUNTIME]..."
+        ),
     }
 }
 
 fn task(text: &str) -> Result<Task> {
-    let (cost, period) = text.split_once('/').context("COST/PERIOD")?;
+    let (cost, rest) = text.split_once('/').context("COST/PERIOD")?;
+    let (period, runtime) = rest.split_once('/').map_or((rest, None), |(p, r)| (p, Some(r)));
     let (ms, part) = cost.split_once('.').unwrap_or((cost, "0"));
     let part = format!("{part:0<3}");
     Ok(Task {
         cost_us: ms.parse::<u64>()? * 1000 + part[..3].parse::<u64>()?,
         period_ms: period.parse()?,
+        runtime_ms: runtime.map(str::parse).transpose()?,
     })
 }
 
@@ -134,7 +153,7 @@ fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()>
         });
         let jobs = |index: usize, task: Task| {
             scope.spawn(move || -> Result<_> {
-                Attributes::fifo(PRIORITY - u32::try_from(index)?).set(0)?;
+                task.attributes(index)?.set(0)?;
                 let turns = turns * task.cost_us / 1000;
                 let mut jobs = Vec::new();
                 for ms in releases.of(task) {
