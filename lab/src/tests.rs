@@ -26,6 +26,7 @@ mod introspect_daemon;
 mod introspect_flat;
 mod introspect_flood;
 mod introspect_gdb;
+mod introspect_kernels;
 mod introspect_kvm;
 mod introspect_kvm_cycles;
 mod introspect_reserve;
@@ -486,6 +487,11 @@ pub const EXTRA: &[Test] = &[
         name: "introspect-gdb",
         about: "a program through QEMU's gdb stub: the same events as the plugin's; timevisord killed -9, and the guest goes on",
         run: introspect_gdb::gdb,
+    },
+    Test {
+        name: "introspect-kernels",
+        about: "guests with Linux 6.1 and 6.12: every call of a program, with its arguments and its time",
+        run: introspect_kernels::kernels,
     },
     Test {
         name: "introspect-kvm",

@@ -19,10 +19,22 @@ pub(super) fn emulated(
     programs: &[PathBuf],
     more: &[String],
 ) -> anyhow::Result<Client> {
+    emulated_on(ctx, host, "trixie-backports", programs, more)
+}
+
+/// The same with this suite's kernel.
+pub(super) fn emulated_on(
+    ctx: &Context,
+    host: &Host,
+    kernel: &str,
+    programs: &[PathBuf],
+    more: &[String],
+) -> anyhow::Result<Client> {
     let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
     let socket = host.directory().join("web.introspect");
     let plugin = format!("{},socket={}", plugin.display(), socket.display());
-    let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, "web").programs(programs);
+    let launch =
+        Launch::new(ctx, host, &qemu, Way::Vmclock, "web").kernel(kernel).programs(programs);
     let more = more.to_vec();
     let launch = launch.builder(move |builder| {
         let named = "web,debug-threads=on".to_owned();
@@ -38,6 +50,25 @@ pub(super) fn emulated(
 /// Runs it in a guest's shell.
 pub(super) fn line() -> String {
     format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]")
+}
+
+/// What timevisord tells of the only guest.
+pub(super) fn row(host: &Host) -> anyhow::Result<Value> {
+    host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
+}
+
+/// From the event of this number on, all of the program that said this, when it has ended.
+pub(super) fn told(host: &Host, from: u64, said: &Value) -> anyhow::Result<Vec<Value>> {
+    let from = from.to_string();
+    let words = ["introspect", "trace", "web", "--once", "--json", "--from", &from];
+    let mut events = Vec::new();
+    host.wait_until("the program's end", |host| {
+        let found = of_program(&host.cli(&words)?, said)?;
+        let ended = found.is_some();
+        events = found.unwrap_or_default();
+        Ok(ended)
+    })?;
+    Ok(events)
 }
 
 /// Of all events that `trace --json` printed, those of the program that said this; none while its end is not among them.

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use super::introspect_calls::{exact, line, of_program};
+use super::introspect_calls::{exact, line, row, told};
 use crate::client::{Client, Launch, Way};
 use crate::host::{Host, mentions};
 use crate::real_time::Restore;
@@ -157,10 +157,6 @@ fn begun(row: &Value, tid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(host: &Host) -> anyhow::Result<Value> {
-    host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
-}
-
 /// The guest's own clock.
 fn now(guest: &mut Client, bound: &str) -> anyhow::Result<i64> {
     let said = guest.guest.sh("timevisor now --json")?;
@@ -175,17 +171,7 @@ fn calls(host: &Host, guest: &mut Client) -> anyhow::Result<usize> {
     let said = guest.guest.sh(&line())?;
     let after = now(guest, "latest_ns")?;
     let said: Value = serde_json::from_str(said.trim())?;
-    let from = begin.to_string();
-    let mut events: Vec<Value> = Vec::new();
-    host.wait_until("the program's end", |host| {
-        let words = ["introspect", "trace", "web", "--once", "--json", "--from", &from];
-        let told = host.cli(&words)?;
-        let found = of_program(&told, &said)?;
-        let ended = found.is_some();
-        events = found.unwrap_or_default();
-        Ok(ended)
-    })?;
-    let count = exact(&events, before, after)?;
+    let count = exact(&told(host, begin, &said)?, before, after)?;
     let row = row(host)?;
     ensure!(row["dropped"] == 0 && row["senseless"] == 0, "{row}");
     Ok(count)

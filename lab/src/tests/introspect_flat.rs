@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
+use super::introspect_calls::row;
 use crate::command;
 use crate::guest::{BOOT, Guest};
 use crate::host::{Host, mentions};
@@ -138,10 +139,6 @@ impl Scene {
         let value = found.and_then(|task| task["attributes"][key].as_u64());
         value.with_context(|| format!("no {key} of {comm} {tid:?}: {row}"))
     }
-}
-
-fn row(host: &Host) -> anyhow::Result<Value> {
-    host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
 }
 
 /// The lines that a guest prints at its end.

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use super::introspect_calls::emulated;
+use super::introspect_calls::{emulated, row};
 use crate::client::Client;
 use crate::host::Host;
 use crate::scenario::Context;
@@ -89,8 +89,4 @@ fn run(host: &Host, guest: &mut Client, yields: u64, rate: u64) -> anyhow::Resul
         Ok(tasks.iter().all(|task| task["thread"]["tid"] != *pid))
     })?;
     Ok(run)
-}
-
-fn row(host: &Host) -> anyhow::Result<Value> {
-    host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use super::introspect_calls::{counts, emulated, line, of_program};
+use super::introspect_calls::{self, counts, emulated, line, row};
 use crate::client::Client;
 use crate::host::{Host, mentions};
 use crate::scenario::Context;
@@ -54,17 +54,10 @@ fn attach(host: &Host, backend: &str) -> anyhow::Result<()> {
 /// What a program did, by this way: each event without its time, its place and its names of threads.
 fn told(host: &Host, guest: &mut Client, backend: &str) -> anyhow::Result<Vec<Value>> {
     attach(host, backend)?;
-    let begin = row(host)?["events"].as_u64().context("no count")?.to_string();
+    let begin = row(host)?["events"].as_u64().context("no count")?;
     let said = guest.guest.sh(&line())?;
     let said: Value = serde_json::from_str(said.trim())?;
-    let mut events = Vec::new();
-    host.wait_until("the program's end", |host| {
-        let words = ["introspect", "trace", "web", "--once", "--json", "--from", &begin];
-        let found = of_program(&host.cli(&words)?, &said)?;
-        let ended = found.is_some();
-        events = found.unwrap_or_default();
-        Ok(ended)
-    })?;
+    let events = introspect_calls::told(host, begin, &said)?;
     counts(&events)?;
     let row = row(host)?;
     ensure!(row["dropped"] == 0 && row["senseless"] == 0 && row["backend"] == backend, "{row}");
@@ -76,8 +69,4 @@ fn told(host: &Host, guest: &mut Client, backend: &str) -> anyhow::Result<Vec<Va
         Value::Array(all)
     };
     Ok(events.iter().map(kept).collect())
-}
-
-fn row(host: &Host) -> anyhow::Result<Value> {
-    host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
 }

@@ -4,7 +4,7 @@
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use super::introspect_calls::emulated;
+use super::introspect_calls::{emulated, row};
 use crate::client::Client;
 use crate::host::Host;
 use crate::interrupt::in_time;
@@ -54,10 +54,6 @@ fn missed(run: &[Responses]) -> usize {
 
 fn jobs(run: &[Responses]) -> usize {
     run.iter().map(|task| task.ms.len()).sum()
-}
-
-fn row(host: &Host) -> anyhow::Result<Value> {
-    host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
 }
 
 fn held(host: &Host) -> anyhow::Result<Vec<Value>> {

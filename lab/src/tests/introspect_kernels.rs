@@ -1,0 +1,45 @@
+//! Other kernels of guests: the same program, the same events.
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use super::introspect_calls::{emulated_on, exact, line, row, told};
+use crate::host::Host;
+use crate::scenario::Context;
+
+/// Debian suites with kernels other than the one that all other tests have.
+const SUITES: [&str; 2] = ["bookworm", "bookworm-backports"];
+
+pub(super) fn kernels(ctx: &Context) -> anyhow::Result<String> {
+    let server = ctx.chronyd("server")?;
+    let host = Host::following(ctx, &server.address().ip().to_string())?;
+    host.wait_synchronized(500)?;
+    let programs = [ctx.program("timevisor-lab-guest", "lab-calls")?];
+    let mut all = Vec::new();
+    for suite in SUITES {
+        let mut guest = emulated_on(ctx, &host, suite, &programs, &[])?;
+        host.cli(&["introspect", "attach", "web"])?;
+        host.wait_until("the trap points", |host| Ok(row(host)?["state"] == "attached"))?;
+        let release = guest.guest.sh("uname -r")?;
+        let found = row(&host)?;
+        let named = found["guest"].as_str().is_some_and(|name| name.contains(release.trim()));
+        ensure!(named, "{release} is not in {found}");
+        // Without a driver for the page, the guest does not know the time itself.
+        let now = |bound: &str| -> anyhow::Result<i64> {
+            host.json(&["now"])?[bound].as_i64().context("the host does not know the time")
+        };
+        let before = now("earliest_ns")?;
+        let said = guest.guest.sh(&line())?;
+        let after = now("latest_ns")?;
+        let said: Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
+        let count = exact(&told(&host, 0, &said)?, before, after)?;
+        let found = row(&host)?;
+        ensure!(found["dropped"] == 0 && found["senseless"] == 0, "{found}");
+        all.push(format!("{}: {count} events", release.trim()));
+        guest.guest.kill();
+        host.wait_until("the end of its introspection", |host| {
+            Ok(host.json(&["introspect", "list"])? == Value::Array(Vec::new()))
+        })?;
+    }
+    Ok(all.join(", "))
+}
