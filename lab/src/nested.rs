@@ -104,7 +104,7 @@ impl NestedHost {
             .guest(outer, kernel, &image)?
             .name("host")
             .memory_mib(HOST_MIB)
-            .cpus(2)
+            .cpus(1)
             // TCG's SVM with tables of five levels is nobody's use of it. TCG's TSC is the machine's own, which timevisord takes only on the processor's word that it is invariant.
             .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
             // It can end without a word on its console: a triple fault is told here.
@@ -184,12 +184,17 @@ impl NestedHost {
             })
         })?;
         if reached.is_none() {
-            let logs = self.sh("tail -n 8 /run/*.log").unwrap_or_default();
+            let logs = self.logs(8);
             return Err(anyhow::Error::new(Late).context(format!(
                 "{what}: not within {PATIENCE:?} ({last:?}); the logs inside end:\n{logs}"
             )));
         }
         Ok(())
+    }
+
+    /// The last lines of all logs inside; what was wrong where there are none.
+    pub fn logs(&mut self, lines: u32) -> String {
+        self.sh(&format!("tail -n {lines} /run/*.log")).unwrap_or_else(|error| format!("{error:#}"))
     }
 
     /// Starts a VM under KVM with what `timevisor vm args` prints, paused, and returns when it is found.

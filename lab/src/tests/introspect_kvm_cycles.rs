@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
 use super::introspect_kvm::{
@@ -47,7 +47,9 @@ pub(super) fn kvm_cycles(ctx: &Context) -> anyhow::Result<String> {
             Ok(Some(ended.trim().to_owned()).filter(|text| !text.is_empty()))
         })?;
         let said = host.sh("cat /run/cycles")?;
-        ensure!(ended.as_deref() == Some("0"), "after {done} cycles: {said}");
+        if ended.as_deref() != Some("0") {
+            bail!("after {done} cycles: {said}; the logs inside end:\n{}", host.logs(40));
+        }
         last = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
         events += last["events"].as_u64().context("no events")?;
         done += times;

@@ -1,8 +1,8 @@
 //! lab-introspect: introspection of guests under KVM, from one program on their host: where every process costs its start, a thousand
 //! commands would cost more than what they ask for.
 //!
-//! `lab-introspect cycles RUN_DIRECTORY VM TIMES` attaches and detaches TIMES times; after each step the switch, the list on disk and what
-//! timevisord says have to agree. `lab-introspect verify` prints how many instructions the kernel's verifier went through for the BPF programs.
+//! `lab-introspect cycles RUN_DIRECTORY VM TIMES` attaches, waits for an event of a guest that makes them all the time, and detaches, TIMES
+//! times; after each step the switch, the list on disk and what timevisord says have to agree. `lab-introspect verify` prints how many instructions the kernel's verifier went through for the BPF programs.
 #![forbid(unsafe_code)]
 
 use std::io::{Read as _, Write as _};
@@ -47,17 +47,19 @@ fn cycles(directory: &Path, vm: &str, times: u32) -> Result<Value> {
             image: None,
             reserve: None,
         }))?;
-        let row = until("attached", || {
+        let mut row = || {
             let row = daemon.ask(&Request::IntrospectList)?;
             let row = row.into_iter().next().context("nothing is introspected")?;
-            ensure!(row.problem.is_none(), "cycle {cycle}: {row:?}");
-            Ok((row.state == IntrospectState::Attached).then_some(row))
-        })?;
+            ensure!(row.problem.is_none() && row.senseless == 0, "cycle {cycle}: {row:?}");
+            Ok(row)
+        };
+        let is_attached = |row: &IntrospectRow| row.state == IntrospectState::Attached;
+        let attached = until("attached", || Ok(Some(row()?).filter(is_attached)))?;
         attach_ns.push(began.elapsed().as_nanos());
-        ensure!(row.points > 0 && row.senseless == 0, "cycle {cycle}: {row:?}");
+        ensure!(attached.points > 0, "cycle {cycle}: {attached:?}");
         ensure!(forced_emulation()?, "cycle {cycle}: the switch is off while attached");
         ensure!(in_place(&kept)? == 1, "cycle {cycle}: what is in place is not on disk");
-        events += row.events;
+        events += until("an event", || Ok(Some(row()?.events).filter(|events| *events > 0)))?;
         let began = Instant::now();
         let left = daemon.ask(&Request::IntrospectDetach(IntrospectVm { vm: vm.to_owned() }))?;
         ensure!(left.is_empty(), "cycle {cycle}: {left:?}");
