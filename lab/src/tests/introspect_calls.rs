@@ -13,7 +13,7 @@ pub(super) const JOBS: usize = 20;
 pub(super) const YIELDS: usize = 50;
 
 /// A guest "web" that QEMU emulates, with our plugin, these programs and these further arguments; its page is there.
-pub(super) fn emulated(
+pub(crate) fn emulated(
     ctx: &Context,
     host: &Host,
     programs: &[PathBuf],
@@ -24,6 +24,19 @@ pub(super) fn emulated(
 
 /// The same with this suite's kernel.
 pub(super) fn emulated_on(
+    ctx: &Context,
+    host: &Host,
+    kernel: &str,
+    programs: &[PathBuf],
+    more: &[String],
+) -> anyhow::Result<Client> {
+    let guest = without_page(ctx, host, kernel, programs, more)?;
+    host.wait_vm("web", "synchronized")?;
+    Ok(guest)
+}
+
+/// The same, whose page may say nothing.
+pub(crate) fn without_page(
     ctx: &Context,
     host: &Host,
     kernel: &str,
@@ -43,7 +56,6 @@ pub(super) fn emulated_on(
     });
     let mut guest = launch.start()?;
     guest.guest.wait_ready()?;
-    host.wait_vm("web", "synchronized")?;
     Ok(guest)
 }
 
@@ -53,7 +65,7 @@ pub(super) fn line() -> String {
 }
 
 /// What timevisord tells of the only guest.
-pub(super) fn row(host: &Host) -> anyhow::Result<Value> {
+pub(crate) fn row(host: &Host) -> anyhow::Result<Value> {
     host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
 }
 
