@@ -167,6 +167,12 @@ pub const ALL: &[Experiment] = &[
         minutes: 2,
         run: kairos::latency_kvm::run,
     },
+    Experiment {
+        name: "kairos-satisfaction",
+        about: "deadlines that 40 tasks of a guest meet while it is introspected, beside a busy thread and bonnie++ (figures 7 and 8, table I)",
+        minutes: 6,
+        run: kairos::satisfaction::run,
+    },
 ];
 
 impl Experiment {

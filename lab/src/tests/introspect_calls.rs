@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::client::{Client, Launch, Way};
 use crate::host::Host;
+use crate::image::Image;
 use crate::scenario::Context;
 
 pub(super) const JOBS: usize = 20;
@@ -43,11 +44,23 @@ pub(crate) fn without_page(
     programs: &[PathBuf],
     more: &[String],
 ) -> anyhow::Result<Client> {
+    let programs = programs.to_vec();
+    let image = move |image: Image| Ok(programs.iter().fold(image, |image, p| image.program(p)));
+    booted(ctx, host, kernel, image, more)
+}
+
+/// The same with anything in its image.
+pub(crate) fn booted(
+    ctx: &Context,
+    host: &Host,
+    kernel: &str,
+    image: impl Fn(Image) -> anyhow::Result<Image> + 'static,
+    more: &[String],
+) -> anyhow::Result<Client> {
     let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
     let socket = host.directory().join("web.introspect");
     let plugin = format!("{},socket={}", plugin.display(), socket.display());
-    let launch =
-        Launch::new(ctx, host, &qemu, Way::Vmclock, "web").kernel(kernel).programs(programs);
+    let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, "web").kernel(kernel).image(image);
     let more = more.to_vec();
     let launch = launch.builder(move |builder| {
         let named = "web,debug-threads=on".to_owned();

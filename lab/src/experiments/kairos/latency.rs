@@ -7,12 +7,13 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::super::{job, report};
+use super::WAYS;
+use super::attached::Attached;
 use super::table::{self, Row};
 use crate::client::Client;
 use crate::host::Host;
-use crate::interrupt;
 use crate::scenario::Context;
-use crate::tests::introspect_calls::{emulated, row, without_page};
+use crate::tests::introspect_calls::{emulated, without_page};
 
 const NAME: &str = "kairos-latency";
 const KERNEL: &str = "trixie-backports";
@@ -20,14 +21,6 @@ const KERNEL: &str = "trixie-backports";
 const TIMES: &str = "1000";
 /// Of the program that makes calls and nothing else; one in a hundred is trapped.
 const WORK: &str = "50000";
-/// Without introspection, and by what is said to `attach`.
-const WAYS: [(&str, &[&str]); 4] = [
-    ("guest", &[]),
-    ("guest, introspected", &["--backend", "tcg"]),
-    ("guest, every call trapped", &["--backend", "tcg", "--every-system-call"]),
-    ("guest, gdb stub", &["--backend", "gdb"]),
-];
-
 pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -109,25 +102,6 @@ fn instructions(
     let [low, high] = table::untrapped(&rows[1], &rows[0])?;
     println!("\nnot trapped, introspected / not: {low:.4} to {high:.4}");
     Ok(told)
-}
-
-/// Until its end, introspected so.
-struct Attached<'a>(Option<&'a Host>);
-
-impl<'a> Attached<'a> {
-    fn new(host: &'a Host, words: &[&str]) -> anyhow::Result<Self> {
-        interrupt::check()?;
-        if words.is_empty() {
-            return Ok(Self(None));
-        }
-        host.cli(&[&["introspect", "attach", "web"], words].concat())?;
-        host.wait_until("the trap points", |host| Ok(row(host)?["state"] == "attached"))?;
-        Ok(Self(Some(host)))
-    }
-
-    fn end(self) -> anyhow::Result<()> {
-        self.0.map_or(Ok(()), |host| host.cli(&["introspect", "detach", "web"]).map(drop))
-    }
 }
 
 fn inside(guest: &mut Client, words: &str) -> anyhow::Result<Value> {
