@@ -64,6 +64,9 @@ pub struct Attach {
     /// The ELF file that runs in it, with its symbols: for FreeRTOS and programs with plugins/segments (docs/introspection-plugins.md)
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
+    /// Trap every system call of a Linux guest, too, to see what that costs: nothing needs it
+    #[arg(long)]
+    every_system_call: bool,
     /// Reserve for its vCPU what its tasks under SCHED_DEADLINE need, and no longer than they do
     #[arg(long)]
     reserve: bool,
@@ -143,7 +146,8 @@ fn attach(options: &Attach) -> Result<IntrospectAttach> {
         Backend::Gdb => IntrospectBackend::Gdb,
     });
     let reserve = options.reserve.then_some(reserve);
-    Ok(IntrospectAttach { vm: options.vm.clone(), backend, image, reserve })
+    let (vm, every_system_call) = (options.vm.clone(), options.every_system_call);
+    Ok(IntrospectAttach { vm, backend, image, every_system_call, reserve })
 }
 
 /// The file's path for timevisord, whose directory is another one. What is wrong with it is said here, at once: timevisord reads it later.
@@ -293,6 +297,7 @@ fn line(event: &Value) -> String {
             format!("clock_nanosleep(clock {}, {until} {} ns)", event["clock"], event["ns"])
         }
         "exit" => format!("exit({})", event["status"].as_u64().unwrap_or(0) >> 8),
+        "system_call" => format!("system call {}", event["number"]),
         other => other.to_owned(),
     };
     format!("{time} vcpu {} [{}] {call}", event["vcpu"], thread(&event["thread"]))

@@ -116,7 +116,9 @@ impl Introspection {
         }
         let rules = asked.reserve.map(rules);
         if let Some(session) = self.sessions.get(&asked.vm) {
-            let same = session.rules == rules && session.image == asked.image;
+            let same = session.rules == rules
+                && session.image == asked.image
+                && session.every_system_call == asked.every_system_call;
             if !same || !session.is_by(asked.backend) {
                 let text = format!("VM {} is introspected already, in another way", asked.vm);
                 let step = "`timevisor introspect detach VM` first";
@@ -129,7 +131,8 @@ impl Introspection {
                     return error_response(ErrorCode::Unsupported, &text, next_step);
                 }
             };
-            let target = Target { image: asked.image.clone(), ..target };
+            let (image, every_system_call) = (asked.image.clone(), asked.every_system_call);
+            let target = Target { image, every_system_call, ..target };
             let former = self.ending.remove(&asked.vm);
             let session = match Session::start(target, rules, vms.resets(&asked.vm), former) {
                 Ok(session) => session,

@@ -82,6 +82,8 @@ pub struct Session {
     thread: Option<JoinHandle<()>>,
     /// The file that its operator gave.
     pub image: Option<PathBuf>,
+    /// Every system call is trapped, too.
+    pub every_system_call: bool,
     /// How a reservation follows the tasks, if one does.
     pub rules: Option<Rules>,
     /// What came of that.
@@ -102,7 +104,7 @@ impl Session {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared(Mutex::default()));
         let (process, way, theirs) = (target.process, target.way.clone(), Arc::clone(&shared));
-        let image = target.image.clone();
+        let (image, every_system_call) = (target.image.clone(), target.every_system_call);
         let thread = std::thread::Builder::new().name("introspect".to_owned());
         let thread = thread.spawn(move || {
             former.map(JoinHandle::join);
@@ -110,7 +112,18 @@ impl Session {
         })?;
         let reserved = IntrospectReserved::default();
         let thread = Some(thread);
-        Ok(Self { process, way, shared, thread, image, rules, reserved, resets, refused: None })
+        Ok(Self {
+            process,
+            way,
+            shared,
+            thread,
+            image,
+            every_system_call,
+            rules,
+            reserved,
+            resets,
+            refused: None,
+        })
     }
 
     /// Ends it; its thread takes away what it has in place.
@@ -245,6 +258,7 @@ mod tests {
             shared: theirs,
             thread: None,
             image: None,
+            every_system_call: false,
             rules: None,
             reserved,
             resets: 0,

@@ -89,6 +89,8 @@ pub struct Target {
     pub way: Way,
     /// The file that its operator gave: its kernel with symbols.
     pub image: Option<PathBuf>,
+    /// Every system call is to be trapped, too.
+    pub every_system_call: bool,
     pub layout: RamLayout,
     pub bytes: u64,
     pub common: Common,
@@ -137,7 +139,8 @@ impl Target {
         let layout = Machine::parse(machine)
             .and_then(|machine| RamLayout::new(machine, bytes, line.ram_below_4g))
             .map_err(|error| (error.to_string(), "see docs/introspection.md"))?;
-        Ok(Self { process: qemu.process, way, image: None, layout, bytes, common: common.clone() })
+        let (process, common) = (qemu.process, common.clone());
+        Ok(Self { process, way, image: None, every_system_call: false, layout, bytes, common })
     }
 
     /// Every part of QEMU's memory that may be the guest's: of its size; and where it begins.

@@ -36,7 +36,10 @@ const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 /// # Errors
 /// What is in the way: the guest may not be up yet, or its kernel not known.
 pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
-    let Found { guest_os, memory, base, is_only, mut layout } = probe(target, shared)?;
+    let Found { mut guest_os, memory, base, is_only, mut layout } = probe(target, shared)?;
+    if target.every_system_call {
+        guest_os.every_system_call().map_err(anyhow::Error::msg)?;
+    }
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
     let (link, backend) = way(target, &memory, base, &*guest_os, &mut layout)?;
@@ -65,8 +68,9 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         ensure!(attached || monotonic() < late, "the trap points are not set");
     }
     watch.detach()?;
-    // A kernel that was reset is another one.
-    if is_only && !shared.lock().reset && watch.backend.state() == State::Detached {
+    // A kernel that was reset is another one; one with more points than others are to find is of no use to them.
+    let is_usual = is_only && !target.every_system_call;
+    if is_usual && !shared.lock().reset && watch.backend.state() == State::Detached {
         let Watch { guest_os, .. } = watch;
         target.common.known.keep(Kept { process: target.process, guest_os, base, layout });
     }

@@ -19,6 +19,7 @@
 //! | `job.rs` | a program in a guest that prints one line of JSON |
 //! | `vebt/` | Broomhead and others, "Virtualize everything but time" |
 //! | `rtvm/` | Cucinotta and others, "Real-time virtual machines" |
+//! | `kairos/` | Burns and others, "KairosVM": what a call takes that is trapped |
 //! | `rvec/` | Dutra and others, "A highly effective system clock" (RVEC) |
 //!
 //! It judges nothing: an experiment fails when it cannot be done, not when its outcome is bad. Verdicts are the tests'.
@@ -26,6 +27,7 @@
 mod accuracy;
 mod fleet;
 mod job;
+mod kairos;
 pub(crate) mod lan;
 mod latency;
 mod paper;
@@ -152,6 +154,24 @@ pub const ALL: &[Experiment] = &[
         about: "deadlines that 20 to 60 tasks meet over their utilization, with and without a reservation (KairosVM's workload)",
         minutes: 8,
         run: rtvm::satisfaction::run,
+    },
+    Experiment {
+        name: "kairos-latency",
+        about: "what system calls take in an emulated guest: not introspected, introspected, with every call trapped, by gdb (KairosVM, figure 6)",
+        minutes: 2,
+        run: kairos::latency::run,
+    },
+    Experiment {
+        name: "kairos-latency-kvm",
+        about: "the same in a guest under KVM, on a host inside a guest, beside bare exits",
+        minutes: 2,
+        run: kairos::latency_kvm::run,
+    },
+    Experiment {
+        name: "kairos-satisfaction",
+        about: "deadlines that 40 tasks of a guest meet while it is introspected, beside a busy thread and bonnie++ (figures 7 and 8, table I)",
+        minutes: 6,
+        run: kairos::satisfaction::run,
     },
 ];
 

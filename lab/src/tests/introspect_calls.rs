@@ -7,13 +7,14 @@ use serde_json::Value;
 
 use crate::client::{Client, Launch, Way};
 use crate::host::Host;
+use crate::image::Image;
 use crate::scenario::Context;
 
 pub(super) const JOBS: usize = 20;
 pub(super) const YIELDS: usize = 50;
 
 /// A guest "web" that QEMU emulates, with our plugin, these programs and these further arguments; its page is there.
-pub(super) fn emulated(
+pub(crate) fn emulated(
     ctx: &Context,
     host: &Host,
     programs: &[PathBuf],
@@ -30,11 +31,36 @@ pub(super) fn emulated_on(
     programs: &[PathBuf],
     more: &[String],
 ) -> anyhow::Result<Client> {
+    let guest = without_page(ctx, host, kernel, programs, more)?;
+    host.wait_vm("web", "synchronized")?;
+    Ok(guest)
+}
+
+/// The same, whose page may say nothing.
+pub(crate) fn without_page(
+    ctx: &Context,
+    host: &Host,
+    kernel: &str,
+    programs: &[PathBuf],
+    more: &[String],
+) -> anyhow::Result<Client> {
+    let programs = programs.to_vec();
+    let image = move |image: Image| Ok(programs.iter().fold(image, |image, p| image.program(p)));
+    booted(ctx, host, kernel, image, more)
+}
+
+/// The same with anything in its image.
+pub(crate) fn booted(
+    ctx: &Context,
+    host: &Host,
+    kernel: &str,
+    image: impl Fn(Image) -> anyhow::Result<Image> + 'static,
+    more: &[String],
+) -> anyhow::Result<Client> {
     let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
     let socket = host.directory().join("web.introspect");
     let plugin = format!("{},socket={}", plugin.display(), socket.display());
-    let launch =
-        Launch::new(ctx, host, &qemu, Way::Vmclock, "web").kernel(kernel).programs(programs);
+    let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, "web").kernel(kernel).image(image);
     let more = more.to_vec();
     let launch = launch.builder(move |builder| {
         let named = "web,debug-threads=on".to_owned();
@@ -43,7 +69,6 @@ pub(super) fn emulated_on(
     });
     let mut guest = launch.start()?;
     guest.guest.wait_ready()?;
-    host.wait_vm("web", "synchronized")?;
     Ok(guest)
 }
 
@@ -53,7 +78,7 @@ pub(super) fn line() -> String {
 }
 
 /// What timevisord tells of the only guest.
-pub(super) fn row(host: &Host) -> anyhow::Result<Value> {
+pub(crate) fn row(host: &Host) -> anyhow::Result<Value> {
     host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
 }
 

@@ -11,7 +11,7 @@ use crate::image::Image;
 use crate::nested::NestedHost;
 use crate::scenario::Context;
 
-pub(super) const VM: &str = "web";
+pub(crate) const VM: &str = "web";
 /// Attached and detached so often while the guest works.
 const CYCLES: usize = 10;
 /// For one program in the inner guest.
@@ -39,7 +39,7 @@ pub(super) fn port(ctx: &Context) -> anyhow::Result<String> {
 }
 
 /// A host with the kernel of this suite, and a guest in it.
-pub(super) fn host_with_guest(
+pub(crate) fn host_with_guest(
     ctx: &Context,
     suite: &str,
     append: &str,
@@ -131,7 +131,7 @@ pub(super) fn no_trouble(host: &mut NestedHost) -> anyhow::Result<()> {
     not_reset(host, 1)
 }
 
-pub(super) fn attach(host: &mut NestedHost, way: &str) -> anyhow::Result<()> {
+pub(crate) fn attach(host: &mut NestedHost, way: &str) -> anyhow::Result<()> {
     host.sh(&format!("timevisor introspect attach {VM} --backend {way}"))?;
     attached(host)
 }
@@ -144,7 +144,7 @@ fn attached(host: &mut NestedHost) -> anyhow::Result<()> {
     })
 }
 
-pub(super) fn detach(host: &mut NestedHost) -> anyhow::Result<()> {
+pub(crate) fn detach(host: &mut NestedHost) -> anyhow::Result<()> {
     host.sh("timevisor introspect detach web")?;
     host.wait("nothing to be in place", |host| Ok(!switch(host)? && in_place(host)? == 0))
 }

@@ -141,6 +141,11 @@ pub enum Kind {
         /// As wait(2) tells it.
         status: u32,
     },
+    /// Any system call, where that was asked for.
+    SystemCall {
+        /// Of the 64-bit table.
+        number: u32,
+    },
 }
 
 /// An event.

@@ -59,6 +59,14 @@ pub trait GuestOs: Debug + Send {
     /// Where to trap, and what to read there.
     fn points(&self) -> &[Point];
 
+    /// Adds a point at the entry of all system calls. Nobody needs it: it shows what that would cost.
+    ///
+    /// # Errors
+    /// Where there is none.
+    fn every_system_call(&mut self) -> Result<(), String> {
+        Err(format!("{} has no system calls that are known here", self.name()))
+    }
+
     /// What a point of [`Self::points`] had to tell.
     ///
     /// # Errors

@@ -68,6 +68,7 @@ impl Tasks {
                     task.jobs += 1;
                 }
             }
+            Kind::SystemCall { .. } => {}
             // The end, or what was asked for it has been refused.
             Kind::Exit { .. } | Kind::Yield | Kind::Sleep { .. } => {
                 drop(self.all.remove(&event.thread.tid));

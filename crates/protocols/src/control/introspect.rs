@@ -25,6 +25,9 @@ pub struct IntrospectAttach {
     /// The ELF file that runs in it, an absolute path; absent: a kernel that carries its symbols in its memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PathBuf>,
+    /// Trap every system call, too, to see what that costs.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub every_system_call: bool,
     /// Reserve for its vCPU what they need; absent: only learn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<IntrospectReserve>,

@@ -45,6 +45,7 @@ fn cycles(directory: &Path, vm: &str, times: u32) -> Result<Value> {
             vm: vm.to_owned(),
             backend: Some(IntrospectBackend::Kvm),
             image: None,
+            every_system_call: false,
             reserve: None,
         }))?;
         let mut row = || {

@@ -33,7 +33,7 @@ const CONDITIONS: [&str; 3] =
     ["guest, idle host", "guest, loaded host", "reservation, loaded host"];
 
 /// A task set: cost in us and period in ms, the shortest period first.
-type Tasks = Vec<(u64, u64)>;
+pub(in super::super) type Tasks = Vec<(u64, u64)>;
 
 pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let runs = (COUNTS.len() * PERCENT.len() * CONDITIONS.len()) as u64;
@@ -82,7 +82,7 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
 }
 
 /// The same set for the same count and utilization in every run.
-fn draw(count: u32, percent: u32) -> Tasks {
+pub(in super::super) fn draw(count: u32, percent: u32) -> Tasks {
     let mut random = Random::stream(u64::from(count * 1000 + percent), NAME);
     let parts = uunifast(&mut random, count, f64::from(percent) / 100.0);
     let mut tasks: Tasks = parts
@@ -136,14 +136,18 @@ fn under(
         let budget = format!("{budget_us}us/{PERIOD}");
         host.cli(&["reserve", "apply", "guest", "--alone", "--budget", &budget])?;
     }
-    let one = |(cost, period): &(u64, u64)| format!("{}.{:03}/{period}", cost / 1000, cost % 1000);
-    let words: Vec<String> = tasks.iter().map(one).collect();
-    let found = real_time::run_tasks(guest, (turns, seconds), false, 0, &words)?;
+    let found = real_time::run_tasks(guest, (turns, seconds), false, 0, &words(tasks))?;
     drop(load);
     if reserved {
         host.cli(&["reserve", "release", "guest"])?;
     }
     Ok(found)
+}
+
+/// As lab-rt takes them.
+pub(in super::super) fn words(tasks: &Tasks) -> Vec<String> {
+    let one = |(cost, period): &(u64, u64)| format!("{}.{:03}/{period}", cost / 1000, cost % 1000);
+    tasks.iter().map(one).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Where a trap point is in the guest's memory, and whether KVM can emulate what follows it.
 
 use super::super::memory::{GuestMemory, MemoryError, PageTables};
-use super::super::point::Point;
+use super::super::point::{Point, SLOT};
 use super::trap::Trap;
 
 /// Bytes behind the point that are looked at.
@@ -35,6 +35,9 @@ pub enum SiteError {
         /// What is there.
         found: [u8; 5],
     },
+    /// Nothing may be overwritten there.
+    #[error("{0} has no NOP where a trap could be; under KVM it cannot be trapped")]
+    NoSlot(String),
     /// Its bytes are in two pages, which may be anywhere.
     #[error("{0}: its NOP crosses a page")]
     Crosses(String),
@@ -78,6 +81,9 @@ fn site(
     let found = [a, b, c, d, e];
     if found != point.expected {
         return Err(SiteError::Changed { symbol: symbol(), found });
+    }
+    if point.expected != SLOT {
+        return Err(SiteError::NoSlot(symbol()));
     }
     if point.address & 4095 > 4096 - 5 {
         return Err(SiteError::Crosses(symbol()));
@@ -161,12 +167,21 @@ mod tests {
     }
 
     fn find_at(address: usize, bytes: &[u8], trap: Trap) -> Result<Vec<Site>, SiteError> {
+        find_expected(address, bytes, SLOT, trap)
+    }
+
+    fn find_expected(
+        address: usize,
+        bytes: &[u8],
+        expected: [u8; 5],
+        trap: Trap,
+    ) -> Result<Vec<Site>, SiteError> {
         let (memory, tables) = memory(address, bytes);
         let point = Point {
             id: 7,
             symbol: "f".into(),
             address: address as u64,
-            expected: SLOT,
+            expected,
             reads: Vec::new(),
             filter: None,
         };
@@ -186,6 +201,9 @@ mod tests {
             changed,
             Err(SiteError::Changed { symbol: "f".into(), found: [0xe8, 1, 2, 3, 4] })
         );
+        let compare = [0x81, 0xfe, 0xc4, 0, 0];
+        let refused = find_expected(0x8010, &compare, compare, Trap::Port);
+        assert_eq!(refused, Err(SiteError::NoSlot("f".into())), "an instruction would be lost");
         // Only the prefix has what follows emulated.
         let fence = [&SLOT[..], &[0x0f, 0xae, 0xf0]].concat();
         let refused = find_at(0x8010, &fence, Trap::Prefix);

@@ -3,7 +3,7 @@
 use super::super::event::{Attributes, Event, Kind, Policy, RawEvent, Thread};
 use super::super::guest_os::DecodeError;
 use super::super::reads::{Reads, name};
-use super::points::{self, EXIT, SET, SLEEP, TASK, YIELD};
+use super::points::{self, CALL, EXIT, SET, SLEEP, TASK, YIELD};
 
 /// HRTIMER_MODE_REL (include/linux/hrtimer.h); other bits say where the timer runs.
 const RELATIVE: u64 = 1;
@@ -32,6 +32,11 @@ fn attributes(reads: &Reads<'_>, n: usize) -> Result<Attributes, DecodeError> {
     })
 }
 
+/// Of a register whose upper half is anything.
+fn low(register: u64) -> u32 {
+    u32::try_from(register & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+}
+
 pub(super) fn event(raw: &RawEvent) -> Result<Event, DecodeError> {
     let lens = points::lens(raw.point).ok_or(DecodeError::Point(raw.point))?;
     let reads = Reads { raw, lens };
@@ -42,17 +47,13 @@ pub(super) fn event(raw: &RawEvent) -> Result<Event, DecodeError> {
             attributes: attributes(&reads, 2 * own)?,
         },
         YIELD => Kind::Yield,
-        SLEEP => {
-            let low = u64::from(u32::MAX);
-            Kind::Sleep {
-                clock: u32::try_from(reads.u64(own + 2)? & low).unwrap_or(u32::MAX),
-                absolute: reads.u64(own + 1)? & RELATIVE == 0,
-                ns: reads.u64(own)?.cast_signed(),
-            }
-        }
-        EXIT => Kind::Exit {
-            status: u32::try_from(reads.u64(own)? & u64::from(u32::MAX)).unwrap_or(u32::MAX),
+        SLEEP => Kind::Sleep {
+            clock: low(reads.u64(own + 2)?),
+            absolute: reads.u64(own + 1)? & RELATIVE == 0,
+            ns: reads.u64(own)?.cast_signed(),
         },
+        EXIT => Kind::Exit { status: low(reads.u64(own)?) },
+        CALL => Kind::SystemCall { number: low(reads.u64(own)?) },
         other => return Err(DecodeError::Point(other)),
     };
     Ok(Event {
@@ -118,6 +119,8 @@ mod tests {
     fn failed_and_foreign_reads() {
         let mut exit = raw(EXIT, &[&task(7, &[b'x'; 16], 1), &256u64.to_le_bytes()]);
         assert_eq!(event(&exit).unwrap().kind, Kind::Exit { status: 256 });
+        let call = raw(CALL, &[&task(7, &[b'x'; 16], 0), &(0xff_0000_0000u64 + 39).to_le_bytes()]);
+        assert_eq!(event(&call).unwrap().kind, Kind::SystemCall { number: 39 });
         exit.failed = 1 << 3;
         assert_eq!(event(&exit), Err(DecodeError::Read { point: EXIT, read: 3 }));
         exit.point = 77;
@@ -127,7 +130,7 @@ mod tests {
     proptest! {
         #[test]
         fn anything_is_decoded_or_refused(
-            point in 0u16..6,
+            point in 0u16..7,
             failed in any::<u16>(),
             data in prop::collection::vec(any::<u8>(), 0..256),
         ) {

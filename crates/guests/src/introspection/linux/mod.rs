@@ -57,6 +57,8 @@ pub struct Linux {
     /// Why there is none, else.
     running: Result<Running, String>,
     points: Vec<Point>,
+    /// Of all system calls, or why there is none.
+    every: Result<Point, String>,
     mark: Mark,
     tasks: Tasks,
 }
@@ -72,7 +74,8 @@ impl Linux {
         }
         let btf = Btf::of_kernel(memory, kernel).map_err(|e| e.to_string())?;
         let layout = Layout::new(&kernel.symbols, &btf)?;
-        let points = points::all(memory, kernel, &layout).map_err(|e| e.to_string())?;
+        let (points, every) = points::all(memory, kernel, &layout).map_err(|e| e.to_string())?;
+        let every = every.map_err(|e| e.to_string());
         let release = kernel.release.clone();
         let bases = kernel.symbols.address("__per_cpu_offset").ok();
         let ticks = kernel.symbols.address("jiffies_64").ok();
@@ -80,7 +83,7 @@ impl Linux {
         let running = Running::new(kernel, &btf);
         let mark = Mark::of(memory, kernel).map_err(|e| e.to_string())?;
         let (tables, tasks) = (kernel.tables, Tasks::default());
-        Ok(Self { release, tables, bases, ticks, running, points, mark, tasks })
+        Ok(Self { release, tables, bases, ticks, running, points, every, mark, tasks })
     }
 }
 
@@ -113,6 +116,12 @@ impl GuestOs for Linux {
 
     fn points(&self) -> &[Point] {
         &self.points
+    }
+
+    fn every_system_call(&mut self) -> Result<(), String> {
+        let point = self.every.clone()?;
+        self.points.push(point);
+        Ok(())
     }
 
     fn event(&self, raw: &RawEvent) -> Result<Event, DecodeError> {

@@ -6,8 +6,9 @@
 //! | 2 | do_sched_yield() | sched_yield of both system call tables |
 //! | 3 | hrtimer_nanosleep(ns, mode, clock) | nanosleep and clock_nanosleep, with the time already read from the program |
 //! | 4 | do_exit(code) | every end of a thread |
+//! | 5 | x64_sys_call(regs, number) | every system call, where that is asked for, by backends that need no NOP: Linux 6.9 and later |
 //!
-//! All but the first are of real-time tasks only: others' yields and ends are nobody's business, and many.
+//! All but the first and the last are of real-time tasks only: others' yields and ends are nobody's business, and many.
 
 use super::super::event::Policy;
 use super::super::kallsyms::Kernel;
@@ -19,6 +20,7 @@ pub(super) const SET: u16 = 1;
 pub(super) const YIELD: u16 = 2;
 pub(super) const SLEEP: u16 = 3;
 pub(super) const EXIT: u16 = 4;
+pub(super) const CALL: u16 = 5;
 
 /// Bytes of a task: pointer, pid, tgid, comm, policy.
 pub(super) const TASK: [u16; 5] = [8, 4, 4, 16, 4];
@@ -33,17 +35,20 @@ pub(super) fn lens(point: u16) -> Option<Vec<u16>> {
         SET => &[8, 4, 4, 16, 4, ATTRIBUTES],
         YIELD => &[],
         SLEEP => &[8, 8, 8],
-        EXIT => &[8],
+        EXIT | CALL => &[8],
         _ => return None,
     };
     Some([&TASK, more].concat())
 }
 
+/// All but the last, and the last one or why there is none.
+type Points = (Vec<Point>, Result<Point, PointError>);
+
 pub(super) fn all(
     memory: &dyn GuestMemory,
     kernel: &Kernel,
     layout: &Layout,
-) -> Result<Vec<Point>, PointError> {
+) -> Result<Points, PointError> {
     let task = |pointer: Read, first: u8| {
         let at = |offset, len| Read::from(first, offset, len);
         let [_, pid, tgid, comm, policy] = TASK;
@@ -66,7 +71,17 @@ pub(super) fn all(
         })
     };
     let value = Read::value;
-    Ok(vec![
+    // It is built without ftrace's NOP: there is room for a trap that takes no room only.
+    let every = || {
+        let address = kernel.symbols.address("x64_sys_call")?;
+        let mut expected = [0; 5];
+        kernel.read(memory, address, &mut expected)?;
+        let reads = [&current[..], &[value(Register::Rsi)]].concat();
+        let symbol = "x64_sys_call".to_owned();
+        Ok(Point { id: CALL, symbol, address, expected, reads, filter: None })
+    };
+    let every = every();
+    let all = vec![
         point(SET, "__sched_setscheduler", &[&target[..], &[attributes]].concat(), None)?,
         point(YIELD, "do_sched_yield", &[], Some(real_time))?,
         point(
@@ -76,5 +91,6 @@ pub(super) fn all(
             Some(real_time),
         )?,
         point(EXIT, "do_exit", &[value(Register::Rdi)], Some(real_time))?,
-    ])
+    ];
+    Ok((all, every))
 }

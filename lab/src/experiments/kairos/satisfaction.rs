@@ -1,0 +1,117 @@
+//! Figures 7 and 8, table I: the share of deadlines that many tasks of a guest meet while it is introspected, beside a busy thread or beside
+//! bonnie++, and how much of its work bonnie++ does.
+//!
+//! Other than in the paper: an emulated guest, tasks with fixed priorities (rate-monotonic), 40 of them; bonnie++ writes to memory.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::json;
+
+use super::super::report;
+use super::super::rtvm::satisfaction::{draw, words};
+use super::WAYS;
+use super::attached::Attached;
+use crate::client::Client;
+use crate::host::Host;
+use crate::image::Image;
+use crate::packages;
+use crate::real_time::{Responses, run_tasks, turns};
+use crate::scenario::Context;
+use crate::tests::introspect_calls::booted;
+
+const NAME: &str = "kairos-satisfaction";
+const COUNT: u32 = 40;
+const PERCENT: [u32; 4] = [25, 50, 75, 100];
+const BONNIE: &str = "/usr/sbin/bonnie++";
+/// A file in memory, again and again; it says nothing until its end.
+const BEGIN: &str = "mkdir -p /run/bonnie; (exec bonnie++ -d /run/bonnie -s 16m -r 8m -n 1 -u 0:0 -x 100000 -q >/run/bonnie.log 2>&1) & echo $!; sleep 1";
+const END: &str = "killall -9 bonnie++; rm -rf /run/bonnie";
+
+pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
+    packages::ensure_installed(&["bonnie++"])?;
+    let server = ctx.chronyd("server")?;
+    let host = Host::following(ctx, &server.address().ip().to_string())?;
+    host.wait_synchronized(500)?;
+    let real_time = ctx.program("timevisor-lab-guest", "lab-rt")?;
+    let users = ctx.path("passwd");
+    std::fs::write(&users, "root:x:0:0::/:/bin/sh\n")?;
+    let image = move |image: Image| {
+        let image = image.program(&real_time).file(users.clone(), "/etc/passwd", 0o644);
+        image.dynamic_program(BONNIE.as_ref())
+    };
+    let mut guest = booted(ctx, &host, "trixie-backports", image, &[])?;
+    let turns = turns(&guest.guest.sh("lab-rt calibrate")?)?;
+    let ways = &WAYS[..3];
+    let seconds = (span.as_secs() / (PERCENT.len() * 2 * ways.len()) as u64).max(5);
+    println!("  {COUNT} tasks, {seconds} s each; deadlines met\n");
+    println!(
+        "{:<12} {:>11} {:<28} {:>9} {:>16}",
+        "beside", "utilization", "", "met", "bonnie++'s calls"
+    );
+    let mut rows = Vec::new();
+    for bonnie in [false, true] {
+        for percent in PERCENT {
+            let tasks = words(&draw(COUNT, percent));
+            for (name, attach) in ways {
+                let attached = Attached::new(&host, attach)?;
+                let mut calls = bonnie.then(|| Bonnie::begin(&mut guest)).transpose()?;
+                let found = run_tasks(&mut guest, (turns, seconds), !bonnie, 0, &tasks)?;
+                let made = calls.take().map(|calls| calls.end(&mut guest)).transpose()?;
+                attached.end()?;
+                let jobs = found.iter().map(|task| task.ms.len()).sum::<usize>();
+                let met = jobs - found.iter().map(Responses::misses).sum::<usize>();
+                let share = 100.0 * met as f64 / jobs as f64;
+                let beside = if bonnie { "bonnie++" } else { "a busy thread" };
+                let told = made.map_or(String::new(), |[reads, writes]| {
+                    format!("{reads} reads, {writes} writes")
+                });
+                println!("{beside:<13} {percent:>9} % {name:<28} {share:>7.2} % {told:>24}");
+                rows.push(json!({
+                    "beside": beside, "utilization_percent": percent, "way": name, "jobs": jobs, "met": met,
+                    "bonnie_reads_writes": made,
+                }));
+            }
+        }
+    }
+    guest.guest.kill();
+    println!(
+        "\nThe paper (figures 7 and 8, table I): with KairosVM as without introspection, with every call trapped up to 5 % less, and fewer calls of bonnie++."
+    );
+    report::write(NAME, rows)
+}
+
+/// A running bonnie++.
+struct Bonnie {
+    pid: String,
+    before: [u64; 2],
+}
+
+impl Bonnie {
+    fn begin(guest: &mut Client) -> anyhow::Result<Self> {
+        let said = guest.guest.sh(BEGIN)?;
+        let pid = said.trim().to_owned();
+        let before = made(guest, &pid)?;
+        Ok(Self { pid, before })
+    }
+
+    /// Reads and writes that it made meanwhile.
+    fn end(self, guest: &mut Client) -> anyhow::Result<[u64; 2]> {
+        let after = made(guest, &self.pid)?;
+        guest.guest.sh(END)?;
+        Ok([after[0] - self.before[0], after[1] - self.before[1]])
+    }
+}
+
+/// syscr and syscw of proc(5).
+fn made(guest: &mut Client, pid: &str) -> anyhow::Result<[u64; 2]> {
+    let said =
+        guest.guest.sh(&format!("cat /proc/{pid}/io || {{ cat /run/bonnie.log; false; }}"))?;
+    let of = |name: &str| -> anyhow::Result<u64> {
+        let line = said.lines().find_map(|line| line.strip_prefix(name));
+        Ok(line.with_context(|| said.clone())?.trim().parse()?)
+    };
+    let all = [of("syscr:")?, of("syscw:")?];
+    ensure!(all[1] > 0, "bonnie++ writes nothing: {said}");
+    Ok(all)
+}

@@ -1,0 +1,69 @@
+//! What lab-call-costs says, by how a guest is introspected.
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::super::statistics::quantile;
+
+const CALLS: [&str; 6] =
+    ["sched_setattr", "sched_yield", "sched_getattr", "getppid", "read", "write"];
+
+/// One way to introspect a guest, or none.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    /// What the program said, each time.
+    pub(super) said: Vec<Value>,
+}
+
+impl Row {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self { name, said: Vec::new() }
+    }
+
+    /// Of each run's median, the median, ticks.
+    pub(super) fn median(&self, call: &str) -> anyhow::Result<f64> {
+        let of = |said: &Value| said[call]["median"].as_f64().with_context(|| said.to_string());
+        let all = self.said.iter().map(of).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(quantile(&all, 0.5))
+    }
+}
+
+/// Prints them beside the first one, and for a result file.
+pub(super) fn print(rows: &[&Row], base: &Row) -> anyhow::Result<Vec<Value>> {
+    let trapped = |call: &str| base.said.first().is_some_and(|said| said[call]["trapped"] == true);
+    let mark = |call: &str| format!("{call}{}", if trapped(call) { "*" } else { "" });
+    let head: String = CALLS.iter().map(|call| format!("{:>18}", mark(call))).collect();
+    println!("{:<34}{head}", "");
+    let mut told = Vec::new();
+    for row in rows {
+        let mut text = String::new();
+        for call in CALLS {
+            let (ticks, ratio) = (row.median(call)?, row.median(call)? / base.median(call)?);
+            text += &format!("{:>18}", format!("{ticks:.0} ({ratio:.2})"));
+            told.push(
+                json!({"row": row.name, "call": call, "median_ticks": ticks, "ratio": ratio}),
+            );
+        }
+        println!("{:<34}{text}", row.name);
+        told.push(json!({"row": row.name, "said": row.said}));
+    }
+    println!(
+        "  median ticks of the TSC, and how many times what it takes without introspection; * is trapped by ours"
+    );
+    Ok(told)
+}
+
+/// By how much calls that are not trapped differ from the base: least and most, as ratios.
+pub(super) fn untrapped(row: &Row, base: &Row) -> anyhow::Result<[f64; 2]> {
+    let mut all = [f64::MAX, 0.0];
+    for call in &CALLS[2..] {
+        let ratio = row.median(call)? / base.median(call)?;
+        all = [all[0].min(ratio), all[1].max(ratio)];
+    }
+    Ok(all)
+}
+
+/// What the trap adds to sched_yield, ticks.
+pub(super) fn trap(row: &Row, base: &Row) -> anyhow::Result<f64> {
+    Ok(row.median("sched_yield")? - base.median("sched_yield")?)
+}
