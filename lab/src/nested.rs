@@ -67,10 +67,10 @@ impl NestedHost {
         kernel: &Kernel,
         more: impl FnOnce(Image) -> anyhow::Result<Image>,
     ) -> anyhow::Result<Self> {
-        Self::boot_for(ctx, outer, qemu, [kernel, kernel], "", more)
+        Self::boot_for(ctx, outer, qemu, [kernel, kernel], 2, "", more)
     }
 
-    /// The same with a kernel for itself and one for its guests, and with more arguments for its own.
+    /// The same with a kernel for itself and one for its guests, so many processors, and more arguments for its own kernel.
     ///
     /// # Errors
     /// As [`Self::boot`].
@@ -79,6 +79,7 @@ impl NestedHost {
         outer: &Qemu,
         qemu: &Qemu,
         [kernel, inner_kernel]: [&Kernel; 2],
+        processors: u32,
         append: &str,
         more: impl FnOnce(Image) -> anyhow::Result<Image>,
     ) -> anyhow::Result<Self> {
@@ -104,7 +105,7 @@ impl NestedHost {
             .guest(outer, kernel, &image)?
             .name("host")
             .memory_mib(HOST_MIB)
-            .cpus(1)
+            .cpus(processors)
             // TCG's SVM with tables of five levels is nobody's use of it. TCG's TSC is the machine's own, which timevisord takes only on the processor's word that it is invariant.
             .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
             // It can end without a word on its console: a triple fault is told here.
