@@ -490,7 +490,7 @@ pub const EXTRA: &[Test] = &[
     },
     Test {
         name: "introspect-kernels",
-        about: "guests with Linux 6.1 and 6.12: every call of a program, with its arguments and its time",
+        about: "guests with Linux 6.1 and 6.12: every call of a program, with its arguments and its time; refused while they trace themselves",
         run: introspect_kernels::kernels,
     },
     Test {

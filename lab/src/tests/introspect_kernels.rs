@@ -1,9 +1,10 @@
-//! Other kernels of guests: the same program, the same events.
+//! Other kernels of guests: the same program, the same events; and a kernel that traces itself is left alone as long as it does.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use super::introspect_calls::{emulated_on, exact, line, row, told};
+use crate::client::Client;
 use crate::host::Host;
 use crate::scenario::Context;
 
@@ -35,6 +36,7 @@ pub(super) fn kernels(ctx: &Context) -> anyhow::Result<String> {
         let count = exact(&told(&host, 0, &said)?, before, after)?;
         let found = row(&host)?;
         ensure!(found["dropped"] == 0 && found["senseless"] == 0, "{found}");
+        own_tracer(&host, &mut guest)?;
         all.push(format!("{}: {count} events", release.trim()));
         guest.guest.kill();
         host.wait_until("the end of its introspection", |host| {
@@ -42,4 +44,20 @@ pub(super) fn kernels(ctx: &Context) -> anyhow::Result<String> {
         })?;
     }
     Ok(all.join(", "))
+}
+
+/// Its own tracer has the place of a trap point.
+fn own_tracer(host: &Host, guest: &mut Client) -> anyhow::Result<()> {
+    host.cli(&["introspect", "detach", "web"])?;
+    let tracing = "/sys/kernel/tracing";
+    guest.guest.sh(&format!(
+        "mount -t tracefs none {tracing} 2>/dev/null; echo do_exit >{tracing}/set_ftrace_filter && echo function >{tracing}/current_tracer"
+    ))?;
+    host.cli(&["introspect", "attach", "web"])?;
+    host.wait_until("a refusal", |host| {
+        Ok(row(host)?["problem"].as_str().is_some_and(|text| text.contains("do_exit begins with")))
+    })?;
+    ensure!(row(host)?["state"] == "waiting", "{}", row(host)?);
+    guest.guest.sh(&format!("echo nop >{tracing}/current_tracer"))?;
+    host.wait_until("the trap points again", |host| Ok(row(host)?["state"] == "attached"))
 }
