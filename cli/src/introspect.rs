@@ -9,14 +9,15 @@ mod plot;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 use timevisor_guests::introspection::guest_os;
 use timevisor_guests::introspection::image::Image;
 use timevisor_protocols::control::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
-    IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Request, Response,
+    IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace, IntrospectVm, Request,
+    Response,
 };
 
 use crate::connection::{ask, unexpected};
@@ -73,6 +74,9 @@ pub struct Attach {
     /// With --reserve: the reservation's period [default: half of the shortest deadline]
     #[arg(long, value_name = "SPAN", value_parser = span, requires = "reserve")]
     period: Option<Duration>,
+    /// With --reserve: what its threads of this name under SCHED_FIFO or SCHED_RR need, which nothing in it tells; as often as needed
+    #[arg(long = "task", value_name = "NAME[@PRIORITY]=COST/PERIOD", value_parser = task, requires = "reserve")]
+    tasks: Vec<IntrospectTask>,
     /// With --reserve: no other reservation may come to its core
     #[arg(long, requires = "reserve")]
     alone: bool,
@@ -106,6 +110,8 @@ pub struct Trace {
     plot: Option<PathBuf>,
 }
 
+/// A thread's name has at most so many bytes (TASK_COMM_LEN, its end not counted).
+const COMM: usize = 15;
 /// Between two questions.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -135,10 +141,31 @@ fn span(text: &str) -> Result<Duration> {
     Ok(humantime_serde::re::humantime::parse_duration(text)?)
 }
 
+fn task(text: &str) -> Result<IntrospectTask> {
+    let usage = "NAME=COST/PERIOD or NAME@PRIORITY=COST/PERIOD, for example control@60=5ms/20ms";
+    let (who, needs) = text.split_once('=').context(usage)?;
+    let (name, priority) = who.split_once('@').map_or((who, None), |(name, p)| (name, Some(p)));
+    let (cost, period) = needs.split_once('/').context(usage)?;
+    let ns = |text: &str| -> Result<u64> { Ok(u64::try_from(span(text)?.as_nanos())?) };
+    let (cost_ns, period_ns) = (ns(cost)?, ns(period)?);
+    ensure!(
+        !name.is_empty() && name.len() <= COMM,
+        "a name has 1 to {COMM} bytes: /proc/PID/comm in the guest"
+    );
+    ensure!(0 < cost_ns && cost_ns <= period_ns, "0 < cost <= period");
+    let priority = priority.map(str::parse).transpose().context(usage)?;
+    ensure!(priority.is_none_or(|priority| (1..=99).contains(&priority)), "priorities are 1 to 99");
+    Ok(IntrospectTask { name: name.to_owned(), priority, cost_ns, period_ns })
+}
+
 fn attach(options: &Attach) -> Result<IntrospectAttach> {
     let image = options.image.as_deref().map(image).transpose()?;
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    let reserve = IntrospectReserve { period_ns: options.period.map(ns), alone: options.alone };
+    let reserve = IntrospectReserve {
+        period_ns: options.period.map(ns),
+        alone: options.alone,
+        tasks: options.tasks.clone(),
+    };
     let backend = options.backend.map(|backend| match backend {
         Backend::Tcg => IntrospectBackend::Tcg,
         Backend::Kvm => IntrospectBackend::Kvm,
@@ -308,6 +335,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn tasks_as_people_write_them() {
+        let read = task("control@60=5ms/20ms").unwrap();
+        assert_eq!((read.name.as_str(), read.priority), ("control", Some(60)));
+        assert_eq!((read.cost_ns, read.period_ns), (5_000_000, 20_000_000));
+        assert_eq!(task("a=1us/1us").unwrap().priority, None);
+        for wrong in
+            ["a", "a=5ms", "=1ms/2ms", "a=3ms/2ms", "a=0s/2ms", "a@0=1ms/2ms", "a@x=1ms/2ms"]
+        {
+            assert!(task(wrong).is_err(), "{wrong}");
+        }
+        assert!(task("sixteen-bytes---=1ms/2ms").is_err());
+    }
 
     #[test]
     fn events_in_words() {

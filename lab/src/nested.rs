@@ -298,10 +298,12 @@ fn inner_image(ctx: &Context, kernel: &Kernel) -> anyhow::Result<PathBuf> {
     let reader = ctx.program("timevisor-lab-guest", "lab-reader")?;
     let real_time = ctx.program("timevisor-lab-guest", "lab-rt")?;
     let calls = ctx.program("timevisor-lab-guest", "lab-calls")?;
+    let costs = ctx.program("timevisor-lab-guest", "lab-call-costs")?;
     ctx.image(kernel)?
         .program(&reader)
         .program(&real_time)
         .program(&calls)
+        .program(&costs)
         .snippet(reader::SNIPPET)
         .write(&ctx.path("inner.cpio"))
 }

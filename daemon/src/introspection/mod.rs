@@ -29,7 +29,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
-use timevisor_guests::introspection::demand::{Need, Rules};
+use timevisor_guests::introspection::demand::{Declared, Need, Rules};
 use timevisor_protocols::control::{
     ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
     IntrospectVm, Introspections, Response,
@@ -114,7 +114,7 @@ impl Introspection {
             let text = "the image's path is not absolute";
             return error_response(ErrorCode::BadRequest, text, "give the path from / on");
         }
-        let rules = asked.reserve.map(rules);
+        let rules = asked.reserve.as_ref().map(rules);
         if let Some(session) = self.sessions.get(&asked.vm) {
             let same = session.rules == rules
                 && session.image == asked.image
@@ -218,9 +218,15 @@ impl Drop for Introspection {
     }
 }
 
-fn rules(asked: IntrospectReserve) -> Rules {
+fn rules(asked: &IntrospectReserve) -> Rules {
     let sharing = if asked.alone { Sharing::Alone } else { Sharing::Shared };
-    Rules { period: asked.period_ns, sharing, tick: TICK }
+    let declared = asked.tasks.iter().map(|task| Declared {
+        comm: task.name.clone(),
+        priority: task.priority,
+        cost: task.cost_ns,
+        period: task.period_ns,
+    });
+    Rules { declared: declared.collect(), period: asked.period_ns, sharing, tick: TICK }
 }
 
 /// How long ago the counter had this value; `None` where that is not the counter of the stamps.
@@ -239,12 +245,11 @@ fn follow(
     vms: &Vms,
     reservations: &mut Reservations,
 ) -> Option<u64> {
-    let rules = session.rules?;
+    let alone = session.rules.as_ref()?.sharing == Sharing::Alone;
     let new = session.take_need();
     let again = || session.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| (need, None));
     let (need, asked) = new.or_else(again)?;
     session.refused = None;
-    let alone = rules.sharing == Sharing::Alone;
     let wanted = match &need {
         Need::Nothing => None,
         Need::Reservation(wanted) => Some(wanted),

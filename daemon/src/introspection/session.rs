@@ -106,9 +106,10 @@ impl Session {
         let (process, way, theirs) = (target.process, target.way.clone(), Arc::clone(&shared));
         let (image, every_system_call) = (target.image.clone(), target.every_system_call);
         let thread = std::thread::Builder::new().name("introspect".to_owned());
+        let ours = rules.clone();
         let thread = thread.spawn(move || {
             former.map(JoinHandle::join);
-            run(&target, &theirs, rules.as_ref());
+            run(&target, &theirs, ours.as_ref());
         })?;
         let reserved = IntrospectReserved::default();
         let thread = Some(thread);
@@ -183,7 +184,7 @@ impl Session {
             events: told.next,
             dropped: told.dropped,
             senseless: told.senseless,
-            reserved: self.rules.map(|_| self.reserved.clone()),
+            reserved: self.rules.as_ref().map(|_| self.reserved.clone()),
             tasks: told.tasks.clone(),
         }
     }

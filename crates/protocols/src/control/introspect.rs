@@ -48,7 +48,7 @@ pub enum IntrospectBackend {
 }
 
 /// How a reservation is to follow the tasks of a guest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntrospectReserve {
     /// Its period; absent: half of the shortest deadline.
@@ -57,6 +57,24 @@ pub struct IntrospectReserve {
     /// No other reservation may come to its core.
     #[serde(default)]
     pub alone: bool,
+    /// What tasks with fixed priorities need.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<IntrospectTask>,
+}
+
+/// What threads of this name under SCHED_FIFO or SCHED_RR need: nothing in a guest tells.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntrospectTask {
+    /// As they call themselves (comm).
+    pub name: String,
+    /// Only those with this priority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    /// Processor time of a job, ns.
+    pub cost_ns: u64,
+    /// Between two jobs, at least; the deadline. ns.
+    pub period_ns: u64,
 }
 
 /// What is reserved for what was learned.

@@ -25,7 +25,7 @@ pub use birth::{ElapsedSince, ElapsedSinceError};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
 pub use introspect::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
-    IntrospectRow, IntrospectState, IntrospectTrace, IntrospectVm, Introspections,
+    IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace, IntrospectVm, Introspections,
 };
 pub use request::{NameError, Request, TimeType, VmAdd, VmMigrate, VmPrepare, VmRemove};
 pub use reserve::{

@@ -41,8 +41,8 @@ fn a_segment_is_a_task_with_a_deadline() {
         let task = guest.tasks().get(7).unwrap();
         assert_eq!((task.jobs, task.attributes.unwrap().policy), (1, Policy::Deadline));
         // So a reservation can follow it.
-        let rules =
-            Rules { period: None, sharing: timevisor_schedule::synthesis::Sharing::Alone, tick: 0 };
+        let sharing = timevisor_schedule::synthesis::Sharing::Alone;
+        let rules = Rules { declared: Vec::new(), period: None, sharing, tick: 0 };
         assert!(matches!(need(guest.tasks(), &rules), Need::Reservation(_)));
         // The end of one whose beginning was not seen is an event, and no task.
         guest.decode(&raw(END, &[&argument(8)])).unwrap();
