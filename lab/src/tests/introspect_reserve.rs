@@ -15,8 +15,8 @@ use crate::scenario::Context;
 /// runtimes have the reservation's longest pause in them.
 const TASKS: [&str; 2] = ["25/150/65", "35/200/80"];
 /// Under SCHED_FIFO, and what their operator says of them: a quarter more, because costs vary with this machine.
-const FIXED: [&str; 2] = ["30/150", "40/200"];
-const DECLARED: [&str; 4] = ["--task", "lab-rt@60=38ms/150ms", "--task", "lab-rt@59=50ms/200ms"];
+const FIXED: [&str; 2] = ["30/150", "50/200"];
+const DECLARED: [&str; 4] = ["--task", "lab-rt@60=38ms/150ms", "--task", "lab-rt@59=62ms/200ms"];
 const SECONDS: u64 = 12;
 
 pub(super) fn reserve(ctx: &Context) -> anyhow::Result<String> {
@@ -33,7 +33,8 @@ pub(super) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     for (policy, tasks, more) in [("deadline", TASKS, &[][..]), ("FIFO", FIXED, &DECLARED)] {
         let without = loaded(&mut guest, turns, &tasks)?;
         told.push(format!("{policy}, nobody looks: {}", text(&without)));
-        let late = missed(&without) * 2 > jobs(&without);
+        // The more urgent one may be in time with the little that there is.
+        let late = without.iter().any(|task| task.misses() * 2 > task.ms.len());
         in_time(late, || format!("the host was not loaded; {told:?}"))?;
 
         let attach = ["introspect", "attach", "web", "--reserve", "--alone"];
@@ -60,10 +61,6 @@ fn loaded(guest: &mut Client, turns: u64, tasks: &[&str]) -> anyhow::Result<Vec<
 
 fn missed(run: &[Responses]) -> usize {
     run.iter().map(Responses::misses).sum()
-}
-
-fn jobs(run: &[Responses]) -> usize {
-    run.iter().map(|task| task.ms.len()).sum()
 }
 
 fn held(host: &Host) -> anyhow::Result<Vec<Value>> {

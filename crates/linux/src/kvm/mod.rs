@@ -6,6 +6,8 @@
 //! how well KVM works.
 
 mod child;
+#[cfg(target_arch = "x86_64")]
+pub mod exits;
 mod halt;
 pub mod prefix;
 mod probe;

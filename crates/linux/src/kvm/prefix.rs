@@ -44,14 +44,6 @@ pub fn set_forced_emulation(on: bool) -> Result<(), PrefixError> {
     write(Path::new(PARAMETER), on)
 }
 
-/// In a guest: KVM's prefix, and an instruction that does nothing. An exit like those of trapped calls, and nothing else. Where KVM does not
-/// know the prefix, or nowhere, the process is killed by SIGILL.
-#[cfg(target_arch = "x86_64")]
-pub fn emulate_nothing() {
-    // SAFETY: KVM goes on behind the `nop`, with all registers as they were; no memory is touched.
-    unsafe { core::arch::asm!("ud2", ".ascii \"kvm\"", "nop", options(nomem, nostack)) }
-}
-
 fn read(path: &Path) -> Result<bool, PrefixError> {
     let text = fs::read_to_string(path).map_err(explain)?;
     // A bool until 6.1, then a number of flags: 1 is the prefix.

@@ -7,18 +7,15 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use timevisor_clock_page::Counter as _;
 use timevisor_linux::counter::Tsc;
-use timevisor_linux::kvm::prefix::emulate_nothing;
+use timevisor_linux::kvm::exits::{DeadPort, forced_nop};
 use timevisor_linux::scheduling::Attributes;
 
 const PRIORITY: u32 = 7;
-/// Where nobody listens.
-const PORT: u64 = 0x80;
 /// One call of so many is trapped.
 const SHARE: usize = 100;
 
@@ -69,10 +66,10 @@ fn parent() {
 
 fn exit(kind: &str) -> Result<Code> {
     Ok(match kind {
-        "prefix" => always(emulate_nothing),
+        "prefix" => always(forced_nop),
         "port" => {
-            let ports = File::options().write(true).open("/dev/port")?;
-            Box::new(move || ports.write_all_at(&[0], PORT))
+            let port = DeadPort::open()?;
+            always(move || port.write())
         }
         other => bail!("no such exit: {other}"),
     })

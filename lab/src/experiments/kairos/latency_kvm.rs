@@ -41,10 +41,8 @@ pub(in super::super) fn run(ctx: &Context, _span: Duration) -> anyhow::Result<()
     }
     let none = &rows[1];
     let mut told = table::print(&rows.each_ref(), none)?;
-    // /dev/port is a call, too.
-    for (row, call) in [(&rows[2], None), (&rows[3], Some("write"))] {
-        let call = call.map_or(Ok(0.0), |call| row.median(call))?;
-        let (bare, trap) = (row.median("bare")? - call, table::trap(row, none)?);
+    for row in &rows[2..] {
+        let (bare, trap) = (row.median("bare")?, table::trap(row, none)?);
         let [low, high] = table::untrapped(row, none)?;
         println!(
             "\n{}: a trap adds {trap:.0} ticks to sched_yield; a bare exit of its kind takes {bare:.0}: {:.2} times as much. Not trapped, introspected / not: {low:.3} to {high:.3}",
