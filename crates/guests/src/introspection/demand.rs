@@ -153,7 +153,7 @@ fn fixed_priorities(tasks: &Tasks, declared: &[Declared]) -> Result<Vec<Planned>
         // Jobs of the same priority that were there before go first: one of each, as long as all are in time. Those before it in the list
         // count as more urgent.
         let after = all[index + 1..].iter().filter(equal).filter_map(|other| other.needs);
-        let blocking = after.map(|other| other.cost).sum();
+        let blocking = after.fold(0, |sum: u64, other| sum.saturating_add(other.cost));
         Ok(Planned { blocking, ..Planned::new(&name, needs.cost, needs.period) })
     };
     all.iter().enumerate().map(planned).collect()

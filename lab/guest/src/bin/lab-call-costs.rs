@@ -1,8 +1,9 @@
 //! lab-call-costs: what one system call takes, in ticks of the TSC, for calls that introspection traps and for others.
 //!
-//! `lab-call-costs TIMES [prefix|port]` becomes SCHED_FIFO, whose yields are trapped, and makes each of six calls TIMES times. It prints, for
-//! each, whether it is one that is trapped, and the least, median, mean and most. With a third word also `bare`: an exit to KVM of the kind
-//! that `--backend kvm` or `--backend port` makes, and nothing else. `lab-call-costs work TIMES` makes TIMES calls, one in a hundred of which is trapped, and prints what all took.
+//! `lab-call-costs TIMES [prefix]` becomes SCHED_FIFO, whose yields are trapped, and makes each of six calls TIMES times. It prints, for each,
+//! whether it is one that is trapped, and the least, median, mean and most. With the word also `bare`: an exit to KVM of the kind that
+//! `--backend kvm` makes, and nothing else. `lab-call-costs work TIMES` makes TIMES calls, one in a hundred of which is trapped, and prints
+//! what all took.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -12,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use timevisor_clock_page::Counter as _;
 use timevisor_linux::counter::Tsc;
-use timevisor_linux::kvm::exits::{DeadPort, forced_nop};
+use timevisor_linux::kvm::exits::forced_nop;
 use timevisor_linux::scheduling::Attributes;
 
 const PRIORITY: u32 = 7;
@@ -25,14 +26,14 @@ type Call = (&'static str, bool, Code);
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: lab-call-costs TIMES [prefix|port] | work TIMES";
+    let usage = "usage: lab-call-costs TIMES [prefix] | work TIMES";
     Attributes::fifo(PRIORITY).set(0)?;
     let told = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["work", times] => work(times.parse()?),
         [times] => each(times.parse().context(usage)?, calls()?)?,
-        [times, bare] => {
+        [times, "prefix"] => {
             let mut all = calls()?;
-            all.push(("bare", false, exit(bare)?));
+            all.push(("bare", false, always(forced_nop)));
             each(times.parse()?, all)?
         }
         _ => bail!(usage),
@@ -62,17 +63,6 @@ fn always(mut code: impl FnMut() + 'static) -> Code {
 
 fn parent() {
     std::hint::black_box(std::os::unix::process::parent_id());
-}
-
-fn exit(kind: &str) -> Result<Code> {
-    Ok(match kind {
-        "prefix" => always(forced_nop),
-        "port" => {
-            let port = DeadPort::open()?;
-            always(move || port.write())
-        }
-        other => bail!("no such exit: {other}"),
-    })
 }
 
 fn each(times: usize, calls: Vec<Call>) -> Result<Value> {

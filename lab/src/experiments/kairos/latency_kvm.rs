@@ -33,7 +33,7 @@ pub(in super::super) fn run(ctx: &Context, _span: Duration) -> anyhow::Result<()
     for _ in 0..ROUNDS {
         rows[0].said.push(host.json(&line)?);
         rows[1].said.push(inside(&mut host, &line)?);
-        for (index, way, bare) in [(2, "kvm", " prefix"), (3, "port", " port")] {
+        for (index, way, bare) in [(2, "kvm", " prefix"), (3, "port", "")] {
             attach(&mut host, way)?;
             rows[index].said.push(inside(&mut host, &format!("{line}{bare}"))?);
             detach(&mut host)?;
@@ -41,11 +41,13 @@ pub(in super::super) fn run(ctx: &Context, _span: Duration) -> anyhow::Result<()
     }
     let none = &rows[1];
     let mut told = table::print(&rows.each_ref(), none)?;
+    let bare = rows[2].median("bare")?;
+    println!("\na bare exit by the prefix takes {bare:.0} ticks");
     for row in &rows[2..] {
-        let (bare, trap) = (row.median("bare")?, table::trap(row, none)?);
+        let trap = table::trap(row, none)?;
         let [low, high] = table::untrapped(row, none)?;
         println!(
-            "\n{}: a trap adds {trap:.0} ticks to sched_yield; a bare exit of its kind takes {bare:.0}: {:.2} times as much. Not trapped, introspected / not: {low:.3} to {high:.3}",
+            "{}: a trap adds {trap:.0} ticks to sched_yield, {:.2} times that exit; not trapped, introspected / not: {low:.3} to {high:.3}",
             row.name,
             trap / bare
         );
