@@ -31,25 +31,14 @@ pub(super) fn emulated_on(
     programs: &[PathBuf],
     more: &[String],
 ) -> anyhow::Result<Client> {
-    let guest = without_page(ctx, host, kernel, programs, more)?;
+    let programs = programs.to_vec();
+    let image = move |image: Image| Ok(programs.iter().fold(image, |image, p| image.program(p)));
+    let guest = booted(ctx, host, kernel, image, more)?;
     host.wait_vm("web", "synchronized")?;
     Ok(guest)
 }
 
-/// The same, whose page may say nothing.
-pub(crate) fn without_page(
-    ctx: &Context,
-    host: &Host,
-    kernel: &str,
-    programs: &[PathBuf],
-    more: &[String],
-) -> anyhow::Result<Client> {
-    let programs = programs.to_vec();
-    let image = move |image: Image| Ok(programs.iter().fold(image, |image, p| image.program(p)));
-    booted(ctx, host, kernel, image, more)
-}
-
-/// The same with anything in its image.
+/// The same with anything in its image; its page may say nothing yet.
 pub(crate) fn booted(
     ctx: &Context,
     host: &Host,

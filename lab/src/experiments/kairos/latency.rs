@@ -1,6 +1,6 @@
 //! What a call takes in an emulated guest, by how it is introspected.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -12,8 +12,9 @@ use super::attached::Attached;
 use super::table::{self, Row};
 use crate::client::Client;
 use crate::host::Host;
+use crate::image::Image;
 use crate::scenario::Context;
-use crate::tests::introspect_calls::{emulated, without_page};
+use crate::tests::introspect_calls::{booted, emulated};
 
 const NAME: &str = "kairos-latency";
 const KERNEL: &str = "trixie-backports";
@@ -22,6 +23,7 @@ const TIMES: &str = "1000";
 /// Of the program that makes calls and nothing else; one in a hundred is trapped.
 const WORK: u64 = 50_000;
 const TRAPPED: u64 = WORK / 100;
+
 pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -77,7 +79,7 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
         "every_getppid": every.median("getppid")? / none.median("getppid")?,
     }));
     drop(host);
-    told.extend(instructions(ctx, &server.address().ip().to_string(), &programs)?);
+    told.extend(instructions(ctx, &server.address().ip().to_string(), program)?);
     println!(
         "\nThe paper, on hardware (figure 6 and its text): calls that KairosVM traps take 7 to 10 times as long as under KVM alone, others the same."
     );
@@ -85,15 +87,13 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
 }
 
 /// The guest's time counts its instructions: one a tick.
-fn instructions(
-    ctx: &Context,
-    server: &str,
-    programs: &[std::path::PathBuf],
-) -> anyhow::Result<Vec<Value>> {
+fn instructions(ctx: &Context, server: &str, program: PathBuf) -> anyhow::Result<Vec<Value>> {
     let host = Host::following(ctx, server)?;
     host.wait_synchronized(500)?;
     let counting = ["-icount".to_owned(), "shift=0,sleep=off".to_owned()];
-    let mut guest = without_page(ctx, &host, KERNEL, programs, &counting)?;
+    // Its page says nothing: its counter is not the host's.
+    let image = move |image: Image| Ok(image.program(&program));
+    let mut guest = booted(ctx, &host, KERNEL, image, &counting)?;
     let mut rows = [Row::new("guest"), Row::new("guest, introspected")];
     for _ in 0..3 {
         for (index, row) in rows.iter_mut().enumerate() {

@@ -60,9 +60,9 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
             for _ in 0..REPEATS {
                 for (point, (_, attach)) in points.iter_mut().zip(ways) {
                     let attached = Attached::new(&host, attach)?;
-                    let mut calls = bonnie.then(|| Bonnie::begin(&mut guest)).transpose()?;
+                    let calls = bonnie.then(|| Bonnie::begin(&mut guest)).transpose()?;
                     let found = run_tasks(&mut guest, (turns, seconds), !bonnie, 0, &tasks)?;
-                    let made = calls.take().map_or(Ok([0; 2]), |calls| calls.end(&mut guest))?;
+                    let made = calls.map_or(Ok([0; 2]), |calls| calls.end(&mut guest))?;
                     attached.end()?;
                     point.add(&found, made);
                 }

@@ -1,4 +1,4 @@
-//! Stock Linux kernels on x86-64, from 5.18 on; tested with Debian's 7.3; symbols and types also with 6.1 and 6.12. Needs kallsyms and BTF.
+//! Stock Linux kernels on x86-64, from 5.18 on; tested with Debian's 6.1, 6.12 and 7.3. Needs kallsyms and BTF.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -32,7 +32,7 @@ pub use layout::{Layout, MEMBERS};
 /// This plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "Linux",
-    versions: "5.18 and later with kallsyms and BTF; tested with 7.3; symbols and types also with 6.1 and 6.12",
+    versions: "5.18 and later with kallsyms and BTF; tested with 6.1, 6.12 and 7.3",
     probe: |memory| {
         let kernels = kallsyms::find_all(memory).map_err(|e| e.to_string())?;
         let (mut found, mut why) = (Vec::new(), String::new());
