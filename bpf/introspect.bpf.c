@@ -4,13 +4,15 @@
  *
  * | program | where |
  * | --- | --- |
- * | handle_ud | KVM begins to handle an invalid instruction, AMD: the guest is at the prefix |
+ * | kvm_emulate_insn | KVM's prefix: KVM is about to emulate an instruction, and the guest was five bytes before. Intel's KVM: NOT VERIFIED ON HARDWARE |
  * | kvm_fast_pio | KVM begins to handle a write to a port or a read from one, AMD: the guest is there |
- * | kvm_emulate_insn | KVM has emulated an instruction, Intel: the guest was five bytes before. NOT VERIFIED ON HARDWARE |
  *
  * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a vCPU of QEMU's. Guest-virtual addresses
- * are walked by the guest kernel's own page tables, at most five entries for each page. Nothing is written, nobody waits; what does
- * not fit into the ring is counted. Where things are in KVM's structures is told by timevisord, by the kernel's BTF. Linux 5.17 and newer (bpf_loop).
+ * are where the guest's kernel has all memory in order, or are walked by its page tables, at most five entries for each page. Nothing is
+ * written, nobody waits; what does not fit into the ring is counted. Where things are in KVM's structures is told by timevisord, by the
+ * kernel's BTF. Linux 5.17 and newer.
+ *
+ * An exit of a guest leaves little in the processor's caches: what is read here, and how often, is what it costs.
  */
 #include "introspect.h"
 
@@ -19,7 +21,7 @@
 #define __type(name, value) typeof(value) *name
 
 /* include/uapi/linux/bpf.h */
-enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_RINGBUF = 27 };
+enum { MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_RINGBUF = 27 };
 #define RB_NO_WAKEUP 1
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
@@ -28,36 +30,21 @@ static u64 (*const current_pid_tgid)(void) = (void *)14;
 static long (*const probe_read_user)(void *out, u32 size, const void *from) = (void *)112;
 static long (*const probe_read_kernel)(void *out, u32 size, const void *from) = (void *)113;
 static long (*const ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
-static long (*const loop)(u32 times, void *callback, void *context, u64 flags) = (void *)181;
 
 struct {
 	__uint(type, MAP_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct target);
-} targets SEC(".maps");
+	__type(value, struct settings);
+} settings SEC(".maps");
 
+/* Events that found no place. */
 struct {
 	__uint(type, MAP_ARRAY);
-	__uint(max_entries, POINTS);
-	__type(key, u32);
-	__type(value, struct point);
-} points SEC(".maps");
-
-/* Address to place in `points`. */
-struct {
-	__uint(type, MAP_HASH);
-	__uint(max_entries, POINTS);
-	__type(key, u64);
-	__type(value, u32);
-} places SEC(".maps");
-
-struct {
-	__uint(type, MAP_ARRAY);
-	__uint(max_entries, COUNTS);
+	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, u64);
-} counts SEC(".maps");
+} dropped SEC(".maps");
 
 struct {
 	__uint(type, MAP_RINGBUF);
@@ -66,7 +53,9 @@ struct {
 
 /* One hit while it is looked at. */
 struct work {
-	u64 registers[REGISTERS + 2];
+	/* The kernel's struct kvm_vcpu. */
+	u64 vcpu;
+	/* Which point. */
 	u64 place;
 	/* Bytes of data so far. */
 	u64 len;
@@ -96,13 +85,6 @@ struct pt_regs {
 static const u32 zero = 0;
 static const u8 nothing[DATA];
 
-INLINE void count(u32 which)
-{
-	u64 *value = map_lookup(&counts, &which);
-	if (value)
-		__sync_fetch_and_add(value, 1);
-}
-
 /* Guest-physical to where QEMU has it; 0: it is no memory. */
 INLINE u64 mapped(struct target *target, u64 address, u64 len)
 {
@@ -129,9 +111,15 @@ INLINE u64 mapped(struct target *target, u64 address, u64 len)
 /* Guest-virtual to where QEMU has it; 0: it is not mapped. Not more than to the end of its page is there. */
 ONCE u64 translate(u64 address)
 {
-	struct target *target = map_lookup(&targets, &zero);
-	if (!target)
+	struct settings *all = map_lookup(&settings, &zero);
+	if (!all)
 		return 0;
+	struct target *target = &all->target;
+	if (target->linear && address >= target->linear) {
+		u64 from = mapped(target, address - target->linear, 1);
+		if (from)
+			return from;
+	}
 	u64 table = target->root & ADDRESS;
 	u64 top = target->levels == 5 ? 5 : 4;
 	for (u64 level = 5; level >= 1; level--) {
@@ -178,21 +166,43 @@ failed:
 	return -1;
 }
 
-/* Makes one read, for bpf_loop. 1: no further. */
-static long make(u64 n, void *context)
+/* What a register of the guest holds. */
+ONCE u64 register_value(u64 vcpu, u64 of)
 {
-	(void)context;
+	u64 value = 0, vmcb = 0;
+	struct settings *all = map_lookup(&settings, &zero);
+	if (!all)
+		return 0;
+	struct target *target = &all->target;
+	if (of < REGISTERS) {
+		probe_read_kernel(&value, sizeof(value), (void *)(vcpu + target->registers + 8 * of));
+	} else if (target->vmcb) {
+		u64 at = of == CR3 ? target->cr3 : target->gs_base;
+		if (!probe_read_kernel(&vmcb, sizeof(vmcb), (void *)(vcpu + target->vmcb)))
+			probe_read_kernel(&value, sizeof(value), (void *)(vmcb + at));
+	} else if (of == GS_BASE) {
+		u32 id = 0;
+		probe_read_kernel(&id, sizeof(id), (void *)(vcpu + target->vcpu_id));
+		/* In one page, as every array of long in the kernel is aligned. */
+		u64 base = translate(target->bases + 8ULL * id);
+		if (!base || probe_read_user(&value, sizeof(value), (void *)base))
+			return 0;
+	}
+	return value;
+}
+
+/* Makes one read. 0: no further. */
+ONCE int make(u64 n)
+{
 	struct work *work = map_lookup(&works, &zero);
-	if (!work || n >= READS)
-		return 1;
-	u32 place = work->place;
-	struct point *point = map_lookup(&points, &place);
-	if (!point)
-		return 1;
+	struct settings *all = map_lookup(&settings, &zero);
+	if (!work || !all || n >= READS)
+		return 0;
+	struct point *point = &all->points[work->place & (POINTS - 1)];
 	struct read *read = &point->reads[n & (READS - 1)];
 	u32 at = work->len & (DATA - 1), len = read->len, of = read->of;
 	if (len > DATA || work->len + len > DATA)
-		return 1;
+		return 0;
 	FORGET(at);
 	FORGET(len);
 	work->begins[n & (READS - 1)] = at;
@@ -205,8 +215,8 @@ static long make(u64 n, void *context)
 		/* A pointer of 32 bits. */
 		if (point->reads[of & (READS - 1)].len == 4)
 			value = (u32)value;
-	} else if (read->base != BASE_ABSOLUTE && of < REGISTERS + 2) {
-		value = work->registers[of];
+	} else if (read->base != BASE_ABSOLUTE) {
+		value = register_value(work->vcpu, of);
 	}
 	if (read->base == BASE_VALUE)
 		__builtin_memcpy(work->event.data + at, &value, sizeof(value));
@@ -217,7 +227,7 @@ static long make(u64 n, void *context)
 	if (failed)
 		work->event.failed |= 1 << (n & 15);
 	work->len += len;
-	return 0;
+	return 1;
 }
 
 INLINE int wanted(struct point *point, struct work *work)
@@ -232,59 +242,55 @@ INLINE int wanted(struct point *point, struct work *work)
 	return value < 64 && ((point->mask >> (value & 63)) & 1);
 }
 
+/* Which point is at this address; POINTS: none. */
+INLINE u32 find(struct settings *all, u64 address)
+{
+	for (u32 place = 0; place < POINTS; place++) {
+		u64 at = all->places[place];
+		if (!at)
+			break;
+		if (at == address)
+			return place;
+	}
+	return POINTS;
+}
+
 INLINE int hit(u64 vcpu, u64 before)
 {
-	struct target *target = map_lookup(&targets, &zero);
-	if (!target || !vcpu || current_pid_tgid() >> 32 != target->tgid)
+	struct settings *all = map_lookup(&settings, &zero);
+	if (!all || !vcpu || current_pid_tgid() >> 32 != all->target.tgid)
 		return 0;
 	u64 rip = 0;
-	probe_read_kernel(&rip, sizeof(rip), (void *)(vcpu + target->rip));
-	rip -= before;
-	u32 *place = map_lookup(&places, &rip);
+	probe_read_kernel(&rip, sizeof(rip), (void *)(vcpu + all->target.rip));
+	u32 place = find(all, rip - before), id = 0;
 	struct work *work = map_lookup(&works, &zero);
-	if (!place || !work)
+	if (place >= POINTS || !work)
 		return 0;
-	u32 index = *place;
-	struct point *point = map_lookup(&points, &index);
-	if (!point)
-		return 0;
-	work->place = index;
+	struct point *point = &all->points[place & (POINTS - 1)];
+	work->vcpu = vcpu;
+	work->place = place;
 	work->len = 0;
 	work->event.ns = ktime_get_ns();
 	work->event.failed = 0;
 	work->event.point = point->id;
-	u32 id = 0;
-	probe_read_kernel(&id, sizeof(id), (void *)(vcpu + target->vcpu_id));
+	probe_read_kernel(&id, sizeof(id), (void *)(vcpu + all->target.vcpu_id));
 	work->event.vcpu = id;
-	probe_read_kernel(work->registers, 8 * REGISTERS, (void *)(vcpu + target->registers));
-	u64 vmcb = 0, base;
-	if (target->vmcb && !probe_read_kernel(&vmcb, sizeof(vmcb), (void *)(vcpu + target->vmcb))) {
-		probe_read_kernel(&work->registers[GS_BASE], 8, (void *)(vmcb + target->gs_base));
-		probe_read_kernel(&work->registers[CR3], 8, (void *)(vmcb + target->cr3));
-	} else {
-		/* In one page, as every array of long in the kernel is aligned. */
-		base = translate(target->bases + 8ULL * id);
-		if (!base || probe_read_user(&work->registers[GS_BASE], 8, (void *)base))
-			work->registers[GS_BASE] = 0;
-	}
 	u32 reads = point->count;
-	loop(reads < READS ? reads : READS, make, 0, 0);
+	for (u32 n = 0; n < READS; n++)
+		if (n >= reads || !make(n))
+			break;
 	if (!wanted(point, work))
 		return 0;
 	u32 len = work->len;
 	if (len > DATA)
 		return 0;
 	work->event.len = len;
-	count(HITS);
-	if (ringbuf_output(&ring, &work->event, sizeof(struct event) - 3 * DATA + len, RB_NO_WAKEUP))
-		count(DROPPED);
+	if (ringbuf_output(&ring, &work->event, sizeof(struct event) - 3 * DATA + len, RB_NO_WAKEUP)) {
+		u64 *lost = map_lookup(&dropped, &zero);
+		if (lost)
+			__sync_fetch_and_add(lost, 1);
+	}
 	return 0;
-}
-
-SEC("kprobe/handle_ud")
-int handle_ud(struct pt_regs *ctx)
-{
-	return hit(ctx->di, 0);
 }
 
 SEC("kprobe/kvm_fast_pio")

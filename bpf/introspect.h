@@ -35,8 +35,6 @@ struct read {
 };
 
 struct point {
-	/* Virtual address of the trapping instruction; 0: none. */
-	u64 address;
 	/* Bit n: an event passes if read `filter` gave n. */
 	u64 mask;
 	u16 id;
@@ -71,6 +69,16 @@ struct target {
 	u64 cr3;
 	/* Not AMD: guest-virtual address of an array with the GS_BASE of each of the guest's processors. */
 	u64 bases;
+	/* Guest-virtual address from which on the guest's kernel has all of its memory, in order; 0: it has none. */
+	u64 linear;
+};
+
+/* All that is asked for. In one piece, and what every hit needs at its beginning: each page that is touched after an exit costs. */
+struct settings {
+	struct target target;
+	/* Virtual address of each point's trapping instruction; 0: no further ones. */
+	u64 places[POINTS];
+	struct point points[POINTS];
 };
 
 /* What is told of a hit; `len` bytes of data follow. */
@@ -85,7 +93,5 @@ struct event {
 	/* A read begins within the first DATA bytes, and its second page within DATA from there: room for what the verifier thinks of. */
 	u8 data[3 * DATA];
 };
-
-enum count { HITS, DROPPED, COUNTS };
 
 #endif

@@ -108,7 +108,14 @@ impl Kvm {
             code: ProcessMemory::writable(vm.process)?,
             layout: vm.layout,
             base: vm.base,
-            target: codec::target(vm.process.pid(), &tables, pieces, &layout, bases.unwrap_or(0)),
+            target: codec::target(
+                vm.process.pid(),
+                &tables,
+                pieces,
+                &layout,
+                bases.unwrap_or(0),
+                guest_os.linear().unwrap_or(0),
+            ),
             points,
             watch,
             trap,
@@ -166,7 +173,7 @@ impl Link for Kvm {
                 let Some(more) = traps.next_event(taken) else { break };
                 actions.extend(more);
             }
-            let (dropped, _) = traps.counts()?;
+            let dropped = traps.dropped()?;
             actions.extend(backend.handle(Input::Dropped(dropped), monotonic()));
         }
         let now = monotonic();
@@ -209,9 +216,8 @@ impl Drop for Kvm {
 /// Where KVM is watched.
 fn watch(vendor: Vendor, trap: Trap) -> Result<Watch> {
     match (vendor, trap) {
-        (Vendor::Amd, Trap::Prefix) => Ok(Watch::HandleUd),
+        (_, Trap::Prefix) => Ok(Watch::EmulateInsn),
         (Vendor::Amd, Trap::Port) => Ok(Watch::FastPio),
-        (Vendor::Intel, Trap::Prefix) => Ok(Watch::EmulateInsn),
         // Intel's KVM has not read the guest's place when it handles a port.
         (Vendor::Intel, Trap::Port) => {
             bail!(

@@ -36,6 +36,12 @@ pub trait GuestOs: Debug + Send {
         None
     }
 
+    /// The address of guest-physical 0 where its kernel has all of its memory in order, so that nothing needs to be walked there; `None` where
+    /// it has none.
+    fn linear(&self) -> Option<u64> {
+        None
+    }
+
     /// A number that changes as long as its kernel runs: what an earlier kernel left in memory looks the same, and stands still.
     fn heartbeat(&self, _memory: &dyn GuestMemory) -> Option<u64> {
         None

@@ -17,29 +17,25 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/in
 const MISSING: &str = env!("TIMEVISOR_BPF_INTROSPECT_MISSING");
 
 /// Bytes of `struct target`.
-pub const TARGET: usize = 128;
+pub const TARGET: usize = 136;
 /// Bytes of `struct point`.
-pub const POINT: usize = 280;
+pub const POINT: usize = 272;
 /// As many points as there is place for.
 pub const POINTS: usize = 32;
 
-/// `enum count`.
-const HITS: u32 = 0;
-const DROPPED: u32 = 1;
+/// Bytes of `struct settings`.
+const SETTINGS: usize = TARGET + POINTS * (8 + POINT);
 
 /// The programs, and what they watch.
-const HANDLE_UD: &str = "handle_ud";
 const FAST_PIO: &str = "kvm_fast_pio";
 const EMULATE_INSN: &str = "kvm_emulate_insn";
 
 /// Where KVM is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
-    /// AMD: `handle_ud`, by a kprobe.
-    HandleUd,
-    /// AMD: `kvm_fast_pio`, by a kprobe.
+    /// A write to a port, AMD: `kvm_fast_pio`, by a kprobe.
     FastPio,
-    /// Intel: the tracepoint kvm_emulate_insn. Not verified on hardware.
+    /// KVM's prefix: the tracepoint kvm_emulate_insn. With Intel's KVM not verified on hardware.
     EmulateInsn,
 }
 
@@ -91,14 +87,14 @@ impl GuestTraps {
     ///
     /// # Errors
     /// When it refuses one.
-    pub fn verified() -> Result<[(&'static str, u32); 3], BpfError> {
+    pub fn verified() -> Result<[(&'static str, u32); 2], BpfError> {
         let failed = |e: ProgramError| BpfError::of("load BPF programs", e);
         if OBJECT.is_empty() {
             return Err(BpfError::NotBuilt(MISSING));
         }
         let mut ebpf =
             EbpfLoader::new().load(OBJECT).map_err(|e| BpfError::of("load BPF programs", e))?;
-        let mut verified = [(HANDLE_UD, 0), (FAST_PIO, 0), (EMULATE_INSN, 0)];
+        let mut verified = [(FAST_PIO, 0), (EMULATE_INSN, 0)];
         for (name, count) in &mut verified {
             let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
             match program {
@@ -118,16 +114,15 @@ impl GuestTraps {
         self.ring.next().map(|item| take(&item))
     }
 
-    /// How many events found no place, and how many there were.
+    /// How many events found no place.
     ///
     /// # Errors
     /// When the kernel does not say.
-    pub fn counts(&self) -> Result<(u64, u64), BpfError> {
+    pub fn dropped(&self) -> Result<u64, BpfError> {
         let what = "read BPF maps";
-        let map = self.ebpf.map("counts").ok_or_else(|| missing("counts"))?;
+        let map = self.ebpf.map("dropped").ok_or_else(|| missing("dropped"))?;
         let map: aya::maps::Array<_, u64> = map.try_into().map_err(|e| BpfError::of(what, e))?;
-        let get = |index| map.get(&index, 0).map_err(|e: MapError| BpfError::of(what, e));
-        Ok((get(DROPPED)?, get(HITS)?))
+        map.get(&0, 0).map_err(|e: MapError| BpfError::of(what, e))
     }
 }
 
@@ -141,22 +136,28 @@ fn fill(
     points: &[(u64, [u8; POINT])],
 ) -> Result<(), MapError> {
     let absent = || MapError::InvalidName { name: "introspect.bpf.c".to_owned() };
-    let map = ebpf.map_mut("targets").ok_or_else(absent)?;
-    aya::maps::Array::try_from(map)?.set(0, Bytes(target), 0)?;
-    for (index, (address, point)) in (0u32..).zip(points) {
-        let map = ebpf.map_mut("points").ok_or_else(absent)?;
-        aya::maps::Array::try_from(map)?.set(index, Bytes(*point), 0)?;
-        let map = ebpf.map_mut("places").ok_or_else(absent)?;
-        aya::maps::HashMap::try_from(map)?.insert(*address, index, 0)?;
+    let map = ebpf.map_mut("settings").ok_or_else(absent)?;
+    aya::maps::Array::try_from(map)?.set(0, Bytes(settings(target, points)), 0)
+}
+
+/// `struct settings`.
+fn settings(target: [u8; TARGET], points: &[(u64, [u8; POINT])]) -> [u8; SETTINGS] {
+    let mut all = [0; SETTINGS];
+    all[..TARGET].copy_from_slice(&target);
+    let (places, rest) = all[TARGET..].split_at_mut(POINTS * 8);
+    let room = places.chunks_exact_mut(8).zip(rest.chunks_exact_mut(POINT));
+    for ((place, room), (address, point)) in room.zip(points) {
+        place.copy_from_slice(&address.to_le_bytes());
+        room.copy_from_slice(point);
     }
-    Ok(())
+    all
 }
 
 fn attach(ebpf: &mut Ebpf, watch: Watch) -> Result<(), BpfError> {
     let failed = |e: ProgramError| BpfError::of("watch KVM by BPF programs", e);
     match watch {
-        Watch::HandleUd | Watch::FastPio => {
-            let name = if watch == Watch::HandleUd { HANDLE_UD } else { FAST_PIO };
+        Watch::FastPio => {
+            let name = FAST_PIO;
             let program: &mut KProbe =
                 ebpf.program_mut(name).ok_or_else(|| missing(name))?.try_into().map_err(failed)?;
             program.load().map_err(failed)?;

@@ -6,9 +6,9 @@ use super::super::point::{Base, Point, Register};
 use super::layout::KvmLayout;
 
 /// Bytes of `struct target`.
-pub const TARGET: usize = 128;
+pub const TARGET: usize = 136;
 /// Bytes of `struct point`.
-pub const POINT: usize = 280;
+pub const POINT: usize = 272;
 /// Bytes of `struct event` before its data.
 const HEAD: usize = 16;
 const NO_FILTER: u8 = 0xff;
@@ -24,7 +24,8 @@ pub struct Mapped {
     pub at: u64,
 }
 
-/// `struct target`. `bases` is the guest-virtual address of an array with the GS_BASE of each processor, for hosts that are not AMD.
+/// `struct target`. `bases` is the guest-virtual address of an array with the GS_BASE of each processor, for hosts that are not AMD; `linear` the one
+/// of guest-physical 0, where the guest's kernel has all memory in order. 0: it has none.
 #[must_use]
 pub fn target(
     pid: u32,
@@ -32,6 +33,7 @@ pub fn target(
     pieces: [Mapped; 2],
     layout: &KvmLayout,
     bases: u64,
+    linear: u64,
 ) -> [u8; TARGET] {
     let (vmcb, gs_base, cr3) = layout.vmcb.unwrap_or_default();
     let piece = |piece: Mapped| [piece.address, piece.len, piece.at];
@@ -41,7 +43,7 @@ pub fn target(
         .chain(low)
         .chain(high)
         .chain([layout.registers, layout.rip, layout.vcpu_id, vmcb, gs_base, cr3].map(u64::from))
-        .chain([bases]);
+        .chain([bases, linear]);
     let mut bytes = [0; TARGET];
     for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
@@ -53,7 +55,6 @@ pub fn target(
 #[must_use]
 pub fn point(point: &Point) -> Option<[u8; POINT]> {
     let mut bytes = Vec::with_capacity(POINT);
-    bytes.extend(point.address.to_le_bytes());
     bytes.extend(point.filter.map_or(0, |filter| filter.mask).to_le_bytes());
     bytes.extend(point.id.to_le_bytes());
     bytes.push(u8::try_from(point.reads.len()).ok()?);
@@ -119,8 +120,8 @@ mod tests {
         let tables = PageTables { root: 2, five_levels: true };
         let low = Mapped { address: 4, len: 5, at: 6 };
         let high = Mapped { address: 7, len: 8, at: 9 };
-        let bytes = target(1, &tables, [low, high], &layout, 16);
-        assert_eq!(words(&bytes), [1, 2, 5, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+        let bytes = target(1, &tables, [low, high], &layout, 16, 17);
+        assert_eq!(words(&bytes), [1, 2, 5, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]);
 
         let one = Point {
             id: 0x0201,
@@ -135,13 +136,13 @@ mod tests {
             filter: Some(Filter { read: 1, mask: 6 }),
         };
         let bytes = point(&one).unwrap();
-        assert_eq!(words(&bytes[..16]), [0x1122, 6]);
-        assert_eq!(bytes[16..24], [1, 2, 3, 1, 0, 0, 0, 0]);
-        assert_eq!(bytes[24..40], [[0xff; 8], [0, 16, 8, 0, 0, 0, 0, 0]].concat());
-        assert_eq!(bytes[40..56], [4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 16, 0, 0, 0, 0, 0]);
-        assert_eq!(bytes[56..72], [0, 0, 0, 0, 0, 0, 0, 0, 2, 7, 8, 0, 0, 0, 0, 0]);
+        assert_eq!(words(&bytes[..8]), [6]);
+        assert_eq!(bytes[8..16], [1, 2, 3, 1, 0, 0, 0, 0]);
+        assert_eq!(bytes[16..32], [[0xff; 8], [0, 16, 8, 0, 0, 0, 0, 0]].concat());
+        assert_eq!(bytes[32..48], [4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 16, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[48..64], [0, 0, 0, 0, 0, 0, 0, 0, 2, 7, 8, 0, 0, 0, 0, 0]);
         assert!(needs(&one, Register::GsBase) && needs(&one, Register::Rdi));
-        assert!(!needs(&one, Register::Cr3) && bytes[72..].iter().all(|byte| *byte == 0));
+        assert!(!needs(&one, Register::Cr3) && bytes[64..].iter().all(|byte| *byte == 0));
         let many = Point { reads: vec![Read::value(Register::Rdi); 17], filter: None, ..one };
         assert_eq!(point(&many), None);
     }

@@ -52,6 +52,7 @@ pub struct Linux {
     release: String,
     tables: PageTables,
     bases: Option<u64>,
+    linear: Option<u64>,
     /// Guest-physical address of jiffies_64.
     ticks: Option<u64>,
     /// Why there is none, else.
@@ -78,13 +79,25 @@ impl Linux {
         let every = every.map_err(|e| e.to_string());
         let release = kernel.release.clone();
         let bases = kernel.symbols.address("__per_cpu_offset").ok();
+        let linear = linear(memory, kernel);
         let ticks = kernel.symbols.address("jiffies_64").ok();
         let ticks = ticks.and_then(|address| kernel.physical(address).ok());
         let running = Running::new(kernel, &btf);
         let mark = Mark::of(memory, kernel).map_err(|e| e.to_string())?;
         let (tables, tasks) = (kernel.tables, Tasks::default());
-        Ok(Self { release, tables, bases, ticks, running, points, every, mark, tasks })
+        Ok(Self { release, tables, bases, linear, ticks, running, points, every, mark, tasks })
     }
+}
+
+/// The direct map (Documentation/arch/x86/x86_64/mm.rst): where it begins, if the kernel's page tables say so, too, for the kernel's own code. What
+/// comes behind it is more than a terabyte away from its beginning: no address of it is taken for memory of a smaller guest.
+fn linear(memory: &dyn GuestMemory, kernel: &Kernel) -> Option<u64> {
+    let mut base = [0; 8];
+    kernel.read(memory, kernel.symbols.address("page_offset_base").ok()?, &mut base).ok()?;
+    let base = u64::from_le_bytes(base);
+    let text = kernel.physical(kernel.symbols.address("_text").ok()?).ok()?;
+    let is = kernel.tables.translate(memory, base.checked_add(text)?).ok()?;
+    (is == text).then_some(base)
 }
 
 impl GuestOs for Linux {
@@ -98,6 +111,10 @@ impl GuestOs for Linux {
 
     fn processor_bases(&self) -> Option<u64> {
         self.bases
+    }
+
+    fn linear(&self) -> Option<u64> {
+        self.linear
     }
 
     fn heartbeat(&self, memory: &dyn GuestMemory) -> Option<u64> {
