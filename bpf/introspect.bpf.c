@@ -21,15 +21,14 @@
 #define __type(name, value) typeof(value) *name
 
 /* include/uapi/linux/bpf.h */
-enum { MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_RINGBUF = 27 };
-#define RB_NO_WAKEUP 1
+enum { MAP_ARRAY = 2 };
+#define F_MMAPABLE (1U << 10)
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static u64 (*const ktime_get_ns)(void) = (void *)5;
 static u64 (*const current_pid_tgid)(void) = (void *)14;
 static long (*const probe_read_user)(void *out, u32 size, const void *from) = (void *)112;
 static long (*const probe_read_kernel)(void *out, u32 size, const void *from) = (void *)113;
-static long (*const ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 
 struct {
 	__uint(type, MAP_ARRAY);
@@ -38,39 +37,14 @@ struct {
 	__type(value, struct settings);
 } settings SEC(".maps");
 
-/* Events that found no place. */
+/* Events on their way to timevisord. The kernel's own ring buffer (BPF_MAP_TYPE_RINGBUF) does the same, with a lock, in five pages more. */
 struct {
 	__uint(type, MAP_ARRAY);
 	__uint(max_entries, 1);
+	__uint(map_flags, F_MMAPABLE);
 	__type(key, u32);
-	__type(value, u64);
-} dropped SEC(".maps");
-
-struct {
-	__uint(type, MAP_RINGBUF);
-	__uint(max_entries, 1 << 20);
-} ring SEC(".maps");
-
-/* One hit while it is looked at. */
-struct work {
-	/* The kernel's struct kvm_vcpu. */
-	u64 vcpu;
-	/* Which point. */
-	u64 place;
-	/* Bytes of data so far. */
-	u64 len;
-	/* Where each read's bytes are in them. */
-	u16 begins[READS];
-	struct event event;
-};
-
-/* One for each processor: a probe is not preempted, and the kernel runs no program twice at a time on one. */
-struct {
-	__uint(type, MAP_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct work);
-} works SEC(".maps");
+	__type(value, struct ring);
+} events SEC(".maps");
 
 struct arguments {
 	u64 word[5];
@@ -82,8 +56,14 @@ struct pt_regs {
 	u64 di;
 };
 
-static const u32 zero = 0;
 static const u8 nothing[DATA];
+
+/* The one element of a map; its key is on the stack, because a constant would be in a page of its own. */
+#define ONLY(map)                            \
+	({                                   \
+		u32 key_ = 0;                \
+		map_lookup(&(map), &key_);   \
+	})
 
 /* Guest-physical to where QEMU has it; 0: it is no memory. */
 INLINE u64 mapped(struct target *target, u64 address, u64 len)
@@ -111,7 +91,7 @@ INLINE u64 mapped(struct target *target, u64 address, u64 len)
 /* Guest-virtual to where QEMU has it; 0: it is not mapped. Not more than to the end of its page is there. */
 ONCE u64 translate(u64 address)
 {
-	struct settings *all = map_lookup(&settings, &zero);
+	struct settings *all = ONLY(settings);
 	if (!all)
 		return 0;
 	struct target *target = &all->target;
@@ -138,13 +118,18 @@ ONCE u64 translate(u64 address)
 	return 0;
 }
 
-/* `len` bytes, in up to two pages, to the event's byte `at`; all of them 0 if it fails. */
-ONCE int read_guest(u64 address, u32 at, u32 len)
+INLINE struct slot *slot_of(struct ring *ring, u64 turn)
 {
-	struct work *work = map_lookup(&works, &zero);
-	if (!work || len > DATA)
+	return &ring->slots[turn & (SLOTS - 1)];
+}
+
+/* `len` bytes, in up to two pages, to the event's byte `at`; all of them 0 if it fails. */
+ONCE int read_guest(u64 turn, u64 address, u32 at, u32 len)
+{
+	struct ring *ring = ONLY(events);
+	if (!ring || len > DATA)
 		return -1;
-	u8 *out = work->event.data + (at & (DATA - 1));
+	u8 *out = slot_of(ring, turn)->event.data + (at & (DATA - 1));
 	u32 first = 4096 - (address & 4095);
 	if (first > len)
 		first = len;
@@ -170,7 +155,7 @@ failed:
 ONCE u64 register_value(u64 vcpu, u64 of)
 {
 	u64 value = 0, vmcb = 0;
-	struct settings *all = map_lookup(&settings, &zero);
+	struct settings *all = ONLY(settings);
 	if (!all)
 		return 0;
 	struct target *target = &all->target;
@@ -191,55 +176,75 @@ ONCE u64 register_value(u64 vcpu, u64 of)
 	return value;
 }
 
-/* Makes one read. 0: no further. */
-ONCE int make(u64 n)
+/* Makes one read of a point. 0: no further. */
+ONCE int make(u64 turn, u64 vcpu, u64 place, u64 n)
 {
-	struct work *work = map_lookup(&works, &zero);
-	struct settings *all = map_lookup(&settings, &zero);
-	if (!work || !all || n >= READS)
+	struct ring *ring = ONLY(events);
+	struct settings *all = ONLY(settings);
+	if (!ring || !all || n >= READS)
 		return 0;
-	struct point *point = &all->points[work->place & (POINTS - 1)];
+	struct slot *slot = slot_of(ring, turn);
+	struct point *point = &all->points[place & (POINTS - 1)];
 	struct read *read = &point->reads[n & (READS - 1)];
-	u32 at = work->len & (DATA - 1), len = read->len, of = read->of;
-	if (len > DATA || work->len + len > DATA)
+	u32 used = slot->event.len, at = used & (DATA - 1), len = read->len, of = read->of;
+	if (len > DATA || used + len > DATA)
 		return 0;
 	FORGET(at);
 	FORGET(len);
-	work->begins[n & (READS - 1)] = at;
+	slot->begins[n & (READS - 1)] = at;
 	u64 value = 0;
 	int failed = 0;
 	if (read->base == BASE_EARLIER) {
-		u32 from = work->begins[of & (READS - 1)] & (DATA - 1);
-		failed = (work->event.failed >> (of & 15)) & 1;
-		__builtin_memcpy(&value, work->event.data + from, sizeof(value));
+		u32 from = slot->begins[of & (READS - 1)] & (DATA - 1);
+		failed = (slot->event.failed >> (of & 15)) & 1;
+		__builtin_memcpy(&value, slot->event.data + from, sizeof(value));
 		/* A pointer of 32 bits. */
 		if (point->reads[of & (READS - 1)].len == 4)
 			value = (u32)value;
 	} else if (read->base != BASE_ABSOLUTE) {
-		value = register_value(work->vcpu, of);
+		value = register_value(vcpu, of);
 	}
 	if (read->base == BASE_VALUE)
-		__builtin_memcpy(work->event.data + at, &value, sizeof(value));
+		__builtin_memcpy(slot->event.data + at, &value, sizeof(value));
 	else if (failed)
-		probe_read_kernel(work->event.data + at, len & (2 * DATA - 1), nothing);
+		probe_read_kernel(slot->event.data + at, len & (2 * DATA - 1), nothing);
 	else
-		failed = read_guest(value + read->offset, at, len) != 0;
+		failed = read_guest(turn, value + read->offset, at, len) != 0;
 	if (failed)
-		work->event.failed |= 1 << (n & 15);
-	work->len += len;
+		slot->event.failed |= 1 << (n & 15);
+	slot->event.len = used + len;
 	return 1;
 }
 
-INLINE int wanted(struct point *point, struct work *work)
+INLINE int wanted(struct point *point, struct slot *slot)
 {
 	if (point->filter == NO_FILTER)
 		return 1;
-	u32 value, at = work->begins[point->filter & (READS - 1)] & (DATA - 1);
-	__builtin_memcpy(&value, work->event.data + at, sizeof(value));
+	u32 value, at = slot->begins[point->filter & (READS - 1)] & (DATA - 1);
+	__builtin_memcpy(&value, slot->event.data + at, sizeof(value));
 	/* What could not be read is told: it is not known to be unwanted. */
-	if ((work->event.failed >> (point->filter & 15)) & 1)
+	if ((slot->event.failed >> (point->filter & 15)) & 1)
 		return 1;
 	return value < 64 && ((point->mask >> (value & 63)) & 1);
+}
+
+/* Other processors take slots, too: so often it is tried. */
+#define TRIES 8
+
+/* Takes a slot; 0: there is none, which is counted. */
+INLINE int take(struct ring *ring, u64 *turn)
+{
+	for (int n = 0; n < TRIES; n++) {
+		u64 head = *(volatile u64 *)&ring->head;
+		if (head - *(volatile u64 *)&ring->tail >= SLOTS)
+			break;
+		if (__sync_val_compare_and_swap(&ring->head, head, head + 1) == head) {
+			*turn = head;
+			return 1;
+		}
+	}
+	__sync_fetch_and_add(&ring->dropped, 1);
+	return 0;
 }
 
 /* Which point is at this address; POINTS: none. */
@@ -257,39 +262,37 @@ INLINE u32 find(struct settings *all, u64 address)
 
 INLINE int hit(u64 vcpu, u64 before)
 {
-	struct settings *all = map_lookup(&settings, &zero);
+	struct settings *all = ONLY(settings);
 	if (!all || !vcpu || current_pid_tgid() >> 32 != all->target.tgid)
 		return 0;
 	u64 rip = 0;
 	probe_read_kernel(&rip, sizeof(rip), (void *)(vcpu + all->target.rip));
 	u32 place = find(all, rip - before), id = 0;
-	struct work *work = map_lookup(&works, &zero);
-	if (place >= POINTS || !work)
+	struct ring *ring = ONLY(events);
+	u64 turn;
+	if (place >= POINTS || !ring || !take(ring, &turn))
 		return 0;
+	struct slot *slot = slot_of(ring, turn);
 	struct point *point = &all->points[place & (POINTS - 1)];
-	work->vcpu = vcpu;
-	work->place = place;
-	work->len = 0;
-	work->event.ns = ktime_get_ns();
-	work->event.failed = 0;
-	work->event.point = point->id;
+	slot->event.ns = ktime_get_ns();
+	slot->event.failed = 0;
+	slot->event.len = 0;
+	slot->event.point = point->id;
 	probe_read_kernel(&id, sizeof(id), (void *)(vcpu + all->target.vcpu_id));
-	work->event.vcpu = id;
+	slot->event.vcpu = id;
 	u32 reads = point->count;
 	for (u32 n = 0; n < READS; n++)
-		if (n >= reads || !make(n))
+		if (n >= reads || !make(turn, vcpu, place, n))
 			break;
-	if (!wanted(point, work))
-		return 0;
-	u32 len = work->len;
-	if (len > DATA)
-		return 0;
-	work->event.len = len;
-	if (ringbuf_output(&ring, &work->event, sizeof(struct event) - 3 * DATA + len, RB_NO_WAKEUP)) {
-		u64 *lost = map_lookup(&dropped, &zero);
-		if (lost)
-			__sync_fetch_and_add(lost, 1);
+	if (!wanted(point, slot)) {
+		/* Given back, if no other processor has taken the next one meanwhile. */
+		if (__sync_val_compare_and_swap(&ring->head, turn + 1, turn) == turn + 1)
+			return 0;
+		slot->event.len = NOTHING;
 	}
+	/* x86 keeps stores in order, and so must the compiler. */
+	__asm__ volatile("" ::: "memory");
+	*(volatile u64 *)&slot->turn = turn + 1;
 	return 0;
 }
 

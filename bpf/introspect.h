@@ -16,6 +16,8 @@ typedef unsigned long long u64;
 #define POINTS 32
 #define READS 16
 #define DATA 256
+/* Events that wait for timevisord: crates/linux/src/bpf/event_ring.rs. A power of two. */
+#define SLOTS 4096
 
 /* Where a read begins. */
 enum base { BASE_REGISTER, BASE_EARLIER, BASE_VALUE, BASE_ABSOLUTE };
@@ -89,9 +91,33 @@ struct event {
 	u16 vcpu;
 	/* Bit n: read n failed, its bytes are 0. */
 	u16 failed;
+	/* NOTHING: the point's filter did not let it through. */
 	u16 len;
+	u8 data[DATA];
+};
+
+#define NOTHING 0xffff
+
+/* Turn t of a slot is that of event t: it is complete when `turn` is t + 1. */
+struct slot {
+	u64 turn;
+	/* Where each read's bytes are in the event's. */
+	u16 begins[READS];
+	struct event event;
+	u64 reserved;
+};
+
+struct ring {
+	/* Slots that were taken so far: by the programs. */
+	u64 head;
+	/* Slots that were given back: by timevisord. */
+	u64 tail;
+	/* Events that found no slot. */
+	u64 dropped;
+	u64 reserved[5];
+	struct slot slots[SLOTS];
 	/* A read begins within the first DATA bytes, and its second page within DATA from there: room for what the verifier thinks of. */
-	u8 data[3 * DATA];
+	u8 room[2 * DATA];
 };
 
 #endif

@@ -173,8 +173,7 @@ impl Link for Kvm {
                 let Some(more) = traps.next_event(taken) else { break };
                 actions.extend(more);
             }
-            let dropped = traps.dropped()?;
-            actions.extend(backend.handle(Input::Dropped(dropped), monotonic()));
+            actions.extend(backend.handle(Input::Dropped(traps.dropped()), monotonic()));
         }
         let now = monotonic();
         if now >= self.look_at && !self.patches.is_empty() {

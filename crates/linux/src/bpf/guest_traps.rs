@@ -3,13 +3,16 @@
 //! What is wanted and what comes are bytes, as bpf/introspect.h lays them out; crates/guests' introspection makes them.
 
 use core::fmt;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd as _;
 
-use aya::maps::{MapData, MapError, RingBuf};
+use aya::maps::{Map, MapError};
 use aya::programs::{KProbe, Program, ProgramError, RawTracePoint};
 use aya::{Ebpf, EbpfLoader, Pod};
 
 use super::error::BpfError;
+use super::event_ring::EventRing;
 
 /// What build.rs made of bpf/introspect.bpf.c; empty where it could not.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/introspect.bpf.o"));
@@ -51,7 +54,7 @@ unsafe impl<const N: usize> Pod for Bytes<N> {}
 pub struct GuestTraps {
     // Detached first.
     ebpf: Ebpf,
-    ring: RingBuf<MapData>,
+    ring: EventRing,
 }
 
 impl fmt::Debug for GuestTraps {
@@ -76,9 +79,10 @@ impl GuestTraps {
         }
         let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| BpfError::of(what, e))?;
         fill(&mut ebpf, target, points).map_err(|e| BpfError::of(what, e))?;
+        let Some(Map::Array(events)) = ebpf.map("events") else { return Err(missing("events")) };
+        let events = events.fd().as_fd().try_clone_to_owned().map_err(|e| BpfError::of(what, e))?;
+        let ring = EventRing::new(File::from(events)).map_err(|e| BpfError::of(what, e))?;
         attach(&mut ebpf, watch)?;
-        let ring = ebpf.take_map("ring").ok_or_else(|| missing("ring"))?;
-        let ring = RingBuf::try_from(ring).map_err(|e| BpfError::of(what, e))?;
         Ok(Self { ebpf, ring })
     }
 
@@ -111,18 +115,13 @@ impl GuestTraps {
 
     /// The next event's bytes, if there is one.
     pub fn next_event<T>(&mut self, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        self.ring.next().map(|item| take(&item))
+        self.ring.next().map(|bytes| take(&bytes))
     }
 
     /// How many events found no place.
-    ///
-    /// # Errors
-    /// When the kernel does not say.
-    pub fn dropped(&self) -> Result<u64, BpfError> {
-        let what = "read BPF maps";
-        let map = self.ebpf.map("dropped").ok_or_else(|| missing("dropped"))?;
-        let map: aya::maps::Array<_, u64> = map.try_into().map_err(|e| BpfError::of(what, e))?;
-        map.get(&0, 0).map_err(|e: MapError| BpfError::of(what, e))
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.ring.dropped()
     }
 }
 

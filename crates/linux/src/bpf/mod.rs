@@ -9,6 +9,7 @@
 //! | `core_counter` | each core's TSC: as the kernel's perf event reads it, and what a tick lasts |
 //! | `call` | bpf(2), as far as aya has no method for it |
 //! | [`guest_traps`] | [`GuestTraps`]: what a guest under KVM asks of its kernel (bpf/introspect.bpf.c) |
+//! | `event_ring` | how its events come
 //! | [`error`] | [`BpfError`]: why a host cannot have it, and what to do |
 //!
 //! What it does not do: time that the machine was suspended; processors that come or go after the start; threads of other pid
@@ -19,6 +20,7 @@ mod call;
 mod core_counter;
 pub mod elapsed;
 pub mod error;
+mod event_ring;
 pub mod guest_traps;
 pub mod own_age;
 pub mod record;

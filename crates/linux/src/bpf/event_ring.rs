@@ -1,0 +1,146 @@
+//! Events on their way from bpf/introspect.bpf.c: a ring in memory that its programs write, on any processor, and one reader empties. `struct ring`.
+
+use core::mem::offset_of;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::fs::File;
+
+use crate::mapping::{Access, MapError, SharedMapping};
+
+/// `SLOTS`, `READS`, and the 8-byte words of `struct event`.
+const SLOTS: usize = 4096;
+const READS: usize = 16;
+const WORDS: usize = 34;
+/// An event that no filter let through.
+const NOTHING: u16 = 0xffff;
+/// Where an event's `len` is in it.
+const LEN_AT: usize = 14;
+
+/// `struct slot`.
+#[repr(C)]
+struct Slot {
+    turn: AtomicU64,
+    begins: [AtomicU16; READS],
+    event: [AtomicU64; WORDS],
+    reserved: AtomicU64,
+}
+
+/// `struct ring`.
+#[repr(C)]
+struct Ring {
+    head: AtomicU64,
+    tail: AtomicU64,
+    dropped: AtomicU64,
+    reserved: [AtomicU64; 5],
+    slots: [Slot; SLOTS],
+}
+
+/// The reader of such a ring.
+#[derive(Debug)]
+pub struct EventRing {
+    mapping: SharedMapping,
+    /// Events taken so far.
+    tail: u64,
+}
+
+impl EventRing {
+    /// Of a map of one `struct ring`, which is all 0 as long as no program has seen it.
+    pub(super) fn new(map: File) -> Result<Self, MapError> {
+        Ok(Self {
+            mapping: SharedMapping::new(map, size_of::<Ring>(), Access::ReadWrite)?,
+            tail: 0,
+        })
+    }
+
+    fn ring(&self) -> &Ring {
+        let ring: NonNull<Ring> = self.mapping.as_ptr().cast();
+        // SAFETY: the mapping is as long as a ring and lives as long as the reference. It is aligned to a page, all access is atomic, and
+        // atomics need no valid value.
+        unsafe { ring.as_ref() }
+    }
+
+    /// The bytes of the next event that is complete, `struct event` with its data.
+    pub(super) fn next(&mut self) -> Option<[u8; 8 * WORDS]> {
+        loop {
+            let turn = self.tail;
+            let slot = &self.ring().slots[usize::try_from(turn).unwrap_or(0) % SLOTS];
+            if slot.turn.load(Ordering::Acquire) != turn + 1 {
+                return None;
+            }
+            let mut bytes = [0; 8 * WORDS];
+            for (place, word) in bytes.chunks_exact_mut(8).zip(&slot.event) {
+                place.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            }
+            self.tail = turn + 1;
+            // Only now may programs write here again.
+            self.ring().tail.store(self.tail, Ordering::Release);
+            if bytes[LEN_AT..LEN_AT + 2] != NOTHING.to_le_bytes() {
+                return Some(bytes);
+            }
+        }
+    }
+
+    /// How many events found no slot.
+    pub(super) fn dropped(&self) -> u64 {
+        self.ring().dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// As bpf/introspect.h has it, counted by hand.
+const _: () = {
+    assert!(size_of::<Slot>() == 8 + 2 * READS + (16 + 256) + 8);
+    assert!(offset_of!(Slot, event) == 40);
+    assert!(offset_of!(Ring, slots) == 64);
+};
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    /// A ring in a file, and its reader.
+    fn ring() -> (EventRing, EventRing) {
+        let path = std::env::temp_dir().join(format!("timevisor-ring-{}", std::process::id()));
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.set_len(size_of::<Ring>() as u64).unwrap();
+        let other = File::from(file.as_fd().try_clone_to_owned().unwrap());
+        (EventRing::new(file).unwrap(), EventRing::new(other).unwrap())
+    }
+
+    /// As a program does it.
+    fn write(writer: &EventRing, turn: u64, ns: u64, len: u16) {
+        let slot = &writer.ring().slots[usize::try_from(turn).unwrap() % SLOTS];
+        slot.event[0].store(ns, Ordering::Relaxed);
+        slot.event[1].store(u64::from(len) << 48, Ordering::Relaxed);
+        slot.turn.store(turn + 1, Ordering::Release);
+    }
+
+    #[test]
+    fn events_come_in_order_when_they_are_complete() {
+        let (writer, mut reader) = ring();
+        assert_eq!(reader.next(), None);
+        write(&writer, 1, 11, 0);
+        assert_eq!(reader.next(), None, "the one before is not complete");
+        write(&writer, 0, 10, 0);
+        let ns = |bytes: [u8; 8 * WORDS]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        assert_eq!(reader.next().map(ns), Some(10));
+        assert_eq!(reader.next().map(ns), Some(11));
+        assert_eq!(reader.next(), None);
+        // What was filtered takes a turn and is not told.
+        write(&writer, 2, 12, NOTHING);
+        write(&writer, 3, 13, 0);
+        assert_eq!(reader.next().map(ns), Some(13));
+        assert_eq!(writer.ring().tail.load(Ordering::Relaxed), 4);
+        // The same slots again: what is in them from the turn before is not taken for the next.
+        for turn in 4..3 * SLOTS as u64 {
+            assert_eq!(reader.next(), None);
+            write(&writer, turn, turn, 0);
+            assert_eq!(reader.next().map(ns), Some(turn));
+        }
+        writer.ring().dropped.store(7, Ordering::Relaxed);
+        assert_eq!(reader.dropped(), 7);
+    }
+}
