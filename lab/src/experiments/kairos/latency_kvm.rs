@@ -18,7 +18,7 @@ const TIMES: &str = "1000";
 /// For one program in the inner guest.
 const PATIENCE: Duration = Duration::from_secs(200);
 /// At least.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let program = ctx.program("timevisor-lab-guest", "lab-call-costs")?;
@@ -58,13 +58,12 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     for of in rows[2..].chunks_exact(2) {
         let [row, bare] = of else { continue };
         let (trap, exit) = (table::trap(row, none)?, table::trap(bare, none)?);
-        let [low, high] = table::untrapped(row, none)?;
+        let (times, [low, high]) = (table::times(row, bare, none)?, table::untrapped(row, none)?);
         println!(
-            "{}: a trap adds {trap:.0} ticks to sched_yield, {:.2} times the bare exit ({exit:.0}); not trapped, introspected / not: {low:.3} to {high:.3}",
-            row.name,
-            trap / exit
+            "{}: a trap adds {trap:.0} ticks to sched_yield, in the median round {times:.2} times the bare exit ({exit:.0}); not trapped, introspected / not: {low:.3} to {high:.3}",
+            row.name
         );
-        told.push(json!({"row": row.name, "bare_ticks": exit, "trap_ticks": trap, "ratio": trap / exit, "untrapped": [low, high]}));
+        told.push(json!({"row": row.name, "bare_ticks": exit, "trap_ticks": trap, "ratio": times, "untrapped": [low, high]}));
     }
     println!(
         "a NOP behind KVM's prefix, in the guest's program, takes {:.0} ticks",

@@ -12,9 +12,9 @@ const RELATIVE: u64 = 1;
 fn thread(reads: &Reads<'_>, first: usize) -> Result<Thread, DecodeError> {
     Ok(Thread {
         tid: reads.u32(first + 1)?,
-        pid: reads.u32(first + 2)?,
-        comm: name(&reads.bytes::<16>(first + 3, 0)?),
-        policy: Policy::new(reads.u32(first + 4)?),
+        pid: u32::from_le_bytes(reads.bytes(first + 1, 4)?),
+        comm: name(&reads.bytes::<16>(first + 2, 0)?),
+        policy: Policy::new(reads.u32(first + 3)?),
     })
 }
 
@@ -121,8 +121,8 @@ mod tests {
         assert_eq!(event(&exit).unwrap().kind, Kind::Exit { status: 256 });
         let call = raw(CALL, &[&task(7, &[b'x'; 16], 0), &(0xff_0000_0000u64 + 39).to_le_bytes()]);
         assert_eq!(event(&call).unwrap().kind, Kind::SystemCall { number: 39 });
-        exit.failed = 1 << 3;
-        assert_eq!(event(&exit), Err(DecodeError::Read { point: EXIT, read: 3 }));
+        exit.failed = 1 << 2;
+        assert_eq!(event(&exit), Err(DecodeError::Read { point: EXIT, read: 2 }));
         exit.point = 77;
         assert_eq!(event(&exit), Err(DecodeError::Point(77)));
     }

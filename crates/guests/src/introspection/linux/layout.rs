@@ -26,10 +26,8 @@ const SCHED_ATTR: [u32; 7] = [4, 8, 16, 20, 24, 32, 40];
 pub struct Layout {
     /// Of the pointer to the running task, from GS_BASE on.
     pub current: i64,
-    /// task_struct.pid.
-    pub pid: i64,
-    /// task_struct.tgid.
-    pub tgid: i64,
+    /// task_struct.pid, with task_struct.tgid behind it.
+    pub ids: i64,
     /// task_struct.comm.
     pub comm: i64,
     /// task_struct.policy.
@@ -54,6 +52,9 @@ impl Layout {
         if attributes != SCHED_ATTR {
             return Err(format!("its struct sched_attr is another one: {attributes:?}"));
         }
+        if tgid != pid + 4 {
+            return Err(format!("its task_struct has pid at {pid} and tgid at {tgid}"));
+        }
         // A variable of its own until 6.1 and from 6.15 on; in between a member of pcpu_hot.
         let current = match symbols.address("current_task") {
             Ok(address) => address,
@@ -65,12 +66,6 @@ impl Layout {
         };
         // GS_BASE + address wraps around where per-CPU addresses are not counted from 0 (6.15).
         let current = current.cast_signed();
-        Ok(Self {
-            current,
-            pid: pid.into(),
-            tgid: tgid.into(),
-            comm: comm.into(),
-            policy: policy.into(),
-        })
+        Ok(Self { current, ids: pid.into(), comm: comm.into(), policy: policy.into() })
     }
 }

@@ -22,17 +22,17 @@ pub(super) const SLEEP: u16 = 3;
 pub(super) const EXIT: u16 = 4;
 pub(super) const CALL: u16 = 5;
 
-/// Bytes of a task: pointer, pid, tgid, comm, policy.
-pub(super) const TASK: [u16; 5] = [8, 4, 4, 16, 4];
+/// Bytes of a task: pointer, pid and tgid, comm, policy.
+pub(super) const TASK: [u16; 4] = [8, 8, 16, 4];
 /// Which of these is the policy.
-const POLICY: u8 = 4;
+const POLICY: u8 = 3;
 /// struct sched_attr as far as it is read.
 pub(super) const ATTRIBUTES: u16 = 48;
 
 /// The lengths of a point's reads.
 pub(super) fn lens(point: u16) -> Option<Vec<u16>> {
     let more: &[u16] = match point {
-        SET => &[8, 4, 4, 16, 4, ATTRIBUTES],
+        SET => &[8, 8, 16, 4, ATTRIBUTES],
         YIELD => &[],
         SLEEP => &[8, 8, 8],
         EXIT | CALL => &[8],
@@ -51,12 +51,11 @@ pub(super) fn all(
 ) -> Result<Points, PointError> {
     let task = |pointer: Read, first: u8| {
         let at = |offset, len| Read::from(first, offset, len);
-        let [_, pid, tgid, comm, policy] = TASK;
-        let policy = at(layout.policy, policy);
-        [pointer, at(layout.pid, pid), at(layout.tgid, tgid), at(layout.comm, comm), policy]
+        let [_, ids, comm, policy] = TASK;
+        [pointer, at(layout.ids, ids), at(layout.comm, comm), at(layout.policy, policy)]
     };
     let current = task(Read::at(Register::GsBase, layout.current, 8), 0);
-    let target = task(Read::value(Register::Rdi), 5);
+    let target = task(Read::value(Register::Rdi), 4);
     let attributes = Read::at(Register::Rsi, 0, ATTRIBUTES);
     let real_time = (0..8).filter(|n| Policy::new(*n).is_real_time());
     let real_time = Filter { read: POLICY, mask: real_time.map(|n| 1 << n).sum() };
