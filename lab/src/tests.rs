@@ -27,6 +27,7 @@ mod introspect_flat;
 mod introspect_flood;
 mod introspect_gdb;
 mod introspect_kernels;
+mod introspect_kexec;
 pub(crate) mod introspect_kvm;
 mod introspect_kvm_cycles;
 mod introspect_reserve;
@@ -117,6 +118,11 @@ pub const ALL: &[Test] = &[
         name: "introspect-daemon",
         about: "timevisord attaches to a guest through QEMU's plugin: every call of a program with its time; refusals; its own end by kill -9",
         run: introspect_daemon::daemon,
+    },
+    Test {
+        name: "introspect-kexec",
+        about: "an introspected guest starts another kernel by kexec: the trap points are in that one then, and every call of a program is told again",
+        run: introspect_kexec::kexec,
     },
     Test {
         name: "introspect-freertos",

@@ -19,6 +19,8 @@ use super::target::Target;
 
 /// A kernel that has nothing to do ticks every few seconds.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// One that has something to do is seen within this.
+const ANOTHER: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// What runs, and where its memory is.
@@ -94,6 +96,23 @@ fn that_runs(
         }
         std::thread::sleep(INTERVAL);
     }
+}
+
+/// The name of a kernel in memory that is seen to run while this one stands still.
+pub fn another_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Option<String> {
+    let found = guest_os::probe(memory).ok()?;
+    let own = guest_os.heartbeat(memory);
+    let before: Vec<_> = found.iter().map(|other| other.heartbeat(memory)).collect();
+    let late = Instant::now() + ANOTHER;
+    while Instant::now() < late && guest_os.heartbeat(memory) == own {
+        let mut pairs = found.iter().zip(&before);
+        if let Some((other, _)) = pairs.find(|(other, before)| other.heartbeat(memory) != **before)
+        {
+            return Some(other.name());
+        }
+        std::thread::sleep(INTERVAL);
+    }
+    None
 }
 
 /// # Errors

@@ -11,6 +11,7 @@ use timevisor_guests::introspection::gdb::Gdb;
 use timevisor_guests::introspection::guest_os::GuestOs;
 use timevisor_guests::introspection::kvm::Kvm;
 use timevisor_guests::introspection::kvm::layout::KvmLayout;
+use timevisor_guests::introspection::pulse::{Pulse, Sign};
 use timevisor_guests::introspection::ram::{InProcess, Ram};
 use timevisor_guests::introspection::tcg::Tcg;
 use timevisor_linux::clock::monotonic;
@@ -19,7 +20,7 @@ use timevisor_time::Duration;
 use super::known::Kept;
 use super::kvm::{self, Where};
 use super::link::Link;
-use super::probe::{Found, probe, surely_runs};
+use super::probe::{Found, another_runs, probe, surely_runs};
 use super::session::Shared;
 use super::socket::Socket;
 use super::target::{Target, Way};
@@ -28,6 +29,8 @@ use super::target::{Target, Way};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What is told of tasks is at most so old.
 const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
+/// How often its heartbeat is read.
+const PULSE_INTERVAL: Duration = Duration::from_nanos(1_000_000_000);
 /// Between two looks at the tasks that have begun.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
@@ -55,6 +58,8 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         tasks_changed: false,
         asked: None,
         tell_at: Duration::ZERO,
+        pulse: Pulse::default(),
+        pulse_at: Duration::ZERO,
     };
     let hello = watch.backend.handle(Input::Connected, monotonic());
     watch.act(hello)?;
@@ -64,6 +69,7 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
     let late = monotonic() + PATIENCE;
     while !shared.lock().is_over() {
         watch.turn()?;
+        watch.feel_pulse(target, monotonic())?;
         let attached = watch.backend.state() == State::Attached;
         ensure!(attached || monotonic() < late, "the trap points are not set");
     }
@@ -119,6 +125,8 @@ struct Watch<'a> {
     /// The host's counter when the guest last asked for something else.
     asked: Option<u64>,
     tell_at: Duration,
+    pulse: Pulse,
+    pulse_at: Duration,
 }
 
 impl Watch<'_> {
@@ -126,6 +134,29 @@ impl Watch<'_> {
         let actions = self.link.turn(&mut *self.backend)?;
         self.act(actions)?;
         self.tell_tasks(monotonic());
+        Ok(())
+    }
+
+    /// Whether it is still this kernel that runs.
+    ///
+    /// # Errors
+    /// When it is not: it has to be looked for anew.
+    fn feel_pulse(&mut self, target: &Target, now: Duration) -> Result<()> {
+        if now < self.pulse_at {
+            return Ok(());
+        }
+        self.pulse_at = now + PULSE_INTERVAL;
+        match self.pulse.take(self.guest_os.heartbeat(&self.memory), now) {
+            Sign::Well => {}
+            Sign::Anew => bail!("the guest's kernel has begun anew"),
+            // Only those that are found by memory alone: an image's guest is what its operator says.
+            Sign::Silent if target.image.is_none() => {
+                if let Some(other) = another_runs(&*self.guest_os, &self.memory) {
+                    bail!("another kernel runs in the guest now, {other}: a kexec?");
+                }
+            }
+            Sign::Silent => {}
+        }
         Ok(())
     }
 

@@ -15,6 +15,7 @@
 //! | [`segments`] | programs that say where real-time work begins and ends |
 //! | [`tasks`] | the real-time tasks that events tell of |
 //! | [`begun`] | those that began before anybody was watching |
+//! | [`pulse`] | whether it is still the same kernel that runs |
 //! | [`demand`] | what these need of a vCPU |
 //! | [`backend`] | the interface of ways to trap: bytes and now in, actions out |
 //! | [`gdb`] | QEMU's gdb stub, for debugging only |
@@ -38,6 +39,7 @@ pub mod kvm;
 pub mod linux;
 pub mod memory;
 pub mod point;
+pub mod pulse;
 pub mod ram;
 mod reads;
 pub mod segments;
