@@ -10,7 +10,7 @@
  * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a vCPU of QEMU's. Guest-virtual addresses
  * are where the guest's kernel has all memory in order, or are walked by its page tables, at most five entries for each page. Nothing is
  * written, nobody waits; what does not fit into the ring is counted. Where things are in KVM's structures is told by timevisord, by the
- * kernel's BTF. Linux 5.17 and newer.
+ * kernel's BTF. Tested with Linux 6.1 and 7.3.
  *
  * An exit of a guest leaves little in the processor's caches: what is read here, and how often, is what it costs.
  */
@@ -21,7 +21,7 @@
 #define __type(name, value) typeof(value) *name
 
 /* include/uapi/linux/bpf.h */
-enum { MAP_ARRAY = 2 };
+enum { MAP_HASH = 1, MAP_ARRAY = 2 };
 #define F_MMAPABLE (1U << 10)
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
@@ -30,21 +30,22 @@ static u64 (*const current_pid_tgid)(void) = (void *)14;
 static long (*const probe_read_user)(void *out, u32 size, const void *from) = (void *)112;
 static long (*const probe_read_kernel)(void *out, u32 size, const void *from) = (void *)113;
 
+/* Address to point, beyond the first address of each. */
 struct {
-	__uint(type, MAP_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
+	__uint(type, MAP_HASH);
+	__uint(max_entries, MORE);
+	__type(key, u64);
+	__type(value, u32);
+} more SEC(".maps");
 
-/* Events on their way to timevisord. The kernel's own ring buffer (BPF_MAP_TYPE_RINGBUF) does the same, with a lock, in five pages more. */
+/* What is asked for, and events on their way to timevisord. The kernel's own ring buffer (BPF_MAP_TYPE_RINGBUF) does the same, with a lock, in five pages more. */
 struct {
 	__uint(type, MAP_ARRAY);
 	__uint(max_entries, 1);
 	__uint(map_flags, F_MMAPABLE);
 	__type(key, u32);
-	__type(value, struct ring);
-} events SEC(".maps");
+	__type(value, struct shared);
+} shared SEC(".maps");
 
 struct arguments {
 	u64 word[5];
@@ -91,7 +92,7 @@ INLINE u64 mapped(struct target *target, u64 address, u64 len)
 /* Guest-virtual to where QEMU has it; 0: it is not mapped. Not more than to the end of its page is there. */
 ONCE u64 translate(u64 address)
 {
-	struct settings *all = ONLY(settings);
+	struct shared *all = ONLY(shared);
 	if (!all)
 		return 0;
 	struct target *target = &all->target;
@@ -118,18 +119,18 @@ ONCE u64 translate(u64 address)
 	return 0;
 }
 
-INLINE struct slot *slot_of(struct ring *ring, u64 turn)
+INLINE struct slot *slot_of(struct shared *all, u64 turn)
 {
-	return &ring->slots[turn & (SLOTS - 1)];
+	return &all->slots[turn & (SLOTS - 1)];
 }
 
 /* `len` bytes, in up to two pages, to the event's byte `at`; all of them 0 if it fails. */
 ONCE int read_guest(u64 turn, u64 address, u32 at, u32 len)
 {
-	struct ring *ring = ONLY(events);
-	if (!ring || len > DATA)
+	struct shared *all = ONLY(shared);
+	if (!all || len > DATA)
 		return -1;
-	u8 *out = slot_of(ring, turn)->event.data + (at & (DATA - 1));
+	u8 *out = slot_of(all, turn)->event.data + (at & (DATA - 1));
 	u32 first = 4096 - (address & 4095);
 	if (first > len)
 		first = len;
@@ -155,7 +156,7 @@ failed:
 ONCE u64 register_value(u64 vcpu, u64 of)
 {
 	u64 value = 0, vmcb = 0;
-	struct settings *all = ONLY(settings);
+	struct shared *all = ONLY(shared);
 	if (!all)
 		return 0;
 	struct target *target = &all->target;
@@ -179,11 +180,10 @@ ONCE u64 register_value(u64 vcpu, u64 of)
 /* Makes one read of a point. 0: no further. */
 ONCE int make(u64 turn, u64 vcpu, u64 place, u64 n)
 {
-	struct ring *ring = ONLY(events);
-	struct settings *all = ONLY(settings);
-	if (!ring || !all || n >= READS)
+	struct shared *all = ONLY(shared);
+	if (!all || n >= READS)
 		return 0;
-	struct slot *slot = slot_of(ring, turn);
+	struct slot *slot = slot_of(all, turn);
 	struct point *point = &all->points[place & (POINTS - 1)];
 	struct read *read = &point->reads[n & (READS - 1)];
 	u32 used = slot->event.len, at = used & (DATA - 1), len = read->len, of = read->of;
@@ -232,23 +232,23 @@ INLINE int wanted(struct point *point, struct slot *slot)
 #define TRIES 8
 
 /* Takes a slot; 0: there is none, which is counted. */
-INLINE int take(struct ring *ring, u64 *turn)
+INLINE int take(struct shared *all, u64 *turn)
 {
 	for (int n = 0; n < TRIES; n++) {
-		u64 head = *(volatile u64 *)&ring->head;
-		if (head - *(volatile u64 *)&ring->tail >= SLOTS)
+		u64 head = *(volatile u64 *)&all->head;
+		if (head - *(volatile u64 *)&all->tail >= SLOTS)
 			break;
-		if (__sync_val_compare_and_swap(&ring->head, head, head + 1) == head) {
+		if (__sync_val_compare_and_swap(&all->head, head, head + 1) == head) {
 			*turn = head;
 			return 1;
 		}
 	}
-	__sync_fetch_and_add(&ring->dropped, 1);
+	__sync_fetch_and_add(&all->dropped, 1);
 	return 0;
 }
 
 /* Which point is at this address; POINTS: none. */
-INLINE u32 find(struct settings *all, u64 address)
+INLINE u32 find(struct shared *all, u64 address)
 {
 	for (u32 place = 0; place < POINTS; place++) {
 		u64 at = all->places[place];
@@ -257,22 +257,22 @@ INLINE u32 find(struct settings *all, u64 address)
 		if (at == address)
 			return place;
 	}
-	return POINTS;
+	u32 *place = map_lookup(&more, &address);
+	return place ? *place : POINTS;
 }
 
 INLINE int hit(u64 vcpu, u64 before)
 {
-	struct settings *all = ONLY(settings);
+	struct shared *all = ONLY(shared);
 	if (!all || !vcpu || current_pid_tgid() >> 32 != all->target.tgid)
 		return 0;
 	u64 rip = 0;
 	probe_read_kernel(&rip, sizeof(rip), (void *)(vcpu + all->target.rip));
 	u32 place = find(all, rip - before), id = 0;
-	struct ring *ring = ONLY(events);
 	u64 turn;
-	if (place >= POINTS || !ring || !take(ring, &turn))
+	if (place >= POINTS || !take(all, &turn))
 		return 0;
-	struct slot *slot = slot_of(ring, turn);
+	struct slot *slot = slot_of(all, turn);
 	struct point *point = &all->points[place & (POINTS - 1)];
 	slot->event.ns = ktime_get_ns();
 	slot->event.failed = 0;
@@ -286,7 +286,7 @@ INLINE int hit(u64 vcpu, u64 before)
 			break;
 	if (!wanted(point, slot)) {
 		/* Given back, if no other processor has taken the next one meanwhile. */
-		if (__sync_val_compare_and_swap(&ring->head, turn + 1, turn) == turn + 1)
+		if (__sync_val_compare_and_swap(&all->head, turn + 1, turn) == turn + 1)
 			return 0;
 		slot->event.len = NOTHING;
 	}

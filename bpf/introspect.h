@@ -16,6 +16,8 @@ typedef unsigned long long u64;
 #define POINTS 32
 #define READS 16
 #define DATA 256
+/* Addresses beyond the first of each point: those of all system calls, where somebody wants to see what that costs. */
+#define MORE 1024
 /* Events that wait for timevisord: crates/linux/src/bpf/event_ring.rs. A power of two. */
 #define SLOTS 4096
 
@@ -75,14 +77,6 @@ struct target {
 	u64 linear;
 };
 
-/* All that is asked for. In one piece, and what every hit needs at its beginning: each page that is touched after an exit costs. */
-struct settings {
-	struct target target;
-	/* Virtual address of each point's trapping instruction; 0: no further ones. */
-	u64 places[POINTS];
-	struct point points[POINTS];
-};
-
 /* What is told of a hit; `len` bytes of data follow. */
 struct event {
 	/* CLOCK_MONOTONIC. */
@@ -107,14 +101,19 @@ struct slot {
 	u64 reserved;
 };
 
-struct ring {
+/* What both sides see. In one piece, because each page that is touched after an exit costs: what every hit needs is at its beginning. */
+struct shared {
 	/* Slots that were taken so far: by the programs. */
 	u64 head;
 	/* Slots that were given back: by timevisord. */
 	u64 tail;
 	/* Events that found no slot. */
 	u64 dropped;
-	u64 reserved[5];
+	/* What is asked for; timevisord writes it before any program runs. */
+	struct target target;
+	/* Virtual address of each point's trapping instruction; 0: no further ones. */
+	u64 places[POINTS];
+	struct point points[POINTS];
 	struct slot slots[SLOTS];
 	/* A read begins within the first DATA bytes, and its second page within DATA from there: room for what the verifier thinks of. */
 	u8 room[2 * DATA];

@@ -136,14 +136,19 @@ impl Kvm {
         };
         let patches = sites.iter().map(patch).collect::<Result<Vec<_>>>()?;
         let wanted = |id: u16| sites.iter().any(|site| site.point == id);
-        let points: Vec<_> = self
-            .points
-            .iter()
-            .filter(|(id, ..)| wanted(*id))
-            .map(|(_, address, bytes)| (*address, *bytes))
-            .collect();
+        // Several with one number are one point in several places.
+        let (mut ids, mut points, mut more) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, address, bytes) in self.points.iter().filter(|(id, ..)| wanted(*id)) {
+            match (0..).zip(&ids).find(|(_, known)| *known == id) {
+                Some((place, _)) => more.push((*address, place)),
+                None => {
+                    ids.push(*id);
+                    points.push((*address, *bytes));
+                }
+            }
+        }
         // Programs first: what they do not see is not counted as lost.
-        self.traps = Some(GuestTraps::start(self.target, &points, self.watch)?);
+        self.traps = Some(GuestTraps::start(self.target, &points, &more, self.watch)?);
         self.prefixes.begin(self.process, &patches)?;
         self.patches = patches;
         let done = while_stopped(self.process, || put(&self.code, &self.patches));

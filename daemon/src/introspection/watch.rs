@@ -41,7 +41,8 @@ const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
     let Found { mut guest_os, memory, base, is_only, mut layout } = probe(target, shared)?;
     if target.every_system_call {
-        guest_os.every_system_call().map_err(anyhow::Error::msg)?;
+        let needs_slot = matches!(target.way, Way::Kvm { .. });
+        guest_os.every_system_call(needs_slot).map_err(anyhow::Error::msg)?;
     }
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
@@ -147,15 +148,14 @@ impl Watch<'_> {
         }
         self.pulse_at = now + PULSE_INTERVAL;
         match self.pulse.take(self.guest_os.heartbeat(&self.memory), now) {
-            Sign::Well => {}
-            Sign::Anew => bail!("the guest's kernel has begun anew"),
+            Sign::Anew => bail!("the guest's kernel has begun anew, or is gone"),
             // Only those that are found by memory alone: an image's guest is what its operator says.
             Sign::Silent if target.image.is_none() => {
                 if let Some(other) = another_runs(&*self.guest_os, &self.memory) {
                     bail!("another kernel runs in the guest now, {other}: a kexec?");
                 }
             }
-            Sign::Silent => {}
+            Sign::Well | Sign::Silent => {}
         }
         Ok(())
     }

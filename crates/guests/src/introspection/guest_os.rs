@@ -65,11 +65,12 @@ pub trait GuestOs: Debug + Send {
     /// Where to trap, and what to read there.
     fn points(&self) -> &[Point];
 
-    /// Adds a point at the entry of all system calls. Nobody needs it: it shows what that would cost.
+    /// Adds a point at the entry of all system calls, or, for a backend that needs a NOP, at the beginnings of all of them. Nobody needs it: it
+    /// shows what that would cost.
     ///
     /// # Errors
     /// Where there is none.
-    fn every_system_call(&mut self) -> Result<(), String> {
+    fn every_system_call(&mut self, _needs_slot: bool) -> Result<(), String> {
         Err(format!("{} has no system calls that are known here", self.name()))
     }
 

@@ -146,7 +146,19 @@ const BEFORE: [[u8; 4]; 3] =
 /// # Errors
 /// When there is no such function, or no untouched slot at its beginning.
 pub fn slot(memory: &dyn GuestMemory, kernel: &Kernel, symbol: &str) -> Result<u64, PointError> {
-    let address = kernel.symbols.address(symbol)?;
+    slot_at(memory, kernel, kernel.symbols.address(symbol)?, symbol)
+}
+
+/// The same of a function that is known to be at this address.
+///
+/// # Errors
+/// When there is no untouched slot at its beginning.
+pub fn slot_at(
+    memory: &dyn GuestMemory,
+    kernel: &Kernel,
+    address: u64,
+    symbol: &str,
+) -> Result<u64, PointError> {
     let mut found = [0; 9];
     kernel.read(memory, address, &mut found)?;
     if found.starts_with(&SLOT) {

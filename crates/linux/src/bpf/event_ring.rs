@@ -1,12 +1,16 @@
-//! Events on their way from bpf/introspect.bpf.c: a ring in memory that its programs write, on any processor, and one reader empties. `struct ring`.
+//! The memory that bpf/introspect.bpf.c and its reader share (`struct shared`): what is asked for, and a ring of events that the programs write, on any
+//! processor, and one reader empties.
 
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::fs::File;
 
+use super::guest_traps::{POINT, POINTS, TARGET};
 use crate::mapping::{Access, MapError, SharedMapping};
 
+/// Bytes of what is asked for: target, places and points.
+pub(super) const SETTINGS: usize = TARGET + POINTS * (8 + POINT);
 /// `SLOTS`, `READS`, and the 8-byte words of `struct event`.
 const SLOTS: usize = 4096;
 const READS: usize = 16;
@@ -25,13 +29,13 @@ struct Slot {
     reserved: AtomicU64,
 }
 
-/// `struct ring`.
+/// `struct shared`.
 #[repr(C)]
 struct Ring {
     head: AtomicU64,
     tail: AtomicU64,
     dropped: AtomicU64,
-    reserved: [AtomicU64; 5],
+    settings: [AtomicU64; SETTINGS / 8],
     slots: [Slot; SLOTS],
 }
 
@@ -44,7 +48,7 @@ pub struct EventRing {
 }
 
 impl EventRing {
-    /// Of a map of one `struct ring`, which is all 0 as long as no program has seen it.
+    /// Of a map of one `struct shared`, which is all 0 as long as no program has seen it.
     pub(super) fn new(map: File) -> Result<Self, MapError> {
         Ok(Self {
             mapping: SharedMapping::new(map, size_of::<Ring>(), Access::ReadWrite)?,
@@ -57,6 +61,14 @@ impl EventRing {
         // SAFETY: the mapping is as long as a ring and lives as long as the reference. It is aligned to a page, all access is atomic, and
         // atomics need no valid value.
         unsafe { ring.as_ref() }
+    }
+
+    /// Says what is asked for. Only while no program runs.
+    pub(super) fn ask(&self, settings: &[u8; SETTINGS]) {
+        for (word, bytes) in self.ring().settings.iter().zip(settings.chunks_exact(8)) {
+            let bytes = bytes.try_into().unwrap_or_default();
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
     }
 
     /// The bytes of the next event that is complete, `struct event` with its data.
@@ -90,7 +102,8 @@ impl EventRing {
 const _: () = {
     assert!(size_of::<Slot>() == 8 + 2 * READS + (16 + 256) + 8);
     assert!(offset_of!(Slot, event) == 40);
-    assert!(offset_of!(Ring, slots) == 64);
+    assert!(offset_of!(Ring, settings) == 24 && SETTINGS == 136 + 32 * 8 + 32 * 272);
+    assert!(offset_of!(Ring, slots) == 24 + SETTINGS);
 };
 
 #[cfg(test)]

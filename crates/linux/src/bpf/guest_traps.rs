@@ -9,10 +9,10 @@ use std::os::fd::AsFd as _;
 
 use aya::maps::{Map, MapError};
 use aya::programs::{KProbe, Program, ProgramError, RawTracePoint};
-use aya::{Ebpf, EbpfLoader, Pod};
+use aya::{Ebpf, EbpfLoader};
 
 use super::error::BpfError;
-use super::event_ring::EventRing;
+use super::event_ring::{EventRing, SETTINGS};
 
 /// What build.rs made of bpf/introspect.bpf.c; empty where it could not.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/introspect.bpf.o"));
@@ -26,9 +26,6 @@ pub const POINT: usize = 272;
 /// As many points as there is place for.
 pub const POINTS: usize = 32;
 
-/// Bytes of `struct settings`.
-const SETTINGS: usize = TARGET + POINTS * (8 + POINT);
-
 /// The programs, and what they watch.
 const FAST_PIO: &str = "kvm_fast_pio";
 const EMULATE_INSN: &str = "kvm_emulate_insn";
@@ -41,14 +38,6 @@ pub enum Watch {
     /// KVM's prefix: the tracepoint kvm_emulate_insn. With Intel's KVM not verified on hardware.
     EmulateInsn,
 }
-
-/// Bytes of a map's element.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-struct Bytes<const N: usize>([u8; N]);
-
-// SAFETY: bytes: every value is valid, and there is no padding.
-unsafe impl<const N: usize> Pod for Bytes<N> {}
 
 /// The programs, attached for as long as this value lives.
 pub struct GuestTraps {
@@ -64,13 +53,14 @@ impl fmt::Debug for GuestTraps {
 }
 
 impl GuestTraps {
-    /// Watches the VM of `target` for these points; each with its address.
+    /// Watches the VM of `target` for these points, each with its address; `more` has further addresses, and which of the points each is.
     ///
     /// # Errors
     /// What stands in the way on this host.
     pub fn start(
         target: [u8; TARGET],
         points: &[(u64, [u8; POINT])],
+        more: &[(u64, u32)],
         watch: Watch,
     ) -> Result<Self, BpfError> {
         let what = "load BPF programs";
@@ -78,10 +68,16 @@ impl GuestTraps {
             return Err(BpfError::NotBuilt(MISSING));
         }
         let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| BpfError::of(what, e))?;
-        fill(&mut ebpf, target, points).map_err(|e| BpfError::of(what, e))?;
-        let Some(Map::Array(events)) = ebpf.map("events") else { return Err(missing("events")) };
-        let events = events.fd().as_fd().try_clone_to_owned().map_err(|e| BpfError::of(what, e))?;
-        let ring = EventRing::new(File::from(events)).map_err(|e| BpfError::of(what, e))?;
+        for (address, point) in more {
+            let map = ebpf.map_mut("more").ok_or_else(|| missing("more"))?;
+            aya::maps::HashMap::try_from(map)
+                .and_then(|mut map| map.insert(*address, *point, 0))
+                .map_err(|e: MapError| BpfError::of(what, e))?;
+        }
+        let Some(Map::Array(shared)) = ebpf.map("shared") else { return Err(missing("shared")) };
+        let shared = shared.fd().as_fd().try_clone_to_owned().map_err(|e| BpfError::of(what, e))?;
+        let ring = EventRing::new(File::from(shared)).map_err(|e| BpfError::of(what, e))?;
+        ring.ask(&settings(target, points));
         attach(&mut ebpf, watch)?;
         Ok(Self { ebpf, ring })
     }
@@ -129,17 +125,7 @@ fn missing(name: &str) -> BpfError {
     BpfError::of("load BPF maps", io::Error::other(format!("the object has no {name}")))
 }
 
-fn fill(
-    ebpf: &mut Ebpf,
-    target: [u8; TARGET],
-    points: &[(u64, [u8; POINT])],
-) -> Result<(), MapError> {
-    let absent = || MapError::InvalidName { name: "introspect.bpf.c".to_owned() };
-    let map = ebpf.map_mut("settings").ok_or_else(absent)?;
-    aya::maps::Array::try_from(map)?.set(0, Bytes(settings(target, points)), 0)
-}
-
-/// `struct settings`.
+/// What is asked for, as `struct shared` has it.
 fn settings(target: [u8; TARGET], points: &[(u64, [u8; POINT])]) -> [u8; SETTINGS] {
     let mut all = [0; SETTINGS];
     all[..TARGET].copy_from_slice(&target);

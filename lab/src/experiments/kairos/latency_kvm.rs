@@ -7,18 +7,25 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::super::report;
+use super::super::statistics::quantile;
 use super::table::{self, Row};
 use crate::nested::NestedHost;
 use crate::scenario::Context;
-use crate::tests::introspect_kvm::{VM, attach, host_with_guest};
+use crate::tests::introspect_kvm::{VM, attach, detach, host_with_guest};
 
 const NAME: &str = "kairos-latency-kvm";
 /// Of each kind in a run, as in the paper.
 const TIMES: &str = "1000";
 /// For one program in the inner guest.
 const PATIENCE: Duration = Duration::from_secs(200);
+/// Calls one after the other, one in a hundred of which ours traps.
+const WORK: u32 = 5000;
 /// At least.
 const ROUNDS: usize = 5;
+
+fn ticks(said: &Value) -> anyhow::Result<f64> {
+    said["ticks"].as_f64().with_context(|| said.to_string())
+}
 
 pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let program = ctx.program("timevisor-lab-guest", "lab-call-costs")?;
@@ -36,15 +43,26 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
         "its traps, nobody looks",
         "guest, --backend port",
         "its traps, nobody looks",
+        "guest, --backend port, every call",
     ]
     .map(Row::new);
+    let work = format!("lab-call-costs work {WORK}");
+    let mut works = [Vec::new(), Vec::new(), Vec::new()];
     let end = Instant::now() + span;
     while rows[0].said.len() < ROUNDS || Instant::now() < end {
         rows[0].said.push(host.json(&line)?);
         rows[1].said.push(inside(&mut host, &line)?);
+        works[0].push(ticks(&inside(&mut host, &work)?)?);
+        attach(&mut host, "port --every-system-call")?;
+        rows[6].said.push(inside(&mut host, &line)?);
+        works[2].push(ticks(&inside(&mut host, &work)?)?);
+        detach(&mut host)?;
         for (index, way, more) in [(2, "kvm", " prefix"), (4, "port", "")] {
             attach(&mut host, way)?;
             rows[index].said.push(inside(&mut host, &format!("{line}{more}"))?);
+            if way == "port" {
+                works[1].push(ticks(&inside(&mut host, &work)?)?);
+            }
             // The traps stay, and the host's programs go.
             host.sh("kill -9 $(pidof timevisord)")?;
             rows[index + 1].said.push(inside(&mut host, &line)?);
@@ -55,7 +73,7 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     let none = &rows[1];
     let mut told = table::print(&rows.each_ref(), none)?;
     println!();
-    for of in rows[2..].chunks_exact(2) {
+    for of in rows[2..6].chunks_exact(2) {
         let [row, bare] = of else { continue };
         let (trap, exit) = (table::trap(row, none)?, table::trap(bare, none)?);
         let (times, [low, high]) = (table::times(row, bare, none)?, table::untrapped(row, none)?);
@@ -65,6 +83,16 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
         );
         told.push(json!({"row": row.name, "bare_ticks": exit, "trap_ticks": trap, "ratio": times, "untrapped": [low, high]}));
     }
+    let [without, ours, every] = works.map(|all| quantile(&all, 0.5));
+    println!(
+        "{WORK} calls, one in a hundred trapped by ours, --backend port: ours adds {:.2} times what they take, every call trapped {:.2} times: {:.1} times as much",
+        ours / without - 1.0,
+        every / without - 1.0,
+        (every - without) / (ours - without)
+    );
+    told.push(
+        json!({"calls": WORK, "ticks": without, "ticks_ours": ours, "ticks_every_call": every}),
+    );
     println!(
         "a NOP behind KVM's prefix, in the guest's program, takes {:.0} ticks",
         rows[2].median("bare")?

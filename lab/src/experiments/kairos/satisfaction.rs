@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::super::report;
 use super::super::rtvm::satisfaction::{draw, words};
+use super::super::statistics::Summary;
 use super::WAYS;
 use super::attached::Attached;
 use crate::client::Client;
@@ -23,7 +24,7 @@ use crate::tests::introspect_calls::booted;
 const NAME: &str = "kairos-satisfaction";
 const COUNT: u32 = 40;
 /// Each way so often, in turns.
-const REPEATS: usize = 3;
+const REPEATS: usize = 6;
 const PERCENT: [u32; 4] = [25, 50, 75, 100];
 const BONNIE: &str = "/usr/sbin/bonnie++";
 /// A file in memory, again and again; it says nothing until its end.
@@ -48,14 +49,14 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     let seconds = (span.as_secs() / (PERCENT.len() * 2 * ways.len() * REPEATS) as u64).max(5);
     println!("  {COUNT} tasks, {REPEATS} times {seconds} s each; deadlines met\n");
     println!(
-        "{:<12} {:>11} {:<28} {:>9} {:>24}",
-        "beside", "utilization", "", "met", "bonnie++'s calls a second"
+        "{:<12} {:>11} {:<28} {:>9} {:>21} {:>24}",
+        "beside", "utilization", "", "met", "less than without", "bonnie++'s calls a second"
     );
     let mut rows = Vec::new();
     for bonnie in [false, true] {
         for percent in PERCENT {
             let tasks = words(&draw(COUNT, percent));
-            let mut points = [Point::default(); 3];
+            let mut points = [(); 3].map(|()| Point::default());
             // In turns: a machine that is slower for a while is slower for all.
             for _ in 0..REPEATS {
                 for (point, (_, attach)) in points.iter_mut().zip(ways) {
@@ -68,14 +69,19 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
                 }
             }
             for (point, (name, _)) in points.iter().zip(ways) {
-                let share = 100.0 * point.met as f64 / point.jobs as f64;
+                let share = 100.0 * point.met() as f64 / point.jobs() as f64;
+                let [less, error] = point.less_than(&points[0]);
                 let beside = if bonnie { "bonnie++" } else { "a busy thread" };
                 let [reads, writes] = point.made.map(|calls| calls / (REPEATS as u64 * seconds));
                 let told =
                     if bonnie { format!("{reads} reads, {writes} writes") } else { String::new() };
-                println!("{beside:<13} {percent:>9} % {name:<28} {share:>7.2} % {told:>24}");
+                let compared = format!("{less:.2} +-{error:.2} points");
+                println!(
+                    "{beside:<13} {percent:>9} % {name:<28} {share:>7.2} % {compared:>21} {told:>24}"
+                );
                 rows.push(json!({
-                    "beside": beside, "utilization_percent": percent, "way": name, "jobs": point.jobs, "met": point.met,
+                    "beside": beside, "utilization_percent": percent, "way": name, "jobs": point.jobs(), "met": point.met(),
+                    "less_points": less, "standard_error_points": error,
                     "bonnie_reads_writes": point.made,
                 }));
             }
@@ -89,10 +95,10 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
 }
 
 /// A row of the table.
-#[derive(Default, Clone, Copy)]
+#[derive(Default)]
 struct Point {
-    jobs: usize,
-    met: usize,
+    /// Jobs that met their deadline, and all, of each turn.
+    turns: Vec<(usize, usize)>,
     /// bonnie++'s reads and writes.
     made: [u64; 2],
 }
@@ -100,9 +106,27 @@ struct Point {
 impl Point {
     fn add(&mut self, found: &[Responses], made: [u64; 2]) {
         let jobs = found.iter().map(|task| task.ms.len()).sum::<usize>();
-        self.jobs += jobs;
-        self.met += jobs - found.iter().map(Responses::misses).sum::<usize>();
+        let missed = found.iter().map(Responses::misses).sum::<usize>();
+        self.turns.push((jobs - missed, jobs));
         self.made = [self.made[0] + made[0], self.made[1] + made[1]];
+    }
+
+    fn met(&self) -> usize {
+        self.turns.iter().map(|(met, _)| met).sum()
+    }
+
+    fn jobs(&self) -> usize {
+        self.turns.iter().map(|(_, jobs)| jobs).sum()
+    }
+
+    /// By how many per cent of the jobs fewer were met than in the other's turns, which were beside ours: the mean, and its standard error. A
+    /// machine that is slower for a while is in the error, not in the mean.
+    fn less_than(&self, other: &Self) -> [f64; 2] {
+        let share = |(met, jobs): &(usize, usize)| 100.0 * *met as f64 / *jobs as f64;
+        let pairs = other.turns.iter().zip(&self.turns);
+        let all: Vec<f64> = pairs.map(|(theirs, ours)| share(theirs) - share(ours)).collect();
+        let all = Summary::of(&all);
+        [all.mean, all.sd / (all.count as f64 - 1.0).sqrt()]
     }
 }
 

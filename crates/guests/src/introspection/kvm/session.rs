@@ -1,6 +1,6 @@
 //! The backend: what is wanted, what is in place, and the events in between. A driver stops the VM, writes, and brings the events.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use timevisor_protocols::channel::bucket::{Bucket, interval};
 use timevisor_time::Duration;
@@ -15,6 +15,8 @@ use super::stamps::Stamps;
 /// Events a second of one guest, and at once.
 const RATE_HZ: u32 = 20_000;
 const BURST: u32 = 20_000;
+/// Places beyond the first of each point.
+const MORE: usize = 1024;
 /// Events that wait for the next comparison of the clocks; more are told without their time.
 const WAITING: usize = 4096;
 
@@ -32,7 +34,7 @@ pub struct Kvm {
 }
 
 impl Kvm {
-    /// For points that have been found at these places.
+    /// For points that have been found at these places, in their order.
     #[must_use]
     pub fn new(sites: Vec<Site>) -> Self {
         Self {
@@ -85,11 +87,13 @@ impl Backend for Kvm {
     }
 
     fn attach(&mut self, points: &[Point], _now: Duration) -> Result<Vec<Action>, Refused> {
-        if points.len() > limits::POINTS {
-            return Err(Refused::Points(points.len(), limits::POINTS));
+        // Several with one number are one point in several places.
+        let kinds = points.iter().map(|point| point.id).collect::<BTreeSet<_>>().len();
+        if kinds > limits::POINTS || points.len() - kinds > MORE {
+            return Err(Refused::Points(points.len(), limits::POINTS + MORE));
         }
-        let sites = points.iter().map(|point| {
-            let site = self.sites.iter().find(|site| site.point == point.id);
+        let sites = points.iter().enumerate().map(|(index, point)| {
+            let site = self.sites.get(index).filter(|site| site.point == point.id);
             let fits = point.reads.len() <= limits::READS
                 && point.reads.iter().map(|read| usize::from(read.len)).sum::<usize>()
                     <= limits::DATA;
@@ -178,7 +182,14 @@ mod tests {
         assert_eq!(kvm.attach(&[point(2)], NOW), Err(Refused::Reads(2)), "no site");
         let large = Point { reads: vec![Read::at(Register::Rsi, 0, 200); 2], ..point(1) };
         assert_eq!(kvm.attach(&[large], NOW), Err(Refused::Reads(1)));
-        assert!(matches!(kvm.attach(&vec![point(1); 33], NOW), Err(Refused::Points(33, 32))));
+        let many: Vec<Point> = (1..=33).map(point).collect();
+        assert!(matches!(kvm.attach(&many, NOW), Err(Refused::Points(33, _))));
+        let places = vec![point(1); MORE + 2];
+        assert!(matches!(kvm.attach(&places, NOW), Err(Refused::Points(..))));
+        assert_eq!(kvm.attach(&[point(1), point(1)], NOW), Err(Refused::Reads(1)), "one site");
+        let sites = vec![site, Site { point: 1, address: 0x3000 }];
+        let mut several = Kvm::new(sites.clone());
+        assert_eq!(several.attach(&[point(1), point(1)], NOW), Ok(vec![Action::Put(sites)]));
         assert_eq!(kvm.attach(&[point(1)], NOW), Ok(vec![Action::Put(vec![site])]));
         assert_eq!(kvm.state(), State::Changing);
         assert_eq!(kvm.handle(Input::Put, NOW), [Action::Attached(1)]);

@@ -58,8 +58,8 @@ pub struct Linux {
     /// Why there is none, else.
     running: Result<Running, String>,
     points: Vec<Point>,
-    /// Of all system calls, or why there is none.
-    every: Result<Point, String>,
+    /// Of all system calls: at their common entry, or why there is none, and at their beginnings.
+    every: (Result<Point, String>, Vec<Point>),
     mark: Mark,
     tasks: Tasks,
 }
@@ -75,8 +75,10 @@ impl Linux {
         }
         let btf = Btf::of_kernel(memory, kernel).map_err(|e| e.to_string())?;
         let layout = Layout::new(&kernel.symbols, &btf)?;
-        let (points, every) = points::all(memory, kernel, &layout).map_err(|e| e.to_string())?;
-        let every = every.map_err(|e| e.to_string());
+        let points = points::all(memory, kernel, &layout).map_err(|e| e.to_string())?;
+        let entry = points::system_call_entry(memory, kernel, &layout);
+        let each = points::system_calls(memory, kernel, &layout);
+        let every = (entry.map_err(|e| e.to_string()), each);
         let release = kernel.release.clone();
         let bases = kernel.symbols.address("__per_cpu_offset").ok();
         let linear = linear(memory, kernel);
@@ -135,9 +137,12 @@ impl GuestOs for Linux {
         &self.points
     }
 
-    fn every_system_call(&mut self) -> Result<(), String> {
-        let point = self.every.clone()?;
-        self.points.push(point);
+    fn every_system_call(&mut self, needs_slot: bool) -> Result<(), String> {
+        if needs_slot && self.every.1.is_empty() {
+            return Err("no system call of this kernel begins with a NOP for ftrace".to_owned());
+        }
+        let every = if needs_slot { self.every.1.clone() } else { vec![self.every.0.clone()?] };
+        self.points.extend(every);
         Ok(())
     }
 

@@ -7,13 +7,14 @@
 //! | 3 | hrtimer_nanosleep(ns, mode, clock) | nanosleep and clock_nanosleep, with the time already read from the program |
 //! | 4 | do_exit(code) | every end of a thread |
 //! | 5 | x64_sys_call(regs, number) | every system call, where that is asked for, by backends that need no NOP: Linux 6.9 and later |
+//! | 5 | \__x64_sys_*(regs) | the same, by backends that need one |
 //!
 //! All but the first and the last are of real-time tasks only: others' yields and ends are nobody's business, and many.
 
 use super::super::event::Policy;
 use super::super::kallsyms::Kernel;
 use super::super::memory::GuestMemory;
-use super::super::point::{Filter, Point, PointError, Read, Register, SLOT, slot};
+use super::super::point::{Filter, Point, PointError, Read, Register, SLOT, slot, slot_at};
 use super::layout::Layout;
 
 pub(super) const SET: u16 = 1;
@@ -26,6 +27,8 @@ pub(super) const CALL: u16 = 5;
 pub(super) const TASK: [u16; 4] = [8, 8, 16, 4];
 /// Which of these is the policy.
 const POLICY: u8 = 3;
+/// Where struct pt_regs has the number of the call (arch/x86/include/asm/ptrace.h).
+const ORIG_AX: i64 = 120;
 /// struct sched_attr as far as it is read.
 pub(super) const ATTRIBUTES: u16 = 48;
 
@@ -41,21 +44,24 @@ pub(super) fn lens(point: u16) -> Option<Vec<u16>> {
     Some([&TASK, more].concat())
 }
 
-/// All but the last, and the last one or why there is none.
-type Points = (Vec<Point>, Result<Point, PointError>);
+/// Reads of a task; its pointer is read `first`.
+fn task(pointer: Read, first: u8, layout: &Layout) -> [Read; 4] {
+    let at = |offset, len| Read::from(first, offset, len);
+    let [_, ids, comm, policy] = TASK;
+    [pointer, at(layout.ids, ids), at(layout.comm, comm), at(layout.policy, policy)]
+}
+
+fn current(layout: &Layout) -> [Read; 4] {
+    task(Read::at(Register::GsBase, layout.current, 8), 0, layout)
+}
 
 pub(super) fn all(
     memory: &dyn GuestMemory,
     kernel: &Kernel,
     layout: &Layout,
-) -> Result<Points, PointError> {
-    let task = |pointer: Read, first: u8| {
-        let at = |offset, len| Read::from(first, offset, len);
-        let [_, ids, comm, policy] = TASK;
-        [pointer, at(layout.ids, ids), at(layout.comm, comm), at(layout.policy, policy)]
-    };
-    let current = task(Read::at(Register::GsBase, layout.current, 8), 0);
-    let target = task(Read::value(Register::Rdi), 4);
+) -> Result<Vec<Point>, PointError> {
+    let current = current(layout);
+    let target = task(Read::value(Register::Rdi), 4, layout);
     let attributes = Read::at(Register::Rsi, 0, ATTRIBUTES);
     let real_time = (0..8).filter(|n| Policy::new(*n).is_real_time());
     let real_time = Filter { read: POLICY, mask: real_time.map(|n| 1 << n).sum() };
@@ -70,17 +76,7 @@ pub(super) fn all(
         })
     };
     let value = Read::value;
-    // It is built without ftrace's NOP: there is room for a trap that takes no room only.
-    let every = || {
-        let address = kernel.symbols.address("x64_sys_call")?;
-        let mut expected = [0; 5];
-        kernel.read(memory, address, &mut expected)?;
-        let reads = [&current[..], &[value(Register::Rsi)]].concat();
-        let symbol = "x64_sys_call".to_owned();
-        Ok(Point { id: CALL, symbol, address, expected, reads, filter: None })
-    };
-    let every = every();
-    let all = vec![
+    Ok(vec![
         point(SET, "__sched_setscheduler", &[&target[..], &[attributes]].concat(), None)?,
         point(YIELD, "do_sched_yield", &[], Some(real_time))?,
         point(
@@ -90,6 +86,40 @@ pub(super) fn all(
             Some(real_time),
         )?,
         point(EXIT, "do_exit", &[value(Register::Rdi)], Some(real_time))?,
-    ];
-    Ok((all, every))
+    ])
+}
+
+/// The common entry of system calls. It is built without ftrace's NOP: there is room for a trap that takes no room only.
+pub(super) fn system_call_entry(
+    memory: &dyn GuestMemory,
+    kernel: &Kernel,
+    layout: &Layout,
+) -> Result<Point, PointError> {
+    let symbol = "x64_sys_call".to_owned();
+    let address = kernel.symbols.address(&symbol)?;
+    let mut expected = [0; 5];
+    kernel.read(memory, address, &mut expected)?;
+    let reads = [&current(layout)[..], &[Read::value(Register::Rsi)]].concat();
+    Ok(Point { id: CALL, symbol, address, expected, reads, filter: None })
+}
+
+/// The beginning of each system call of 64-bit programs, where it has ftrace's NOP.
+pub(super) fn system_calls(
+    memory: &dyn GuestMemory,
+    kernel: &Kernel,
+    layout: &Layout,
+) -> Vec<Point> {
+    let number = Read::at(Register::Rdi, ORIG_AX, 8);
+    let reads = [&current(layout)[..], &[number]].concat();
+    let names = kernel.symbols.iter().filter(|(_, _, name)| name.starts_with("__x64_sys_"));
+    let mut all: Vec<Point> = names
+        .filter_map(|(at, _, name)| {
+            let address = slot_at(memory, kernel, at, name).ok()?;
+            let (symbol, reads) = (name.to_owned(), reads.clone());
+            Some(Point { id: CALL, symbol, address, expected: SLOT, reads, filter: None })
+        })
+        .collect();
+    // Some have several names.
+    all.dedup_by_key(|point| point.address);
+    all
 }
