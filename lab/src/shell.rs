@@ -3,6 +3,7 @@
 //! The guest's side is `serve` in `init.sh`.
 
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use anyhow::{Context as _, bail};
 
 use crate::interrupt::{self, Late};
 
-/// Sends `line` and waits for its status and output.
+/// Sends `line` and waits for its status and output. Where none comes in time, nothing more can be asked.
 pub(crate) fn exchange(
     port: &mut UnixStream,
     line: &str,
@@ -20,7 +21,7 @@ pub(crate) fn exchange(
     port.set_read_timeout(Some(Duration::from_millis(50)))?;
     let mut received = Vec::new();
     let mut buffer = [0; 4096];
-    interrupt::poll_until(timeout, || {
+    let answer = interrupt::poll_until(timeout, || {
         match port.read(&mut buffer) {
             Ok(0) => bail!("QEMU closed the lab port"),
             Ok(n) => received.extend(&buffer[..n]),
@@ -28,9 +29,12 @@ pub(crate) fn exchange(
             Err(e) => return Err(e.into()),
         }
         parse_answer(&received)
-    })?
-    .context(Late)
-    .with_context(|| format!("no answer within {timeout:?}"))
+    })?;
+    if answer.is_none() {
+        // An answer that is late would be taken for the next line's.
+        port.shutdown(Shutdown::Both)?;
+    }
+    answer.context(Late).with_context(|| format!("no answer within {timeout:?}"))
 }
 
 /// `STATUS LENGTH\n` and LENGTH bytes of output, once they are all there.

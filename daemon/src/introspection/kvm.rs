@@ -29,6 +29,8 @@ use super::link::Link;
 
 /// How soon events are told, and a request to end is heeded.
 const TURN: StdDuration = StdDuration::from_millis(10);
+/// Events of one turn: a guest may make them faster than they are told.
+const AT_ONCE: usize = 1024;
 /// How often the guest's code is looked at: after a reset it is another one.
 const LOOK: Duration = Duration::from_nanos(500_000_000);
 /// The clocks are compared so often, and the narrowest comparison is used.
@@ -173,7 +175,10 @@ impl Link for Kvm {
         std::thread::sleep(TURN);
         let mut actions = backend.handle(Input::Clock(sample(self.namespace)), monotonic());
         if let Some(traps) = &mut self.traps {
-            while backend.may_read(monotonic()) {
+            for _ in 0..AT_ONCE {
+                if !backend.may_read(monotonic()) {
+                    break;
+                }
                 let taken = |bytes: &[u8]| backend.handle(Input::Bytes(bytes), monotonic());
                 let Some(more) = traps.next_event(taken) else { break };
                 actions.extend(more);

@@ -31,7 +31,7 @@ struct Slot {
 
 /// `struct shared`.
 #[repr(C)]
-struct Ring {
+struct Shared {
     head: AtomicU64,
     tail: AtomicU64,
     dropped: AtomicU64,
@@ -51,21 +51,21 @@ impl EventRing {
     /// Of a map of one `struct shared`, which is all 0 as long as no program has seen it.
     pub(super) fn new(map: File) -> Result<Self, MapError> {
         Ok(Self {
-            mapping: SharedMapping::new(map, size_of::<Ring>(), Access::ReadWrite)?,
+            mapping: SharedMapping::new(map, size_of::<Shared>(), Access::ReadWrite)?,
             tail: 0,
         })
     }
 
-    fn ring(&self) -> &Ring {
-        let ring: NonNull<Ring> = self.mapping.as_ptr().cast();
-        // SAFETY: the mapping is as long as a ring and lives as long as the reference. It is aligned to a page, all access is atomic, and
+    fn shared(&self) -> &Shared {
+        let shared: NonNull<Shared> = self.mapping.as_ptr().cast();
+        // SAFETY: the mapping is as long as it and lives as long as the reference. It is aligned to a page, all access is atomic, and
         // atomics need no valid value.
-        unsafe { ring.as_ref() }
+        unsafe { shared.as_ref() }
     }
 
     /// Says what is asked for. Only while no program runs.
     pub(super) fn ask(&self, settings: &[u8; SETTINGS]) {
-        for (word, bytes) in self.ring().settings.iter().zip(settings.chunks_exact(8)) {
+        for (word, bytes) in self.shared().settings.iter().zip(settings.chunks_exact(8)) {
             let bytes = bytes.try_into().unwrap_or_default();
             word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
         }
@@ -75,7 +75,7 @@ impl EventRing {
     pub(super) fn next(&mut self) -> Option<[u8; 8 * WORDS]> {
         loop {
             let turn = self.tail;
-            let slot = &self.ring().slots[usize::try_from(turn).unwrap_or(0) % SLOTS];
+            let slot = &self.shared().slots[usize::try_from(turn).unwrap_or(0) % SLOTS];
             if slot.turn.load(Ordering::Acquire) != turn + 1 {
                 return None;
             }
@@ -85,7 +85,7 @@ impl EventRing {
             }
             self.tail = turn + 1;
             // Only now may programs write here again.
-            self.ring().tail.store(self.tail, Ordering::Release);
+            self.shared().tail.store(self.tail, Ordering::Release);
             if bytes[LEN_AT..LEN_AT + 2] != NOTHING.to_le_bytes() {
                 return Some(bytes);
             }
@@ -94,7 +94,7 @@ impl EventRing {
 
     /// How many events found no slot.
     pub(super) fn dropped(&self) -> u64 {
-        self.ring().dropped.load(Ordering::Relaxed)
+        self.shared().dropped.load(Ordering::Relaxed)
     }
 }
 
@@ -102,8 +102,8 @@ impl EventRing {
 const _: () = {
     assert!(size_of::<Slot>() == 8 + 2 * READS + (16 + 256) + 8);
     assert!(offset_of!(Slot, event) == 40);
-    assert!(offset_of!(Ring, settings) == 24 && SETTINGS == 136 + 32 * 8 + 32 * 272);
-    assert!(offset_of!(Ring, slots) == 24 + SETTINGS);
+    assert!(offset_of!(Shared, settings) == 24 && SETTINGS == 136 + 32 * 8 + 32 * 272);
+    assert!(offset_of!(Shared, slots) == 24 + SETTINGS);
 };
 
 #[cfg(test)]
@@ -118,14 +118,14 @@ mod tests {
         let mut options = File::options();
         let file = options.read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        file.set_len(size_of::<Ring>() as u64).unwrap();
+        file.set_len(size_of::<Shared>() as u64).unwrap();
         let other = File::from(file.as_fd().try_clone_to_owned().unwrap());
         (EventRing::new(file).unwrap(), EventRing::new(other).unwrap())
     }
 
     /// As a program does it.
     fn write(writer: &EventRing, turn: u64, ns: u64, len: u16) {
-        let slot = &writer.ring().slots[usize::try_from(turn).unwrap() % SLOTS];
+        let slot = &writer.shared().slots[usize::try_from(turn).unwrap() % SLOTS];
         slot.event[0].store(ns, Ordering::Relaxed);
         slot.event[1].store(u64::from(len) << 48, Ordering::Relaxed);
         slot.turn.store(turn + 1, Ordering::Release);
@@ -146,14 +146,14 @@ mod tests {
         write(&writer, 2, 12, NOTHING);
         write(&writer, 3, 13, 0);
         assert_eq!(reader.next().map(ns), Some(13));
-        assert_eq!(writer.ring().tail.load(Ordering::Relaxed), 4);
+        assert_eq!(writer.shared().tail.load(Ordering::Relaxed), 4);
         // The same slots again: what is in them from the turn before is not taken for the next.
         for turn in 4..3 * SLOTS as u64 {
             assert_eq!(reader.next(), None);
             write(&writer, turn, turn, 0);
             assert_eq!(reader.next().map(ns), Some(turn));
         }
-        writer.ring().dropped.store(7, Ordering::Relaxed);
+        writer.shared().dropped.store(7, Ordering::Relaxed);
         assert_eq!(reader.dropped(), 7);
     }
 }
