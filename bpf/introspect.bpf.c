@@ -4,8 +4,12 @@
  *
  * | program | where |
  * | --- | --- |
- * | kvm_emulate_insn | KVM's prefix: KVM is about to emulate an instruction, and the guest was five bytes before. Intel's KVM: NOT VERIFIED ON HARDWARE |
+ * | handle_ud | KVM begins to handle an invalid instruction, AMD: the guest is at the prefix |
  * | kvm_fast_pio | KVM begins to handle a write to a port or a read from one, AMD: the guest is there |
+ * | kvm_emulate_insn | KVM is about to emulate an instruction, Intel: the guest was five bytes before. NOT VERIFIED ON HARDWARE |
+ *
+ * Kprobes, because they are not preempted. On a tracepoint of Linux 7.3 a program is: the one of another vCPU that comes to the same processor
+ * meanwhile is not run, and nobody counts it (seen: 69 of 70 events). Intel's has that flaw still.
  *
  * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a vCPU of QEMU's. Guest-virtual addresses
  * are where the guest's kernel has all memory in order, or are walked by its page tables, at most five entries for each page. Nothing is
@@ -294,6 +298,12 @@ INLINE int hit(u64 vcpu, u64 before)
 	__asm__ volatile("" ::: "memory");
 	*(volatile u64 *)&slot->turn = turn + 1;
 	return 0;
+}
+
+SEC("kprobe/handle_ud")
+int handle_ud(struct pt_regs *ctx)
+{
+	return hit(ctx->di, 0);
 }
 
 SEC("kprobe/kvm_fast_pio")

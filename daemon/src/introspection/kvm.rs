@@ -225,7 +225,8 @@ impl Drop for Kvm {
 /// Where KVM is watched.
 fn watch(vendor: Vendor, trap: Trap) -> Result<Watch> {
     match (vendor, trap) {
-        (_, Trap::Prefix) => Ok(Watch::EmulateInsn),
+        (Vendor::Amd, Trap::Prefix) => Ok(Watch::HandleUd),
+        (Vendor::Intel, Trap::Prefix) => Ok(Watch::EmulateInsn),
         (Vendor::Amd, Trap::Port) => Ok(Watch::FastPio),
         // Intel's KVM has not read the guest's place when it handles a port.
         (Vendor::Intel, Trap::Port) => {
