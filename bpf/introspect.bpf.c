@@ -6,17 +6,19 @@
  * | --- | --- |
  * | handle_ud | KVM begins to handle an invalid instruction, AMD: the guest is at the prefix |
  * | kvm_fast_pio | KVM begins to handle a write to a port or a read from one, AMD: the guest is there |
- * | kvm_emulate_insn | KVM is about to emulate an instruction, Intel: the guest was five bytes before. NOT VERIFIED ON HARDWARE |
+ * | x86_emulate_instruction | KVM begins to emulate one, Intel: if by the prefix, the guest was five bytes before. NOT VERIFIED ON HARDWARE |
  *
  * Kprobes, because they are not preempted. On a tracepoint of Linux 7.3 a program is: the one of another vCPU that comes to the same processor
- * meanwhile is not run, and nobody counts it (seen: 69 of 70 events). Intel's has that flaw still.
+ * meanwhile is not run, and nobody counts it (seen: 69 of 70 events). handle_ud is too early on Intel: KVM has not read the guest's place then.
  *
  * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a vCPU of QEMU's. Guest-virtual addresses
  * are where the guest's kernel has all memory in order, or are walked by its page tables, at most five entries for each page. Nothing is
  * written, nobody waits; what does not fit into the ring is counted. Where things are in KVM's structures is told by timevisord, by the
  * kernel's BTF. Tested with Linux 6.1 and 7.3.
  *
- * An exit of a guest leaves little in the processor's caches: what is read here, and how often, is what it costs.
+ * An exit of a guest leaves little in the processor's caches: how many pages are touched here, and how often a helper is called, is what it costs. So a
+ * vCPU's number and GS_BASE are remembered, the kernel's memory in order is read in one piece, and nothing is read of whom the filter leaves out.
+ * The time is KVM's own reading of the counter at the exit (arch/x86/kvm/x86.c, vcpu_enter_guest), because BPF cannot read it.
  */
 #include "introspect.h"
 
@@ -29,7 +31,6 @@ enum { MAP_HASH = 1, MAP_ARRAY = 2 };
 #define F_MMAPABLE (1U << 10)
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
-static u64 (*const ktime_get_ns)(void) = (void *)5;
 static u64 (*const current_pid_tgid)(void) = (void *)14;
 static long (*const probe_read_user)(void *out, u32 size, const void *from) = (void *)112;
 static long (*const probe_read_kernel)(void *out, u32 size, const void *from) = (void *)113;
@@ -51,13 +52,11 @@ struct {
 	__type(value, struct shared);
 } shared SEC(".maps");
 
-struct arguments {
-	u64 word[5];
-};
-
 /* arch/x86/include/asm/ptrace.h */
 struct pt_regs {
-	u64 before_di[14];
+	u64 before_dx[12];
+	u64 dx;
+	u64 si;
 	u64 di;
 };
 
@@ -128,7 +127,7 @@ INLINE struct slot *slot_of(struct shared *all, u64 turn)
 	return &all->slots[turn & (SLOTS - 1)];
 }
 
-/* `len` bytes, in up to two pages, to the event's byte `at`; all of them 0 if it fails. */
+/* `len` bytes, in up to two pages that are looked for by the guest's page tables, to the event's byte `at`; all of them 0 if it fails. */
 ONCE int read_guest(u64 turn, u64 address, u32 at, u32 len)
 {
 	struct shared *all = ONLY(shared);
@@ -156,17 +155,15 @@ failed:
 	return -1;
 }
 
-/* What a register of the guest holds. */
-ONCE u64 register_value(u64 vcpu, u64 of)
+/* GS_BASE or CR3 of a vCPU; 0: it could not be read. */
+ONCE u64 special_register(u64 vcpu, u64 of)
 {
 	u64 value = 0, vmcb = 0;
 	struct shared *all = ONLY(shared);
 	if (!all)
 		return 0;
 	struct target *target = &all->target;
-	if (of < REGISTERS) {
-		probe_read_kernel(&value, sizeof(value), (void *)(vcpu + target->registers + 8 * of));
-	} else if (target->vmcb) {
+	if (target->vmcb) {
 		u64 at = of == CR3 ? target->cr3 : target->gs_base;
 		if (!probe_read_kernel(&vmcb, sizeof(vmcb), (void *)(vcpu + target->vmcb)))
 			probe_read_kernel(&value, sizeof(value), (void *)(vmcb + at));
@@ -181,55 +178,103 @@ ONCE u64 register_value(u64 vcpu, u64 of)
 	return value;
 }
 
-/* Makes one read of a point. 0: no further. */
-ONCE int make(u64 turn, u64 vcpu, u64 place, u64 n)
+/* Which entry is this vCPU's; KNOWN: none. Where trap points are, GS_BASE is the kernel's, and it is written anew only with the points (after a
+ * reset or a kexec). A vCPU is handled by one thread at a time: nobody else looks for its entry meanwhile. */
+ONCE u32 recall(u64 vcpu)
 {
 	struct shared *all = ONLY(shared);
-	if (!all || n >= READS)
-		return 0;
-	struct slot *slot = slot_of(all, turn);
-	struct point *point = &all->points[place & (POINTS - 1)];
-	struct read *read = &point->reads[n & (READS - 1)];
-	u32 used = slot->event.len, at = used & (DATA - 1), len = read->len, of = read->of;
-	if (len > DATA || used + len > DATA)
-		return 0;
-	FORGET(at);
-	FORGET(len);
-	slot->begins[n & (READS - 1)] = at;
-	u64 value = 0;
-	int failed = 0;
-	if (read->base == BASE_EARLIER) {
-		u32 from = slot->begins[of & (READS - 1)] & (DATA - 1);
-		failed = (slot->event.failed >> (of & 15)) & 1;
-		__builtin_memcpy(&value, slot->event.data + from, sizeof(value));
-		/* A pointer of 32 bits. */
-		if (point->reads[of & (READS - 1)].len == 4)
-			value = (u32)value;
-	} else if (read->base != BASE_ABSOLUTE) {
-		value = register_value(vcpu, of);
+	if (!all)
+		return KNOWN;
+	for (u32 n = 0; n < KNOWN; n++) {
+		struct known *known = &all->known[n];
+		u64 is = *(volatile u64 *)&known->vcpu;
+		if (is == vcpu)
+			return n;
+		if (is || __sync_val_compare_and_swap(&known->vcpu, 0, CLAIMED))
+			continue;
+		u32 id = 0;
+		known->gs_base = special_register(vcpu, GS_BASE);
+		if (probe_read_kernel(&id, sizeof(id), (void *)(vcpu + all->target.vcpu_id)) || !known->gs_base) {
+			*(volatile u64 *)&known->vcpu = 0;
+			return KNOWN;
+		}
+		known->id = id;
+		__asm__ volatile("" ::: "memory");
+		*(volatile u64 *)&known->vcpu = vcpu;
+		return n;
 	}
-	if (read->base == BASE_VALUE)
-		__builtin_memcpy(slot->event.data + at, &value, sizeof(value));
-	else if (failed)
-		probe_read_kernel(slot->event.data + at, len & (2 * DATA - 1), nothing);
-	else
-		failed = read_guest(turn, value + read->offset, at, len) != 0;
-	if (failed)
-		slot->event.failed |= 1 << (n & 15);
-	slot->event.len = used + len;
-	return 1;
+	return KNOWN;
 }
 
-INLINE int wanted(struct point *point, struct slot *slot)
+INLINE struct known *known_at(struct shared *all, u64 who)
 {
-	if (point->filter == NO_FILTER)
-		return 1;
-	u32 value, at = slot->begins[point->filter & (READS - 1)] & (DATA - 1);
-	__builtin_memcpy(&value, slot->event.data + at, sizeof(value));
-	/* What could not be read is told: it is not known to be unwanted. */
-	if ((slot->event.failed >> (point->filter & 15)) & 1)
-		return 1;
-	return value < 64 && ((point->mask >> (value & 63)) & 1);
+	if (who >= KNOWN)
+		return 0;
+	FORGET(who);
+	return &all->known[who & (KNOWN - 1)];
+}
+
+/* Makes all reads of a point. 0: its filter has left the event out, and the reads after that one are not made. */
+ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
+{
+	struct shared *all = ONLY(shared);
+	if (!all)
+		return 0;
+	struct target *target = &all->target;
+	struct event *event = &slot_of(all, turn)->event;
+	struct point *point = &all->points[place & (POINTS - 1)];
+	struct known *known = known_at(all, who);
+	u32 failed = 0, count = point->count, filter = point->filter;
+	for (u32 n = 0; n < READS; n++) {
+		if (n >= count)
+			break;
+		struct read *read = &point->reads[n];
+		u32 at = read->at & (DATA - 1), len = read->len & (2 * DATA - 1), of = read->of, is = read->base;
+		u8 *out = event->data + at;
+		u64 value = 0;
+		int bad = 0;
+		if (is == BASE_EARLIER) {
+			struct read *earlier = &point->reads[of & (READS - 1)];
+			__builtin_memcpy(&value, event->data + (earlier->at & (DATA - 1)), sizeof(value));
+			/* A pointer of 32 bits. */
+			if (earlier->len == 4)
+				value = (u32)value;
+			bad = (failed >> (of & (READS - 1))) & 1;
+		} else if (is != BASE_ABSOLUTE) {
+			if (of < REGISTERS)
+				probe_read_kernel(&value, sizeof(value), (void *)(vcpu + target->registers + 8 * of));
+			else if (of == GS_BASE && known)
+				value = known->gs_base;
+			else
+				value = special_register(vcpu, of);
+		}
+		if (is == BASE_VALUE) {
+			__builtin_memcpy(out, &value, sizeof(value));
+		} else if (bad) {
+			FORGET(len);
+			probe_read_kernel(out, len & (2 * DATA - 1), nothing);
+		} else {
+			u64 address = value + read->offset, from = 0;
+			if (target->linear && address >= target->linear)
+				from = mapped(target, address - target->linear, len);
+			FORGET(len);
+			/* What fails has been filled with 0. */
+			bad = from ? probe_read_user(out, len & (2 * DATA - 1), (void *)from) != 0
+				   : read_guest(turn, address, at, len) != 0;
+		}
+		if (bad)
+			failed |= 1 << n;
+		/* What could not be read is told: it is not known to be unwanted. */
+		if (n == filter && !bad) {
+			u32 policy;
+			__builtin_memcpy(&policy, out, sizeof(policy));
+			if (policy >= 64 || !((point->mask >> (policy & 63)) & 1))
+				return 0;
+		}
+	}
+	event->failed = failed;
+	event->len = point->len;
+	return 1;
 }
 
 /* Other processors take slots, too: so often it is tried. */
@@ -270,25 +315,25 @@ INLINE int hit(u64 vcpu, u64 before)
 	struct shared *all = ONLY(shared);
 	if (!all || !vcpu || current_pid_tgid() >> 32 != all->target.tgid)
 		return 0;
-	u64 rip = 0;
+	u64 rip = 0, times[3] = {0}, turn;
 	probe_read_kernel(&rip, sizeof(rip), (void *)(vcpu + all->target.rip));
-	u32 place = find(all, rip - before), id = 0;
-	u64 turn;
+	u32 place = find(all, rip - before);
 	if (place >= POINTS || !take(all, &turn))
 		return 0;
+	u32 who = recall(vcpu);
 	struct slot *slot = slot_of(all, turn);
-	struct point *point = &all->points[place & (POINTS - 1)];
-	slot->event.ns = ktime_get_ns();
-	slot->event.failed = 0;
-	slot->event.len = 0;
-	slot->event.point = point->id;
-	probe_read_kernel(&id, sizeof(id), (void *)(vcpu + all->target.vcpu_id));
-	slot->event.vcpu = id;
-	u32 reads = point->count;
-	for (u32 n = 0; n < READS; n++)
-		if (n >= reads || !make(turn, vcpu, place, n))
-			break;
-	if (!wanted(point, slot)) {
+	struct known *known = known_at(all, who);
+	if (known) {
+		slot->event.vcpu = known->id;
+	} else {
+		u32 id = 0;
+		probe_read_kernel(&id, sizeof(id), (void *)(vcpu + all->target.vcpu_id));
+		slot->event.vcpu = id;
+	}
+	probe_read_kernel(times, sizeof(times), (void *)(vcpu + all->target.times));
+	slot->event.scaled = times[2] - times[0];
+	slot->event.point = all->points[place & (POINTS - 1)].id;
+	if (!gather(turn, vcpu, place, who)) {
 		/* Given back, if no other processor has taken the next one meanwhile. */
 		if (__sync_val_compare_and_swap(&all->head, turn + 1, turn) == turn + 1)
 			return 0;
@@ -312,11 +357,14 @@ int kvm_fast_pio(struct pt_regs *ctx)
 	return hit(ctx->di, 0);
 }
 
-/* vCPU, whether it failed */
-SEC("raw_tp/kvm_emulate_insn")
-int kvm_emulate_insn(struct arguments *ctx)
+/* arch/x86/include/asm/kvm_host.h */
+#define EMULTYPE_TRAP_UD_FORCED (1 << 4)
+
+/* vCPU, address, why. Of all other reasons KVM may not have read where the guest is. */
+SEC("kprobe/x86_emulate_instruction")
+int x86_emulate_instruction(struct pt_regs *ctx)
 {
-	return ctx->word[1] ? 0 : hit(ctx->word[0], 5);
+	return (u32)ctx->dx & EMULTYPE_TRAP_UD_FORCED ? hit(ctx->di, 5) : 0;
 }
 
 /* The kernel gives its helpers to programs under GPL-compatible terms only. */

@@ -35,7 +35,9 @@ struct read {
 	/* A register, or an earlier read. */
 	u8 of;
 	u16 len;
-	u32 reserved;
+	/* Where its bytes are in the event's: behind those of the reads before. */
+	u16 at;
+	u16 reserved;
 };
 
 struct point {
@@ -44,7 +46,9 @@ struct point {
 	u16 id;
 	u8 count;
 	u8 filter;
-	u32 reserved;
+	/* Of all reads' bytes. */
+	u16 len;
+	u16 reserved;
 	struct read reads[READS];
 };
 
@@ -67,6 +71,8 @@ struct target {
 	u64 registers;
 	u64 rip;
 	u64 vcpu_id;
+	/* Three words: the offset of the guest's counter, another one, and the guest's counter at the last exit. */
+	u64 times;
 	/* vcpu_svm.vmcb, and in a VMCB. 0: not AMD. */
 	u64 vmcb;
 	u64 gs_base;
@@ -79,8 +85,8 @@ struct target {
 
 /* What is told of a hit; `len` bytes of data follow. */
 struct event {
-	/* CLOCK_MONOTONIC. */
-	u64 ns;
+	/* The host's counter at the exit, as KVM read it, times the ratio of the guest's rate to the host's. */
+	u64 scaled;
 	u16 point;
 	u16 vcpu;
 	/* Bit n: read n failed, its bytes are 0. */
@@ -95,11 +101,23 @@ struct event {
 /* Turn t of a slot is that of event t: it is complete when `turn` is t + 1. */
 struct slot {
 	u64 turn;
-	/* Where each read's bytes are in the event's. */
-	u16 begins[READS];
 	struct event event;
-	u64 reserved;
+	/* Whole lines of the cache. */
+	u64 reserved[5];
 };
+
+/* What does not change as long as a vCPU's guest has the same kernel: its place in KVM, and what is read there. */
+struct known {
+	/* 0: this entry is free. CLAIMED: it is being written. */
+	u64 vcpu;
+	u64 id;
+	u64 gs_base;
+};
+
+#define CLAIMED 1
+
+/* So many vCPUs are remembered; those beyond are asked each time. */
+#define KNOWN 32
 
 /* What both sides see. In one piece, because each page that is touched after an exit costs: what every hit needs is at its beginning. */
 struct shared {
@@ -109,6 +127,8 @@ struct shared {
 	u64 tail;
 	/* Events that found no slot. */
 	u64 dropped;
+	/* The programs' own. */
+	struct known known[KNOWN];
 	/* What is asked for; timevisord writes it before any program runs. */
 	struct target target;
 	/* Virtual address of each point's trapping instruction; 0: no further ones. */

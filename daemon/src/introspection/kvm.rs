@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, bail, ensure};
-use timevisor_clock_page::Counter as _;
 use timevisor_guests::introspection::backend::{Action, Backend, Input};
 use timevisor_guests::introspection::btf::Btf;
 use timevisor_guests::introspection::guest_os::GuestOs;
@@ -14,13 +13,12 @@ use timevisor_guests::introspection::kvm::codec::{self, Mapped};
 use timevisor_guests::introspection::kvm::layout::{KvmLayout, Vendor};
 use timevisor_guests::introspection::kvm::patches::{Patch, in_place, put};
 use timevisor_guests::introspection::kvm::sites::{self, Site};
-use timevisor_guests::introspection::kvm::stamps::Sample;
 use timevisor_guests::introspection::kvm::trap::Trap;
 use timevisor_guests::introspection::point::{Point, Register, SLOT};
 use timevisor_guests::introspection::ram::{InProcess, Ram, RamLayout};
+use timevisor_guests::mapping::{KvmMapping, Ratio, kvm::DEBUGFS};
 use timevisor_linux::bpf::guest_traps::{GuestTraps, Watch};
-use timevisor_linux::clock::{monotonic, time_namespace_offset};
-use timevisor_linux::counter::Tsc;
+use timevisor_linux::clock::monotonic;
 use timevisor_linux::process::{Process, ProcessMemory, in_initial_pid_namespace, while_stopped};
 use timevisor_time::Duration;
 
@@ -31,10 +29,8 @@ use super::link::Link;
 const TURN: StdDuration = StdDuration::from_millis(10);
 /// Events of one turn: a guest may make them faster than they are told.
 const AT_ONCE: usize = 1024;
-/// How often the guest's code is looked at: after a reset it is another one.
+/// How often the guest's code is looked at, which is another one after a reset, and what the kernel says of our programs.
 const LOOK: Duration = Duration::from_nanos(500_000_000);
-/// The clocks are compared so often, and the narrowest comparison is used.
-const COMPARISONS: usize = 3;
 
 pub struct Kvm {
     process: Process,
@@ -49,7 +45,7 @@ pub struct Kvm {
     traps: Option<GuestTraps>,
     patches: Vec<Patch>,
     look_at: Duration,
-    namespace: u64,
+    left_out: u64,
 }
 
 /// The VM of a process: where its memory is.
@@ -61,7 +57,7 @@ pub struct Where {
 
 impl Kvm {
     /// What can be done without changing anything: the places of all points, which are checked, and of KVM's structures, unless `layout` has
-    /// them from before.
+    /// them from before; and the rate of the guest's counter.
     pub fn new(
         vm: Where,
         memory: &Ram<InProcess>,
@@ -69,7 +65,7 @@ impl Kvm {
         layout: &mut Option<KvmLayout>,
         trap: Trap,
         prefixes: Arc<Prefixes>,
-    ) -> Result<(Self, Vec<Site>)> {
+    ) -> Result<(Self, Vec<Site>, Ratio)> {
         ensure!(
             in_initial_pid_namespace(),
             "timevisord runs in a pid namespace of its own, and the kernel's programs would not know QEMU's number; run it outside of the container"
@@ -88,6 +84,9 @@ impl Kvm {
                 *layout.insert(new.context("this host's KVM")?)
             }
         };
+        // KVM's own reading of the counter is in the guest's ticks.
+        let ratio = KvmMapping::new(DEBUGFS, vm.process.pid()).and_then(|mapping| mapping.ratio());
+        let ratio = ratio.context("the rate of the guest's counter, which events' times need")?;
         let bases = guest_os.processor_bases();
         let encode = |point: &Point| {
             let unknown = codec::needs(point, Register::Cr3)
@@ -125,9 +124,9 @@ impl Kvm {
             traps: None,
             patches: Vec::new(),
             look_at: Duration::ZERO,
-            namespace: time_namespace_offset(),
+            left_out: 0,
         };
-        Ok((this, sites))
+        Ok((this, sites, ratio))
     }
 
     fn put(&mut self, sites: &[Site]) -> Result<()> {
@@ -173,7 +172,9 @@ impl Kvm {
 impl Link for Kvm {
     fn turn(&mut self, backend: &mut dyn Backend) -> Result<Vec<Action>> {
         std::thread::sleep(TURN);
-        let mut actions = backend.handle(Input::Clock(sample(self.namespace)), monotonic());
+        let mut actions = Vec::new();
+        let now = monotonic();
+        let looks = now >= self.look_at && !self.patches.is_empty();
         if let Some(traps) = &mut self.traps {
             for _ in 0..AT_ONCE {
                 if !backend.may_read(monotonic()) {
@@ -183,10 +184,13 @@ impl Link for Kvm {
                 let Some(more) = traps.next_event(taken) else { break };
                 actions.extend(more);
             }
-            actions.extend(backend.handle(Input::Dropped(traps.dropped()), monotonic()));
+            if looks {
+                self.left_out = traps.left_out();
+            }
+            let dropped = traps.dropped().saturating_add(self.left_out);
+            actions.extend(backend.handle(Input::Dropped(dropped), monotonic()));
         }
-        let now = monotonic();
-        if now >= self.look_at && !self.patches.is_empty() {
+        if looks {
             self.look_at = now + LOOK;
             ensure!(self.process.is_running(), "QEMU has ended");
             if in_place(&self.code, &self.patches)? != self.patches.len() {
@@ -226,7 +230,7 @@ impl Drop for Kvm {
 fn watch(vendor: Vendor, trap: Trap) -> Result<Watch> {
     match (vendor, trap) {
         (Vendor::Amd, Trap::Prefix) => Ok(Watch::HandleUd),
-        (Vendor::Intel, Trap::Prefix) => Ok(Watch::EmulateInsn),
+        (Vendor::Intel, Trap::Prefix) => Ok(Watch::Emulate),
         (Vendor::Amd, Trap::Port) => Ok(Watch::FastPio),
         // Intel's KVM has not read the guest's place when it handles a port.
         (Vendor::Intel, Trap::Port) => {
@@ -264,23 +268,4 @@ fn host_types(vendor: Vendor) -> Result<Btf> {
         Ok(bytes) => Ok(kernel.with_module(&bytes)?),
         Err(_) => Ok(kernel),
     }
-}
-
-/// `namespace`: how far this process's CLOCK_MONOTONIC is ahead of the kernel's own.
-fn sample(namespace: u64) -> Sample {
-    let tsc = Tsc::unchecked();
-    let one = || {
-        let before = tsc.read_ordered();
-        let ns = u64::try_from(monotonic().floor_nanos()).unwrap_or(0);
-        let after = tsc.read_ordered();
-        Sample { before, ns: ns.wrapping_sub(namespace), after }
-    };
-    let mut best = one();
-    for _ in 1..COMPARISONS {
-        let other = one();
-        if other.after - other.before < best.after - best.before {
-            best = other;
-        }
-    }
-    best
 }

@@ -106,8 +106,9 @@ fn way(
         Way::Kvm { trap, .. } => {
             let vm = Where { process: target.process, layout: target.layout.clone(), base };
             let prefixes = Arc::clone(&target.common.prefixes);
-            let (link, sites) = kvm::Kvm::new(vm, memory, guest_os, layout, *trap, prefixes)?;
-            Ok((Box::new(link), Box::new(Kvm::new(sites))))
+            let (link, sites, ratio) =
+                kvm::Kvm::new(vm, memory, guest_os, layout, *trap, prefixes)?;
+            Ok((Box::new(link), Box::new(Kvm::new(sites, ratio))))
         }
     }
 }

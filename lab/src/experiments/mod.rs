@@ -168,6 +168,12 @@ pub const ALL: &[Experiment] = &[
         run: kairos::latency_kvm::run,
     },
     Experiment {
+        name: "kairos-latency-kvm-bookworm",
+        about: "the same on a host with Linux 6.1",
+        minutes: 2,
+        run: kairos::latency_kvm::run_bookworm,
+    },
+    Experiment {
         name: "kairos-satisfaction",
         about: "deadlines that 40 tasks of a guest meet while it is introspected, beside a busy thread and bonnie++ (figures 7 and 8, table I)",
         minutes: 6,

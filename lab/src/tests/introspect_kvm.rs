@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::introspect_calls::{exact, line, of_program};
 use crate::host::mentions;
@@ -16,6 +16,8 @@ pub(crate) const VM: &str = "web";
 const CYCLES: usize = 10;
 /// For one program in the inner guest.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes a second of a migration that is to be seen under way.
+const SLOWLY: u32 = 1_000_000;
 const SWITCH: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
 
 /// What a kernel says when something is wrong.
@@ -103,8 +105,21 @@ fn on_host(ctx: &Context, suite: &str, way: &str) -> anyhow::Result<String> {
     }
     no_trouble(&mut host)?;
 
-    // After a reset its kernel is another one, somewhere else.
+    // Somebody who does not ask us wants it elsewhere, where its trap points would be nobody's.
     attach(&mut host, way)?;
+    host.execute(VM, "migrate-set-parameters", &json!({"max-bandwidth": SLOWLY}))?;
+    host.execute(VM, "migrate", &json!({"uri": "exec:cat >/dev/null"}))?;
+    host.wait("the migration to be cancelled", |host| {
+        let said = host.qmp(VM, "query-migrate")?;
+        ensure!(said["status"] != "completed", "the guest has left: {said}");
+        Ok(said["status"] == "cancelled")
+    })?;
+    let by = row(&mut host)?;
+    ensure!(by["state"] == "attached", "after a migration that was cancelled: {by}");
+    let stayed = calls(&mut host)?;
+    ensure!(first == stayed, "{first} events, then {stayed} after a migration was cancelled");
+
+    // After a reset its kernel is another one, somewhere else.
     host.qmp(VM, "system_reset")?;
     host.wait_ready(VM, 2)?;
     host.wait("the trap points after a reset", |host| Ok(row(host)?["state"] == "attached"))?;
@@ -117,7 +132,7 @@ fn on_host(ctx: &Context, suite: &str, way: &str) -> anyhow::Result<String> {
     run_calls(&mut host)?;
     not_reset(&mut host, 2)?;
     Ok(format!(
-        "{first} events of a program, three times, each with its time; {CYCLES} cycles under load"
+        "{first} events of a program, four times, each with its time; {CYCLES} cycles under load; a migration cancelled"
     ))
 }
 

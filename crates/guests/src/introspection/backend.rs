@@ -9,7 +9,6 @@ use timevisor_time::Duration;
 
 use super::event::RawEvent;
 use super::kvm::sites::Site;
-use super::kvm::stamps::Sample;
 use super::point::Point;
 
 /// What happened to a backend's connection.
@@ -27,8 +26,6 @@ pub enum Input<'a> {
     Put,
     /// [`Action::Take`] was done.
     Taken,
-    /// The host's counter and the clock of its kernel's programs at one moment.
-    Clock(Sample),
     /// So many events found no place, all in all.
     Dropped(u64),
 }

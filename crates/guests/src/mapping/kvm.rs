@@ -41,15 +41,34 @@ impl KvmMapping {
         )
     }
 
-    fn read_once(&self) -> Result<Mapping, MappingError> {
+    /// How many guest ticks there are per host tick: what the virtual machine's vCPUs have in common even where each has set its counter itself.
+    ///
+    /// # Errors
+    /// When there is no vCPU, or they differ in this, too.
+    pub fn ratio(&self) -> Result<Ratio, MappingError> {
+        let mut agreed: Option<Mapping> = None;
+        for mapping in self.vcpus()? {
+            match agreed {
+                None => agreed = Some(mapping),
+                Some(first) if first.ratio == mapping.ratio => {}
+                Some(first) => return Err(MappingError::Disagree { first, other: mapping }),
+            }
+        }
+        agreed.map(|first| first.ratio).ok_or_else(|| MappingError::NoVcpu(self.folder.clone()))
+    }
+
+    fn vcpus(&self) -> Result<Vec<Mapping>, MappingError> {
         let mut names = entries(&self.folder)?;
         names.retain(|name| {
             name.strip_prefix("vcpu").is_some_and(|number| number.parse::<u32>().is_ok())
         });
         names.sort();
+        names.iter().filter_map(|name| vcpu(&self.folder.join(name)).transpose()).collect()
+    }
+
+    fn read_once(&self) -> Result<Mapping, MappingError> {
         let mut agreed = None;
-        for name in names {
-            let Some(mapping) = vcpu(&self.folder.join(name))? else { continue };
+        for mapping in self.vcpus()? {
             match agreed {
                 None => agreed = Some(mapping),
                 Some(first) if first == mapping => {}
@@ -165,6 +184,11 @@ mod tests {
         assert_eq!(KvmMapping::caution(&unscaled), None);
         let scaled = read(&tree(&["5\n"], Some(("225179981368524\n", "48\n")))).unwrap();
         assert_eq!(scaled.ratio, Ratio { mul: 225_179_981_368_524, frac_bits: 48 });
+        let ratio = |root: &tempfile::TempDir| KvmMapping::new(root.path(), 1234).unwrap().ratio();
+        assert_eq!(ratio(&tree(&["1\n", "2\n"], None)).unwrap(), Ratio::ONE);
+        assert_eq!(ratio(&tree(&["1\n"], Some(("3\n", "1\n")))).unwrap().mul, 3);
+        let none = KvmMapping::new(tree(&[], None).path(), 12345).unwrap().ratio();
+        assert!(matches!(none, Err(MappingError::NoVcpu(_) | MappingError::NoDebugfs(_))));
         // Software KVM.
         assert!(KvmMapping::caution(&read(&tree(&["0\n"], None)).unwrap()).is_some());
     }

@@ -3,7 +3,7 @@
 
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
 
 use super::guest_traps::{POINT, POINTS, TARGET};
@@ -13,8 +13,9 @@ use crate::mapping::{Access, MapError, SharedMapping};
 pub(super) const SETTINGS: usize = TARGET + POINTS * (8 + POINT);
 /// `SLOTS`, `READS`, and the 8-byte words of `struct event`.
 const SLOTS: usize = 4096;
-const READS: usize = 16;
 const WORDS: usize = 34;
+/// Words of the programs' own, for `KNOWN` vCPUs.
+const KNOWN: usize = 32 * 3;
 /// An event that no filter let through.
 const NOTHING: u16 = 0xffff;
 /// Where an event's `len` is in it.
@@ -24,9 +25,8 @@ const LEN_AT: usize = 14;
 #[repr(C)]
 struct Slot {
     turn: AtomicU64,
-    begins: [AtomicU16; READS],
     event: [AtomicU64; WORDS],
-    reserved: AtomicU64,
+    reserved: [AtomicU64; 5],
 }
 
 /// `struct shared`.
@@ -35,6 +35,7 @@ struct Shared {
     head: AtomicU64,
     tail: AtomicU64,
     dropped: AtomicU64,
+    known: [AtomicU64; KNOWN],
     settings: [AtomicU64; SETTINGS / 8],
     slots: [Slot; SLOTS],
 }
@@ -100,10 +101,10 @@ impl EventRing {
 
 /// As bpf/introspect.h has it, counted by hand.
 const _: () = {
-    assert!(size_of::<Slot>() == 8 + 2 * READS + (16 + 256) + 8);
-    assert!(offset_of!(Slot, event) == 40);
-    assert!(offset_of!(Shared, settings) == 24 && SETTINGS == 136 + 32 * 8 + 32 * 272);
-    assert!(offset_of!(Shared, slots) == 24 + SETTINGS);
+    assert!(size_of::<Slot>() == 5 * 64 && offset_of!(Slot, event) == 8);
+    assert!(offset_of!(Shared, settings) == 24 + 32 * 24);
+    assert!(SETTINGS == 144 + 32 * 8 + 32 * 272);
+    assert!(offset_of!(Shared, slots) == offset_of!(Shared, settings) + SETTINGS);
 };
 
 #[cfg(test)]
@@ -124,9 +125,9 @@ mod tests {
     }
 
     /// As a program does it.
-    fn write(writer: &EventRing, turn: u64, ns: u64, len: u16) {
+    fn write(writer: &EventRing, turn: u64, scaled: u64, len: u16) {
         let slot = &writer.shared().slots[usize::try_from(turn).unwrap() % SLOTS];
-        slot.event[0].store(ns, Ordering::Relaxed);
+        slot.event[0].store(scaled, Ordering::Relaxed);
         slot.event[1].store(u64::from(len) << 48, Ordering::Relaxed);
         slot.turn.store(turn + 1, Ordering::Release);
     }
@@ -138,20 +139,20 @@ mod tests {
         write(&writer, 1, 11, 0);
         assert_eq!(reader.next(), None, "the one before is not complete");
         write(&writer, 0, 10, 0);
-        let ns = |bytes: [u8; 8 * WORDS]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
-        assert_eq!(reader.next().map(ns), Some(10));
-        assert_eq!(reader.next().map(ns), Some(11));
+        let scaled = |bytes: [u8; 8 * WORDS]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        assert_eq!(reader.next().map(scaled), Some(10));
+        assert_eq!(reader.next().map(scaled), Some(11));
         assert_eq!(reader.next(), None);
         // What was filtered takes a turn and is not told.
         write(&writer, 2, 12, NOTHING);
         write(&writer, 3, 13, 0);
-        assert_eq!(reader.next().map(ns), Some(13));
+        assert_eq!(reader.next().map(scaled), Some(13));
         assert_eq!(writer.shared().tail.load(Ordering::Relaxed), 4);
         // The same slots again: what is in them from the turn before is not taken for the next.
         for turn in 4..3 * SLOTS as u64 {
             assert_eq!(reader.next(), None);
             write(&writer, turn, turn, 0);
-            assert_eq!(reader.next().map(ns), Some(turn));
+            assert_eq!(reader.next().map(scaled), Some(turn));
         }
         writer.shared().dropped.store(7, Ordering::Relaxed);
         assert_eq!(reader.dropped(), 7);

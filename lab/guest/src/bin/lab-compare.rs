@@ -2,8 +2,8 @@
 //!
 //! `lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES` compares a nested guest with this host's page TIMES times and
 //! prints what the worst were; it fails as [`Worst::add`] does. It also says how far OFFSET can be from the truth by
-//! causality alone: the guest reads its counter after it was asked and before it has answered. `lab-compare qmp SOCKET COMMAND` runs one QMP command,
-//! `lab-compare sh SOCKET LINE` one line of shell in a guest that serves its lab port there.
+//! causality alone: the guest reads its counter after it was asked and before it has answered. `lab-compare qmp SOCKET COMMAND [ARGUMENTS]` runs one QMP command (its
+//! arguments are JSON), `lab-compare sh SOCKET LINE` one line of shell in a guest that serves its lab port there.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -25,7 +25,10 @@ mod reader;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["qmp", socket, command] => println!("{}", qmp(socket, command)?),
+        ["qmp", socket, command] => println!("{}", qmp(socket, command, json!({}))?),
+        ["qmp", socket, command, arguments] => {
+            println!("{}", qmp(socket, command, serde_json::from_str(arguments)?)?);
+        }
         ["sh", socket, line] => print!("{}", sh(socket, line)?),
         [directory, socket, offset, times] => {
             let page = HostPage::open(Path::new(directory))?;
@@ -41,7 +44,7 @@ fn main() -> Result<()> {
             println!("{}", report(&worst, slack));
         }
         _ => bail!(
-            "usage: lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES | qmp SOCKET COMMAND | sh SOCKET LINE"
+            "usage: lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES | qmp SOCKET COMMAND [ARGUMENTS] | sh SOCKET LINE"
         ),
     }
     Ok(())
@@ -76,13 +79,14 @@ fn report(worst: &Worst, slack: [i64; 2]) -> Value {
     })
 }
 
-fn qmp(socket: &str, command: &str) -> Result<Value> {
+fn qmp(socket: &str, command: &str, arguments: Value) -> Result<Value> {
     let mut stream = UnixStream::connect(socket).with_context(|| format!("no QMP at {socket}"))?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     lines.next().context("no greeting")??;
     let mut result = Value::Null;
-    for command in ["qmp_capabilities", command] {
-        stream.write_all(format!("{{\"execute\":\"{command}\"}}\n").as_bytes())?;
+    for (command, arguments) in [("qmp_capabilities", json!({})), (command, arguments)] {
+        let line = json!({"execute": command, "arguments": arguments});
+        stream.write_all(format!("{line}\n").as_bytes())?;
         result = loop {
             let answer: Value = serde_json::from_str(&lines.next().context("QEMU hung up")??)?;
             if let Some(error) = answer.get("error") {

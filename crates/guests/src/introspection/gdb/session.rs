@@ -352,9 +352,7 @@ impl Backend for Gdb {
                 self.close("no answer for 10 s")
             }
             // KVM's.
-            Input::Timer | Input::Put | Input::Taken | Input::Clock(_) | Input::Dropped(_) => {
-                Vec::new()
-            }
+            Input::Timer | Input::Put | Input::Taken | Input::Dropped(_) => Vec::new(),
         }
     }
 

@@ -2,11 +2,12 @@
 
 use super::super::event::RawEvent;
 use super::super::memory::PageTables;
-use super::super::point::{Base, Point, Register};
+use super::super::point::{Base, Point, Register, limits};
 use super::layout::KvmLayout;
+use crate::mapping::Ratio;
 
 /// Bytes of `struct target`.
-pub const TARGET: usize = 136;
+pub const TARGET: usize = 144;
 /// Bytes of `struct point`.
 pub const POINT: usize = 272;
 /// Bytes of `struct event` before its data.
@@ -42,7 +43,8 @@ pub fn target(
         .into_iter()
         .chain(low)
         .chain(high)
-        .chain([layout.registers, layout.rip, layout.vcpu_id, vmcb, gs_base, cr3].map(u64::from))
+        .chain([layout.registers, layout.rip, layout.vcpu_id, layout.times].map(u64::from))
+        .chain([vmcb, gs_base, cr3].map(u64::from))
         .chain([bases, linear]);
     let mut bytes = [0; TARGET];
     for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -51,7 +53,7 @@ pub fn target(
     bytes
 }
 
-/// `struct point`; `None` for one that has too many reads.
+/// `struct point`; `None` for one that has too many reads, or reads too much.
 #[must_use]
 pub fn point(point: &Point) -> Option<[u8; POINT]> {
     let mut bytes = Vec::with_capacity(POINT);
@@ -59,7 +61,10 @@ pub fn point(point: &Point) -> Option<[u8; POINT]> {
     bytes.extend(point.id.to_le_bytes());
     bytes.push(u8::try_from(point.reads.len()).ok()?);
     bytes.push(point.filter.map_or(NO_FILTER, |filter| filter.read));
-    bytes.extend([0; 4]);
+    let all = point.reads.iter().try_fold(0u16, |sum, read| sum.checked_add(read.len))?;
+    bytes.extend(all.to_le_bytes());
+    bytes.extend([0; 2]);
+    let mut at = 0u16;
     for read in &point.reads {
         let (base, of) = match read.base {
             Base::Register(register) => (0, register as u8),
@@ -70,9 +75,11 @@ pub fn point(point: &Point) -> Option<[u8; POINT]> {
         bytes.extend(read.offset.to_le_bytes());
         bytes.extend([base, of]);
         bytes.extend(read.len.to_le_bytes());
-        bytes.extend([0; 4]);
+        bytes.extend(at.to_le_bytes());
+        bytes.extend([0; 2]);
+        at += read.len;
     }
-    (bytes.len() <= POINT).then(|| bytes.resize(POINT, 0))?;
+    (bytes.len() <= POINT && usize::from(all) <= limits::DATA).then(|| bytes.resize(POINT, 0))?;
     bytes.try_into().ok()
 }
 
@@ -85,23 +92,23 @@ pub fn needs(point: &Point, register: Register) -> bool {
     })
 }
 
-/// An event, with the kernel's CLOCK_MONOTONIC at that moment; `None` for bytes that are none.
+/// An event of a guest whose counter counts at `ratio` times the host's rate; `None` for bytes that are none.
 #[must_use]
-pub fn event(bytes: &[u8], sequence: u64) -> Option<(RawEvent, u64)> {
+pub fn event(bytes: &[u8], sequence: u64, ratio: Ratio) -> Option<RawEvent> {
     let short = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    let ns = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    let scaled = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    let (counter, counter_error) = ratio.host_from_scaled(scaled)?;
     let data = bytes.get(HEAD..)?;
     let len = usize::from(short(14)?);
-    let raw = RawEvent {
+    Some(RawEvent {
         sequence,
-        counter: None,
-        counter_error: 0,
+        counter: Some(counter),
+        counter_error,
         point: short(8)?,
         vcpu: short(10)?,
         failed: short(12)?,
         data: data.get(..len)?.to_vec(),
-    };
-    Some((raw, ns))
+    })
 }
 
 #[cfg(test)]
@@ -116,12 +123,14 @@ mod tests {
     /// Offsets of `struct target` and `struct point`, counted by hand.
     #[test]
     fn as_the_header_has_it() {
-        let layout = KvmLayout { registers: 10, rip: 11, vcpu_id: 12, vmcb: Some((13, 14, 15)) };
+        let layout =
+            KvmLayout { registers: 10, rip: 11, vcpu_id: 12, times: 13, vmcb: Some((14, 15, 16)) };
         let tables = PageTables { root: 2, five_levels: true };
         let low = Mapped { address: 4, len: 5, at: 6 };
         let high = Mapped { address: 7, len: 8, at: 9 };
-        let bytes = target(1, &tables, [low, high], &layout, 16, 17);
-        assert_eq!(words(&bytes), [1, 2, 5, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]);
+        let bytes = target(1, &tables, [low, high], &layout, 17, 18);
+        let all = [1, 2, 5, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18];
+        assert_eq!(words(&bytes), all);
 
         let one = Point {
             id: 0x0201,
@@ -137,14 +146,18 @@ mod tests {
         };
         let bytes = point(&one).unwrap();
         assert_eq!(words(&bytes[..8]), [6]);
-        assert_eq!(bytes[8..16], [1, 2, 3, 1, 0, 0, 0, 0]);
+        assert_eq!(bytes[8..16], [1, 2, 3, 1, 32, 0, 0, 0]);
         assert_eq!(bytes[16..32], [[0xff; 8], [0, 16, 8, 0, 0, 0, 0, 0]].concat());
-        assert_eq!(bytes[32..48], [4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 16, 0, 0, 0, 0, 0]);
-        assert_eq!(bytes[48..64], [0, 0, 0, 0, 0, 0, 0, 0, 2, 7, 8, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[32..48], [4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 16, 0, 8, 0, 0, 0]);
+        assert_eq!(bytes[48..64], [0, 0, 0, 0, 0, 0, 0, 0, 2, 7, 8, 0, 24, 0, 0, 0]);
         assert!(needs(&one, Register::GsBase) && needs(&one, Register::Rdi));
         assert!(!needs(&one, Register::Cr3) && bytes[64..].iter().all(|byte| *byte == 0));
         let many = Point { reads: vec![Read::value(Register::Rdi); 17], filter: None, ..one };
         assert_eq!(point(&many), None);
+        for (len, fits) in [(128, true), (129, false), (40_000, false)] {
+            let large = Point { reads: vec![Read::at(Register::Rdi, 0, len); 2], ..many.clone() };
+            assert_eq!(point(&large).is_some(), fits, "{len}");
+        }
     }
 
     #[test]
@@ -154,11 +167,12 @@ mod tests {
             bytes.extend(short.to_le_bytes());
         }
         bytes.extend([9, 8, 7, 6, 5]);
-        let (raw, ns) = event(&bytes, 12).unwrap();
-        assert_eq!((ns, raw.sequence, raw.point, raw.vcpu, raw.failed), (77, 12, 3, 1, 2));
+        let raw = event(&bytes, 12, Ratio::ONE).unwrap();
+        assert_eq!((raw.counter, raw.counter_error), (Some(77), 0));
+        assert_eq!((raw.sequence, raw.point, raw.vcpu, raw.failed), (12, 3, 1, 2));
         assert_eq!(raw.data, [9, 8, 7, 6]);
         for len in 0..bytes.len() - 1 {
-            assert_eq!(event(&bytes[..len], 0), None, "{len}");
+            assert_eq!(event(&bytes[..len], 0, Ratio::ONE), None, "{len}");
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct KvmLayout {
     pub rip: u32,
     /// The vCPU's number.
     pub vcpu_id: u32,
+    /// Three words: the offset of the guest's counter, the one of a guest inside it, and the guest's counter at the last exit.
+    pub times: u32,
     /// AMD: the pointer to its VMCB, and in there GS_BASE and CR3.
     pub vmcb: Option<(u32, u32, u32)>,
 }
@@ -40,6 +42,12 @@ impl KvmLayout {
         let registers = place("kvm_vcpu", "arch.regs", 0)?;
         // The seventeenth of them until it got a place of its own (7.x).
         let rip = place("kvm_vcpu", "arch.rip", 8).unwrap_or(registers + 16 * 8);
+        let times = place("kvm_vcpu", "arch.l1_tsc_offset", 8)?;
+        let at_exit = place("kvm_vcpu", "arch.last_guest_tsc", 8)?;
+        if at_exit.checked_sub(times) != Some(16) {
+            let what = "struct kvm_vcpu with arch.last_guest_tsc behind the offsets of its counter";
+            return Err(BtfError::Missing(what.into()));
+        }
         let vmcb = match vendor {
             Vendor::Amd => {
                 let odd = || BtfError::Missing("struct vcpu_svm that begins with its vcpu".into());
@@ -52,6 +60,6 @@ impl KvmLayout {
             }
             Vendor::Intel => None,
         };
-        Ok(Self { registers, rip, vcpu_id: place("kvm_vcpu", "vcpu_id", 4)?, vmcb })
+        Ok(Self { registers, rip, vcpu_id: place("kvm_vcpu", "vcpu_id", 4)?, times, vmcb })
     }
 }

@@ -8,7 +8,6 @@
 //! | `kept.rs` | what is in place, on disk: a daemon that comes after a crash takes it away |
 //! | `layout.rs` | where things are in KVM's structures, by this kernel's BTF |
 //! | `codec.rs` | what BPF programs are told, and what they tell (bpf/introspect.h) |
-//! | `stamps.rs` | the host's counter at an event, by the kernel's clock |
 //! | `session.rs` | the backend: what is wanted, what is in place, and events |
 //!
 //! No real instruction is overwritten, and no vCPU may run while bytes change. Two conditions keep a guest with the prefix well: the host's switch
@@ -21,7 +20,6 @@ pub mod layout;
 pub mod patches;
 mod session;
 pub mod sites;
-pub mod stamps;
 pub mod trap;
 
 pub use session::Kvm;

@@ -1,24 +1,21 @@
 //! The backend: what is wanted, what is in place, and the events in between. A driver stops the VM, writes, and brings the events.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use timevisor_protocols::channel::bucket::{Bucket, interval};
 use timevisor_time::Duration;
 
 use super::super::backend::{Action, Backend, Input, Refused, State};
-use super::super::event::RawEvent;
 use super::super::point::{Point, limits};
 use super::codec;
 use super::sites::Site;
-use super::stamps::Stamps;
+use crate::mapping::Ratio;
 
 /// Events a second of one guest, and at once.
 const RATE_HZ: u32 = 20_000;
 const BURST: u32 = 20_000;
 /// Places beyond the first of each point.
 const MORE: usize = 1024;
-/// Events that wait for the next comparison of the clocks; more are told without their time.
-const WAITING: usize = 4096;
 
 /// One VM under KVM.
 #[derive(Debug)]
@@ -26,23 +23,21 @@ pub struct Kvm {
     sites: Vec<Site>,
     points: Vec<Point>,
     state: State,
-    stamps: Stamps,
-    waiting: VecDeque<(RawEvent, u64)>,
+    ratio: Ratio,
     next: u64,
     dropped: u64,
     limit: Bucket,
 }
 
 impl Kvm {
-    /// For points that have been found at these places, in their order.
+    /// For points that have been found at these places, in their order, in a guest whose counter counts at `ratio` times the host's rate.
     #[must_use]
-    pub fn new(sites: Vec<Site>) -> Self {
+    pub fn new(sites: Vec<Site>, ratio: Ratio) -> Self {
         Self {
             sites,
             points: Vec::new(),
             state: State::Away,
-            stamps: Stamps::default(),
-            waiting: VecDeque::new(),
+            ratio,
             next: 0,
             dropped: 0,
             limit: Bucket::new(interval(RATE_HZ), BURST),
@@ -51,29 +46,11 @@ impl Kvm {
 
     fn event(&mut self, bytes: &[u8], now: Duration) -> Vec<Action> {
         self.limit.charge(now);
-        let Some((event, ns)) = codec::event(bytes, self.next) else {
+        let Some(event) = codec::event(bytes, self.next, self.ratio) else {
             return vec![Action::Close("the kernel's programs told nonsense".to_owned())];
         };
         self.next += 1;
-        self.waiting.push_back((event, ns));
-        self.ready()
-    }
-
-    /// Events whose time is known by now, in order.
-    fn ready(&mut self) -> Vec<Action> {
-        let mut actions = Vec::new();
-        while let Some((_, ns)) = self.waiting.front() {
-            if self.stamps.is_ahead(*ns) && self.waiting.len() <= WAITING {
-                break;
-            }
-            if let Some((mut event, ns)) = self.waiting.pop_front() {
-                if let Some((counter, error)) = self.stamps.counter(ns) {
-                    (event.counter, event.counter_error) = (Some(counter), error);
-                }
-                actions.push(Action::Event(event));
-            }
-        }
-        actions
+        vec![Action::Event(event)]
     }
 }
 
@@ -126,10 +103,6 @@ impl Backend for Kvm {
                 Vec::new()
             }
             Input::Bytes(bytes) => self.event(bytes, now),
-            Input::Clock(sample) => {
-                self.stamps.add(sample);
-                self.ready()
-            }
             Input::Dropped(dropped) if dropped > self.dropped => {
                 self.dropped = dropped;
                 vec![Action::Dropped(dropped)]
@@ -150,7 +123,6 @@ impl Backend for Kvm {
 #[cfg(test)]
 mod tests {
     use super::super::super::point::{Read, Register, SLOT};
-    use super::super::stamps::Sample;
     use super::*;
 
     fn point(id: u16) -> Point {
@@ -164,8 +136,8 @@ mod tests {
         }
     }
 
-    fn record(ns: u64) -> Vec<u8> {
-        let mut bytes = ns.to_le_bytes().to_vec();
+    fn record(scaled: u64) -> Vec<u8> {
+        let mut bytes = scaled.to_le_bytes().to_vec();
         bytes.extend([1, 0, 0, 0, 0, 0, 8, 0]);
         bytes.extend(7u64.to_le_bytes());
         bytes
@@ -176,7 +148,7 @@ mod tests {
     #[test]
     fn attach_and_detach() {
         let site = Site { point: 1, address: 0x2000 };
-        let mut kvm = Kvm::new(vec![site]);
+        let mut kvm = Kvm::new(vec![site], Ratio::ONE);
         assert_eq!(kvm.state(), State::Away);
         kvm.handle(Input::Connected, NOW);
         assert_eq!(kvm.attach(&[point(2)], NOW), Err(Refused::Reads(2)), "no site");
@@ -188,7 +160,7 @@ mod tests {
         assert!(matches!(kvm.attach(&places, NOW), Err(Refused::Points(..))));
         assert_eq!(kvm.attach(&[point(1), point(1)], NOW), Err(Refused::Reads(1)), "one site");
         let sites = vec![site, Site { point: 1, address: 0x3000 }];
-        let mut several = Kvm::new(sites.clone());
+        let mut several = Kvm::new(sites.clone(), Ratio::ONE);
         assert_eq!(several.attach(&[point(1), point(1)], NOW), Ok(vec![Action::Put(sites)]));
         assert_eq!(kvm.attach(&[point(1)], NOW), Ok(vec![Action::Put(vec![site])]));
         assert_eq!(kvm.state(), State::Changing);
@@ -199,19 +171,17 @@ mod tests {
     }
 
     #[test]
-    fn events_wait_for_their_time_and_keep_their_order() {
-        let mut kvm = Kvm::new(Vec::new());
-        let sample = |n: u64| Input::Clock(Sample { before: 3 * n, ns: n, after: 3 * n + 2 });
-        kvm.handle(sample(1_000), NOW);
-        assert!(kvm.handle(Input::Bytes(&record(1_500)), NOW).is_empty());
-        assert!(kvm.handle(Input::Bytes(&record(2_500)), NOW).is_empty());
-        let told = kvm.handle(sample(2_000), NOW);
-        let [Action::Event(first)] = &told[..] else { panic!("{told:?}") };
-        assert_eq!((first.sequence, first.point), (0, 1));
-        assert!(first.counter.unwrap().abs_diff(4_501) <= first.counter_error);
-        assert!(
-            matches!(&kvm.handle(sample(3_000), NOW)[..], [Action::Event(e)] if e.sequence == 1)
-        );
+    fn events_have_their_time_and_keep_their_order() {
+        let half = Ratio { mul: 1 << 47, frac_bits: 48 };
+        let mut kvm = Kvm::new(Vec::new(), half);
+        for (number, scaled) in [(0, 1_500), (1, 2_500)] {
+            let told = kvm.handle(Input::Bytes(&record(scaled)), NOW);
+            let [Action::Event(event)] = &told[..] else { panic!("{told:?}") };
+            assert_eq!((event.sequence, event.point), (number, 1));
+            // Every counter that is scaled to this one.
+            let (counter, error) = (event.counter.unwrap(), event.counter_error);
+            assert!(counter - error <= 2 * scaled && 2 * scaled < counter + error && error < 3);
+        }
         assert_eq!(kvm.handle(Input::Dropped(3), NOW), [Action::Dropped(3)]);
         assert!(kvm.handle(Input::Dropped(3), NOW).is_empty());
         assert!(matches!(kvm.handle(Input::Bytes(&[1]), NOW)[..], [Action::Close(_)]));
@@ -219,11 +189,10 @@ mod tests {
 
     #[test]
     fn a_guest_that_floods_waits() {
-        let mut kvm = Kvm::new(Vec::new());
+        let mut kvm = Kvm::new(Vec::new(), Ratio::ONE);
         for _ in 0..BURST + 100 {
             kvm.handle(Input::Bytes(&record(9)), NOW);
         }
         assert!(!kvm.may_read(NOW) && kvm.poll_at(NOW).is_some());
-        assert!(kvm.waiting.len() <= WAITING);
     }
 }

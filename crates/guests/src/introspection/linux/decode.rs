@@ -3,7 +3,7 @@
 use super::super::event::{Attributes, Event, Kind, Policy, RawEvent, Thread};
 use super::super::guest_os::DecodeError;
 use super::super::reads::{Reads, name};
-use super::points::{self, CALL, EXIT, SET, SLEEP, TASK, YIELD};
+use super::points::{self, CALL, EXIT, POLICY, SET, SLEEP, TASK, YIELD};
 
 /// HRTIMER_MODE_REL (include/linux/hrtimer.h); other bits say where the timer runs.
 const RELATIVE: u64 = 1;
@@ -11,10 +11,10 @@ const RELATIVE: u64 = 1;
 /// A task whose reads begin with this one.
 fn thread(reads: &Reads<'_>, first: usize) -> Result<Thread, DecodeError> {
     Ok(Thread {
-        tid: reads.u32(first + 1)?,
-        pid: u32::from_le_bytes(reads.bytes(first + 1, 4)?),
-        comm: name(&reads.bytes::<16>(first + 2, 0)?),
-        policy: Policy::new(reads.u32(first + 3)?),
+        policy: Policy::new(reads.u32(first + usize::from(POLICY))?),
+        tid: reads.u32(first + 2)?,
+        pid: u32::from_le_bytes(reads.bytes(first + 2, 4)?),
+        comm: name(&reads.bytes::<16>(first + 3, 0)?),
     })
 }
 
@@ -87,7 +87,7 @@ mod tests {
 
     fn task(tid: u32, comm: &[u8; 16], policy: u32) -> Vec<u8> {
         let words = [tid, tid - 1].map(u32::to_le_bytes);
-        [&[0; 8][..], &words[0], &words[1], &comm[..], &policy.to_le_bytes()[..]].concat()
+        [&[0; 8][..], &policy.to_le_bytes()[..], &words[0], &words[1], &comm[..]].concat()
     }
 
     #[test]

@@ -23,10 +23,10 @@ pub(super) const SLEEP: u16 = 3;
 pub(super) const EXIT: u16 = 4;
 pub(super) const CALL: u16 = 5;
 
-/// Bytes of a task: pointer, pid and tgid, comm, policy.
-pub(super) const TASK: [u16; 4] = [8, 8, 16, 4];
+/// Bytes of a task: pointer, policy, pid and tgid, comm. What decides whether an event is wanted comes first.
+pub(super) const TASK: [u16; 4] = [8, 4, 8, 16];
 /// Which of these is the policy.
-const POLICY: u8 = 3;
+pub(super) const POLICY: u8 = 1;
 /// Where struct pt_regs has the number of the call (arch/x86/include/asm/ptrace.h).
 const ORIG_AX: i64 = 120;
 /// struct sched_attr as far as it is read.
@@ -35,7 +35,7 @@ pub(super) const ATTRIBUTES: u16 = 48;
 /// The lengths of a point's reads.
 pub(super) fn lens(point: u16) -> Option<Vec<u16>> {
     let more: &[u16] = match point {
-        SET => &[8, 8, 16, 4, ATTRIBUTES],
+        SET => &[TASK[0], TASK[1], TASK[2], TASK[3], ATTRIBUTES],
         YIELD => &[],
         SLEEP => &[8, 8, 8],
         EXIT | CALL => &[8],
@@ -47,8 +47,8 @@ pub(super) fn lens(point: u16) -> Option<Vec<u16>> {
 /// Reads of a task; its pointer is read `first`.
 fn task(pointer: Read, first: u8, layout: &Layout) -> [Read; 4] {
     let at = |offset, len| Read::from(first, offset, len);
-    let [_, ids, comm, policy] = TASK;
-    [pointer, at(layout.ids, ids), at(layout.comm, comm), at(layout.policy, policy)]
+    let [_, policy, ids, comm] = TASK;
+    [pointer, at(layout.policy, policy), at(layout.ids, ids), at(layout.comm, comm)]
 }
 
 fn current(layout: &Layout) -> [Read; 4] {

@@ -197,9 +197,7 @@ impl Backend for Tcg {
                 vec![Action::Pause]
             }
             // KVM's.
-            Input::Timer | Input::Put | Input::Taken | Input::Clock(_) | Input::Dropped(_) => {
-                Vec::new()
-            }
+            Input::Timer | Input::Put | Input::Taken | Input::Dropped(_) => Vec::new(),
         }
     }
 
