@@ -224,7 +224,10 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 	struct event *event = &slot_of(all, turn)->event;
 	struct point *point = &all->points[place & (POINTS - 1)];
 	struct known *known = known_at(all, who);
-	u32 failed = 0, count = point->count, filter = point->filter;
+	u32 count = point->count, filter = point->filter;
+	/* In memory: the verifier of Linux 6.1 would follow every way in which reads can fail. */
+	volatile u16 *failed = &event->failed;
+	*failed = 0;
 	for (u32 n = 0; n < READS; n++) {
 		if (n >= count)
 			break;
@@ -239,7 +242,7 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 			/* A pointer of 32 bits. */
 			if (earlier->len == 4)
 				value = (u32)value;
-			bad = (failed >> (of & (READS - 1))) & 1;
+			bad = (*failed >> (of & (READS - 1))) & 1;
 		} else if (is != BASE_ABSOLUTE) {
 			if (of < REGISTERS)
 				probe_read_kernel(&value, sizeof(value), (void *)(vcpu + target->registers + 8 * of));
@@ -263,7 +266,7 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 				   : read_guest(turn, address, at, len) != 0;
 		}
 		if (bad)
-			failed |= 1 << n;
+			*failed |= 1 << n;
 		/* What could not be read is told: it is not known to be unwanted. */
 		if (n == filter && !bad) {
 			u32 policy;
@@ -272,7 +275,6 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 				return 0;
 		}
 	}
-	event->failed = failed;
 	event->len = point->len;
 	return 1;
 }
