@@ -32,6 +32,7 @@ enum { MAP_HASH = 1, MAP_ARRAY = 2 };
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static u64 (*const current_pid_tgid)(void) = (void *)14;
+static u64 (*const current_task)(void) = (void *)35;
 static long (*const probe_read_user)(void *out, u32 size, const void *from) = (void *)112;
 static long (*const probe_read_kernel)(void *out, u32 size, const void *from) = (void *)113;
 
@@ -178,22 +179,36 @@ ONCE u64 special_register(u64 vcpu, u64 of)
 	return value;
 }
 
-/* Which entry is this vCPU's; KNOWN: none. Where trap points are, GS_BASE is the kernel's, and it is written anew only with the points (after a
- * reset or a kexec). A vCPU is handled by one thread at a time: nobody else looks for its entry meanwhile. */
-ONCE u32 recall(u64 vcpu)
+/* Which entry is this vCPU's; KNOWN: none. */
+ONCE u32 recall(u64 vcpu, u64 task)
+{
+	struct shared *all = ONLY(shared);
+	if (!all)
+		return KNOWN;
+	for (u32 n = 0; n < KNOWN; n++) {
+		u64 is = *(volatile u64 *)&all->known[n].vcpu;
+		if (!is)
+			break;
+		if (is == vcpu && all->known[n].task == task)
+			return n;
+	}
+	return KNOWN;
+}
+
+/* Makes an entry of a vCPU that is at a trap point, where GS_BASE is the kernel's; KNOWN: there is none. All are forgotten with the points (after a reset or a
+ * kexec). A vCPU is handled by one thread at a time: nobody else looks for its entry meanwhile. */
+ONCE u32 remember(u64 vcpu, u64 task)
 {
 	struct shared *all = ONLY(shared);
 	if (!all)
 		return KNOWN;
 	for (u32 n = 0; n < KNOWN; n++) {
 		struct known *known = &all->known[n];
-		u64 is = *(volatile u64 *)&known->vcpu;
-		if (is == vcpu)
-			return n;
-		if (is || __sync_val_compare_and_swap(&known->vcpu, 0, CLAIMED))
+		if (__sync_val_compare_and_swap(&known->vcpu, 0, CLAIMED))
 			continue;
 		u32 id = 0;
 		known->gs_base = special_register(vcpu, GS_BASE);
+		known->task = task;
 		if (probe_read_kernel(&id, sizeof(id), (void *)(vcpu + all->target.vcpu_id)) || !known->gs_base) {
 			*(volatile u64 *)&known->vcpu = 0;
 			return KNOWN;
@@ -315,14 +330,18 @@ INLINE u32 find(struct shared *all, u64 address)
 INLINE int hit(u64 vcpu, u64 before)
 {
 	struct shared *all = ONLY(shared);
-	if (!all || !vcpu || current_pid_tgid() >> 32 != all->target.tgid)
+	if (!all || !vcpu)
 		return 0;
-	u64 rip = 0, times[3] = {0}, turn;
+	u64 rip = 0, times[3] = {0}, turn, task = current_task();
+	u32 who = recall(vcpu, task);
+	if (who >= KNOWN && current_pid_tgid() >> 32 != all->target.tgid)
+		return 0;
 	probe_read_kernel(&rip, sizeof(rip), (void *)(vcpu + all->target.rip));
 	u32 place = find(all, rip - before);
 	if (place >= POINTS || !take(all, &turn))
 		return 0;
-	u32 who = recall(vcpu);
+	if (who >= KNOWN)
+		who = remember(vcpu, task);
 	struct slot *slot = slot_of(all, turn);
 	struct known *known = known_at(all, who);
 	if (known) {

@@ -106,10 +106,11 @@ struct slot {
 	u64 reserved[5];
 };
 
-/* What does not change as long as a vCPU's guest has the same kernel: its place in KVM, and what is read there. */
+/* What does not change as long as a vCPU's guest has the same kernel: its place in KVM, its thread, and what is read there. */
 struct known {
 	/* 0: this entry is free. CLAIMED: it is being written. */
 	u64 vcpu;
+	u64 task;
 	u64 id;
 	u64 gs_base;
 };

@@ -15,7 +15,7 @@ pub(super) const SETTINGS: usize = TARGET + POINTS * (8 + POINT);
 const SLOTS: usize = 4096;
 const WORDS: usize = 34;
 /// Words of the programs' own, for `KNOWN` vCPUs.
-const KNOWN: usize = 32 * 3;
+const KNOWN: usize = 32 * 4;
 /// An event that no filter let through.
 const NOTHING: u16 = 0xffff;
 /// Where an event's `len` is in it.
@@ -102,7 +102,7 @@ impl EventRing {
 /// As bpf/introspect.h has it, counted by hand.
 const _: () = {
     assert!(size_of::<Slot>() == 5 * 64 && offset_of!(Slot, event) == 8);
-    assert!(offset_of!(Shared, settings) == 24 + 32 * 24);
+    assert!(offset_of!(Shared, settings) == 24 + 32 * 32);
     assert!(SETTINGS == 144 + 32 * 8 + 32 * 272);
     assert!(offset_of!(Shared, slots) == offset_of!(Shared, settings) + SETTINGS);
 };
