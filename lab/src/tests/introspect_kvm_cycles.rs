@@ -17,8 +17,6 @@ const CYCLES: u32 = 1000;
 const AT_ONCE: u32 = 20;
 /// For one go.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The host's timer costs an emulated host more than all else: its ticks come anyway.
-const APPEND: &str = "nohz=off highres=off";
 
 pub(super) fn kvm_cycles(ctx: &Context) -> anyhow::Result<String> {
     let wanted = match std::env::var("CYCLES") {
@@ -26,8 +24,7 @@ pub(super) fn kvm_cycles(ctx: &Context) -> anyhow::Result<String> {
         Err(_) => CYCLES,
     };
     let program = ctx.program("timevisor-lab-guest", "lab-introspect")?;
-    let mut host =
-        host_with_guest(ctx, "trixie-backports", APPEND, |image| Ok(image.program(&program)))?;
+    let mut host = host_with_guest(ctx, "trixie-backports", |image| Ok(image.program(&program)))?;
     ensure!(!switch(&mut host)?, "the switch is on at the beginning");
     attach(&mut host, PREFIX)?;
     let first = calls(&mut host)?;

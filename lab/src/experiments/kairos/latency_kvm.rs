@@ -34,7 +34,7 @@ pub(in super::super) fn run_bookworm(ctx: &Context, span: Duration) -> anyhow::R
 /// On a host with the kernel of this suite.
 fn on_host(ctx: &Context, span: Duration, suite: &str, name: &str) -> anyhow::Result<()> {
     let program = ctx.program("timevisor-lab-guest", "lab-call-costs")?;
-    let mut host = host_with_guest(ctx, suite, "", |image| Ok(image.program(&program)))?;
+    let mut host = host_with_guest(ctx, suite, |image| Ok(image.program(&program)))?;
     let line = format!("lab-call-costs {TIMES}");
     let inside = |host: &mut NestedHost, line: &str| -> anyhow::Result<Value> {
         let said = host.inner_sh(VM, line, PATIENCE)?;
