@@ -229,6 +229,31 @@ INLINE struct known *known_at(struct shared *all, u64 who)
 	return &all->known[who & (KNOWN - 1)];
 }
 
+/* What an earlier read of 8 or 4 bytes gave. */
+INLINE u64 pointer(struct event *event, struct point *point, u32 of)
+{
+	u64 value = 0;
+	struct read *read = &point->reads[of & (READS - 1)];
+	__builtin_memcpy(&value, event->data + (read->at & (DATA - 1)), sizeof(value));
+	return read->len == 4 ? (u32)value : value;
+}
+
+/* Makes read n, through this pointer, of what an earlier one has given; nonzero: that was through another pointer, or failed. */
+ONCE int again(u64 turn, u64 place, u64 n, u64 value)
+{
+	struct shared *all = ONLY(shared);
+	if (!all)
+		return -1;
+	struct event *event = &slot_of(all, turn)->event;
+	struct point *point = &all->points[place & (POINTS - 1)];
+	struct read *read = &point->reads[n & (READS - 1)], *like = &point->reads[read->like & (READS - 1)];
+	if (pointer(event, point, like->of) != value || (event->failed >> (read->like & (READS - 1))) & 1)
+		return -1;
+	u32 len = read->len;
+	FORGET(len);
+	return probe_read_kernel(event->data + (read->at & (DATA - 1)), len & (2 * DATA - 1), event->data + (like->at & (DATA - 1)));
+}
+
 /* Makes all reads of a point. 0: its filter has left the event out, and the reads after that one are not made. */
 ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 {
@@ -252,12 +277,10 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 		u64 value = 0;
 		int bad = 0;
 		if (is == BASE_EARLIER) {
-			struct read *earlier = &point->reads[of & (READS - 1)];
-			__builtin_memcpy(&value, event->data + (earlier->at & (DATA - 1)), sizeof(value));
-			/* A pointer of 32 bits. */
-			if (earlier->len == 4)
-				value = (u32)value;
+			value = pointer(event, point, of);
 			bad = (*failed >> (of & (READS - 1))) & 1;
+			if (read->like != NONE && !bad && !again(turn, place, n, value))
+				continue;
 		} else if (is != BASE_ABSOLUTE) {
 			if (of < REGISTERS)
 				probe_read_kernel(&value, sizeof(value), (void *)(vcpu + target->registers + 8 * of));

@@ -27,8 +27,6 @@ enum base { BASE_REGISTER, BASE_EARLIER, BASE_VALUE, BASE_ABSOLUTE };
 /* Registers beyond the sixteen that KVM keeps in order. */
 enum { REGISTERS = 16, GS_BASE = 16, CR3 = 17 };
 
-#define NO_FILTER 0xff
-
 struct read {
 	u64 offset;
 	u8 base;
@@ -37,14 +35,19 @@ struct read {
 	u16 len;
 	/* Where its bytes are in the event's: behind those of the reads before. */
 	u16 at;
-	u16 reserved;
+	/* NONE, or an earlier read of the same member through another pointer: if the pointers are the same, so are the bytes. */
+	u8 like;
+	u8 reserved;
 };
+
+#define NONE 0xff
 
 struct point {
 	/* Bit n: an event passes if read `filter` gave n. */
 	u64 mask;
 	u16 id;
 	u8 count;
+	/* NONE, or a read. */
 	u8 filter;
 	/* Of all reads' bytes. */
 	u16 len;

@@ -2,7 +2,7 @@
 
 use super::super::event::RawEvent;
 use super::super::memory::PageTables;
-use super::super::point::{Base, Point, Register, limits};
+use super::super::point::{Base, Point, Read, Register, limits};
 use super::layout::KvmLayout;
 use crate::mapping::Ratio;
 
@@ -12,7 +12,7 @@ pub const TARGET: usize = 144;
 pub const POINT: usize = 272;
 /// Bytes of `struct event` before its data.
 const HEAD: usize = 16;
-const NO_FILTER: u8 = 0xff;
+const NONE: u8 = 0xff;
 
 /// A piece of the guest's memory, and where QEMU has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -60,12 +60,12 @@ pub fn point(point: &Point) -> Option<[u8; POINT]> {
     bytes.extend(point.filter.map_or(0, |filter| filter.mask).to_le_bytes());
     bytes.extend(point.id.to_le_bytes());
     bytes.push(u8::try_from(point.reads.len()).ok()?);
-    bytes.push(point.filter.map_or(NO_FILTER, |filter| filter.read));
+    bytes.push(point.filter.map_or(NONE, |filter| filter.read));
     let all = point.reads.iter().try_fold(0u16, |sum, read| sum.checked_add(read.len))?;
     bytes.extend(all.to_le_bytes());
     bytes.extend([0; 2]);
     let mut at = 0u16;
-    for read in &point.reads {
+    for (n, read) in point.reads.iter().enumerate() {
         let (base, of) = match read.base {
             Base::Register(register) => (0, register as u8),
             Base::Earlier(earlier) => (1, earlier),
@@ -76,11 +76,23 @@ pub fn point(point: &Point) -> Option<[u8; POINT]> {
         bytes.extend([base, of]);
         bytes.extend(read.len.to_le_bytes());
         bytes.extend(at.to_le_bytes());
-        bytes.extend([0; 2]);
+        // The filter is asked when its read is made.
+        let decides = point.filter.is_some_and(|filter| usize::from(filter.read) == n);
+        let like = like(&point.reads[..n], read).filter(|_| !decides);
+        bytes.extend([like.unwrap_or(NONE), 0]);
         at += read.len;
     }
     (bytes.len() <= POINT && usize::from(all) <= limits::DATA).then(|| bytes.resize(POINT, 0))?;
     bytes.try_into().ok()
+}
+
+/// An earlier read of the same member through another pointer.
+fn like(before: &[Read], read: &Read) -> Option<u8> {
+    let same = |other: &Read| {
+        let member = (other.offset, other.len) == (read.offset, read.len);
+        member && matches!((other.base, read.base), (Base::Earlier(a), Base::Earlier(b)) if a != b)
+    };
+    u8::try_from(before.iter().position(same)?).ok()
 }
 
 /// Whether a point reads this register.
@@ -113,7 +125,7 @@ pub fn event(bytes: &[u8], sequence: u64, ratio: Ratio) -> Option<RawEvent> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::point::{Filter, Read, SLOT};
+    use super::super::super::point::{Filter, SLOT};
     use super::*;
 
     fn words(bytes: &[u8]) -> Vec<u64> {
@@ -147,11 +159,24 @@ mod tests {
         let bytes = point(&one).unwrap();
         assert_eq!(words(&bytes[..8]), [6]);
         assert_eq!(bytes[8..16], [1, 2, 3, 1, 32, 0, 0, 0]);
-        assert_eq!(bytes[16..32], [[0xff; 8], [0, 16, 8, 0, 0, 0, 0, 0]].concat());
-        assert_eq!(bytes[32..48], [4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 16, 0, 8, 0, 0, 0]);
-        assert_eq!(bytes[48..64], [0, 0, 0, 0, 0, 0, 0, 0, 2, 7, 8, 0, 24, 0, 0, 0]);
+        assert_eq!(bytes[16..32], [[0xff; 8], [0, 16, 8, 0, 0, 0, 255, 0]].concat());
+        assert_eq!(bytes[32..48], [4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 16, 0, 8, 0, 255, 0]);
+        assert_eq!(bytes[48..64], [0, 0, 0, 0, 0, 0, 0, 0, 2, 7, 8, 0, 24, 0, 255, 0]);
         assert!(needs(&one, Register::GsBase) && needs(&one, Register::Rdi));
         assert!(!needs(&one, Register::Cr3) && bytes[64..].iter().all(|byte| *byte == 0));
+        // The third and fifth read the same member of two structures.
+        let two = vec![
+            Read::value(Register::Rdi),
+            Read::value(Register::Rsi),
+            Read::from(0, 4, 16),
+            Read::from(1, 4, 8),
+            Read::from(1, 4, 16),
+        ];
+        for (filter, like) in [(None, 2), (Some(Filter { read: 4, mask: 1 }), NONE)] {
+            let bytes = point(&Point { reads: two.clone(), filter, ..one.clone() }).unwrap();
+            let likes = bytes[16..].chunks_exact(16).take(5).map(|read| read[14]);
+            assert_eq!(likes.collect::<Vec<_>>(), [NONE, NONE, NONE, NONE, like]);
+        }
         let many = Point { reads: vec![Read::value(Register::Rdi); 17], filter: None, ..one };
         assert_eq!(point(&many), None);
         for (len, fits) in [(128, true), (129, false), (40_000, false)] {
