@@ -179,7 +179,7 @@ ONCE u64 special_register(u64 vcpu, u64 of)
 	return value;
 }
 
-/* Which entry is this vCPU's; KNOWN: none. */
+/* Which entry is this vCPU's; KNOWN: none. By its thread, too: the kernel may give the place of one that has ended to another VM's. */
 ONCE u32 recall(u64 vcpu, u64 task)
 {
 	struct shared *all = ONLY(shared);
@@ -307,9 +307,9 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 			*failed |= 1 << n;
 		/* What could not be read is told: it is not known to be unwanted. */
 		if (n == filter && !bad) {
-			u32 policy;
-			__builtin_memcpy(&policy, out, sizeof(policy));
-			if (policy >= 64 || !((point->mask >> (policy & 63)) & 1))
+			u32 number;
+			__builtin_memcpy(&number, out, sizeof(number));
+			if (number >= 64 || !((point->mask >> (number & 63)) & 1))
 				return 0;
 		}
 	}

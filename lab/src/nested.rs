@@ -143,7 +143,7 @@ impl NestedHost {
     /// Runs one line of shell on it.
     ///
     /// # Errors
-    /// As [`Guest::sh`]. A host with several processors that has ended by a triple fault counts as [`Late`], which is one more try: TCG's emulation of SVM
+    /// As [`Guest::sh`]. A host with several processors that has ended by a triple fault counts as [`Late`] (further tries at the end): TCG's emulation of SVM
     /// on several threads does that now and then, also where nothing of ours has run.
     pub fn sh(&mut self, line: &str) -> anyhow::Result<String> {
         self.guest.sh(line).map_err(|error| {
