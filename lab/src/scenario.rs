@@ -186,12 +186,12 @@ impl Context {
     }
 }
 
-/// Of a test that was not in time.
+/// How often a test that was not in time is run again.
 const MORE_TRIES: usize = 2;
 
 /// Runs `tests` and prints a verdict for each and the sum; true when all passed.
 ///
-/// Those that failed because a wait ended ([`Late`]) are run again at the end, at most [`MORE_TRIES`] times, when whatever kept the machine busy may be
+/// Those that failed because a wait ended ([`Late`]) are run again at the end, at most twice, when whatever kept the machine busy may be
 /// over; every verdict is printed. Anything else that fails has failed.
 pub fn run(tests: &[Test], lab_dir: &Path, kvm_usable: bool) -> bool {
     let (mut passed, mut failed, mut late) = (0, 0, Vec::new());
