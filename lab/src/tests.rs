@@ -45,6 +45,7 @@ mod page;
 mod references;
 mod references_guest;
 mod reserve;
+mod reserve_again;
 mod reserve_kvm;
 mod reserve_libvirt;
 mod reserve_libvirt_v2;
@@ -98,6 +99,11 @@ pub const ALL: &[Test] = &[
         name: "reserve",
         about: "a guest's real-time tasks on a loaded host, with a reservation and without; soft ones; every setting as before afterwards",
         run: reserve::reserve,
+    },
+    Test {
+        name: "reserve-again",
+        about: "a busy guest's reservation is released and made again, also while it is out of budget: it always goes on; so it does after somebody else's change that Linux takes for a pause without end",
+        run: reserve_again::reserve_again,
     },
     Test {
         name: "reserve-kvm",

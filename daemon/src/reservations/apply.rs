@@ -82,6 +82,16 @@ impl Reservations {
                 return Err((ErrorCode::Internal, left.join("; "), "bring it back by hand"));
             }
         }
+        if !apply.dry_run
+            && matches!(guarantee, Guarantee::Core(_) | Guarantee::Global)
+            && let Some(left) = self.ledger.is_leaving(tid, now_ns())
+        {
+            let text = format!(
+                "thread {tid} had a reservation until a moment ago, and what it ran beyond it is to be made good first, which takes another {} ms; {after}",
+                left.div_ceil(1_000_000)
+            );
+            return Err((ErrorCode::MakingRoom, text, "ask again in a moment"));
+        }
         let failed = |error: &dyn std::error::Error| {
             let cause = error.source().map(|s| format!(": {s}")).unwrap_or_default();
             (ErrorCode::Unsupported, format!("{error}{cause}"), after)

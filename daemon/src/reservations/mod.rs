@@ -8,6 +8,7 @@
 //! | `soft.rs` | budgets that follow what is used |
 //! | `followed.rs` | those that follow what introspection learns |
 //! | `rows.rs` | what is held, for those who ask |
+//! | `stalled.rs` | threads that the kernel has forgotten to let run |
 //! | `audit.rs` | what each got |
 
 mod apart;
@@ -17,11 +18,12 @@ mod configured;
 mod followed;
 mod rows;
 mod soft;
+mod stalled;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use timevisor_guests::reservation::{self, Held, Journal, Ledger, Wanted};
+use timevisor_guests::reservation::{self, EnforceError, Held, Journal, Ledger, Stall, Wanted};
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::cpuset::{Cpusets, Level};
 use timevisor_protocols::control::{
@@ -51,6 +53,8 @@ pub struct Reservations {
     next_look: Duration,
     waiting: Vec<Waiting>,
     audit: Audit,
+    /// By thread.
+    stalls: BTreeMap<u32, Stall>,
     next_configured: Duration,
     /// Why reservations were not made after all, until the next request for the same vCPU.
     failed: Vec<(String, u32, String)>,
@@ -86,6 +90,7 @@ impl Reservations {
             next_look: Duration::ZERO,
             waiting: Vec::new(),
             audit: Audit::default(),
+            stalls: BTreeMap::new(),
             next_configured: Duration::ZERO,
             failed: Vec::new(),
             configured: configured.into_iter().map(Configured::new).collect(),
@@ -141,6 +146,7 @@ impl Reservations {
         if look_at_others {
             self.next_configured = now + LOOK_INTERVAL;
             self.make_configured(vms);
+            self.look_for_stalls();
         }
         let interval = if self.waiting.is_empty() { LOOK_INTERVAL } else { WAITING_INTERVAL };
         self.next_look = (now + interval).min(self.next_soft());
@@ -165,14 +171,19 @@ impl Reservations {
                 Err(_) if self.keep_apart() => self.waiting.push(Waiting { wanted, from }),
                 Err(error) => {
                     tracing::warn!("{}: not reserved: {error}", name_of(&self.held[index]));
-                    let (vm, vcpu) = (self.held[index].vm.clone(), self.held[index].vcpu);
-                    let mut told = vec![error.to_string()];
-                    // Others may have come to the core meanwhile: what they need stays.
-                    told.extend(self.give_back(index));
-                    self.failed.push((vm, vcpu, told.join("; ")));
+                    self.give_up(index, &error);
                 }
             }
         }
+    }
+
+    /// It cannot be kept; `reserve list` says why.
+    fn give_up(&mut self, index: usize, error: &EnforceError) {
+        let (vm, vcpu) = (self.held[index].vm.clone(), self.held[index].vcpu);
+        let mut told = vec![error.to_string()];
+        // Others may have come to the core meanwhile: what they need stays.
+        told.extend(self.give_back(index));
+        self.failed.push((vm, vcpu, told.join("; ")));
     }
 
     /// Answers `reserve_release`.
@@ -245,8 +256,13 @@ impl Reservations {
         {
             problems.push(error.to_string());
         }
-        if let (Some(core), Some(reservation)) = (gone.core(), gone.reservation()) {
-            self.ledger.free(core, reservation, now_ns());
+        if let Some(reservation) = gone.reservation() {
+            if let Some(core) = gone.core() {
+                self.ledger.free(core, reservation, now_ns());
+            }
+            if gone.is_scheduled_by_deadline() {
+                self.ledger.leave(gone.tid, &reservation, now_ns());
+            }
         }
         self.note();
         problems

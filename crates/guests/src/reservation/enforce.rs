@@ -206,6 +206,23 @@ pub fn make_again(
     check(changes)
 }
 
+/// Takes threads out of SCHED_DEADLINE and puts them back there, which the kernel begins anew with.
+///
+/// # Errors
+/// As [`make`]; the thread may be without its reservation then.
+pub fn begin_anew(
+    reservation: &Reservation,
+    changes: &[(Level, Change)],
+) -> Result<(), EnforceError> {
+    for (_, change) in changes {
+        if matches!(change, Change::Attributes { set, .. } if set.policy == Policy::DEADLINE) {
+            let refused = |error| EnforceError::refused(change, &error, reservation);
+            change.undo().and_then(|()| change.make()).map_err(refused)?;
+        }
+    }
+    check(changes)
+}
+
 fn attributes(of: &Reservation) -> Attributes {
     Attributes::deadline(of.budget(), of.deadline(), of.period())
 }

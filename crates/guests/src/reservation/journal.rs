@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use timevisor_linux::cpuset::Level;
 use timevisor_linux::process::Process;
-use timevisor_linux::scheduling::Change;
+use timevisor_linux::scheduling::{Change, schedstat};
 use timevisor_schedule::Reservation;
 
 use super::enforce::Guarantee;
@@ -65,16 +65,26 @@ impl Held {
         }
     }
 
+    /// Whether its thread is under SCHED_DEADLINE.
+    #[must_use]
+    pub fn is_scheduled_by_deadline(&self) -> bool {
+        matches!(self.guarantee, Guarantee::Core(_) | Guarantee::Global)
+    }
+
     /// Whether it may need what was changed for others at [`Level::Host`].
     #[must_use]
     pub fn needs_host(&self) -> bool {
         matches!(self.guarantee, Guarantee::Core(_) | Guarantee::Limit)
     }
 
-    /// Whether that very QEMU still runs.
+    /// Whether that very QEMU still runs, or at least its vCPU: a thread that is out of budget ends only when it has some.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        Process::new(self.pid).start_time().is_ok_and(|now| now == self.start_time)
+        match Process::new(self.pid).start_time() {
+            Ok(now) => now == self.start_time,
+            // A zombie keeps its number as long as it has threads.
+            Err(_) => self.tid != self.pid && schedstat(self.pid, self.tid).is_ok(),
+        }
     }
 }
 

@@ -38,10 +38,14 @@ pub enum Refused {
     },
 }
 
+/// By so much a thread may run beyond its budget, ns: the tick of the slowest usual kernel.
+const OVERRUN: u64 = 10_000_000;
+
 /// What may not be given away yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
     freed: Vec<(usize, Reservation, u64)>,
+    left: Vec<(u32, u64)>,
 }
 
 /// What is held on a processor.
@@ -98,6 +102,25 @@ impl Ledger {
     pub fn free(&mut self, core: usize, reservation: Reservation, now: u64) {
         self.freed.push((core, reservation, now + reservation.period()));
     }
+
+    /// Takes note of a thread that is not under SCHED_DEADLINE any more.
+    ///
+    /// One that left while it was out of budget must not be put back between its deadline and the moment when what it ran too much is made good: the kernel
+    /// has dropped the end of its pause and not yet forgotten the pause, and would never let it run again (dl_task_timer and inactive_task_timer in
+    /// kernel/sched/deadline.c; seen with Linux 6.1, 6.12, 6.18 and 7.3).
+    pub fn leave(&mut self, tid: u32, reservation: &Reservation, now: u64) {
+        let (budget, period) = (u128::from(reservation.budget()), u128::from(reservation.period()));
+        let made_good = period + (u128::from(OVERRUN) * period).div_ceil(budget);
+        let until = now.saturating_add(u64::try_from(made_good).unwrap_or(u64::MAX));
+        self.left.retain(|(other, _)| *other != tid);
+        self.left.push((tid, until));
+    }
+
+    /// For how long, ns, a thread must not be put back under SCHED_DEADLINE; `None`: it may be.
+    pub fn is_leaving(&mut self, tid: u32, now: u64) -> Option<u64> {
+        self.left.retain(|(_, until)| *until > now);
+        self.left.iter().find(|(left, _)| *left == tid).map(|(_, until)| until - now)
+    }
 }
 
 #[cfg(test)]
@@ -112,6 +135,25 @@ mod tests {
 
     fn neighbour(reservation: Reservation, alone: bool) -> Neighbour {
         Neighbour { name: "db/0".into(), reservation, alone }
+    }
+
+    #[test]
+    fn a_thread_that_left_stays_away_until_its_overrun_is_made_good() {
+        let mut ledger = Ledger::default();
+        ledger.leave(7, &shared(20, 50), 5 * MS);
+        assert_eq!(
+            (ledger.is_leaving(7, 5 * MS), ledger.is_leaving(8, 5 * MS)),
+            (Some(75 * MS), None)
+        );
+        // Its last deadline is at most a period away, and 10 ms of 40 % are 25 ms.
+        assert_eq!(
+            (ledger.is_leaving(7, 80 * MS - 1), ledger.is_leaving(7, 80 * MS)),
+            (Some(1), None)
+        );
+        ledger.leave(7, &Reservation::shared(1024, 4_000 * MS).unwrap(), 100 * MS);
+        assert!(ledger.is_leaving(7, 39_000_000 * MS).is_some());
+        ledger.leave(7, &shared(20, 50), 100 * MS);
+        assert_eq!(ledger.is_leaving(7, 175 * MS), None, "the last time counts");
     }
 
     #[test]

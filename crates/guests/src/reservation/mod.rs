@@ -7,6 +7,7 @@
 //! | `explain.rs` | what the kernel's refusals mean, and what to do |
 //! | `journal.rs` | what is held, on disk: written before anything is changed |
 //! | `ledger.rs` | what is held, on which processor, and what must not be given away yet |
+//! | `stall.rs` | a thread that the kernel has forgotten to let run |
 //!
 //! What it does not do: find the budget (crates/schedule), or talk to anybody (the daemon).
 
@@ -14,11 +15,14 @@ mod enforce;
 mod explain;
 mod journal;
 mod ledger;
+mod stall;
 pub mod vcpus;
 
 pub use enforce::{
-    Guarantee, Planned, Wanted, check, make, make_again, plan, release, with_reservation,
+    Guarantee, Planned, Wanted, begin_anew, check, make, make_again, plan, release,
+    with_reservation,
 };
 pub use explain::{EnforceError, explain};
 pub use journal::{Held, Journal, JournalError, release_all};
 pub use ledger::{Ledger, Neighbour, Refused};
+pub use stall::Stall;

@@ -17,4 +17,6 @@ mod threads;
 pub use attributes::{Attributes, Policy};
 pub use change::Change;
 pub use rt_group::without_real_time;
-pub use threads::{Schedstat, Thread, accounting_lag, cgroup_of, processor_of, schedstat, threads};
+pub use threads::{
+    Schedstat, Thread, accounting_lag, cgroup_of, is_runnable, processor_of, schedstat, threads,
+};

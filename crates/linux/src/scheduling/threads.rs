@@ -72,10 +72,24 @@ pub fn accounting_lag() -> u64 {
 /// # Errors
 /// After its end.
 pub fn processor_of(pid: u32, tid: u32) -> io::Result<usize> {
+    let field = field_of_stat(pid, tid, 39)?;
+    field.parse().map_err(|_| io::Error::other(format!("odd processor: {field:?}")))
+}
+
+/// Whether a thread runs or would, if it were let (field 3 of its stat is R).
+///
+/// # Errors
+/// After its end.
+pub fn is_runnable(pid: u32, tid: u32) -> io::Result<bool> {
+    field_of_stat(pid, tid, 3).map(|state| state == "R")
+}
+
+/// A field of proc_pid_stat(5) after the name, counted from 1 as there.
+fn field_of_stat(pid: u32, tid: u32, number: usize) -> io::Result<String> {
     let text = std::fs::read_to_string(folder(pid, tid).join("stat"))?;
     // The name in parentheses may contain anything, so count from its end.
     let (_, rest) = text.rsplit_once(')').unwrap_or_default();
-    let field = rest.split_whitespace().nth(36).and_then(|field| field.parse().ok());
+    let field = rest.split_whitespace().nth(number - 3).map(str::to_owned);
     field.ok_or_else(|| io::Error::other(format!("odd stat: {text:?}")))
 }
 
@@ -112,6 +126,29 @@ mod tests {
         assert!(threads(0).is_err());
         let processor = processor_of(pid, pid).unwrap();
         assert!(crate::affinity::online().unwrap().contains(&processor));
+    }
+
+    #[test]
+    fn who_runs_is_runnable_and_who_waits_is_not() {
+        let own = || {
+            let link = std::fs::read_link("/proc/thread-self").unwrap();
+            link.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap()
+        };
+        let pid = std::process::id();
+        let (end, until) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            tell.send(own()).unwrap();
+            until.recv().unwrap_err();
+        });
+        let other_tid = told.recv().unwrap();
+        assert!(is_runnable(pid, own()).unwrap());
+        while is_runnable(pid, other_tid).unwrap() {
+            std::thread::yield_now();
+        }
+        drop(end);
+        other.join().unwrap();
+        assert!(is_runnable(pid, 0).is_err());
     }
 
     #[test]
