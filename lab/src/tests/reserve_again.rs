@@ -15,10 +15,10 @@ use crate::scenario::Context;
 
 /// Without timevisord's wait the guest stands still for ever after three or four.
 const TIMES: u32 = 60;
-/// Of our own changes, of which every fiftieth or so freezes it.
-const TRIES: u32 = 1000;
-const BUDGET: &str = "12ms/50ms";
-/// A guest that has 12 of 50 ms and wants more runs in so long.
+/// Of our own changes, of which every tenth or so freezes it.
+const TRIES: u32 = 300;
+const BUDGET: &str = "3ms/30ms";
+/// A guest that wants to run does so within this.
 const FROZEN: Duration = Duration::from_millis(500);
 const BUSY: &str = "(while :; do :; done) >/dev/null 2>&1 &";
 
@@ -107,7 +107,7 @@ fn frozen(thread: Thread) -> anyhow::Result<Option<u32>> {
     let reserved = Attributes::of(thread.tid)?;
     for n in 0..TRIES {
         Attributes::other().set(thread.tid)?;
-        std::thread::sleep(Duration::from_micros(u64::from(n) * 1_237 % 5_000));
+        std::thread::sleep(Duration::from_micros(u64::from(n) * 1_237 % 10_000));
         reserved.set(thread.tid)?;
         if !thread.goes_on(FROZEN)? {
             return Ok(Some(n + 1));
