@@ -13,7 +13,7 @@ use crate::interrupt::in_time;
 use crate::real_time::{self, Restore};
 use crate::scenario::Context;
 
-/// Without timevisord's wait the guest stands still for ever after three or four.
+/// Without timevisord's wait the guest stands still for ever after three to nine.
 const TIMES: u32 = 60;
 /// Of our own changes, of which every tenth or so freezes it.
 const TRIES: u32 = 300;
