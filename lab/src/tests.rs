@@ -4,6 +4,7 @@ mod arm;
 mod boot;
 mod clock;
 mod container;
+mod deadline_kernels;
 mod elapsed;
 mod elapsed_bpf;
 mod elapsed_container;
@@ -488,7 +489,7 @@ pub const ALL: &[Test] = &[
 ];
 
 /// Tests that run by name only: under two layers of emulation the inner guest now and then hangs, why is not known; what needs
-/// a program that is not here; what wants the machine for itself; a guest that hung once at its boot under QEMU's plugin, why is not known.
+/// a program that is not here; what wants the machine for itself; what shows a kernel, not us; a guest that hung once at its boot under QEMU's plugin, why is not known.
 pub const EXTRA: &[Test] = &[
     Test {
         name: "introspect-flood",
@@ -549,6 +550,11 @@ pub const EXTRA: &[Test] = &[
         name: "kvm-nested-reset",
         about: "kvm-nested with a reset of the inner guest, which moves its counter (by name only)",
         run: kvm::nested_reset,
+    },
+    Test {
+        name: "deadline-kernels",
+        about: "guests with Linux 6.1, 6.12 and 7.3: how often a busy thread leaves SCHED_DEADLINE and comes back until it is never let run again (by name only)",
+        run: deadline_kernels::kernels,
     },
     Test {
         name: "reserve-libvirt-v2",
