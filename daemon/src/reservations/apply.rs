@@ -83,8 +83,8 @@ impl Reservations {
             }
         }
         if !apply.dry_run
-            && matches!(guarantee, Guarantee::Core(_) | Guarantee::Global)
-            && let Some(left) = self.ledger.is_leaving(tid, now_ns())
+            && guarantee.is_by_deadline()
+            && let Some(left) = self.ledger.leaving_for(tid, now_ns())
         {
             let text = format!(
                 "thread {tid} had a reservation until a moment ago, and what it ran beyond it is to be made good first, which takes another {} ms; {after}",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use timevisor_guests::reservation::{Guarantee, Held};
+use timevisor_guests::reservation::Held;
 use timevisor_linux::scheduling::schedstat;
 use timevisor_protocols::control::{MissedCause, MissedJob, ReserveAudit};
 use timevisor_schedule::audit::{Cause, Finding, History, Sample, Tally, cause, find};
@@ -49,9 +49,7 @@ impl Audit {
         }
         self.next = now + INTERVAL;
         let mut before = std::mem::take(&mut self.threads);
-        for held in
-            in_force.filter(|held| !matches!(held.guarantee, Guarantee::Fifo | Guarantee::Limit))
-        {
+        for held in in_force.filter(|held| held.guarantee.is_by_deadline()) {
             let mut audited = before.remove(&held.tid).unwrap_or_default();
             audited.look(held);
             self.threads.insert(held.tid, audited);

@@ -260,7 +260,7 @@ impl Reservations {
             if let Some(core) = gone.core() {
                 self.ledger.free(core, reservation, now_ns());
             }
-            if gone.is_scheduled_by_deadline() {
+            if gone.guarantee.is_by_deadline() {
                 self.ledger.leave(gone.tid, &reservation, now_ns());
             }
         }

@@ -11,12 +11,12 @@ impl Reservations {
         let mut stalled = Vec::new();
         for (index, held) in self.held.iter().enumerate() {
             let waits = self.waiting.iter().any(|waiting| waiting.wanted.tid == held.tid);
+            if waits || !held.guarantee.is_by_deadline() {
+                continue;
+            }
             let seen = schedstat(held.pid, held.tid)
                 .and_then(|stat| Ok((stat.ran, is_runnable(held.pid, held.tid)?)));
             let (Some(reservation), Ok(seen)) = (held.reservation(), seen) else { continue };
-            if waits || !held.is_scheduled_by_deadline() {
-                continue;
-            }
             let now = now_ns();
             let mut stall = before.remove(&held.tid).unwrap_or(Stall::begin(seen.0, now));
             if stall.observe(seen, &reservation, accounting_lag(), now) {

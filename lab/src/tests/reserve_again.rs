@@ -88,7 +88,7 @@ pub(super) fn reserve_again(ctx: &Context) -> anyhow::Result<String> {
         ensure!(held(&host)?["problem"].is_null(), "{}", held(&host)?);
         in_time(began.elapsed() < Duration::from_secs(10), || "it took long".to_owned())?;
         // Nor does it keep its VM from ending.
-        frozen(thread)?;
+        in_time(frozen(thread)?.is_some(), || "it was frozen once only".to_owned())?;
     }
     ended(&host, guest)?;
     let told = match tries {

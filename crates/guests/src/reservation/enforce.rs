@@ -30,6 +30,14 @@ pub enum Guarantee {
     Limit,
 }
 
+impl Guarantee {
+    /// Whether the thread is under SCHED_DEADLINE.
+    #[must_use]
+    pub const fn is_by_deadline(self) -> bool {
+        matches!(self, Self::Core(_) | Self::Global)
+    }
+}
+
 /// A reservation for a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {

@@ -65,12 +65,6 @@ impl Held {
         }
     }
 
-    /// Whether its thread is under SCHED_DEADLINE.
-    #[must_use]
-    pub fn is_scheduled_by_deadline(&self) -> bool {
-        matches!(self.guarantee, Guarantee::Core(_) | Guarantee::Global)
-    }
-
     /// Whether it may need what was changed for others at [`Level::Host`].
     #[must_use]
     pub fn needs_host(&self) -> bool {

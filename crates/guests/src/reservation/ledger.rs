@@ -117,7 +117,7 @@ impl Ledger {
     }
 
     /// For how long, ns, a thread must not be put back under SCHED_DEADLINE; `None`: it may be.
-    pub fn is_leaving(&mut self, tid: u32, now: u64) -> Option<u64> {
+    pub fn leaving_for(&mut self, tid: u32, now: u64) -> Option<u64> {
         self.left.retain(|(_, until)| *until > now);
         self.left.iter().find(|(left, _)| *left == tid).map(|(_, until)| until - now)
     }
@@ -142,18 +142,18 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.leave(7, &shared(20, 50), 5 * MS);
         assert_eq!(
-            (ledger.is_leaving(7, 5 * MS), ledger.is_leaving(8, 5 * MS)),
+            (ledger.leaving_for(7, 5 * MS), ledger.leaving_for(8, 5 * MS)),
             (Some(75 * MS), None)
         );
         // Its last deadline is at most a period away, and 10 ms of 40 % are 25 ms.
         assert_eq!(
-            (ledger.is_leaving(7, 80 * MS - 1), ledger.is_leaving(7, 80 * MS)),
+            (ledger.leaving_for(7, 80 * MS - 1), ledger.leaving_for(7, 80 * MS)),
             (Some(1), None)
         );
         ledger.leave(7, &Reservation::shared(1024, 4_000 * MS).unwrap(), 100 * MS);
-        assert!(ledger.is_leaving(7, 39_000_000 * MS).is_some());
+        assert!(ledger.leaving_for(7, 39_000_000 * MS).is_some());
         ledger.leave(7, &shared(20, 50), 100 * MS);
-        assert_eq!(ledger.is_leaving(7, 175 * MS), None, "the last time counts");
+        assert_eq!(ledger.leaving_for(7, 175 * MS), None, "the last time counts");
     }
 
     #[test]
