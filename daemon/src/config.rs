@@ -14,7 +14,8 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
-use timevisor_estimate::{Parameters, polling, steering};
+use timevisor_estimate::{Parameters, polling};
+use timevisor_linux::adjust::steering;
 use timevisor_linux::counter::Choice;
 use timevisor_protocols::control::{ReserveApply, TimeType};
 use timevisor_protocols::nts::negotiation::DEFAULT_KE_PORT;

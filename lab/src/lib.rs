@@ -5,7 +5,7 @@
 //! ```no_run
 //! # fn test(ctx: &timevisor_lab::scenario::Context) -> anyhow::Result<String> {
 //! let kernel = ctx.kernel("trixie-backports")?;
-//! let image = ctx.image(&kernel)?.program(&ctx.program("timevisord", "timevisor-guest")?);
+//! let image = ctx.image(&kernel)?.program(&ctx.program("timevisor-guest", "timevisor-guest")?);
 //! let mut guest = ctx.guest(&ctx.qemu()?, &kernel, &image)?.start()?;
 //! guest.wait_ready()?;
 //! let version = guest.sh("uname -r")?;

@@ -1,22 +1,17 @@
 //! Optional: CLOCK_REALTIME follows the estimate, so that a host needs one daemon and not two.
 //!
-//! | file | owns |
-//! | --- | --- |
-//! | this one | when to steer, what to declare, and putting everything back |
-//! | [`rivals`] | who else keeps the clock |
-//! | [`saved`] | the settings as they were, for the next daemon if this one is killed |
+//! This file decides when to steer and what to declare, and puts everything back. timevisor-linux's `adjust` has the rest:
+//! the system call, the control law (`steering`), other programs that discipline the clock (`rivals`), and the original
+//! settings in a file (`saved`).
 //!
-//! Once a second the clock is read beside the counter; timevisor-estimate's `steering` is the control law, and
-//! timevisor-linux's `adjust` sets it. While the clock's own status is not to be relied on, the rate is held and the
+//! Once a second the clock is read beside the counter. While the clock's own status is not to be relied on, the rate is held and the
 //! kernel is told that nobody vouches for the time. When somebody else changes the rate, steering ends at once and theirs
 //! is left alone. Nothing is ever fed back into the estimate: it counts a counter that nobody steers.
 
-mod rivals;
-mod saved;
-
 use timevisor_clock_page::ClockStatus;
-use timevisor_estimate::steering::{Command, Input, Steering};
-use timevisor_linux::adjust::{self, Declaration, LeapAction, Rate, Settings};
+use timevisor_linux::adjust::saved::Saved;
+use timevisor_linux::adjust::steering::{Command, Input, Steering};
+use timevisor_linux::adjust::{self, Declaration, LeapAction, Rate, Settings, rivals};
 use timevisor_linux::clock::bracket;
 use timevisor_linux::counter::calibrate::{RawBracket, best_bracket, from_brackets};
 use timevisor_protocols::control::Discipline as Report;
@@ -25,7 +20,6 @@ use timevisor_time::{Duration, Instant, Period, Tai, Utc};
 use crate::clock::HostClock;
 use crate::config::Config;
 use crate::leap::Leap;
-use saved::Saved;
 
 /// The control law is made for about this.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -223,7 +217,7 @@ impl Discipline {
     }
 
     fn obey(&mut self, command: &Command, told: Option<(&Reading, &HostClock)>, now: Duration) {
-        let rate = Rate { tick_us: command.rate.tick_us, frequency: command.rate.frequency };
+        let rate = command.rate;
         let declaration = told.map_or(UNKNOWN, |(reading, clock)| declare(reading, command, clock));
         let done = if command.step == Duration::ZERO { Ok(()) } else { adjust::step(command.step) };
         let done = done.and_then(|()| adjust::steer(rate, command.phase, &declaration));

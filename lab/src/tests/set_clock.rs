@@ -104,7 +104,7 @@ fn boot(ctx: &Context) -> anyhow::Result<Lab> {
     let kernel = ctx.kernel("trixie-backports")?;
     let image = ctx
         .image(&kernel)?
-        .program(&ctx.program("timevisord", "timevisor-guest")?)
+        .program(&ctx.program("timevisor-guest", "timevisor-guest")?)
         .program(&ctx.program("timevisor-lab-guest", "lab-clocks")?);
     let qmp = host.directory().join("guest.qmp");
     let socket = host.directory().join("guest.clocks");

@@ -41,7 +41,7 @@ pub(super) fn agent(ctx: &Context) -> anyhow::Result<String> {
     host.wait_synchronized(200)?;
     let programs = [
         ctx.program("timevisor", "timevisor")?,
-        ctx.program("timevisord", "timevisor-guest")?,
+        ctx.program("timevisor-guest", "timevisor-guest")?,
         ctx.program("timevisor-lab-guest", "lab-bind")?,
     ];
     let mut client = guest(ctx, &host, "guest", &programs)?;

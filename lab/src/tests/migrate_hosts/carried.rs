@@ -33,8 +33,10 @@ pub(in crate::tests) fn carried(ctx: &Context) -> anyhow::Result<String> {
 
 fn one(ctx: &Context, hosts: &[Host; 2], way: Way, qemu: &Qemu) -> anyhow::Result<String> {
     let [a, b] = hosts;
-    let programs =
-        [ctx.program("timevisor", "timevisor")?, ctx.program("timevisord", "timevisor-guest")?];
+    let programs = [
+        ctx.program("timevisor", "timevisor")?,
+        ctx.program("timevisor-guest", "timevisor-guest")?,
+    ];
     let names = [format!("{way:?}-here").to_lowercase(), format!("{way:?}-there").to_lowercase()];
     let mut here = Launch::new(ctx, a, qemu, way, &names[0]).programs(&programs).start()?;
     here.guest.wait_ready()?;

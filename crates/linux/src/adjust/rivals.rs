@@ -4,15 +4,17 @@
 //! under us); the list of programs names the culprit, and catches those that have only just started. What it does not
 //! see: programs in another PID namespace, until they act. timevisord and timevisor-guest share it.
 
-use timevisor_linux::adjust::{self, Settings};
-use timevisor_linux::process::Process;
 use timevisor_time::Duration;
+
+use super::{self as adjust, Settings};
+use crate::process::Process;
 
 /// Programs that set CLOCK_REALTIME, by the first 15 letters of their name, as the kernel keeps it.
 const PROGRAMS: &[&str] =
     &["chronyd", "ntpd", "ntp-daemon", "openntpd", "systemd-timesyn", "phc2sys", "timemaster"];
 
-/// Why steering may not begin. `instead`: what to do for this program not to steer.
+/// Why steering must not begin, or `None` when nothing else disciplines the clock. `instead`: what to do for this program not to steer.
+#[must_use]
 pub fn conflict(kernel: &Settings, instead: &str) -> Option<String> {
     if let Some(name) = running() {
         return Some(format!(
@@ -35,6 +37,7 @@ pub fn conflict(kernel: &Settings, instead: &str) -> Option<String> {
 }
 
 /// The name of a program that runs and sets CLOCK_REALTIME.
+#[must_use]
 pub fn running() -> Option<String> {
     let processes = Process::all().ok()?;
     processes.iter().find_map(|process| {

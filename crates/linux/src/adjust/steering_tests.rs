@@ -154,11 +154,11 @@ fn steps_only_as_the_rule_allows() {
 
 #[test]
 fn the_kernels_words() {
-    assert_eq!(KernelRate::nearest(0.0), KernelRate { tick_us: 10_000, frequency: 0 });
-    assert_eq!(KernelRate::nearest(-10e-6), KernelRate { tick_us: 10_000, frequency: -655_360 });
-    assert_eq!(KernelRate::nearest(730e-6), KernelRate { tick_us: 10_007, frequency: 30 << 16 });
-    assert_eq!(KernelRate::nearest(-1.0), KernelRate { tick_us: 9_000, frequency: -500 << 16 });
-    assert_eq!(KernelRate::nearest(f64::NAN).frequency, 0);
+    assert_eq!(Rate::nearest(0.0), Rate { tick_us: 10_000, frequency: 0 });
+    assert_eq!(Rate::nearest(-10e-6), Rate { tick_us: 10_000, frequency: -655_360 });
+    assert_eq!(Rate::nearest(730e-6), Rate { tick_us: 10_007, frequency: 30 << 16 });
+    assert_eq!(Rate::nearest(-1.0), Rate { tick_us: 9_000, frequency: -500 << 16 });
+    assert_eq!(Rate::nearest(f64::NAN).frequency, 0);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn nonsense_is_refused_by_name() {
 proptest! {
     #[test]
     fn rates_round_trip(ppm in -99_000.0_f64..99_000.0) {
-        let rate = KernelRate::nearest(ppm * 1e-6);
+        let rate = Rate::nearest(ppm * 1e-6);
         prop_assert!((rate.ratio() * 1e6 - ppm).abs() < 1e-5, "{rate:?}");
         prop_assert!((9_000..=11_000).contains(&rate.tick_us) && rate.frequency.abs() <= 500 << 16);
     }

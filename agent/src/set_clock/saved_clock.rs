@@ -1,25 +1,23 @@
-//! The kernel's clock settings, while they are ours: taken where nobody else keeps the clock, and put back in the end,
-//! whatever the end is. Of a program that was killed, the next one puts them back.
+//! Saves the kernel's clock settings, changes them while no other program disciplines the clock, and restores them when
+//! this program stops. After a program was killed, the next one restores them.
 //!
-//! One program of ours at a time: a lock that ends with its holder says who, so that nobody cleans up after one that lives.
+//! A file lock admits one timevisor-guest at a time. The kernel drops it when its holder dies, so that no program cleans
+//! up after one that still runs.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use timevisor_estimate::steering::KernelRate;
-use timevisor_linux::adjust::{self, Declaration, Rate, Settings};
+use timevisor_linux::adjust::saved::Saved;
+use timevisor_linux::adjust::{self, Declaration, Rate, Settings, rivals};
 use timevisor_linux::clock::boot_id;
 use timevisor_time::Duration;
-
-use super::rivals;
-use super::saved::Saved;
 
 /// Beside the agent's socket.
 const DIRECTORY: &str = "/run/timevisor";
 
 /// The settings, as they were; dropped, they are put back.
-pub struct Loan {
+pub struct SavedClock {
     /// `None`: somebody else's by now.
     original: Option<Settings>,
     saved: Saved,
@@ -27,7 +25,7 @@ pub struct Loan {
     _lock: File,
 }
 
-impl Loan {
+impl SavedClock {
     /// Takes them. `force`: even where somebody else keeps CLOCK_REALTIME. `instead`: what to do if this is refused.
     pub fn take(force: bool, instead: &str) -> Result<Self> {
         let lock = lock()?.context(
@@ -48,7 +46,7 @@ impl Loan {
     /// The rate that was found, minus one: right until something better is known.
     pub fn found_rate(&self) -> f64 {
         let rate = self.original.as_ref().map(|s| s.rate);
-        rate.map_or(0.0, |r| KernelRate { tick_us: r.tick_us, frequency: r.frequency }.ratio())
+        rate.map_or(0.0, Rate::ratio)
     }
 
     /// Steps the clock.
@@ -60,8 +58,7 @@ impl Loan {
     ///
     /// The phase goes to the kernel's own loop (ADJ_OFFSET) rather than into the frequency: the loop stops by itself when the
     /// offset is worked off, so that a program that is killed in the middle leaves no clock that runs fast for ever.
-    pub fn steer(&mut self, rate: KernelRate, phase: Duration, say: &Declaration) -> Result<()> {
-        let rate = Rate { tick_us: rate.tick_us, frequency: rate.frequency };
+    pub fn steer(&mut self, rate: Rate, phase: Duration, say: &Declaration) -> Result<()> {
         adjust::steer(rate, phase, say)
             .context("cannot slew CLOCK_REALTIME; run as root (CAP_SYS_TIME)")?;
         self.ours = Some(rate);
@@ -81,7 +78,7 @@ impl Loan {
     }
 }
 
-impl Drop for Loan {
+impl Drop for SavedClock {
     fn drop(&mut self) {
         if let Some(original) = &self.original {
             put_back(original, &self.saved);

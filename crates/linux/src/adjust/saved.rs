@@ -1,12 +1,13 @@
-//! The kernel's settings as they were before this daemon steered, in a file, so that even a daemon that was killed is
-//! cleaned up after: the next one puts them back, or steers on and puts them back in the end. timevisord and
-//! timevisor-guest share it, each with a file of its own.
+//! The kernel's original clock settings in a file, so that the next process can clean up after one that was killed: it
+//! restores them at once, or keeps steering and restores them when it stops. timevisord and timevisor-guest use separate
+//! files.
 
 use std::fs;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use timevisor_linux::adjust::{Rate, Settings};
+
+use super::{Rate, Settings};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,7 +24,7 @@ struct Entry {
     tai_offset: i32,
 }
 
-/// The file.
+/// The file with the original settings.
 pub struct Saved {
     path: PathBuf,
     boot_id: String,
@@ -31,11 +32,13 @@ pub struct Saved {
 
 impl Saved {
     /// In this file, which need not exist.
+    #[must_use]
     pub fn at(path: PathBuf, boot_id: String) -> Self {
         Self { path, boot_id }
     }
 
     /// What an earlier daemon of this boot left behind.
+    #[must_use]
     pub fn read(&self) -> Option<Settings> {
         let text = fs::read_to_string(&self.path).ok()?;
         let entry: Entry = serde_json::from_str(&text).ok()?;
@@ -50,7 +53,10 @@ impl Saved {
         })
     }
 
-    /// Before the first setting is changed.
+    /// Notes the settings, before the first one is changed.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
     pub fn write(&self, settings: &Settings) -> std::io::Result<()> {
         let entry = Entry {
             boot_id: self.boot_id.clone(),

@@ -10,7 +10,7 @@ use timevisor_time::Duration;
 use super::Options;
 use super::beside::{Beside, Unusable};
 use super::law::{Era, Law, Mode, Order, slew_time};
-use super::loan::Loan;
+use super::saved_clock::SavedClock;
 use super::view::{Pace, View};
 
 /// How often the marker is looked at.
@@ -28,7 +28,7 @@ const UNKNOWN: Declaration =
     Declaration { max_error: None, estimated_error: Duration::ZERO, leap: LeapAction::None };
 
 enum State {
-    Keeping(Loan),
+    Keeping(SavedClock),
     /// To somebody else, or because the kernel refused.
     Yielded {
         again: Duration,
@@ -64,14 +64,14 @@ impl Keeper {
     /// `None` unless asked for. Fails where somebody else keeps the clock.
     pub fn start(options: &Options, now: Duration) -> anyhow::Result<Option<Self>> {
         let Some(mode) = options.set_clock else { return Ok(None) };
-        let loan = Loan::take(options.force, INSTEAD)?;
+        let saved = SavedClock::take(options.force, INSTEAD)?;
         let threshold = span(options.step_threshold);
         Ok(Some(Self {
             mode,
             threshold,
             force: options.force,
             law: Law::new(mode, threshold),
-            state: State::Keeping(loan),
+            state: State::Keeping(saved),
             page: None,
             era: None,
             noticed: now,
@@ -100,11 +100,11 @@ impl Keeper {
                 self.wake = again;
                 return;
             }
-            match Loan::take(self.force, INSTEAD) {
-                Ok(loan) => {
+            match SavedClock::take(self.force, INSTEAD) {
+                Ok(saved) => {
                     tracing::info!("keeping CLOCK_REALTIME again");
                     self.law = Law::new(self.mode, self.threshold);
-                    self.state = State::Keeping(loan);
+                    self.state = State::Keeping(saved);
                     self.next = now;
                 }
                 Err(error) => return self.yield_for(&format!("{error:#}"), now),
@@ -128,13 +128,13 @@ impl Keeper {
     }
 
     fn find_page(&mut self) {
-        let State::Keeping(loan) = &self.state else { return };
+        let State::Keeping(saved) = &self.state else { return };
         if self.page.is_some() {
             return;
         }
         match View::open("timevisor-guest") {
             Ok(view) => {
-                let pace = Pace::new(&view, loan.found_rate());
+                let pace = Pace::new(&view, saved.found_rate());
                 tracing::info!("keeping CLOCK_REALTIME with {}", view.path());
                 self.page = Some(Page { view, pace });
             }
@@ -143,7 +143,7 @@ impl Keeper {
     }
 
     fn steer(&mut self, now: Duration) {
-        let (State::Keeping(loan), Some(page)) = (&mut self.state, &mut self.page) else { return };
+        let (State::Keeping(saved), Some(page)) = (&mut self.state, &mut self.page) else { return };
         let looked = page.view.look();
         if looked.is_err() {
             // As soon as it is known again.
@@ -154,7 +154,7 @@ impl Keeper {
         } else {
             self.next = now + INTERVAL;
         }
-        if loan.is_contested() {
+        if saved.is_contested() {
             let text = "somebody else has changed its rate; find out who and stop it, or leave out --set-clock";
             return self.yield_for(text, now);
         }
@@ -169,8 +169,8 @@ impl Keeper {
             Err(_) => (self.law.hold(base), UNKNOWN),
         };
         self.held = looked.is_err();
-        let stepped = order.step.map_or(Ok(()), |(by, _)| loan.step(by));
-        let done = stepped.and_then(|()| loan.steer(order.rate, order.phase, &declaration));
+        let stepped = order.step.map_or(Ok(()), |(by, _)| saved.step(by));
+        let done = stepped.and_then(|()| saved.steer(order.rate, order.phase, &declaration));
         if let Err(error) = done {
             return self.yield_for(&format!("{error:#}"), now);
         }
@@ -214,10 +214,10 @@ impl Keeper {
         let again = now + YIELD;
         self.wake = again;
         self.held = true;
-        if let State::Keeping(loan) = std::mem::replace(&mut self.state, State::Yielded { again })
-            && loan.is_contested()
+        if let State::Keeping(saved) = std::mem::replace(&mut self.state, State::Yielded { again })
+            && saved.is_contested()
         {
-            loan.give_up();
+            saved.give_up();
         }
         self.tell(format!("CLOCK_REALTIME is not kept: {problem}"));
     }

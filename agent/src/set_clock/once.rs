@@ -13,7 +13,7 @@ use timevisor_time::Duration as Span;
 use super::beside::Beside;
 use super::keeper::{declare, span};
 use super::law::{Era, Law, Mode, slew_time};
-use super::loan::Loan;
+use super::saved_clock::SavedClock;
 use super::view::{Pace, View};
 use crate::wait_sync;
 
@@ -87,7 +87,7 @@ impl SetClock {
 struct Work {
     slew: bool,
     force: bool,
-    loan: Option<Loan>,
+    saved: Option<SavedClock>,
     slewing: Option<Slewing>,
     stepped: Option<Span>,
     steps: u32,
@@ -103,13 +103,13 @@ struct Slewing {
 
 impl Work {
     fn new(slew: bool, force: bool) -> Self {
-        Self { slew, force, loan: None, slewing: None, stepped: None, steps: 0 }
+        Self { slew, force, saved: None, slewing: None, stepped: None, steps: 0 }
     }
 
     fn go_on(&mut self, view: &View, era: Era, beside: &Beside, until: Instant) -> Result<()> {
-        let loan = match &mut self.loan {
-            Some(loan) => loan,
-            empty => empty.insert(Loan::take(self.force, INSTEAD)?),
+        let saved = match &mut self.saved {
+            Some(saved) => saved,
+            empty => empty.insert(SavedClock::take(self.force, INSTEAD)?),
         };
         if !self.slew {
             if self.steps == STEPS {
@@ -118,7 +118,7 @@ impl Work {
                     beside.offset()
                 );
             }
-            loan.step(beside.offset())?;
+            saved.step(beside.offset())?;
             self.steps += 1;
             self.stepped = Some(self.stepped.unwrap_or(Span::ZERO) + beside.offset());
             return Ok(());
@@ -137,7 +137,7 @@ impl Work {
                 }
                 empty.insert(Slewing {
                     law: Law::new(Mode::Slew, Span::ZERO),
-                    pace: Pace::new(view, loan.found_rate()),
+                    pace: Pace::new(view, saved.found_rate()),
                     from: beside.offset(),
                     next: now,
                     last: now,
@@ -147,16 +147,16 @@ impl Work {
         if now < slewing.next {
             return Ok(());
         }
-        if loan.is_contested() {
-            if let Some(loan) = self.loan.take() {
-                loan.give_up();
+        if saved.is_contested() {
+            if let Some(saved) = self.saved.take() {
+                saved.give_up();
             }
             bail!("somebody else has changed CLOCK_REALTIME's rate; find out who and stop it");
         }
         let base = slewing.pace.base(view);
         let order = slewing.law.update(era, beside, base, now - slewing.last);
         (slewing.last, slewing.next) = (now, now + INTERVAL);
-        loan.steer(order.rate, order.phase, &declare(beside, &order))
+        saved.steer(order.rate, order.phase, &declare(beside, &order))
     }
 
     fn done(&self) -> String {

@@ -7,7 +7,7 @@
 //! | `beside.rs` | CLOCK_REALTIME beside the page, in UTC, or why there is nothing to go by; pure |
 //! | `law.rs` | when to step, when to slew, by how much; pure |
 //! | `view.rs` | reading both clocks |
-//! | `loan.rs` | the kernel's settings, while they are ours, and putting them back |
+//! | `saved_clock.rs` | the kernel's settings, while they are ours, and putting them back |
 //! | `keeper.rs` | `--set-clock`: the agent's part |
 //! | `once.rs` | `set-clock` |
 //!
@@ -17,22 +17,16 @@
 mod beside;
 mod keeper;
 mod law;
-mod loan;
 mod once;
+mod saved_clock;
 pub mod view;
-
-// The host's daemon has the same rivals, and cleans up in the same way.
-#[path = "../../../discipline/rivals.rs"]
-mod rivals;
-#[path = "../../../discipline/saved.rs"]
-mod saved;
 
 use std::time::Duration;
 
 pub use keeper::{Keeper, span};
 pub use law::Mode;
-pub use loan::clean_up;
 pub use once::SetClock;
+pub use saved_clock::clean_up;
 
 /// What the agent does about CLOCK_REALTIME.
 #[derive(clap::Args, Clone, Copy)]

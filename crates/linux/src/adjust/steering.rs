@@ -1,7 +1,7 @@
 //! The control law that keeps CLOCK_REALTIME with the estimate: pure numbers in, a command out.
 //!
 //! The plant is the kernel's clock: CLOCK_MONOTONIC_RAW times one plus the frequency that is set, plus a phase that the
-//! kernel works off by itself, an eighth of what is left each second (timevisor-linux `adjust`). So
+//! kernel works off by itself, an eighth of what is left each second ([`super`]). So
 //!
 //! - *frequency* = base + integral. The base is fed forward: the estimate knows how much faster true time runs than
 //!   CLOCK_MONOTONIC_RAW. The integral takes up what that leaves over (the kernel rounds the length of its ticks, some
@@ -14,6 +14,8 @@
 //! What it does not do: system calls, or steer on a status that is not to be relied on; the caller holds then.
 
 use timevisor_time::Duration;
+
+use super::{NOMINAL_TICK_US, Rate};
 
 /// The kernel works off 1/8 of the phase per second.
 const PHASE_TIME_CONSTANT: Duration = Duration::from_secs(8);
@@ -31,8 +33,7 @@ const FREQUENCY_LIMIT_PPM: f64 = 500.0;
 const TICK_FROM_PPM: f64 = 490.0;
 /// One microsecond more per tick of 10 ms.
 const PPM_PER_TICK_US: f64 = 100.0;
-/// The kernel takes a tick within a tenth of the nominal one.
-const NOMINAL_TICK_US: i64 = 10_000;
+/// The kernel accepts ticks within a tenth of the nominal one.
 const TICK_RANGE_US: i64 = 1_000;
 
 /// Limits of the steering.
@@ -101,16 +102,7 @@ pub struct Input {
     pub elapsed: Duration,
 }
 
-/// The kernel's rate correction, split over its two words.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KernelRate {
-    /// Length of a tick in microseconds; a microsecond more is 100 ppm faster.
-    pub tick_us: i64,
-    /// 2^-16 ppm.
-    pub frequency: i64,
-}
-
-impl KernelRate {
+impl Rate {
     /// The nearest that the kernel can be set to; `ratio` is the rate minus one.
     #[must_use]
     #[expect(
@@ -141,7 +133,7 @@ pub struct Command {
     /// To be added at once, before the rest; zero nearly always.
     pub step: Duration,
     /// The rate from now on.
-    pub rate: KernelRate,
+    pub rate: Rate,
     /// What the kernel is to slew, replacing what is left of the last.
     pub phase: Duration,
 }
@@ -176,7 +168,7 @@ impl Steering {
         let limit = self.phase_limit();
         Command {
             step,
-            rate: KernelRate::nearest(input.base + self.integral),
+            rate: Rate::nearest(input.base + self.integral),
             phase: offset.max(-limit).min(limit),
         }
     }
@@ -186,7 +178,7 @@ impl Steering {
     pub fn hold(&self, base: f64) -> Command {
         Command {
             step: Duration::ZERO,
-            rate: KernelRate::nearest(base + self.integral),
+            rate: Rate::nearest(base + self.integral),
             phase: Duration::ZERO,
         }
     }

@@ -6,8 +6,20 @@
 //! (kernel/time/ntp.c, ntp_offset_chunk), so that it stops by itself, and a daemon that is killed leaves the right rate
 //! and nothing else.
 //!
-//! [`Settings`] is what has to be put back in the end. What it does not do: decide anything (the control law is
-//! timevisor-estimate's), or know who else adjusts the clock.
+//! [`Settings`] is what a program must put back when it stops. timevisord and timevisor-guest share this folder:
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | this one | the system call: reading, steering, declaring, restoring |
+//! | [`steering`] | the control law; pure |
+//! | [`rivals`] | which other program disciplines CLOCK_REALTIME |
+//! | [`saved`] | the original settings in a file, for cleaning up after a crash |
+//!
+//! What it does not do: decide when to steer.
+
+pub mod rivals;
+pub mod saved;
+pub mod steering;
 
 use std::io;
 
