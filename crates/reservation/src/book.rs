@@ -6,7 +6,7 @@ use timevisor_schedule::Reservation;
 
 use crate::audit::Audit;
 use crate::enforcement;
-use crate::handover::hand_over;
+use crate::handover::{HandOver, hand_over};
 use crate::held::Held;
 use crate::host::{Host, Severity};
 use crate::ledger::{Ledger, Neighbour, Refused};
@@ -78,13 +78,14 @@ impl<C: Clone> Book<C> {
     ) -> Vec<String> {
         let mut gone = self.held.remove(index);
         self.waiting.retain(|waiting| waiting.tid != gone.tid);
-        let (changes, heirs) = hand_over(&mut gone, &mut self.held);
+        let rebase = |gone: &C, later: &C| host.rebase(gone, later);
+        let HandOver { undo, heirs } = hand_over(&mut gone, index, &mut self.held, rebase);
         for (heir, received) in heirs {
             let tid = self.held[heir].tid;
             // The heir counts its changes from the front.
             self.waiting.iter_mut().filter(|w| w.tid == tid).for_each(|w| w.from += received);
         }
-        let mut problems = enforcement::release(host, &gone, &changes);
+        let mut problems = enforcement::release(host, &gone, &undo);
         let isolated: Vec<usize> = self.isolated().into_iter().collect();
         if gone.core().is_some() {
             problems.extend(host.settle(&isolated).err());

@@ -76,6 +76,9 @@ pub trait Host: Restore {
         reservation: &Reservation,
     ) -> Option<Self::Change>;
 
+    /// Where `later` changed the setting of a thread that `gone` had changed before: `later`, restoring what was before `gone`.
+    fn rebase(&self, gone: &Self::Change, later: &Self::Change) -> Option<Self::Change>;
+
     /// The processor time of a thread; `None` after its end.
     fn usage(&self, pid: u32, tid: u32) -> Option<Usage>;
 

@@ -136,6 +136,10 @@ impl Host for LinuxHost {
         }
     }
 
+    fn rebase(&self, gone: &Change, later: &Change) -> Option<Change> {
+        rebase(gone, later)
+    }
+
     fn usage(&self, pid: u32, tid: u32) -> Option<Usage> {
         let stat = schedstat(pid, tid).ok()?;
         Some(Usage { ran: stat.ran, waited: stat.waited })
@@ -170,6 +174,27 @@ impl Host for LinuxHost {
     }
 }
 
+/// See [`Host::rebase`].
+fn rebase(gone: &Change, later: &Change) -> Option<Change> {
+    match (gone, later) {
+        (
+            Change::Affinity { tid, allow, before },
+            Change::Affinity { tid: same, allow: later, before: then },
+        ) if tid == same && allow == then => {
+            // A change that changes nothing restores whatever its thread may have inherited from a cpuset.
+            let allow = if later == then { before } else { later };
+            Some(Change::Affinity { tid: *tid, allow: allow.clone(), before: before.clone() })
+        }
+        (
+            Change::Attributes { tid, set, before },
+            Change::Attributes { tid: same, set: later, before: then },
+        ) if tid == same && set.is_same(then) => {
+            Some(Change::Attributes { tid: *tid, set: *later, before: *before })
+        }
+        _ => None,
+    }
+}
+
 /// An error with its causes in one line.
 pub fn with_causes(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
@@ -198,4 +223,52 @@ fn check_policy(tid: u32, set: &Attributes) -> Result<(), String> {
     Err(format!(
         "thread {tid} is scheduled as {found} and not as {set}; is another program setting it?"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_reservations_of_one_vm_change_its_main_thread_in_turn() {
+        let affinity = |tid, allow: &[usize], before: &[usize]| Change::Affinity {
+            tid,
+            allow: allow.to_vec(),
+            before: before.to_vec(),
+        };
+        let first = affinity(7, &[0, 1, 2], &[0, 1, 2, 3]);
+        let second = affinity(7, &[0, 1], &[0, 1, 2]);
+        assert_eq!(rebase(&first, &second), Some(affinity(7, &[0, 1], &[0, 1, 2, 3])));
+        assert_eq!(rebase(&second, &first), None);
+        assert_eq!(rebase(&first, &affinity(8, &[0, 1], &[0, 1, 2])), None);
+        let unchanged = affinity(7, &[0, 1, 2], &[0, 1, 2]);
+        assert_eq!(
+            rebase(&first, &unchanged),
+            Some(affinity(7, &[0, 1, 2, 3], &[0, 1, 2, 3])),
+            "restored whatever the cpuset allowed"
+        );
+        let (other, fifo) = (Attributes::other(), Attributes::fifo(1));
+        let policy = |set, before| Change::Attributes { tid: 7, set, before };
+        assert_eq!(rebase(&policy(fifo, other), &policy(fifo, fifo)), Some(policy(fifo, other)));
+    }
+
+    #[test]
+    fn the_journal_is_read_as_it_was_written_by_earlier_versions() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = r#"[{"vm":"web","vcpu":0,"pid":7,"start_time":9,"tid":8,"guarantee":{"core":1},
+            "budget":28000000,"deadline":50000000,"period":50000000,"alone":true,
+            "changes":[["host",{"folder":{"path":"/x"}}],["processor",{"granted":{"path":"/y","processor":1}}],
+                       ["thread",{"affinity":{"tid":8,"allow":[1],"before":[0,1]}}]],
+            "ran":1,"since":2}]"#;
+        std::fs::write(folder.path().join(JOURNAL), text).unwrap();
+        let mut host = LinuxHost::new(folder.path());
+        let held = host.read().unwrap();
+        let levels: Vec<Level> = held[0].changes.iter().map(|(level, _)| *level).collect();
+        assert_eq!(levels, [Level::Host, Level::Processor, Level::Thread]);
+        assert_eq!((held[0].core(), held[0].soft, held[0].followed), (Some(1), None, false));
+        host.write(&held).unwrap();
+        assert_eq!(host.read().unwrap(), held);
+        std::fs::write(folder.path().join(JOURNAL), r#"[{"vm":3}]"#).unwrap();
+        assert!(host.read().unwrap_err().to_string().contains("not understood"));
+    }
 }
