@@ -43,7 +43,7 @@ impl Reservations {
             let step = "repair or remove that file, and start timevisord again";
             return Err((ErrorCode::Unavailable, why.clone(), step));
         }
-        let bad = |text: String| (ErrorCode::BadRequest, text, "see docs/how-to/reserve.md");
+        let bad = |text: String| (ErrorCode::BadRequest, text, "see docs/reference/reservations.md");
         let deadline = apply.deadline_ns.unwrap_or(apply.period_ns);
         let reservation = Reservation::new(apply.budget_ns, deadline, apply.period_ns)
             .map_err(|error| bad(error.to_string()))?;
