@@ -1,28 +1,27 @@
-//! A thread that wants to run, has a budget for it, and is never let.
+//! How a thread is recognized that wants to run, has a budget, and never runs.
 //!
-//! Linux can forget the end of a pause (see [`super::Ledger::leave`]): the thread is then out of budget for ever, whatever it is given. Our own requests keep
-//! clear of that; others may change a thread's policy, too, and a frozen VM is not to be thawed by its end only.
+//! Linux can forget to replenish a budget (see [`crate::ledger::Ledger::leave`]): the thread is then out of budget for ever. Our
+//! own requests avoid that. Other programs may change a thread's policy, too, and a frozen VM must not stay frozen until its end.
 
 use timevisor_schedule::Reservation;
 
-/// What a thread had when it was last seen to run or to sleep.
+/// What a thread had when it was last seen running or asleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stall {
+pub(crate) struct Stall {
     ran: u64,
     since: u64,
 }
 
 impl Stall {
-    /// A thread that has run for `ran` ns in all, at `now` on any clock that goes on, ns.
-    #[must_use]
-    pub const fn begin(ran: u64, now: u64) -> Self {
+    /// A thread that has run for `ran` ns in all, at `now` ns.
+    pub(crate) const fn begin(ran: u64, now: u64) -> Self {
         Self { ran, since: now }
     }
 
-    /// Whether it has not run although it wanted to, for so long that the kernel will not let it any more. `lag`: by how much `ran` may be behind.
+    /// Whether it wanted to run for so long in vain that the kernel must have forgotten it. `lag`: how late `ran` may be, ns.
     ///
-    /// Between two budgets are two periods at most. After that the next stall begins.
-    pub fn observe(
+    /// Between two budgets are two periods at most. After a stall was reported the next one is timed.
+    pub(crate) fn observe(
         &mut self,
         (ran, runnable): (u64, bool),
         reservation: &Reservation,

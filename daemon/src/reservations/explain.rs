@@ -1,14 +1,13 @@
-//! What the kernel's answers mean. sched_setattr(2) has four numbers for a dozen reasons.
+//! What the kernel's refusals mean, and what to do. sched_setattr(2) has four error numbers for a dozen reasons.
 
 use std::io;
 use std::path::Path;
 
-use timevisor_linux::cpu_limit::LimitError;
-use timevisor_linux::cpuset::CpusetError;
 use timevisor_linux::scheduling::{Change, Policy, without_real_time};
+use timevisor_reservation::Held;
 use timevisor_schedule::Reservation;
 
-/// The least budget that Linux takes (kernel/sched/deadline.c, DL_SCALE).
+/// The least budget that Linux accepts (kernel/sched/deadline.c, DL_SCALE).
 const LEAST_BUDGET: u64 = 1 << 10;
 
 const EPERM: i32 = 1;
@@ -16,81 +15,34 @@ const ESRCH: i32 = 3;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 
-/// Why a reservation was not made.
-#[derive(Debug, thiserror::Error)]
-pub enum EnforceError {
-    /// No processor can be set apart.
-    #[error(transparent)]
-    Cpuset(#[from] CpusetError),
-    /// No cgroup can be limited.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-    /// The kernel refused a change.
-    #[error("{change}: {why}")]
-    Refused {
-        /// What was to be changed.
-        change: String,
-        /// What that means and what to do.
-        why: String,
-    },
-    /// The kernel took it and says something else now.
-    #[error(
-        "thread {tid} is scheduled as {found} and not as {set}; is another program setting it?"
-    )]
-    Differs {
-        /// Which thread.
-        tid: u32,
-        /// What it should be.
-        set: String,
-        /// What it is.
-        found: String,
-    },
-    /// The same, and something stays changed.
-    #[error("{error}; and what could not be undone: {left}")]
-    NotUndone {
-        /// Why it failed.
-        error: Box<EnforceError>,
-        /// What is left.
-        left: String,
-    },
-    /// A thread or file could not be read.
-    #[error("{what}")]
-    Io {
-        /// Which.
-        what: String,
-        /// The kernel's answer.
-        #[source]
-        source: io::Error,
-    },
-}
-
-impl EnforceError {
-    /// From the kernel's answer to a change.
-    #[must_use]
-    pub fn refused(change: &Change, error: &io::Error, wanted: &Reservation) -> Self {
-        let why = match change {
-            Change::Attributes { tid, set, .. }
-                if set.policy == Policy::FIFO && error.raw_os_error() == Some(EPERM) =>
-            {
-                no_fifo(without_real_time(*tid).as_deref())
-            }
-            Change::Attributes { .. } => explain(error, wanted, period_limits()),
-            Change::File { path, .. } if is_limit(path) && error.raw_os_error() == Some(EINVAL) => {
-                "the kernel takes limits from 1 ms on, of periods from 1 ms to 1 s, and none beyond that of a cgroup above (libvirt's \
-                 cputune, systemd's CPUQuota)"
-                    .to_owned()
-            }
-            _ => error.to_string(),
-        };
-        Self::Refused { change: change.to_string(), why }
-    }
+/// Why the kernel did not make a change for `held`.
+pub fn explain_refusal(change: &Change, error: &io::Error, held: &Held<Change>) -> String {
+    let why = match (change, held.reservation()) {
+        (Change::Attributes { tid, set, .. }, _)
+            if set.policy == Policy::FIFO && error.raw_os_error() == Some(EPERM) =>
+        {
+            no_fifo(without_real_time(*tid).as_deref())
+        }
+        (Change::Attributes { .. }, Some(reservation)) => {
+            explain(error, &reservation, period_limits())
+        }
+        (Change::File { path, .. }, _)
+            if is_limit(path) && error.raw_os_error() == Some(EINVAL) =>
+        {
+            "the kernel takes limits from 1 ms on, of periods from 1 ms to 1 s, and none beyond that of a cgroup above (libvirt's \
+             cputune, systemd's CPUQuota)"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    };
+    format!("{change}: {why}")
 }
 
 fn is_limit(path: &Path) -> bool {
     ["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"].iter().any(|name| path.ends_with(name))
 }
 
-/// Why a thread is not let to be SCHED_FIFO. `file`: where its cgroup has no time for that.
+/// Why a thread may not run under SCHED_FIFO. `file`: where its cgroup gives it no time for that.
 fn no_fifo(file: Option<&Path>) -> String {
     file.map_or_else(
         || "the kernel does not let us: CAP_SYS_NICE is missing (run timevisord as root)".to_owned(),
@@ -104,7 +56,8 @@ fn no_fifo(file: Option<&Path>) -> String {
     )
 }
 
-/// The periods that this kernel takes, ns (sysctl kernel.sched_deadline_period_{min,max}_us, Linux 5.6; its defaults where not readable).
+/// The periods that this kernel accepts, ns (sysctl kernel.sched_deadline_period_{min,max}_us, Linux 5.6; its defaults where they are
+/// not readable).
 fn period_limits() -> (u64, u64) {
     let read = |name: &str, default: u64| {
         std::fs::read_to_string(format!("/proc/sys/kernel/sched_deadline_period_{name}_us"))
@@ -116,9 +69,8 @@ fn period_limits() -> (u64, u64) {
     (read("min", 100), read("max", 1 << 22))
 }
 
-/// What an answer to sched_setattr means for this reservation, and what to do. `limits`: the periods that the kernel takes, ns.
-#[must_use]
-pub fn explain(error: &io::Error, wanted: &Reservation, limits: (u64, u64)) -> String {
+/// What an error of sched_setattr means for this reservation, and what to do. `limits`: the periods that the kernel accepts, ns.
+fn explain(error: &io::Error, wanted: &Reservation, limits: (u64, u64)) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     match error.raw_os_error() {
         Some(EINVAL) if wanted.budget() < LEAST_BUDGET => {
@@ -145,6 +97,8 @@ pub fn explain(error: &io::Error, wanted: &Reservation, limits: (u64, u64)) -> S
 
 #[cfg(test)]
 mod tests {
+    use timevisor_reservation::Guarantee;
+
     use super::*;
 
     #[test]
@@ -165,9 +119,24 @@ mod tests {
         assert!(say(5, usual).contains("os error 5"));
         let path = Path::new("/sys/fs/cgroup/cpu/timevisor-limit-7/cpu.cfs_quota_us").to_owned();
         let change = Change::File { path, write: "500".into(), undo: None };
-        let refused = |code| {
-            EnforceError::refused(&change, &io::Error::from_raw_os_error(code), &usual).to_string()
+        let held = Held {
+            vm: "web".into(),
+            vcpu: 0,
+            pid: 7,
+            start_time: 1,
+            tid: 8,
+            guarantee: Guarantee::Limit,
+            budget: usual.budget(),
+            deadline: usual.deadline(),
+            period: usual.period(),
+            soft: None,
+            alone: false,
+            followed: false,
+            changes: Vec::new(),
+            ran: 0,
+            since: 0,
         };
+        let refused = |code| explain_refusal(&change, &io::Error::from_raw_os_error(code), &held);
         assert!(refused(EINVAL).contains("CPUQuota"), "{}", refused(EINVAL));
         assert!(refused(EPERM).contains("os error 1"), "{}", refused(EPERM));
         let file = Path::new("/sys/fs/cgroup/cpu/machine/web/emulator/cpu.rt_runtime_us");

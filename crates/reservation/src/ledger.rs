@@ -1,25 +1,25 @@
-//! Which reservations a processor can keep, before the kernel is asked.
+//! Which reservations a core can keep, before the kernel is asked.
 //!
-//! The kernel admits by bandwidth alone; a deadline below the period needs more than that. And what was taken back is still being
-//! used: a thread may have had all of its budget at the end of a period whose beginning another one's would be.
+//! The kernel admits by bandwidth alone; a deadline below the period needs a stricter test. And a budget that was given back is
+//! still in use until its period ends: the thread may have consumed all of it at the end, where another one's period starts.
 
 use timevisor_schedule::Reservation;
 use timevisor_schedule::admission::{Host, core_keeps};
 use timevisor_schedule::edf::Demand;
 
-/// Of Linux without PREEMPT_RT, generously; it enforces budgets by its tick, which most distributions have 250 times a second.
+/// Generous figures for Linux without PREEMPT_RT. It enforces budgets at its tick, 250 times a second in most distributions.
 const HOST: Host = Host { switch: 20_000, blocking: 50_000, tick: 4_000_000 };
 
-/// Why a processor cannot keep a reservation.
+/// Why a core cannot keep a reservation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
-    /// The other one was planned to be alone, or this one is to be.
+    /// One of the two was planned to be alone.
     #[error(
         "core {core} has a reservation already ({other}), and one of the two is to be alone there; take another core, or plan both \
              without --alone"
     )]
     Alone {
-        /// Which processor.
+        /// Which core.
         core: usize,
         /// Whose.
         other: String,
@@ -29,7 +29,7 @@ pub enum Refused {
         "core {core} cannot keep {budget} us of every {period} us beside what is reserved there; ask for less, or take another core"
     )]
     Full {
-        /// Which processor.
+        /// Which core.
         core: usize,
         /// us.
         budget: u64,
@@ -38,17 +38,19 @@ pub enum Refused {
     },
 }
 
-/// By so much a thread may run beyond its budget, ns: the tick of the slowest usual kernel.
+/// How long a thread may run beyond its budget, ns: the tick of the slowest usual kernel.
 const OVERRUN: u64 = 10_000_000;
 
-/// What may not be given away yet.
+/// What must not be given away yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
+    /// Core, what was given back there, and until when it counts.
     freed: Vec<(usize, Reservation, u64)>,
+    /// Thread, and until when it must not return to SCHED_DEADLINE.
     left: Vec<(u32, u64)>,
 }
 
-/// What is held on a processor.
+/// What a core has already.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Neighbour {
     /// Whose.
@@ -60,7 +62,7 @@ pub struct Neighbour {
 }
 
 impl Ledger {
-    /// Whether the processor can keep `wanted` beside its neighbours. `now`: any clock that goes on, ns.
+    /// Whether the core can keep `wanted` beside its neighbours at `now` ns.
     ///
     /// # Errors
     /// Why not.
@@ -83,7 +85,7 @@ impl Ledger {
             .chain(freed)
             .chain([*wanted])
             .collect();
-        // One that has the processor for itself owes nobody a deadline.
+        // A reservation that has the core for itself competes with nobody.
         let kept = all.len() == 1 || core_keeps(&all, &HOST) == Demand::Supplied;
         kept.then_some(()).ok_or(Refused::Full {
             core,
@@ -92,31 +94,31 @@ impl Ledger {
         })
     }
 
-    /// Whether something that was given back still counts there.
+    /// Whether something that was given back still counts on a core.
     #[must_use]
     pub fn is_freeing(&self, core: usize, now: u64) -> bool {
         self.freed.iter().any(|(on, _, until)| *on == core && *until > now)
     }
 
-    /// Takes note of what was given back: it counts until its last deadline has passed.
+    /// Notes what was given back. It counts until its last deadline has passed.
     pub fn free(&mut self, core: usize, reservation: Reservation, now: u64) {
         self.freed.push((core, reservation, now + reservation.period()));
     }
 
-    /// Takes note of a thread that is not under SCHED_DEADLINE any more.
+    /// Notes a thread that left SCHED_DEADLINE.
     ///
-    /// One that left while it was out of budget must not be put back between its deadline and the moment when what it ran too much is made good: the kernel
-    /// has dropped the end of its pause and not yet forgotten the pause, and would never let it run again (dl_task_timer and inactive_task_timer in
-    /// kernel/sched/deadline.c; seen with Linux 6.1, 6.12, 6.18 and 7.3).
+    /// A thread that left while it was out of budget must not return between its deadline and the moment when its overrun is paid
+    /// back. The kernel has cancelled the replenishment by then, but still treats the thread as throttled, and would never let it
+    /// run again (dl_task_timer and inactive_task_timer in kernel/sched/deadline.c; seen with Linux 6.1, 6.12, 6.18 and 7.3).
     pub fn leave(&mut self, tid: u32, reservation: &Reservation, now: u64) {
         let (budget, period) = (u128::from(reservation.budget()), u128::from(reservation.period()));
-        let made_good = period + (u128::from(OVERRUN) * period).div_ceil(budget);
-        let until = now.saturating_add(u64::try_from(made_good).unwrap_or(u64::MAX));
+        let paid_back = period + (u128::from(OVERRUN) * period).div_ceil(budget);
+        let until = now.saturating_add(u64::try_from(paid_back).unwrap_or(u64::MAX));
         self.left.retain(|(other, _)| *other != tid);
         self.left.push((tid, until));
     }
 
-    /// For how long, ns, a thread must not be put back under SCHED_DEADLINE; `None`: it may be.
+    /// How long, ns, a thread must not return to SCHED_DEADLINE; `None`: it may.
     pub fn leaving_for(&mut self, tid: u32, now: u64) -> Option<u64> {
         self.left.retain(|(_, until)| *until > now);
         self.left.iter().find(|(left, _)| *left == tid).map(|(_, until)| until - now)
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_left_stays_away_until_its_overrun_is_made_good() {
+    fn a_thread_that_left_stays_away_until_its_overrun_is_paid_back() {
         let mut ledger = Ledger::default();
         ledger.leave(7, &shared(20, 50), 5 * MS);
         assert_eq!(

@@ -1,5 +1,7 @@
-//! What must outlive this program, in a file of the run directory: written before anything is changed, so that whoever comes after a crash
-//! can bring the old state back. What it says is void after a boot.
+//! A file of the run directory that survives a crash of this program.
+//!
+//! A program writes it before it changes anything, so that the program that starts after a crash can undo the change. The file is void
+//! after a boot.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -10,9 +12,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The file cannot be used.
+/// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum KeptError {
+pub enum CrashFileError {
     /// Not readable or writable.
     #[error("{}", .path.display())]
     Io {
@@ -33,41 +35,41 @@ pub enum KeptError {
     },
 }
 
-/// The file.
+/// A file with one value of `T` in JSON; an absent file is `T::default()`.
 #[derive(Debug)]
-pub struct Kept<T> {
+pub struct CrashFile<T> {
     path: PathBuf,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T: Serialize + DeserializeOwned + Default> Kept<T> {
+impl<T: Serialize + DeserializeOwned + Default> CrashFile<T> {
     /// `name` in the run directory.
     #[must_use]
     pub fn new(directory: &Path, name: &str) -> Self {
         Self { path: directory.join(name), of: PhantomData }
     }
 
-    /// What an earlier program kept; nothing where there is no file.
+    /// The value that an earlier program wrote; the default where there is no file.
     ///
     /// # Errors
     /// A file that cannot be read or is not understood.
-    pub fn read(&self) -> Result<T, KeptError> {
+    pub fn read(&self) -> Result<T, CrashFileError> {
         match fs::read(&self.path) {
             Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|source| KeptError::Format { path: self.path.clone(), source }),
+                .map_err(|source| CrashFileError::Format { path: self.path.clone(), source }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
-            Err(source) => Err(KeptError::Io { path: self.path.clone(), source }),
+            Err(source) => Err(CrashFileError::Io { path: self.path.clone(), source }),
         }
     }
 
-    /// Replaces it; the old one or the new one is there whatever happens.
+    /// Replaces the file atomically: after a crash it holds the old value or the new one.
     ///
     /// # Errors
-    /// When it cannot be written: then nothing may be changed.
-    pub fn write(&self, value: &T) -> Result<(), KeptError> {
+    /// When it cannot be written. The caller must not make its change then.
+    pub fn write(&self, value: &T) -> Result<(), CrashFileError> {
         let fresh = self.path.with_extension("json.new");
         let bytes = serde_json::to_vec_pretty(value)
-            .map_err(|source| KeptError::Format { path: self.path.clone(), source })?;
+            .map_err(|source| CrashFileError::Format { path: self.path.clone(), source })?;
         let written = || {
             let mut options = fs::OpenOptions::new();
             let mut file =
@@ -76,7 +78,7 @@ impl<T: Serialize + DeserializeOwned + Default> Kept<T> {
             file.sync_all()?;
             fs::rename(&fresh, &self.path)
         };
-        written().map_err(|source| KeptError::Io { path: self.path.clone(), source })
+        written().map_err(|source| CrashFileError::Io { path: self.path.clone(), source })
     }
 }
 
@@ -87,13 +89,14 @@ mod tests {
     #[test]
     fn written_and_read() {
         let folder = tempfile::tempdir().unwrap();
-        let kept: Kept<Vec<u32>> = Kept::new(folder.path(), "numbers.json");
-        assert!(kept.read().unwrap().is_empty());
-        kept.write(&vec![1, 2]).unwrap();
-        assert_eq!(kept.read().unwrap(), [1, 2]);
+        let file: CrashFile<Vec<u32>> = CrashFile::new(folder.path(), "numbers.json");
+        assert!(file.read().unwrap().is_empty());
+        file.write(&vec![1, 2]).unwrap();
+        assert_eq!(file.read().unwrap(), [1, 2]);
         fs::write(folder.path().join("numbers.json"), "{").unwrap();
-        assert!(kept.read().unwrap_err().to_string().contains("not understood"));
-        let nowhere: Kept<Vec<u32>> = Kept::new(&folder.path().join("no"), "numbers.json");
-        assert!(matches!(nowhere.write(&vec![1]), Err(KeptError::Io { .. })));
+        assert!(file.read().unwrap_err().to_string().contains("not understood"));
+        let nowhere: CrashFile<Vec<u32>> =
+            CrashFile::new(&folder.path().join("no"), "numbers.json");
+        assert!(matches!(nowhere.write(&vec![1]), Err(CrashFileError::Io { .. })));
     }
 }
