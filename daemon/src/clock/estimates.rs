@@ -1,5 +1,6 @@
-//! The estimators' state across restarts: written once a minute and at the end, so that a restarted daemon is as good as the
-//! one before within a few exchanges. Only guesses are in it; bounds begin anew (or go on from the journal's lines).
+//! The estimators' state across restarts. It is written once a minute and at the end, so that a restarted daemon is as good
+//! as the previous one within a few exchanges. It holds guesses only: bounds start from nothing, or from the journal's
+//! lines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use timevisor_estimate::estimators::shifted_exponential::Saved;
 
-use crate::journal::CounterHistory;
+use super::journal::CounterHistory;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,12 +43,12 @@ impl Estimates {
         fs::rename(&self.fresh, &self.path)
     }
 
-    /// Forgets them: the counter they are about has another history now.
+    /// Deletes them: the counter that they describe has a new history.
     pub fn clear(&self) {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// The estimates to go on with, or why there are none.
+    /// The estimates to continue with, or why there are none.
     pub fn read(&self, history: &CounterHistory) -> Result<BTreeMap<String, Saved>, String> {
         let bytes = fs::read(&self.path).map_err(|_| "none were saved since boot".to_owned())?;
         let contents: Contents =
