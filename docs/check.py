@@ -136,6 +136,8 @@ class Checks:
                     self.problem(block.page, block.line, f"is not what is in {block.attributes['file']}")
             elif block.language != "toml":
                 self.problem(block.page, block.line, f"no such file: {block.attributes['file']}")
+        if block.language == "toml":
+            self.toml_block(block)
         has_command = re.search(r"^\s*(\$ |sudo |make |cargo |timevisor|[a-z]+ .*timevisor)", text, re.M)
         if block.language in SHELL or (not block.language and has_command):
             self.counted["blocks"] += 1
@@ -143,6 +145,17 @@ class Checks:
                 self.problem(block.page, block.line, 'shell commands without run=TEST or not-run="why not"')
             for number, line in enumerate(block.lines, block.line + 1):
                 self.command_line(block.page, number, line)
+
+    def toml_block(self, block):
+        """A part of timevisord.toml: its sections and their keys. Other files' sections are left out."""
+        section = None
+        for number, line in enumerate(block.lines, block.line + 1):
+            if header := re.match(r"#? ?\[{1,2}([\w.]+)\]{1,2}", line):
+                section = re.sub(r"\.web\b", ".NAME", header[1])
+            elif section and section not in OTHER_TOML and (key := re.match(r"(\w+)\s*=", line)):
+                self.counted["keys"] += 1
+                if not self.has_key(section, key[1]):
+                    self.problem(block.page, number, f"timevisord.toml has no {section}.{key[1]}")
 
     def help_text(self, words):
         key = tuple(words)
@@ -202,6 +215,10 @@ class Checks:
                 self.counted["keys"] += 1
                 if not self.has_key(section, key):
                     self.problem(page, number, f"timevisord.toml has no {section}.{key}")
+            for key in re.findall(r'`([a-z][a-z_]+) = (?:true|false|"[^"`]*"|\d+)`', line):
+                self.counted["keys"] += 1
+                if not re.search(rf"^[# ]*{key}\s*=", self.toml, re.M):
+                    self.problem(page, number, f"timevisord.toml has no key {key}")
             for header in re.findall(r"`\[{1,2}([a-z][\w.]*)\]{1,2}[^`]*`", line):
                 name = re.sub(r"\.(?:web|NAME)\b", ".NAME", header)
                 if name in OTHER_TOML:
@@ -237,8 +254,7 @@ def main():
         checks.quoted_commands(page, prose)
         if page.parent == ROOT or (ROOT / "docs") in page.parents:
             checks.keys(page, prose)
-        if page.name != "CHANGELOG.md":
-            checks.words(page, prose)
+        checks.words(page, prose)
         for block in blocks:
             checks.block(block)
     for problem in checks.problems:

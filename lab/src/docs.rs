@@ -145,7 +145,7 @@ pub fn commands(ctx: &Context) -> anyhow::Result<String> {
 fn least_budget(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     let tasks = ctx.path("docs-start-first-reservation.md.d").join("tasks.toml");
     let tasks = tasks.to_str().context("a path that is not UTF-8")?;
-    let plan = host.json(&["reserve", "plan", tasks, "--period", "50ms", "--alone", "--json"])?;
+    let plan = host.json(&["reserve", "plan", tasks, "--period", "50ms", "--alone"])?;
     let budget = plan["minimum_budget_ns"].as_i64();
     ensure!(budget == Some(LEAST_BUDGET_NS), "the plan says {budget:?}, docs {LEAST_BUDGET_NS}");
     Ok(())
