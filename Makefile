@@ -22,7 +22,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## A stock guest reads this host's clock, side by side for 30 s (KEEP=1 leaves it running)
-	@$(LAB) demo $(if $(KEEP),--keep)
+	@$(CARGO) run -p timevisor-lab -- demo $(if $(KEEP),--keep)
 
 test: tools deps check python lab ## Everything: the quick checks, the Python package, then the lab with its real boots
 	@echo "all checks and lab tests passed"
