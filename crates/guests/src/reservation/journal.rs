@@ -9,7 +9,7 @@ use timevisor_linux::scheduling::{Change, schedstat};
 use timevisor_schedule::Reservation;
 
 use super::enforce::Guarantee;
-use crate::kept::{Kept, KeptError};
+use timevisor_linux::crash_file::{CrashFile, CrashFileError};
 
 /// One reservation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -83,17 +83,17 @@ impl Held {
 }
 
 /// The file cannot be used.
-pub type JournalError = KeptError;
+pub type JournalError = CrashFileError;
 
 /// The file.
 #[derive(Debug)]
-pub struct Journal(Kept<Vec<Held>>);
+pub struct Journal(CrashFile<Vec<Held>>);
 
 impl Journal {
     /// In the run directory.
     #[must_use]
     pub fn in_directory(directory: &Path) -> Self {
-        Self(Kept::new(directory, "reservations.json"))
+        Self(CrashFile::new(directory, "reservations.json"))
     }
 
     /// What an earlier daemon held; nothing where there is no file.
