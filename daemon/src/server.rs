@@ -199,7 +199,7 @@ impl Server {
 
 /// What the daemon knows beside the page.
 pub fn facts(clock: &HostClock, references: &[Reference]) -> Facts {
-    let chosen = clock.ensemble().chosen().and_then(|index| references.get(index));
+    let chosen = clock.estimate().chosen().and_then(|index| references.get(index));
     let lines = clock.writer().in_force().map(|lines| lines.shifted::<Tai>(Duration::ZERO));
     let now = lines.map(|lines| lines.at(clock.counter.read_ordered()).estimate);
     Facts {
