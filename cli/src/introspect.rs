@@ -62,7 +62,7 @@ pub struct Attach {
     /// How to trap [default: what is known to work for this VM]
     #[arg(long, value_enum)]
     backend: Option<Backend>,
-    /// The ELF file that runs in it, with its symbols: for FreeRTOS and programs with plugins/segments (docs/how-to/write-introspection-plugin.md)
+    /// The ELF file that runs in it, with its symbols: for FreeRTOS and programs with plugins/segments (docs/how-to/introspect-rtos.md)
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
     /// Trap every system call of a Linux guest, too, to see what that costs: nothing needs it

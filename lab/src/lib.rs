@@ -45,6 +45,7 @@ pub mod ntpd_rs;
 pub mod oscillator;
 pub mod packages;
 pub mod programs;
+pub mod progress;
 pub mod python;
 pub mod qemu;
 pub mod qmp;

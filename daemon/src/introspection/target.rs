@@ -166,7 +166,7 @@ fn under_kvm(backend: Option<IntrospectBackend>, automatic: KvmChoice) -> Result
         (None, KvmChoice::Off) | (Some(Tcg | Gdb), _) => Err((
             "it runs under KVM".to_owned(),
             "`--backend port` does it, or `--backend kvm`, which costs the guest less, and lets every guest of this host reach KVM's instruction \
-             emulator; both are experimental: docs/how-to/introspect.md",
+             emulator; both are experimental: docs/how-to/introspect-kvm.md",
         )),
     }
 }
