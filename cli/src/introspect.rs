@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
-use timevisor_guests::introspection::guest_os;
-use timevisor_guests::introspection::image::Image;
+use timevisor_introspection::os::guest_os;
+use timevisor_introspection::symbols::image::Image;
 use timevisor_protocols::control::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
     IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace, IntrospectVm, Request,
