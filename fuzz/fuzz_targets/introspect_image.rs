@@ -7,7 +7,7 @@ use timevisor_introspection::memory::{GuestMemory, MemoryError};
 use timevisor_introspection::os::guest_os;
 use timevisor_introspection::point::limits;
 use timevisor_introspection::symbols::image::Image;
-use timevisor_introspection::tasks::event::RawEvent;
+use timevisor_introspection::backend::RawEvent;
 
 /// Memory without anything in it.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
+use timevisor_introspection::backend::RawEvent;
 use timevisor_introspection::backend::gdb::Gdb;
 use timevisor_introspection::backend::kvm::Kvm;
 use timevisor_introspection::backend::kvm::layout::KvmLayout;
@@ -12,7 +13,7 @@ use timevisor_introspection::memory::ram::{InProcess, Ram};
 use timevisor_introspection::os::guest_os::GuestOs;
 use timevisor_introspection::os::pulse::{Pulse, Sign};
 use timevisor_introspection::tasks::demand::{Need, Rules, need};
-use timevisor_introspection::tasks::event::{Kind, RawEvent};
+use timevisor_introspection::tasks::event::Kind;
 use timevisor_introspection::tasks::initial_scan::{Looks, Verdict};
 use timevisor_linux::clock::monotonic;
 use timevisor_time::Duration;

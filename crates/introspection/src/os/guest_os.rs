@@ -3,10 +3,11 @@
 use core::fmt::Debug;
 
 use super::{freertos, linux, segments};
+use crate::backend::RawEvent;
 use crate::memory::{GuestMemory, PageTables};
 use crate::point::Point;
 use crate::symbols::image::Image;
-use crate::tasks::event::{Event, RawEvent};
+use crate::tasks::event::Event;
 use crate::tasks::table::{Task, Tasks};
 
 /// Why a plugin does not know a guest.

@@ -17,10 +17,11 @@ mod decode;
 mod note;
 mod points;
 
+use crate::backend::RawEvent;
 use crate::os::guest_os::{DecodeError, GuestOs, Plugin, ProbeImage};
 use crate::point::Point;
 use crate::symbols::image::Image;
-use crate::tasks::event::{Event, RawEvent};
+use crate::tasks::event::Event;
 use crate::tasks::table::Tasks;
 
 pub use note::Note;

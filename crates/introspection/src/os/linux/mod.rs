@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `layout.rs` | where things are in this kernel, by its symbols and types |
 //! | `points.rs` | which functions are trapped, and what is read there |
+//! | `slot.rs` | the NOP that a trap replaces |
 //! | `decode.rs` | bytes to events |
 //! | `running.rs` | the real-time threads that there are |
 //! | `kernel_identity.rs` | whether a kernel that was found before is there still |
@@ -15,13 +16,15 @@ mod kernel_identity;
 mod layout;
 mod points;
 mod running;
+mod slot;
 
+use crate::backend::RawEvent;
 use crate::memory::{GuestMemory, PageTables};
 use crate::os::guest_os::{DecodeError, GuestOs, Plugin};
 use crate::point::Point;
 use crate::symbols::btf::Btf;
 use crate::symbols::kallsyms::{self, Kernel, Version};
-use crate::tasks::event::{Event, RawEvent};
+use crate::tasks::event::Event;
 use crate::tasks::table::{Task, Tasks};
 
 use kernel_identity::Mark;

@@ -6,11 +6,12 @@
 //!
 //! What it does not do: look at an operating system below the program, or at programs in an address space of their own.
 
+use crate::backend::RawEvent;
 use crate::os::guest_os::{DecodeError, GuestOs, Plugin, ProbeImage};
 use crate::os::reads::Reads;
 use crate::point::{Point, Read, Register, SLOT};
 use crate::symbols::image::Image;
-use crate::tasks::event::{Attributes, Event, Kind, Policy, RawEvent, Thread};
+use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 use crate::tasks::table::Tasks;
 
 /// The note's type (plugins/segments/timevisor-segments.c).
