@@ -20,7 +20,7 @@ mod slot;
 
 use crate::backend::RawEvent;
 use crate::memory::{GuestMemory, PageTables};
-use crate::os::guest_os::{DecodeError, GuestOs, Plugin};
+use crate::os::guest_os::{DecodeError, GuestOs};
 use crate::point::Point;
 use crate::symbols::btf::Btf;
 use crate::symbols::kallsyms::{self, Kernel, Version};
@@ -32,22 +32,21 @@ use running::Running;
 
 pub use layout::{Layout, MEMBERS};
 
-/// This plugin.
-pub const PLUGIN: Plugin = Plugin {
-    name: "Linux",
-    versions: "5.18 and later with kallsyms and BTF; tested with 6.1, 6.12 and 7.3",
-    probe: |memory| {
-        let kernels = kallsyms::find_all(memory).map_err(|e| e.to_string())?;
-        let (mut found, mut why) = (Vec::new(), String::new());
-        for kernel in kernels {
-            match Linux::new(memory, &kernel) {
-                Ok(linux) => found.push(Box::new(linux) as Box<dyn GuestOs>),
-                Err(reason) => why = reason,
-            }
+/// Finds every supported Linux kernel in memory, also one that ran before a reset; at least one.
+///
+/// # Errors
+/// When there is none, or none that is supported.
+pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String> {
+    let kernels = kallsyms::find_all(memory).map_err(|e| e.to_string())?;
+    let (mut found, mut why) = (Vec::new(), String::new());
+    for kernel in kernels {
+        match Linux::new(memory, &kernel) {
+            Ok(linux) => found.push(Box::new(linux) as Box<dyn GuestOs>),
+            Err(reason) => why = reason,
         }
-        if found.is_empty() { Err(why) } else { Ok(found) }
-    },
-};
+    }
+    if found.is_empty() { Err(why) } else { Ok(found) }
+}
 
 /// A guest's Linux.
 #[derive(Debug)]
