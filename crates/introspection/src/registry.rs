@@ -20,13 +20,19 @@ pub struct GuestSystem {
     pub recognized_by: RecognizedBy,
 }
 
+/// Finds the kernels of one kind that are in memory, or says what is missing.
+pub type ProbeMemory = fn(&dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String>;
+
+/// Recognizes a guest by its file, or says what is missing.
+pub type ProbeImage = fn(&Image<'_>) -> Result<Box<dyn GuestOs>, String>;
+
 /// How a guest system is recognized.
 #[derive(Clone, Copy, Debug)]
 pub enum RecognizedBy {
     /// By memory alone. Gives every kernel of this kind that is in memory: a former kernel may still be there.
-    Memory(fn(&dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String>),
+    Memory(ProbeMemory),
     /// By the ELF file that the operator gives. The caller checks that this file is what runs.
-    Image(fn(&Image<'_>) -> Result<Box<dyn GuestOs>, String>),
+    Image(ProbeImage),
 }
 
 /// All guest systems, in the order in which they are tried.
