@@ -56,7 +56,8 @@ doc:
 
 .PHONY: docs
 docs: ## Documentation: links, commands with their options, keys, words (docs/check.py)
-	python3 docs/check.py
+	python3 -B docs/check_test.py
+	python3 -B docs/check.py
 
 lab: ## The lab tests, or one: make lab TEST=clock-vmclock (make lab TEST=list); logs in target/lab/NAME
 	@$(LAB) test $(TEST)

@@ -7,9 +7,10 @@ blocks     every block of shell commands says which test runs it (run=) or why n
 copies     a block with file= is that file, or a part of it
 commands   every `timevisor`, `timevisord` and `timevisor-guest` command uses subcommands and options that exist
            (needs built programs: --bin, TIMEVISOR_BIN, or target/debug; otherwise this is said and left out)
-make       every `make TARGET` is a target of the Makefile
+make       every `make TARGET` is a target of the Makefile; every lab test and experiment that is named exists
 keys       every [section] and quoted section.key of the configuration is in packaging/timevisord.toml
 words      signs of translated prose do not occur
+citations  every docs/PAGE.md that code, configuration or an error text names exists
 """
 
 import argparse
@@ -21,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(`{3,})(.*)$")
+RUNNERS = {"start"}  # what run= may name: blocks that the lab test docs-commands runs
 SHELL = {"sh", "bash", "shell", "console"}
 PROGRAMS = ("timevisor-guest", "timevisord", "timevisor")
 WORDS = [
@@ -98,12 +100,26 @@ class Checks:
         self.problems = []
         self.programs = programs
         self.help_texts = {}
-        self.counted = {name: 0 for name in ("links", "paths", "blocks", "copies", "commands", "make", "keys")}
+        self.counted = {name: 0 for name in ("links", "paths", "blocks", "copies", "commands", "make", "keys", "citations")}
         self.toml = (ROOT / "packaging/timevisord.toml").read_text()
+        sources = subprocess.run(["git", "grep", "-hoE", '"[a-z0-9][a-z0-9.-]+"', "--", "lab", "experiments"], cwd=ROOT,
+                                 capture_output=True, text=True, check=False).stdout
+        self.lab_names = {name.strip('"') for name in sources.split()}
         self.makefile = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
 
     def problem(self, page, line, text):
         self.problems.append(f"{page.relative_to(ROOT)}:{line}: {text}")
+
+    def page(self, page):
+        prose, blocks = split(page)
+        self.links(page, prose)
+        self.paths(page, prose)
+        self.quoted_commands(page, prose)
+        if page.parent == ROOT or (ROOT / "docs") in page.parents:
+            self.keys(page, prose)
+        self.words(page, prose)
+        for block in blocks:
+            self.block(block)
 
     def links(self, page, prose):
         for number, line in prose:
@@ -136,13 +152,36 @@ class Checks:
                     self.problem(block.page, block.line, f"is not what is in {block.attributes['file']}")
             elif block.language != "toml":
                 self.problem(block.page, block.line, f"no such file: {block.attributes['file']}")
+        if block.language == "toml":
+            self.toml_block(block)
         has_command = re.search(r"^\s*(\$ |sudo |make |cargo |timevisor|[a-z]+ .*timevisor)", text, re.M)
         if block.language in SHELL or (not block.language and has_command):
             self.counted["blocks"] += 1
             if not block.attributes.keys() & {"run", "not-run"}:
                 self.problem(block.page, block.line, 'shell commands without run=TEST or not-run="why not"')
+            if block.attributes.get("run", "start") not in RUNNERS:
+                self.problem(block.page, block.line, f"nothing runs run={block.attributes['run']}")
+            for names in re.findall(r"the lab tests? ((?:[a-z0-9.-]+(?:, | and )?)+?) (?:runs?|does|do)\b",
+                                    block.attributes.get("not-run", "")):
+                for name in re.split(r", | and ", names):
+                    self.lab_name(block.page, block.line, name)
             for number, line in enumerate(block.lines, block.line + 1):
                 self.command_line(block.page, number, line)
+
+    def toml_block(self, block):
+        """A part of timevisord.toml: its sections and their keys. Other files' sections are left out."""
+        section = None
+        for number, line in enumerate(block.lines, block.line + 1):
+            if header := re.match(r"#? ?\[{1,2}([\w.]+)\]{1,2}", line):
+                section = re.sub(r"\.web\b", ".NAME", header[1])
+            elif section and section not in OTHER_TOML and (key := re.match(r"(\w+)\s*=", line)):
+                self.counted["keys"] += 1
+                if not self.has_key(section, key[1]):
+                    self.problem(block.page, number, f"timevisord.toml has no {section}.{key[1]}")
+
+    def lab_name(self, page, number, name):
+        if name not in self.lab_names and name != "list":
+            self.problem(page, number, f"there is no lab test or experiment {name}")
 
     def help_text(self, words):
         key = tuple(words)
@@ -158,6 +197,8 @@ class Checks:
             self.counted["make"] += 1
             if target not in self.makefile:
                 self.problem(page, number, f"make has no target {target}")
+        for name in re.findall(r"make (?:lab TEST|experiment NAME)=([a-z0-9.-]+)", line):
+            self.lab_name(page, number, name)
         found = re.search(r"(?:^|[\s/])(timevisor-guest|timevisord|timevisor)((?: .*)?)$", line.strip())
         if found:
             self.command(page, number, found[1], found[2].split("|")[0].split("&")[0].split())
@@ -202,6 +243,10 @@ class Checks:
                 self.counted["keys"] += 1
                 if not self.has_key(section, key):
                     self.problem(page, number, f"timevisord.toml has no {section}.{key}")
+            for key in re.findall(r'`([a-z][a-z_]+) = (?:true|false|"[^"`]*"|\d+)`', line):
+                self.counted["keys"] += 1
+                if not re.search(rf"^[# ]*{key}\s*=", self.toml, re.M):
+                    self.problem(page, number, f"timevisord.toml has no key {key}")
             for header in re.findall(r"`\[{1,2}([a-z][\w.]*)\]{1,2}[^`]*`", line):
                 name = re.sub(r"\.(?:web|NAME)\b", ".NAME", header)
                 if name in OTHER_TOML:
@@ -218,6 +263,16 @@ class Checks:
                     self.problem(page, number, f'"{word}": say it in the field\'s usual words')
 
 
+    def citations(self):
+        listed = subprocess.run(["git", "grep", "-InoE", r"docs/[A-Za-z0-9_/-]+\.md", "--", ":!*.md", ":!docs"], cwd=ROOT,
+                                capture_output=True, text=True, check=False).stdout
+        for hit in listed.splitlines():
+            name, number, cited = hit.split(":", 2)
+            self.counted["citations"] += 1
+            if not (ROOT / cited).is_file():
+                self.problem(ROOT / name, number, f"no such page: {cited}")
+
+
 def built_programs(given):
     for place in filter(None, [given, os.environ.get("TIMEVISOR_BIN"), ROOT / "target/debug"]):
         if all((Path(place) / program).exists() for program in PROGRAMS):
@@ -231,16 +286,8 @@ def main():
     checks = Checks(built_programs(parser.parse_args().bin))
     found = pages()
     for page in found:
-        prose, blocks = split(page)
-        checks.links(page, prose)
-        checks.paths(page, prose)
-        checks.quoted_commands(page, prose)
-        if page.parent == ROOT or (ROOT / "docs") in page.parents:
-            checks.keys(page, prose)
-        if page.name != "CHANGELOG.md":
-            checks.words(page, prose)
-        for block in blocks:
-            checks.block(block)
+        checks.page(page)
+    checks.citations()
     for problem in checks.problems:
         print(problem)
     if checks.programs is None:

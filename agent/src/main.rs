@@ -9,7 +9,7 @@
 //! | `wait_sync.rs` | `wait-sync`, which needs none of that |
 //! | `set_clock/` | `--set-clock` and `set-clock`: the guest's CLOCK_REALTIME, from the page |
 //!
-//! All rules of the channel are in timevisor-protocols' relay, those of the clock in timevisor-linux's `adjust::steering` and
+//! All rules of the channel are in timevisor-protocols' relay, those of the clock in timevisor-estimate's `steering` and
 //! `set_clock/law.rs`.
 #![forbid(unsafe_code)]
 

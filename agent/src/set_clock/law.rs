@@ -3,13 +3,12 @@
 //! A step is allowed once in every *era* of the page: at the start, when its disruption marker changes, and when TAI - UTC
 //! does (CLOCK_REALTIME is then off by the leap second, of which nobody has told the kernel). The first usable reading of
 //! the era decides: surely off by more than the threshold, and the clock is stepped to the estimate. Whatever happens later
-//! in the era is slewed, by the law that timevisord steers a host's clock with (timevisor-linux `adjust::steering`): at most 500
+//! in the era is slewed, by the law that timevisord steers a host's clock with (timevisor-estimate `steering`): at most 500
 //! ppm, so that CLOCK_REALTIME goes on forwards.
 
 use core::fmt;
 
-use timevisor_linux::adjust::Rate;
-use timevisor_linux::adjust::steering::{Input, Parameters, Steering};
+use timevisor_estimate::steering::{Input, KernelRate, Parameters, Steering};
 use timevisor_time::Duration;
 
 use super::beside::Beside;
@@ -59,7 +58,7 @@ pub struct Order {
     /// To be added at once, before the rest.
     pub step: Option<(Duration, Why)>,
     /// The kernel's rate from now on.
-    pub rate: Rate,
+    pub rate: KernelRate,
     /// What the kernel is to slew, replacing what is left of the last.
     pub phase: Duration,
     /// What the clock will be off by after the step, to be slewed.

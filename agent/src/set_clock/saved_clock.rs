@@ -8,6 +8,7 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use timevisor_estimate::steering::KernelRate;
 use timevisor_linux::adjust::saved::Saved;
 use timevisor_linux::adjust::{self, Declaration, Rate, Settings, rivals};
 use timevisor_linux::clock::boot_id;
@@ -46,7 +47,7 @@ impl SavedClock {
     /// The rate that was found, minus one: right until something better is known.
     pub fn found_rate(&self) -> f64 {
         let rate = self.original.as_ref().map(|s| s.rate);
-        rate.map_or(0.0, Rate::ratio)
+        rate.map_or(0.0, |r| KernelRate { tick_us: r.tick_us, frequency: r.frequency }.ratio())
     }
 
     /// Steps the clock.
@@ -58,7 +59,8 @@ impl SavedClock {
     ///
     /// The phase goes to the kernel's own loop (ADJ_OFFSET) rather than into the frequency: the loop stops by itself when the
     /// offset is worked off, so that a program that is killed in the middle leaves no clock that runs fast for ever.
-    pub fn steer(&mut self, rate: Rate, phase: Duration, say: &Declaration) -> Result<()> {
+    pub fn steer(&mut self, rate: KernelRate, phase: Duration, say: &Declaration) -> Result<()> {
+        let rate = Rate { tick_us: rate.tick_us, frequency: rate.frequency };
         adjust::steer(rate, phase, say)
             .context("cannot slew CLOCK_REALTIME; run as root (CAP_SYS_TIME)")?;
         self.ours = Some(rate);

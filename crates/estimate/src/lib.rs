@@ -10,6 +10,7 @@
 //! | [`mod@reference`] | [`ReferenceClock`]: the above for one reference, with contradiction handling |
 //! | [`selection`] | which references agree: the hull of the majority |
 //! | [`polling`] | how often a server is asked, from what is required and what is known |
+//! | [`steering`] | the control law that keeps CLOCK_REALTIME with the estimate |
 //! | [`combination`] | one estimate from several references, without jumps |
 //! | [`birth`] | when an elapsed clock read 0, for whoever goes on with it |
 //! | [`elapsed`] | [`ElapsedClock`]: how long something has run, over changes of counter and rate (RVEC) |
@@ -32,6 +33,7 @@ pub mod polling;
 pub mod rate;
 pub mod reference;
 pub mod selection;
+pub mod steering;
 
 pub use birth::{Birth, Global};
 pub use bounds::Bounds;

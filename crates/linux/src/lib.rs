@@ -2,7 +2,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`adjust`] | the kernel's clock discipline: reading, steering, restoring (clock_adjtime); its control law |
+//! | [`adjust`] | the kernel's clock discipline: reading, steering, restoring (clock_adjtime) |
 //! | [`affinity`] | which processors there are, which one runs a thread |
 //! | [`counter`] | [`counter::HostCounter`] and the choice of one; calibration |
 //! | [`clock`] | the kernel's clocks, read only; brackets |
@@ -30,8 +30,7 @@
 //! | [`elapsed_source`] | what tells how long a thread has been running on this host, and why |
 //! | [`kvm`] | whether KVM really runs guests here |
 //!
-//! What it does not do: decide anything. Algorithms live in rooms without system calls, except
-//! the control law of the kernel's clock ([`adjust::steering`]), which is about nothing else.
+//! What it does not do: decide anything. Algorithms live in rooms without system calls.
 
 pub mod adjust;
 pub mod affinity;

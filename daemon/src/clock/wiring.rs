@@ -17,9 +17,8 @@ use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use super::estimates::Estimates;
 use super::journal::{CounterHistory, Journal};
-use crate::config::{Config, span};
+use crate::config::{Config, ServerConfig, span};
 use crate::leap::Leap;
-use crate::server::ServerConfig;
 
 /// A suspend changes CLOCK_BOOTTIME - CLOCK_MONOTONIC by more than this.
 const SUSPEND_NOISE: Duration = Duration::from_millis(1);

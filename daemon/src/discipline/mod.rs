@@ -1,16 +1,16 @@
 //! Optional: CLOCK_REALTIME follows the estimate, so that a host needs one daemon and not two.
 //!
-//! This file decides when to steer and what to declare, and puts everything back. timevisor-linux's `adjust` has the rest:
-//! the system call, the control law (`steering`), other programs that discipline the clock (`rivals`), and the original
-//! settings in a file (`saved`).
+//! This file decides when to steer and what to declare, and puts everything back. The control law is timevisor-estimate's
+//! `steering`. timevisor-linux's `adjust` has the system call, the other programs that discipline the clock (`rivals`), and
+//! the original settings in a file (`saved`).
 //!
 //! Once a second the clock is read beside the counter. While the clock's own status is not to be relied on, the rate is held and the
 //! kernel is told that nobody vouches for the time. When somebody else changes the rate, steering ends at once and theirs
 //! is left alone. Nothing is ever fed back into the estimate: it counts a counter that nobody steers.
 
 use timevisor_clock_page::ClockStatus;
+use timevisor_estimate::steering::{Command, Input, Steering};
 use timevisor_linux::adjust::saved::Saved;
-use timevisor_linux::adjust::steering::{Command, Input, Steering};
 use timevisor_linux::adjust::{self, Declaration, LeapAction, Rate, Settings, rivals};
 use timevisor_linux::clock::bracket;
 use timevisor_linux::counter::calibrate::{RawBracket, best_bracket, from_brackets};
@@ -217,7 +217,7 @@ impl Discipline {
     }
 
     fn obey(&mut self, command: &Command, told: Option<(&Reading, &HostClock)>, now: Duration) {
-        let rate = command.rate;
+        let rate = Rate { tick_us: command.rate.tick_us, frequency: command.rate.frequency };
         let declaration = told.map_or(UNKNOWN, |(reading, clock)| declare(reading, command, clock));
         let done = if command.step == Duration::ZERO { Ok(()) } else { adjust::step(command.step) };
         let done = done.and_then(|()| adjust::steer(rate, command.phase, &declaration));

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use timevisor_guests::introspection::kvm::trap::Trap;
-use timevisor_guests::introspection::ram::{InProcess, Machine, Ram, RamLayout, bases};
 use timevisor_guests::qemu::{Accelerator, Qemu};
+use timevisor_introspection::backend::kvm::trap::Trap;
+use timevisor_introspection::memory::ram::{InProcess, Machine, Ram, RamLayout, bases};
 use timevisor_linux::process::{Process, ProcessMemory};
 use timevisor_protocols::control::IntrospectBackend;
 

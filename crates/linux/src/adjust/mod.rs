@@ -11,22 +11,18 @@
 //! | module | owns |
 //! | --- | --- |
 //! | this one | the system call: reading, steering, declaring, restoring |
-//! | [`steering`] | the control law; pure |
 //! | [`rivals`] | which other program disciplines CLOCK_REALTIME |
 //! | [`saved`] | the original settings in a file, for cleaning up after a crash |
 //!
-//! What it does not do: decide when to steer.
+//! What it does not do: decide when to steer, and by how much (timevisor-estimate's `steering`).
 
 pub mod rivals;
 pub mod saved;
-pub mod steering;
 
 use std::io;
 
 use timevisor_time::{Duration, NANOS_PER_SEC};
 
-/// The nominal length of a tick in microseconds: a million over USER_HZ, which is 100 on all of ours.
-pub const NOMINAL_TICK_US: i64 = 10_000;
 /// Each second the kernel works off an eighth of the phase: SHIFT_PLL is 2, and a time constant of 1 is added.
 const TIME_CONSTANT: i64 = 1;
 /// The kernel takes no larger phase (MAXPHASE, 500 ms).
@@ -298,7 +294,7 @@ mod tests {
     #[test]
     fn who_keeps_the_clock_is_visible() {
         let free = Settings {
-            rate: Rate { tick_us: NOMINAL_TICK_US, frequency: 0 },
+            rate: Rate { tick_us: 10_000, frequency: 0 },
             status: libc::STA_UNSYNC,
             nano: false,
             constant: 2,
