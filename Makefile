@@ -84,7 +84,6 @@ bench-plan: ## Plans for a hundred tasks (timevisor reserve plan), best period a
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-plan -- --check
 
 simulate: ## All scenarios/*.toml in simulated worlds, judged by their limits; results in target/results/simulate.json
-	TIMEVISOR_COMMIT=$$(git rev-parse --short HEAD 2>/dev/null || echo unknown) \
 	$(CARGO) run --quiet --release -p timevisor -- simulate scenarios --results target/results/simulate.json
 
 RUNS ?= 1000

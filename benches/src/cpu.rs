@@ -43,3 +43,12 @@ pub fn pin(processor: usize) -> Result<()> {
     ensure!(result == 0, "cannot pin to processor {processor}: {}", io::Error::last_os_error());
     Ok(())
 }
+
+/// True when `leaf`'s EDX has `bit`; false when the processor does not know the leaf.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub fn has_extended_feature(leaf: u32, bit: u32) -> bool {
+    use core::arch::x86_64::__cpuid;
+
+    __cpuid(0x8000_0000).eax >= leaf && __cpuid(leaf).edx >> bit & 1 == 1
+}

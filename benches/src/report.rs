@@ -1,10 +1,10 @@
 //! One measurement as a table and as JSON. It does not judge: limits belong to the benchmark.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::{Map, Value, json};
+use timevisor_results::Results;
 
 /// A column: its key in the JSON rows and its heading and decimals in the table.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +35,6 @@ pub struct Report {
     pub subject: &'static str,
     /// How it was measured, one statement per line.
     pub caption: Vec<String>,
-    /// On what.
-    pub machine: String,
-    /// Of which source.
-    pub commit: String,
     /// The columns after the name.
     pub columns: Vec<Column>,
     /// The lines.
@@ -49,15 +45,20 @@ impl Report {
     /// `target/results/NAME.json`, below the current directory.
     #[must_use]
     pub fn default_path(&self) -> PathBuf {
-        Path::new("target/results").join(self.name).with_extension("json")
+        timevisor_results::path(Path::new(""), self.name)
     }
 
     /// The table for people.
     #[must_use]
     pub fn table(&self) -> String {
+        let results = self.results();
+        self.table_of(&results.machine, &results.commit)
+    }
+
+    fn table_of(&self, machine: &str, commit: &str) -> String {
         let names = self.rows.iter().map(|row| row.name.chars().count());
         let width = names.chain([self.subject.len()]).max().unwrap_or(0);
-        let mut out = format!("{}: {} ({})\n", self.name, self.machine, self.commit);
+        let mut out = format!("{}: {machine} ({commit})\n", self.name);
         out.extend(self.caption.iter().map(|line| format!("  {line}\n")));
         out += &format!("{:width$}", self.subject);
         out.extend(self.columns.iter().map(|column| format!("  {:>10}", column.heading)));
@@ -78,7 +79,7 @@ impl Report {
 
     /// The same for machines; a row that could not be measured has `unavailable` with the reason.
     #[must_use]
-    pub fn json(&self) -> Value {
+    pub fn results(&self) -> Results {
         let row = |row: &Row| {
             let mut object = Map::new();
             object.insert(self.subject.to_owned(), json!(row.name));
@@ -93,13 +94,8 @@ impl Report {
             }
             Value::Object(object)
         };
-        json!({
-            "name": self.name,
-            "machine": self.machine,
-            "commit": self.commit,
-            "caption": self.caption,
-            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
-        })
+        Results::new(self.name, self.rows.iter().map(row).collect())
+            .with_caption(self.caption.clone())
     }
 
     /// Writes the JSON, creating the folder.
@@ -107,13 +103,7 @@ impl Report {
     /// # Errors
     /// When the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder {
-            fs::create_dir_all(folder)
-                .with_context(|| format!("cannot create {}", folder.display()))?;
-        }
-        let text = serde_json::to_string_pretty(&self.json())?;
-        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+        Ok(self.results().write(path)?)
     }
 }
 
@@ -132,8 +122,6 @@ mod tests {
             name: "bench-x",
             subject: "clock",
             caption: vec!["how".into()],
-            machine: "m".into(),
-            commit: "c".into(),
             columns: vec![Column { key: "median_ns", heading: "median ns", decimals: 1 }],
             rows: vec![
                 Row { name: "fast".into(), values: Ok(vec![1.25]) },
@@ -143,13 +131,13 @@ mod tests {
         };
         let table = "bench-x: m (c)\n  how\nclock    median ns\n\
                      fast           1.2\nabsent  not measured: no such file\nnew              -\n";
-        assert_eq!(report.table(), table);
+        assert_eq!(report.table_of("m", "c"), table);
         let rows = json!([
             {"clock": "fast", "median_ns": 1.25},
             {"clock": "absent", "unavailable": "no such file"},
             {"clock": "new", "median_ns": null},
         ]);
-        assert_eq!(report.json()["rows"], rows);
+        assert_eq!(json!(report.results().rows), rows);
         assert_eq!(report.default_path(), Path::new("target/results/bench-x.json"));
     }
 }

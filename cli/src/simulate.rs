@@ -56,14 +56,14 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         run_all(&scenarios, options.seeds)
     };
     let rows: Vec<_> = scenarios.iter().zip(&reports).map(|(s, r)| Summary::new(s, r)).collect();
-    let document = serde_json::to_string_pretty(&table::document(&rows))?;
+    let results = table::results(&rows)?;
     if options.json {
-        println!("{document}");
+        print!("{}", results.text()?);
     } else {
         print!("{}", table::table(&rows));
     }
     if let Some(path) = &options.results {
-        write(path, &(document + "\n"))?;
+        results.write(path)?;
     }
     let failed = rows.iter().any(|row| row.verdict == Verdict::Failed);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

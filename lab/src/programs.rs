@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
+use timevisor_results::Results;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -93,28 +94,23 @@ fn build(package: &str, bin: &str, profile: &str) -> anyhow::Result<PathBuf> {
     Ok(target_dir)
 }
 
-/// Writes `target/results/NAME.json` in the form that all benches and experiments share.
+/// Writes `target/results/NAME.json`, and says so.
 ///
 /// # Errors
 /// When it cannot be written.
 pub fn write_result(name: &str, rows: &[serde_json::Value]) -> anyhow::Result<()> {
-    let root = workspace()?;
-    let commit =
-        Command::new("git").current_dir(&root).args(["rev-parse", "--short", "HEAD"]).output();
-    let commit = commit
-        .map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned())
-        .unwrap_or_default();
-    let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let machine =
-        machine.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
-    let result = serde_json::json!({
-        "name": name, "machine": machine.trim_start_matches([' ', '\t', ':']), "commit": commit, "rows": rows,
-    });
-    let folder = root.join("target/results");
-    std::fs::create_dir_all(&folder)?;
-    let path = folder.join(format!("{name}.json"));
-    std::fs::write(&path, serde_json::to_string_pretty(&result)?)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let path = save_result(name, rows)?;
     println!("written: {}", path.display());
     Ok(())
+}
+
+/// The same without a word; returns the path.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn save_result(name: &str, rows: &[serde_json::Value]) -> anyhow::Result<PathBuf> {
+    let root = workspace()?;
+    let path = timevisor_results::path(&root, name);
+    Results::of_checkout(&root, name, rows.to_vec()).write(&path)?;
+    Ok(path)
 }

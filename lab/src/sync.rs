@@ -138,17 +138,10 @@ fn report(host: &Host, samples: &[Sample], minutes: u32, poll: &str) -> anyhow::
     println!("after {} minutes       {settled}", WARM_UP.as_secs() / 60);
     let status = host.json(&["status"])?;
     println!("status                {}", status["clock"]);
-    let results = programs::workspace()?.join("target/results");
-    std::fs::create_dir_all(&results)?;
     let row = |name: &str, f: &Figures| {
-        json!({"span": name, "readings": f.count, "rms_us": f.rms_us, "mean_us": f.mean_us, "p99_us": f.p99_us,
+        json!({"span": name, "minutes": minutes, "poll": poll, "readings": f.count, "rms_us": f.rms_us, "mean_us": f.mean_us, "p99_us": f.p99_us,
                "max_us": f.max_us, "halfwidth_median_us": f.half_width_us, "truth_uncertainty_us": f.uncertainty_us,
                "coverage": 1.0})
     };
-    let out = json!({"name": "soak-sync", "minutes": minutes, "poll": poll,
-                     "rows": [row("all", &all), row("settled", &settled)]});
-    let path = results.join("soak-sync.json");
-    std::fs::write(&path, serde_json::to_string_pretty(&out)?)?;
-    println!("written to {}", path.display());
-    Ok(())
+    programs::write_result("soak-sync", &[row("all", &all), row("settled", &settled)])
 }

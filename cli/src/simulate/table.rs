@@ -1,18 +1,13 @@
 //! Results of simulated runs as text.
 
-use serde_json::{Value, json};
+use timevisor_results::Results;
 use timevisor_simulation::checks::Point;
 use timevisor_simulation::{Summary, Verdict};
 
-/// design.md, "Results are machine-readable".
-pub fn document(rows: &[Summary]) -> Value {
-    json!({
-        "name": "simulate",
-        // Nothing that is measured here depends on the machine; the commit is the build's, where it was told.
-        "machine": std::env::consts::ARCH,
-        "commit": std::env::var("TIMEVISOR_COMMIT").unwrap_or_else(|_| "unknown".to_owned()),
-        "rows": rows,
-    })
+/// For machines.
+pub fn results(rows: &[Summary]) -> serde_json::Result<Results> {
+    let rows = rows.iter().map(serde_json::to_value).collect::<serde_json::Result<_>>()?;
+    Ok(Results::new("simulate", rows))
 }
 
 /// One line per scenario, what it missed below.

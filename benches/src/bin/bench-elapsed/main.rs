@@ -5,18 +5,20 @@
 //! reads 10^8 times and changes to the other core after every 10^4 reads. Then blocks of reads are timed in turns.
 //! Limitations: x86-64; two cores of this machine, which share one counter.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use timevisor_benches::{cpu, machine};
+use timevisor_benches::cpu;
 use timevisor_clock_page::{
     ClockStatus, Counter, CounterId, Identity, Line, Lines, Page, PageWriter, Reader, Slew, Update,
 };
 use timevisor_estimate::elapsed::{Age, Rate};
 use timevisor_estimate::{ElapsedClock, RateLimits};
 use timevisor_linux::counter::{Calibration, Choice, Tsc, calibrate, select};
+use timevisor_results::Results;
 use timevisor_time::{Duration, Instant, RateError, TimescaleId};
 
 const READS: u64 = 100_000_000;
@@ -37,7 +39,11 @@ fn main() -> Result<()> {
         measured
     })?;
     let [plain, estimate, whole] = ratios;
-    println!("bench-elapsed: {} ({})", machine::machine(), machine::commit());
+    let row = json!({
+        "reads": READS, "moves": MOVES, "violations": violations, "counter_ns": plain, "estimate_ns": estimate, "read_ns": whole,
+    });
+    let results = Results::new("bench-elapsed", vec![row]);
+    println!("bench-elapsed: {} ({})", results.machine, results.commit);
     println!(
         "{READS} reads, {MOVES} moves between cores, {} changes of the rate: {violations} not later than the one before",
         changes.load(Relaxed)
@@ -47,11 +53,7 @@ fn main() -> Result<()> {
         estimate / plain,
         whole / plain
     );
-    let rows = json!({"name": "elapsed", "commit": machine::commit(), "rows": [{
-        "reads": READS, "moves": MOVES, "violations": violations, "counter_ns": plain, "estimate_ns": estimate, "read_ns": whole,
-    }]});
-    std::fs::create_dir_all("target/results")?;
-    std::fs::write("target/results/elapsed.json", serde_json::to_string_pretty(&rows)?)?;
+    results.write(&timevisor_results::path(Path::new(""), "bench-elapsed"))?;
     ensure!(violations == 0, "the elapsed clock stood still or went back {violations} times");
     ensure!(!check || estimate / plain <= LIMIT, "{:.2}x is more than {LIMIT}x", estimate / plain);
     Ok(())

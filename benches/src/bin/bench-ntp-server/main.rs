@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use timevisor_benches::machine;
 use timevisor_benches::report::{Column, Report, Row};
 
 use crate::check::Checker;
@@ -116,8 +115,6 @@ fn main() -> Result<ExitCode> {
                 checker.summary()
             ),
         ],
-        machine: machine::machine(),
-        commit: machine::commit(),
         columns: COLUMNS.to_vec(),
         rows,
     };

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use timevisor_benches::machine;
 use timevisor_benches::report::{Column, Report, Row};
 
 use crate::sets::{KINDS, Kind, Task};
@@ -88,8 +87,6 @@ fn main() -> Result<ExitCode> {
             ),
             format!("a look, the sum over all tasks: {look:.0} ns; at most {MOST_LOOKS} of them"),
         ],
-        machine: machine::machine(),
-        commit: machine::commit(),
         columns: COLUMNS.to_vec(),
         rows,
     };

@@ -1,7 +1,7 @@
 //! The clocks that are compared, from the bare counter to ClockBound.
 
 use anyhow::Result;
-use timevisor_benches::machine::has_extended_feature;
+use timevisor_benches::cpu::has_extended_feature;
 use timevisor_clock_page::{Counter, Reader};
 use timevisor_linux::counter::{Calibration, Tsc};
 

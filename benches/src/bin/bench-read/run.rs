@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use timevisor_benches::machine;
 use timevisor_benches::report::{Column, Report, Row};
 use timevisor_clock_page::Reader;
 use timevisor_linux::counter::{self, Tsc};
@@ -107,8 +106,6 @@ pub(crate) fn run() -> Result<ExitCode> {
                 .to_owned(),
             "7.3x and 1.5x. It is CLOCK_MONOTONIC plus a projection, without bounds.".to_owned(),
         ],
-        machine: machine::machine(),
-        commit: machine::commit(),
         columns: COLUMNS.to_vec(),
         rows: rows.collect(),
     };

@@ -1,13 +1,13 @@
 //! Arguments, the tables, the JSON and the verdict.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
-use serde_json::{Value, json};
+use serde_json::json;
 use timevisor_benches::report::{Column, Report, Row};
+use timevisor_results::Results;
 
 use crate::cost::{self, Cost};
 use crate::days::{self, Days};
@@ -72,7 +72,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         println!("{}", table.table());
     }
     let path = arguments.json.unwrap_or_else(|| tables[0].default_path());
-    write(&path, &merged(&tables, &source))?;
+    merged(&tables, &source).write(&path)?;
     if !arguments.check {
         return Ok(ExitCode::SUCCESS);
     }
@@ -84,24 +84,10 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn machine() -> String {
-    #[cfg(target_arch = "x86_64")]
-    return timevisor_benches::machine::machine();
-    #[cfg(not(target_arch = "x86_64"))]
-    return std::env::consts::ARCH.to_owned();
-}
-
-fn commit() -> String {
-    #[cfg(target_arch = "x86_64")]
-    return timevisor_benches::machine::commit();
-    #[cfg(not(target_arch = "x86_64"))]
-    return "unknown".to_owned();
-}
-
 fn report(name: &'static str, caption: Vec<String>, columns: &[Column], rows: Vec<Row>) -> Report {
     let subject = "condition / estimator";
     let columns = columns.to_vec();
-    Report { name, subject, caption, machine: machine(), commit: commit(), columns, rows }
+    Report { name, subject, caption, columns, rows }
 }
 
 /// A row's name in the tables; the JSON has both parts.
@@ -210,14 +196,12 @@ fn cost(costs: &[Costs]) -> Report {
     report("bench-sync cost", caption, &COST, rows.collect())
 }
 
-/// All tables' rows in one object, each with its table, condition and estimator.
-fn merged(tables: &[Report; 3], source: &str) -> Value {
+/// All tables' rows in one file, each with its table, condition and estimator.
+fn merged(tables: &[Report; 3], source: &str) -> Results {
     let names = ["accuracy", "bounds", "cost"];
     let mut rows = Vec::new();
     for (table, name) in tables.iter().zip(names) {
-        let mut json = table.json();
-        let Some(found) = json["rows"].as_array_mut() else { continue };
-        for row in found.iter_mut() {
+        for mut row in table.results().rows {
             let subject = row[table.subject].as_str().unwrap_or_default().to_owned();
             let (condition, estimator) = subject.split_once(" / ").unwrap_or((&subject, ""));
             if let Some(object) = row.as_object_mut() {
@@ -226,23 +210,8 @@ fn merged(tables: &[Report; 3], source: &str) -> Value {
                 object.insert("condition".to_owned(), json!(condition));
                 object.insert("estimator".to_owned(), json!(estimator));
             }
+            rows.push(row);
         }
-        rows.append(found);
     }
-    let [first, ..] = tables;
-    json!({
-        "name": "bench-sync",
-        "machine": first.machine,
-        "commit": first.commit,
-        "traces": source,
-        "rows": rows,
-    })
-}
-
-fn write(path: &Path, json: &Value) -> Result<()> {
-    let write = || format!("cannot write {}", path.display());
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(write)?;
-    }
-    fs::write(path, serde_json::to_string_pretty(json)? + "\n").with_context(write)
+    Results::new("bench-sync", rows).with_caption(vec![format!("Traces: {source}.")])
 }

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use timevisor::{Client, Requirement, Timeline};
-use timevisor_benches::machine;
 use timevisor_benches::report::{Column, Report, Row};
 
 use crate::daemon::Daemon;
@@ -88,8 +87,6 @@ fn main() -> Result<ExitCode> {
                 lateness.reported.len()
             ),
         ],
-        machine: machine::machine(),
-        commit: machine::commit(),
         columns: COLUMNS.to_vec(),
         rows,
     };

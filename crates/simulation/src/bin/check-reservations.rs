@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Instant;
 
+use timevisor_results::Results;
 use timevisor_simulation::reservations::{Tally, cross_check};
 
 fn main() -> ExitCode {
@@ -30,14 +31,15 @@ fn main() -> ExitCode {
     for told in &tally.told {
         println!("{told}");
     }
-    let mut results = tally.json();
-    results["sets"] = sets.into();
-    results["seed"] = seed.into();
-    results["budgets_of_every"] = every.into();
+    let caption = vec![
+        format!("{sets} sets from seed {seed}; {broken} broken promises"),
+        format!("least budgets of every {every}th set"),
+    ];
+    let results = Results::new("reservations", tally.json_rows()).with_caption(caption);
     if let Some(file) = file
-        && let Err(error) = std::fs::write(&file, format!("{results:#}\n"))
+        && let Err(error) = results.write(&file)
     {
-        eprintln!("{}: {error}", file.display());
+        eprintln!("check-reservations: {error}");
         return ExitCode::from(2);
     }
     if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

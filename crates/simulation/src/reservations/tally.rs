@@ -111,9 +111,9 @@ impl Tally {
         out
     }
 
-    /// For machines.
+    /// For machines: a row for each claim and policy.
     #[must_use]
-    pub fn json(&mut self) -> Value {
+    pub fn json_rows(&mut self) -> Vec<Value> {
         let rows = self.rows.iter_mut().map(|((claim, edf), row)| {
             let worlds =
                 World::ALL.iter().zip(&mut row.pessimism).filter(|(_, list)| !list.is_empty());
@@ -134,8 +134,7 @@ impl Tally {
                 "budget_ratio": budgets,
             })
         });
-        let rows: Vec<Value> = rows.collect();
-        json!({"rows": rows, "broken": self.broken(), "told": self.told})
+        rows.collect()
     }
 }
 
