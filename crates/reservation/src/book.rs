@@ -7,7 +7,7 @@ use timevisor_schedule::Reservation;
 use crate::audit::Audit;
 use crate::enforcement;
 use crate::handover::{HandOver, hand_over};
-use crate::held::Held;
+use crate::held::{Held, Level};
 use crate::host::{Host, Severity};
 use crate::ledger::{Ledger, Neighbour, Refused};
 use crate::request::{Reason, Refusal};
@@ -78,8 +78,7 @@ impl<C: Clone> Book<C> {
     ) -> Vec<String> {
         let mut gone = self.held.remove(index);
         self.waiting.retain(|waiting| waiting.tid != gone.tid);
-        let rebase = |gone: &C, later: &C| host.rebase(gone, later);
-        let HandOver { undo, heirs } = hand_over(&mut gone, index, &mut self.held, rebase);
+        let HandOver { undo, heirs } = hand_over(&mut gone, index, &mut self.held, host);
         for (heir, received) in heirs {
             let tid = self.held[heir].tid;
             // The heir counts its changes from the front.
@@ -100,7 +99,40 @@ impl<C: Clone> Book<C> {
             }
         }
         self.store(host);
+        self.keep_cores_clear(gone.pid, host);
         problems
+    }
+
+    /// Moves threads of a process off the cores of its reservations. A release gives threads back the cores that they had before,
+    /// of which another vCPU may have reserved one meanwhile.
+    pub(crate) fn keep_cores_clear<H: Host<Change = C>>(&mut self, pid: u32, host: &mut H) {
+        for index in 0..self.held.len() {
+            let held = &self.held[index];
+            if held.pid != pid || held.core().is_none() {
+                continue;
+            }
+            let name = held.name();
+            let strays = match host.strays(held) {
+                Ok(strays) if strays.is_empty() => continue,
+                Ok(strays) => strays,
+                Err(why) => {
+                    host.tell(Severity::Warn, &format!("{name}: {why}"));
+                    continue;
+                }
+            };
+            let steps = strays.iter().map(|change| (Level::Thread, change.clone()));
+            self.held[index].changes.extend(steps);
+            // The journal names a change before it is made.
+            if let Err(why) = host.write(&self.held) {
+                host.tell(Severity::Error, &why);
+                continue;
+            }
+            for change in &strays {
+                if let Err(unmade) = host.make(&self.held[index], change) {
+                    host.tell(Severity::Warn, &format!("{name}: {}", unmade.why));
+                }
+            }
+        }
     }
 
     /// Releases a reservation that cannot be kept, and remembers why.
