@@ -99,40 +99,48 @@ impl<C: Clone> Book<C> {
             }
         }
         self.store(host);
-        self.keep_cores_clear(gone.pid, host);
+        self.settle_process(gone.pid, host);
         problems
     }
 
-    /// Moves threads of a process off the cores of its reservations. A release gives threads back the cores that they had before,
-    /// of which another vCPU may have reserved one meanwhile.
-    pub(crate) fn keep_cores_clear<H: Host<Change = C>>(&mut self, pid: u32, host: &mut H) {
+    /// Brings the threads that several reservations of a process share into the state that the remaining ones need: a release
+    /// gives such threads back the policy and the cores that they had before.
+    pub(crate) fn settle_process<H: Host<Change = C>>(&mut self, pid: u32, host: &mut H) {
         for index in 0..self.held.len() {
-            let held = &self.held[index];
-            if held.pid != pid || held.core().is_none() {
-                continue;
+            if self.held[index].pid == pid
+                && let Err(why) = self.settle_one(index, host)
+            {
+                let name = self.held[index].name();
+                host.tell(Severity::Warn, &format!("{name}: {why}"));
             }
-            let name = held.name();
-            let strays = match host.strays(held) {
-                Ok(strays) if strays.is_empty() => continue,
-                Ok(strays) => strays,
-                Err(why) => {
-                    host.tell(Severity::Warn, &format!("{name}: {why}"));
-                    continue;
-                }
-            };
+        }
+    }
+
+    fn settle_one<H: Host<Change = C>>(
+        &mut self,
+        index: usize,
+        host: &mut H,
+    ) -> Result<(), String> {
+        let strays = host.strays(&self.held[index])?;
+        if !strays.is_empty() {
             let steps = strays.iter().map(|change| (Level::Thread, change.clone()));
             self.held[index].changes.extend(steps);
             // The journal names a change before it is made.
-            if let Err(why) = host.write(&self.held) {
-                host.tell(Severity::Error, &why);
-                continue;
-            }
-            for change in &strays {
-                if let Err(unmade) = host.make(&self.held[index], change) {
-                    host.tell(Severity::Warn, &format!("{name}: {}", unmade.why));
-                }
-            }
+            host.write(&self.held)?;
         }
+        let held = &self.held[index];
+        let is_lost = |change: &C| {
+            host.sets_policy(change)
+                && host.thread(change) != Some(held.tid)
+                && host.check(held, change).is_err()
+        };
+        let waits = self.waits(held.tid);
+        let of_held = held.changes.iter().map(|(_, change)| change);
+        let lost: Vec<C> = of_held.filter(|change| !waits && is_lost(change)).cloned().collect();
+        for change in strays.into_iter().chain(lost) {
+            host.make(held, &change).map_err(|unmade| unmade.why)?;
+        }
+        Ok(())
     }
 
     /// Releases a reservation that cannot be kept, and remembers why.

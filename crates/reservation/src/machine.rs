@@ -93,7 +93,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         }
         let continued: BTreeSet<u32> = all.book.held.iter().map(|held| held.pid).collect();
         for pid in continued {
-            all.book.keep_cores_clear(pid, host);
+            all.book.settle_process(pid, host);
         }
         for held in &all.book.held {
             host.tell(Severity::Info, &format!("{}: its reservation is held on", held.name()));
