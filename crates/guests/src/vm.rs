@@ -142,7 +142,7 @@ impl Vm {
 
     /// Begins the page anew on another timescale; only before the guest's driver has probed it.
     pub fn change_timescale(&mut self, timescale: TimescaleId, host: HostIdentity) {
-        self.writer.begin_anew(identity(&self.name, timescale, host), host.tai_offset);
+        self.writer.start_over(identity(&self.name, timescale, host), host.tai_offset);
     }
 
     /// Reads the counter mapping again. True when it has changed, so that the page should be written now.
@@ -214,7 +214,7 @@ impl Vm {
         }
         // Another epoch: the same snapshot can be loaded again and again, and no two of its readers' lives may look alike.
         let epoch = realtime().floor_nanos().unsigned_abs();
-        self.begin_anew(epoch);
+        self.start_over(epoch);
         self.replaced += 1;
         if self.held().is_some() {
             self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
@@ -286,10 +286,10 @@ impl Vm {
     fn arrive(&mut self) {
         self.stopped = false;
         self.suspended = false;
-        self.begin_anew(self.writer.identity().epoch);
+        self.start_over(self.writer.identity().epoch);
     }
 
-    fn begin_anew(&mut self, epoch: u64) {
+    fn start_over(&mut self, epoch: u64) {
         // Where the counter's relation is read stays: it is the same process, and to look for it again takes 30 ms, for which
         // the guest would be held back.
         self.mapping = None;
