@@ -13,7 +13,7 @@
 //! look's interval after the resume the guest may read a page that is late by the pause.
 
 use timevisor_clock_page::{
-    ClockStatus, Counter, CounterId, Identity, Lines, PageWriter, Sample, Slew, Update,
+    ClockStatus, Counter, CounterId, Identity, PageWriter, Sample, Slew, Update,
 };
 use timevisor_linux::clock::realtime;
 use timevisor_linux::page::WritePage;
@@ -21,10 +21,10 @@ use timevisor_linux::process::{PidFd, ProcessError};
 use timevisor_protocols::qmp::{QueryStatus, RunState, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
+use crate::counter_mapping::{self, CounterMapping, MappingError, MappingSource};
 use crate::delivery::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::entries::TimelineEntry;
-use crate::lines::{GuestCounter, for_guest};
-use crate::mapping::{self, CounterMapping, Mapping, MappingError};
+use crate::guest_clock::{GuestCounter, for_guest};
 use crate::qemu::Qemu;
 use crate::transit::{Step, Transit};
 
@@ -48,23 +48,15 @@ pub enum AttachError {
     Map(#[from] timevisor_linux::mapping::MapError),
 }
 
-/// What all pages are written from, as a function of the host's counter.
+/// What the host's page says, for the pages that follow it.
 #[derive(Clone, Copy, Debug)]
-pub struct Publication {
-    /// What the host's own page says; `None` while nothing is known. The host's estimate already moves monotonically, so
-    /// that the others only have to make up for having been written nanoseconds later.
-    pub target: Option<Lines<Tai>>,
-    /// What to say of it.
-    pub status: ClockStatus,
-    /// One sigma.
-    pub estimated_error: Duration,
-    /// Host counter value of the newest reference fact.
-    pub as_of: u64,
-    /// TAI - UTC.
+pub struct HostUpdate {
+    /// The host's lines in force on the host's counter, on TAI, or the status of a host that knows nothing. The host's
+    /// estimate already moves monotonically.
+    pub update: Result<Update, ClockStatus>,
+    /// TAI - UTC, where known.
     pub tai_offset: Option<i16>,
-    /// The pages' estimates follow the host's within this many host ticks.
-    pub slew_horizon: u64,
-    /// Grows whenever what was published before is void.
+    /// A count that grows whenever what was published before is void.
     pub disruptions: u64,
 }
 
@@ -90,8 +82,8 @@ pub struct Vm {
     /// How the page gets in.
     pub delivery: DeliveryKind,
     writer: PageWriter<WritePage>,
-    source: Option<Box<dyn CounterMapping + Send>>,
-    mapping: Option<Mapping>,
+    source: Option<Box<dyn MappingSource + Send>>,
+    mapping: Option<CounterMapping>,
     problem: Option<String>,
     seen_disruptions: Option<u64>,
     transit: Transit,
@@ -150,7 +142,7 @@ impl Vm {
 
     /// Begins the page anew on another timescale; only before the guest's driver has probed it.
     pub fn change_timescale(&mut self, timescale: TimescaleId, host: HostIdentity) {
-        self.writer.begin_anew(identity(&self.name, timescale, host), host.tai_offset);
+        self.writer.start_over(identity(&self.name, timescale, host), host.tai_offset);
     }
 
     /// Reads the counter mapping again. True when it has changed, so that the page should be written now.
@@ -188,9 +180,9 @@ impl Vm {
         changed
     }
 
-    fn read_mapping(&mut self) -> Result<Mapping, MappingError> {
+    fn read_mapping(&mut self) -> Result<CounterMapping, MappingError> {
         if self.source.is_none() {
-            self.source = Some(mapping::for_qemu(&self.qemu)?);
+            self.source = Some(counter_mapping::for_qemu(&self.qemu)?);
         }
         match &mut self.source {
             Some(source) => source.read(),
@@ -222,7 +214,7 @@ impl Vm {
         }
         // Another epoch: the same snapshot can be loaded again and again, and no two of its readers' lives may look alike.
         let epoch = realtime().floor_nanos().unsigned_abs();
-        self.begin_anew(epoch);
+        self.start_over(epoch);
         self.replaced += 1;
         if self.held().is_some() {
             self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
@@ -294,10 +286,10 @@ impl Vm {
     fn arrive(&mut self) {
         self.stopped = false;
         self.suspended = false;
-        self.begin_anew(self.writer.identity().epoch);
+        self.start_over(self.writer.identity().epoch);
     }
 
-    fn begin_anew(&mut self, epoch: u64) {
+    fn start_over(&mut self, epoch: u64) {
         // Where the counter's relation is read stays: it is the same process, and to look for it again takes 30 ms, for which
         // the guest would be held back.
         self.mapping = None;
@@ -349,15 +341,19 @@ impl Vm {
     }
 
     /// Writes the page, if its counter's relation to the host's is known. Call [`Self::look`] first.
-    pub fn publish(&mut self, host: &Publication, counter: &impl Counter) {
+    pub fn publish(&mut self, host: &HostUpdate, counter: &impl Counter) {
         if self.seen_disruptions.is_some_and(|seen| seen != host.disruptions) {
             self.writer.disrupt();
         }
         self.seen_disruptions = Some(host.disruptions);
         let Some(mapping) = self.mapping else { return };
-        let Some(target) = host.target.as_ref().and_then(|lines| for_guest(lines, &mapping)) else {
-            if self.writer.in_force().is_some() || self.writer.status() != host.status {
-                self.writer.withdraw(host.status, host.tai_offset);
+        let status = host.update.map_or_else(|status| status, |update| update.status);
+        let known = host.update.ok().and_then(|update| {
+            Some((update, for_guest(&update.target.shifted(Duration::ZERO), &mapping)?))
+        });
+        let Some((update, target)) = known else {
+            if self.writer.in_force().is_some() || self.writer.status() != status {
+                self.writer.withdraw(status, host.tai_offset);
             }
             return;
         };
@@ -370,11 +366,10 @@ impl Vm {
         };
         let update = Update {
             target,
-            status: host.status,
-            estimated_error: host.estimated_error,
-            as_of: mapping.guest_from_host(host.as_of),
+            as_of: mapping.guest_from_host(update.as_of),
             tai_offset: host.tai_offset,
-            slew: Slew { horizon: guest_ticks(&mapping, host.slew_horizon), jump: Duration::ZERO },
+            slew: Slew { horizon: guest_ticks(&mapping, update.slew.horizon), ..update.slew },
+            ..update
         };
         self.writer.publish(&update, &GuestCounter { host: counter, mapping });
     }
@@ -389,7 +384,7 @@ impl Vm {
         self.writer.require(0, required_ns);
         let updates: Vec<_> = entries.iter().map(|e| e.for_guest(self.mapping.as_ref())).collect();
         // Without a mapping nothing is published, so any counter will do.
-        let mapping = self.mapping.unwrap_or(Mapping::IDENTITY);
+        let mapping = self.mapping.unwrap_or(CounterMapping::IDENTITY);
         self.writer.write_entries(&updates, &GuestCounter { host: counter, mapping });
     }
 
@@ -430,7 +425,7 @@ impl Vm {
 
     /// How the guest's counter follows from the host's, while known.
     #[must_use]
-    pub fn mapping(&self) -> Option<&Mapping> {
+    pub fn mapping(&self) -> Option<&CounterMapping> {
         self.mapping.as_ref()
     }
 
@@ -447,7 +442,7 @@ impl Vm {
     }
 }
 
-fn guest_ticks(mapping: &Mapping, host_ticks: u64) -> u64 {
+fn guest_ticks(mapping: &CounterMapping, host_ticks: u64) -> u64 {
     mapping.guest_from_host(host_ticks).wrapping_sub(mapping.guest_from_host(0))
 }
 

@@ -1,0 +1,89 @@
+//! Searches guest memory for kallsyms_token_index, a piece at a time.
+
+use super::error::KallsymsError;
+use super::image::Kernel;
+use super::index::{INDEX, indices};
+use super::tables;
+use crate::memory::GuestMemory;
+
+/// Places to be tried; a kernel has one.
+const MOST: usize = 64;
+const CHUNK: usize = 1 << 20;
+
+/// A search that can be done a piece at a time.
+#[derive(Clone, Debug)]
+pub struct Scan {
+    /// What has not been read.
+    left: Vec<(u64, u64)>,
+    found: Vec<u64>,
+}
+
+impl Scan {
+    /// Of all main memory.
+    #[must_use]
+    pub fn new(memory: &dyn GuestMemory) -> Self {
+        Self { left: memory.ranges(), found: Vec::new() }
+    }
+
+    /// Reads about `bytes` more; true when all is read.
+    ///
+    /// # Errors
+    /// When memory cannot be read, or too much of it looks like a table.
+    pub fn step(&mut self, memory: &dyn GuestMemory, bytes: u64) -> Result<bool, KallsymsError> {
+        let mut done = 0;
+        let mut buffer = vec![0; CHUNK + INDEX];
+        while let Some((address, len)) = self.left.first_mut() {
+            if done >= bytes {
+                return Ok(false);
+            }
+            let size = usize::try_from(*len).map_or(buffer.len(), |len| len.min(buffer.len()));
+            let chunk = &mut buffer[..size];
+            memory.read(*address, chunk)?;
+            for at in indices(chunk) {
+                if self.found.len() == MOST {
+                    return Err(KallsymsError::TooMany(MOST));
+                }
+                self.found.push(*address + at as u64);
+            }
+            // An index across two chunks is seen in the second one.
+            let step = if size > CHUNK { CHUNK } else { size } as u64;
+            done += step;
+            *address += step;
+            *len -= step;
+            if *len == 0 {
+                self.left.remove(0);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The kernel, when all is read.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn kernel(&self, memory: &dyn GuestMemory) -> Result<Kernel, KallsymsError> {
+        let mut kernels = self.kernels(memory)?;
+        match kernels.len() {
+            1 => Ok(kernels.remove(0)),
+            several => Err(KallsymsError::Ambiguous(several)),
+        }
+    }
+
+    /// Every kernel, also one that ran before a reset; at least one.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn kernels(&self, memory: &dyn GuestMemory) -> Result<Vec<Kernel>, KallsymsError> {
+        let mut kernels: Vec<Kernel> = Vec::new();
+        let mut nearest = "no such table".to_owned();
+        for index in &self.found {
+            match tables::read(memory, *index).and_then(|tables| Kernel::place(memory, tables)) {
+                // Tables that were left over lead to the image that they are a copy of.
+                Ok(kernel) if kernels.iter().any(|other| other.is_at(&kernel)) => {}
+                Ok(kernel) => kernels.push(kernel),
+                Err(why) => nearest = format!("at {index:#x}, {why}"),
+            }
+        }
+        if kernels.is_empty() { Err(KallsymsError::NotFound(nearest)) } else { Ok(kernels) }
+    }
+}

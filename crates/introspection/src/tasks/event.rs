@@ -1,0 +1,139 @@
+//! What a trap point told, decoded by the guest system.
+
+use serde::Serialize;
+
+#[cfg(doc)]
+use crate::backend::RawEvent;
+
+/// A thread of the guest.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Thread {
+    /// In the guest's initial pid namespace.
+    pub tid: u32,
+    /// Its process.
+    pub pid: u32,
+    /// What it calls itself; what is no printable ASCII is replaced.
+    pub comm: String,
+    /// Its policy before the event.
+    pub policy: Policy,
+}
+
+/// A scheduling policy (include/uapi/linux/sched.h).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// SCHED_NORMAL.
+    #[default]
+    Normal,
+    /// SCHED_FIFO.
+    Fifo,
+    /// SCHED_RR.
+    RoundRobin,
+    /// SCHED_BATCH.
+    Batch,
+    /// SCHED_IDLE.
+    Idle,
+    /// SCHED_DEADLINE.
+    Deadline,
+    /// SCHED_EXT.
+    Ext,
+    /// sched_setparam: what it has.
+    Keep,
+    /// Unknown here.
+    Other(u32),
+}
+
+impl Policy {
+    /// By the kernel's number.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        match number {
+            0 => Self::Normal,
+            1 => Self::Fifo,
+            2 => Self::RoundRobin,
+            3 => Self::Batch,
+            5 => Self::Idle,
+            6 => Self::Deadline,
+            7 => Self::Ext,
+            u32::MAX => Self::Keep,
+            other => Self::Other(other),
+        }
+    }
+
+    /// FIFO, round robin or deadline.
+    #[must_use]
+    pub const fn is_real_time(self) -> bool {
+        matches!(self, Self::Fifo | Self::RoundRobin | Self::Deadline)
+    }
+}
+
+/// struct sched_attr.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Attributes {
+    /// The policy.
+    pub policy: Policy,
+    /// SCHED_FLAG_*.
+    pub flags: u64,
+    /// Of normal tasks.
+    pub nice: i32,
+    /// Of FIFO and round robin.
+    pub priority: u32,
+    /// Of deadline tasks.
+    pub runtime_ns: u64,
+    /// Of deadline tasks; 0: the period.
+    pub deadline_ns: u64,
+    /// Of deadline tasks; 0: the deadline.
+    pub period_ns: u64,
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Kind {
+    /// Somebody asks for a policy. The kernel may still refuse; the next event of `target` tells its policy.
+    SetScheduler {
+        /// Whose policy.
+        target: Thread,
+        /// The policy.
+        attributes: Attributes,
+    },
+    /// sched_yield: the end of a deadline task's job.
+    Yield,
+    /// nanosleep, clock_nanosleep: usually the end of a job.
+    Sleep {
+        /// CLOCK_*.
+        clock: u32,
+        /// Until `ns`, else for so long.
+        absolute: bool,
+        /// Nanoseconds.
+        ns: i64,
+    },
+    /// It ends.
+    Exit {
+        /// As wait(2) tells it.
+        status: u32,
+    },
+    /// Any system call, where that was asked for.
+    SystemCall {
+        /// Of the 64-bit table.
+        number: u32,
+    },
+}
+
+/// An event.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Event {
+    /// As [`RawEvent::sequence`].
+    pub sequence: u64,
+    /// As [`RawEvent::counter`].
+    pub counter: Option<u64>,
+    /// As [`RawEvent::counter_error`].
+    pub counter_error: u64,
+    /// The vCPU.
+    pub vcpu: u16,
+    /// Who.
+    pub thread: Thread,
+    /// What.
+    #[serde(flatten)]
+    pub kind: Kind,
+}

@@ -1,0 +1,89 @@
+//! How much processor time each vCPU has had, onto its VM's page.
+
+use std::io;
+
+use timevisor_clock_page::{Counter, Sample};
+use timevisor_guests::qemu::Accelerator;
+use timevisor_guests::vcpus::{self, Vcpu};
+use timevisor_linux::scheduling::{accounting_lag, schedstat, threads};
+use timevisor_time::Duration;
+
+use super::monitor::Monitor;
+use super::{Served, Vms};
+use crate::clock::HostClock;
+
+/// A reading is as wide as the time since the last sample.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Threads come and go seldom.
+const LOOK_AGAIN: u32 = 10;
+
+/// What is known of one VM's threads.
+#[derive(Default)]
+pub(super) struct Threads {
+    vcpus: Vec<Vcpu>,
+    /// So many samples from now they are looked up again.
+    left: u32,
+}
+
+/// When the next sample is due, and what all have in common.
+pub(super) struct Sampler {
+    pub(super) next: Duration,
+    lag_ns: u64,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        Self { next: Duration::ZERO, lag_ns: accounting_lag() }
+    }
+}
+
+impl Vms {
+    /// Samples every VM whose page can be read, if the time has come.
+    pub(super) fn sample_host_cpu_time(&mut self, now: Duration, clock: &HostClock) {
+        if now < self.sampler.next {
+            return;
+        }
+        self.sampler.next = now + INTERVAL;
+        for served in self.served.iter_mut().filter(|served| served.vm.mapping().is_some()) {
+            served.sample_host_cpu_time(self.sampler.lag_ns, clock);
+        }
+    }
+}
+
+impl Served {
+    /// Which of the VM's threads runs which vCPU: by their names, else as its monitor told. Empty: neither says.
+    pub(super) fn vcpus(&self) -> io::Result<Vec<Vcpu>> {
+        let qemu = &self.vm.qemu;
+        let all = threads(qemu.process.pid())?;
+        let named = vcpus::named(&all);
+        let cpus = self.monitor.as_ref().map(Monitor::cpus).unwrap_or_default();
+        let told = vcpus::told(&all, cpus, qemu.accelerator == Accelerator::Tcg);
+        Ok(if named.is_empty() { told } else { vcpus::one_each(named, &told) })
+    }
+
+    fn sample_host_cpu_time(&mut self, lag_ns: u64, clock: &HostClock) {
+        if self.threads.left == 0 {
+            self.threads.vcpus = self.vcpus().unwrap_or_default();
+            self.threads.left = LOOK_AGAIN;
+        }
+        self.threads.left -= 1;
+        let pid = self.vm.qemu.process.pid();
+        let base = clock.counter.read_ordered();
+        let mut ran_ns = Vec::new();
+        for vcpu in &self.threads.vcpus {
+            // A thread that runs several vCPUs says nothing of one.
+            let Some(index) = vcpu.index.and_then(|index| usize::try_from(index).ok()) else {
+                continue;
+            };
+            // What the page has no room for.
+            if index >= timevisor_clock_page::abi::vcpus::CAPACITY {
+                continue;
+            }
+            if ran_ns.len() <= index {
+                ran_ns.resize(index + 1, None);
+            }
+            ran_ns[index] = schedstat(pid, vcpu.tid).ok().map(|stat| stat.ran);
+        }
+        self.vm.write_host_time(&Sample { base, lag_ns, ran_ns: &ran_ns });
+    }
+}
