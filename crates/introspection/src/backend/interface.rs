@@ -7,7 +7,7 @@ use core::fmt::Debug;
 
 use timevisor_time::Duration;
 
-use super::RawEvent;
+use super::raw_event::RawEvent;
 use crate::point::Point;
 
 /// Where a point is in the guest's memory.
