@@ -7,7 +7,8 @@ blocks     every block of shell commands says which test runs it (run=) or why n
 copies     a block with file= is that file, or a part of it
 commands   every `timevisor`, `timevisord` and `timevisor-guest` command uses subcommands and options that exist
            (needs built programs: --bin, TIMEVISOR_BIN, or target/debug; otherwise this is said and left out)
-make       every `make TARGET` is a target of the Makefile; every lab test and experiment that is named exists
+make       every `make TARGET` is a target of the Makefile; every lab test and experiment that is named exists, and
+           every package of `cargo -p`
 keys       every [section] and quoted section.key of the configuration is in packaging/timevisord.toml
 words      signs of translated prose do not occur
 citations  every docs/PAGE.md that code, configuration or an error text names exists
@@ -105,6 +106,8 @@ class Checks:
         sources = subprocess.run(["git", "grep", "-hoE", '"[a-z0-9][a-z0-9.-]+"', "--", "lab", "experiments"], cwd=ROOT,
                                  capture_output=True, text=True, check=False).stdout
         self.lab_names = {name.strip('"') for name in sources.split()}
+        manifests = [path for path in ROOT.glob("**/Cargo.toml") if "target" not in path.relative_to(ROOT).parts]
+        self.packages = {name for path in manifests for name in re.findall(r'^name = "([^"]+)"', path.read_text(), re.M)}
         self.makefile = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
 
     def problem(self, page, line, text):
@@ -197,6 +200,10 @@ class Checks:
             self.counted["make"] += 1
             if target not in self.makefile:
                 self.problem(page, number, f"make has no target {target}")
+        if "cargo " in line:
+            for name in re.findall(r" -p ([a-z0-9-]+)", line):
+                if name not in self.packages:
+                    self.problem(page, number, f"there is no package {name}")
         for name in re.findall(r"make (?:lab TEST|experiment NAME)=([a-z0-9.-]+)", line):
             self.lab_name(page, number, name)
         found = re.search(r"(?:^|[\s/])(timevisor-guest|timevisord|timevisor)((?: .*)?)$", line.strip())
@@ -223,7 +230,7 @@ class Checks:
 
     def quoted_commands(self, page, prose):
         for number, line in prose:
-            for quoted in re.findall(r"`((?:timevisor|timevisord|timevisor-guest|make)(?: [^`]*)?)`", line):
+            for quoted in re.findall(r"`((?:timevisor|timevisord|timevisor-guest|make|cargo)(?: [^`]*)?)`", line):
                 self.command_line(page, number, quoted)
 
     def has_key(self, section, key):

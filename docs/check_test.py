@@ -10,7 +10,7 @@ import check
 PAGE = """# A page with faults
 
 [a](nowhere.md) [b](README.md#nowhere) `crates/nowhere/x.rs` `clock.nowhere` `[nowhere]` `nowhere_key = true`
-`make nowhere` `make lab TEST=nowhere` {word}
+`make nowhere` `make lab TEST=nowhere` `cargo test -p nowhere` {word}
 `timevisor nowhere` `timevisor now --nowhere`
 
 ```sh
@@ -40,6 +40,7 @@ SAID = [
     "timevisord.toml has no key nowhere_key",
     "make has no target nowhere",
     "there is no lab test or experiment nowhere",
+    "there is no package nowhere",
     "say it in the field's usual words",
     "shell commands without run=TEST",
     "nothing runs run=nowhere",
