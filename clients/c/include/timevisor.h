@@ -15,7 +15,7 @@
 // and an older library does not know is refused with -E2BIG.
 //
 // Threads: "Any thread" means any number of them at the same time, with the same handle. There are no signal handlers and no
-// signals. After a fork, connect anew in the child: see timevisor_client.
+// signals. After a fork, connect again in the child: see timevisor_client.
 //
 // Generated from clients/c/src: change that, and run `make -C clients/c header`.
 
@@ -160,7 +160,7 @@ typedef struct timevisor_cancel_token timevisor_cancel_token;
 
 // Reads timelines, and states requirements of them. For any number of threads at once.
 //
-// After a fork the child must not use or free the parent's handles, but connect anew: what it does with a requirement fails with
+// After a fork the child must not use or free the parent's handles, but connect again: what it does with a requirement fails with
 // -ENOTCONN, and freeing does nothing.
 typedef struct timevisor_client timevisor_client;
 
@@ -745,7 +745,7 @@ int timevisor_periodic_start(const struct timevisor_timeline *timeline,
 
 // Waits for the next tick. `options` and `tick` may be NULL.
 //
-// Returns 0; -ESTALE: the clock may have stepped (tick->reading has the first reading since), and the next call begins anew on the
+// Returns 0; -ESTALE: the clock may have stepped (tick->reading has the first reading since), and the next call starts over on the
 // grid; -EBUSY: another thread waits with this handle; otherwise as timevisor_wait. Blocks.
 int timevisor_periodic_tick(const struct timevisor_periodic *periodic,
                             const struct timevisor_wait_options *options,

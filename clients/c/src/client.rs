@@ -18,7 +18,7 @@ use crate::types::{timevisor_achieved, timevisor_options, timevisor_timeline_row
 
 /// Reads timelines, and states requirements of them. For any number of threads at once.
 ///
-/// After a fork the child must not use or free the parent's handles, but connect anew: what it does with a requirement fails with
+/// After a fork the child must not use or free the parent's handles, but connect again: what it does with a requirement fails with
 /// -ENOTCONN, and freeing does nothing.
 pub struct timevisor_client {
     pub(crate) client: Client,
@@ -41,7 +41,7 @@ impl Process {
         }
         Err(Failure::new(
             libc::ENOTCONN,
-            "this handle belongs to the process that forked this one; connect anew",
+            "this handle belongs to the process that forked this one; connect again",
         ))
     }
 

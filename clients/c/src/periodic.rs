@@ -44,7 +44,7 @@ pub extern "C" fn timevisor_periodic_start(
 
 /// Waits for the next tick. `options` and `tick` may be NULL.
 ///
-/// Returns 0; -ESTALE: the clock may have stepped (tick->reading has the first reading since), and the next call begins anew on the
+/// Returns 0; -ESTALE: the clock may have stepped (tick->reading has the first reading since), and the next call starts over on the
 /// grid; -EBUSY: another thread waits with this handle; otherwise as timevisor_wait. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_periodic_tick(

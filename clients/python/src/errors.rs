@@ -35,7 +35,7 @@ pub fn withdrawn(py: Python<'_>) -> PyErr {
 
 /// Somebody asks timevisord through a copy of a parent's channel.
 pub fn forked(py: Python<'_>) -> PyErr {
-    let text = "the channel belongs to the process that forked this one; connect anew in this one";
+    let text = "the channel belongs to the process that forked this one; connect again in this one";
     exception(py, "ChannelFailed", text.to_owned(), None)
 }
 

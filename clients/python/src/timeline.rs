@@ -111,7 +111,7 @@ impl Timeline {
         self.wait_for(py, when, &Patience::new(spin_ns, timeout_ns, cancel))
     }
 
-    /// Sleeps for so long on this timeline.
+    /// Sleeps for this long on this timeline.
     #[pyo3(signature = (span_ns, *, spin_ns=None, timeout_ns=None, cancel=None))]
     fn sleep<'py>(
         &self,

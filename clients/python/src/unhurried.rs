@@ -1,7 +1,7 @@
 //! [`Unhurried`]: a handle whose end may take a while, because the last one ends the channel's thread.
 //!
 //! After a fork (multiprocessing's, say) that thread is the parent's only: the child's copies of the handles know it, and are
-//! left alone, for whoever waited there for the thread would wait for nobody.
+//! left alone: waiting there for the thread would never end.
 
 use core::ops::Deref;
 

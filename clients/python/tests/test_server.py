@@ -134,7 +134,7 @@ def is_refused(use: Callable[[], object]) -> bool:
     try:
         use()
     except timevisor.ChannelFailed as error:
-        return "connect anew" in str(error)
+        return "connect again" in str(error)
     return False
 
 

@@ -105,7 +105,7 @@ impl Place {
 pub(crate) struct Shared {
     name: String,
     place: Place,
-    /// A hand-driven clock wakes whoever waits; a page cannot.
+    /// A hand-driven clock wakes its waiters; a page cannot.
     pub(crate) waiters: Option<Arc<Waiters>>,
 }
 

@@ -186,7 +186,7 @@ class Timeline:
         timeout_ns: Optional[Span] = None,
         cancel: Optional[Cancel] = None,
     ) -> Waited:
-        """Sleeps for so long on this timeline."""
+        """Sleeps for this long on this timeline."""
     def wait_met(self, timeout_ns: Optional[Span] = None, *, cancel: Optional[Cancel] = None) -> Waited:
         """Waits until the time is known and meets the handle's requirement; disruptions do not end this wait."""
     def wait_fd(self, when: When, *, spin_ns: Optional[Span] = None) -> WaitFd:
@@ -391,7 +391,7 @@ class Periodic:
         timeout_ns: Optional[Span] = None,
         cancel: Optional[Cancel] = None,
     ) -> Tick:
-        """Waits for the next tick. After a disruption it fails once, and begins anew on the grid."""
+        """Waits for the next tick. After a disruption it fails once, and starts over on the grid."""
     def fileno(self) -> int: ...
     def on_ready(self) -> Optional[Tick]:
         """Looks whether a tick is due; None: not yet."""

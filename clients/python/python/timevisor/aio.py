@@ -52,7 +52,7 @@ async def wait_surely_before(
 
 
 async def sleep(timeline: Timeline, span_ns: Span, *, spin_ns: Optional[Span] = None) -> Waited:
-    """Sleeps for so long on this timeline."""
+    """Sleeps for this long on this timeline."""
     return await _once(timeline.wait_fd(When.sleep(span_ns), spin_ns=spin_ns))
 
 

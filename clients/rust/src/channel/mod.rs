@@ -96,7 +96,7 @@ impl Channel {
         let wake = Arc::new(EventFd::new().map_err(failed)?);
         let chosen = Arc::default();
         let (commands, received) = mpsc::channel();
-        // A connection that is begun anew once, and an answer.
+        // One reconnection, and an answer.
         let patience = setup.timeout.saturating_mul(2).saturating_add(Duration::from_secs(2));
         let worker = worker::Worker::new(setup, received, Arc::clone(&wake), Arc::clone(&chosen));
         let thread = std::thread::Builder::new()
@@ -169,7 +169,7 @@ impl Channel {
         if self.is_forked() {
             return;
         }
-        // Nobody listens after a fork or a panic of the thread; whoever asked finds out at the answer.
+        // Nobody listens after a fork or a panic of the thread; the caller learns of it from the missing answer.
         let _ = unpoisoned(self.commands.lock()).send(command);
         let _ = self.wake.set();
     }

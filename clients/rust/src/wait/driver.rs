@@ -96,7 +96,7 @@ impl<M: Machine> Driver<M> {
         }
     }
 
-    /// For tests that drive a clock: whoever waits for it has seen it, and waits.
+    /// For tests that drive a clock: every waiter has seen it, and waits.
     fn goes_on(&self) {
         #[cfg(test)]
         if let Some(waiters) = &self.timeline.shared.waiters {

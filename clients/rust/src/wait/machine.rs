@@ -46,7 +46,7 @@ pub(crate) trait Machine {
     fn step(&mut self, look: &Look) -> Result<Next<Self::Outcome>, WaitError>;
 }
 
-/// How long to sleep with so many nanoseconds of the timeline to go (above 0), and so long to spin at the end.
+/// How long to sleep with this many nanoseconds of the timeline to go (above 0), and how long to spin at the end.
 pub(crate) fn nap<T>(left_ns: i64, spin: Duration) -> Next<T> {
     let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0));
     match left.checked_sub(spin) {

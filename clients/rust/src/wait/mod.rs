@@ -157,7 +157,7 @@ impl Timeline {
 
     /// Waits until `lead` before the last moment that is surely before `t_ns` on every right clock, to do then what must be done
     /// before it: until latest + lead >= t. The reading that it returns has latest < t. `lead` covers the wake-up (50 to 100 us)
-    /// and the work; whoever needs to know that the work was done in time calls [`Self::is_surely_before`] after it.
+    /// and the work; a caller that needs to know whether the work was done in time calls [`Self::is_surely_before`] after it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -181,7 +181,7 @@ impl Timeline {
         self.wait(When::SurelyBefore { t_ns, lead }, &WaitOptions::default())
     }
 
-    /// Sleeps for so long on this timeline.
+    /// Sleeps for this long on this timeline.
     ///
     /// # Errors
     /// As [`Self::wait_until`].

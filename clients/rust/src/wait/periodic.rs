@@ -36,7 +36,7 @@ pub struct Tick {
 
 /// Ticks for ever: block with [`Self::tick`] or as an iterator, or poll the descriptor and call [`Self::on_ready`].
 ///
-/// After a disruption one call fails with [`WaitError::Disrupted`]; the next one begins anew on the grid.
+/// After a disruption one call fails with [`WaitError::Disrupted`]; the next one starts over on the grid.
 ///
 /// ```
 /// use std::time::Duration;
