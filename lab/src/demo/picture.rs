@@ -46,8 +46,8 @@ pub(super) fn write(folder: &Path, name: &str, points: &[Point]) -> anyhow::Resu
 
 fn figure(points: &[Point]) -> Figure {
     let panels = [
-        panel(points, "the host's page", HOST, |point| point.host),
-        panel(points, "the guest's /dev/vmclock0", GUEST, |point| point.guest),
+        panel(points, "the host's page (shaded: earliest to latest)", HOST, |point| point.host),
+        panel(points, "the guest's page (shaded: earliest to latest)", GUEST, |point| point.guest),
     ];
     let reach = points.iter().map(|p| p.host.half_width().max(p.guest.half_width())).max();
     let reach = reach.unwrap_or(0) as f64 / 1000.0 * 1.2 + 1.0;
@@ -78,7 +78,7 @@ fn panel(points: &[Point], name: &str, color: &str, of: fn(&Point) -> Nanos) -> 
     let estimate = LinePlot::new().with_data(at().zip(series(|n| n.estimate)));
     let server = ScatterPlot::new().with_data(points.iter().map(|p| (p.at_s, us(p.server_ns))));
     vec![
-        Plot::Band(band.with_color(color).with_opacity(0.25).with_legend("earliest .. latest")),
+        Plot::Band(band.with_color(color).with_opacity(0.25)),
         Plot::Line(estimate.with_color(color).with_stroke_width(1.5).with_legend(name)),
         Plot::Scatter(server.with_color(SERVER).with_size(3.0).with_legend("the server's clock")),
     ]
