@@ -11,7 +11,8 @@ make       every `make TARGET` is a target of the Makefile; every lab test and e
            every package of `cargo -p`
 keys       every [section] and quoted section.key of the configuration is in packaging/timevisord.toml
 words      signs of translated prose do not occur
-citations  every docs/PAGE.md that code, configuration or an error text names exists
+citations  every docs/PAGE.md that code, configuration or an error text names exists, and every page that a unit
+           names below /usr/share/doc/timevisor
 """
 
 import argparse
@@ -269,12 +270,12 @@ class Checks:
                 if re.search(rf"\b{word}\b", bare, re.I):
                     self.problem(page, number, f'"{word}": say it in the field\'s usual words')
 
-
     def citations(self):
-        listed = subprocess.run(["git", "grep", "-InoE", r"docs/[A-Za-z0-9_/-]+\.md", "--", ":!*.md", ":!docs"], cwd=ROOT,
-                                capture_output=True, text=True, check=False).stdout
+        listed = subprocess.run(["git", "grep", "-InoE", r"(docs|/usr/share/doc/timevisor)/[A-Za-z0-9_/-]+\.md", "--",
+                                 ":!*.md", ":!docs"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
         for hit in listed.splitlines():
             name, number, cited = hit.split(":", 2)
+            cited = cited.replace("/usr/share/doc/timevisor", "docs")
             self.counted["citations"] += 1
             if not (ROOT / cited).is_file():
                 self.problem(ROOT / name, number, f"no such page: {cited}")

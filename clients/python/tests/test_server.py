@@ -1,4 +1,4 @@
-"""Against a real timevisord, which $TIMEVISORD names (test.sh builds one): on a page and a channel of its own."""
+"""Against a real timevisord, which $TIMEVISORD names (test.sh builds one): on its own page and channel."""
 
 from __future__ import annotations
 

@@ -94,9 +94,10 @@ class Stream(Generic[_T_co]):
         return self
 
     async def __anext__(self) -> _T_co:
-        # A second reader of one descriptor would take the first one's place in the loop, which would then sleep for ever.
+        # A second reader of one descriptor would take the first one's place in the loop, which
+        # would then sleep for ever.
         if self._busy:
-            raise RuntimeError("another task is waiting on this stream; give each task one of its own")
+            raise RuntimeError("another task is waiting on this stream; give each task its own")
         self._busy = True
         try:
             return await _outcome(self._source)
