@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, bail, ensure};
-use timevisor_guests::mapping::{KvmMapping, kvm::DEBUGFS};
+use timevisor_guests::counter_mapping::{KvmMapping, kvm::DEBUGFS};
+use timevisor_introspection::backend::Site;
 use timevisor_introspection::backend::kvm::codec::{self, Mapped};
 use timevisor_introspection::backend::kvm::layout::{KvmLayout, Vendor};
 use timevisor_introspection::backend::kvm::patches::{Patch, in_place, put};
-use timevisor_introspection::backend::kvm::sites::{self, Site};
+use timevisor_introspection::backend::kvm::sites;
 use timevisor_introspection::backend::kvm::trap::Trap;
 use timevisor_introspection::backend::{Action, Backend, Input};
 use timevisor_introspection::memory::ram::{InProcess, Ram, RamLayout};

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps what comes |
 //! | `watch.rs` | one attachment: a backend, driven over a link |
+//! | `need.rs` | the reservation that its tasks need |
 //! | `probe.rs` | what runs in a VM, and whether it really does |
 //! | `known.rs` | kernels that were found before |
 //! | `link.rs` | what such a link is |
@@ -16,6 +17,7 @@ mod in_place;
 mod known;
 mod kvm;
 mod link;
+mod need;
 mod probe;
 mod session;
 mod socket;
@@ -29,7 +31,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
-use timevisor_introspection::tasks::demand::{Declared, Need, Rules};
+use timevisor_introspection::tasks::demand::Declared;
 use timevisor_protocols::control::{
     ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
     IntrospectVm, Introspections, Response,
@@ -38,6 +40,7 @@ use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
 
 use self::in_place::Prefixes;
+use self::need::{Need, Rules};
 use self::session::Session;
 use self::target::{Common, Target};
 use crate::clock::HostClock;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use timevisor_introspection::backend::kvm::layout::KvmLayout;
 use timevisor_introspection::memory::ram::{InProcess, Ram};
-use timevisor_introspection::os::guest_os::{self, GuestOs};
+use timevisor_introspection::os::guest_os::GuestOs;
+use timevisor_introspection::registry;
 use timevisor_introspection::symbols::image::{self, Image};
 
 use super::known;
@@ -46,7 +47,7 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     }
     let (mut all, mut reasons) = (Vec::new(), Vec::new());
     for (memory, base) in target.memories()? {
-        match guest_os::probe(&memory) {
+        match registry::probe(&memory) {
             Ok(found) => all.push((found, memory, base)),
             Err(why) => reasons.extend(why.iter().map(ToString::to_string)),
         }
@@ -100,7 +101,7 @@ fn that_runs(
 
 /// The name of a kernel in memory that is seen to run while this one stands still.
 pub fn another_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Option<String> {
-    let found = guest_os::probe(memory).ok()?;
+    let found = registry::probe(memory).ok()?;
     let own = guest_os.heartbeat(memory);
     let before: Vec<_> = found.iter().map(|other| other.heartbeat(memory)).collect();
     let late = Instant::now() + ANOTHER;
@@ -136,7 +137,7 @@ fn by_image(target: &Target, path: &Path) -> Result<Found> {
     let file = File::open(path).with_context(named)?;
     file.take(most).read_to_end(&mut bytes).with_context(named)?;
     let image = Image::parse(&bytes).with_context(named)?;
-    let guest_os = guest_os::probe_image(&image).map_err(|why| {
+    let guest_os = registry::probe_image(&image).map_err(|why| {
         let why: Vec<String> = why.iter().map(ToString::to_string).collect();
         anyhow!("{}", why.join("; ")).context(named())
     })?;

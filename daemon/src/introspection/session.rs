@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use timevisor_introspection::tasks::demand::{Need, Rules};
 use timevisor_introspection::tasks::event::Event;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
     IntrospectBackend, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
 };
 
+use super::need::{Need, Rules};
 use super::target::{Target, Way};
 use super::watch::watch;
 

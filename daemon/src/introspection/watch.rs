@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
+use timevisor_introspection::backend::RawEvent;
 use timevisor_introspection::backend::gdb::Gdb;
 use timevisor_introspection::backend::kvm::Kvm;
 use timevisor_introspection::backend::kvm::layout::KvmLayout;
@@ -11,8 +12,8 @@ use timevisor_introspection::backend::{Action, Backend, Input, State};
 use timevisor_introspection::memory::ram::{InProcess, Ram};
 use timevisor_introspection::os::guest_os::GuestOs;
 use timevisor_introspection::os::pulse::{Pulse, Sign};
-use timevisor_introspection::tasks::demand::{Need, Rules, need};
-use timevisor_introspection::tasks::event::{Kind, RawEvent};
+use timevisor_introspection::tasks::demand::demand;
+use timevisor_introspection::tasks::event::Kind;
 use timevisor_introspection::tasks::initial_scan::{Looks, Verdict};
 use timevisor_linux::clock::monotonic;
 use timevisor_time::Duration;
@@ -20,6 +21,7 @@ use timevisor_time::Duration;
 use super::known::Kept;
 use super::kvm::{self, Where};
 use super::link::Link;
+use super::need::{Need, Rules, need};
 use super::probe::{Found, another_runs, probe, surely_runs};
 use super::session::Shared;
 use super::socket::Socket;
@@ -232,7 +234,9 @@ impl Watch<'_> {
             let tasks = tasks.map(|task| serde_json::to_value(task).unwrap_or_default()).collect();
             self.shared.lock().tasks = tasks;
             // Here and not where the clock is kept: a guest may make it long.
-            let needed = self.rules.map_or(Need::Nothing, |r| need(self.guest_os.tasks(), r));
+            let needed = self
+                .rules
+                .map_or(Need::Nothing, |r| need(demand(self.guest_os.tasks(), &r.declared), r));
             if needed != self.needed {
                 self.needed = needed.clone();
                 let mut told = self.shared.lock();
