@@ -10,6 +10,7 @@ commands   every `timevisor`, `timevisord` and `timevisor-guest` command uses su
 make       every `make TARGET` is a target of the Makefile; every lab test and experiment that is named exists, and
            every package of `cargo -p`
 keys       every [section] and quoted section.key of the configuration is in packaging/timevisord.toml
+rooms      the architecture's table has a row for each crate and folder, and allows a crate what deny.toml allows it
 words      signs of translated prose do not occur
 citations  every docs/PAGE.md that code, configuration or an error text names exists, and every page that a unit
            names below /usr/share/doc/timevisor
@@ -102,7 +103,7 @@ class Checks:
         self.problems = []
         self.programs = programs
         self.help_texts = {}
-        self.counted = {name: 0 for name in ("links", "paths", "blocks", "copies", "commands", "make", "keys", "citations")}
+        self.counted = {name: 0 for name in ("links", "paths", "blocks", "copies", "commands", "make", "keys", "citations", "rooms")}
         self.toml = (ROOT / "packaging/timevisord.toml").read_text()
         sources = subprocess.run(["git", "grep", "-hoE", '"[a-z0-9][a-z0-9.-]+"', "--", "lab", "experiments"], cwd=ROOT,
                                  capture_output=True, text=True, check=False).stdout
@@ -281,6 +282,32 @@ class Checks:
                 self.problem(ROOT / name, number, f"no such page: {cited}")
 
 
+    def rooms(self, page=ROOT / "docs/explanation/architecture.md"):
+        """The table of rooms has a row for each crate and each folder with code. A crate's row allows what deny.toml does."""
+        deny, rows = (ROOT / "deny.toml").read_text(), {}
+        for number, line in split(page)[0]:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if line.startswith("|") and len(cells) == 3 and (ROOT / cells[0]).is_dir():
+                rows[cells[0]] = (number, cells[2])
+        allowed = {}
+        for crate, wrappers in re.findall(r'crate = "timevisor-([a-z-]+)", wrappers = \[([^\]]*)\]', deny):
+            for room in re.findall(r'"timevisor-([a-z-]+)"', wrappers):
+                allowed.setdefault(room, set()).add(crate)
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+        crates = {"/".join(name.split("/")[:2]) for name in listed if name.startswith("crates/")}
+        folders = {name.split("/")[0] for name in listed if "/" in name and not name.startswith(".")}
+        for room in sorted(crates | folders - {"crates", "docs"}):
+            self.counted["rooms"] += 1
+            if room not in rows:
+                self.problem(page, 1, f"the table of rooms has no {room}")
+                continue
+            number, cell = rows[room]
+            said = set(filter(None, re.split(r", *", cell)))
+            wanted = allowed.get(room.removeprefix("crates/"), set())
+            if room in crates and said - {"core"} != wanted:
+                self.problem(page, number, f"{room} may import {', '.join(sorted(wanted)) or 'nothing'} by deny.toml")
+
+
 def built_programs(given):
     for place in filter(None, [given, os.environ.get("TIMEVISOR_BIN"), ROOT / "target/debug"]):
         if all((Path(place) / program).exists() for program in PROGRAMS):
@@ -296,6 +323,7 @@ def main():
     for page in found:
         checks.page(page)
     checks.citations()
+    checks.rooms()
     for problem in checks.problems:
         print(problem)
     if checks.programs is None:

@@ -46,6 +46,9 @@ SAID = [
     "nothing runs run=nowhere",
     "is not what is in clients/rust/examples/first.rs",
 ]
+# A row that allows too much, in a table that lacks all other rows.
+ROOMS = "| crates/time | instants | estimate |\n"
+SAID_OF_ROOMS = ["crates/time may import nothing by deny.toml", "the table of rooms has no crates/estimate"]
 # Only where there are built programs.
 SAID_OF_COMMANDS = [
     "`timevisor` has no subcommand nowhere",
@@ -60,7 +63,9 @@ def main():
         file.write(PAGE.format(word=check.WORDS[0]))
         file.flush()
         checks.page(Path(file.name))
-    expected = SAID + (SAID_OF_COMMANDS if checks.programs else [])
+        Path(file.name).write_text(ROOMS)
+        checks.rooms(Path(file.name))
+    expected = SAID + SAID_OF_ROOMS + (SAID_OF_COMMANDS if checks.programs else [])
     missing = [text for text in expected if not any(text in problem for problem in checks.problems)]
     for text in missing:
         print(f"docs/check.py does not say: {text}")
