@@ -31,6 +31,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
+use timevisor_introspection::backend::choice::NoBackend;
 use timevisor_introspection::tasks::demand::Declared;
 use timevisor_protocols::control::{
     ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
@@ -49,10 +50,8 @@ use crate::report::error_response;
 use crate::reservations::Reservations;
 use crate::vms::Vms;
 
-/// A VM that has to be paused for a moment waits for it at most so long, and what a guest's tasks need.
+/// How long a session's thread waits at most for a pause of its VM, or for a reservation.
 const INTERVAL: Duration = Duration::from_nanos(20_000_000);
-/// What was refused is tried again after this.
-const AGAIN: Duration = Duration::from_secs(1);
 /// 1 / CONFIG_HZ of most distributions' kernels.
 const TICK: u64 = 4_000_000;
 
@@ -128,10 +127,10 @@ impl Introspection {
                 return error_response(ErrorCode::AlreadyExists, &text, step);
             }
         } else {
-            let target = match Target::of(qemu, asked.backend, &self.common) {
+            let target = match Target::new(qemu, asked.backend, &self.common) {
                 Ok(target) => target,
-                Err((text, next_step)) => {
-                    return error_response(ErrorCode::Unsupported, &text, next_step);
+                Err(NoBackend { problem, next_step }) => {
+                    return error_response(ErrorCode::Unsupported, &problem, next_step);
                 }
             };
             let (image, every_system_call) = (asked.image.clone(), asked.every_system_call);
@@ -249,10 +248,7 @@ fn follow(
     reservations: &mut Reservations,
 ) -> Option<u64> {
     let alone = session.rules.as_ref()?.sharing == Sharing::Alone;
-    let new = session.take_need();
-    let again = || session.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| (need, None));
-    let (need, asked) = new.or_else(again)?;
-    session.refused = None;
+    let (need, asked) = session.follow.next(session.take_need(), now)?;
     let wanted = match &need {
         Need::Nothing => None,
         Need::Reservation(wanted) => Some(wanted),
@@ -274,9 +270,7 @@ fn follow(
                 tracing::warn!("VM {vm}: not reserved: {text}");
             }
             session.reserved.refused = Some(text);
-            // Others are giving up what is needed, or have to do so by themselves.
-            let soon = code == ErrorCode::MakingRoom;
-            session.refused = Some((need, now + if soon { INTERVAL } else { AGAIN }));
+            session.follow.on_refusal(need, code == ErrorCode::MakingRoom, now);
             None
         }
     }

@@ -11,8 +11,10 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use timevisor_introspection::backend::kvm::layout::KvmLayout;
 use timevisor_introspection::memory::ram::{InProcess, Ram};
 use timevisor_introspection::os::guest_os::GuestOs;
+use timevisor_introspection::os::running_kernel::{RunningKernel, Verdict};
 use timevisor_introspection::registry;
 use timevisor_introspection::symbols::image::{self, Image};
+use timevisor_linux::clock::monotonic;
 
 use super::known;
 use super::session::Shared;
@@ -60,42 +62,32 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     Ok(Found { guest_os, memory, base, is_only, layout: None })
 }
 
-/// The one of these whose heartbeat is seen. A guest that is idle for long is believed to run if nothing speaks against it.
+/// Waits until one of these kernels is seen to run.
 fn that_runs(
     mut found: Vec<Box<dyn GuestOs>>,
     memory: &Ram<InProcess>,
     shared: &Shared,
 ) -> Result<Box<dyn GuestOs>> {
-    let before: Vec<_> = found.iter().map(|guest_os| guest_os.heartbeat(memory)).collect();
-    let late = Instant::now() + HEARTBEAT;
+    let heartbeats = |found: &[Box<dyn GuestOs>]| -> Vec<Option<u64>> {
+        found.iter().map(|guest_os| guest_os.heartbeat(memory)).collect()
+    };
+    let kernels = RunningKernel::new(heartbeats(&found), monotonic());
     loop {
-        let pairs = found.iter().zip(&before);
-        let running: Vec<bool> = pairs
-            .map(|(guest_os, before)| before.is_none() || guest_os.heartbeat(memory) != *before)
-            .collect();
-        match running.iter().filter(|runs| **runs).count() {
-            1 => {
-                let which = running.iter().position(|runs| *runs).unwrap_or(0);
-                return Ok(found.swap_remove(which));
-            }
-            2.. => bail!(
-                "several kernels run in the guest's memory: a program imitates one, or a guest runs in it"
-            ),
-            _ => {}
-        }
-        let (over, reset) = {
+        let (over, was_reset) = {
             let told = shared.lock();
             (told.is_over(), told.was_reset)
         };
         ensure!(!over, "it is not wanted any more");
-        if Instant::now() > late {
-            ensure!(
-                found.len() == 1 && !reset,
+        match kernels.take(&heartbeats(&found), was_reset, monotonic()) {
+            Verdict::Again => std::thread::sleep(INTERVAL),
+            Verdict::Runs(which) => return Ok(found.swap_remove(which)),
+            Verdict::Several => bail!(
+                "several kernels run in the guest's memory: a program imitates one, or a guest runs in it"
+            ),
+            Verdict::NoneRuns => bail!(
                 "the kernel in the guest's memory does not run: the guest is paused, or was reset and has not booted yet"
-            );
-            return Ok(found.swap_remove(0));
+            ),
         }
-        std::thread::sleep(INTERVAL);
     }
 }
 

@@ -12,7 +12,8 @@ fn ns(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
-/// Runs a wait in a thread and moves the clock only when the wait has looked at it: what was true before that is nothing to it.
+/// Runs a wait in a thread and moves the clock only when the wait has looked at it: what was true
+/// before that is nothing to it.
 fn while_waiting<T: Send>(
     clock: &Clock,
     wait: impl FnOnce(&Timeline) -> T + Send,

@@ -7,7 +7,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{CounterMapping, CounterRatio, MappingError, MappingSource};
+use timevisor_time::CounterRatio;
+
+use super::mapping::{CounterMapping, MappingError, MappingSource};
 
 /// Where KVM shows its virtual machines.
 pub const DEBUGFS: &str = "/sys/kernel/debug/kvm";

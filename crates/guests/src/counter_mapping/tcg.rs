@@ -10,8 +10,9 @@ use std::fs::File;
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
 use timevisor_clock_page::Counter as _;
 use timevisor_linux::process::{Process, ProcessMemory};
+use timevisor_time::CounterRatio;
 
-use super::{CounterMapping, CounterRatio, MappingError, MappingSource};
+use super::mapping::{CounterMapping, MappingError, MappingSource};
 use crate::qemu::Qemu;
 
 /// How often a reading that was interrupted by a change is repeated.

@@ -1,6 +1,6 @@
-//! The kernel's original clock settings in a file, so that the next process can clean up after one that was killed: it
-//! restores them at once, or keeps steering and restores them when it stops. timevisord and timevisor-guest use separate
-//! files.
+//! Saves the kernel's clock settings from before this daemon steered. If this daemon is killed, the
+//! next one restores them, at once or when its own steering ends. timevisord and timevisor-guest
+//! share this module; each has its own file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::{Rate, Settings};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// A reboot puts everything back by itself.
+    /// A reboot restores everything by itself.
     boot_id: String,
     tick_us: i64,
     frequency: i64,
@@ -24,20 +24,20 @@ struct Entry {
     tai_offset: i32,
 }
 
-/// The file with the original settings.
+/// The file with the saved settings.
 pub struct Saved {
     path: PathBuf,
     boot_id: String,
 }
 
 impl Saved {
-    /// In this file, which need not exist.
+    /// Names the file, which need not exist.
     #[must_use]
     pub fn at(path: PathBuf, boot_id: String) -> Self {
         Self { path, boot_id }
     }
 
-    /// What an earlier daemon of this boot left behind.
+    /// Reads what an earlier daemon of this boot left behind.
     #[must_use]
     pub fn read(&self) -> Option<Settings> {
         let text = fs::read_to_string(&self.path).ok()?;
@@ -53,7 +53,7 @@ impl Saved {
         })
     }
 
-    /// Notes the settings, before the first one is changed.
+    /// Saves the settings. Must come before the first setting is changed.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -74,7 +74,7 @@ impl Saved {
         fs::rename(&fresh, &self.path)
     }
 
-    /// After everything was put back.
+    /// Deletes the file after everything was restored.
     pub fn clear(&self) {
         let _ = fs::remove_file(&self.path);
     }
