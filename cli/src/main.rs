@@ -11,7 +11,6 @@
 //! | `vm.rs` | `timevisor vm list, add, remove, args` |
 //! | `replay.rs` | `timevisor replay`: recorded exchanges, scored; without the daemon |
 //! | `simulate.rs` | `timevisor simulate`: scenario files through simulated worlds |
-//! | `experiment.rs` | `timevisor experiment`: hands over to the lab |
 //! | `plot.rs` | lines as SVG |
 //! | `connection.rs` | the control socket |
 #![forbid(unsafe_code)]
@@ -20,7 +19,6 @@ mod bind;
 mod connection;
 mod cpu_time;
 mod elapsed;
-mod experiment;
 mod introspect;
 mod now;
 mod plot;
@@ -67,8 +65,6 @@ enum Command {
     Replay(replay::Options),
     /// Run scenarios in simulated worlds, and judge them by their limits; needs no daemon
     Simulate(simulate::Options),
-    /// Published evaluations, repeated with real guests; needs the lab (a checkout of the sources)
-    Experiment(experiment::Options),
     /// Plan, make and audit reservations of processor time
     #[command(subcommand)]
     Reserve(reserve::Command),
@@ -94,7 +90,6 @@ fn main() -> ExitCode {
         Command::CpuTime(options) => cpu_time::run(directory, options),
         Command::Watch(options) => bind::watch(directory, options),
         Command::Replay(options) => replay::run(options),
-        Command::Experiment(options) => experiment::run(options),
         Command::Introspect(command) => introspect::run(directory, command),
         Command::Vm(command) => vm::run(directory, command),
     };

@@ -8,7 +8,7 @@
 
 use timevisor_time::Duration;
 
-use super::{self as adjust, Settings};
+use crate::adjust::{self, Settings};
 use crate::process::Process;
 
 /// Programs that set CLOCK_REALTIME, by the first 15 letters of their name, as the kernel keeps it.
