@@ -1,12 +1,15 @@
 /*
- * A plugin for QEMU's TCG: tells timevisord about calls of some functions of the guest's kernel, with registers and memory.
+ * A plugin for QEMU's TCG: tells timevisord about calls of some functions of the guest's kernel,
+ * with registers and memory.
  *
  *   qemu-system-x86_64 -plugin libtimevisor-introspect.so,socket=/run/timevisor/web.introspect ...
  *
- * Only translated blocks with a wanted instruction get a call; all other code is what it would be without. Points change by
- * qemu_plugin_reset(): QEMU stops the vCPUs, throws all translations away and lets the plugin register again. That needs a vCPU's
- * thread, so it waits for the next translation, or for a vCPU that goes idle or is resumed (timevisord may stop and resume the VM).
- * A vCPU never waits: what finds its ring full is dropped and counted. Without timevisord there are no points.
+ * Only translated blocks with a wanted instruction get a call; all other code is what it would be
+ * without. Points change by qemu_plugin_reset(): QEMU stops the vCPUs, throws all translations away
+ * and lets the plugin register again. That needs a vCPU's thread, so it waits for the next
+ * translation, or for a vCPU that goes idle or is resumed (timevisord may stop and resume the VM).
+ * A vCPU never waits: what finds its ring full is dropped and counted. Without timevisord there are
+ * no points.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */

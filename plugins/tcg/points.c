@@ -1,5 +1,6 @@
 /*
- * Parses what timevisord wants to be trapped. Nothing of it is believed: a wrong index would be read far away from any table.
+ * Parses what timevisord wants to be trapped. Nothing of it is believed: a wrong index would be
+ * read far away from any table.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */

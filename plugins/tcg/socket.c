@@ -1,5 +1,6 @@
 /*
- * The plugin's socket and the thread behind it: one timevisord at a time, and no points without one.
+ * The plugin's socket and the thread behind it: one timevisord at a time, and no points without
+ * one.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */
