@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* RVEC's state and arithmetic (the paper "RVEC and HPGC", sections 3 and 3.1), as the BPF programs keep it in maps.
+/* RVEC's state and arithmetic (the paper "RVEC and HPGC", sections 3 and 3.1), as the BPF programs
+ * keep it in maps.
  *
- * Ages are in nanoseconds with a fraction of 32 bits, periods in 2^-32 ns: BPF has neither 128-bit integers nor floats.
- * The layout is read by crates/linux/src/bpf/record.rs: 64-bit words only, 16 of them a record.
+ * Ages are in nanoseconds with a fraction of 32 bits, periods in 2^-32 ns: BPF has neither 128-bit
+ * integers nor floats. The layout is read by crates/linux/src/bpf/record.rs: 64-bit words only, 16
+ * of them a record.
  */
 #ifndef TIMEVISOR_ELAPSED_H
 #define TIMEVISOR_ELAPSED_H
@@ -28,18 +30,21 @@ struct core {
 	u64 period;
 	/* period * kHz: what a frequency is divided out of. */
 	u64 scale;
-	/* A change that another core reported: the counter at that moment is not known here. 0: none. */
+	/* A change that another core reported: the counter at that moment is not known here. 0:
+	 * none. */
 	u64 pending_khz;
 	/* When the last of them came, kernel's ns, and what the ones before it amount to. */
 	u64 pending_since;
 	u64 pending_ns;
 	u64 pending_ticks;
-	/* The age may be this much too great: a faster clock was noticed late, and an age never goes back. */
+	/* The age may be this much too great: a faster clock was noticed late, and an age never
+	 * goes back. */
 	u64 excess_ns;
 	u64 changes;
 	/* Events that were lost because the record was being written. */
 	u64 missed;
-	/* The processor's counter less ours, and how well that is known, in ticks. Written once, by the loader. */
+	/* The processor's counter less ours, and how well that is known, in ticks. Written once,
+	 * by the loader. */
 	u64 offset;
 	u64 offset_error;
 	u64 reserved;
@@ -128,8 +133,8 @@ INLINE u64 since(u64 then, u64 now)
 
 /* The core's counter is at `count`: consolidates a change of rate that another core reported.
  *
- * The ticks before the change lasted the old period, and the time after it is the kernel's. Whoever read in between used the
- * old period for all of them: an age below that would go back. */
+ * The ticks before the change lasted the old period, and the time after it is the kernel's.
+ * Whoever read in between used the old period for all of them: an age below that would go back. */
 INLINE void settle(struct core *core, u64 count, u64 now)
 {
 	u64 period = core->pending_khz ? core->scale / core->pending_khz : 0;
@@ -199,8 +204,8 @@ INLINE void move(struct task *task)
 		task->status = MOVED;
 }
 
-/* The task begins to run on core number `cpu`, whose age is `age`. No counter can be read from another core, so that the time
- * since it left the one before is the kernel's. */
+/* The task begins to run on core number `cpu`, whose age is `age`. No counter can be read from
+ * another core, so that the time since it left the one before is the kernel's. */
 INLINE void arrive(struct task *task, u64 cpu, struct age age, u64 now)
 {
 	if (task->status == UNUSED || (task->status == HERE && task->core == cpu))

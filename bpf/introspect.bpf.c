@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* What a guest's tasks ask of their kernel, seen where KVM emulates the instruction that timevisord has put in place of a NOP
- * (KVM's forced emulation prefix: arch/x86/kvm/x86.c, handle_ud; or a write to a port: kvm_fast_pio).
+/* The calls of a guest's tasks, seen where KVM emulates the instruction that timevisord has put in
+ * place of a NOP (KVM's forced emulation prefix: arch/x86/kvm/x86.c, handle_ud; or a write to a
+ * port: kvm_fast_pio).
  *
  * | program | where |
  * | --- | --- |
@@ -8,17 +9,21 @@
  * | kvm_fast_pio | KVM begins to handle a write to a port or a read from one, AMD: the guest is there |
  * | x86_emulate_instruction | KVM begins to emulate one, Intel: if by the prefix, the guest was five bytes before. NOT VERIFIED ON HARDWARE |
  *
- * Kprobes, because they are not preempted. On a tracepoint of Linux 7.3 a program is: the one of another vCPU that comes to the same processor
- * meanwhile is not run, and nobody counts it (seen: 69 of 70 events). handle_ud is too early on Intel: KVM has not read the guest's place then.
+ * Kprobes, because they are not preempted. On a tracepoint of Linux 7.3 a program is: the one of
+ * another vCPU that comes to the same processor meanwhile is not run, and nobody counts it (seen:
+ * 69 of 70 events). handle_ud is too early on Intel: KVM has not read the guest's place then.
  *
- * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a vCPU of QEMU's. Guest-virtual addresses
- * are where the guest's kernel has all memory in order, or are walked by its page tables, at most five entries for each page. Nothing is
- * written, nobody waits; what does not fit into the ring is counted. Where things are in KVM's structures is told by timevisord, by the
- * kernel's BTF. Tested with Linux 6.1 and 7.3.
+ * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a
+ * vCPU of QEMU's. Guest-virtual addresses are where the guest's kernel has all memory in order, or
+ * are walked by its page tables, at most five entries for each page. Nothing is written and nothing
+ * waits; events that do not fit into the ring are counted. timevisord takes the layout of KVM's
+ * structures from the kernel's BTF. Tested with Linux 6.1 and 7.3.
  *
- * An exit of a guest leaves little in the processor's caches: how many pages are touched here, and how often a helper is called, is what it costs. So a
- * vCPU's number and GS_BASE are remembered, the kernel's memory in order is read in one piece, and nothing is read of whom the filter leaves out.
- * The time is KVM's own reading of the counter at the exit (arch/x86/kvm/x86.c, vcpu_enter_guest), because BPF cannot read it.
+ * An exit of a guest leaves little in the processor's caches: the cost is the number of pages that
+ * are touched here, and of helper calls. So a vCPU's number and GS_BASE are remembered, the
+ * kernel's memory in order is read in one piece, and nothing more is read for events that the
+ * filter drops. The time is KVM's own reading of the counter at the exit (arch/x86/kvm/x86.c,
+ * vcpu_enter_guest), because BPF cannot read it.
  */
 #include "introspect.h"
 
@@ -44,7 +49,8 @@ struct {
 	__type(value, u32);
 } more SEC(".maps");
 
-/* What is asked for, and events on their way to timevisord. The kernel's own ring buffer (BPF_MAP_TYPE_RINGBUF) does the same, with a lock, in five pages more. */
+/* The points, and events on their way to timevisord. The kernel's own ring buffer
+ * (BPF_MAP_TYPE_RINGBUF) does the same, with a lock and five more pages. */
 struct {
 	__uint(type, MAP_ARRAY);
 	__uint(max_entries, 1);
@@ -63,7 +69,8 @@ struct pt_regs {
 
 static const u8 nothing[DATA];
 
-/* The one element of a map; its key is on the stack, because a constant would be in a page of its own. */
+/* The only element of a map. Its key is on the stack, because a constant would need another
+ * page. */
 #define ONLY(map)                            \
 	({                                   \
 		u32 key_ = 0;                \
@@ -86,14 +93,16 @@ INLINE u64 mapped(struct target *target, u64 address, u64 len)
 #define PRESENT 1
 #define HUGE (1 << 7)
 
-/* Not static: the verifier checks such a function once, and not again for each call. That keeps all of it far below the limit of Linux 6.1, which
- * follows every way through a loop. */
+/* Not static: the verifier checks such a function once, and not again for each call. That keeps
+ * all of it far below the limit of Linux 6.1, which follows every way through a loop. */
 #define ONCE __attribute__((noinline))
 
-/* What the compiler knows of a size, the verifier does not always: the mask that comes next has to be there. */
+/* The verifier does not always know a size as the compiler does, so the mask that follows must
+ * not be removed. */
 #define FORGET(size) __asm__ volatile("" : "+r"(size))
 
-/* Guest-virtual to where QEMU has it; 0: it is not mapped. Not more than to the end of its page is there. */
+/* Guest-virtual to where QEMU has it; 0: it is not mapped. Not more than to the end of its page
+ * is there. */
 ONCE u64 translate(u64 address)
 {
 	struct shared *all = ONLY(shared);
@@ -128,7 +137,8 @@ INLINE struct slot *slot_of(struct shared *all, u64 turn)
 	return &all->slots[turn & (SLOTS - 1)];
 }
 
-/* `len` bytes, in up to two pages that are looked for by the guest's page tables, to the event's byte `at`; all of them 0 if it fails. */
+/* `len` bytes, in up to two pages that are looked for by the guest's page tables, to the event's
+ * byte `at`; all of them 0 if it fails. */
 ONCE int read_guest(u64 turn, u64 address, u32 at, u32 len)
 {
 	struct shared *all = ONLY(shared);
@@ -179,7 +189,8 @@ ONCE u64 special_register(u64 vcpu, u64 of)
 	return value;
 }
 
-/* Which entry is this vCPU's; KNOWN: none. By its thread, too: the kernel may give the place of one that has ended to another VM's. */
+/* This vCPU's entry; KNOWN: none. The thread is compared, too, because the kernel may reuse the
+ * address of a vCPU that has ended for another VM's. */
 ONCE u32 recall(u64 vcpu, u64 task)
 {
 	struct shared *all = ONLY(shared);
@@ -195,8 +206,9 @@ ONCE u32 recall(u64 vcpu, u64 task)
 	return KNOWN;
 }
 
-/* Makes an entry of a vCPU that is at a trap point, where GS_BASE is the kernel's; KNOWN: there is none. All are forgotten with the points (after a reset or a
- * kexec). A vCPU is handled by one thread at a time: nobody else looks for its entry meanwhile. */
+/* Makes an entry for a vCPU that is at a trap point, where GS_BASE is the kernel's; KNOWN: there
+ * is no room. All entries go with the points (after a reset or a kexec). One thread at a time
+ * handles a vCPU, so no other looks for its entry meanwhile. */
 ONCE u32 remember(u64 vcpu, u64 task)
 {
 	struct shared *all = ONLY(shared);
@@ -238,7 +250,8 @@ INLINE u64 pointer(struct event *event, struct point *point, u32 of)
 	return read->len == 4 ? (u32)value : value;
 }
 
-/* Makes read n, through this pointer, of what an earlier one has given; nonzero: that was through another pointer, or failed. */
+/* Copies read n from an earlier read through the same pointer; nonzero: the earlier one used
+ * another pointer, or failed. */
 ONCE int again(u64 turn, u64 place, u64 n, u64 value)
 {
 	struct shared *all = ONLY(shared);
@@ -254,7 +267,8 @@ ONCE int again(u64 turn, u64 place, u64 n, u64 value)
 	return probe_read_kernel(event->data + (read->at & (DATA - 1)), len & (2 * DATA - 1), event->data + (like->at & (DATA - 1)));
 }
 
-/* Makes all reads of a point. 0: its filter has left the event out, and the reads after that one are not made. */
+/* Makes all reads of a point. 0: its filter has left the event out, and the reads after that one
+ * are not made. */
 ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 {
 	struct shared *all = ONLY(shared);
@@ -265,7 +279,8 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 	struct point *point = &all->points[place & (POINTS - 1)];
 	struct known *known = known_at(all, who);
 	u32 count = point->count, filter = point->filter;
-	/* In memory: the verifier of Linux 6.1 would follow every way in which reads can fail. */
+	/* In memory, because the verifier of Linux 6.1 would otherwise follow every combination
+	 * of failed reads. */
 	volatile u16 *failed = &event->failed;
 	*failed = 0;
 	for (u32 n = 0; n < READS; n++) {
@@ -299,13 +314,13 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 			if (target->linear && address >= target->linear)
 				from = mapped(target, address - target->linear, len);
 			FORGET(len);
-			/* What fails has been filled with 0. */
+			/* A failed read's bytes are 0. */
 			bad = from ? probe_read_user(out, len & (2 * DATA - 1), (void *)from) != 0
 				   : read_guest(turn, address, at, len) != 0;
 		}
 		if (bad)
 			*failed |= 1 << n;
-		/* What could not be read is told: it is not known to be unwanted. */
+		/* A failed read passes the filter, because the event may be wanted. */
 		if (n == filter && !bad) {
 			u32 number;
 			__builtin_memcpy(&number, out, sizeof(number));
@@ -317,7 +332,7 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 	return 1;
 }
 
-/* Other processors take slots, too: so often it is tried. */
+/* How often to try, because other processors take slots, too. */
 #define TRIES 8
 
 /* Takes a slot; 0: there is none, which is counted. */
@@ -378,7 +393,7 @@ INLINE int hit(u64 vcpu, u64 before)
 	slot->event.scaled = times[2] - times[0];
 	slot->event.point = all->points[place & (POINTS - 1)].id;
 	if (!gather(turn, vcpu, place, who)) {
-		/* Given back, if no other processor has taken the next one meanwhile. */
+		/* Gives the slot back if no other processor has taken the next one meanwhile. */
 		if (__sync_val_compare_and_swap(&all->head, turn + 1, turn) == turn + 1)
 			return 0;
 		slot->event.len = NOTHING;
@@ -404,7 +419,7 @@ int kvm_fast_pio(struct pt_regs *ctx)
 /* arch/x86/include/asm/kvm_host.h */
 #define EMULTYPE_TRAP_UD_FORCED (1 << 4)
 
-/* vCPU, address, why. Of all other reasons KVM may not have read where the guest is. */
+/* vCPU, address, reason. For all other reasons KVM may not have read the guest's address yet. */
 SEC("kprobe/x86_emulate_instruction")
 int x86_emulate_instruction(struct pt_regs *ctx)
 {
