@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* The calls of a guest's tasks, seen where KVM emulates the instruction that timevisord has put in
+/* Reports calls in a guest's kernel, where KVM emulates the instruction that timevisord has put in
  * place of a NOP (KVM's forced emulation prefix: arch/x86/kvm/x86.c, handle_ud; or a write to a
  * port: kvm_fast_pio).
  *
@@ -7,23 +7,23 @@
  * | --- | --- |
  * | handle_ud | KVM begins to handle an invalid instruction, AMD: the guest is at the prefix |
  * | kvm_fast_pio | KVM begins to handle a write to a port or a read from one, AMD: the guest is there |
- * | x86_emulate_instruction | KVM begins to emulate one, Intel: if by the prefix, the guest was five bytes before. NOT VERIFIED ON HARDWARE |
+ * | x86_emulate_instruction | KVM begins to emulate an instruction, Intel: after a prefix, which is five bytes before. NOT VERIFIED ON HARDWARE |
  *
- * Kprobes, because they are not preempted. On a tracepoint of Linux 7.3 a program is: the one of
- * another vCPU that comes to the same processor meanwhile is not run, and nobody counts it (seen:
- * 69 of 70 events). handle_ud is too early on Intel: KVM has not read the guest's place then.
+ * They are kprobes, because kprobes are not preempted. A program on a tracepoint of Linux 7.3 is,
+ * and the program of another vCPU that comes to the same processor meanwhile is skipped without
+ * being counted (seen: 69 of 70 events). handle_ud is too early on Intel: KVM has not yet read the
+ * guest's instruction pointer.
  *
  * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a
- * vCPU of QEMU's. Guest-virtual addresses are where the guest's kernel has all memory in order, or
- * are walked by its page tables, at most five entries for each page. Nothing is written and nothing
- * waits; events that do not fit into the ring are counted. timevisord takes the layout of KVM's
- * structures from the kernel's BTF. Tested with Linux 6.1 and 7.3.
+ * vCPU of QEMU's. Guest-virtual addresses are in the guest's direct map, or are translated by its
+ * page tables, at most five entries for each page. The programs write nothing to the guest and
+ * never wait; an event that does not fit into the ring is counted. timevisord passes the offsets in
+ * KVM's structures, from the kernel's BTF. Tested with Linux 6.1 and 7.3.
  *
- * An exit of a guest leaves little in the processor's caches: the cost is the number of pages that
- * are touched here, and of helper calls. So a vCPU's number and GS_BASE are remembered, the
- * kernel's memory in order is read in one piece, and nothing more is read for events that the
- * filter drops. The time is KVM's own reading of the counter at the exit (arch/x86/kvm/x86.c,
- * vcpu_enter_guest), because BPF cannot read it.
+ * An exit leaves little in the processor's caches, so the cost is the number of pages touched and
+ * of helpers called here. So a vCPU's number and GS_BASE are cached, the direct map is read in one
+ * piece, and nothing more is read once the filter has dropped an event. The time is KVM's reading
+ * of the counter at the exit (arch/x86/kvm/x86.c, vcpu_enter_guest), because BPF cannot read it.
  */
 #include "introspect.h"
 
@@ -49,7 +49,7 @@ struct {
 	__type(value, u32);
 } more SEC(".maps");
 
-/* The points, and events on their way to timevisord. The kernel's own ring buffer
+/* The settings, and events on their way to timevisord. The kernel's ring buffer
  * (BPF_MAP_TYPE_RINGBUF) does the same, with a lock and five more pages. */
 struct {
 	__uint(type, MAP_ARRAY);
@@ -69,7 +69,7 @@ struct pt_regs {
 
 static const u8 nothing[DATA];
 
-/* The only element of a map. Its key is on the stack, because a constant would need another
+/* The only element of a map; its key is on the stack, because a constant would touch one more
  * page. */
 #define ONLY(map)                            \
 	({                                   \
@@ -77,7 +77,7 @@ static const u8 nothing[DATA];
 		map_lookup(&(map), &key_);   \
 	})
 
-/* Guest-physical to where QEMU has it; 0: it is no memory. */
+/* Translates a guest-physical address to QEMU's memory; 0: no memory is there. */
 INLINE u64 mapped(struct target *target, u64 address, u64 len)
 {
 	for (int i = 0; i < 2; i++) {
@@ -97,12 +97,12 @@ INLINE u64 mapped(struct target *target, u64 address, u64 len)
  * all of it far below the limit of Linux 6.1, which follows every way through a loop. */
 #define ONCE __attribute__((noinline))
 
-/* The verifier does not always know a size as the compiler does, so the mask that follows must
- * not be removed. */
+/* The verifier does not always see what the compiler knows of a size, so the mask that comes
+ * next has to stay. */
 #define FORGET(size) __asm__ volatile("" : "+r"(size))
 
-/* Guest-virtual to where QEMU has it; 0: it is not mapped. Not more than to the end of its page
- * is there. */
+/* Translates a guest-virtual address to QEMU's memory, valid up to the end of its page; 0: it is
+ * not mapped. */
 ONCE u64 translate(u64 address)
 {
 	struct shared *all = ONLY(shared);
@@ -137,8 +137,8 @@ INLINE struct slot *slot_of(struct shared *all, u64 turn)
 	return &all->slots[turn & (SLOTS - 1)];
 }
 
-/* `len` bytes, in up to two pages that are looked for by the guest's page tables, to the event's
- * byte `at`; all of them 0 if it fails. */
+/* Copies `len` bytes from up to two pages, by the guest's page tables, to the event's byte `at`;
+ * fills them with 0 if that fails. */
 ONCE int read_guest(u64 turn, u64 address, u32 at, u32 len)
 {
 	struct shared *all = ONLY(shared);
@@ -189,8 +189,8 @@ ONCE u64 special_register(u64 vcpu, u64 of)
 	return value;
 }
 
-/* This vCPU's entry; KNOWN: none. The thread is compared, too, because the kernel may reuse the
- * address of a vCPU that has ended for another VM's. */
+/* The entry of this vCPU; KNOWN: none. Its thread is compared too: the kernel may reuse the
+ * address of an ended vCPU for another VM. */
 ONCE u32 recall(u64 vcpu, u64 task)
 {
 	struct shared *all = ONLY(shared);
@@ -206,9 +206,9 @@ ONCE u32 recall(u64 vcpu, u64 task)
 	return KNOWN;
 }
 
-/* Makes an entry for a vCPU that is at a trap point, where GS_BASE is the kernel's; KNOWN: there
- * is no room. All entries go with the points (after a reset or a kexec). One thread at a time
- * handles a vCPU, so no other looks for its entry meanwhile. */
+/* Makes an entry for a vCPU at a trap point, where GS_BASE is the kernel's; KNOWN: no entry is
+ * free. All entries go with the points (after a reset or a kexec). One thread at a time runs a
+ * vCPU, so nobody else looks for its entry meanwhile. */
 ONCE u32 remember(u64 vcpu, u64 task)
 {
 	struct shared *all = ONLY(shared);
@@ -250,7 +250,7 @@ INLINE u64 pointer(struct event *event, struct point *point, u32 of)
 	return read->len == 4 ? (u32)value : value;
 }
 
-/* Copies read n from an earlier read through the same pointer; nonzero: the earlier one used
+/* Reuses the bytes of an earlier read for read n through this pointer; nonzero: that read used
  * another pointer, or failed. */
 ONCE int again(u64 turn, u64 place, u64 n, u64 value)
 {
@@ -267,8 +267,8 @@ ONCE int again(u64 turn, u64 place, u64 n, u64 value)
 	return probe_read_kernel(event->data + (read->at & (DATA - 1)), len & (2 * DATA - 1), event->data + (like->at & (DATA - 1)));
 }
 
-/* Makes all reads of a point. 0: its filter has left the event out, and the reads after that one
- * are not made. */
+/* Makes all reads of a point. 0: its filter has dropped the event, and the remaining reads are
+ * skipped. */
 ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 {
 	struct shared *all = ONLY(shared);
@@ -320,7 +320,7 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 		}
 		if (bad)
 			*failed |= 1 << n;
-		/* A failed read passes the filter, because the event may be wanted. */
+		/* An event whose filter could not be read is reported, because it may be wanted. */
 		if (n == filter && !bad) {
 			u32 number;
 			__builtin_memcpy(&number, out, sizeof(number));
@@ -332,10 +332,10 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 	return 1;
 }
 
-/* How often to try, because other processors take slots, too. */
+/* Most attempts to take a slot, because other processors take slots too. */
 #define TRIES 8
 
-/* Takes a slot; 0: there is none, which is counted. */
+/* Takes a slot; 0: none is free, and the event is counted as dropped. */
 INLINE int take(struct shared *all, u64 *turn)
 {
 	for (int n = 0; n < TRIES; n++) {
@@ -351,7 +351,7 @@ INLINE int take(struct shared *all, u64 *turn)
 	return 0;
 }
 
-/* Which point is at this address; POINTS: none. */
+/* The point at this address; POINTS: none. */
 INLINE u32 find(struct shared *all, u64 address)
 {
 	for (u32 place = 0; place < POINTS; place++) {
@@ -419,7 +419,8 @@ int kvm_fast_pio(struct pt_regs *ctx)
 /* arch/x86/include/asm/kvm_host.h */
 #define EMULTYPE_TRAP_UD_FORCED (1 << 4)
 
-/* vCPU, address, reason. For all other reasons KVM may not have read the guest's address yet. */
+/* vCPU, address, reason. For other reasons KVM may not have read the guest's instruction
+ * pointer. */
 SEC("kprobe/x86_emulate_instruction")
 int x86_emulate_instruction(struct pt_regs *ctx)
 {
