@@ -18,7 +18,7 @@ pub enum Sign {
     /// The kernel runs, or may still run.
     Well,
     /// The heartbeat went back: the guest has booted again, with its kernel at the same address.
-    Anew,
+    Restarted,
     /// The heartbeat has stood still for a while: the kernel is idle or paused, or another one runs. The caller should look for one.
     Silent,
 }
@@ -46,7 +46,7 @@ impl Pulse {
     pub fn take(&mut self, heartbeat: Option<u64>, now: Duration) -> Sign {
         let Some(beat) = heartbeat else { return Sign::Well };
         match self.last.replace(beat) {
-            Some(last) if beat < last => return Sign::Anew,
+            Some(last) if beat < last => return Sign::Restarted,
             Some(last) if beat == last => {}
             _ => self.look = Some((now + SILENCE, SILENCE)),
         }
@@ -93,7 +93,7 @@ mod tests {
     fn one_that_beats_is_well() {
         let mut pulse = Pulse::default();
         assert!((0..100).all(|s| pulse.take(Some(s / 5), at(s.cast_signed())) == Sign::Well));
-        assert_eq!(pulse.take(Some(3), at(100)), Sign::Anew);
+        assert_eq!(pulse.take(Some(3), at(100)), Sign::Restarted);
         let mut without = Pulse::default();
         assert!((0..100).all(|s| without.take(None, at(s)) == Sign::Well));
     }

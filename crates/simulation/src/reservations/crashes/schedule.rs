@@ -310,7 +310,7 @@ impl World {
     }
 }
 
-/// No core has more than all of its time promised, and whoever is to be alone is.
+/// No core's promises exceed its capacity, and a reservation that must be alone is alone.
 fn no_core_is_overcommitted(held: &[Held<Change>]) -> Result<(), String> {
     let mut by_core: BTreeMap<usize, Vec<&Held<Change>>> = BTreeMap::new();
     for held in held {
