@@ -98,7 +98,7 @@ reservations: ## Promises for SETS=100000 random task sets in reservations, agai
 	@mkdir -p target/results
 	$(CARGO) run --quiet --release -p timevisor-simulation --bin check-reservations -- $(SETS) $(SEED) $(EVERY) target/results/reservations.json
 
-experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/experiments.md, experiments-papers.md
+experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/evaluation/
 	@$(LAB) experiment $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES))
 
 soak: ## Four guests against the host for MINUTES=10; not part of `make test`

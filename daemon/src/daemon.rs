@@ -74,7 +74,7 @@ impl Daemon {
         let timelines = Timelines::start(&config, &clock, now)?;
         let mut vms = Vms::new(&config);
         vms.resume(&clock);
-        let reservations = Reservations::start(&config.run_directory, config.reservations());
+        let reservations = Reservations::start(&config.run_directory, &config.reservations());
         let introspection = Introspection::start(&config.run_directory, &config.introspection);
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
@@ -213,7 +213,7 @@ impl Daemon {
             self.timelines.follow(&mut self.clock, &mut self.vms);
         }
         if now >= self.reservations.poll_at() {
-            self.reservations.on_timer(now, &self.vms);
+            self.reservations.on_timer(&self.vms);
         }
         if now >= self.introspection.poll_at() {
             self.introspection.on_timer(now, &mut self.vms, &mut self.reservations, &self.clock);

@@ -249,7 +249,7 @@ mod tests {
             ..RULES
         };
         assert_eq!(need(&tasks, &RULES), Need::Nothing, "nobody says what they need");
-        // The example of theory/realtime.md: rate-monotonic, 26.67 ms of 50 alone, and slack of a tick.
+        // The example of docs/explanation/real-time.md: rate-monotonic, 26.67 ms of 50 alone, and slack of a tick.
         let both = [declared(Some(60), 30 * MS, 150 * MS), declared(Some(59), 50 * MS, 200 * MS)];
         let Need::Reservation(of) = need(&tasks, &rules(&both)) else { panic!("nothing") };
         assert!((26_666_667..34 * MS).contains(&of.budget()), "{of:?}");

@@ -48,7 +48,7 @@ impl FreeRtos {
     pub fn new(image: &Image<'_>) -> Result<Self, String> {
         let note = image.note(note::KIND).map_err(|e| e.to_string())?;
         let note = note.ok_or(
-            "the image has no note of it; build it with plugins/freertos (docs/introspection-plugins.md), and keep sections .note.* \
+            "the image has no note of it; build it with plugins/freertos (docs/how-to/write-introspection-plugin.md), and keep sections .note.* \
              when linking",
         )?;
         let note = Note::parse(note)?;

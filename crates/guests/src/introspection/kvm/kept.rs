@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use timevisor_linux::crash_file::CrashFile;
 use timevisor_linux::process::Process;
 
 use super::patches::Patch;
 use super::trap::Trap;
-use crate::kept::Kept;
 
 /// One VM's.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -51,8 +51,8 @@ impl InPlace {
 
 /// The file.
 #[must_use]
-pub fn file(directory: &Path) -> Kept<InPlace> {
-    Kept::new(directory, "introspection.json")
+pub fn file(directory: &Path) -> CrashFile<InPlace> {
+    CrashFile::new(directory, "introspection.json")
 }
 
 #[cfg(test)]

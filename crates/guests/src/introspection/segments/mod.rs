@@ -1,5 +1,5 @@
 //! Real-time segments, as ChronOS has them: a program in one flat address space says where real-time work begins and ends
-//! (plugins/segments), and what it needs. The worked example of docs/introspection-plugins.md.
+//! (plugins/segments), and what it needs. The worked example of docs/how-to/write-introspection-plugin.md.
 //!
 //! A segment is told of as a task under SCHED_DEADLINE: `tid` is its id, a beginning is what it asks for, an end is the end of a job. So
 //! whatever is done for such tasks is done for segments: `introspect list`, and reservations that follow a guest.
