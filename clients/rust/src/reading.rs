@@ -98,7 +98,7 @@ impl Reading {
         self.timescale
     }
 
-    /// How far to trust it (docs/explanation/bounds.md, "Statuses").
+    /// How far to trust it (docs/reference/statuses.md).
     #[must_use]
     pub fn status(&self) -> ClockStatus {
         self.status

@@ -11,7 +11,6 @@
 //! | [`vm`] | one VM that is served: what happens to its page when something happens to the VM |
 //! | [`transit`] | a VM on its way between hosts: what each side does with its page |
 //! | [`vcpus`] | which thread of a QEMU runs which vCPU |
-//! | [`introspection`] | what the real-time tasks in a guest ask of its kernel |
 //! | [`acpi`] | the SSDT that shows an nvdimm's page to a stock guest kernel |
 //! | [`arguments`] | what to add to a QEMU command line or libvirt domain |
 //!
@@ -23,7 +22,6 @@ pub mod arguments;
 pub mod command_line;
 pub mod delivery;
 pub mod entries;
-pub mod introspection;
 pub mod lines;
 pub mod mapping;
 pub mod qemu;

@@ -74,7 +74,7 @@ impl Request {
 }
 
 fn bad(text: String) -> Refusal {
-    Refusal::new(Reason::BadRequest, text, "see docs/how-to/reserve.md")
+    Refusal::new(Reason::BadRequest, text, "see docs/reference/reservations.md")
 }
 
 /// Kinds of refusals, for programs.

@@ -1,4 +1,4 @@
-//! What VMs' real-time tasks do: sessions of crates/guests' introspection, asked for over the control socket.
+//! What VMs' real-time tasks do: sessions of crates/introspection, asked for over the control socket.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -29,7 +29,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
-use timevisor_guests::introspection::demand::{Declared, Need, Rules};
+use timevisor_introspection::tasks::demand::{Declared, Need, Rules};
 use timevisor_protocols::control::{
     ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
     IntrospectVm, Introspections, Response,

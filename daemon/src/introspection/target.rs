@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use timevisor_guests::introspection::kvm::trap::Trap;
-use timevisor_guests::introspection::ram::{InProcess, Machine, Ram, RamLayout, bases};
 use timevisor_guests::qemu::{Accelerator, Qemu};
+use timevisor_introspection::backend::kvm::trap::Trap;
+use timevisor_introspection::memory::ram::{InProcess, Machine, Ram, RamLayout, bases};
 use timevisor_linux::process::{Process, ProcessMemory};
 use timevisor_protocols::control::IntrospectBackend;
 
@@ -166,7 +166,7 @@ fn under_kvm(backend: Option<IntrospectBackend>, automatic: KvmChoice) -> Result
         (None, KvmChoice::Off) | (Some(Tcg | Gdb), _) => Err((
             "it runs under KVM".to_owned(),
             "`--backend port` does it, or `--backend kvm`, which costs the guest less, and lets every guest of this host reach KVM's instruction \
-             emulator; both are experimental: docs/how-to/introspect.md",
+             emulator; both are experimental: docs/how-to/introspect-kvm.md",
         )),
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn kernels(ctx: &Context) -> anyhow::Result<String> {
         let changes = said["changes"].as_u64().context("no changes")?;
         ensure!(
             said["frozen"] == true,
-            "{} does not do so in {changes} changes: docs/how-to/reserve.md says that it does",
+            "{} does not do so in {changes} changes: docs/explanation/reservations.md says that it does",
             kernel.version
         );
         all.push(format!("{}: frozen after {changes} changes", kernel.version));

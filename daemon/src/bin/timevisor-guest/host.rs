@@ -130,7 +130,7 @@ impl Host {
                 Ok(channel) => self.channel = Some(channel),
                 Err(error) => {
                     self.tell(format!(
-                        "no channel to the host: {error}; see docs/reference/timelines.md"
+                        "no channel to the host: {error}; see docs/reference/channel.md"
                     ));
                     return RETRY;
                 }
