@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* RVEC on hosts whose counter is not invariant: the age of every core and of registered tasks, consolidated where a core's
- * frequency changes and where a task moves to another core.
+/* RVEC on hosts whose counter is not invariant: the age of every core and of registered tasks,
+ * consolidated where a core's frequency changes and where a task moves to another core.
  *
  * | program | event |
  * | --- | --- |
@@ -10,8 +10,9 @@
  * | own_pid | none: tells a thread its number |
  * | fed_* | the same with counter and time as arguments, for BPF_PROG_TEST_RUN alone; never attached |
  *
- * The counter is the TSC, read through the kernel's perf event msr/tsc of each core: BPF has no instruction for it, and
- * bpf_ktime_get_ns is CLOCK_MONOTONIC, which is slewed. Kernels 5.12 and newer (atomics).
+ * The counter is the TSC, read through the kernel's perf event msr/tsc of each core: BPF has no
+ * instruction for it, and bpf_ktime_get_ns is CLOCK_MONOTONIC, which is slewed. Kernels 5.12 and
+ * newer (atomics).
  */
 #include "elapsed.h"
 
@@ -31,7 +32,7 @@ static u64 (*const current_pid_tgid)(void) = (void *)14;
 static long (*const perf_event_read_value)(void *map, u64 flags, void *out, u32 size) = (void *)55;
 static long (*const probe_read_kernel)(void *out, u32 size, const void *from) = (void *)113;
 
-/* As many as crates/linux/src/bpf/record.rs says. */
+/* The same numbers as in crates/linux/src/bpf/record.rs. */
 #define CORES 512
 #define TASKS 64
 
@@ -94,7 +95,8 @@ struct moment {
 #define READINGS 4
 #define NARROW_NS 2000
 
-/* The counter between two readings of the clock: a core that has just woken up, or whose machine is emulated, takes its time. */
+/* Reads the counter between two readings of the clock: a core that has just woken up, or is
+ * emulated, is slow. */
 INLINE struct moment this_moment(void)
 {
 	struct moment best = { 0, 0 };
@@ -114,7 +116,7 @@ INLINE struct moment this_moment(void)
 
 #define ATTEMPTS 64
 
-/* Whoever gets it may write the record. An event must not wait for ever, hence the limit. */
+/* Takes the lock of a record. The limit is there because an event must not wait for ever. */
 INLINE int begin(u64 *sequence)
 {
 	for (int i = 0; i < ATTEMPTS; i++) {
@@ -154,7 +156,7 @@ INLINE int frequency(u64 khz, u32 cpu, u32 here, u64 count, u64 now)
 		__sync_fetch_and_add(&core->missed, 1);
 		return 0;
 	}
-	/* Without a reading of its counter this core knows no more than another one would. */
+	/* Without a reading of its counter, this core can report no more than another one could. */
 	if (cpu == here && count)
 		change_here(core, khz, count, now);
 	else
@@ -183,7 +185,8 @@ INLINE int switched(struct core *core, struct task *prev, struct task *next, u32
 		settle(core, count, now);
 		end(&core->sequence);
 	}
-	/* Only other cores' reports of a frequency write here meanwhile, and those leave what an age is made of alone. */
+	/* Meanwhile only other cores' reports of a frequency write here, and they do not touch
+	 * the fields of an age. */
 	struct age age = core_age(core, count);
 	if (prev) {
 		if (begin(&prev->sequence)) {
@@ -257,8 +260,8 @@ int sched_switch(struct arguments *ctx)
 	return switched(core, prev, next, cpu, moment.count, moment.ns);
 }
 
-/* The thread that runs it, by the number that the other programs see: the initial pid namespace's. Returns it to
- * BPF_PROG_TEST_RUN; never attached. */
+/* Returns the calling thread's number in the initial pid namespace, which the other programs
+ * see. For BPF_PROG_TEST_RUN only; never attached. */
 SEC("raw_tp/own_pid")
 int own_pid(struct arguments *ctx)
 {

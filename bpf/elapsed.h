@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* RVEC's state and arithmetic (the paper "RVEC and HPGC", sections 3 and 3.1), as the BPF programs keep it in maps.
+/* RVEC's state and arithmetic (the paper "RVEC and HPGC", sections 3 and 3.1), as the BPF programs
+ * keep it in maps.
  *
- * Ages are in nanoseconds with a fraction of 32 bits, periods in 2^-32 ns: BPF has neither 128-bit integers nor floats.
- * The layout is read by crates/linux/src/bpf/record.rs: 64-bit words only, 16 of them a record.
+ * Ages are in nanoseconds with a fraction of 32 bits, periods in 2^-32 ns: BPF has neither 128-bit
+ * integers nor floats. The layout is read by crates/linux/src/bpf/record.rs: 64-bit words only, 16
+ * of them a record.
  */
 #ifndef TIMEVISOR_ELAPSED_H
 #define TIMEVISOR_ELAPSED_H
@@ -18,7 +20,7 @@ struct age {
 	u64 fraction;
 };
 
-/* One core: its age at counter value `base`, and what a tick lasts since. */
+/* One core: its age at counter value `base`, and the length of a tick since then. */
 struct core {
 	/* Odd while it is being written; lock and sequence in one. */
 	u64 sequence;
@@ -28,18 +30,21 @@ struct core {
 	u64 period;
 	/* period * kHz: what a frequency is divided out of. */
 	u64 scale;
-	/* A change that another core reported: the counter at that moment is not known here. 0: none. */
+	/* A change that another core reported: the counter at that moment is not known here. 0:
+	 * none. */
 	u64 pending_khz;
 	/* When the last of them came, kernel's ns, and what the ones before it amount to. */
 	u64 pending_since;
 	u64 pending_ns;
 	u64 pending_ticks;
-	/* The age may be this much too great: a faster clock was noticed late, and an age never goes back. */
+	/* The age may be this much too great: a faster clock was noticed late, and an age never
+	 * goes back. */
 	u64 excess_ns;
 	u64 changes;
 	/* Events that were lost because the record was being written. */
 	u64 missed;
-	/* The processor's counter less ours, and how well that is known, in ticks. Written once, by the loader. */
+	/* The processor's counter less ours, and how well that is known, in ticks. Written once,
+	 * by the loader. */
 	u64 offset;
 	u64 offset_error;
 	u64 reserved;
@@ -101,7 +106,7 @@ INLINE struct age span(u64 ticks, u64 period)
 	return out;
 }
 
-/* How many ticks so many nanoseconds last, to within one tick for every 4 s. */
+/* Converts nanoseconds to ticks, to within one tick for every 4 s. */
 INLINE u64 ticks_in(u64 ns, u64 period)
 {
 	if (!period)
@@ -109,7 +114,7 @@ INLINE u64 ticks_in(u64 ns, u64 period)
 	return (ns >> 32) * (~0ULL / period) + ((ns & 0xffffffff) << 32) / period;
 }
 
-/* A counter value from before the base, which a reader may hold, is no ticks after it. */
+/* A reader may have a counter value from before the base; it counts as the base. */
 INLINE u64 ticks_since(u64 base, u64 count)
 {
 	u64 ticks = count - base;
@@ -128,8 +133,9 @@ INLINE u64 since(u64 then, u64 now)
 
 /* The core's counter is at `count`: consolidates a change of rate that another core reported.
  *
- * The ticks before the change lasted the old period, and the time after it is the kernel's. Whoever read in between used the
- * old period for all of them: an age below that would go back. */
+ * Ticks before the change had the old period, and the kernel's clock gives the time after it. A
+ * reader in between used the old period for all ticks, so the age must not become smaller than
+ * that reading. */
 INLINE void settle(struct core *core, u64 count, u64 now)
 {
 	u64 period = core->pending_khz ? core->scale / core->pending_khz : 0;
@@ -154,7 +160,7 @@ INLINE void settle(struct core *core, u64 count, u64 now)
 	core->changes += 1;
 }
 
-/* The core's own counter is at `count` and its frequency is `khz` from here on. */
+/* The core reports that its frequency is `khz` from counter value `count` on. */
 INLINE void change_here(struct core *core, u64 khz, u64 count, u64 now)
 {
 	settle(core, count, now);
@@ -167,7 +173,7 @@ INLINE void change_here(struct core *core, u64 khz, u64 count, u64 now)
 	core->changes += 1;
 }
 
-/* The core's frequency is `khz` from here on, says another core. */
+/* Another core reports that this core's frequency is `khz` from now on. */
 INLINE void change_elsewhere(struct core *core, u64 khz, u64 now)
 {
 	u64 period = core->pending_khz ? core->scale / core->pending_khz : 0;
@@ -199,8 +205,8 @@ INLINE void move(struct task *task)
 		task->status = MOVED;
 }
 
-/* The task begins to run on core number `cpu`, whose age is `age`. No counter can be read from another core, so that the time
- * since it left the one before is the kernel's. */
+/* The task begins to run on core number `cpu`, whose age is `age`. The counter of its former
+ * core cannot be read here, so the kernel's clock gives the time since it left that core. */
 INLINE void arrive(struct task *task, u64 cpu, struct age age, u64 now)
 {
 	if (task->status == UNUSED || (task->status == HERE && task->core == cpu))

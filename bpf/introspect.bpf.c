@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* What a guest's tasks ask of their kernel, seen where KVM emulates the instruction that timevisord has put in place of a NOP
- * (KVM's forced emulation prefix: arch/x86/kvm/x86.c, handle_ud; or a write to a port: kvm_fast_pio).
+/* Reports calls in a guest's kernel, where KVM emulates the instruction that timevisord has put in
+ * place of a NOP (KVM's forced emulation prefix: arch/x86/kvm/x86.c, handle_ud; or a write to a
+ * port: kvm_fast_pio).
  *
  * | program | where |
  * | --- | --- |
  * | handle_ud | KVM begins to handle an invalid instruction, AMD: the guest is at the prefix |
  * | kvm_fast_pio | KVM begins to handle a write to a port or a read from one, AMD: the guest is there |
- * | x86_emulate_instruction | KVM begins to emulate one, Intel: if by the prefix, the guest was five bytes before. NOT VERIFIED ON HARDWARE |
+ * | x86_emulate_instruction | KVM begins to emulate an instruction, Intel: after a prefix, which is five bytes before. NOT VERIFIED ON HARDWARE |
  *
- * Kprobes, because they are not preempted. On a tracepoint of Linux 7.3 a program is: the one of another vCPU that comes to the same processor
- * meanwhile is not run, and nobody counts it (seen: 69 of 70 events). handle_ud is too early on Intel: KVM has not read the guest's place then.
+ * They are kprobes, because kprobes are not preempted. A program on a tracepoint of Linux 7.3 is,
+ * and the program of another vCPU that comes to the same processor meanwhile is skipped without
+ * being counted (seen: 69 of 70 events). handle_ud is too early on Intel: KVM has not yet read the
+ * guest's instruction pointer.
  *
- * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a vCPU of QEMU's. Guest-virtual addresses
- * are where the guest's kernel has all memory in order, or are walked by its page tables, at most five entries for each page. Nothing is
- * written, nobody waits; what does not fit into the ring is counted. Where things are in KVM's structures is told by timevisord, by the
- * kernel's BTF. Tested with Linux 6.1 and 7.3.
+ * The guest's memory is read through QEMU's mapping of it, because the thread that runs here is a
+ * vCPU of QEMU's. Guest-virtual addresses are in the guest's direct map, or are translated by its
+ * page tables, at most five entries for each page. The programs write nothing to the guest and
+ * never wait; an event that does not fit into the ring is counted. timevisord passes the offsets in
+ * KVM's structures, from the kernel's BTF. Tested with Linux 6.1 and 7.3.
  *
- * An exit of a guest leaves little in the processor's caches: how many pages are touched here, and how often a helper is called, is what it costs. So a
- * vCPU's number and GS_BASE are remembered, the kernel's memory in order is read in one piece, and nothing is read of whom the filter leaves out.
- * The time is KVM's own reading of the counter at the exit (arch/x86/kvm/x86.c, vcpu_enter_guest), because BPF cannot read it.
+ * An exit leaves little in the processor's caches, so the cost is the number of pages touched and
+ * of helpers called here. So a vCPU's number and GS_BASE are cached, the direct map is read in one
+ * piece, and nothing more is read once the filter has dropped an event. The time is KVM's reading
+ * of the counter at the exit (arch/x86/kvm/x86.c, vcpu_enter_guest), because BPF cannot read it.
  */
 #include "introspect.h"
 
@@ -44,7 +49,8 @@ struct {
 	__type(value, u32);
 } more SEC(".maps");
 
-/* What is asked for, and events on their way to timevisord. The kernel's own ring buffer (BPF_MAP_TYPE_RINGBUF) does the same, with a lock, in five pages more. */
+/* The settings, and events on their way to timevisord. The kernel's ring buffer
+ * (BPF_MAP_TYPE_RINGBUF) does the same, with a lock and five more pages. */
 struct {
 	__uint(type, MAP_ARRAY);
 	__uint(max_entries, 1);
@@ -63,14 +69,15 @@ struct pt_regs {
 
 static const u8 nothing[DATA];
 
-/* The one element of a map; its key is on the stack, because a constant would be in a page of its own. */
+/* The only element of a map; its key is on the stack, because a constant would touch one more
+ * page. */
 #define ONLY(map)                            \
 	({                                   \
 		u32 key_ = 0;                \
 		map_lookup(&(map), &key_);   \
 	})
 
-/* Guest-physical to where QEMU has it; 0: it is no memory. */
+/* Translates a guest-physical address to QEMU's memory; 0: no memory is there. */
 INLINE u64 mapped(struct target *target, u64 address, u64 len)
 {
 	for (int i = 0; i < 2; i++) {
@@ -86,14 +93,16 @@ INLINE u64 mapped(struct target *target, u64 address, u64 len)
 #define PRESENT 1
 #define HUGE (1 << 7)
 
-/* Not static: the verifier looks at such a function once, and not anew for each call. That keeps all of it far below the limit of Linux 6.1, which
- * follows every way through a loop. */
+/* Not static: the verifier checks such a function once, and not again for each call. That keeps
+ * all of it far below the limit of Linux 6.1, which follows every way through a loop. */
 #define ONCE __attribute__((noinline))
 
-/* What the compiler knows of a size, the verifier does not always: the mask that comes next has to be there. */
+/* The verifier does not always see what the compiler knows of a size, so the mask that comes
+ * next has to stay. */
 #define FORGET(size) __asm__ volatile("" : "+r"(size))
 
-/* Guest-virtual to where QEMU has it; 0: it is not mapped. Not more than to the end of its page is there. */
+/* Translates a guest-virtual address to QEMU's memory, valid up to the end of its page; 0: it is
+ * not mapped. */
 ONCE u64 translate(u64 address)
 {
 	struct shared *all = ONLY(shared);
@@ -128,7 +137,8 @@ INLINE struct slot *slot_of(struct shared *all, u64 turn)
 	return &all->slots[turn & (SLOTS - 1)];
 }
 
-/* `len` bytes, in up to two pages that are looked for by the guest's page tables, to the event's byte `at`; all of them 0 if it fails. */
+/* Copies `len` bytes from up to two pages, by the guest's page tables, to the event's byte `at`;
+ * fills them with 0 if that fails. */
 ONCE int read_guest(u64 turn, u64 address, u32 at, u32 len)
 {
 	struct shared *all = ONLY(shared);
@@ -179,7 +189,8 @@ ONCE u64 special_register(u64 vcpu, u64 of)
 	return value;
 }
 
-/* Which entry is this vCPU's; KNOWN: none. By its thread, too: the kernel may give the place of one that has ended to another VM's. */
+/* The entry of this vCPU; KNOWN: none. Its thread is compared too: the kernel may reuse the
+ * address of an ended vCPU for another VM. */
 ONCE u32 recall(u64 vcpu, u64 task)
 {
 	struct shared *all = ONLY(shared);
@@ -195,8 +206,9 @@ ONCE u32 recall(u64 vcpu, u64 task)
 	return KNOWN;
 }
 
-/* Makes an entry of a vCPU that is at a trap point, where GS_BASE is the kernel's; KNOWN: there is none. All are forgotten with the points (after a reset or a
- * kexec). A vCPU is handled by one thread at a time: nobody else looks for its entry meanwhile. */
+/* Makes an entry for a vCPU at a trap point, where GS_BASE is the kernel's; KNOWN: no entry is
+ * free. All entries go with the points (after a reset or a kexec). One thread at a time runs a
+ * vCPU, so nobody else looks for its entry meanwhile. */
 ONCE u32 remember(u64 vcpu, u64 task)
 {
 	struct shared *all = ONLY(shared);
@@ -238,7 +250,8 @@ INLINE u64 pointer(struct event *event, struct point *point, u32 of)
 	return read->len == 4 ? (u32)value : value;
 }
 
-/* Makes read n, through this pointer, of what an earlier one has given; nonzero: that was through another pointer, or failed. */
+/* Reuses the bytes of an earlier read for read n through this pointer; nonzero: that read used
+ * another pointer, or failed. */
 ONCE int again(u64 turn, u64 place, u64 n, u64 value)
 {
 	struct shared *all = ONLY(shared);
@@ -254,7 +267,8 @@ ONCE int again(u64 turn, u64 place, u64 n, u64 value)
 	return probe_read_kernel(event->data + (read->at & (DATA - 1)), len & (2 * DATA - 1), event->data + (like->at & (DATA - 1)));
 }
 
-/* Makes all reads of a point. 0: its filter has left the event out, and the reads after that one are not made. */
+/* Makes all reads of a point. 0: its filter has dropped the event, and the remaining reads are
+ * skipped. */
 ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 {
 	struct shared *all = ONLY(shared);
@@ -265,7 +279,8 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 	struct point *point = &all->points[place & (POINTS - 1)];
 	struct known *known = known_at(all, who);
 	u32 count = point->count, filter = point->filter;
-	/* In memory: the verifier of Linux 6.1 would follow every way in which reads can fail. */
+	/* In memory, because the verifier of Linux 6.1 would otherwise follow every combination
+	 * of failed reads. */
 	volatile u16 *failed = &event->failed;
 	*failed = 0;
 	for (u32 n = 0; n < READS; n++) {
@@ -299,13 +314,13 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 			if (target->linear && address >= target->linear)
 				from = mapped(target, address - target->linear, len);
 			FORGET(len);
-			/* What fails has been filled with 0. */
+			/* A failed read's bytes are 0. */
 			bad = from ? probe_read_user(out, len & (2 * DATA - 1), (void *)from) != 0
 				   : read_guest(turn, address, at, len) != 0;
 		}
 		if (bad)
 			*failed |= 1 << n;
-		/* What could not be read is told: it is not known to be unwanted. */
+		/* An event whose filter could not be read is reported, because it may be wanted. */
 		if (n == filter && !bad) {
 			u32 number;
 			__builtin_memcpy(&number, out, sizeof(number));
@@ -317,10 +332,10 @@ ONCE int gather(u64 turn, u64 vcpu, u64 place, u64 who)
 	return 1;
 }
 
-/* Other processors take slots, too: so often it is tried. */
+/* Most attempts to take a slot, because other processors take slots too. */
 #define TRIES 8
 
-/* Takes a slot; 0: there is none, which is counted. */
+/* Takes a slot; 0: none is free, and the event is counted as dropped. */
 INLINE int take(struct shared *all, u64 *turn)
 {
 	for (int n = 0; n < TRIES; n++) {
@@ -336,7 +351,7 @@ INLINE int take(struct shared *all, u64 *turn)
 	return 0;
 }
 
-/* Which point is at this address; POINTS: none. */
+/* The point at this address; POINTS: none. */
 INLINE u32 find(struct shared *all, u64 address)
 {
 	for (u32 place = 0; place < POINTS; place++) {
@@ -378,7 +393,7 @@ INLINE int hit(u64 vcpu, u64 before)
 	slot->event.scaled = times[2] - times[0];
 	slot->event.point = all->points[place & (POINTS - 1)].id;
 	if (!gather(turn, vcpu, place, who)) {
-		/* Given back, if no other processor has taken the next one meanwhile. */
+		/* Gives the slot back if no other processor has taken the next one meanwhile. */
 		if (__sync_val_compare_and_swap(&all->head, turn + 1, turn) == turn + 1)
 			return 0;
 		slot->event.len = NOTHING;
@@ -404,7 +419,8 @@ int kvm_fast_pio(struct pt_regs *ctx)
 /* arch/x86/include/asm/kvm_host.h */
 #define EMULTYPE_TRAP_UD_FORCED (1 << 4)
 
-/* vCPU, address, why. Of all other reasons KVM may not have read where the guest is. */
+/* vCPU, address, reason. For other reasons KVM may not have read the guest's instruction
+ * pointer. */
 SEC("kprobe/x86_emulate_instruction")
 int x86_emulate_instruction(struct pt_regs *ctx)
 {

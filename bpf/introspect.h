@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* What timevisord tells the programs of introspect.bpf.c, and what they tell it. Little endian, no padding that is not named; the
- * other side is crates/introspection/src/backend/kvm/codec.rs, which has the same numbers in its tests.
+/* The memory that timevisord shares with the programs of introspect.bpf.c. Little endian, all
+ * padding is named; the other side is crates/introspection/src/backend/kvm/codec.rs, which has the
+ * same numbers in its tests.
  */
 #ifndef TIMEVISOR_INTROSPECT_H
 #define TIMEVISOR_INTROSPECT_H
@@ -16,7 +17,8 @@ typedef unsigned long long u64;
 #define POINTS 32
 #define READS 16
 #define DATA 256
-/* Addresses beyond the first of each point: those of all system calls, where somebody wants to see what that costs. */
+/* Addresses beyond the first of each point: enough for all system calls, to measure what those
+ * cost. */
 #define MORE 1024
 /* Events that wait for timevisord: crates/linux/src/bpf/event_ring.rs. A power of two. */
 #define SLOTS 4096
@@ -33,9 +35,10 @@ struct read {
 	/* A register, or an earlier read. */
 	u8 of;
 	u16 len;
-	/* Where its bytes are in the event's: behind those of the reads before. */
+	/* Offset of its bytes in the event's data, behind those of earlier reads. */
 	u16 at;
-	/* NONE, or an earlier read of the same member through another pointer: if the pointers are the same, so are the bytes. */
+	/* NONE, or an earlier read of the same member through another pointer: with equal
+	 * pointers the bytes are equal. */
 	u8 like;
 	u8 reserved;
 };
@@ -49,7 +52,7 @@ struct point {
 	u8 count;
 	/* NONE, or a read. */
 	u8 filter;
-	/* Of all reads' bytes. */
+	/* Bytes of all reads together. */
 	u16 len;
 	u16 reserved;
 	struct read reads[READS];
@@ -70,46 +73,50 @@ struct target {
 	/* 4 or 5. */
 	u64 levels;
 	struct piece pieces[2];
-	/* Where things are in struct kvm_vcpu (the beginning of struct vcpu_svm), by this kernel's BTF. */
+	/* Offsets in struct kvm_vcpu (the beginning of struct vcpu_svm), by this kernel's BTF. */
 	u64 registers;
 	u64 rip;
 	u64 vcpu_id;
-	/* Three words: the offset of the guest's counter, another one, and the guest's counter at the last exit. */
+	/* Three words: the offset of the guest's counter, another one, and the guest's counter at
+	 * the last exit. */
 	u64 times;
 	/* vcpu_svm.vmcb, and in a VMCB. 0: not AMD. */
 	u64 vmcb;
 	u64 gs_base;
 	u64 cr3;
-	/* Not AMD: guest-virtual address of an array with the GS_BASE of each of the guest's processors. */
+	/* Not AMD: guest-virtual address of an array with the GS_BASE of each of the guest's
+	 * processors. */
 	u64 bases;
-	/* Guest-virtual address from which on the guest's kernel has all of its memory, in order; 0: it has none. */
+	/* Guest-virtual address of the guest kernel's direct map; 0: it has none. */
 	u64 linear;
 };
 
-/* What is told of a hit; `len` bytes of data follow. */
+/* The event of a hit; `len` bytes of data follow. */
 struct event {
-	/* The host's counter at the exit, as KVM read it, times the ratio of the guest's rate to the host's. */
+	/* The host's counter at the exit, as KVM read it, times the ratio of the guest's rate to
+	 * the host's. */
 	u64 scaled;
 	u16 point;
 	u16 vcpu;
 	/* Bit n: read n failed, its bytes are 0. */
 	u16 failed;
-	/* NOTHING: the point's filter did not let it through. */
+	/* NOTHING: the point's filter dropped the event. */
 	u16 len;
 	u8 data[DATA];
 };
 
 #define NOTHING 0xffff
 
-/* Turn t of a slot is that of event t: it is complete when `turn` is t + 1. */
+/* Event t is complete when its slot's `turn` is t + 1. */
 struct slot {
 	u64 turn;
 	struct event event;
-	/* Whole lines of the cache. */
+	/* Fills whole cache lines. */
 	u64 reserved[5];
 };
 
-/* What does not change as long as a vCPU's guest has the same kernel: its place in KVM, its thread, and what is read there. */
+/* Facts that do not change while a vCPU's guest has the same kernel: its address in KVM, its
+ * thread, and its registers. */
 struct known {
 	/* 0: this entry is free. CLAIMED: it is being written. */
 	u64 vcpu;
@@ -120,10 +127,11 @@ struct known {
 
 #define CLAIMED 1
 
-/* So many vCPUs are remembered; those beyond are asked each time. */
+/* How many vCPUs are remembered; others are read each time. */
 #define KNOWN 32
 
-/* What both sides see. In one piece, because each page that is touched after an exit costs: what every hit needs is at its beginning. */
+/* What both sides see. One piece, with what every hit needs at its beginning, because each page
+ * that is touched after an exit costs. */
 struct shared {
 	/* Slots that were taken so far: by the programs. */
 	u64 head;
@@ -133,13 +141,14 @@ struct shared {
 	u64 dropped;
 	/* The programs' own. */
 	struct known known[KNOWN];
-	/* What is asked for; timevisord writes it before any program runs. */
+	/* The points; timevisord writes them before any program runs. */
 	struct target target;
 	/* Virtual address of each point's trapping instruction; 0: no further ones. */
 	u64 places[POINTS];
 	struct point points[POINTS];
 	struct slot slots[SLOTS];
-	/* A read begins within the first DATA bytes, and its second page within DATA from there: room for what the verifier thinks of. */
+	/* A read begins within the first DATA bytes, and its second page within DATA from there:
+	 * the verifier asks for this room. */
 	u8 room[2 * DATA];
 };
 

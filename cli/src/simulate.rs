@@ -1,4 +1,5 @@
-//! `timevisor simulate`: scenario files through the production code in simulated worlds, judged by their limits.
+//! `timevisor simulate`: scenario files through the production code in simulated worlds, judged by
+//! their limits.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -151,7 +152,8 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Every scenario with every seed, on all processors; the order of the results is that of the scenarios and seeds.
+/// Every scenario with every seed, on all processors; the order of the results is that of the
+/// scenarios and seeds.
 fn run_all(scenarios: &[Scenario], seeds: u64) -> Vec<Vec<Report>> {
     let of = |scenario: &Scenario, n| Scenario {
         seed: scenario.seed.wrapping_add(n),

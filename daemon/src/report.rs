@@ -133,9 +133,9 @@ fn reference(clock: &HostClock, index: usize, reference: &Reference) -> Referenc
 
 /// An error answer.
 pub fn error_response(code: ErrorCode, message: &str, next_step: &str) -> Response {
-    Response::Error(ErrorBody {
-        code,
-        message: message.to_owned(),
-        next_step: next_step.to_owned(),
-    })
+    Response::Error(error(code, message, next_step))
+}
+
+pub fn error(code: ErrorCode, message: impl Into<String>, next_step: &str) -> ErrorBody {
+    ErrorBody { code, message: message.into(), next_step: next_step.to_owned() }
 }

@@ -1,6 +1,6 @@
 /*
- * The end of FreeRTOS's tasks.c: what Timevisor has to know of this kernel, as an ELF note that no program reads at run time.
- * crates/introspection/src/os/freertos/note.rs reads it.
+ * Included at the end of FreeRTOS's tasks.c: describes this kernel for Timevisor in an ELF note
+ * that no program reads at run time. crates/introspection/src/os/freertos/note.rs reads it.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -43,7 +43,7 @@ static const struct {
 	.task_name_size = configMAX_TASK_NAME_LEN,
 };
 
-/* A place to trap and nothing else. Not inlined, not cloned: its argument has to be where the ABI says. */
+/* Exists only to be trapped. Neither inlined nor cloned, so that its argument is where the ABI says. */
 __attribute__((noipa, used)) void timevisor_task_created(const void *tcb)
 {
 	__asm volatile("" : : "r"(tcb) : "memory");

@@ -1,6 +1,7 @@
 /*
- * Real-time segments, as ChronOS has them: a guest says where a piece of real-time work begins and ends, how much processor time it
- * needs and by when. Timevisor reads that from outside; in the guest the calls do nothing, and cost a few nanoseconds.
+ * Real-time segments, as in ChronOS: a guest marks where a piece of real-time work begins and ends,
+ * how much processor time it needs and by when. Timevisor reads that from outside; in the guest the
+ * calls do nothing, and cost a few nanoseconds.
  *
  *   struct timevisor_segment control = { .id = 1, .wcet_ns = 200000, .deadline_ns = 1000000, .period_ns = 1000000 };
  *   for (;;) {
@@ -10,8 +11,9 @@
  *           wait_for_the_next_period();
  *   }
  *
- * For x86 programs in a single flat address space (an RTOS, a program without an operating system), linked at the addresses at which
- * they run. Compile timevisor-segments.c with the program and keep sections that begin with .note; docs/how-to/introspect-rtos.md.
+ * For x86 programs in a single flat address space (an RTOS, a program without an operating system),
+ * linked at the addresses at which they run. Compile timevisor-segments.c with the program and keep
+ * sections that begin with .note; docs/how-to/introspect-rtos.md.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -39,7 +41,7 @@ void timevisor_begin_segment(const struct timevisor_segment *segment);
 /* The pass of this segment has ended. */
 void timevisor_end_segment(uint32_t id);
 
-/* There will be no further pass: what was asked for it is not needed any more. */
+/* There will be no further pass, so the segment no longer needs its processor time. */
 void timevisor_retire_segment(uint32_t id);
 
 #ifdef __cplusplus

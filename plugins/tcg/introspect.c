@@ -1,12 +1,15 @@
 /*
- * A plugin for QEMU's TCG: tells timevisord about calls of some functions of the guest's kernel, with registers and memory.
+ * A plugin for QEMU's TCG: reports calls of some functions of the guest's kernel to timevisord,
+ * with registers and memory.
  *
  *   qemu-system-x86_64 -plugin libtimevisor-introspect.so,socket=/run/timevisor/web.introspect ...
  *
- * Only translated blocks with a wanted instruction get a call; all other code is what it would be without. Points change by
- * qemu_plugin_reset(): QEMU stops the vCPUs, throws all translations away and lets the plugin register anew. That needs a vCPU's
- * thread, so it waits for the next translation, or for a vCPU that goes idle or is resumed (timevisord may stop and resume the VM).
- * A vCPU never waits: what finds its ring full is dropped and counted. Without timevisord there are no points.
+ * Only translated blocks with a trapped instruction get a call; all other code stays as it is.
+ * Points change by qemu_plugin_reset(): QEMU stops the vCPUs, throws all translations away and lets
+ * the plugin register again. That needs a vCPU's thread, so it waits for the next translation, or
+ * for a vCPU that goes idle or is resumed (timevisord may stop and resume the VM). A vCPU never
+ * waits: an event that finds its ring full is dropped and counted. Without timevisord there are no
+ * points.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */
@@ -62,7 +65,7 @@ static bool memory(struct vcpu *vcpu, uint64_t address, uint8_t *to, unsigned le
 	return true;
 }
 
-/* Fills the event's data; false: the filter says that nobody wants it. */
+/* Fills the event's data; false: the filter drops the event. */
 static bool gather(struct vcpu *vcpu, const struct point *point, struct slot *slot)
 {
 	uint64_t values[MAX_READS] = { 0 };
@@ -110,7 +113,7 @@ static void hit(unsigned index, void *data)
 	}
 	head = atomic_load_explicit(&vcpu->head, memory_order_relaxed);
 	full = head - atomic_load_explicit(&vcpu->tail, memory_order_acquire) >= RING;
-	/* Also where there is no place: only what somebody would have been told counts as dropped. */
+	/* Also when the ring is full: only events that pass the filter count as dropped. */
 	slot = full ? &vcpu->spare : &vcpu->ring[head % RING];
 	if (!gather(vcpu, point, slot))
 		return;
@@ -121,14 +124,14 @@ static void hit(unsigned index, void *data)
 	slot->head.counter = host_counter();
 	slot->head.point = point->head.id;
 	slot->head.vcpu = index;
-	/* Taken only by what will be told: sequences have no gaps, and order events across vCPUs. */
+	/* Only events that are sent take a number: sequences have no gaps, and order events across vCPUs. */
 	slot->head.sequence = atomic_fetch_add(&plugin.sequence, 1);
 	atomic_store_explicit(&vcpu->head, head + 1, memory_order_release);
 }
 
 static void install(qemu_plugin_id_t id);
 
-/* On a vCPU's thread. */
+/* Runs on a vCPU's thread. */
 static void apply(void)
 {
 	if (atomic_load(&plugin.wanted_generation) == atomic_load(&plugin.active_generation))
@@ -141,7 +144,7 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
 	(void)id;
 	apply();
-	/* Of programs under a kernel nothing is ever wanted: most translations are left alone. */
+	/* Programs in user space have no points, so most translations need no look. */
 	if (!plugin.active.count || !(plugin.active.low || qemu_plugin_tb_vaddr(tb) >> 63))
 		return;
 	for (size_t i = 0, count = qemu_plugin_tb_n_insns(tb); i < count; i++) {
@@ -185,7 +188,7 @@ static void initialized(qemu_plugin_id_t id, unsigned index)
 	uint32_t known = 0;
 
 	(void)id;
-	/* Not earlier: QEMU may have forked into the background since the plugin was loaded. */
+	/* The thread starts here and not earlier, because QEMU may fork into the background after it has loaded the plugin. */
 	pthread_once(&once, start_thread);
 	if (index >= MAX_VCPUS || atomic_load(&plugin.vcpus[index]))
 		return;
@@ -217,7 +220,7 @@ void start_thread(void)
 	/* QEMU's signals are for QEMU's threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	/* It inherits the vCPU's name, by which others find vCPUs: serve() gives it its own. */
+	/* The thread inherits the vCPU's name, by which others find vCPUs. serve() renames it. */
 	if (pthread_create(&thread, NULL, serve, NULL))
 		fprintf(stderr, "timevisor-introspect: cannot start a thread; nobody will be answered\n");
 	else
@@ -243,7 +246,7 @@ static void register_all(qemu_plugin_id_t id)
 	qemu_plugin_register_atexit_cb(id, ended, NULL);
 }
 
-/* With all vCPUs stopped and no translation left. */
+/* Runs while all vCPUs are stopped and no translation is left. */
 static void install(qemu_plugin_id_t id)
 {
 	pthread_mutex_lock(&plugin.lock);

@@ -1,6 +1,7 @@
 /*
- * What the plugin and timevisord say to each other, and the plugin's parts. crates/introspection/src/backend/tcg/codec.rs is the other
- * end. Little endian; a frame is a header of 8 bytes (u32 payload length, u16 kind, u16 zero) and its payload.
+ * The protocol between the plugin and timevisord, and the plugin's parts.
+ * crates/introspection/src/backend/tcg/codec.rs is the other end. Little endian; a frame is a
+ * header of 8 bytes (u32 payload length, u16 kind, u16 zero) and its payload.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */
@@ -26,7 +27,7 @@ enum kind { POINTS = 1, HELLO = 0x81, INSTALLED, EVENT, MISMATCH, REFUSED, STATU
 enum base { REGISTER, EARLIER, VALUE, ABSOLUTE };
 enum refusal { BAD_POINTS = 1 };
 
-/* On the wire as they are here. */
+/* These structures are sent as they are. */
 struct read {
 	uint8_t base; /* enum base: memory at a register, at an earlier read's value, a register itself, or memory at the offset */
 	uint8_t index;
@@ -75,7 +76,7 @@ struct slot {
 	uint8_t data[MAX_DATA];
 };
 
-/* One vCPU's: its thread writes at head, the socket's thread reads at tail. */
+/* The ring of one vCPU: its thread writes at head, the socket's thread reads at tail. */
 struct vcpu {
 	struct qemu_plugin_register *registers[REGISTERS];
 	GByteArray *buffer;
@@ -85,7 +86,7 @@ struct vcpu {
 	struct slot spare; /* for what finds no place */
 };
 
-/* An instruction that is not the one that was expected. */
+/* A point whose instruction is not the expected one. */
 struct mismatch {
 	_Atomic int state; /* 0: none, 1: being written, 2: to be told */
 	uint8_t length;
@@ -101,7 +102,7 @@ struct plugin {
 	_Atomic uint64_t sequence; /* of the next event */
 	_Atomic uint64_t dropped;
 	_Atomic uint32_t known_registers;
-	/* Asked for by the socket's thread, made true in QEMU's exclusive section. */
+	/* Requested by the socket's thread, carried out in QEMU's exclusive section. */
 	pthread_mutex_t lock;
 	struct points wanted;
 	_Atomic uint32_t wanted_generation;
@@ -117,7 +118,7 @@ extern struct plugin plugin;
 /* socket.c */
 int listen_at(const char *path);
 void *serve(void *unused);
-/* points.c: NULL, or what is wrong */
+/* points.c: NULL, or the error */
 const char *parse_points(const uint8_t *payload, size_t length, struct points *out);
 
 #endif

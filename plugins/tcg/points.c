@@ -1,5 +1,6 @@
 /*
- * Parses what timevisord wants to be trapped. Nothing of it is believed: a wrong index would be read far away from any table.
+ * Parses the points that timevisord wants. Every field is checked: a wrong index would read far
+ * outside of any table.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */
@@ -18,7 +19,7 @@ static bool good_read(const struct read *read, unsigned before, unsigned *data, 
 	case VALUE:
 		return read->index < REGISTERS && read->length == 8;
 	case EARLIER:
-		/* A pointer that has been read before this, of a guest of 64 or 32 bits. */
+		/* A pointer from an earlier read, of 64 or 32 bits. */
 		return read->index < before && (all[read->index].length == 8 || all[read->index].length == 4);
 	case ABSOLUTE:
 		return !read->index;

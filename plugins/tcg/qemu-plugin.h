@@ -1,6 +1,7 @@
 /*
- * The declarations of QEMU's plugin API that introspect.c uses, written from its documentation: API version 4 (QEMU 9.2, 10.0),
- * which no distribution ships a header of. GLib's two array types are declared, too: QEMU brings the functions along.
+ * The declarations of QEMU's plugin API that introspect.c uses, written from its documentation: API
+ * version 4 (QEMU 9.2, 10.0), which no distribution ships a header of. GLib's two array types are
+ * declared, too: QEMU brings the functions along.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */

@@ -1,5 +1,6 @@
 /*
- * The plugin's socket and the thread behind it: one timevisord at a time, and no points without one.
+ * The plugin's socket and its thread: one timevisord at a time, and no points while none is
+ * connected.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */
@@ -48,7 +49,7 @@ int listen_at(const char *path)
 	if (connect(probe, (struct sockaddr *)&address, sizeof(address)) && errno == ECONNREFUSED)
 		unlink(path);
 	close(probe);
-	/* Whoever connects reads the guest's memory: the owner, and root. */
+	/* A client reads the guest's memory, so only the owner and root may connect. */
 	before = umask(0177);
 	if (bind(plugin.listener, (struct sockaddr *)&address, sizeof(address)) || listen(plugin.listener, 1)) {
 		fprintf(stderr, "timevisor-introspect: cannot listen at %s: %s\n", path, strerror(errno));
@@ -84,7 +85,7 @@ static void want(const struct points *points)
 {
 	pthread_mutex_lock(&plugin.lock);
 	plugin.wanted = *points;
-	/* Its own count: a daemon's number may repeat. */
+	/* The plugin's count, because a daemon's number may repeat. */
 	peer.asked_generation = atomic_fetch_add(&plugin.wanted_generation, 1) + 1;
 	pthread_mutex_unlock(&plugin.lock);
 }
@@ -119,7 +120,7 @@ static void greet(void)
 	put(HELLO, &hello, sizeof(hello), NULL, 0);
 }
 
-/* One frame; false: this is no timevisord. */
+/* Handles one frame; false: the client is not a timevisord. */
 static bool frame(uint16_t kind, const uint8_t *payload, size_t length)
 {
 	static struct points points;
@@ -217,7 +218,7 @@ static void tell(void)
 		uint16_t count, zero;
 	} installed = { .generation = peer.told_generation, .count = atomic_load(&plugin.active_count) };
 
-	/* Events of the points before come first. */
+	/* Events of the former points come first. */
 	if (!peer.installed_told && atomic_load(&plugin.active_generation) == peer.asked_generation &&
 	    atomic_load(&plugin.sequence) == next_sequence)
 		peer.installed_told = put(INSTALLED, &installed, sizeof(installed), NULL, 0);

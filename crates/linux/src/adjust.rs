@@ -17,7 +17,7 @@ use timevisor_time::{Duration, NANOS_PER_SEC};
 pub const NOMINAL_TICK_US: i64 = 10_000;
 /// Each second the kernel works off an eighth of the phase: SHIFT_PLL is 2, and a time constant of 1 is added.
 const TIME_CONSTANT: i64 = 1;
-/// The kernel takes no larger phase (MAXPHASE, 500 ms).
+/// Largest phase that the kernel accepts (MAXPHASE, 500 ms).
 pub const MAX_PHASE: Duration = Duration::from_millis(500);
 
 /// The flags that a program can set; the others are the kernel's.
@@ -29,7 +29,7 @@ const WRITABLE: i32 = libc::STA_PLL
     | libc::STA_DEL
     | libc::STA_UNSYNC
     | libc::STA_FREQHOLD;
-/// Flags that say that the kernel's own loop is in somebody's use.
+/// Flags that show that somebody uses the kernel's loop.
 const LOOP: i32 = libc::STA_PLL | libc::STA_FLL | libc::STA_PPSFREQ | libc::STA_PPSTIME;
 
 /// The kernel's rate correction.
@@ -64,7 +64,7 @@ pub struct Declaration {
     pub leap: LeapAction,
 }
 
-/// All that a discipline changes, as it was: for [`restore`].
+/// The former values of everything that a discipline changes, for [`restore`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Rate.
@@ -109,7 +109,7 @@ pub fn settings() -> io::Result<Settings> {
     })
 }
 
-/// What adjtime(3) has still to work off: not zero means that somebody uses it.
+/// The rest of an adjtime(3) adjustment; not zero means that somebody uses it.
 ///
 /// # Errors
 /// As [`settings`].
@@ -168,15 +168,14 @@ pub fn set_tai_offset(seconds: i16) -> io::Result<()> {
     adjust(&mut state)
 }
 
-/// Puts everything back, except that TAI - UTC stays: it is a fact, and taking it back would move CLOCK_TAI by as much.
-/// What is left of a phase is dropped. The declared errors are put back only where nobody vouches for the clock: they
-/// were somebody's word, and it has aged.
+/// Restores all settings except TAI - UTC, which is a fact; to restore it would step CLOCK_TAI. The rest of a phase is dropped. The declared errors
+/// are restored only for a clock that was not synchronized, because they have aged.
 ///
 /// # Errors
 /// As [`steer`].
 pub fn restore(settings: &Settings) -> io::Result<()> {
     let mut state = nothing();
-    // The loop must be on for its offset to be taken.
+    // The kernel accepts an offset only while the loop is on.
     state.modes = libc::ADJ_STATUS | libc::ADJ_NANO | libc::ADJ_OFFSET;
     state.status = libc::STA_PLL | libc::STA_FREQHOLD | libc::STA_UNSYNC;
     adjust(&mut state)?;

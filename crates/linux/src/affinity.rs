@@ -1,20 +1,20 @@
-//! Which processors there are, which ones a thread may use, and which one runs it.
+//! The processors of this machine, those that a thread may use, and the one that runs it.
 
 use std::io;
 
-/// As many fit into a `cpu_set_t`.
+/// Capacity of a `cpu_set_t`.
 const MOST: usize = libc::CPU_SETSIZE as usize;
 
-/// The processors that run, in ascending order (/sys/devices/system/cpu/online).
+/// The processors that are online, in ascending order (/sys/devices/system/cpu/online).
 ///
 /// # Errors
-/// When sysfs is not there or says something else.
+/// When sysfs is not mounted, or has something unexpected.
 pub fn online() -> io::Result<Vec<usize>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     list(text.trim()).ok_or_else(|| io::Error::other(format!("odd list of processors: {text:?}")))
 }
 
-/// A list as the kernel writes it: `0-3,8`.
+/// Parses a list in the kernel's notation: `0-3,8`.
 pub(crate) fn list(text: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for part in text.split(',') {
@@ -24,7 +24,7 @@ pub(crate) fn list(text: &str) -> Option<Vec<usize>> {
     Some(all)
 }
 
-/// Such a list: `0-3,8`.
+/// Formats such a list.
 #[must_use]
 pub fn text(processors: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -66,7 +66,7 @@ pub fn allowed_of(tid: u32) -> io::Result<Vec<usize>> {
     Ok((0..MOST).filter(is_in).collect())
 }
 
-/// This thread, and whatever it starts from now on, runs on this processor only.
+/// Pins this thread, and all that it starts from now on, to this processor.
 ///
 /// # Errors
 /// When there is no such processor, or this process may not use it.
@@ -74,7 +74,7 @@ pub fn pin(processor: usize) -> io::Result<()> {
     allow(0, &[processor])
 }
 
-/// A thread, and whatever it starts from now on, runs on these processors only; 0: this thread.
+/// Pins a thread, and all that it starts from now on, to these processors; 0: this thread.
 ///
 /// # Errors
 /// When its cpuset has none of them, without permission, after its end.
@@ -94,12 +94,12 @@ pub fn allow(tid: u32, processors: &[usize]) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// No thread has a number beyond (PID_MAX_LIMIT is 2^22).
+/// Highest number of a thread (PID_MAX_LIMIT is 2^22).
 fn pid(tid: u32) -> libc::pid_t {
     libc::pid_t::try_from(tid).unwrap_or(libc::pid_t::MAX)
 }
 
-/// The processor that runs this thread; it may be another one by the time that this returns.
+/// The processor that runs this thread. The thread may have moved when this returns.
 #[must_use]
 pub fn current() -> Option<usize> {
     // SAFETY: the call has no arguments and touches no memory of ours.

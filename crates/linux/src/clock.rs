@@ -8,7 +8,7 @@ use std::io;
 use timevisor_clock_page::Counter;
 use timevisor_time::{Duration, Instant, Utc};
 
-/// CLOCK_REALTIME, whatever it is worth.
+/// CLOCK_REALTIME, with no claim about its error.
 #[must_use]
 pub fn realtime() -> Instant<Utc> {
     Instant::from_unix_nanos(nanos(libc::CLOCK_REALTIME))
@@ -32,8 +32,8 @@ pub fn monotonic_raw_nanos() -> u64 {
     u64::try_from(nanos(libc::CLOCK_MONOTONIC_RAW)).unwrap_or(0)
 }
 
-/// By how many ns CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW of this process's time namespace are ahead of the initial one's, modulo
-/// 2^64; 0 where the kernel has no such namespaces.
+/// Offset in ns of CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW in this process's time namespace from the initial one, modulo 2^64; 0 where the kernel has no
+/// such namespaces.
 #[must_use]
 pub fn time_namespace_offset() -> u64 {
     std::fs::read_to_string("/proc/self/timens_offsets").map_or(0, |text| namespace_offset(&text))
@@ -123,11 +123,11 @@ pub fn suspended() -> (Duration, Duration) {
 pub struct KernelClock {
     /// STA_* flags.
     pub status: i32,
-    /// Maximum error in microseconds, as whoever disciplines the clock declared it; grows by 500 ppm.
+    /// Maximum error in microseconds, as declared by the program that disciplines the clock; grows by 500 ppm.
     pub maxerror_us: i64,
     /// Estimated error in microseconds.
     pub esterror_us: i64,
-    /// TAI - UTC in seconds; 0 means that nobody told the kernel.
+    /// TAI - UTC in seconds; 0: not set.
     pub tai_offset: i32,
     /// Nobody disciplines the clock (STA_UNSYNC).
     pub unsynchronized: bool,

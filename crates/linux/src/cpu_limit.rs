@@ -1,7 +1,7 @@
-//! At most so much processor time for a thread, in a cgroup of its own below the one that it is in: the cpu controller's bandwidth
-//! control (cgroup v1: cpu.cfs_quota_us, v2: cpu.max), with the greatest weight beside its siblings.
+//! Limits the processor time of a thread by the cpu controller's bandwidth control (cgroup v1: cpu.cfs_quota_us, v2: cpu.max). The thread gets a new cgroup
+//! below its present one, with the highest weight among its siblings.
 //!
-//! Says what to change and changes nothing itself: [`Change`]. Tried on cgroup v1 (`make lab TEST=reserve`); v2 is planned in unit
+//! Plans changes and makes none itself: [`Change`]. Tried on cgroup v1 (`make lab TEST=reserve`); v2 is planned in unit
 //! tests only.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::cpuset::{CpusetError, Level, OURS, Plan, controller, folder_of, hierarchy, mounts};
 use crate::scheduling::Change;
 
-/// The greatest that there are (kernel/sched/sched.h, include/linux/cgroup.h).
+/// The highest weights (kernel/sched/sched.h, include/linux/cgroup.h).
 const SHARES: &str = "262144";
 const WEIGHT: &str = "10000";
 
@@ -24,7 +24,7 @@ pub enum LimitError {
     Cgroup(#[from] CpusetError),
 }
 
-/// What would let thread `tid` of process `pid` run for at most `budget` in each `period`, ns.
+/// Plans the changes that limit thread `tid` of process `pid` to `budget` in each `period`, ns.
 ///
 /// # Errors
 /// Why that cannot be.
@@ -66,7 +66,7 @@ impl Limits {
 
     fn v1(&self, home: &Path) -> Plan {
         let own = self.own(home);
-        // The quota last: it may not be more than the period.
+        // The quota comes last, because it may not exceed the period.
         let files = [
             ("cpu.shares", SHARES),
             ("cpu.cfs_period_us", self.period.as_str()),

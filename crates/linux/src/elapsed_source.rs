@@ -1,11 +1,11 @@
-//! What tells on this host how long a thread has been running, and why: the counter where it is invariant, else the kernel's BPF
-//! programs where they load, else CLOCK_MONOTONIC_RAW.
+//! Chooses this host's source of elapsed time, with the reason: the counter where it is invariant, else BPF programs where they load, else
+//! CLOCK_MONOTONIC_RAW.
 
 #[cfg(all(feature = "bpf", target_arch = "x86_64"))]
 pub use crate::bpf::ElapsedBpf as Programs;
 use crate::counter::{Choice, HostCounter, HostMonotonicRaw, select};
 
-/// Programs of a timevisor that was built without them: there is no such value.
+/// The programs of a build without BPF: no value of this type exists.
 #[cfg(not(all(feature = "bpf", target_arch = "x86_64")))]
 pub type Programs = core::convert::Infallible;
 
@@ -21,7 +21,7 @@ pub enum ElapsedSource<P = Programs> {
 }
 
 impl<P> ElapsedSource<P> {
-    /// For people and programs.
+    /// Its name in reports and JSON.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

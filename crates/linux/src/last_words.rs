@@ -1,25 +1,24 @@
-//! A connection whose other end is told something when this process ends, however it ends.
+//! A connection on which some last words are sent when this process ends, however it ends.
 //!
-//! A forked child relays everything. It owns the connection, ignores signals, and makes nothing but system calls. When it reads the end of
-//! what we say, it says the last words, waits for what is answered, and ends. It cannot help where it is killed together with us by SIGKILL.
+//! A forked child relays everything. It owns the connection, ignores signals, and makes only system calls. When our end closes, it sends the last words, waits
+//! for the answer, and ends. If SIGKILL ends both processes together, no last words are sent.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// For the other end to take what is relayed.
+/// How long the other end may take to accept bytes.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// When nothing has come from the other end for so many ms, it has taken in the last words. So often at most.
+/// The other end has handled the last words when it has been silent for this many ms; and the most waits for that.
 const ANSWER_MS: libc::c_int = 300;
 const ANSWERS: u32 = 20;
 
-/// The child; waited for at the end.
+/// The child; dropping this waits for its end.
 #[derive(Debug)]
 pub struct Relay(libc::pid_t);
 
-/// Our end of a connection that is relayed, and who relays it: drop the stream first. The byte `quiet` is not relayed; with it, the last
-/// words are not said any more.
+/// Our end of a relayed connection, and its relay. Drop the stream first. The byte `quiet` is not relayed; after it the last words are no longer sent.
 ///
 /// # Errors
 /// When there is no child.
@@ -80,7 +79,7 @@ fn run(near: RawFd, far: RawFd, words: &[u8], quiet: u8) {
     }
     if has_words && write(far, words) {
         for _ in 0..ANSWERS {
-            // Closed too early, a connection may take what was said with it.
+            // A connection that is closed too early may lose the last bytes.
             let [answers, _] = wait([far, -1], ANSWER_MS);
             if !answers || read(far, &mut buffer).is_none() {
                 return;
@@ -89,7 +88,7 @@ fn run(near: RawFd, far: RawFd, words: &[u8], quiet: u8) {
     }
 }
 
-/// Closes everything else, which clients wait to be closed, and heeds no signal.
+/// Closes all other descriptors, because clients wait for their end, and ignores signals.
 fn alone(near: RawFd, far: RawFd) {
     let (low, high) = (near.min(far), near.max(far));
     for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, RawFd::MAX)] {
@@ -114,7 +113,7 @@ fn wait(fds: [RawFd; 2], ms: libc::c_int) -> [bool; 2] {
     all.map(|fd| fd.revents != 0)
 }
 
-/// How many bytes came; none at the end.
+/// Number of bytes that arrived; 0 at the end.
 fn read(fd: RawFd, buffer: &mut [u8]) -> Option<usize> {
     // SAFETY: the buffer has the stated size.
     let len = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };

@@ -128,14 +128,14 @@ pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileErro
     let metadata = file.metadata().map_err(prepare)?;
     check(path, &metadata)?;
     lock(path, &file)?;
-    // Only now is the file ours: its size could not be trusted before.
+    // The file is ours from here on: its size could not be trusted before.
     let metadata = file.metadata().map_err(prepare)?;
     if metadata.nlink() == 0 {
         return Err(PageFileError::Replaced(path.to_owned()));
     }
     if metadata.len() == 0 {
         file.set_len(size.bytes()).map_err(prepare)?;
-        // Whatever the umask was: guests' QEMU and host programs run as other users and read this file.
+        // Regardless of the umask: QEMU and host programs run as other users and read this file.
         file.set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(prepare)?;
     } else if metadata.len() != size.bytes() {
         return Err(PageFileError::Size {
@@ -233,7 +233,7 @@ fn is_mounted_read_only(file: &File) -> bool {
     }
 }
 
-/// Locks a page, also one that is no file of ours, against other writers until `file` is closed.
+/// Locks a page against other writers until `file` is closed; also a page that is not a file of ours.
 ///
 /// # Errors
 /// Another process has it, which is named.

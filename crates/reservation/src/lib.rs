@@ -23,6 +23,8 @@
 //! | `stall_recovery` | how it is brought back |
 //! | `configured` | reservations that the configuration names |
 //! | [`machine`] | [`Reservations`]: requests, the timer, a restart |
+//! | `followed` | reservations that follow a guest's tasks |
+//! | [`rows`] | what is held and how it fares, for people |
 //!
 //! Each module uses only modules above it.
 //!
@@ -36,6 +38,7 @@ mod configured;
 mod core_choice;
 mod core_isolation;
 pub mod enforcement;
+mod followed;
 pub mod guarantee;
 mod handover;
 pub mod held;
@@ -43,16 +46,15 @@ pub mod host;
 pub mod ledger;
 pub mod machine;
 pub mod request;
+pub mod rows;
 mod soft;
 mod stall;
 mod stall_recovery;
-
-#[cfg(test)]
-mod tests;
 
 pub use enforcement::release_all;
 pub use guarantee::{Guarantee, Target, Wanted};
 pub use held::{Held, Level, Step};
 pub use host::{Guests, Host, Restore, Severity, Unmade, Usage};
-pub use machine::{Reservations, Row};
+pub use machine::Reservations;
 pub use request::{Promise, Reason, Refusal, Request};
+pub use rows::Row;

@@ -1,7 +1,8 @@
 //! [`Reservations`]: requests, the timer, and what a restart does with an older journal.
 
+use std::collections::BTreeSet;
+
 use timevisor_schedule::Reservation;
-use timevisor_schedule::audit::{Cause, Stretch, Tally};
 
 use crate::book::{Book, Waiting};
 use crate::configured::Configured;
@@ -19,36 +20,19 @@ use crate::stall_recovery::StallRecovery;
 const WAITING_INTERVAL: u64 = 5_000_000;
 /// The core of a VM that has ended is free within this, ns. A broken guarantee is detected within this time, too.
 const LOOK_INTERVAL: u64 = 1_000_000_000;
-/// The vCPU whose reservation follows a guest's tasks: they are planned for one processor.
-const FOLLOWED_VCPU: u32 = 0;
 
 /// All reservations of a host. `C` is the host's type of changes.
 #[derive(Debug)]
 pub struct Reservations<C> {
-    book: Book<C>,
+    pub(crate) book: Book<C>,
     /// Why the journal must not be replaced: it names changes that nobody here can undo.
     unreadable: Option<String>,
-    isolation: CoreIsolation,
+    pub(crate) isolation: CoreIsolation,
     soft: SoftBudgets,
     recovery: StallRecovery,
-    configured: Vec<Configured>,
+    pub(crate) configured: Vec<Configured>,
     next_look: u64,
     next_slow_look: u64,
-}
-
-/// A reservation as people see it.
-#[derive(Clone, Debug)]
-pub struct Row<'a, C> {
-    /// The reservation.
-    pub held: &'a Held<C>,
-    /// How long it has been held, ns.
-    pub age: u64,
-    /// How long the thread ran meanwhile, ns; `None` after its end.
-    pub ran: Option<u64>,
-    /// What the audit found, and the most that was missing in one stretch, ns; `None` before the first sample.
-    pub audit: Option<(Tally, u64)>,
-    /// Why the promise does not hold at the moment.
-    pub problem: Option<String>,
 }
 
 impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C> {
@@ -88,6 +72,10 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             for problem in all.book.give_back(index, host) {
                 host.tell(Severity::Warn, &format!("{name}: {problem}"));
             }
+        }
+        let continued: BTreeSet<u32> = all.book.held.iter().map(|held| held.pid).collect();
+        for pid in continued {
+            all.book.settle_process(pid, host);
         }
         for held in &all.book.held {
             host.tell(Severity::Info, &format!("{}: its reservation is held on", held.name()));
@@ -145,21 +133,22 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     }
 
     fn make_the_rest<H: Host<Change = C>>(&mut self, host: &mut H) {
-        for waiting in std::mem::take(&mut self.book.waiting) {
-            let Waiting { tid, from } = waiting;
-            let Some(index) = self.book.held.iter().position(|held| held.tid == tid) else {
-                continue;
-            };
+        let tids: Vec<u32> = self.book.waiting.iter().map(|waiting| waiting.tid).collect();
+        for tid in tids {
+            // One that was given up may have left changes to those that still wait: their places are looked up each time.
+            let waiting = self.book.waiting.iter().position(|waiting| waiting.tid == tid);
+            let index = self.book.held.iter().position(|held| held.tid == tid);
+            let (Some(waiting), Some(index)) = (waiting, index) else { continue };
+            let from = self.book.waiting[waiting].from;
             match enforcement::make(host, &self.book.held[index], from) {
                 Ok(None) => {
+                    self.book.waiting.remove(waiting);
                     let name = self.book.held[index].name();
                     host.tell(Severity::Info, &format!("{name}: has its budget"));
                 }
-                Ok(Some(from)) => self.book.waiting.push(Waiting { tid, from }),
-                // A VM has come meanwhile, whose cpusets joined the core to others.
-                Err(_) if self.isolation.restore(&mut self.book, host) => {
-                    self.book.waiting.push(waiting);
-                }
+                Ok(Some(from)) => self.book.waiting[waiting].from = from,
+                // A VM has come meanwhile, whose cpusets joined the core to others: the next try comes soon.
+                Err(_) if self.isolation.restore(&mut self.book, host) => {}
                 Err(why) => self.book.give_up(index, &why, host),
             }
         }
@@ -209,7 +198,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         Ok(changes)
     }
 
-    fn try_apply<H: Host<Change = C>>(
+    /// [`Self::apply`], for requests made by hand and others.
+    pub(crate) fn try_apply<H: Host<Change = C>>(
         &mut self,
         request: &Request,
         host: &mut H,
@@ -396,118 +386,9 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         Ok(problems)
     }
 
-    /// Makes the reservation of a VM's first vCPU what introspection learned that its tasks need; `None`: nothing. What was
-    /// reserved by hand, or is configured, stays as it is.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn follow_guest<H: Host<Change = C>>(
-        &mut self,
-        vm: &str,
-        wanted: Option<(&Reservation, bool)>,
-        host: &mut H,
-        guests: &impl Guests,
-    ) -> Result<(), Refusal> {
-        let index = self.book.find(vm, FOLLOWED_VCPU);
-        let by_hand = index.is_some_and(|index| !self.book.held[index].followed);
-        let Some((wanted, alone)) = wanted else {
-            let index = index.filter(|_| !by_hand);
-            let left = index.map(|index| self.book.give_back(index, host)).unwrap_or_default();
-            if left.is_empty() {
-                return Ok(());
-            }
-            return Err(Refusal::new(Reason::Internal, left.join("; "), "bring it back by hand"));
-        };
-        if by_hand {
-            let text = "it has a reservation that was made by hand, or is configured".to_owned();
-            return Err(Refusal::new(Reason::AlreadyExists, text, "release that first"));
-        }
-        if guests.vcpus(vm).is_some_and(|count| count > 1) {
-            let text = "its tasks may run on any of its vCPUs, and are planned for one".to_owned();
-            return Err(Refusal::new(Reason::Unsupported, text, "give the guest one vCPU"));
-        }
-        let request = Request {
-            vm: vm.to_owned(),
-            vcpu: FOLLOWED_VCPU,
-            budget: wanted.budget(),
-            at_most: None,
-            deadline: None,
-            period: wanted.period(),
-            promise: Promise::Core,
-            core: None,
-            alone,
-            dry_run: false,
-        };
-        self.try_apply(&request, host, guests)?;
-        if let Some(index) = self.book.find(vm, FOLLOWED_VCPU) {
-            self.book.held[index].followed = true;
-            self.book.store(host);
-        }
-        Ok(())
-    }
-
     /// Everything that is held.
     #[must_use]
     pub fn held(&self) -> &[Held<C>] {
         &self.book.held
-    }
-
-    /// Everything that is held, with its state.
-    pub fn rows<H: Host<Change = C>>(&self, host: &H) -> Vec<Row<'_, C>> {
-        let now = host.now();
-        let row = |held| self.row(held, host, now);
-        self.book.held.iter().map(row).collect()
-    }
-
-    fn row<'a, H: Host<Change = C>>(&self, held: &'a Held<C>, host: &H, now: u64) -> Row<'a, C> {
-        let usage = host.usage(held.pid, held.tid);
-        Row {
-            held,
-            age: now.saturating_sub(held.since),
-            ran: usage.map(|usage| usage.ran.saturating_sub(held.ran)),
-            audit: self.book.audit.of(held.tid),
-            problem: self.problem(held, host),
-        }
-    }
-
-    fn problem<H: Host<Change = C>>(&self, held: &Held<C>, host: &H) -> Option<String> {
-        if self.book.waits(held.tid) {
-            return Some("waits for the vCPU to run".to_owned());
-        }
-        let joined = self.isolation.problem().filter(|_| held.core().is_some());
-        enforcement::check(host, held)
-            .err()
-            .or_else(|| joined.map(|why| format!("its core may not be isolated: {why}")))
-    }
-
-    /// Why reservations that somebody wants are not held.
-    #[must_use]
-    pub fn problems(&self) -> Vec<String> {
-        let failures = self.book.failures.iter();
-        let failures = failures.map(|of| format!("VM {} vCPU {}: {}", of.vm, of.vcpu, of.why));
-        failures.chain(self.configured.iter().filter_map(Configured::problem)).collect()
-    }
-
-    /// Why a job of the guest was late that was there from `from` to `to`, ns of [`Host::now`], and what its vCPU got meanwhile.
-    ///
-    /// # Errors
-    /// [`Reason::NotFound`] without a reservation, or for a time that is not remembered.
-    pub fn missed(
-        &self,
-        (vm, vcpu): (&str, u32),
-        from: u64,
-        to: u64,
-    ) -> Result<(Cause, Stretch), Refusal> {
-        let Some(index) = self.book.find(vm, vcpu) else {
-            let text = format!("VM {vm} has no reservation for vCPU {vcpu}");
-            return Err(Refusal::new(Reason::NotFound, text, "see `timevisor reserve list`"));
-        };
-        self.book.audit.missed(&self.book.held[index], from, to).ok_or_else(|| {
-            Refusal::new(
-                Reason::NotFound,
-                "that time is not remembered".to_owned(),
-                "ask within a minute, for a time in which the reservation was in force and stayed the same",
-            )
-        })
     }
 }

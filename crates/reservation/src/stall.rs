@@ -18,7 +18,7 @@ impl Stall {
         Self { ran, since: now }
     }
 
-    /// Whether it wanted to run for so long in vain that the kernel must have forgotten it. `lag`: how late `ran` may be, ns.
+    /// Whether it has been runnable without running for longer than any budget explains: the kernel has forgotten it. `lag`: how late `ran` may be, ns.
     ///
     /// Between two budgets are two periods at most. After a stall was reported the next one is timed.
     pub(crate) fn observe(

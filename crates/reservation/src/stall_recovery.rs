@@ -41,7 +41,7 @@ impl StallRecovery {
         // From the last one on: one that is given up leaves the list.
         for (index, reservation) in stalled.into_iter().rev() {
             let name = book.held[index].name();
-            let text = format!("{name}: the kernel does not let it run; its budget is begun anew");
+            let text = format!("{name}: the kernel does not let it run; its budget starts again");
             host.tell(Severity::Warn, &text);
             if let Err(why) = enforcement::renew(host, &book.held[index], &reservation) {
                 book.give_up(index, &why, host);

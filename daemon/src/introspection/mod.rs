@@ -1,21 +1,23 @@
-//! What VMs' real-time tasks do: sessions of crates/introspection, asked for over the control socket.
+//! Introspection of VMs: sessions that users start over the control socket. crates/introspection decides; this folder does the input and output.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps what comes |
+//! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps the events |
 //! | `watch.rs` | one attachment: a backend, driven over a link |
-//! | `probe.rs` | what runs in a VM, and whether it really does |
+//! | `need.rs` | the reservation that its tasks need |
+//! | `probe.rs` | finds the kernel that runs in a VM |
 //! | `known.rs` | kernels that were found before |
-//! | `link.rs` | what such a link is |
-//! | `socket.rs` | to QEMU's plugin, or to its gdb stub |
-//! | `kvm.rs` | to a guest under KVM: its code in memory, and BPF on this host |
-//! | `in_place.rs` | what is in place in guests' code, for whoever comes after a crash |
-//! | `target.rs` | where a VM's memory is, and how its calls can be trapped |
+//! | `link.rs` | the interface of a link |
+//! | `socket.rs` | the link to QEMU's plugin or to its gdb stub |
+//! | `kvm.rs` | the link to a guest under KVM: its code in memory, and BPF programs on this host |
+//! | `in_place.rs` | the traps in guests' code, in a journal for the daemon that starts after a crash |
+//! | `target.rs` | where a VM's memory is, and which backend traps its calls |
 
 mod in_place;
 mod known;
 mod kvm;
 mod link;
+mod need;
 mod probe;
 mod session;
 mod socket;
@@ -29,7 +31,8 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
-use timevisor_introspection::tasks::demand::{Declared, Need, Rules};
+use timevisor_introspection::backend::choice::NoBackend;
+use timevisor_introspection::tasks::demand::Declared;
 use timevisor_protocols::control::{
     ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
     IntrospectVm, Introspections, Response,
@@ -38,6 +41,7 @@ use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
 
 use self::in_place::Prefixes;
+use self::need::{Need, Rules};
 use self::session::Session;
 use self::target::{Common, Target};
 use crate::clock::HostClock;
@@ -46,23 +50,21 @@ use crate::report::error_response;
 use crate::reservations::Reservations;
 use crate::vms::Vms;
 
-/// A VM that has to be paused for a moment waits for it at most so long, and what a guest's tasks need.
+/// How long a session's thread waits at most for a pause of its VM, or for a reservation.
 const INTERVAL: Duration = Duration::from_nanos(20_000_000);
-/// What was refused is tried again after this.
-const AGAIN: Duration = Duration::from_secs(1);
 /// 1 / CONFIG_HZ of most distributions' kernels.
 const TICK: u64 = 4_000_000;
 
 pub struct Introspection {
     common: Common,
     sessions: BTreeMap<String, Session>,
-    /// Of sessions that have ended: they may have something in place still.
+    /// Threads of sessions that were ended: their trap points may still be in place.
     ending: BTreeMap<String, JoinHandle<()>>,
     next: Duration,
 }
 
 impl Introspection {
-    /// With nothing in place: what an earlier daemon left in guests is taken away.
+    /// Starts without sessions, and removes the traps that an earlier daemon left in guests.
     pub fn start(directory: &Path, config: &IntrospectionConfig) -> Self {
         let common = Common {
             prefixes: Arc::new(Prefixes::start(directory)),
@@ -76,7 +78,7 @@ impl Introspection {
         if self.sessions.is_empty() { Duration::MAX } else { self.next }
     }
 
-    /// Pauses VMs that have to be, reserves what their tasks need, and forgets those that have ended.
+    /// Pauses VMs whose sessions ask for it, reserves what their tasks need, and forgets VMs that have ended.
     pub fn on_timer(
         &mut self,
         now: Duration,
@@ -88,7 +90,7 @@ impl Introspection {
         self.sessions.retain(|vm, session| {
             let stays = session.is_alive();
             if !stays {
-                tracing::info!("VM {vm} has ended, and its introspection");
+                tracing::info!("VM {vm} has ended, and its introspection with it");
             }
             stays
         });
@@ -125,10 +127,10 @@ impl Introspection {
                 return error_response(ErrorCode::AlreadyExists, &text, step);
             }
         } else {
-            let target = match Target::of(qemu, asked.backend, &self.common) {
+            let target = match Target::new(qemu, asked.backend, &self.common) {
                 Ok(target) => target,
-                Err((text, next_step)) => {
-                    return error_response(ErrorCode::Unsupported, &text, next_step);
+                Err(NoBackend { problem, next_step }) => {
+                    return error_response(ErrorCode::Unsupported, &problem, next_step);
                 }
             };
             let (image, every_system_call) = (asked.image.clone(), asked.every_system_call);
@@ -141,13 +143,13 @@ impl Introspection {
                     return error_response(ErrorCode::Internal, &text, "try again");
                 }
             };
-            tracing::info!("VM {}: is introspected", asked.vm);
+            tracing::info!("VM {}: introspection has begun", asked.vm);
             self.sessions.insert(asked.vm.clone(), session);
         }
         self.list()
     }
 
-    /// Answers `introspect_detach`: the session's thread takes the points away.
+    /// Answers `introspect_detach`: the session's thread removes the trap points.
     pub fn detach(
         &mut self,
         asked: &IntrospectVm,
@@ -166,7 +168,7 @@ impl Introspection {
         if let Some(thread) = session.end() {
             self.ending.insert(asked.vm.clone(), thread);
         }
-        tracing::info!("VM {}: is not introspected any more", asked.vm);
+        tracing::info!("VM {}: introspection has ended", asked.vm);
         self.list()
     }
 
@@ -182,7 +184,7 @@ impl Introspection {
             return not_introspected(&asked.vm);
         };
         let mut answer = session.events(asked.from);
-        // Stamps are of the TSC.
+        // Events are stamped with the TSC.
         let readable = clock.counter.id() == CounterId::X86Tsc;
         let reader = Reader::open(clock.writer().page(), &clock.counter, 0).ok();
         let reader = reader.filter(|_| readable);
@@ -206,13 +208,13 @@ impl Introspection {
     }
 }
 
-/// Nothing stays in a guest.
+/// Waits until no trap is left in any guest.
 impl Drop for Introspection {
     fn drop(&mut self) {
         let ending = std::mem::take(&mut self.ending).into_values();
         let all = std::mem::take(&mut self.sessions).into_values().filter_map(Session::end);
         for thread in ending.chain(all.collect::<Vec<_>>()) {
-            // A thread that panicked has taken everything away on its way out.
+            // A thread that panicked has removed its traps while it unwound.
             let _ = thread.join();
         }
     }
@@ -229,15 +231,15 @@ fn rules(asked: &IntrospectReserve) -> Rules {
     Rules { declared: declared.collect(), period: asked.period_ns, sharing, tick: TICK }
 }
 
-/// How long ago the counter had this value; `None` where that is not the counter of the stamps.
+/// How long ago the counter had this value; `None` where the host's counter is not the one of the stamps.
 fn since(asked: u64, clock: &HostClock) -> Option<u64> {
     let readable = clock.counter.id() == CounterId::X86Tsc;
     let ticks = readable.then(|| clock.counter.read_ordered().checked_sub(asked))??;
     u64::try_from(clock.calibration.period.span(ticks).floor_nanos()).ok()
 }
 
-/// Reserves what the tasks of a guest need now, if that has changed, or was refused a while ago. What is refused leaves what there was.
-/// The host's counter when the guest asked for what it has got now.
+/// Reserves what the tasks of a guest need, if that has changed or a refused need is due again. A refusal leaves the former reservation in place.
+/// Returns the host's counter at the guest's request, if that request has been met now.
 fn follow(
     vm: &str,
     session: &mut Session,
@@ -246,10 +248,7 @@ fn follow(
     reservations: &mut Reservations,
 ) -> Option<u64> {
     let alone = session.rules.as_ref()?.sharing == Sharing::Alone;
-    let new = session.take_need();
-    let again = || session.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| (need, None));
-    let (need, asked) = new.or_else(again)?;
-    session.refused = None;
+    let (need, asked) = session.follow.next(session.take_need(), now)?;
     let wanted = match &need {
         Need::Nothing => None,
         Need::Reservation(wanted) => Some(wanted),
@@ -271,9 +270,7 @@ fn follow(
                 tracing::warn!("VM {vm}: not reserved: {text}");
             }
             session.reserved.refused = Some(text);
-            // Others are giving up what is needed, or have to do so by themselves.
-            let soon = code == ErrorCode::MakingRoom;
-            session.refused = Some((need, now + if soon { INTERVAL } else { AGAIN }));
+            session.follow.on_refusal(need, code == ErrorCode::MakingRoom, now);
             None
         }
     }

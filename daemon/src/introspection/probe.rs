@@ -1,6 +1,7 @@
-//! What runs in a VM: its kernel found in memory, or the file that its operator gave found there; and whether that is what runs now.
+//! Finds what runs in a VM: its kernel in memory, or the image that the user named.
 //!
-//! Memory is not cleared by a reset: an earlier kernel may be there still, whole and with page tables that map it. It stands still, though.
+//! A reset does not clear memory, so an earlier kernel may still be there, complete and with page tables that map it. Only the kernel that runs has a
+//! heartbeat.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,33 +11,38 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use timevisor_introspection::backend::kvm::layout::KvmLayout;
 use timevisor_introspection::memory::ram::{InProcess, Ram};
-use timevisor_introspection::os::guest_os::{self, GuestOs};
+use timevisor_introspection::os::guest_os::GuestOs;
+use timevisor_introspection::os::running_kernel::{RunningKernel, Verdict};
+use timevisor_introspection::registry;
 use timevisor_introspection::symbols::image::{self, Image};
+use timevisor_linux::clock::monotonic;
 
 use super::known;
 use super::session::Shared;
 use super::target::Target;
 
-/// A kernel that has nothing to do ticks every few seconds.
+/// How long to wait for a heartbeat; an idle kernel ticks every few seconds.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// One that has something to do is seen within this.
+/// How long to look for another kernel; a busy one ticks within this time.
 const ANOTHER: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// What runs, and where its memory is.
+/// The guest that runs, and where its memory is.
 pub struct Found {
     pub guest_os: Box<dyn GuestOs>,
     pub memory: Ram<InProcess>,
-    /// In QEMU's memory.
+    /// Address of the guest's memory in QEMU's.
     pub base: u64,
-    /// No other kernel is in memory, not even one that stands still.
+    /// No other kernel is in memory, running or not.
     pub is_only: bool,
-    /// Of this host's KVM, where it is known from before.
+    /// Offsets in this host's KVM, if an earlier session has found them.
     pub layout: Option<KvmLayout>,
 }
 
+/// Finds the guest that runs.
+///
 /// # Errors
-/// Nothing that is known, or nothing that runs.
+/// When no known guest system is in memory, or none runs.
 pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     if let Some(path) = &target.image {
         return by_image(target, path);
@@ -46,61 +52,51 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     }
     let (mut all, mut reasons) = (Vec::new(), Vec::new());
     for (memory, base) in target.memories()? {
-        match guest_os::probe(&memory) {
+        match registry::probe(&memory) {
             Ok(found) => all.push((found, memory, base)),
             Err(why) => reasons.extend(why.iter().map(ToString::to_string)),
         }
     }
     ensure!(!all.is_empty(), "{}", reasons.join("; "));
-    // Parts of QEMU's memory that are as large as the guest's are the same memory, or none of the guest's.
+    // Two parts of QEMU's memory with the size of the guest's map the same memory, or one of them is not the guest's.
     let (found, memory, base) = all.swap_remove(0);
     let is_only = found.len() == 1;
     let guest_os = that_runs(found, &memory, shared)?;
     Ok(Found { guest_os, memory, base, is_only, layout: None })
 }
 
-/// The one of these whose heartbeat is seen. A guest that is idle for long is believed to run if nothing speaks against it.
+/// Waits until one of these kernels is seen to run.
 fn that_runs(
     mut found: Vec<Box<dyn GuestOs>>,
     memory: &Ram<InProcess>,
     shared: &Shared,
 ) -> Result<Box<dyn GuestOs>> {
-    let before: Vec<_> = found.iter().map(|guest_os| guest_os.heartbeat(memory)).collect();
-    let late = Instant::now() + HEARTBEAT;
+    let heartbeats = |found: &[Box<dyn GuestOs>]| -> Vec<Option<u64>> {
+        found.iter().map(|guest_os| guest_os.heartbeat(memory)).collect()
+    };
+    let kernels = RunningKernel::new(heartbeats(&found), monotonic());
     loop {
-        let pairs = found.iter().zip(&before);
-        let running: Vec<bool> = pairs
-            .map(|(guest_os, before)| before.is_none() || guest_os.heartbeat(memory) != *before)
-            .collect();
-        match running.iter().filter(|runs| **runs).count() {
-            1 => {
-                let which = running.iter().position(|runs| *runs).unwrap_or(0);
-                return Ok(found.swap_remove(which));
-            }
-            2.. => bail!(
-                "several kernels run in the guest's memory: a program imitates one, or a guest runs in it"
-            ),
-            _ => {}
-        }
-        let (over, reset) = {
+        let (over, was_reset) = {
             let told = shared.lock();
             (told.is_over(), told.was_reset)
         };
-        ensure!(!over, "it is not wanted any more");
-        if Instant::now() > late {
-            ensure!(
-                found.len() == 1 && !reset,
+        ensure!(!over, "the session was ended, or the guest was reset");
+        match kernels.take(&heartbeats(&found), was_reset, monotonic()) {
+            Verdict::Again => std::thread::sleep(INTERVAL),
+            Verdict::Runs(which) => return Ok(found.swap_remove(which)),
+            Verdict::Several => bail!(
+                "several kernels run in the guest's memory: a program imitates one, or a guest runs in it"
+            ),
+            Verdict::NoneRuns => bail!(
                 "the kernel in the guest's memory does not run: the guest is paused, or was reset and has not booted yet"
-            );
-            return Ok(found.swap_remove(0));
+            ),
         }
-        std::thread::sleep(INTERVAL);
     }
 }
 
-/// The name of a kernel in memory that is seen to run while this one stands still.
+/// The name of another kernel in memory whose heartbeat changes while this one's does not.
 pub fn another_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Option<String> {
-    let found = guest_os::probe(memory).ok()?;
+    let found = registry::probe(memory).ok()?;
     let own = guest_os.heartbeat(memory);
     let before: Vec<_> = found.iter().map(|other| other.heartbeat(memory)).collect();
     let late = Instant::now() + ANOTHER;
@@ -115,8 +111,10 @@ pub fn another_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Option<S
     None
 }
 
+/// Waits for a heartbeat.
+///
 /// # Errors
-/// When its heartbeat is not seen in time.
+/// When there is none in time.
 pub fn surely_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Result<()> {
     let before = guest_os.heartbeat(memory);
     let late = Instant::now() + HEARTBEAT;
@@ -127,16 +125,16 @@ pub fn surely_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Result<()
     Ok(())
 }
 
-/// The guest that the file says it is, if that file is in some part of QEMU's memory.
+/// Recognizes the guest by its image, if that image is in QEMU's memory.
 fn by_image(target: &Target, path: &Path) -> Result<Found> {
     let named = || path.display().to_string();
-    // Not a pipe: opening one waits for its writer.
+    // A pipe is refused, because opening it would wait for its writer.
     ensure!(std::fs::metadata(path).with_context(named)?.is_file(), "{} is no file", named());
     let (mut bytes, most) = (Vec::new(), image::MOST_BYTES as u64 + 1);
     let file = File::open(path).with_context(named)?;
     file.take(most).read_to_end(&mut bytes).with_context(named)?;
     let image = Image::parse(&bytes).with_context(named)?;
-    let guest_os = guest_os::probe_image(&image).map_err(|why| {
+    let guest_os = registry::probe_image(&image).map_err(|why| {
         let why: Vec<String> = why.iter().map(ToString::to_string).collect();
         anyhow!("{}", why.join("; ")).context(named())
     })?;

@@ -9,8 +9,8 @@ use timevisor_guests::qemu::Qemu;
 use timevisor_guests::vm::AttachError;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
-    ElapsedSince, ErrorCode, Response, TimeType, VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared,
-    VmRemoved, VmRow, request::check_name,
+    ElapsedSince, ErrorBody, ErrorCode, Response, TimeType, VmAdd, VmList, VmMigrate, VmPrepare,
+    VmPrepared, VmRemoved, VmRow, request::check_name,
 };
 use timevisor_time::CounterRatio;
 
@@ -19,7 +19,7 @@ use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 use super::monitor::{Monitor, Wanted};
 use super::{Served, Vms, host_identity, timescale};
 use crate::clock::HostClock;
-use crate::report::error_response;
+use crate::report::{error, error_response};
 
 impl Vms {
     /// Answers `vm_list`.
@@ -35,31 +35,27 @@ impl Vms {
         self.note();
         match added {
             Ok(index) => Response::VmAdded(row(&self.served[index])),
-            Err((code, error, step)) => error_response(code, &error, step),
+            Err(error) => Response::Error(error),
         }
     }
 
-    fn try_add(
-        &mut self,
-        add: &VmAdd,
-        clock: &HostClock,
-    ) -> Result<usize, (ErrorCode, String, &'static str)> {
-        // QEMU serves one client of a socket: a second connection of ours would wait for the first one's end.
+    fn try_add(&mut self, add: &VmAdd, clock: &HostClock) -> Result<usize, ErrorBody> {
+        // QEMU serves one client of a socket: a second connection would wait until the first one ends.
         let connected = add.qmp.as_deref().and_then(|path| self.connected_to(path));
         let wanted = Wanted { resume: add.resume, awaited: None };
         let monitor = match &add.qmp {
             Some(_) if connected.is_some() => None,
             Some(path) => Some(Monitor::connect(Path::new(path), wanted).map_err(|e| {
-                (
+                error(
                     ErrorCode::NotFound,
                     format!("{e:#}"),
                     "start the VM with -qmp unix:PATH,server=on,wait=off",
                 )
             })?),
             None if add.resume => {
-                return Err((
+                return Err(error(
                     ErrorCode::BadRequest,
-                    "only QMP can resume a VM".to_owned(),
+                    "only QMP can resume a VM",
                     "give --qmp PATH too",
                 ));
             }
@@ -69,11 +65,11 @@ impl Vms {
             (Some(pid), _) => pid,
             (None, Some(monitor)) => monitor
                 .pid()
-                .map_err(|e| (ErrorCode::NotFound, format!("{e:#}"), "give --pid as well"))?,
+                .map_err(|e| error(ErrorCode::NotFound, format!("{e:#}"), "give --pid as well"))?,
             (None, None) => {
-                return Err((
+                return Err(error(
                     ErrorCode::BadRequest,
-                    "neither a QMP socket nor a process".to_owned(),
+                    "neither a QMP socket nor a process",
                     "give --qmp PATH or --pid N",
                 ));
             }
@@ -82,7 +78,7 @@ impl Vms {
             .context("no such process")
             .and_then(|process| Ok(Qemu::open(process)?))
             .map_err(|e| {
-                (
+                error(
                     ErrorCode::NotFound,
                     format!("{e:#}"),
                     "give the QMP socket or the process of a QEMU",
@@ -91,10 +87,10 @@ impl Vms {
         let prepared = || self.pages().name_of(&qemu).unwrap_or_else(|| qemu.name.clone());
         let name = add.name.clone().unwrap_or_else(prepared);
         check_name(&name)
-            .map_err(|e| (ErrorCode::BadRequest, e.to_string(), "give --name NAME"))?;
+            .map_err(|e| error(ErrorCode::BadRequest, e.to_string(), "give --name NAME"))?;
         if self.served.iter().any(|s| s.vm.name == name && s.vm.qemu.process.pid() != pid) {
             let text = format!("there is a VM {name} already");
-            return Err((ErrorCode::AlreadyExists, text, "give --name with another name"));
+            return Err(error(ErrorCode::AlreadyExists, text, "give --name with another name"));
         }
         if let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) {
             return self.adopt(index, add, monitor, clock);
@@ -105,24 +101,24 @@ impl Vms {
             add.time_type.or(prepared).unwrap_or_else(|| self.config.time_type_of(&name));
         self.attach_anew(qemu, &name, time_type, monitor, clock).map_err(|e| {
             let cause = std::error::Error::source(&e).map(|s| format!(": {s}")).unwrap_or_default();
-            (ErrorCode::Unsupported, format!("{e}{cause}"), "see `timevisor vm args --help`")
+            error(ErrorCode::Unsupported, format!("{e}{cause}"), "see `timevisor vm args --help`")
         })
     }
 
-    /// The process behind a socket that we are connected to already.
+    /// The process behind a socket that we are already connected to.
     fn connected_to(&self, path: &str) -> Option<u32> {
         let same = |s: &&Served| s.monitor.as_ref().is_some_and(|m| m.path() == Path::new(path));
         self.served.iter().find(same).map(|s| s.vm.qemu.process.pid())
     }
 
-    /// Discovery was faster; what was asked for explicitly wins, as far as it still can.
+    /// Discovery was faster than this request. The request takes precedence where that is still possible.
     fn adopt(
         &mut self,
         index: usize,
         add: &VmAdd,
         monitor: Option<Monitor>,
         clock: &HostClock,
-    ) -> Result<usize, (ErrorCode, String, &'static str)> {
+    ) -> Result<usize, ErrorBody> {
         let served = &mut self.served[index];
         if let Some(name) = &add.name {
             served.vm.name.clone_from(name);
@@ -141,29 +137,25 @@ impl Vms {
             let name = &served.vm.name;
             let text = format!("VM {name} runs already, and its driver reads the time type once");
             let step = "start it with -S, or set [guests.vm.NAME] time_type";
-            return Err((ErrorCode::AlreadyExists, text, step));
+            return Err(error(ErrorCode::AlreadyExists, text, step));
         }
         served.vm.change_timescale(timescale(wanted), host_identity(clock));
         served.time_type = wanted;
         Ok(index)
     }
 
-    /// Has QEMU await a migration, with what the page needs for one.
-    fn await_arrival(
-        &mut self,
-        index: usize,
-        add: &VmAdd,
-    ) -> Result<usize, (ErrorCode, String, &'static str)> {
+    /// Has QEMU await a migration, and prepares the page for it.
+    fn await_arrival(&mut self, index: usize, add: &VmAdd) -> Result<usize, ErrorBody> {
         let Some(uri) = &add.incoming else { return Ok(index) };
         let served = &mut self.served[index];
         let Some(monitor) = &mut served.monitor else {
-            let text = "only QMP can have a VM await a migration".to_owned();
-            return Err((ErrorCode::BadRequest, text, "give --qmp PATH too"));
+            let text = "only QMP can have a VM await a migration";
+            return Err(error(ErrorCode::BadRequest, text, "give --qmp PATH too"));
         };
         let travels = served.vm.delivery == DeliveryKind::Vmclock;
         if travels && add.elapsed_since.is_some() {
-            let text = "QEMU's vmclock device brings the VM's age along".to_owned();
-            return Err((ErrorCode::BadRequest, text, "leave out --elapsed-since"));
+            let text = "QEMU's vmclock device brings the VM's age along";
+            return Err(error(ErrorCode::BadRequest, text, "leave out --elapsed-since"));
         }
         served.elapsed_since = add.elapsed_since.map(|since| {
             (

@@ -84,7 +84,7 @@ pub(super) fn reserve_again(ctx: &Context) -> anyhow::Result<String> {
     if tries.is_some() {
         let began = Instant::now();
         host.wait_until("the guest to go on", |_| thread.goes_on(FROZEN))?;
-        mentions(&host.log_text(), &["does not let it run", "begun anew"])?;
+        mentions(&host.log_text(), &["does not let it run", "starts again"])?;
         ensure!(held(&host)?["problem"].is_null(), "{}", held(&host)?);
         in_time(began.elapsed() < Duration::from_secs(10), || "it took long".to_owned())?;
         // Nor does it keep its VM from ending.

@@ -1,7 +1,7 @@
 //! Page files: one folder per virtual machine with the page that QEMU shows to the guest from a memory-backend-file.
 //!
-//! What the nvdimm and the ivshmem device have in common. The file is 2 MiB, as an nvdimm needs it; its first 4096 bytes
-//! are the page. QEMU opens it for reading only (`readonly=on`), so that neither the guest nor QEMU can write it.
+//! The nvdimm and the ivshmem device both use them. A file has 2 MiB, as an nvdimm needs it; its first 4096 bytes are the page. QEMU opens it
+//! read-only (`readonly=on`), so that neither the guest nor QEMU can write it.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
@@ -10,15 +10,19 @@ use timevisor_linux::mapping::SharedMapping;
 use timevisor_linux::page_file::{self, PageSize};
 use timevisor_linux::process::MapLine;
 
-use super::DeliveryError;
+use super::interface::DeliveryError;
 use crate::command_line::CommandLine;
 use crate::qemu::Qemu;
 
 /// Where the pages of virtual machines live: `DIRECTORY/NAME/page`.
 pub const DIRECTORY: &str = "/run/timevisor/vms";
 
+/// QEMU's nvdimm.
+pub(super) const NVDIMM: &str = "nvdimm";
+/// QEMU's ivshmem device.
+pub(super) const IVSHMEM: &str = "ivshmem-plain";
 /// The devices that can show a page file to a guest.
-const DEVICES: [&str; 2] = [super::nvdimm::DEVICE, super::ivshmem::DEVICE];
+const DEVICES: [&str; 2] = [NVDIMM, IVSHMEM];
 
 /// The page files below one directory.
 #[derive(Clone, Debug)]
@@ -77,7 +81,7 @@ impl PageFiles {
             .map_err(|source| DeliveryError::PageFile { name: name.to_owned(), source })
     }
 
-    /// The name that the page of `qemu` was prepared for, if it has one of ours, by whichever device: its folder's.
+    /// The name for which the page of `qemu` was prepared, which is the name of its folder; `None` without a page of ours.
     #[must_use]
     pub fn name_of(&self, qemu: &Qemu) -> Option<String> {
         let path = DEVICES.iter().find_map(|device| self.page_of(&qemu.command_line, device))?;

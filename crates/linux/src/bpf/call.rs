@@ -1,4 +1,4 @@
-//! bpf(2), as far as aya has no method for it: an element of a map of any kind, and a trial run of a program.
+//! The calls of bpf(2) that aya lacks: an element of a map of any kind, and a test run of a program.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};

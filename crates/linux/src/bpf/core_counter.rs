@@ -2,8 +2,8 @@
 //!
 //! It needs no performance monitoring unit, so that virtual machines have it, too.
 //!
-//! Limitation: it stands still for the microseconds in which the kernel adds or removes another event on its core. Ages lose these, and
-//! a reader's may be before its last one then.
+//! Limitation: it stops for the microseconds in which the kernel adds or removes another event on its core. Ages lose that time, and a reading may
+//! then be earlier than the one before.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -15,11 +15,11 @@ use super::record::Core;
 use crate::affinity;
 use crate::counter::{Tsc, calibrate};
 
-/// How often the two are compared; the narrowest that all of them allow is taken.
+/// Comparisons of the two counters; the narrowest range that all of them allow is used.
 const COMPARISONS: u32 = 4000;
-/// A frequency that changed while the counter was measured, or a counter that stood still, is measured again, so often.
+/// Most measurements of a counter that stops, or of a frequency that changes during the measurement.
 const ATTEMPTS: u32 = 5;
-/// `struct perf_event_attr` as it was at first; the kernel takes what is missing for 0.
+/// The first version of `struct perf_event_attr`; the kernel treats missing fields as 0.
 #[repr(C)]
 struct Attributes {
     kind: u32,

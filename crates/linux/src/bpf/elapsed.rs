@@ -20,9 +20,9 @@ use super::record::{self, CORES, Core, FineAge, Place, Record, TASKS, Task};
 use crate::affinity;
 use crate::mapping::{Access, SharedMapping};
 
-/// What build.rs made of bpf/elapsed.bpf.c; empty where it could not.
+/// The object that build.rs compiled from bpf/elapsed.bpf.c; empty if that failed.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/elapsed.bpf.o"));
-/// Why it could not.
+/// Why that failed.
 const MISSING: &str = env!("TIMEVISOR_BPF_MISSING");
 
 const TYPES: &str = "/sys/kernel/btf/vmlinux";
@@ -30,10 +30,10 @@ const TYPES: &str = "/sys/kernel/btf/vmlinux";
 const OWN_PID: &str = "own_pid";
 const TRACEPOINTS: [&str; 3] = ["cpu_frequency", "sched_migrate_task", "sched_switch"];
 
-/// A registered thread is seen when it runs again, after its next sleep; so many of them.
+/// Most sleeps of a new thread. The programs see it when it runs again after a sleep.
 const SLEEPS: u32 = 200;
 
-/// Ages of cores and threads by programs in the kernel, for as long as this value lives.
+/// Ages of cores and threads, kept by programs in the kernel while this value lives.
 #[derive(Debug)]
 pub struct ElapsedBpf {
     // Detached first.
@@ -44,31 +44,30 @@ pub struct ElapsedBpf {
     counters: Vec<CoreCounter>,
 }
 
-/// The maps that are read and written in place.
+/// The maps that are accessed through shared memory.
 #[derive(Debug)]
 pub(super) struct Shared {
     cores: SharedMapping,
     tasks: SharedMapping,
 }
 
-/// Which records of threads are taken. The one that was free for longest is taken first: a program that still writes an
-/// ended thread's record is long done then.
+/// The thread records in use. The one that has been free for longest is used next, so that no program still writes it for an ended thread.
 #[derive(Debug)]
 struct Places {
     taken: [bool; TASKS],
     next: usize,
 }
 
-/// An event with all that the programs would learn themselves, for [`ElapsedBpf::feed`].
+/// An event with everything that the programs would find out themselves, for [`ElapsedBpf::feed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Core `of` has a new frequency, says core `by`, whose counter is at `count`.
+    /// Core `by` reports a new frequency of core `of`.
     Frequency {
-        /// The new one.
+        /// The new frequency.
         khz: u64,
         /// The core that has it.
         of: u32,
-        /// The core that says so.
+        /// The core that reports it.
         by: u32,
         /// That core's counter.
         count: u64,
@@ -80,7 +79,7 @@ pub enum Event {
         /// The thread.
         pid: u32,
     },
-    /// A core goes on with another thread.
+    /// A core switches to another thread.
     Switch {
         /// The thread that ran; 0: none that is registered.
         from: u32,
@@ -156,13 +155,13 @@ impl ElapsedBpf {
         }
     }
 
-    /// What is known of a core.
+    /// The record of a core.
     #[must_use]
     pub fn core(&self, core: u32) -> Option<Core> {
         record::core(self.shared.core(u64::from(core))?).map(|(_, core)| core)
     }
 
-    /// What is known of the thread at `place`.
+    /// The record of the thread at `place`.
     #[must_use]
     pub fn task(&self, place: u32) -> Option<Task> {
         record::task(self.shared.task(place)).map(|(_, task)| task)
@@ -218,7 +217,7 @@ impl ElapsedBpf {
     pub(super) fn forget(&self, place: u32, pid: u32) {
         let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Ok(map) = self.map("places") {
-            // It is there, or the record is free all the same.
+            // It is there, or the record is free in any case.
             let _ = call::delete(map, pid);
         }
         record::write_new_task(self.shared.task(place), 0, FineAge::default());

@@ -1,11 +1,11 @@
-//! Why a host cannot have its ages from BPF.
+//! Why the BPF programs cannot run on this host.
 
 use std::error::Error;
 use std::io;
 
 type Source = Box<dyn Error + Send + Sync>;
 
-/// What stands in the way, with the next step.
+/// What is in the way, with the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     /// The programs were not compiled.
@@ -38,7 +38,7 @@ pub enum BpfError {
         #[source]
         source: Source,
     },
-    /// The kernel does not count the TSC, or not with what `rdtsc` reads.
+    /// The kernel has no event for the TSC, or it differs from `rdtsc`.
     #[error(
         "the TSC of core {core} cannot be read in the kernel (perf event msr/tsc); load the kernel with perf events"
     )]
@@ -52,7 +52,7 @@ pub enum BpfError {
     /// More cores than the programs have records for.
     #[error("the machine has core {0}, and the programs keep {max}; build with a larger CORES", max = super::record::CORES)]
     TooManyCores(usize),
-    /// All places are taken.
+    /// All records are in use.
     #[error("{max} threads are registered already; drop one first", max = super::record::TASKS)]
     Full,
     /// The programs do not see that a registered thread runs.

@@ -1,5 +1,5 @@
-//! The memory that bpf/introspect.bpf.c and its reader share (`struct shared`): what is asked for, and a ring of events that the programs write, on any
-//! processor, and one reader empties.
+//! The memory that bpf/introspect.bpf.c and its reader share (`struct shared`): the settings, and a ring of events that programs on any processor fill
+//! and one reader empties.
 
 use core::mem::offset_of;
 use core::ptr::NonNull;
@@ -9,16 +9,16 @@ use std::fs::File;
 use super::guest_traps::{POINT, POINTS, TARGET};
 use crate::mapping::{Access, MapError, SharedMapping};
 
-/// Bytes of what is asked for: target, places and points.
+/// Bytes of the settings: target, addresses and points.
 pub(super) const SETTINGS: usize = TARGET + POINTS * (8 + POINT);
 /// `SLOTS`, `READS`, and the 8-byte words of `struct event`.
 const SLOTS: usize = 4096;
 const WORDS: usize = 34;
-/// Words of the programs' own, for `KNOWN` vCPUs.
+/// Words that only the programs use, for `KNOWN` vCPUs.
 const KNOWN: usize = 32 * 4;
-/// An event that no filter let through.
+/// Mark of an event that its filter dropped.
 const NOTHING: u16 = 0xffff;
-/// Where an event's `len` is in it.
+/// Offset of `len` in an event.
 const LEN_AT: usize = 14;
 
 /// `struct slot`.
@@ -49,7 +49,7 @@ pub struct EventRing {
 }
 
 impl EventRing {
-    /// Of a map of one `struct shared`, which is all 0 as long as no program has seen it.
+    /// Maps one `struct shared`, which is all zeroes until a program has run.
     pub(super) fn new(map: File) -> Result<Self, MapError> {
         Ok(Self {
             mapping: SharedMapping::new(map, size_of::<Shared>(), Access::ReadWrite)?,
@@ -64,7 +64,7 @@ impl EventRing {
         unsafe { shared.as_ref() }
     }
 
-    /// Says what is asked for. Only while no program runs.
+    /// Writes the settings. Only while no program runs.
     pub(super) fn ask(&self, settings: &[u8; SETTINGS]) {
         for (word, bytes) in self.shared().settings.iter().zip(settings.chunks_exact(8)) {
             let bytes = bytes.try_into().unwrap_or_default();
@@ -85,7 +85,7 @@ impl EventRing {
                 place.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
             }
             self.tail = turn + 1;
-            // Only now may programs write here again.
+            // From here on programs may write this slot again.
             self.shared().tail.store(self.tail, Ordering::Release);
             if bytes[LEN_AT..LEN_AT + 2] != NOTHING.to_le_bytes() {
                 return Some(bytes);

@@ -1,6 +1,6 @@
-//! Traps in a guest that runs under KVM: the programs of bpf/introspect.bpf.c, for one VM.
+//! Traps in a guest under KVM: the programs of bpf/introspect.bpf.c, for one VM.
 //!
-//! What is wanted and what comes are bytes, as bpf/introspect.h lays them out; crates/introspection makes them.
+//! Settings and events are bytes in the layout of bpf/introspect.h; crates/introspection encodes and decodes them.
 
 use core::fmt;
 use std::fs::File;
@@ -14,24 +14,24 @@ use aya::{Ebpf, EbpfLoader};
 use super::error::BpfError;
 use super::event_ring::{EventRing, SETTINGS};
 
-/// What build.rs made of bpf/introspect.bpf.c; empty where it could not.
+/// The object that build.rs compiled from bpf/introspect.bpf.c; empty if that failed.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/introspect.bpf.o"));
-/// Why it could not.
+/// Why that failed.
 const MISSING: &str = env!("TIMEVISOR_BPF_INTROSPECT_MISSING");
 
 /// Bytes of `struct target`.
 pub const TARGET: usize = 144;
 /// Bytes of `struct point`.
 pub const POINT: usize = 272;
-/// As many points as there is place for.
+/// Most points.
 pub const POINTS: usize = 32;
 
-/// The programs, and what they watch.
+/// The programs, named after the functions that they watch.
 const HANDLE_UD: &str = "handle_ud";
 const FAST_PIO: &str = "kvm_fast_pio";
 const EMULATE: &str = "x86_emulate_instruction";
 
-/// Where KVM is watched.
+/// The function of KVM that is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
     /// KVM's prefix, AMD: `handle_ud`, by a kprobe.
@@ -42,7 +42,7 @@ pub enum Watch {
     Emulate,
 }
 
-/// The programs, attached for as long as this value lives.
+/// The programs, attached while this value lives.
 pub struct GuestTraps {
     // Detached first.
     ebpf: Ebpf,
@@ -57,10 +57,10 @@ impl fmt::Debug for GuestTraps {
 }
 
 impl GuestTraps {
-    /// Watches the VM of `target` for these points, each with its address; `more` has further addresses, and which of the points each is.
+    /// Watches the VM of `target` for these points, each with its address. `more` has further addresses, each with the index of its point.
     ///
     /// # Errors
-    /// What stands in the way on this host.
+    /// What is in the way on this host.
     pub fn start(
         target: [u8; TARGET],
         points: &[(u64, [u8; POINT])],
@@ -86,8 +86,8 @@ impl GuestTraps {
         Ok(Self { ebpf, ring, program })
     }
 
-    /// How many instructions the kernel's verifier went through for each program, without attaching any. Its limit is a million; before Linux 5.16 it
-    /// does not say, which is 0 here.
+    /// Number of instructions that the kernel's verifier processed for each program, whose limit is a million. Attaches none. Before Linux 5.16 the
+    /// kernel does not report it, and this is 0.
     ///
     /// # Errors
     /// When it refuses one.
@@ -113,13 +113,13 @@ impl GuestTraps {
         self.ring.next().map(|bytes| take(&bytes))
     }
 
-    /// How many events found no place.
+    /// Number of events that were dropped.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.ring.dropped()
     }
 
-    /// How often the kernel has left the program out, because another one ran on that processor (its own count, which older kernels do not keep: 0).
+    /// How often the kernel skipped the program because another one ran on that processor. The kernel counts this; older ones do not, and this is 0.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         let name = format!("/proc/self/fdinfo/{}", self.program.as_fd().as_raw_fd());
@@ -127,7 +127,7 @@ impl GuestTraps {
     }
 }
 
-/// Of what /proc says of a program (kernel/bpf/syscall.c, bpf_prog_show_fdinfo).
+/// A number that /proc gives for a program (kernel/bpf/syscall.c, bpf_prog_show_fdinfo).
 fn recursion_misses(fdinfo: &str) -> u64 {
     let value = |line: &str| line.strip_prefix("recursion_misses:")?.trim().parse().ok();
     fdinfo.lines().find_map(value).unwrap_or(0)
@@ -137,7 +137,7 @@ fn missing(name: &str) -> BpfError {
     BpfError::of("load BPF maps", io::Error::other(format!("the object has no {name}")))
 }
 
-/// What is asked for, as `struct shared` has it.
+/// The settings in the layout of `struct shared`.
 fn settings(target: [u8; TARGET], points: &[(u64, [u8; POINT])]) -> [u8; SETTINGS] {
     let mut all = [0; SETTINGS];
     all[..TARGET].copy_from_slice(&target);

@@ -1,4 +1,4 @@
-//! A thread's own age: two records and one reading of the TSC.
+//! The age of the calling thread, from two records and one reading of the TSC.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -12,17 +12,17 @@ use super::record::{self, Core, FineAge, Place, Task};
 use crate::affinity;
 use crate::counter::Tsc;
 
-/// Being moved again within every one of so many attempts is no accident.
+/// Most attempts to read an age while the thread moves between cores.
 const ATTEMPTS: u32 = 1000;
-/// A thread whose arrival on a core was missed sleeps, so that it arrives once more; so often.
+/// Most sleeps of a thread whose arrival on a core was missed; after each it arrives again.
 const SLEEPS: u32 = 100;
-/// Any sleep is long enough: what counts is that the core goes on with another thread.
+/// Length of such a sleep. Any length will do, because only the switch to another thread matters.
 const SLEEP: Duration = Duration::from_micros(1);
 
 /// The age of the thread that registered. Dropping it gives its place back.
 ///
-/// Readings are strictly increasing, over moves between cores and changes of their frequency. It stays on its thread: only there is
-/// `rdtsc` the counter of the thread's core.
+/// Readings increase strictly, across moves between cores and changes of frequency. The value stays on its thread, because only there `rdtsc` reads the
+/// counter of the thread's core.
 #[derive(Debug)]
 pub struct OwnAge<'a> {
     shared: &'a Shared,
@@ -39,7 +39,7 @@ pub enum ReadError {
     /// The kernel's programs have not seen the thread arrive on the core that it runs on.
     #[error("the thread's move to this core was missed; it will be known with the next one")]
     Lost,
-    /// The records were written all the time.
+    /// The records kept changing.
     #[error("the records changed during every attempt; read again")]
     Busy,
 }
@@ -60,7 +60,7 @@ impl<'a> OwnAge<'a> {
     /// sleeps for a moment: it then arrives again, and the time since it left the core before is counted by CLOCK_MONOTONIC.
     ///
     /// # Errors
-    /// When it is not known here and now; a later reading is right again.
+    /// When it is unknown at this moment; a later reading is right again.
     pub fn read(&self) -> Result<FineAge, ReadError> {
         for _ in 0..SLEEPS {
             match self.read_once() {
@@ -105,13 +105,13 @@ impl<'a> OwnAge<'a> {
         self.missed.get()
     }
 
-    /// What the kernel's programs know of this thread.
+    /// This thread's record.
     #[must_use]
     pub fn task(&self) -> Option<Task> {
         record::task(self.shared.task(self.place)).map(|(_, task)| task)
     }
 
-    /// What they know of the core that it runs on.
+    /// The record of the core that runs this thread.
     #[must_use]
     pub fn core(&self) -> Option<Core> {
         record::core(self.shared.core(self.task()?.core)?).map(|(_, core)| core)

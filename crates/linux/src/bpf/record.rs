@@ -4,14 +4,14 @@
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Cores that there are records for; `CORES` in bpf/elapsed.bpf.c.
+/// Number of core records; `CORES` in bpf/elapsed.bpf.c.
 pub const CORES: usize = 512;
 /// Threads that can be registered at once; `TASKS` in bpf/elapsed.bpf.c.
 pub const TASKS: usize = 64;
 /// Words of a record.
 pub const WORDS: usize = 16;
 
-/// A writer is in the kernel and cannot be preempted: it is gone after a few turns, or another one has come.
+/// Most attempts to read a record. A writer is in the kernel and cannot be preempted, so it is done after a few of them unless another one follows.
 const TURNS: u32 = 1_000_000;
 
 /// A record in shared memory.
@@ -39,14 +39,14 @@ impl FineAge {
     }
 }
 
-/// What is known of a core.
+/// The state of a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Core {
     /// The counter where the stretch in force began.
     pub base: u64,
     /// The core's age there.
     pub age: FineAge,
-    /// What a tick lasts since, 2^-32 ns; 0: no counter.
+    /// Length of a tick since then, 2^-32 ns; 0: no counter.
     pub period: u64,
     /// Period times kHz; 0 where the counter does not follow the core's frequency.
     pub scale: u64,
@@ -58,15 +58,15 @@ pub struct Core {
     pub pending_ns: u64,
     /// See `pending_ns`.
     pub pending_ticks: u64,
-    /// The age may be so much too great.
+    /// The age may be too great by this.
     pub excess_ns: u64,
     /// Changes of the rate so far.
     pub changes: u64,
     /// Events that were lost because the record was being written.
     pub missed: u64,
-    /// What `rdtsc` reads less the counter here.
+    /// `rdtsc` minus this counter.
     pub offset: u64,
-    /// The offset is within so many ticks.
+    /// Error of the offset, in ticks.
     pub offset_error: u64,
 }
 
@@ -130,11 +130,11 @@ pub enum Place {
     New,
     /// On its core.
     Here,
-    /// It is to run on another core, and has not yet.
+    /// It will run on another core, and has not yet arrived.
     Moved,
 }
 
-/// What is known of a thread.
+/// The state of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Task {
     /// Its id in the first pid namespace.
@@ -153,7 +153,7 @@ pub struct Task {
     pub left_at: u64,
     /// Moves between cores so far.
     pub migrations: u64,
-    /// So much of the age was counted by CLOCK_MONOTONIC: between two cores.
+    /// The part of the age that CLOCK_MONOTONIC counted, between two cores.
     pub bridged_ns: u64,
     /// Events that were lost because the record was being written.
     pub missed: u64,
@@ -187,7 +187,7 @@ impl Task {
     }
 }
 
-/// All words of a record as they were at one moment, the sequence first; `None` where writers never leave it alone.
+/// A consistent copy of a record, the sequence first; `None` if the record keeps changing.
 pub(super) fn snapshot(record: &Record) -> Option<[u64; WORDS]> {
     for _ in 0..TURNS {
         let sequence = record[0].load(Ordering::Acquire);
@@ -205,7 +205,7 @@ pub(super) fn snapshot(record: &Record) -> Option<[u64; WORDS]> {
     None
 }
 
-/// True when nothing has been written since the sequence was this; ordered after all loads before.
+/// Whether nothing has been written since the sequence had this value; ordered after all earlier loads.
 pub(super) fn is_still(record: &Record, sequence: u64) -> bool {
     fence(Ordering::Acquire);
     record[0].load(Ordering::Relaxed) == sequence

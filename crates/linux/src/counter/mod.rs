@@ -100,7 +100,7 @@ impl HostCounter {
     }
 }
 
-/// What the operator asked for.
+/// The operator's choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Choice {
     /// The architecture's counter if it can be trusted, otherwise monotonic-raw.
@@ -114,7 +114,7 @@ pub enum Choice {
     MonotonicRaw,
 }
 
-/// Why the counter asked for cannot be had.
+/// Why the requested counter cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SelectError {
     /// The counter belongs to another architecture.

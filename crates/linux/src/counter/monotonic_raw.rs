@@ -20,11 +20,11 @@ impl Counter for MonotonicRaw {
     }
 }
 
-/// The same in the initial time namespace: what pages count, whoever reads them. CRIU restores a container into a time namespace in
-/// which CLOCK_MONOTONIC_RAW is another.
+/// CLOCK_MONOTONIC_RAW of the initial time namespace, which is the counter of pages. In a container that CRIU has restored, CLOCK_MONOTONIC_RAW differs from it,
+/// because the container has another time namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostMonotonicRaw {
-    /// By how much this process's is ahead of it, ns.
+    /// Lead of this process's clock over it, ns.
     ahead: u64,
 }
 

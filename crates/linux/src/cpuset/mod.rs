@@ -1,12 +1,12 @@
-//! Processors of their own for threads. SCHED_DEADLINE keeps its promise on a processor only where that is a *root domain* of its own:
-//! without one it is global EDF, and a pinned thread is refused (EPERM).
+//! Gives threads exclusive processors. SCHED_DEADLINE keeps its promise on a processor only where that processor is a separate *root
+//! domain*. Otherwise it is global EDF, and a pinned thread is refused (EPERM).
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `v1.rs` | cgroup v1: a cpuset of one processor, and a root that balances no load across |
 //! | `v2.rs` | cgroup v2: a partition (cpuset.cpus.partition) |
 //!
-//! Both say what to change and change nothing themselves: [`Change`].
+//! Both plan changes and make none themselves: [`Change`].
 
 mod v1;
 mod v2;
@@ -90,7 +90,7 @@ pub enum Level {
     Host,
 }
 
-/// What sets a processor apart for a thread, in the order in which it is to be made.
+/// The changes that give a thread an exclusive processor, in their order.
 pub type Plan = Vec<(Level, Change)>;
 
 /// The cpuset controller.
@@ -116,7 +116,7 @@ impl Cpusets {
         Ok(found)
     }
 
-    /// What would give `tid` of process `pid` this processor, where `apart` are set apart already.
+    /// Plans the changes that give this processor to `tid` of process `pid`. The processors `apart` are already exclusive.
     ///
     /// # Errors
     /// Why that cannot be.
@@ -204,7 +204,7 @@ fn read(path: &Path) -> Result<String, CpusetError> {
         .map_err(|source| CpusetError::Io { path: path.to_owned(), source })
 }
 
-/// Has the children of `folder` (cgroup v2) a controller; nothing where they have.
+/// Plans to enable a controller for the children of `folder` (cgroup v2); no change where it is enabled.
 pub(crate) fn controller(
     folder: &Path,
     name: &str,

@@ -1,10 +1,10 @@
-//! cgroup v1: the root stops balancing load over all processors, a cpuset with the processor alone and one with all others
-//! do so instead. Every one of them is a root domain of its own.
+//! cgroup v1: the root stops balancing load over all processors. Instead one cpuset balances the exclusive processor and another one all others, so that each
+//! is a separate root domain.
 //!
-//! Processes stay where they are: those that the kernel had on the processor share what the reservation leaves there. So do the cpusets
-//! of others (libvirt's, systemd's): those that balance load over the processor stop doing so, and nothing else of theirs is changed.
+//! Processes stay where they are: those on the processor share what the reservation leaves there. The cpusets of others (libvirt, systemd) that balance
+//! load over the processor stop doing so; nothing else about them changes.
 //!
-//! What it does not do: a cpuset that an exclusive one (cpuset.cpu_exclusive) stands in the way of is refused by name.
+//! What it does not do: work around an exclusive cpuset (cpuset.cpu_exclusive). It refuses, and names that cpuset.
 
 use std::path::{Path, PathBuf};
 

@@ -56,7 +56,7 @@ pub(super) fn plan(root: &Path, pid: u32, tid: u32, processor: usize) -> Result<
     Ok(plan)
 }
 
-/// The kernel takes the word, and says in the same file whether it means anything.
+/// The kernel accepts any state, and reports in the same file whether it is valid.
 pub(super) fn verify(plan: &[(Level, Change)]) -> Result<(), CpusetError> {
     for (_, change) in plan {
         let Change::File { path, .. } = change else { continue };

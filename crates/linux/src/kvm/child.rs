@@ -1,4 +1,4 @@
-//! Work in a forked child that a hang or a crash cannot take us down with.
+//! Runs work in a forked child, so that a hang or a crash there does not affect this process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

@@ -7,8 +7,8 @@ use crate::scheduling::Change;
 
 const PARAMETER: &str = "/sys/module/kvm/parameters/halt_poll_ns";
 
-/// What turns it off, for all VMs of this host; `None` where it is off, or there is no KVM. Before Linux 6.2 a VM keeps what was in
-/// force when it was made.
+/// The change that turns it off for all VMs of this host; `None` where it is off, or there is no KVM. Before Linux 6.2 a VM keeps the setting from its
+/// creation.
 #[must_use]
 pub fn no_halt_polling() -> Option<Change> {
     off(Path::new(PARAMETER))

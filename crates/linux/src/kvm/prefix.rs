@@ -1,7 +1,7 @@
 //! KVM's forced emulation prefix: a module parameter that makes KVM emulate the instruction behind `ud2; .ascii "kvm"`
 //! (Documentation/admin-guide/kernel-parameters.txt, `kvm.force_emulation_prefix`).
 //!
-//! It is the whole host's, and a guest's programs can use it, too: who switches it on lets them reach KVM's instruction emulator.
+//! It applies to the whole host, and programs in guests can use it too: while it is on, they reach KVM's instruction emulator.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ pub enum PrefixError {
     Io(#[source] io::Error),
 }
 
-/// Whether it is on.
+/// Whether the switch is on.
 ///
 /// # Errors
 /// When there is no such switch.
@@ -36,7 +36,7 @@ pub fn forced_emulation() -> Result<bool, PrefixError> {
     read(Path::new(PARAMETER))
 }
 
-/// Switches it.
+/// Turns the switch on or off.
 ///
 /// # Errors
 /// When there is none, or it cannot be changed.

@@ -16,7 +16,7 @@ pub use memory::ProcessMemory;
 pub use pid_fd::PidFd;
 pub use stopped::while_stopped;
 
-/// Why something about another process could not be learned.
+/// Why another process could not be examined.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// It has ended, or its pid belongs to another process by now.
@@ -43,8 +43,8 @@ pub enum ProcessError {
     },
 }
 
-/// Whether this process numbers processes as the kernel's BPF programs do. The initial namespace has a number of its own
-/// (include/uapi/linux/nsfs.h, PROC_PID_INIT_INO); where that cannot be read, it is taken for another one.
+/// Whether this process is in the initial pid namespace, whose process ids the kernel's BPF programs see. That namespace has a fixed number
+/// (include/uapi/linux/nsfs.h, PROC_PID_INIT_INO). Where it cannot be read, the answer is no.
 #[must_use]
 pub fn in_initial_pid_namespace() -> bool {
     std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name.as_os_str() == "pid:[4026531836]")

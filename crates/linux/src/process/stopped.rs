@@ -1,20 +1,19 @@
-//! A process whose threads all stand still, as long as somebody wants it.
+//! Stops all threads of a process for a while.
 //!
-//! By ptrace (PTRACE_SEIZE, PTRACE_INTERRUPT: ptrace(2)), because that ends by itself: when the thread that holds them ends, however it
-//! ends, the kernel lets them go. SIGSTOP would leave a process standing if whoever sent it died. A vCPU's thread has left its guest then: KVM_RUN
-//! is interrupted, and QEMU calls it again.
+//! It uses ptrace (PTRACE_SEIZE, PTRACE_INTERRUPT: ptrace(2)), because the kernel resumes the threads when the tracing thread ends, however it ends. SIGSTOP
+//! would leave the process stopped if its sender died. A stopped vCPU thread is outside of its guest: KVM_RUN is interrupted, and QEMU calls it again.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use super::{Process, ProcessError};
 
-/// Threads stop within milliseconds, or hang in the kernel.
+/// How long to wait for threads, which stop within milliseconds or hang in the kernel.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Threads that came while others were being stopped are found by looking again, so often.
+/// Most looks for threads that started while others were being stopped.
 const ROUNDS: u32 = 8;
 
-/// Does something while no thread of the process runs, and lets all of them go on, whatever came of it.
+/// Runs `work` while no thread of the process runs, and then resumes all of them, whatever the result.
 ///
 /// # Errors
 /// When they cannot be stopped: the process has ended, is traced by somebody else (a debugger), or ptrace is not allowed.
@@ -22,7 +21,7 @@ pub fn while_stopped<T: Send>(
     process: Process,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, ProcessError> {
-    // A thread of its own, because ptrace belongs to a thread and ends with it.
+    // In a new thread, because ptrace belongs to a thread and ends with it.
     let done = std::thread::scope(|scope| {
         let stopping = scope.spawn(move || {
             let mut stopped = Stopped { process, threads: Vec::new() };
@@ -35,7 +34,7 @@ pub fn while_stopped<T: Send>(
 
 struct Stopped {
     process: Process,
-    /// Each with the signal that it was about to get.
+    /// Each with the signal that it was about to receive.
     threads: Vec<(libc::pid_t, libc::c_int)>,
 }
 

@@ -6,7 +6,7 @@
 //!
 //! A reply leaves from the address that was asked (IP_PKTINFO, IPV6_PKTINFO), also on a socket that is bound to all of
 //! them. The kernel stamps every request on arrival, which costs next to nothing; a departure is stamped only where it
-//! is asked for, because every such stamp has to be fetched with a system call of its own.
+//! is asked for, because every such stamp costs a separate system call.
 //!
 //! What it does not do: know a protocol, limit anybody, or serve IPv4 over an IPv6 socket (bind one of each).
 
@@ -29,7 +29,7 @@ pub use batch::{BATCH, Batch, REQUEST_BYTES};
 /// packets, 10 ms at 100,000 a second.
 const RECEIVE_BUFFER: libc::c_int = 1 << 20;
 
-/// Stamps that have not come for so many later ones never will.
+/// A stamp is given up after this many later ones.
 const MAX_AWAITED: usize = 1024;
 
 /// Why there is no server socket.

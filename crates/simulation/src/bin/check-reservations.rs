@@ -1,5 +1,8 @@
 //! `make reservations`: random task sets through `timevisor-schedule` and through the simulator, on all processors; a table, and JSON.
 //!
+//! With `--crashes SCHEDULES SEED` it runs random schedules of the reservations' state machine instead, on a host whose daemon
+//! dies at random moments.
+//!
 //! Exit status 1 where something that was promised was not kept.
 
 use std::path::PathBuf;
@@ -7,16 +10,19 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Instant;
 
+use timevisor_simulation::reservations::crashes::schedule::{self, Counts};
 use timevisor_simulation::reservations::{Tally, cross_check};
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    let crashes = arguments.next_if(|argument| argument == "--crashes").is_some();
     let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
+    if crashes {
+        let (Some(schedules), Some(seed)) = (number(), number()) else { return usage() };
+        return crash(schedules, seed);
+    }
     let (Some(sets), Some(seed), Some(every @ 1..)) = (number(), number(), number()) else {
-        eprintln!(
-            "usage: check-reservations SETS SEED EVERY [FILE.json]: least budgets of every EVERYth set"
-        );
-        return ExitCode::from(2);
+        return usage();
     };
     let file = arguments.next().map(PathBuf::from);
     let begun = Instant::now();
@@ -41,6 +47,34 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage() -> ExitCode {
+    eprintln!(
+        "usage: check-reservations SETS SEED EVERY [FILE.json]: least budgets of every EVERYth set\n       \
+         check-reservations --crashes SCHEDULES SEED: the daemon dies at random moments"
+    );
+    ExitCode::from(2)
+}
+
+fn crash(schedules: u64, seed: u64) -> ExitCode {
+    let begun = Instant::now();
+    let mut counts = Counts::default();
+    let mut wrong = 0;
+    for schedule in (0..schedules).map(|n| schedule::run(seed + n)) {
+        match schedule {
+            Ok(more) => counts += more,
+            Err(why) => {
+                wrong += 1;
+                println!("{why}");
+            }
+        }
+    }
+    println!(
+        "{schedules} schedules from seed {seed} in {:.0} s; {wrong} wrong; {counts:?}",
+        begun.elapsed().as_secs_f64()
+    );
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn on_all_processors(seed: u64, sets: u64, every: u64) -> Tally {
