@@ -83,8 +83,11 @@ bench-plan: ## Plans for a hundred tasks (timevisor reserve plan), best period a
 	$(CARGO) build --quiet --release -p timevisor -p timevisor-benches --bin timevisor --bin bench-plan
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-plan -- --check
 
-simulate: ## All scenarios/*.toml in simulated worlds, judged by their limits; results in target/results/simulate.json
-	$(CARGO) run --quiet --release -p timevisor -- simulate scenarios --results target/results/simulate.json
+SEEDS ?= 3
+
+simulate: ## All scenarios/*.toml with the seeds 1 to SEEDS=3 (20 in test-all), judged by their limits; target/results/simulate.json
+	@mkdir -p target/results
+	$(CARGO) run --quiet --profile lab -p timevisor -- simulate scenarios --seeds 1..$(SEEDS) --results target/results/simulate.json
 
 RUNS ?= 1000
 

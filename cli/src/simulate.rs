@@ -12,13 +12,18 @@ mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use timevisor_simulation::{Report, Scenario, Summary, Verdict, record, run as simulate};
+
+/// How often a long run says how far it is, on stderr.
+const PROGRESS: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub struct Options {
@@ -28,9 +33,9 @@ pub struct Options {
     /// This seed instead of the scenario's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// This many runs with consecutive seeds; the table shows the worst of each figure
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    seeds: u64,
+    /// N runs with consecutive seeds from the scenario's, or the seeds A to B; the table shows the worst of each figure
+    #[arg(long, value_name = "N|A..B", default_value = "1")]
+    seeds: Seeds,
     /// JSON instead of the table
     #[arg(long)]
     json: bool,
@@ -45,16 +50,65 @@ pub struct Options {
     csv: Option<PathBuf>,
 }
 
+/// Which seeds each scenario runs with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seeds {
+    /// This many consecutive ones from the scenario's.
+    Count(u64),
+    /// From the first to the last, both included.
+    Range(u64, u64),
+}
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |part: &str| {
+            part.parse::<u64>()
+                .map_err(|_| "give a number of seeds, or A..B such as 1..20".to_owned())
+        };
+        let (seeds, count) = match text.split_once("..") {
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                let beyond = last.checked_sub(first).ok_or("the last seed is below the first")?;
+                (Self::Range(first, last), beyond.saturating_add(1))
+            }
+            None => (Self::Count(number(text)?), number(text)?),
+        };
+        if (1..=1_000_000).contains(&count) {
+            Ok(seeds)
+        } else {
+            Err("1 to 1,000,000 seeds are possible".to_owned())
+        }
+    }
+}
+
+impl Seeds {
+    fn count(self) -> u64 {
+        match self {
+            Self::Count(count) => count,
+            Self::Range(first, last) => last - first + 1,
+        }
+    }
+}
+
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let scenarios = load(&options.files, options.seed)?;
+    let first = match options.seeds {
+        Seeds::Count(_) => options.seed,
+        Seeds::Range(first, _) => {
+            ensure!(options.seed.is_none(), "--seeds A..B names the seeds; leave out --seed");
+            Some(first)
+        }
+    };
+    let scenarios = load(&options.files, first)?;
     let reports = if options.plot.is_some() || options.csv.is_some() {
         ensure!(
-            scenarios.len() == 1 && options.seeds == 1,
+            scenarios.len() == 1 && options.seeds.count() == 1,
             "--plot and --csv show one run; name one scenario and no --seeds"
         );
         vec![vec![draw(&scenarios[0], options)?]]
     } else {
-        run_all(&scenarios, options.seeds)
+        run_all(&scenarios, options.seeds.count())
     };
     let rows: Vec<_> = scenarios.iter().zip(&reports).map(|(s, r)| Summary::new(s, r)).collect();
     let results = table::results(&rows)?;
@@ -113,20 +167,27 @@ fn run_all(scenarios: &[Scenario], seeds: u64) -> Vec<Vec<Report>> {
     let next = AtomicUsize::new(0);
     let (sender, receiver) = mpsc::channel();
     let workers = thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
+    let mut reports: Vec<Vec<Report>> = scenarios.iter().map(|_| Vec::new()).collect();
     thread::scope(|scope| {
         for _ in 0..workers {
             let (sender, jobs, next) = (sender.clone(), &jobs, &next);
             scope.spawn(move || {
                 while let Some((index, scenario)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // The receiver outlives the scope.
+                    // The receiver lives as long as a worker does.
                     let _ = sender.send((*index, simulate(scenario)));
                 }
             });
         }
+        drop(sender);
+        let mut told = Instant::now();
+        for (done, (index, report)) in receiver.into_iter().enumerate() {
+            reports[index].push(report);
+            if told.elapsed() >= PROGRESS {
+                eprintln!("simulated {} of {} runs", done + 1, jobs.len());
+                told = Instant::now();
+            }
+        }
     });
-    drop(sender);
-    let mut reports: Vec<Vec<Report>> = scenarios.iter().map(|_| Vec::new()).collect();
-    receiver.into_iter().for_each(|(index, report)| reports[index].push(report));
     for (list, scenario) in reports.iter_mut().zip(scenarios) {
         list.sort_by_key(|report| report.seed.wrapping_sub(scenario.seed));
     }
@@ -167,7 +228,15 @@ mod tests {
     }
 
     fn options(files: Vec<PathBuf>) -> Options {
-        Options { files, seed: None, seeds: 1, json: true, results: None, plot: None, csv: None }
+        Options {
+            files,
+            seed: None,
+            seeds: Seeds::Count(1),
+            json: true,
+            results: None,
+            plot: None,
+            csv: None,
+        }
     }
 
     #[test]
@@ -179,6 +248,23 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         let error = load(&[empty.path().to_owned()], None).unwrap_err().to_string();
         assert!(error.contains("no *.toml"), "{error}");
+    }
+
+    #[test]
+    fn seeds_are_a_number_or_a_range() {
+        let parse = |text: &str| text.parse::<Seeds>();
+        assert_eq!((parse("3"), parse("4..23")), (Ok(Seeds::Count(3)), Ok(Seeds::Range(4, 23))));
+        assert_eq!(parse("4..23").unwrap().count(), 20);
+        for wrong in ["0", "x", "1..", "5..4", "0..18446744073709551615", "-1"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        let folder = folder(&[("a.toml", SHORT)]);
+        let both = Options {
+            seed: Some(1),
+            seeds: Seeds::Range(1, 2),
+            ..options(vec![folder.path().join("a.toml")])
+        };
+        assert!(run(&both).unwrap_err().to_string().contains("leave out --seed"));
     }
 
     #[test]
@@ -205,7 +291,7 @@ mod tests {
         let lines = fs::read_to_string(csv).unwrap();
         assert!(lines.starts_with("t_s,offset_us,earliest_us,latest_us,status\n"));
         assert_eq!(lines.lines().count(), 301);
-        let error = run(&Options { seeds: 2, ..one }).unwrap_err().to_string();
+        let error = run(&Options { seeds: Seeds::Count(2), ..one }).unwrap_err().to_string();
         assert!(error.contains("one run"), "{error}");
     }
 

@@ -39,7 +39,9 @@ pub struct BoundParameters {
     pub lower_after_s: f64,
     /// In force after a surprise, 1/s.
     pub surprise_wander: f64,
-    /// A message this many standard deviations too early is a surprise; false alarms of a Gaussian: 3 in 10^5.
+    /// A message this many standard deviations too early is a surprise. The estimate's error has longer tails than a
+    /// Gaussian's, because queueing pulls it to one side: at 4, an alarm in 20 honest days of most worlds was false
+    /// (docs/decisions/0036-scenario-limits-over-20-seeds.md).
     pub surprise_sigmas: f64,
     /// Two of three in one direction.
     pub repeated_sigmas: f64,
@@ -87,7 +89,7 @@ impl Default for BoundParameters {
             start_s: 1024.0,
             lower_after_s: 3600.0,
             surprise_wander: 5e-8,
-            surprise_sigmas: 4.0,
+            surprise_sigmas: 5.5,
             repeated_sigmas: 2.5,
             surprise_after: 128,
             contradicted_factor: 4.0,

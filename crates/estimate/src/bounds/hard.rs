@@ -147,8 +147,7 @@ impl HardBounds {
             Some(diagnosis) => {
                 let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
                 let narrow = self.guard.narrowest(queueing, bounds);
-                let wanted = bounds.guard_wander * self.wander.needed(diagnosis, narrow);
-                let wander = bounds.fixed_wander.unwrap_or(wanted);
+                let wander = self.wander.for_guard(diagnosis, narrow);
                 level2.polygon(bounds.level_for(wander)).and_then(|start| {
                     let error = exchange.error.as_secs_f64();
                     let sight = Sight { step: &step, round_trip, error, queueing, wander, start };

@@ -85,6 +85,21 @@ impl Wander {
         needs[WANDER_MODELS - 1].0
     }
 
+    /// The wander bound of the guard, 1/s, whose polygon has this half-width (s).
+    ///
+    /// While the weights are still those that the estimator began with, they may favour an oscillator much better than
+    /// this one: the guard would then take its ordinary wander for a fault. Until the oscillator is known, the guard
+    /// assumes what the bounds assume.
+    #[must_use]
+    pub fn for_guard(&self, diagnosis: &Diagnosis<WANDER_MODELS>, half_width: f64) -> f64 {
+        let p = &self.parameters;
+        match p.fixed_wander {
+            Some(wander) => wander,
+            None if self.is_young() => p.start_wander,
+            None => p.guard_wander * self.needed(diagnosis, half_width),
+        }
+    }
+
     /// Takes an exchange's diagnosis in, `span` seconds after the one before; `error` is the reference's own, s. True when
     /// it came as a surprise.
     pub fn observe(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>, span: f64, error: f64) -> bool {

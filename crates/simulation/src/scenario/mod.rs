@@ -21,7 +21,7 @@ use serde::Deserialize;
 use timevisor_estimate::Parameters;
 use timevisor_time::{Duration, RateError};
 
-pub use limits::{Accuracy, KnownFailure, Limits, Window};
+pub use limits::{Accuracy, KnownFailure, Limits, Share, Window};
 pub(crate) use validate::ntp_config;
 
 use crate::host::HostModel;
@@ -244,6 +244,11 @@ mod tests {
             ("description = 'x'\n[estimate]\nmeasured_rate_ppm = 200", "measured_rate"),
             ("description = 'x'\n[limits]\nnever = ['unsure']", "unsure"),
             ("description = 'x'\n[limits]\ndetected = true", "fault_at_s"),
+            ("description = 'x'\n[limits.share]\nrms = { of = 0.9, why = 'x' }", "no limit"),
+            ("description = 'x'\n[limits.share]\nrms_us = { of = 1.5, why = 'x' }", "below 1"),
+            ("description = 'x'\n[limits.share]\nrms_us = { of = 0.9, why = '' }", "why"),
+            ("description = 'x'\n[limits.share]\nrms_us = { of = 0.9 }", "missing field"),
+            ("description = 'x'\n[limits]\nshares = 1", "unknown field"),
             (
                 "description = 'x'\n[[reference]]\nserver.kisses = [{from_s=1,to_s=2,code='NO'}]",
                 "code",

@@ -166,7 +166,17 @@ fn limits(s: &Scenario) -> Result<(), String> {
         return Err(format!("limits: {unknown} is no status; they are {}", names.join(", ")));
     }
     require(is_share(l.coverage), "limits.coverage is a share, 0 to 1")?;
-    require(is_share(l.detected_share), "limits.detected_share is a share, 0 to 1")?;
+    for (name, share) in &l.share {
+        let problem = |what: &str| format!("limits.share.{name}: {what}");
+        if !NAMES.contains(&name.as_str()) {
+            return Err(problem(&format!(
+                "there is no limit of this name; they are {}",
+                NAMES.join(", ")
+            )));
+        }
+        require(share.of > 0.0 && share.of < 1.0, &problem("of must be above 0 and below 1"))?;
+        require(!share.why.is_empty(), &problem("why is empty; say why no more can be asked"))?;
+    }
     require(
         l.detected.is_none() || s.fault_at_s.is_some(),
         "limits.detected needs fault_at_s: when does the fault begin?",
