@@ -8,7 +8,7 @@ LAB    = $(CARGO) run --quiet -p timevisor-lab --
 DENY_VERSION = 0.20.2
 FUZZ_VERSION = 0.13.2
 KEEP ?=
-TEST ?= all
+TEST ?= test all
 MINUTES ?= 10
 NAME ?= list
 SECONDS ?= 600
@@ -86,9 +86,9 @@ RUNS ?= 1000
 
 contradictions: ## Failing assumptions in RUNS=1000 random worlds each: noticed in time? And false alarms of 100 honest days
 	@mkdir -p target/results
-	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds $(RUNS) --results target/results/contradictions.json \
+	$(CARGO) run --quiet --profile quick -p timevisor -- simulate --seeds $(RUNS) --results target/results/contradictions.json \
 	  scenarios/lie-1ppm.toml scenarios/lie-step-1ms.toml scenarios/wander-5x.toml scenarios/wander-5x-fixed.toml
-	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds 100 --results target/results/false-alarms.json scenarios/honest
+	$(CARGO) run --quiet --profile quick -p timevisor -- simulate --seeds 100 --results target/results/false-alarms.json scenarios/honest
 
 SETS ?= 100000
 SEED ?= 0
