@@ -25,6 +25,7 @@ pub mod comparison;
 pub mod container;
 pub mod cpio;
 pub mod demo;
+pub mod docs;
 pub mod experiments;
 pub mod fetch;
 pub mod freertos;

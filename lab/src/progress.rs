@@ -1,47 +1,52 @@
-//! Says what takes long, while it does.
+//! Says what is going on while somebody waits: a line when a step begins, one every 5 s, and one with the time it took.
+//!
+//! It prints to standard output only, and knows nothing of the work.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
-/// Nothing is silent for longer.
+/// The longest silence.
 pub const SILENCE: Duration = Duration::from_secs(5);
 
-/// Runs `work` and prints `what`, a sign of life every five seconds, and how long it took if that was a second or more.
-pub fn step<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    let (started, done) = (Instant::now(), AtomicBool::new(false));
-    println!("{what}...");
-    let result = std::thread::scope(|scope| {
-        let printer = scope.spawn(|| {
-            let mut said = Instant::now();
-            while !done.load(Ordering::Relaxed) {
-                std::thread::park_timeout(Duration::from_millis(200));
-                if said.elapsed() >= SILENCE && !done.load(Ordering::Relaxed) {
-                    println!("  {what}: {} s so far", started.elapsed().as_secs());
-                    said = Instant::now();
-                }
+/// Steps that take less are not worth a second line.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// Does `work`, and tells how long it takes.
+///
+/// # Errors
+/// Those of `work`.
+pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    println!("- {what}");
+    let started = Instant::now();
+    let (done, waiting) = channel::<()>();
+    let result = thread::scope(|scope| {
+        scope.spawn(move || {
+            while waiting.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+                println!("    still: {what} ({} s)", started.elapsed().as_secs());
             }
         });
-        // Also when the work panics, or the scope would wait for ever.
-        let end = End { done: &done, printer: printer.thread() };
-        let result = work();
-        drop(end);
-        result
+        // Dropped at the end of the work, also when it panics: the thread above then ends.
+        let _done = done;
+        work()
     });
     let took = started.elapsed();
-    if took >= Duration::from_secs(1) {
-        println!("  {what}: {:.1} s", took.as_secs_f64());
+    if result.is_ok() && took >= SHORT {
+        println!("    done in {:.1} s", took.as_secs_f64());
     }
     result
 }
 
-struct End<'a> {
-    done: &'a AtomicBool,
-    printer: &'a std::thread::Thread,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.done.store(true, Ordering::Relaxed);
-        self.printer.unpark();
+    #[test]
+    fn a_step_returns_what_the_work_returns_and_does_not_wait_longer() {
+        let started = Instant::now();
+        assert_eq!(step("three", || Ok(3)).unwrap(), 3);
+        let error = step("nothing", || anyhow::bail!("no") as anyhow::Result<()>).unwrap_err();
+        assert_eq!(error.to_string(), "no");
+        assert!(started.elapsed() < SILENCE, "the thread was not told");
     }
 }
