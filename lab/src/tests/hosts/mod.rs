@@ -96,6 +96,14 @@ const TESTS: &[Test] = &[
         run: nts::ntpd_rs,
     },
     Test {
+        name: "docs-commands",
+        about: "the documentation's cheap commands, page by page, against a daemon in a scratch directory",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: crate::docs::commands,
+    },
+    Test {
         name: "arm",
         about: "time, clock-page and linux pass their tests as 64-bit Arm programs under emulation",
         tier: Tier::All,
