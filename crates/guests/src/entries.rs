@@ -1,4 +1,4 @@
-//! Timelines as entries of a page: the host's knowledge of each, put onto the counter of whoever reads. Pure.
+//! Timelines as entries of a page: the host's lines of each timeline, converted to the reader's counter. Pure.
 
 use timevisor_clock_page::{ClockStatus, EntryIdentity, EntryUpdate, Lines, Slew, Update};
 use timevisor_time::{Duration, Local};
@@ -11,17 +11,17 @@ use crate::guest_clock::for_guest;
 pub struct TimelineEntry {
     /// Which entry of the page, 1 to 17.
     pub index: usize,
-    /// Whose it is.
+    /// The timeline.
     pub identity: EntryIdentity,
     /// The tightest required half-width, ns; 0: none.
     pub required_ns: u64,
-    /// Another number whenever what was published before is void.
+    /// Changes whenever earlier publications become void.
     pub disruptions: u64,
     /// The lines in force on the host's counter, on the timeline's own scale; `None` while nothing is known.
     pub lines: Option<Lines<Local>>,
-    /// What to say of it.
+    /// Its status.
     pub status: ClockStatus,
-    /// One sigma.
+    /// Estimated error, one sigma.
     pub estimated_error: Duration,
     /// Host counter value of the newest reference fact.
     pub as_of: u64,
@@ -32,13 +32,13 @@ pub struct TimelineEntry {
 }
 
 impl TimelineEntry {
-    /// For a page that is read with the host's counter.
+    /// The entry for a page that is read with the host's counter.
     #[must_use]
     pub fn on_host(&self) -> EntryUpdate {
         self.with(self.lines, self.as_of, self.slew_horizon)
     }
 
-    /// For the page of a guest whose counter follows from the host's so; without that relation nothing is known there.
+    /// The entry for the page of a guest with this counter mapping. Without a mapping its time is unknown.
     #[must_use]
     pub fn for_guest(&self, mapping: Option<&CounterMapping>) -> EntryUpdate {
         let Some(mapping) = mapping else {
@@ -60,7 +60,7 @@ impl TimelineEntry {
             estimated_error: self.estimated_error,
             as_of,
             tai_offset: self.tai_offset,
-            // They follow lines that already move as estimates may.
+            // These lines already move monotonically.
             slew: Slew { horizon, jump: Duration::ZERO },
         });
         EntryUpdate {

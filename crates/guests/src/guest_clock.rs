@@ -5,10 +5,9 @@ use timevisor_time::{Period, Tai};
 
 use crate::counter_mapping::CounterMapping;
 
-/// The same clock on the guest's counter; `None` for a ratio that no counter has.
+/// Converts lines to the guest's counter; `None` for a ratio that no counter has.
 ///
-/// With a ratio other than 1 the guest's counter is rounded down to whole ticks, so both bounds move out by one tick and
-/// the periods are rounded outward.
+/// Unless the ratio is 1, the guest's counter is rounded down to whole ticks. So both bounds move out by one tick, and the periods are rounded outward.
 #[must_use]
 pub fn for_guest(host: &Lines<Tai>, mapping: &CounterMapping) -> Option<Lines<Tai>> {
     let (base, expiry) = (mapping.guest_from_host(host.base), mapping.guest_from_host(host.expiry));
@@ -35,7 +34,7 @@ pub fn for_guest(host: &Lines<Tai>, mapping: &CounterMapping) -> Option<Lines<Ta
 pub struct GuestCounter<'a, C> {
     /// The host's counter.
     pub host: &'a C,
-    /// How the guest's follows from it.
+    /// The guest's counter as a function of it.
     pub mapping: CounterMapping,
 }
 

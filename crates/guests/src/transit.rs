@@ -3,11 +3,11 @@
 //! | side | on | then |
 //! | --- | --- | --- |
 //! | destination | the VM waits for a migration | nothing runs: the page says nothing |
-//! | destination | it has arrived, or runs already | the page begins anew, under another marker; then the vCPUs may run |
+//! | destination | it has arrived, or runs already | the page starts over with another disruption marker; then the vCPUs may run |
 //! | source | the vCPUs stopped for it | the page says nothing |
-//! | source | completed | the same, for good: whoever still runs on this page must not believe it |
-//! | either | completed, but QEMU's state is none of a migration | a snapshot was saved: QEMU tells of that in the same words |
-//! | source | failed or cancelled | nothing happened; RESUME has brought the page back |
+//! | source | completed | the same, for good: nobody who still runs on this page may trust it |
+//! | either | completed, but QEMU's state is none of a migration | a snapshot was saved, which QEMU reports by the same events |
+//! | source | failed or cancelled | nothing; RESUME has already restored the page |
 //!
 //! What it does not do: talk to QEMU, or write pages.
 
@@ -16,12 +16,12 @@ use timevisor_protocols::qmp::{MigrationStatus, QueryStatus, RunState, VmEvent};
 /// Where a VM is between two hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Transit {
-    /// Here, and not on its way.
+    /// It is here, and not migrating.
     #[default]
     Here,
-    /// Its memory is awaited, or arrives.
+    /// Its memory is expected, or arrives.
     Incoming,
-    /// It leaves; QEMU's own word for how far it is.
+    /// It leaves; with QEMU's migration status.
     Leaving(MigrationStatus),
     /// It runs elsewhere.
     Left,
@@ -29,23 +29,23 @@ pub enum Transit {
     Failed(String),
 }
 
-/// What is to be done about it.
+/// What the caller has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing beyond what the event asks for by itself.
+    /// Nothing beyond handling the event.
     Nothing,
-    /// It has arrived: begin its page anew, and let it run if that was asked for.
+    /// The VM has arrived: start its page over, and resume it if that was requested.
     Arrive,
-    /// It has left: take the time off its page for good.
+    /// The VM has left: withdraw the time from its page for good.
     Leave,
-    /// It did not leave: ask QEMU why.
+    /// The VM did not leave: ask QEMU why.
     AskWhy,
-    /// Ask QEMU for the VM's state: the event alone leaves it open.
+    /// Ask QEMU for the VM's state, which the event does not tell.
     AskStatus,
 }
 
 impl Transit {
-    /// Takes in what QEMU says at the beginning of a connection.
+    /// Takes QEMU's answer at the beginning of a connection.
     pub fn on_status(&mut self, status: &QueryStatus) -> Step {
         match status.state {
             RunState::InMigrate => *self = Self::Incoming,
@@ -53,13 +53,13 @@ impl Transit {
                 *self = Self::Left;
                 return Step::Leave;
             }
-            // Asked between the last event and QEMU's last step; saving a snapshot has another state.
+            // The answer came between the last event and QEMU's last step; a saved snapshot has another state.
             RunState::FinishMigrate if self.has_been_copied() => {
                 *self = Self::Left;
                 return Step::Leave;
             }
             _ if self.has_been_copied() => *self = Self::Here,
-            // A daemon that looked away while it arrived.
+            // It arrived while nobody was connected.
             _ if *self == Self::Incoming => {
                 *self = Self::Here;
                 return Step::Arrive;
@@ -72,7 +72,7 @@ impl Transit {
     /// Takes an event in.
     pub fn on_event(&mut self, event: &VmEvent) -> Step {
         match (&*self, event) {
-            // RESUME comes before `completed` where nobody holds the vCPUs back.
+            // RESUME comes before `completed` unless the vCPUs are held back.
             (Self::Incoming, VmEvent::Resume | VmEvent::Migration(MigrationStatus::Completed)) => {
                 *self = Self::Here;
                 Step::Arrive
@@ -91,7 +91,7 @@ impl Transit {
                 *self = Self::Failed("QEMU does not say why".to_owned());
                 Step::AskWhy
             }
-            // An operator may run it here again after it has left; that is his decision, and this page's time is right.
+            // An operator may run it here again after it has left; the time on this page is then right.
             (Self::Left | Self::Leaving(MigrationStatus::Completed), VmEvent::Resume) => {
                 *self = Self::Here;
                 Step::Nothing
@@ -109,14 +109,14 @@ impl Transit {
         *self == Self::Leaving(MigrationStatus::Completed)
     }
 
-    /// It did not begin, or QEMU said why it failed.
+    /// The migration did not begin, or QEMU has given the reason of its failure.
     pub fn fail(&mut self, reason: String) {
         if *self != Self::Incoming {
             *self = Self::Failed(reason);
         }
     }
 
-    /// Somebody asked for it; QEMU's events follow.
+    /// A migration was requested; QEMU's events follow.
     pub fn leave(&mut self) {
         *self = Self::Leaving(MigrationStatus::None);
     }
@@ -127,7 +127,7 @@ impl Transit {
         matches!(self, Self::Incoming | Self::Leaving(_))
     }
 
-    /// In a word or a few, for reports; `None` for a VM that is simply here.
+    /// A few words for reports; `None` for a VM that is here.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         match self {

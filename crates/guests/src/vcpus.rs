@@ -1,5 +1,5 @@
-//! vCPUs are threads of QEMU. With `debug-threads=on` (libvirt's default, and QEMU's own from 10 on) their names tell which is which;
-//! otherwise its monitor does (`query-cpus-fast`).
+//! The threads of a QEMU that run its vCPUs. Their names identify them with `debug-threads=on` (the default of libvirt, and of QEMU from 10 on);
+//! otherwise QEMU's monitor does (`query-cpus-fast`).
 
 use timevisor_linux::scheduling::Thread;
 use timevisor_protocols::qmp::CpuThread;
@@ -11,7 +11,7 @@ pub struct Vcpu {
     pub index: Option<u32>,
     /// Its thread.
     pub tid: u32,
-    /// TCG: the main loop makes the guest's timer interrupts.
+    /// TCG emulates it: QEMU's main loop makes the guest's timer interrupts.
     pub emulated: bool,
 }
 
@@ -32,8 +32,8 @@ pub fn named(threads: &[Thread]) -> Vec<Vcpu> {
     all
 }
 
-/// The same with one thread for each vCPU. A thread that a vCPU's own has started inherits its name (plugins do so): then `told`
-/// decides, and without it the lowest number, which is the older thread's unless numbers have begun anew.
+/// Keeps one thread for each vCPU. A thread that a vCPU's thread has started (plugins do so) inherits its name. Then `told` decides, and without it the
+/// lowest number, which belongs to the older thread unless thread numbers have wrapped.
 #[must_use]
 pub fn one_each(mut named: Vec<Vcpu>, told: &[Vcpu]) -> Vec<Vcpu> {
     let twins = named.windows(2).any(|pair| pair[0].index == pair[1].index);
@@ -44,8 +44,7 @@ pub fn one_each(mut named: Vec<Vcpu>, told: &[Vcpu]) -> Vec<Vcpu> {
     named
 }
 
-/// The same as QEMU's monitor told it. What is not a thread of this QEMU (any more) is left out: the monitor's word alone is no
-/// reason to change another process.
+/// The vCPUs as QEMU's monitor reports them. Threads of other processes are left out: the monitor's answer alone must not make us change another process.
 #[must_use]
 pub fn told(threads: &[Thread], cpus: &[CpuThread], emulated: bool) -> Vec<Vcpu> {
     let known: Vec<CpuThread> = cpus

@@ -1,16 +1,16 @@
 //! One VM that is served: what happens to its page when something happens to the VM.
 //!
-//! Rules: a page tells the time only while the relation between the guest's counter and the host's is known. When it is
-//! not (stopped, suspended, unreadable, vCPUs that disagree), time and bounds are withdrawn; when it has changed, the
-//! disruption marker changes with it. Nothing is ever read back from the page but the marker and the sequences: when those are
-//! not as we left them, a snapshot's page lies there, which was true then, and the page is begun anew.
+//! Rules: a page tells the time only while the relation between the guest's counter and the host's is known. While it is unknown (stopped,
+//! suspended, unreadable, vCPUs that disagree), time and bounds are withdrawn. When it has changed, the disruption marker changes too. Only the
+//! marker and the sequences are ever read back from the page. If they differ from what we wrote, a snapshot has put its page there, and the page
+//! starts over.
 //!
-//! A page is withdrawn at every stop, though under KVM the TSC runs on: whatever is done to a stopped VM (loading a snapshot
-//! sets the TSC), nobody tells before it runs again; and a snapshot that is saved then holds a page that says nothing, so that
-//! it does no harm wherever it is loaded.
+//! A page is withdrawn at every stop, although the TSC runs on under KVM, for two reasons. Nothing reports what happens to a stopped VM before it
+//! runs again; loading a snapshot sets the TSC. And a snapshot that is saved while stopped holds a page without time, which is harmless wherever it
+//! is loaded.
 //!
-//! Limitation: under TCG a stop and resume that nobody reports (no QMP socket) is found by looking, so that for one
-//! look's interval after the resume the guest may read a page that is late by the pause.
+//! Limitation: under TCG without a QMP socket, a stop and resume is found by polling. For one polling interval after the resume the guest may read a
+//! page that is late by the length of the pause.
 
 use timevisor_clock_page::{
     ClockStatus, Counter, CounterId, Identity, PageWriter, Sample, Slew, Update,
@@ -48,19 +48,19 @@ pub enum AttachError {
     Map(#[from] timevisor_linux::mapping::MapError),
 }
 
-/// What the host's page says, for the pages that follow it.
+/// The content of the host's page, from which guests' pages follow.
 #[derive(Clone, Copy, Debug)]
 pub struct HostUpdate {
-    /// The host's lines in force on the host's counter, on TAI, or the status of a host that knows nothing. The host's
+    /// The host's lines in force on the host's counter, on TAI, or the status of a host without time. The host's
     /// estimate already moves monotonically.
     pub update: Result<Update, ClockStatus>,
     /// TAI - UTC, where known.
     pub tai_offset: Option<i16>,
-    /// A count that grows whenever what was published before is void.
+    /// A count that grows whenever earlier publications become void.
     pub disruptions: u64,
 }
 
-/// What is the same for every page of this host.
+/// What all pages of this host have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct HostIdentity {
     /// The host's machine id.
@@ -88,11 +88,11 @@ pub struct Vm {
     seen_disruptions: Option<u64>,
     transit: Transit,
     arrivals: u64,
-    /// QEMU has said that the vCPUs do not run.
+    /// QEMU has reported that the vCPUs do not run.
     stopped: bool,
-    /// QEMU has said that the guest sleeps (S3): waking resets the vCPUs, under KVM with their counters.
+    /// QEMU has reported that the guest sleeps (S3). Waking resets the vCPUs, and under KVM their counters too.
     suspended: bool,
-    /// How often other bytes lay in the page's place.
+    /// How often the page was found overwritten.
     replaced: u64,
     ended: PidFd,
 }
@@ -140,7 +140,7 @@ impl Vm {
         Err(AttachError::NoPage(name.to_owned()))
     }
 
-    /// Begins the page anew on another timescale; only before the guest's driver has probed it.
+    /// Starts the page over on another timescale; only before the guest's driver has probed it.
     pub fn change_timescale(&mut self, timescale: TimescaleId, host: HostIdentity) {
         self.writer.start_over(identity(&self.name, timescale, host), host.tai_offset);
     }
@@ -161,7 +161,7 @@ impl Vm {
                 let cause =
                     std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
                 self.withdraw(format!("{error}{cause}"));
-                // What was attached may be of a state that is gone (a QEMU that was still starting).
+                // The source may belong to an earlier state (a QEMU that was still starting).
                 self.source =
                     self.source.take().filter(|_| matches!(error, MappingError::Unsettled));
                 return false;
@@ -190,7 +190,7 @@ impl Vm {
         }
     }
 
-    /// Why nothing is to be on the page, whatever the counters say.
+    /// Why the page must not tell the time, whatever the counters say.
     fn held(&self) -> Option<&'static str> {
         match (self.suspended, self.stopped) {
             (true, _) => Some("the guest is suspended"),
@@ -199,20 +199,20 @@ impl Vm {
         }
     }
 
-    /// Whether somebody may put other bytes in the page's place just now, so that it has to be looked at all the time: QEMU
-    /// loads snapshots into stopped VMs. It cannot write page files, which it has mapped read-only.
+    /// Whether the page may be overwritten now, and has to be polled: QEMU loads snapshots into stopped VMs. It cannot write page files, which it maps
+    /// read-only.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
         self.delivery == DeliveryKind::Vmclock && self.held().is_some()
     }
 
-    /// Begins the page anew if somebody has put other bytes in its place.
+    /// Starts the page over if it was overwritten.
     fn heed_page(&mut self) {
-        // What arrives from another host is heeded when all of it is there.
+        // The page of an arriving VM is handled when the arrival is complete.
         if self.transit == Transit::Incoming || self.writer.is_intact() {
             return;
         }
-        // Another epoch: the same snapshot can be loaded again and again, and no two of its readers' lives may look alike.
+        // A new epoch, because the same snapshot can be loaded repeatedly, and its readers must be able to tell the loads apart.
         let epoch = realtime().floor_nanos().unsigned_abs();
         self.start_over(epoch);
         self.replaced += 1;
@@ -221,19 +221,19 @@ impl Vm {
         }
     }
 
-    /// How often other bytes lay in the page's place.
+    /// How often the page was found overwritten.
     #[must_use]
     pub fn replaced(&self) -> u64 {
         self.replaced
     }
 
-    /// Takes in what QEMU said of itself when asked. What [`Self::on_event`] returns.
+    /// Takes QEMU's answer about the VM's state. Returns the same as [`Self::on_event`].
     pub fn on_status(&mut self, status: &QueryStatus) -> (bool, Step) {
         let step = self.transit.on_status(status);
         self.take_step(step);
         match status.state {
             RunState::Suspended => (self.stopped, self.suspended) = (false, true),
-            // It has yet to run, and its page may be right before it does.
+            // It has not run yet, and its page may be right before it does.
             RunState::Prelaunch | RunState::InMigrate => self.stopped = false,
             _ if status.running => (self.stopped, self.suspended) = (false, false),
             _ => self.stopped = step != Step::Arrive,
@@ -241,7 +241,7 @@ impl Vm {
         (self.look(), step)
     }
 
-    /// Takes an event from QMP in. Whether the page should be written now, and what else there is to do.
+    /// Takes an event from QMP. Returns whether the page should be written now, and what else the caller has to do.
     pub fn on_event(&mut self, event: &VmEvent) -> (bool, Step) {
         let step = self.transit.on_event(event);
         self.take_step(step);
@@ -258,7 +258,7 @@ impl Vm {
                 self.suspended = false;
                 self.look()
             }
-            // It may sleep still (`stop` and `cont` do not wake it), or be another one (a snapshot, a reset).
+            // It may still sleep (`stop` and `cont` do not wake it), or have another state (a snapshot, a reset).
             VmEvent::Resume | VmEvent::Reset { .. } if self.suspended => {
                 self.stopped = false;
                 return (false, Step::AskStatus);
@@ -282,7 +282,7 @@ impl Vm {
         }
     }
 
-    /// What is on the page, or what the guest has seen until now, is another host's.
+    /// The VM has arrived from another host: its page, or what its guest has read so far, comes from there.
     fn arrive(&mut self) {
         self.stopped = false;
         self.suspended = false;
@@ -290,12 +290,11 @@ impl Vm {
     }
 
     fn start_over(&mut self, epoch: u64) {
-        // Where the counter's relation is read stays: it is the same process, and to look for it again takes 30 ms, for which
-        // the guest would be held back.
+        // The source stays: the process is the same, and a new search would hold the guest back for 30 ms.
         self.mapping = None;
         let mut identity = Identity { epoch, ..*self.writer.identity() };
         if self.delivery == DeliveryKind::Vmclock {
-            // QEMU has brought the source's page along, and the guest's driver goes by the timescale that it found there.
+            // QEMU has copied the source's page, and the guest's driver uses the timescale that it found there.
             identity.timescale = self.writer.found_timescale().unwrap_or(identity.timescale);
             identity.timeline = timeline_of(identity.timescale);
         }
@@ -304,20 +303,19 @@ impl Vm {
         self.seen_disruptions = None;
     }
 
-    /// How often it has arrived from elsewhere: what was known of it before is then another's.
+    /// Arrivals from other hosts. Facts from before an arrival belong to another host.
     #[must_use]
     pub fn arrivals(&self) -> u64 {
         self.arrivals
     }
 
-    /// When its elapsed clock read 0, as its page says. QEMU's device brings its page along; any other delivery's page has
-    /// always been this host's.
+    /// The instant on its page at which its elapsed clock read 0. Only QEMU's vmclock device brings its page along in a migration.
     #[must_use]
     pub fn birth(&self) -> Option<(Instant<Tai>, Duration)> {
         self.writer.found_birth()
     }
 
-    /// Says so on its page; `None`: it is not known.
+    /// Stores the birth instant on the page; `None` if it is unknown.
     pub fn set_birth(&self, birth: Option<(Instant<Tai>, Duration)>) {
         self.writer.set_birth(birth);
     }
@@ -328,14 +326,14 @@ impl Vm {
         &self.transit
     }
 
-    /// Whether its guest runs, as far as QEMU has told.
+    /// Whether its guest runs, according to QEMU's reports.
     #[must_use]
     pub fn runs(&self) -> bool {
         let here = matches!(self.transit, Transit::Here | Transit::Failed(_));
         here && !self.stopped && !self.suspended
     }
 
-    /// The same, to tell it what QEMU answered.
+    /// The same, for updates from QEMU's answers.
     pub fn transit_mut(&mut self) -> &mut Transit {
         &mut self.transit
     }
@@ -374,7 +372,7 @@ impl Vm {
         self.writer.publish(&update, &GuestCounter { host: counter, mapping });
     }
 
-    /// Makes the page's further entries be these timelines, and says what is required of its own clock, ns (0: nothing).
+    /// Sets the page's further entries to these timelines, and the requirement on its clock in ns (0: none).
     pub fn publish_entries(
         &mut self,
         required_ns: u64,
@@ -388,8 +386,7 @@ impl Vm {
         self.writer.write_entries(&updates, &GuestCounter { host: counter, mapping });
     }
 
-    /// Writes how long each vCPU's thread has run, if the counter's relation to the host's is known. `host`: as [`Sample`], on the
-    /// host's counter.
+    /// Writes the processor time of each vCPU's thread, if the counter mapping is known. `host` is a [`Sample`] on the host's counter.
     pub fn write_host_time(&self, host: &Sample<'_>) {
         if let Some(mapping) = self.mapping {
             let base = mapping.guest_from_host(host.base);
@@ -397,7 +394,7 @@ impl Vm {
         }
     }
 
-    /// Takes time and bounds off the page.
+    /// Withdraws time and bounds from the page.
     pub fn withdraw(&mut self, problem: String) {
         if self.mapping.take().is_some() || self.problem.is_none() {
             self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
@@ -406,7 +403,7 @@ impl Vm {
         self.problem = Some(problem);
     }
 
-    /// Takes the VM out of service for good, because it has ended or by request.
+    /// Ends service for good, because the VM has ended or by request.
     pub fn retire(mut self) {
         self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
         self.writer.write_host_time(None);
@@ -417,13 +414,13 @@ impl Vm {
         self.writer.tai_offset()
     }
 
-    /// Why the page says nothing, when it does not.
+    /// Why the page does not tell the time, if so.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// How the guest's counter follows from the host's, while known.
+    /// The counter mapping, while it is known.
     #[must_use]
     pub fn mapping(&self) -> Option<&CounterMapping> {
         self.mapping.as_ref()

@@ -7,7 +7,7 @@ use timevisor_schedule::Reservation;
 use crate::audit::Audit;
 use crate::enforcement;
 use crate::handover::{HandOver, hand_over};
-use crate::held::Held;
+use crate::held::{Held, Level};
 use crate::host::{Host, Severity};
 use crate::ledger::{Ledger, Neighbour, Refused};
 use crate::request::{Reason, Refusal};
@@ -78,8 +78,7 @@ impl<C: Clone> Book<C> {
     ) -> Vec<String> {
         let mut gone = self.held.remove(index);
         self.waiting.retain(|waiting| waiting.tid != gone.tid);
-        let rebase = |gone: &C, later: &C| host.rebase(gone, later);
-        let HandOver { undo, heirs } = hand_over(&mut gone, index, &mut self.held, rebase);
+        let HandOver { undo, heirs } = hand_over(&mut gone, index, &mut self.held, host);
         for (heir, received) in heirs {
             let tid = self.held[heir].tid;
             // The heir counts its changes from the front.
@@ -100,7 +99,48 @@ impl<C: Clone> Book<C> {
             }
         }
         self.store(host);
+        self.settle_process(gone.pid, host);
         problems
+    }
+
+    /// Brings the threads that several reservations of a process share into the state that the remaining ones need: a release
+    /// gives such threads back the policy and the cores that they had before.
+    pub(crate) fn settle_process<H: Host<Change = C>>(&mut self, pid: u32, host: &mut H) {
+        for index in 0..self.held.len() {
+            if self.held[index].pid == pid
+                && let Err(why) = self.settle_one(index, host)
+            {
+                let name = self.held[index].name();
+                host.tell(Severity::Warn, &format!("{name}: {why}"));
+            }
+        }
+    }
+
+    fn settle_one<H: Host<Change = C>>(
+        &mut self,
+        index: usize,
+        host: &mut H,
+    ) -> Result<(), String> {
+        let strays = host.strays(&self.held[index])?;
+        if !strays.is_empty() {
+            let steps = strays.iter().map(|change| (Level::Thread, change.clone()));
+            self.held[index].changes.extend(steps);
+            // The journal names a change before it is made.
+            host.write(&self.held)?;
+        }
+        let held = &self.held[index];
+        let is_lost = |change: &C| {
+            host.sets_policy(change)
+                && host.thread(change) != Some(held.tid)
+                && host.check(held, change).is_err()
+        };
+        let waits = self.waits(held.tid);
+        let of_held = held.changes.iter().map(|(_, change)| change);
+        let lost: Vec<C> = of_held.filter(|change| !waits && is_lost(change)).cloned().collect();
+        for change in strays.into_iter().chain(lost) {
+            host.make(held, &change).map_err(|unmade| unmade.why)?;
+        }
+        Ok(())
     }
 
     /// Releases a reservation that cannot be kept, and remembers why.

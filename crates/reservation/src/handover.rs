@@ -1,6 +1,7 @@
 //! What becomes of a reservation's changes when it is released while others still need some of them.
 
 use crate::held::{Held, Level, Step};
+use crate::host::{Host, Restore};
 
 /// What a release does with the changes of the reservation that goes.
 #[derive(Debug)]
@@ -11,8 +12,26 @@ pub(crate) struct HandOver<C> {
     pub(crate) heirs: Vec<(usize, usize)>,
 }
 
+/// What the host says of changes.
+pub(crate) trait Threads<C> {
+    /// [`crate::Restore::thread`].
+    fn thread(&self, change: &C) -> Option<u32>;
+    /// [`crate::Host::rebase`].
+    fn rebase(&self, pid: u32, gone: &C, later: &C) -> Option<C>;
+}
+
+impl<H: Host> Threads<H::Change> for H {
+    fn thread(&self, change: &H::Change) -> Option<u32> {
+        Restore::thread(self, change)
+    }
+
+    fn rebase(&self, pid: u32, gone: &H::Change, later: &H::Change) -> Option<H::Change> {
+        Host::rebase(self, pid, gone, later)
+    }
+}
+
 /// Gives those changes of `gone` that other reservations still need to one of them. `gone` was number `index` of `held`, which are
-/// in the order in which they were made, and is no longer there. `rebase` is [`crate::Host::rebase`].
+/// in the order in which they were made, and is no longer there.
 ///
 /// Heirs receive changes in front: they were made before the heir's own. Of the rest the thread's changes are undone first, then
 /// the core's, then the host's, so they stand in the opposite order here.
@@ -20,23 +39,33 @@ pub(crate) fn hand_over<C>(
     gone: &mut Held<C>,
     index: usize,
     held: &mut [Held<C>],
-    rebase: impl Fn(&C, &C) -> Option<C>,
+    host: &impl Threads<C>,
 ) -> HandOver<C> {
-    let core = gone.core();
-    let of_core = held.iter().position(|other| core.is_some() && other.core() == core);
+    let (core, pid, tid) = (gone.core(), gone.pid, gone.tid);
+    let shares_core = |other: &Held<C>| core.is_some() && other.core() == core;
+    let of_core = held.iter().position(shares_core);
     let of_host = held.iter().position(Held::needs_host);
+    // A later vCPU of the same VM on the same core found its process's other threads off that core already.
+    let sibling = held.iter().skip(index).position(|other| other.pid == pid && shares_core(other));
+    let sibling = sibling.map(|after| index + after);
     let mut undo = Vec::new();
-    let (mut to_core, mut to_host) = (Vec::new(), Vec::new());
-    for (level, change) in std::mem::take(&mut gone.changes) {
+    let (mut to_core, mut to_host, mut to_sibling) = (Vec::new(), Vec::new(), Vec::new());
+    // From the last one on: a later change of a setting restores what an earlier one set.
+    for (level, change) in std::mem::take(&mut gone.changes).into_iter().rev() {
+        let of_others = host.thread(&change).is_some_and(|thread| thread != tid);
         match level {
             Level::Processor if of_core.is_some() => to_core.push((level, change)),
             Level::Host if of_host.is_some() => to_host.push((level, change)),
-            Level::Thread if is_overlaid(&change, &mut held[index..], &rebase) => {}
+            Level::Thread if of_others && sibling.is_some() => to_sibling.push((level, change)),
+            Level::Thread if is_overlaid(&change, pid, &mut held[index..], host) => {}
             _ => undo.push((level, change)),
         }
     }
+    for changes in [&mut undo, &mut to_core, &mut to_host, &mut to_sibling] {
+        changes.reverse();
+    }
     let mut heirs = Vec::new();
-    for (heir, changes) in [(of_core, to_core), (of_host, to_host)] {
+    for (heir, changes) in [(sibling, to_sibling), (of_core, to_core), (of_host, to_host)] {
         if let Some(heir) = heir {
             heirs.push((heir, changes.len()));
             held[heir].changes.splice(0..0, changes);
@@ -48,18 +77,16 @@ pub(crate) fn hand_over<C>(
 
 /// Whether a later reservation changed the same setting of a thread. The old value goes to that reservation then: undoing `change`
 /// would break the later one, and the later one would restore a value that was ours.
-fn is_overlaid<C>(
-    change: &C,
-    later: &mut [Held<C>],
-    rebase: &impl Fn(&C, &C) -> Option<C>,
-) -> bool {
-    for (_, other) in later.iter_mut().flat_map(|held| &mut held.changes) {
-        if let Some(rebased) = rebase(change, other) {
+fn is_overlaid<C>(change: &C, pid: u32, later: &mut [Held<C>], host: &impl Threads<C>) -> bool {
+    let mut overlaid = false;
+    let of_process = later.iter_mut().filter(|held| held.pid == pid);
+    for (_, other) in of_process.flat_map(|held| &mut held.changes) {
+        if let Some(rebased) = host.rebase(pid, change, other) {
+            overlaid |= host.thread(change) == host.thread(other);
             *other = rebased;
-            return true;
         }
     }
-    false
+    overlaid
 }
 
 #[cfg(test)]
@@ -90,8 +117,17 @@ mod tests {
         }
     }
 
-    fn rebase(gone: &Change, later: &Change) -> Option<Change> {
-        (gone.0 == later.0 && gone.1 == later.2).then_some((later.0, later.1, gone.2))
+    /// Only 'm' is a setting of another thread, the main one.
+    struct Rules;
+
+    impl Threads<Change> for Rules {
+        fn thread(&self, change: &Change) -> Option<u32> {
+            (change.0 == 'm').then_some(1)
+        }
+
+        fn rebase(&self, _: u32, gone: &Change, later: &Change) -> Option<Change> {
+            (gone.0 == later.0 && gone.1 == later.2).then_some((later.0, later.1, gone.2))
+        }
     }
 
     const HOST: Step<Change> = (Level::Host, ('h', 1, 0));
@@ -102,32 +138,45 @@ mod tests {
     fn others_inherit_what_they_need_and_the_rest_is_undone_from_the_thread_outwards() {
         let all = [OWN, HOST, CORE];
         let gone = || held(0, Guarantee::Core(1), &all);
-        let none = hand_over(&mut gone(), 0, &mut [], rebase);
+        let none = hand_over(&mut gone(), 0, &mut [], &Rules);
         assert_eq!(none.undo, [HOST, CORE, OWN]);
 
         let mut same_core = [held(1, Guarantee::Core(1), &[OWN])];
-        let over = hand_over(&mut gone(), 1, &mut same_core, rebase);
+        let over = hand_over(&mut gone(), 1, &mut same_core, &Rules);
         assert_eq!((over.undo, over.heirs), (vec![OWN], vec![(0, 1), (0, 1)]));
         assert_eq!(same_core[0].changes, [HOST, CORE, OWN]);
 
         let mut other_core = [held(1, Guarantee::Core(2), &[])];
-        let over = hand_over(&mut gone(), 1, &mut other_core, rebase);
+        let over = hand_over(&mut gone(), 1, &mut other_core, &Rules);
         assert_eq!((over.undo, over.heirs), (vec![CORE, OWN], vec![(0, 1)]));
 
         let mut global = [held(1, Guarantee::Global, &[])];
-        assert_eq!(hand_over(&mut gone(), 1, &mut global, rebase).undo, [HOST, CORE, OWN]);
+        assert_eq!(hand_over(&mut gone(), 1, &mut global, &Rules).undo, [HOST, CORE, OWN]);
     }
 
     #[test]
     fn a_later_change_of_the_same_setting_takes_over_the_old_value() {
         let of = |set, before| (Level::Thread, ('m', set, before));
         let mut later = [held(1, Guarantee::Fifo, &[OWN, of(2, 1)])];
-        let over = hand_over(&mut held(0, Guarantee::Fifo, &[of(1, 0)]), 0, &mut later, rebase);
+        let over = hand_over(&mut held(0, Guarantee::Fifo, &[of(1, 0)]), 0, &mut later, &Rules);
         assert_eq!(over.undo, []);
         assert_eq!(later[0].changes, [OWN, of(2, 0)]);
         // An earlier reservation is not concerned.
         let mut earlier = [held(0, Guarantee::Fifo, &[of(1, 0)])];
-        let over = hand_over(&mut held(1, Guarantee::Fifo, &[of(2, 1)]), 1, &mut earlier, rebase);
+        let over = hand_over(&mut held(1, Guarantee::Fifo, &[of(2, 1)]), 1, &mut earlier, &Rules);
         assert_eq!((over.undo, &earlier[0].changes[..]), (vec![of(2, 1)], &[of(1, 0)][..]));
+    }
+
+    #[test]
+    fn a_later_vcpu_on_the_same_core_inherits_the_main_thread() {
+        let main = (Level::Thread, ('m', 1, 0));
+        let mut later = [held(1, Guarantee::Core(1), &[OWN])];
+        let mut gone = held(0, Guarantee::Core(1), &[main, OWN]);
+        let over = hand_over(&mut gone, 0, &mut later, &Rules);
+        assert_eq!((over.undo, &later[0].changes[..]), (vec![OWN], &[main, OWN][..]));
+        // Another VM does not need it.
+        let mut other = [Held { pid: 2, ..held(1, Guarantee::Core(1), &[]) }];
+        let mut gone = held(0, Guarantee::Core(1), &[main]);
+        assert_eq!(hand_over(&mut gone, 0, &mut other, &Rules).undo, [main]);
     }
 }

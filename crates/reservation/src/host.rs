@@ -54,6 +54,13 @@ pub trait Host: Restore {
         isolated: &BTreeSet<usize>,
     ) -> Result<Vec<Step<Self::Change>>, String>;
 
+    /// Changes that move other threads of the reservation's process off its core. They would starve there: deadlines come before
+    /// everything else.
+    ///
+    /// # Errors
+    /// Why the host cannot say.
+    fn strays(&self, held: &Held<Self::Change>) -> Result<Vec<Self::Change>, String>;
+
     /// Makes one change for a reservation.
     ///
     /// # Errors
@@ -76,8 +83,9 @@ pub trait Host: Restore {
         reservation: &Reservation,
     ) -> Option<Self::Change>;
 
-    /// Where `later` changed the setting of a thread that `gone` had changed before: `later`, restoring what was before `gone`.
-    fn rebase(&self, gone: &Self::Change, later: &Self::Change) -> Option<Self::Change>;
+    /// Where `later` changed a setting of process `pid` that `gone` had changed before: `later`, restoring what was before `gone`.
+    /// Threads that the process started in between have inherited what `gone` gave to its main thread.
+    fn rebase(&self, pid: u32, gone: &Self::Change, later: &Self::Change) -> Option<Self::Change>;
 
     /// The processor time of a thread; `None` after its end.
     fn usage(&self, pid: u32, tid: u32) -> Option<Usage>;

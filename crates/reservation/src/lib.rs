@@ -47,9 +47,6 @@ mod soft;
 mod stall;
 mod stall_recovery;
 
-#[cfg(test)]
-mod tests;
-
 pub use enforcement::release_all;
 pub use guarantee::{Guarantee, Target, Wanted};
 pub use held::{Held, Level, Step};

@@ -1,5 +1,7 @@
 //! [`Reservations`]: requests, the timer, and what a restart does with an older journal.
 
+use std::collections::BTreeSet;
+
 use timevisor_schedule::Reservation;
 use timevisor_schedule::audit::{Cause, Stretch, Tally};
 
@@ -89,6 +91,10 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
                 host.tell(Severity::Warn, &format!("{name}: {problem}"));
             }
         }
+        let continued: BTreeSet<u32> = all.book.held.iter().map(|held| held.pid).collect();
+        for pid in continued {
+            all.book.settle_process(pid, host);
+        }
         for held in &all.book.held {
             host.tell(Severity::Info, &format!("{}: its reservation is held on", held.name()));
             all.soft.follow(held);
@@ -145,21 +151,22 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     }
 
     fn make_the_rest<H: Host<Change = C>>(&mut self, host: &mut H) {
-        for waiting in std::mem::take(&mut self.book.waiting) {
-            let Waiting { tid, from } = waiting;
-            let Some(index) = self.book.held.iter().position(|held| held.tid == tid) else {
-                continue;
-            };
+        let tids: Vec<u32> = self.book.waiting.iter().map(|waiting| waiting.tid).collect();
+        for tid in tids {
+            // One that was given up may have left changes to those that still wait: their places are looked up each time.
+            let waiting = self.book.waiting.iter().position(|waiting| waiting.tid == tid);
+            let index = self.book.held.iter().position(|held| held.tid == tid);
+            let (Some(waiting), Some(index)) = (waiting, index) else { continue };
+            let from = self.book.waiting[waiting].from;
             match enforcement::make(host, &self.book.held[index], from) {
                 Ok(None) => {
+                    self.book.waiting.remove(waiting);
                     let name = self.book.held[index].name();
                     host.tell(Severity::Info, &format!("{name}: has its budget"));
                 }
-                Ok(Some(from)) => self.book.waiting.push(Waiting { tid, from }),
-                // A VM has come meanwhile, whose cpusets joined the core to others.
-                Err(_) if self.isolation.restore(&mut self.book, host) => {
-                    self.book.waiting.push(waiting);
-                }
+                Ok(Some(from)) => self.book.waiting[waiting].from = from,
+                // A VM has come meanwhile, whose cpusets joined the core to others: the next try comes soon.
+                Err(_) if self.isolation.restore(&mut self.book, host) => {}
                 Err(why) => self.book.give_up(index, &why, host),
             }
         }

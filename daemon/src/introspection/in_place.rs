@@ -1,4 +1,4 @@
-//! What is in place of NOPs in guests, all over this daemon, and the host's switch that must be on for prefixes meanwhile.
+//! The traps that this daemon has in guests, and the host's switch that has to be on while any of them is a prefix.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -13,12 +13,12 @@ use timevisor_linux::process::{Process, ProcessMemory, while_stopped};
 pub struct Prefixes {
     file: CrashFile<InPlace>,
     now: Mutex<InPlace>,
-    /// What an earlier daemon left is not known: its file must not be replaced.
+    /// Why the journal of an earlier daemon cannot be read. It must not be replaced then.
     unknown: Option<String>,
 }
 
 impl Prefixes {
-    /// Takes away what an earlier daemon left; what cannot be taken away is kept in mind, and the switch stays on for it.
+    /// Removes the traps that an earlier daemon left. Those that cannot be removed stay in the journal, and the switch stays on for them.
     pub fn start(directory: &Path) -> Self {
         let file = file(directory);
         let (mut now, unknown) = match file.read() {
@@ -32,11 +32,14 @@ impl Prefixes {
         if now != InPlace::default() {
             now.vms.retain(|patched| match remove(patched) {
                 Ok(taken) => {
-                    tracing::info!("process {}: {taken} trap points taken away", patched.pid);
+                    tracing::info!("process {}: {taken} trap points removed", patched.pid);
                     false
                 }
                 Err(error) => {
-                    tracing::error!("process {}: trap points stay: {error:#}", patched.pid);
+                    tracing::error!(
+                        "process {}: cannot remove trap points: {error:#}",
+                        patched.pid
+                    );
                     true
                 }
             });
@@ -48,7 +51,7 @@ impl Prefixes {
         Self { file, now: Mutex::new(now), unknown }
     }
 
-    /// Before these are put in place: they are on disk then, and the host's switch is on if they need it.
+    /// Call before these patches are made: writes them to the journal, and turns the host's switch on if they need it.
     pub fn begin(&self, process: Process, patches: &[Patch]) -> Result<()> {
         if let Some(unknown) = &self.unknown {
             bail!("{unknown}");
@@ -62,7 +65,7 @@ impl Prefixes {
         self.file.write(&next)?;
         if switches {
             if let Err(error) = set_forced_emulation(true) {
-                // Nothing was done: the file is as it was.
+                // Nothing has changed, so the journal must not say otherwise.
                 self.file.write(&now)?;
                 return Err(error.into());
             }
@@ -72,7 +75,7 @@ impl Prefixes {
         Ok(())
     }
 
-    /// Takes them away, and switches off what nobody needs any more.
+    /// Removes this VM's traps, and turns the switch off if no VM needs it.
     pub fn end(&self, process: Process) -> Result<()> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let (these, others): (Vec<_>, Vec<_>) =
@@ -91,13 +94,13 @@ impl Prefixes {
     }
 }
 
-/// Takes away what is there still; a QEMU that has ended needs nothing.
+/// Removes the traps that are still in place. Does nothing for a QEMU that has ended.
 fn remove(patched: &Patched) -> Result<usize> {
     let Some(process) = patched.process() else { return Ok(0) };
     let done = ProcessMemory::writable(process).map_err(anyhow::Error::from).and_then(|memory| {
         while_stopped(process, || take(&memory, &patched.patches))?.context("the guest's code")
     });
-    // It has ended meanwhile.
+    // QEMU has ended meanwhile.
     if done.is_err() && !process.is_running() { Ok(0) } else { done }
 }
 

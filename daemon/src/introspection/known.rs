@@ -1,7 +1,7 @@
-//! Kernels that were found before: a guest that is attached again is not searched through again, if it is the same one still.
+//! Kernels that were found before, so that the next attachment to the same guest needs no search.
 //!
-//! A kernel is kept only after an orderly detachment, and only if it was the only one in memory; it is used once, and only after it was
-//! compared with what is there (`GuestOs::is_there`) and seen to run. Whatever speaks against that leads to a full search.
+//! A kernel is kept only after an orderly detachment, and only if it was the only one in memory. It is used once, after a comparison with memory
+//! (`GuestOs::is_there`) and a heartbeat. Otherwise memory is searched in full.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,27 +15,27 @@ use super::probe::Found;
 use super::session::Shared;
 use super::target::Target;
 
-/// A guest that has something to do ticks within this; an idle one may not, and is searched through.
+/// How long to wait for a heartbeat. A busy guest ticks within this time; the memory of an idle one may have to be searched.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// A kernel, and what was learned with it.
+/// A kernel, and what else was found with it.
 pub struct Kept {
-    /// QEMU.
+    /// QEMU's process.
     pub process: Process,
     pub guest_os: Box<dyn GuestOs>,
-    /// Where the guest's memory is in QEMU's.
+    /// Address of the guest's memory in QEMU's.
     pub base: u64,
-    /// Of this host's KVM, which cannot change under a VM that runs.
+    /// Offsets in this host's KVM, which cannot change while a VM runs.
     pub layout: Option<KvmLayout>,
 }
 
-/// All of them, by QEMU.
+/// The kernels, one for each QEMU.
 #[derive(Default)]
 pub struct Known(Mutex<Vec<Kept>>);
 
 impl Known {
-    /// For the next attachment. Those of VMs that have ended are forgotten.
+    /// Keeps a kernel for the next attachment, and forgets those of VMs that have ended.
     pub fn keep(&self, mut kept: Kept) {
         kept.guest_os.cleanup();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +50,7 @@ impl Known {
     }
 }
 
-/// What was found in this VM before, if it is there still and runs.
+/// The kernel that was found in this VM before, if it still runs.
 ///
 /// # Errors
 /// When QEMU's memory cannot be reached.

@@ -1,4 +1,4 @@
-//! The way to a guest under KVM: its code in QEMU's memory, and BPF programs on this host.
+//! The link to a guest under KVM: its code in QEMU's memory, and BPF programs on this host.
 //!
 //! x86-64 only. AMD's KVM is tested in emulation; Intel's is written from the kernel's source and NOT VERIFIED ON HARDWARE.
 
@@ -25,11 +25,11 @@ use timevisor_time::{CounterRatio, Duration};
 use super::in_place::Prefixes;
 use super::link::Link;
 
-/// How soon events are told, and a request to end is heeded.
+/// Maximum delay of events, and of the reaction to a detachment.
 const TURN: StdDuration = StdDuration::from_millis(10);
-/// Events of one turn: a guest may make them faster than they are told.
+/// Most events of one turn: a guest may make them faster than they can be handled.
 const AT_ONCE: usize = 1024;
-/// How often the guest's code is looked at, which is another one after a reset, and what the kernel says of our programs.
+/// How often to check that the traps are still in the guest's code (a reset replaces it), and how many events the programs left out.
 const LOOK: Duration = Duration::from_nanos(500_000_000);
 
 pub struct Kvm {
@@ -46,7 +46,7 @@ pub struct Kvm {
     left_out: u64,
 }
 
-/// The VM of a process: where its memory is.
+/// A VM, and where its memory is.
 pub struct Where {
     pub process: Process,
     pub layout: RamLayout,
@@ -54,8 +54,8 @@ pub struct Where {
 }
 
 impl Kvm {
-    /// What can be done without changing anything: the places of all points, which are checked, and of KVM's structures, unless `layout` has
-    /// them from before; and the rate of the guest's counter.
+    /// Prepares a link without changing the guest: finds and checks the sites of all points and the rate of the guest's counter, and reads the
+    /// offsets in KVM's structures unless `layout` already has them.
     pub fn new(
         vm: Where,
         memory: &Ram<InProcess>,
@@ -81,7 +81,7 @@ impl Kvm {
                 *layout.insert(new.context("this host's KVM")?)
             }
         };
-        // KVM's own reading of the counter is in the guest's ticks.
+        // KVM stamps events in ticks of the guest's counter.
         let ratio = KvmMapping::new(DEBUGFS, vm.process.pid()).and_then(|mapping| mapping.ratio());
         let ratio = ratio.context("the rate of the guest's counter, which events' times need")?;
         let seen = Vm {
@@ -119,13 +119,13 @@ impl Kvm {
             orders::Watch::FastPio => Watch::FastPio,
             orders::Watch::Emulate => Watch::Emulate,
         };
-        // Programs first: what they do not see is not counted as lost.
+        // Programs first: events before they run would be lost without being counted.
         self.traps = Some(GuestTraps::start(self.orders.target, &first, &more, watch)?);
         self.prefixes.begin(self.process, &patches)?;
         self.patches = patches;
         let done = while_stopped(self.process, || put(&self.code, &self.patches));
         done.map_err(anyhow::Error::from).and_then(|done| Ok(done?)).inspect_err(|_| {
-            // Nothing is in place, but what is on disk says so.
+            // No trap is in place, but the journal says so.
             let _ = self.take();
         })
     }
@@ -165,7 +165,7 @@ impl Link for Kvm {
             self.look_at = now + LOOK;
             ensure!(self.process.is_running(), "QEMU has ended");
             if in_place(&self.code, &self.patches)? != self.patches.len() {
-                bail!("the guest's code is another one now: it was reset, or traces itself");
+                bail!("the guest's code has changed: it was reset, or traces itself");
             }
         }
         Ok(actions)
@@ -178,7 +178,7 @@ impl Link for Kvm {
                 Ok(backend.handle(Input::Put, monotonic()))
             }
             Action::Take => {
-                // What was under way is told first.
+                // Deliver pending events first.
                 let mut actions = self.turn(backend)?;
                 self.take()?;
                 actions.extend(backend.handle(Input::Taken, monotonic()));
@@ -192,12 +192,12 @@ impl Link for Kvm {
 impl Drop for Kvm {
     fn drop(&mut self) {
         if let Err(error) = self.take() {
-            tracing::error!("process {}: trap points stay: {error:#}", self.process.pid());
+            tracing::error!("process {}: cannot remove trap points: {error:#}", self.process.pid());
         }
     }
 }
 
-/// Which KVM runs here.
+/// The vendor of this host's KVM.
 fn vendor() -> Result<Vendor> {
     let loaded = |module: &str| std::fs::exists(format!("/sys/module/{module}")).unwrap_or(false);
     if loaded("kvm_amd") {
@@ -209,7 +209,7 @@ fn vendor() -> Result<Vendor> {
     }
 }
 
-/// The kernel's types with those of KVM's module, or without where it is built in.
+/// The kernel's types, with those of KVM's module unless it is built in.
 fn host_types(vendor: Vendor) -> Result<Btf> {
     let folder = "/sys/kernel/btf";
     let kernel = std::fs::read(format!("{folder}/vmlinux"));

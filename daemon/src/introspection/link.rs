@@ -1,18 +1,18 @@
-//! What a backend's driver needs of the way to a VM: something to wait on, and what can be done there.
+//! A link to a VM, as a backend's driver uses it.
 
 use anyhow::Result;
 use timevisor_introspection::backend::{Action, Backend};
 
 pub trait Link {
-    /// Waits for a moment, and tells the backend what came.
+    /// Waits for a moment, and passes what has arrived to the backend.
     ///
     /// # Errors
-    /// When the way is gone; all trap points are gone with it.
+    /// When the link is lost; all trap points go with it.
     fn turn(&mut self, backend: &mut dyn Backend) -> Result<Vec<Action>>;
 
-    /// Does what only this kind of link can: sending bytes, changing the guest's code.
+    /// Carries out an action of the backend: sends bytes, or changes the guest's code.
     ///
     /// # Errors
-    /// When it cannot.
+    /// When the action fails, or this kind of link does not support it.
     fn act(&mut self, action: Action, backend: &mut dyn Backend) -> Result<Vec<Action>>;
 }

@@ -1,17 +1,17 @@
-//! What VMs' real-time tasks do: sessions of crates/introspection, asked for over the control socket.
+//! Introspection of VMs: sessions that users start over the control socket. crates/introspection decides; this folder does the input and output.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps what comes |
+//! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps the events |
 //! | `watch.rs` | one attachment: a backend, driven over a link |
 //! | `need.rs` | the reservation that its tasks need |
-//! | `probe.rs` | what runs in a VM, and whether it really does |
+//! | `probe.rs` | finds the kernel that runs in a VM |
 //! | `known.rs` | kernels that were found before |
-//! | `link.rs` | what such a link is |
-//! | `socket.rs` | to QEMU's plugin, or to its gdb stub |
-//! | `kvm.rs` | to a guest under KVM: its code in memory, and BPF on this host |
-//! | `in_place.rs` | what is in place in guests' code, for whoever comes after a crash |
-//! | `target.rs` | where a VM's memory is, and how its calls can be trapped |
+//! | `link.rs` | the interface of a link |
+//! | `socket.rs` | the link to QEMU's plugin or to its gdb stub |
+//! | `kvm.rs` | the link to a guest under KVM: its code in memory, and BPF programs on this host |
+//! | `in_place.rs` | the traps in guests' code, in a journal for the daemon that starts after a crash |
+//! | `target.rs` | where a VM's memory is, and which backend traps its calls |
 
 mod in_place;
 mod known;
@@ -58,13 +58,13 @@ const TICK: u64 = 4_000_000;
 pub struct Introspection {
     common: Common,
     sessions: BTreeMap<String, Session>,
-    /// Of sessions that have ended: they may have something in place still.
+    /// Threads of sessions that were ended: their trap points may still be in place.
     ending: BTreeMap<String, JoinHandle<()>>,
     next: Duration,
 }
 
 impl Introspection {
-    /// With nothing in place: what an earlier daemon left in guests is taken away.
+    /// Starts without sessions, and removes the traps that an earlier daemon left in guests.
     pub fn start(directory: &Path, config: &IntrospectionConfig) -> Self {
         let common = Common {
             prefixes: Arc::new(Prefixes::start(directory)),
@@ -78,7 +78,7 @@ impl Introspection {
         if self.sessions.is_empty() { Duration::MAX } else { self.next }
     }
 
-    /// Pauses VMs that have to be, reserves what their tasks need, and forgets those that have ended.
+    /// Pauses VMs whose sessions ask for it, reserves what their tasks need, and forgets VMs that have ended.
     pub fn on_timer(
         &mut self,
         now: Duration,
@@ -90,7 +90,7 @@ impl Introspection {
         self.sessions.retain(|vm, session| {
             let stays = session.is_alive();
             if !stays {
-                tracing::info!("VM {vm} has ended, and its introspection");
+                tracing::info!("VM {vm} has ended, and its introspection with it");
             }
             stays
         });
@@ -143,13 +143,13 @@ impl Introspection {
                     return error_response(ErrorCode::Internal, &text, "try again");
                 }
             };
-            tracing::info!("VM {}: is introspected", asked.vm);
+            tracing::info!("VM {}: introspection has begun", asked.vm);
             self.sessions.insert(asked.vm.clone(), session);
         }
         self.list()
     }
 
-    /// Answers `introspect_detach`: the session's thread takes the points away.
+    /// Answers `introspect_detach`: the session's thread removes the trap points.
     pub fn detach(
         &mut self,
         asked: &IntrospectVm,
@@ -168,7 +168,7 @@ impl Introspection {
         if let Some(thread) = session.end() {
             self.ending.insert(asked.vm.clone(), thread);
         }
-        tracing::info!("VM {}: is not introspected any more", asked.vm);
+        tracing::info!("VM {}: introspection has ended", asked.vm);
         self.list()
     }
 
@@ -184,7 +184,7 @@ impl Introspection {
             return not_introspected(&asked.vm);
         };
         let mut answer = session.events(asked.from);
-        // Stamps are of the TSC.
+        // Events are stamped with the TSC.
         let readable = clock.counter.id() == CounterId::X86Tsc;
         let reader = Reader::open(clock.writer().page(), &clock.counter, 0).ok();
         let reader = reader.filter(|_| readable);
@@ -208,13 +208,13 @@ impl Introspection {
     }
 }
 
-/// Nothing stays in a guest.
+/// Waits until no trap is left in any guest.
 impl Drop for Introspection {
     fn drop(&mut self) {
         let ending = std::mem::take(&mut self.ending).into_values();
         let all = std::mem::take(&mut self.sessions).into_values().filter_map(Session::end);
         for thread in ending.chain(all.collect::<Vec<_>>()) {
-            // A thread that panicked has taken everything away on its way out.
+            // A thread that panicked has removed its traps while it unwound.
             let _ = thread.join();
         }
     }
@@ -231,15 +231,15 @@ fn rules(asked: &IntrospectReserve) -> Rules {
     Rules { declared: declared.collect(), period: asked.period_ns, sharing, tick: TICK }
 }
 
-/// How long ago the counter had this value; `None` where that is not the counter of the stamps.
+/// How long ago the counter had this value; `None` where the host's counter is not the one of the stamps.
 fn since(asked: u64, clock: &HostClock) -> Option<u64> {
     let readable = clock.counter.id() == CounterId::X86Tsc;
     let ticks = readable.then(|| clock.counter.read_ordered().checked_sub(asked))??;
     u64::try_from(clock.calibration.period.span(ticks).floor_nanos()).ok()
 }
 
-/// Reserves what the tasks of a guest need now, if that has changed, or was refused a while ago. What is refused leaves what there was.
-/// The host's counter when the guest asked for what it has got now.
+/// Reserves what the tasks of a guest need, if that has changed or a refused need is due again. A refusal leaves the former reservation in place.
+/// Returns the host's counter at the guest's request, if that request has been met now.
 fn follow(
     vm: &str,
     session: &mut Session,

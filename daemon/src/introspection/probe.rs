@@ -1,6 +1,7 @@
-//! What runs in a VM: its kernel found in memory, or the file that its operator gave found there; and whether that is what runs now.
+//! Finds what runs in a VM: its kernel in memory, or the image that the user named.
 //!
-//! Memory is not cleared by a reset: an earlier kernel may be there still, whole and with page tables that map it. It stands still, though.
+//! A reset does not clear memory, so an earlier kernel may still be there, complete and with page tables that map it. Only the kernel that runs has a
+//! heartbeat.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -20,26 +21,28 @@ use super::known;
 use super::session::Shared;
 use super::target::Target;
 
-/// A kernel that has nothing to do ticks every few seconds.
+/// How long to wait for a heartbeat; an idle kernel ticks every few seconds.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// One that has something to do is seen within this.
+/// How long to look for another kernel; a busy one ticks within this time.
 const ANOTHER: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// What runs, and where its memory is.
+/// The guest that runs, and where its memory is.
 pub struct Found {
     pub guest_os: Box<dyn GuestOs>,
     pub memory: Ram<InProcess>,
-    /// In QEMU's memory.
+    /// Address of the guest's memory in QEMU's.
     pub base: u64,
-    /// No other kernel is in memory, not even one that stands still.
+    /// No other kernel is in memory, running or not.
     pub is_only: bool,
-    /// Of this host's KVM, where it is known from before.
+    /// Offsets in this host's KVM, if an earlier session has found them.
     pub layout: Option<KvmLayout>,
 }
 
+/// Finds the guest that runs.
+///
 /// # Errors
-/// Nothing that is known, or nothing that runs.
+/// When no known guest system is in memory, or none runs.
 pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     if let Some(path) = &target.image {
         return by_image(target, path);
@@ -55,7 +58,7 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
         }
     }
     ensure!(!all.is_empty(), "{}", reasons.join("; "));
-    // Parts of QEMU's memory that are as large as the guest's are the same memory, or none of the guest's.
+    // Two parts of QEMU's memory with the size of the guest's map the same memory, or one of them is not the guest's.
     let (found, memory, base) = all.swap_remove(0);
     let is_only = found.len() == 1;
     let guest_os = that_runs(found, &memory, shared)?;
@@ -77,7 +80,7 @@ fn that_runs(
             let told = shared.lock();
             (told.is_over(), told.was_reset)
         };
-        ensure!(!over, "it is not wanted any more");
+        ensure!(!over, "the session was ended, or the guest was reset");
         match kernels.take(&heartbeats(&found), was_reset, monotonic()) {
             Verdict::Again => std::thread::sleep(INTERVAL),
             Verdict::Runs(which) => return Ok(found.swap_remove(which)),
@@ -91,7 +94,7 @@ fn that_runs(
     }
 }
 
-/// The name of a kernel in memory that is seen to run while this one stands still.
+/// The name of another kernel in memory whose heartbeat changes while this one's does not.
 pub fn another_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Option<String> {
     let found = registry::probe(memory).ok()?;
     let own = guest_os.heartbeat(memory);
@@ -108,8 +111,10 @@ pub fn another_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Option<S
     None
 }
 
+/// Waits for a heartbeat.
+///
 /// # Errors
-/// When its heartbeat is not seen in time.
+/// When there is none in time.
 pub fn surely_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Result<()> {
     let before = guest_os.heartbeat(memory);
     let late = Instant::now() + HEARTBEAT;
@@ -120,10 +125,10 @@ pub fn surely_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Result<()
     Ok(())
 }
 
-/// The guest that the file says it is, if that file is in some part of QEMU's memory.
+/// Recognizes the guest by its image, if that image is in QEMU's memory.
 fn by_image(target: &Target, path: &Path) -> Result<Found> {
     let named = || path.display().to_string();
-    // Not a pipe: opening one waits for its writer.
+    // A pipe is refused, because opening it would wait for its writer.
     ensure!(std::fs::metadata(path).with_context(named)?.is_file(), "{} is no file", named());
     let (mut bytes, most) = (Vec::new(), image::MOST_BYTES as u64 + 1);
     let file = File::open(path).with_context(named)?;

@@ -1,4 +1,4 @@
-//! The way to QEMU's plugin, or to its gdb stub: a socket.
+//! The link to QEMU's plugin or to its gdb stub: a socket.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -15,22 +15,22 @@ use timevisor_linux::process::Process;
 
 use super::link::Link;
 
-/// How soon a request to end is heeded.
+/// Maximum delay of the reaction to a detachment.
 const TURN: Duration = Duration::from_millis(20);
 
 pub struct Socket {
-    /// Goes first: whoever relays it ends with it, and is waited for.
+    /// Dropped first: the relay ends when this stream closes, and its drop waits for that.
     stream: UnixStream,
     _relay: Option<Relay>,
 }
 
 impl Socket {
-    /// Connects, if it is this QEMU that listens.
+    /// Connects to the plugin, if this QEMU listens there.
     pub fn connect(path: &Path, process: Process) -> Result<Self> {
         Self::patient(open(path, process)?, None)
     }
 
-    /// The same to its gdb stub, which stops the VM now, and is told to let it go on when this process ends, however it ends.
+    /// Connects to the gdb stub, which stops the VM at once. A relay tells the stub to resume the VM however this process ends.
     pub fn debug(path: &Path, process: Process) -> Result<Self> {
         let (stream, relay) = relay(open(path, process)?, LAST_WORDS, QUIET)?;
         Self::patient(stream, Some(relay))

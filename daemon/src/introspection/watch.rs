@@ -140,7 +140,7 @@ impl Watch<'_> {
             return Ok(());
         }
         match self.pulse.take(self.guest_os.heartbeat(&self.memory), now) {
-            Sign::Anew => bail!("the guest's kernel has begun anew, or is gone"),
+            Sign::Restarted => bail!("the guest's kernel has restarted, or is gone"),
             // Not where the user named an image: memory alone does not show which of those runs.
             Sign::Silent if target.image.is_none() => {
                 if let Some(other) = another_runs(&*self.guest_os, &self.memory) {

@@ -16,7 +16,7 @@ use timevisor_reservation::{
 use timevisor_schedule::Reservation;
 
 use super::explain::explain_refusal;
-use super::plan::{attributes, plan};
+use super::plan::{attributes, off_core, plan};
 
 /// This machine, with the journal in the run directory.
 #[derive(Debug)]
@@ -88,6 +88,11 @@ impl Host for LinuxHost {
         Ok(planned.into_iter().map(|(of, change)| (level(of), change)).collect())
     }
 
+    fn strays(&self, held: &Held<Change>) -> Result<Vec<Change>, String> {
+        let Some(core) = held.core() else { return Ok(Vec::new()) };
+        off_core(held.pid, held.tid, core).map_err(with_causes)
+    }
+
     fn make(&mut self, held: &Held<Change>, change: &Change) -> Result<(), Unmade> {
         let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         let made = match change.make() {
@@ -136,8 +141,8 @@ impl Host for LinuxHost {
         }
     }
 
-    fn rebase(&self, gone: &Change, later: &Change) -> Option<Change> {
-        rebase(gone, later)
+    fn rebase(&self, pid: u32, gone: &Change, later: &Change) -> Option<Change> {
+        rebase(pid, gone, later)
     }
 
     fn usage(&self, pid: u32, tid: u32) -> Option<Usage> {
@@ -175,15 +180,15 @@ impl Host for LinuxHost {
 }
 
 /// See [`Host::rebase`].
-fn rebase(gone: &Change, later: &Change) -> Option<Change> {
+fn rebase(pid: u32, gone: &Change, later: &Change) -> Option<Change> {
     match (gone, later) {
         (
             Change::Affinity { tid, allow, before },
             Change::Affinity { tid: same, allow: later, before: then },
-        ) if tid == same && allow == then => {
+        ) if (tid == same || *tid == pid) && allow == then => {
             // A change that changes nothing restores whatever its thread may have inherited from a cpuset.
             let allow = if later == then { before } else { later };
-            Some(Change::Affinity { tid: *tid, allow: allow.clone(), before: before.clone() })
+            Some(Change::Affinity { tid: *same, allow: allow.clone(), before: before.clone() })
         }
         (
             Change::Attributes { tid, set, before },
@@ -238,18 +243,21 @@ mod tests {
         };
         let first = affinity(7, &[0, 1, 2], &[0, 1, 2, 3]);
         let second = affinity(7, &[0, 1], &[0, 1, 2]);
-        assert_eq!(rebase(&first, &second), Some(affinity(7, &[0, 1], &[0, 1, 2, 3])));
-        assert_eq!(rebase(&second, &first), None);
-        assert_eq!(rebase(&first, &affinity(8, &[0, 1], &[0, 1, 2])), None);
+        assert_eq!(rebase(7, &first, &second), Some(affinity(7, &[0, 1], &[0, 1, 2, 3])));
+        assert_eq!(rebase(7, &second, &first), None);
+        let started_meanwhile = affinity(8, &[0, 1], &[0, 1, 2]);
+        let restored = affinity(8, &[0, 1], &[0, 1, 2, 3]);
+        assert_eq!(rebase(7, &first, &started_meanwhile), Some(restored));
+        assert_eq!(rebase(6, &first, &started_meanwhile), None, "not the main thread");
         let unchanged = affinity(7, &[0, 1, 2], &[0, 1, 2]);
         assert_eq!(
-            rebase(&first, &unchanged),
+            rebase(7, &first, &unchanged),
             Some(affinity(7, &[0, 1, 2, 3], &[0, 1, 2, 3])),
             "restored whatever the cpuset allowed"
         );
         let (other, fifo) = (Attributes::other(), Attributes::fifo(1));
         let policy = |set, before| Change::Attributes { tid: 7, set, before };
-        assert_eq!(rebase(&policy(fifo, other), &policy(fifo, fifo)), Some(policy(fifo, other)));
+        assert_eq!(rebase(7, &policy(fifo, other), &policy(fifo, fifo)), Some(policy(fifo, other)));
     }
 
     #[test]

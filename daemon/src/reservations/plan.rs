@@ -35,7 +35,8 @@ pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, C
         planned.push((Level::Thread, same));
         let isolated: Vec<usize> = isolated.iter().copied().filter(|n| *n != core).collect();
         planned.extend(Cpusets::find()?.plan(pid, tid, core, &isolated)?);
-        planned.extend(other_threads(wanted, core)?);
+        let others = off_core(pid, tid, core)?;
+        planned.extend(others.into_iter().map(|change| (Level::Thread, change)));
         if !wanted.target.emulated {
             planned.extend(no_halt_polling().map(|change| (Level::Host, change)));
         }
@@ -55,21 +56,21 @@ pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, C
     Ok(planned)
 }
 
-/// Moves QEMU's main loop and its other threads off the core. They would starve there: deadlines come before everything else.
-fn other_threads(wanted: &Wanted, core: usize) -> Result<Vec<(Level, Change)>> {
+/// Moves QEMU's main loop and its other threads off the core of its vCPU `tid`. They would starve there: deadlines come before
+/// everything else.
+pub fn off_core(pid: u32, tid: u32, core: usize) -> Result<Vec<Change>> {
     let unreadable = "cannot read QEMU's threads";
     let mut planned = Vec::new();
-    for thread in threads(wanted.target.pid).context(unreadable)? {
-        let tid = thread.tid;
-        let scheduled = Attributes::of(tid).map(|attributes| attributes.policy);
+    for thread in threads(pid).context(unreadable)? {
+        let scheduled = Attributes::of(thread.tid).map(|attributes| attributes.policy);
         // The affinity of a vCPU with its own reservation cannot change, and need not.
-        if tid == wanted.target.tid || scheduled.is_ok_and(|policy| policy == Policy::DEADLINE) {
+        if thread.tid == tid || scheduled.is_ok_and(|policy| policy == Policy::DEADLINE) {
             continue;
         }
-        let before = allowed_of(tid).context(unreadable)?;
+        let before = allowed_of(thread.tid).context(unreadable)?;
         let allow: Vec<usize> = before.iter().copied().filter(|n| *n != core).collect();
         if !allow.is_empty() && allow != before {
-            planned.push((Level::Thread, Change::Affinity { tid, allow, before }));
+            planned.push(Change::Affinity { tid: thread.tid, allow, before });
         }
     }
     Ok(planned)

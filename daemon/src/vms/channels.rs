@@ -1,5 +1,5 @@
-//! What timelines and reservations need to know of VMs: who they are, where their ports are, whether their pages can be read, and
-//! which threads run their vCPUs.
+//! The facts about VMs that timelines and reservations use: their names, their ports, whether their pages can be read, and the threads of
+//! their vCPUs.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -41,19 +41,19 @@ impl Vms {
         self.named(name).map(|served| &served.vm.qemu)
     }
 
-    /// How often a VM has been reset since it is known.
+    /// Resets of a VM since it was found.
     pub fn resets(&self, name: &str) -> u64 {
         self.named(name).map_or(0, |served| served.resets)
     }
 
-    /// Why a VM must not leave this host, or that it may: somebody else's migration is cancelled.
+    /// Sets the reason why a VM must not leave this host, or clears it. Migrations that others start are then cancelled.
     pub fn hold(&mut self, name: &str, why: Option<&'static str>) {
         if let Some(served) = self.served.iter_mut().find(|served| served.vm.name == name) {
             served.held = why;
         }
     }
 
-    /// Stops a VM that runs, and lets it go on at once.
+    /// Stops a running VM, and resumes it at once.
     pub fn pause_for_a_moment(&mut self, name: &str) {
         let served = self.served.iter_mut().find(|served| served.vm.name == name);
         let Some(served) = served.filter(|served| served.vm.runs()) else { return };
@@ -62,7 +62,7 @@ impl Vms {
         }
     }
 
-    /// Which of a VM's threads runs which vCPU; empty: nobody says.
+    /// The threads of a VM's vCPUs; empty while they are unknown.
     ///
     /// # Errors
     /// When its threads cannot be read.
@@ -70,7 +70,7 @@ impl Vms {
         self.named(name).map_or(Ok(Vec::new()), Served::vcpus)
     }
 
-    /// Has a VM's monitor tell its vCPUs anew: QEMU does not say when one is plugged.
+    /// Asks a VM's monitor for its vCPUs again, because QEMU does not report when one is plugged.
     pub fn ask_vcpus(&mut self, name: &str) {
         let served = self.served.iter_mut().find(|served| served.vm.name == name);
         if let Some(monitor) = served.and_then(|served| served.monitor.as_mut()) {
@@ -78,32 +78,32 @@ impl Vms {
         }
     }
 
-    /// Whether what is published is read rightly in the guest: its counter's relation to the host's is known.
+    /// Whether the guest can read its page: the relation of its counter to the host's is known.
     pub fn is_readable(&self, name: &str) -> bool {
         self.named(name).is_some_and(|served| served.vm.mapping().is_some())
     }
 
-    /// The VMs that are here: not those whose memory is still on its way.
+    /// The VMs on this host, without those that are still arriving.
     pub fn present(&self) -> impl Iterator<Item = &str> {
         let here = self.served.iter().filter(|served| *served.vm.transit() != Transit::Incoming);
         here.map(|served| served.vm.name.as_str())
     }
 
-    /// How often a VM has arrived, and when it was born, as far as its page says.
+    /// A VM's number of arrivals, and the birth instant on its page.
     pub fn birth(&self, name: &str) -> (u64, Option<Birth>) {
         let Some(served) = self.named(name) else { return (0, None) };
         let birth = served.vm.birth().map(|(zero, within)| Birth { zero, within });
         (served.vm.arrivals(), birth)
     }
 
-    /// Says on its page when a VM was born.
+    /// Stores the birth instant on a VM's page.
     pub fn set_birth(&self, name: &str, birth: &Birth) {
         if let Some(served) = self.named(name) {
             served.vm.set_birth(Some((birth.zero, birth.within)));
         }
     }
 
-    /// No VM that is served has this process.
+    /// Whether no VM that is served has this process.
     pub fn pid_is_gone(&self, pid: u32) -> bool {
         !self.served.iter().any(|served| served.vm.qemu.process.pid() == pid)
     }
@@ -114,8 +114,8 @@ impl Vms {
         self.served.iter().find(has).map(|served| served.vm.name.clone())
     }
 
-    /// Connects to the ports of VMs that have one and are not `connected`. QEMU lets one client in, and the kernel says
-    /// whether it is the VM's own process that listens.
+    /// Connects to the ports of VMs that are not yet `connected`. QEMU accepts a single client. The kernel tells whether the VM's process
+    /// listens there.
     pub fn connect_ports(&self, connected: impl Fn(u32) -> bool) -> Vec<(String, u32, UnixStream)> {
         let mut ports = Vec::new();
         for served in &self.served {
@@ -137,7 +137,7 @@ impl Vms {
         ports
     }
 
-    /// Makes the further entries of a VM's page be these, and says what is required of its own clock.
+    /// Sets the further entries of a VM's page, and the requirement on its clock.
     pub fn write_entries(
         &mut self,
         name: &str,

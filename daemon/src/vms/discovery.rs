@@ -1,4 +1,4 @@
-//! Finding QEMU processes without reading all of /proc all the time.
+//! Finds QEMU processes without a full read of /proc every time.
 
 use std::collections::HashMap;
 
@@ -6,15 +6,14 @@ use timevisor_guests::qemu::{Qemu, QemuError};
 use timevisor_linux::process::{Process, ProcessError};
 use timevisor_time::Duration;
 
-/// A process may become QEMU after it was forked, and QEMU makes its page after it was started: new processes are looked
-/// at again for this long.
+/// How long a new process is examined again: it may call exec and become QEMU, and QEMU makes its page some time after its start.
 const SETTLING: Duration = Duration::from_secs(5);
-/// And those that could not be served for so long: on a busy machine QEMU takes its time.
+/// How long a QEMU that cannot be served is examined again: it starts slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Seen {
     first: Duration,
-    /// Why it cannot be served: said when it has settled, for until then it may be because QEMU is still starting.
+    /// Why it cannot be served. Reported only after this time, because QEMU may still be starting.
     problem: Option<String>,
     said: bool,
 }
@@ -26,7 +25,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// QEMU processes that are new, or still so young that they may have changed.
+    /// QEMU processes that are new, or young enough to have changed.
     pub fn look(&mut self, now: Duration) -> Vec<Qemu> {
         let Ok(processes) = Process::all() else { return Vec::new() };
         let mut seen = HashMap::with_capacity(processes.len());
@@ -61,7 +60,7 @@ impl Discovery {
         found
     }
 
-    /// A process that was found cannot be served.
+    /// Remembers that a process cannot be served.
     pub fn failed(&mut self, process: &Process, problem: String) {
         if let Some(entry) = self.seen.get_mut(process) {
             entry.problem = Some(problem);

@@ -1,4 +1,4 @@
-//! How much processor time each vCPU has had, onto its VM's page.
+//! Publishes the processor time of each vCPU on its VM's page.
 
 use std::io;
 
@@ -12,20 +12,20 @@ use super::monitor::Monitor;
 use super::{Served, Vms};
 use crate::clock::HostClock;
 
-/// A reading is as wide as the time since the last sample.
+/// Between two samples; a reader's bounds are as wide as the time since the last one.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Threads come and go seldom.
+/// Samples between two look-ups of a VM's threads, which seldom change.
 const LOOK_AGAIN: u32 = 10;
 
-/// What is known of one VM's threads.
+/// The vCPU threads of one VM.
 #[derive(Default)]
 pub(super) struct Threads {
     vcpus: Vec<Vcpu>,
-    /// So many samples from now they are looked up again.
+    /// Samples until they are looked up again.
     left: u32,
 }
 
-/// When the next sample is due, and what all have in common.
+/// When the next sample is due, and the threads of all VMs.
 pub(super) struct Sampler {
     pub(super) next: Duration,
     lag_ns: u64,
@@ -38,7 +38,7 @@ impl Default for Sampler {
 }
 
 impl Vms {
-    /// Samples every VM whose page can be read, if the time has come.
+    /// Samples every VM whose page can be read, if a sample is due.
     pub(super) fn sample_host_cpu_time(&mut self, now: Duration, clock: &HostClock) {
         if now < self.sampler.next {
             return;
@@ -51,7 +51,7 @@ impl Vms {
 }
 
 impl Served {
-    /// Which of the VM's threads runs which vCPU: by their names, else as its monitor told. Empty: neither says.
+    /// The threads of the VM's vCPUs, by their names or else by its monitor; empty where both are silent.
     pub(super) fn vcpus(&self) -> io::Result<Vec<Vcpu>> {
         let qemu = &self.vm.qemu;
         let all = threads(qemu.process.pid())?;
@@ -71,11 +71,11 @@ impl Served {
         let base = clock.counter.read_ordered();
         let mut ran_ns = Vec::new();
         for vcpu in &self.threads.vcpus {
-            // A thread that runs several vCPUs says nothing of one.
+            // The time of a thread that runs several vCPUs is the time of none of them.
             let Some(index) = vcpu.index.and_then(|index| usize::try_from(index).ok()) else {
                 continue;
             };
-            // What the page has no room for.
+            // The page has no room for this vCPU.
             if index >= timevisor_clock_page::abi::vcpus::CAPACITY {
                 continue;
             }

@@ -3,12 +3,12 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `monitor.rs` | one QMP connection |
-//! | `channels.rs` | what timelines and reservations need to know of them |
+//! | `channels.rs` | the facts that timelines and reservations use |
 //! | `discovery.rs` | finding QEMU processes |
-//! | `host_cpu_time.rs` | how much processor time each vCPU has had |
+//! | `host_cpu_time.rs` | the processor time of each vCPU |
 //! | `prepared.rs` | page files of VMs that have not started yet |
 //! | `requests.rs` | answers to the CLI |
-//! | `registry.rs` | what a restarted daemon must know of them |
+//! | `registry.rs` | the VMs on disk, for a restarted daemon |
 
 mod channels;
 mod discovery;
@@ -46,16 +46,16 @@ use crate::config::{Config, span};
 
 /// Under TCG without QMP, a stop is found only by looking; see the limitation in `timevisor_guests::vm`.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// A VM that is about to run is looked at this often: QEMU's event comes up to 50 ms after the guest's first instruction, when
-/// its main loop waits for the vCPU threads. So is one that is stopped, as long as QEMU could load a snapshot's page over ours:
-/// that takes QEMU some milliseconds more before the vCPUs run (3 to 9 measured).
+/// How often a VM is polled eagerly. A VM that is about to run is polled because QEMU's event comes up to 50 ms after the guest's first
+/// instruction, when its main loop waits for the vCPU threads. A stopped VM is polled while QEMU could load a snapshot's page over ours; the vCPUs
+/// run some milliseconds after that (3 to 9 measured).
 const EAGER_INTERVAL: Duration = Duration::from_millis(1);
-/// For so long.
+/// How long a VM is polled eagerly.
 const EAGER: Duration = Duration::from_secs(1);
-/// A lost QMP socket is tried again after this.
+/// Between two attempts to connect to a lost QMP socket.
 const RECONNECT: Duration = Duration::from_secs(2);
 
-/// Which descriptor of which VM; the pid names it.
+/// A descriptor of a VM, which its pid identifies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Ended(u32),
@@ -69,20 +69,19 @@ struct Served {
     time_type: TimeType,
     /// What its age goes on from when it arrives, where its page does not bring that along.
     elapsed_since: Option<(Instant<Tai>, Duration)>,
-    /// Until then it is about to run.
+    /// Polled eagerly until then.
     eager_until: Duration,
-    /// How many replaced pages were told of.
+    /// Replaced pages that were reported.
     replaced: u64,
-    /// How often it has been reset.
+    /// Its resets so far.
     resets: u64,
-    /// Why it must not leave this host now, beside what its monitor knows.
+    /// Why it must not leave this host now, in addition to its monitor's reasons.
     held: Option<&'static str>,
     threads: Threads,
 }
 
 impl Served {
-    /// Somebody else has QEMU migrate what must not. Cancelled once it is active, which is what QEMU expects: setup has
-    /// nothing yet to cancel.
+    /// Cancels a migration that somebody else has started and that must not be. QEMU can cancel it only once it is active.
     fn forbid_unsafe_move(&mut self) {
         let Transit::Leaving(MigrationStatus::Active) = self.vm.transit() else { return };
         let Some(monitor) = &mut self.monitor else { return };
@@ -102,7 +101,7 @@ impl Served {
     }
 }
 
-/// A socket to connect to again.
+/// A socket to reconnect to.
 struct Reconnect {
     path: PathBuf,
     at: Duration,
@@ -113,7 +112,7 @@ pub struct Vms {
     config: Config,
     served: Vec<Served>,
     prepared: Prepared,
-    /// VMs that run and are not to be served.
+    /// VMs that run and must not be served.
     removed: Vec<(String, Process)>,
     registry: Registry,
     discovery: Discovery,
@@ -121,7 +120,7 @@ pub struct Vms {
     next_look: Duration,
     sampler: Sampler,
     publication: Option<Publication>,
-    /// Pages that were written because something happened to their VM.
+    /// Number of pages that were written because of an event of their VM.
     rewritten: bool,
 }
 
@@ -142,7 +141,7 @@ impl Vms {
         }
     }
 
-    /// Serves again what an earlier daemon served, as far as it still runs.
+    /// Serves the VMs of an earlier daemon that still run.
     pub fn resume(&mut self, clock: &HostClock) {
         for entry in self.registry.read() {
             let process = Process::new(entry.pid);
@@ -155,13 +154,13 @@ impl Vms {
             });
             match resumed {
                 Ok(_) => tracing::info!("VM {} is served again", entry.name),
-                Err(error) => tracing::warn!("VM {} is not served any more: {error:#}", entry.name),
+                Err(error) => tracing::warn!("VM {} is no longer served: {error:#}", entry.name),
             }
         }
         self.note();
     }
 
-    /// Writes down whom we serve.
+    /// Stores the VMs that are served.
     fn note(&mut self) {
         let entry = |served: &Served| {
             let process = served.vm.qemu.process;
@@ -223,7 +222,7 @@ impl Vms {
         let (write, step) = match news {
             News::Status(status) => {
                 let taken = served.vm.on_status(&status);
-                // QEMU would run a VM that is to arrive as soon as it has, and one that has left a second time.
+                // QEMU would run an incoming VM as soon as it arrives, and would run a VM that has left a second time.
                 if *served.vm.transit() == Transit::Here {
                     may_run = !status.running;
                     if let Some(monitor) = served.monitor.as_mut().filter(|_| status.running) {
@@ -277,7 +276,7 @@ impl Vms {
         if let Some(monitor) = served.monitor.as_mut().filter(|_| ready) {
             monitor.resume_if_asked();
         }
-        // Whatever happened may go on at once: a stopped VM loads a snapshot, a resumed one settles its counter.
+        // More may follow at once: a stopped VM loads a snapshot, a resumed one settles its counter.
         self.next_look = timevisor_linux::clock::monotonic();
         served.eager_until = self.next_look + EAGER;
     }
@@ -324,7 +323,7 @@ impl Vms {
         }
     }
 
-    /// Writes every page from what the host knows now.
+    /// Writes every page from the host's current lines.
     pub fn publish(&mut self, publication: Publication, clock: &HostClock) {
         self.publication = Some(publication);
         for index in 0..self.served.len() {
@@ -343,7 +342,7 @@ impl Vms {
         PageFiles::new(self.page_directory())
     }
 
-    /// Whether a VM's page was written since, other than with all others: what else is on it has to follow.
+    /// Whether this page was rewritten on its own since the last publication: its other entries then have to follow.
     pub fn take_rewritten(&mut self) -> Option<&Publication> {
         self.publication.as_ref().filter(|_| std::mem::take(&mut self.rewritten))
     }
@@ -378,13 +377,13 @@ impl Vms {
         {
             return;
         }
-        // Only our own sockets: a QMP socket serves one client, and somebody else's is waiting for somebody else.
+        // Only our sockets: a QMP socket serves a single client, and other sockets wait for other clients.
         let sockets = qemu.command_line.qmp_sockets.iter();
         let ours = sockets
             .filter(|path| path.starts_with(&self.config.run_directory))
             .find(|path| path.exists())
             .cloned();
-        // A prepared page names its VM, whatever QEMU's -name says.
+        // The name of a prepared page takes precedence over QEMU's -name.
         let name = self.pages().name_of(&qemu).unwrap_or_else(|| qemu.name.clone());
         if check_name(&name).is_err() {
             return;
@@ -412,7 +411,7 @@ impl Vms {
         }
     }
 
-    /// Serves a VM of which nothing is known yet.
+    /// Serves a new VM.
     fn attach_anew(
         &mut self,
         qemu: Qemu,
@@ -422,7 +421,7 @@ impl Vms {
         clock: &HostClock,
     ) -> Result<usize, AttachError> {
         let index = self.attach(qemu, name, time_type, monitor, clock)?;
-        // What a file says is of the VM that ran on it before.
+        // The birth in a page file belongs to the VM that used it before.
         self.served[index].vm.set_birth(None);
         Ok(index)
     }
@@ -435,7 +434,7 @@ impl Vms {
         monitor: Option<Monitor>,
         clock: &HostClock,
     ) -> Result<usize, AttachError> {
-        // A prepared page is locked by ourselves; the VM takes it over.
+        // We hold the lock of a prepared page; the VM takes it over.
         let pages = self.pages();
         self.prepared.release(pages.name_of(&qemu).as_deref().unwrap_or(name));
         let host = host_identity(clock);
@@ -466,13 +465,13 @@ impl Vms {
     }
 }
 
-/// A monitor of a VM of which nothing is wanted but news.
+/// A monitor that has nothing to do but report events.
 fn listening(path: &Path, pid: u32) -> anyhow::Result<Monitor> {
     Monitor::connect_to(path, pid, Wanted::default())
 }
 
 fn needs_looking(served: &Served) -> bool {
-    // Until the state is known for the first time, and under TCG without anybody to tell.
+    // Poll until the state is known for the first time, and under TCG without a monitor.
     served.vm.mapping().is_none()
         || (served.monitor.as_ref().is_none_or(|monitor| !monitor.is_ready())
             && served.vm.qemu.accelerator == Accelerator::Tcg)

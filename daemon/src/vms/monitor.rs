@@ -1,4 +1,4 @@
-//! One QMP connection: bytes in, events out. The codec and its state machine are crates/protocols'.
+//! One QMP connection: bytes in, events out. crates/protocols has the codec and its state machine.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,27 +12,27 @@ use timevisor_linux::peer::{connect, peer_pid};
 use timevisor_protocols::qmp::{CpuThread, QmpItem, QueryStatus, Session, VmEvent, cpu_threads};
 use timevisor_time::Duration;
 
-/// QEMU greets at once, unless another client holds the socket.
+/// How long to wait for QEMU's greeting, which comes at once unless another client holds the socket.
 const GREETING: Duration = Duration::from_secs(2);
 
-/// What came of reading.
+/// What QEMU has reported.
 pub enum News {
-    /// Something happened to the VM.
+    /// An event of the VM.
     Event(VmEvent),
     /// The answer to the query at the start.
     Status(QueryStatus),
-    /// A migration that was asked for did not begin, or ended without success: why.
+    /// A requested migration did not begin, or failed; why.
     NotMigrated(String),
-    /// The connection is of no use any more.
+    /// The connection cannot be used any more.
     Lost(String),
 }
 
-/// What is to be done once QEMU answers; it outlives a connection that is lost before.
+/// Requests that wait for QEMU. They survive a lost connection.
 #[derive(Clone, Default)]
 pub struct Wanted {
     /// Send `cont` when the page is ready.
     pub resume: bool,
-    /// Have the VM's migration awaited there.
+    /// Have QEMU await the VM's migration at this address.
     pub awaited: Option<String>,
 }
 
@@ -46,26 +46,26 @@ pub struct Monitor {
     /// The last command of a migration, and the question why it failed.
     migration: Option<u64>,
     why: Option<u64>,
-    /// The page is memory that QEMU shares with us, and not of its own making.
+    /// The page is memory that QEMU shares with us, and not its own.
     shared: bool,
-    /// The command that has QEMU leave such memory alone, and why it refused.
+    /// The command that excludes such memory from migration, and why QEMU refused it.
     sharing: Option<u64>,
     immovable: Option<String>,
     wanted: Wanted,
-    /// The state of the vCPUs was told, so events are, too.
+    /// QEMU has reported the state of the vCPUs, so it reports events too.
     ready: bool,
-    /// When to say that nobody answers.
+    /// When to report that QEMU does not answer.
     complain_at: Option<Duration>,
 }
 
 impl Monitor {
-    /// Connects; QEMU's greeting is awaited by [`Self::read`].
+    /// Connects; [`Self::read`] then waits for QEMU's greeting.
     pub fn connect(path: &Path, wanted: Wanted) -> Result<Self> {
         let stream = connect(path).map_err(|error| explain(path, error))?;
         Ok(Self {
             path: path.to_owned(),
             stream,
-            // Answers to an earlier connection to the same socket must not be taken for ours.
+            // Answers to an earlier connection must not be taken for ours.
             session: Session::with_first_id(monotonic().ceil_nanos().unsigned_abs()),
             status_query: None,
             cpus_query: None,
@@ -81,7 +81,7 @@ impl Monitor {
         })
     }
 
-    /// Connects to the monitor of process `pid` and of no other: whoever may make the socket could point to another VM's.
+    /// Connects to the monitor of process `pid` only: the owner of the socket's path could have it lead to another VM's monitor.
     pub fn connect_to(path: &Path, pid: u32, wanted: Wanted) -> Result<Self> {
         let monitor = Self::connect(path, wanted)?;
         let owner = monitor.pid()?;
@@ -89,19 +89,19 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Whose monitor this is.
+    /// The process of this monitor.
     pub fn pid(&self) -> Result<u32> {
         peer_pid(&self.stream).with_context(|| {
             format!("{} does not tell whose it is; give --pid", self.path.display())
         })
     }
 
-    /// Whether QEMU tells of stops and resumes through this.
+    /// Whether QEMU reports stops and resumes here.
     pub fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// That nobody answers, once it has lasted; said once.
+    /// A complaint that QEMU does not answer; returned once, after a while.
     pub fn complaint(&mut self, now: Duration) -> Option<String> {
         let silent = self.complain_at.is_some_and(|at| now >= at) && !self.ready;
         silent.then(|| {
@@ -117,7 +117,7 @@ impl Monitor {
         &self.path
     }
 
-    /// Where to connect again, and what is still to be done there.
+    /// Where to reconnect, and the requests that still wait.
     pub fn into_wanted(self) -> (PathBuf, Wanted) {
         (self.path, self.wanted)
     }
@@ -126,7 +126,7 @@ impl Monitor {
         self.stream.as_fd()
     }
 
-    /// Everything that has arrived.
+    /// Reads everything that has arrived.
     pub fn read(&mut self) -> Vec<News> {
         let mut news = Vec::new();
         let mut buffer = [0u8; 16 << 10];
@@ -162,12 +162,12 @@ impl Monitor {
             QmpItem::Send(bytes) => self.send(&bytes),
             QmpItem::Ready { version } => {
                 tracing::debug!("{}: QEMU {version}", self.path.display());
-                // MIGRATION events come only when asked for.
+                // MIGRATION events come only on request.
                 let (_, mut sent) = self.set_capability("events");
                 if self.shared {
                     sent = sent.or_else(|| self.ignore_shared());
                 }
-                // Answered after the capabilities: whoever sees the state knows that they are set.
+                // QEMU answers in order: once the state is known, the capabilities are set.
                 sent.or_else(|| self.ask_status()).or_else(|| self.ask_cpus())
             }
             QmpItem::Event(event) => Some(News::Event(VmEvent::from(&event))),
@@ -236,19 +236,19 @@ impl Monitor {
         self.send(&bytes)
     }
 
-    /// Asks which thread runs which vCPU; they may be plugged and unplugged, and QEMU tells nobody.
+    /// Asks for the threads of the vCPUs. QEMU does not report when one is plugged or unplugged.
     pub fn ask_cpus(&mut self) -> Option<News> {
         let (id, bytes) = self.session.command("query-cpus-fast", None);
         self.cpus_query = Some(id);
         self.send(&bytes)
     }
 
-    /// The answer to that, when it was asked last.
+    /// The latest answer to that.
     pub fn cpus(&self) -> &[CpuThread] {
         &self.cpus
     }
 
-    /// Has the VM run as soon as its page is ready; QEMU's answer to what state it is in leads to it.
+    /// Requests that the VM runs as soon as its page is ready. QEMU's next report of the VM's state triggers it.
     pub fn want_resume(&mut self) {
         self.wanted.resume = true;
         if self.ready {
@@ -256,12 +256,12 @@ impl Monitor {
         }
     }
 
-    /// What was asked for is the case; a stop that follows is somebody's wish.
+    /// The VM runs as requested; a later stop is somebody's intention.
     pub fn runs_already(&mut self) {
         self.wanted.resume = false;
     }
 
-    /// Lets the VM run, if that was asked for; once.
+    /// Resumes the VM once, if that was requested.
     pub fn resume_if_asked(&mut self) {
         if std::mem::take(&mut self.wanted.resume) {
             let (_, bytes) = self.session.command("cont", None);
@@ -271,7 +271,7 @@ impl Monitor {
         }
     }
 
-    /// Stops the VM and lets it go on.
+    /// Stops and resumes the VM.
     pub fn pause_for_a_moment(&mut self) {
         for command in ["stop", "cont"] {
             let (_, bytes) = self.session.command(command, None);
@@ -281,7 +281,7 @@ impl Monitor {
         }
     }
 
-    /// Says whether the page is memory that QEMU shares with us; now, or before QEMU has greeted.
+    /// Sets whether the page is memory that QEMU shares with us; possible before QEMU has greeted.
     pub fn set_shared(&mut self, shared: bool) {
         self.shared = shared;
         if shared && self.ready {
@@ -289,15 +289,15 @@ impl Monitor {
         }
     }
 
-    /// QEMU must not copy memory that it shares with us: on the other side it would overwrite that host's page, or, where
-    /// that is mapped read-only, crash.
+    /// Tells QEMU not to migrate memory that it shares with us. It would overwrite the destination's page, or crash there if that page is mapped
+    /// read-only.
     fn ignore_shared(&mut self) -> Option<News> {
         let (id, sent) = self.set_capability("x-ignore-shared");
         self.sharing = Some(id);
         sent
     }
 
-    /// Why the VM must not migrate, if so: where a page is mapped read-only, the destination's QEMU would crash.
+    /// Why the VM must not migrate, if so: the destination's QEMU would crash where the page is mapped read-only.
     pub fn immovable(&self) -> Option<&str> {
         self.immovable.as_deref()
     }
@@ -313,14 +313,14 @@ impl Monitor {
         (id, self.send(&bytes))
     }
 
-    /// Sends the VM to `uri`; what comes of it is told as events.
+    /// Migrates the VM to `uri`. Events report the result.
     pub fn migrate(&mut self, uri: &str) -> Option<News> {
         let (id, bytes) = self.session.command("migrate", Some(json!({"uri": uri})));
         self.migration = Some(id);
         self.send(&bytes)
     }
 
-    /// Has the VM awaited at `uri`, now or when QEMU has greeted.
+    /// Has QEMU await the VM at `uri`, now or after its greeting.
     pub fn await_migration(&mut self, uri: &str) {
         self.wanted.awaited = Some(uri.to_owned());
         if self.ready {
@@ -338,7 +338,7 @@ impl Monitor {
         self.send(&bytes)
     }
 
-    /// Ends a migration; the VM stays.
+    /// Cancels a migration; the VM stays.
     pub fn cancel_migration(&mut self) -> Option<News> {
         let (_, bytes) = self.session.command("migrate_cancel", None);
         self.send(&bytes)

@@ -1,5 +1,5 @@
-//! Page files of VMs that have not started yet: made by `timevisor vm args`, valid pages from the first byte on, because
-//! a guest's driver reads the counter and the timescale once, when it probes.
+//! Page files of VMs that have not started yet, made by `timevisor vm args`. The pages are valid from the start, because a guest's driver reads the
+//! counter and the timescale only when it probes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use timevisor_protocols::control::TimeType;
 
 pub struct Prepared {
     directory: PathBuf,
-    /// Pages we hold until their VM starts.
+    /// Pages that we hold until their VM starts.
     held: BTreeMap<String, PageWriter<WritePage>>,
 }
 
@@ -24,7 +24,7 @@ impl Prepared {
         Self { directory: directory.to_owned(), held: BTreeMap::new() }
     }
 
-    /// Makes (or makes anew) the page and a table for the usual address; the CLI makes one for another address.
+    /// Makes or replaces the page, with a table for the usual address. The CLI makes tables for other addresses.
     pub fn prepare(
         &mut self,
         name: &str,
@@ -54,12 +54,12 @@ impl Prepared {
         Ok((pages.path(name)?, table))
     }
 
-    /// Lets go of a page so that its VM can be attached.
+    /// Releases a page so that its VM can be attached.
     pub fn release(&mut self, name: &str) {
         self.held.remove(name);
     }
 
-    /// The timescale a VM's page was prepared with, also by an earlier daemon.
+    /// The timescale of a prepared page, also if an earlier daemon prepared it.
     pub fn time_type(&self, name: &str) -> Option<TimeType> {
         let folder = PageFiles::new(&self.directory).folder(name).ok()?;
         serde_json::from_slice(&fs::read(folder.join("time_type")).ok()?).ok()

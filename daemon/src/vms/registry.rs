@@ -1,5 +1,5 @@
-//! The VMs that are served, on disk: a restarted daemon serves them under the same names and timescales, without having
-//! to be told again. An entry is valid for that very process only (pid and start time).
+//! The VMs that are served, on disk, so that a restarted daemon serves them under the same names and timescales. An entry is valid for one process
+//! only (pid and start time).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// In the run directory.
+    /// The registry in the run directory.
     pub fn in_directory(directory: &Path) -> Self {
         Self {
             path: directory.join("vms.json"),
@@ -36,7 +36,7 @@ impl Registry {
         }
     }
 
-    /// What an earlier daemon served. A file that is not understood is reported and ignored: discovery still works.
+    /// The VMs of an earlier daemon. A file that cannot be parsed is reported and ignored, because discovery still works.
     pub fn read(&self) -> Vec<Entry> {
         let Ok(bytes) = fs::read(&self.path) else { return Vec::new() };
         serde_json::from_slice(&bytes).unwrap_or_else(|error| {

@@ -44,7 +44,7 @@ impl Vms {
         add: &VmAdd,
         clock: &HostClock,
     ) -> Result<usize, (ErrorCode, String, &'static str)> {
-        // QEMU serves one client of a socket: a second connection of ours would wait for the first one's end.
+        // QEMU serves one client of a socket: a second connection would wait until the first one ends.
         let connected = add.qmp.as_deref().and_then(|path| self.connected_to(path));
         let wanted = Wanted { resume: add.resume, awaited: None };
         let monitor = match &add.qmp {
@@ -109,13 +109,13 @@ impl Vms {
         })
     }
 
-    /// The process behind a socket that we are connected to already.
+    /// The process behind a socket that we are already connected to.
     fn connected_to(&self, path: &str) -> Option<u32> {
         let same = |s: &&Served| s.monitor.as_ref().is_some_and(|m| m.path() == Path::new(path));
         self.served.iter().find(same).map(|s| s.vm.qemu.process.pid())
     }
 
-    /// Discovery was faster; what was asked for explicitly wins, as far as it still can.
+    /// Discovery was faster than this request. The request takes precedence where that is still possible.
     fn adopt(
         &mut self,
         index: usize,
@@ -148,7 +148,7 @@ impl Vms {
         Ok(index)
     }
 
-    /// Has QEMU await a migration, with what the page needs for one.
+    /// Has QEMU await a migration, and prepares the page for it.
     fn await_arrival(
         &mut self,
         index: usize,

@@ -34,7 +34,7 @@ impl KvmMapping {
         Ok(Self { folder: root.as_ref().join(name) })
     }
 
-    /// A word of caution about a mapping, if one is due.
+    /// A warning about a mapping, if there is reason for one.
     #[must_use]
     pub fn caution(mapping: &CounterMapping) -> Option<&'static str> {
         (mapping.offset == 0 && mapping.ratio.is_one()).then_some(
@@ -43,10 +43,10 @@ impl KvmMapping {
         )
     }
 
-    /// How many guest ticks there are per host tick: what the virtual machine's vCPUs have in common even where each has set its counter itself.
+    /// Guest ticks per host tick. The vCPUs share this ratio even if the guest has set their counters differently.
     ///
     /// # Errors
-    /// When there is no vCPU, or they differ in this, too.
+    /// When there is no vCPU, or their ratios differ.
     pub fn ratio(&self) -> Result<CounterRatio, MappingError> {
         let mut agreed: Option<CounterMapping> = None;
         for mapping in self.vcpus()? {

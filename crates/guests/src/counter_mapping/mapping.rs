@@ -36,8 +36,8 @@ impl CounterMapping {
         (scaled as u64).wrapping_add(self.offset as u64)
     }
 
-    /// The guest's tick for a host tick of `period`, rounded down and up: the one for the page's lower line, the other
-    /// for its upper line. `None` when the guest's counter would be slower than 1.05 MHz.
+    /// The period of the guest's counter for a host tick of `period`: rounded down for the page's lower line, and up for its upper line. `None` when
+    /// the guest's counter would be slower than 1.05 MHz.
     #[must_use]
     pub fn period_for_guest(&self, period: Period) -> Option<(Period, Period)> {
         let scaled = u128::from(period.to_bits()) << self.ratio.frac_bits;
@@ -76,7 +76,7 @@ pub enum MappingError {
     /// What is in memory cannot be a timer state.
     #[error("QEMU's timer state looks unlike any known version ({0}); report the version of QEMU")]
     UnknownLayout(String),
-    /// QEMU will move the offset when the guest reads its counter next, and only then is it known by how much.
+    /// QEMU will move the offset by an unknown amount when the guest next reads its counter.
     #[error(
         "the guest has not read its counter since its state was restored; its next read settles it"
     )]

@@ -48,8 +48,8 @@ impl TcgMapping {
         Ok(Self { memory, state, icount: program.symbol("use_icount") })
     }
 
-    /// The bytes of the state, of which those that matter were read twice alike, and the host's counter between the two. The
-    /// ticks before (first word) change with every counter read of a busy guest, and so does the lock; they need not be alike.
+    /// The bytes of the state, and the host's counter between two reads that agreed on them. The previous ticks (first word) and the lock may differ:
+    /// both change with every counter read of a busy guest.
     fn stable_state(&self) -> Result<([u8; STATE_BYTES], u64), MappingError> {
         let read = || -> Result<[u8; STATE_BYTES], MappingError> {
             let mut bytes = [0; STATE_BYTES];
@@ -85,7 +85,7 @@ impl MappingSource for TcgMapping {
     }
 }
 
-/// What QEMU's program reads for a guest's ticks (cpu_get_host_ticks).
+/// The host counter that QEMU reads for a guest's ticks (cpu_get_host_ticks).
 fn host_ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
     let ticks = timevisor_linux::counter::Tsc::unchecked().read_ordered();
@@ -94,7 +94,7 @@ fn host_ticks() -> u64 {
     ticks
 }
 
-/// The mapping in a state that was the same until the host's counter stood at `later`.
+/// The mapping in a state that stayed the same until the host's counter read `later`.
 fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<CounterMapping, MappingError> {
     let [p0, p1, p2, p3, p4, p5, p6, p7, offset @ .., _, _, _, _, l0, l1, l2, l3, e0, e1] = *bytes;
     let before = u64::from_le_bytes([p0, p1, p2, p3, p4, p5, p6, p7]);

@@ -1,7 +1,7 @@
 //! Page files: one folder per virtual machine with the page that QEMU shows to the guest from a memory-backend-file.
 //!
-//! What the nvdimm and the ivshmem device have in common. The file is 2 MiB, as an nvdimm needs it; its first 4096 bytes
-//! are the page. QEMU opens it for reading only (`readonly=on`), so that neither the guest nor QEMU can write it.
+//! The nvdimm and the ivshmem device both use them. A file has 2 MiB, as an nvdimm needs it; its first 4096 bytes are the page. QEMU opens it
+//! read-only (`readonly=on`), so that neither the guest nor QEMU can write it.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
@@ -81,7 +81,7 @@ impl PageFiles {
             .map_err(|source| DeliveryError::PageFile { name: name.to_owned(), source })
     }
 
-    /// The name that the page of `qemu` was prepared for, if it has one of ours, by whichever device: its folder's.
+    /// The name for which the page of `qemu` was prepared, which is the name of its folder; `None` without a page of ours.
     #[must_use]
     pub fn name_of(&self, qemu: &Qemu) -> Option<String> {
         let path = DEVICES.iter().find_map(|device| self.page_of(&qemu.command_line, device))?;

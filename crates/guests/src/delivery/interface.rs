@@ -31,7 +31,7 @@ impl DeliveryKind {
     }
 }
 
-/// Why a page that a virtual machine ought to have cannot be had.
+/// Why a virtual machine's page is out of reach.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliveryError {
     /// The QEMU process could not be examined.
@@ -45,7 +45,7 @@ pub enum DeliveryError {
     /// A vmclock device with a shared page, which is not there.
     #[error("the page of {0} is not there yet; try again when QEMU has started")]
     Starting(String),
-    /// Something in the page's place that is not one.
+    /// The file is not a page.
     #[error("{target} of {name} is not a vmclock page: {reason}")]
     NotAPage {
         /// The virtual machine.
@@ -73,7 +73,7 @@ pub enum DeliveryError {
         #[source]
         source: PageFileError,
     },
-    /// QEMU has mapped a file that was replaced since: what we write would not reach the guest.
+    /// The file that QEMU has mapped was replaced, so our writes would not reach the guest.
     #[error("{name} reads a page file that is no longer at {path}; restart the virtual machine")]
     Replaced {
         /// The virtual machine.
@@ -99,12 +99,12 @@ pub enum DeliveryError {
 
 /// One way a page can reach a guest.
 pub trait PageDelivery {
-    /// Which.
+    /// The kind of delivery.
     fn kind(&self) -> DeliveryKind;
 
-    /// The page of this virtual machine, mapped for writing; `None` when it is not equipped in this way.
+    /// Maps the page of this virtual machine for writing; `None` when it has no such device.
     ///
     /// # Errors
-    /// When it is equipped, but the page cannot be had.
+    /// When it has the device, but its page is out of reach.
     fn attach(&self, qemu: &Qemu) -> Result<Option<SharedMapping>, DeliveryError>;
 }

@@ -1,24 +1,26 @@
-//! A token bucket in its equivalent form as a virtual schedule (ITU-T I.371, GCRA): one instant instead of a level.
+//! A token bucket as a virtual schedule (ITU-T I.371, GCRA): one instant instead of a fill level.
 //!
-//! Also for what cannot be refused: who has sent too much ([`Bucket::charge`]) is not read for a while ([`Bucket::ready_at`]).
+//! It also limits input that cannot be refused: we stop reading from a peer that floods us
+//! ([`Bucket::charge`]) for a while ([`Bucket::ready_at`]).
 //!
 //! What it does not do: read a clock.
 
 use timevisor_time::Duration;
 
-/// Admits a burst, then a rate.
+/// Admits a burst, then a constant rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bucket {
-    /// Between two requests at the rate.
+    /// Time between two requests at the rate.
     interval: Duration,
-    /// How much earlier than due one may come.
+    /// How much earlier than due a request may come.
     tolerance: Duration,
-    /// When the next one would be due if all came evenly.
+    /// When the next request would be due if all came evenly.
     due: Duration,
 }
 
 impl Bucket {
-    /// A full one: in any time t at most `burst + rate_hz * t` are admitted. At least one of each.
+    /// Makes a full bucket: in any time t it admits at most `burst + t / interval` requests. A burst
+    /// of 0 counts as 1.
     #[must_use]
     pub fn new(interval: Duration, burst: u32) -> Self {
         let tolerance = interval.to_bits().saturating_mul(i128::from(burst.max(1) - 1));
@@ -29,13 +31,13 @@ impl Bucket {
         }
     }
 
-    /// When the next one will be admitted; the past means now.
+    /// Returns when the next request will be admitted; a time in the past means now.
     #[must_use]
     pub fn ready_at(&self) -> Duration {
         self.due - self.tolerance
     }
 
-    /// Whether one is admitted now; if so, it counts.
+    /// Returns whether a request is admitted now; if so, counts it.
     pub fn admit(&mut self, now: Duration) -> bool {
         let admitted = now >= self.ready_at();
         if admitted {
@@ -44,13 +46,13 @@ impl Bucket {
         admitted
     }
 
-    /// Counts one that could not wait.
+    /// Counts a request that could not wait.
     pub fn charge(&mut self, now: Duration) {
         self.due = self.due.max(now) + self.interval;
     }
 }
 
-/// The time between two events of this rate, rounded up; a rate of 0 counts as 1.
+/// Returns the time between two events at this rate, rounded up; a rate of 0 counts as 1.
 #[must_use]
 pub fn interval(rate_hz: u32) -> Duration {
     let rate = i128::from(rate_hz.max(1));

@@ -1,32 +1,32 @@
-//! What the types of a request cannot say: lengths, characters, meaning of numbers.
+//! Checks on requests that their types cannot express: lengths, characters, ranges of numbers.
 //!
-//! What it does not do: know which timelines exist, or whose binding is whose.
+//! What it does not do: know which timelines exist, or which client owns a binding.
 
 use super::message::{Hello, InvalidRequirement, MAX_CLIENT_LEN, MAX_NAME_LEN, Request};
 
-/// A request that no server takes.
+/// A request that every server refuses.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
 pub enum InvalidRequest {
-    /// It would end up in the operator's log.
+    /// The text would end up in the operator's log.
     #[error(
         "\"client\" is longer than {MAX_CLIENT_LEN} bytes or has control characters; shorten it"
     )]
     Client,
-    /// It would not fit into the page.
+    /// The name would not fit into the page.
     #[error(
         "a timeline's name has 1 to {MAX_NAME_LEN} letters, digits, '.', '_' or '-'; choose another"
     )]
     Name,
-    /// A requirement that means nothing.
+    /// The requirement is meaningless.
     #[error(transparent)]
     Requirement(#[from] InvalidRequirement),
 }
 
 impl Request {
-    /// Checks what the types cannot.
+    /// Checks what the types cannot express.
     ///
     /// # Errors
-    /// The first rule that it breaks.
+    /// The first broken rule.
     pub fn check(&self) -> Result<(), InvalidRequest> {
         let requirement = match self {
             Self::Hello(Hello { client }) => {
@@ -42,7 +42,7 @@ impl Request {
     }
 }
 
-/// Whether a text can be a timeline's name.
+/// Returns whether a text can be a timeline's name.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);

@@ -1,9 +1,12 @@
-//! The client's end: begins a session, and another one whenever the server has lost it, until told to stop.
+//! The client's end: begins a session, and begins another one whenever the server lost it, until
+//! told to stop.
 //!
-//! Requests are numbered, matched with their answers and timed out; the session is kept alive where its leases need it; the
-//! server's rate limit is kept on this side, because the server does not answer what exceeds it.
+//! The session numbers requests, matches them with their answers and times them out. It sends
+//! keep-alives where leases need them. It obeys the server's rate limit on this side, because the
+//! server does not answer requests beyond it.
 //!
-//! What it does not do: bind again after a session was lost (the caller knows what it wants), or repeat requests.
+//! What it does not do: bind again after a session was lost (only the caller knows what it wants),
+//! or repeat requests.
 
 use std::collections::BTreeMap;
 
@@ -18,77 +21,79 @@ use super::reader::{Direction, FrameReader, Received};
 use super::server::{MAX_UNANSWERED, duration_from_ms};
 use super::{VERSION, problem};
 
-/// Two hellos are at least this far apart, so that a server that ends every session is not flooded.
+/// Shortest time between two hellos, so that a server that ends every session is not flooded.
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Leases are taken to be at least this long, so that no server makes a client send without pause.
+/// Shortest lease that a client assumes, so that no server makes it send without pause.
 const MIN_LEASE: Duration = Duration::from_secs(1);
 
-/// Who begins sessions.
+/// How a client begins sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientConfig {
-    /// Program and version, for the operator's eyes.
+    /// Program and version, for the operator.
     pub client: String,
-    /// Where request ids begin: best a number unlikely to have been used on this stream before (a clock, a random number), so
-    /// that an answer to somebody before is not taken for one to this client. Only 62 bits of it count.
+    /// The first request id. Choose a number unlikely to have been used on this stream before (a
+    /// clock, a random number), so that an answer to an earlier client is not mistaken for one to
+    /// this client. Only 62 bits of it count.
     pub first_id: u64,
-    /// How long a request, or a hello, may remain without an answer.
+    /// How long a request or a hello may wait for its answer.
     pub timeout: Duration,
 }
 
 /// What happened, in order.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ClientAction {
-    /// The session is open; nothing is bound in it.
+    /// The session is open; it has no bindings yet.
     Began(Welcome),
-    /// The server did not begin a session. The next attempt comes by itself after the time-out.
+    /// The server refused a session. The client tries again after the time-out.
     Refused(Problem),
-    /// No answer to a hello. The next attempt has been made.
+    /// A hello got no answer. The client has tried again.
     Unanswered,
     /// The answer to [`ClientSession::request`] with this id.
     Response {
-        /// As [`ClientSession::request`] returned it.
+        /// The id that [`ClientSession::request`] returned.
         id: u64,
         /// The answer.
         response: Response,
     },
-    /// No answer came in time, and none will be delivered. Whether it was carried out is not known: where that matters, go on
-    /// with [`ClientSession::restart`].
+    /// No answer came in time, and none will be delivered. The server may or may not have carried
+    /// the request out. Where that matters, continue with [`ClientSession::restart`].
     TimedOut {
-        /// As [`ClientSession::request`] returned it.
+        /// The id that [`ClientSession::request`] returned.
         id: u64,
     },
-    /// Something unasked; never [`Event::Closing`].
+    /// An event from the server; never [`Event::Closing`].
     Event(Event),
-    /// The session is gone with all its bindings and unanswered requests. The next attempt comes by itself.
+    /// The session is gone with all its bindings and unanswered requests. The client begins another
+    /// one.
     Lost {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// A request that is not sent.
+/// Why a request is not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// No session.
+    /// There is no session.
     #[error("no session is open; wait until one has begun")]
     NotOpen,
-    /// Too many at the same time.
+    /// Too many requests are unanswered.
     #[error("as many requests wait for their answers as may; wait for some of them")]
     Unanswered,
-    /// Too many in a second.
+    /// The rate limit is reached.
     #[error("beyond the server's limit of requests a second; wait until ready_at()")]
     TooFast,
-    /// The stream does not take what is there.
+    /// The stream does not accept the bytes that wait already.
     #[error("the server does not read; check whether it runs")]
     Unread,
-    /// The server would refuse it.
+    /// The server would refuse the request.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// Hello and keep-alive.
+    /// The client itself sends hello and keep-alive.
     #[error("the session sends hellos and keep-alives by itself; leave it to it")]
     Own,
-    /// No frame.
+    /// The request does not fit into a frame.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }
@@ -96,19 +101,20 @@ pub enum RequestError {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     deadline: Duration,
-    /// A keep-alive: nobody else waits for its answer.
+    /// A keep-alive, whose answer no caller waits for.
     own: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Open {
     session: u64,
-    /// Keep-alives are due this long after the last request.
+    /// A keep-alive is due this long after the last request.
     lease: Option<Duration>,
     heard: Duration,
     asked: Duration,
     unanswered: BTreeMap<u64, Waiting>,
-    /// How many may be unanswered. No more than a second's: when the server was away, they all arrive at once.
+    /// Most unanswered requests: those of one second, because after an absence of the server all
+    /// arrive at once.
     window: usize,
 }
 
@@ -126,7 +132,7 @@ pub struct ClientSession {
     config: ClientConfig,
     last_id: u64,
     last_hello: Option<Duration>,
-    /// The server's rate and what it leaves; it counts over all sessions of a connection.
+    /// The server's rate limit, counted over all sessions of a connection.
     pace: Option<(u32, Bucket)>,
     reader: FrameReader,
     outbox: Outbox,
@@ -134,7 +140,7 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
-    /// Does nothing until [`Self::begin`].
+    /// Makes a session that does nothing until [`Self::begin`].
     #[must_use]
     pub fn new(config: ClientConfig) -> Self {
         Self {
@@ -148,20 +154,21 @@ impl ClientSession {
         }
     }
 
-    /// The stream is there: says hello.
+    /// Begins on a new stream: sends a hello.
     pub fn begin(&mut self, now: Duration) {
         self.reader = FrameReader::new(Direction::ToClient);
         self.pace = None;
         self.hello(now);
     }
 
-    /// The stream is gone, and the session with it.
+    /// Ends the session, because the stream is gone.
     pub fn end(&mut self) {
         self.state = State::Off;
         self.outbox.clear();
     }
 
-    /// Gives the session up and begins another one: for callers that no longer know what holds in it.
+    /// Gives up the session and begins another one, for callers that no longer know the state of
+    /// the old one.
     pub fn restart(&mut self, now: Duration, reason: &str) -> Vec<ClientAction> {
         let mut actions = Vec::new();
         if matches!(self.state, State::Open(_)) {
@@ -173,7 +180,7 @@ impl ClientSession {
     /// Sends a request and returns its id.
     ///
     /// # Errors
-    /// What [`RequestError`] lists; nothing was sent then.
+    /// See [`RequestError`]; nothing was sent then.
     pub fn request(&mut self, now: Duration, request: &Request) -> Result<u64, RequestError> {
         if matches!(request, Request::Hello(_) | Request::KeepAlive) {
             return Err(RequestError::Own);
@@ -182,7 +189,7 @@ impl ClientSession {
         self.send(now, request)
     }
 
-    /// Takes what was read at `now`.
+    /// Reads bytes that arrived at `now`.
     pub fn on_bytes(&mut self, now: Duration, bytes: &[u8]) -> Vec<ClientAction> {
         let mut actions = Vec::new();
         if matches!(self.state, State::Off) {
@@ -206,7 +213,7 @@ impl ClientSession {
         actions
     }
 
-    /// When [`Self::on_timer`] has something to do.
+    /// Returns when [`Self::on_timer`] has something to do.
     #[must_use]
     pub fn poll_at(&self) -> Option<Duration> {
         match &self.state {
@@ -223,7 +230,7 @@ impl ClientSession {
         }
     }
 
-    /// Times out, keeps alive, begins again.
+    /// Times requests out, sends keep-alives, begins sessions.
     pub fn on_timer(&mut self, now: Duration) -> Vec<ClientAction> {
         let mut actions = Vec::new();
         match &mut self.state {
@@ -248,7 +255,8 @@ impl ClientSession {
                     let reason = format!("nothing was heard from the server for {lease}");
                     self.lose(now, reason, &mut actions);
                 } else if now >= keep_alive_at(open.asked, lease) {
-                    // Not sent if the rate is used up or the server does not read; then the next one counts.
+                    // If the rate is used up or the server does not read, the next keep-alive
+                    // counts.
                     open.asked = now;
                     let _unsent = self.send(now, &Request::KeepAlive);
                 }
@@ -258,7 +266,8 @@ impl ClientSession {
         actions
     }
 
-    /// When a further request would be sent rather than refused; the past means now. Nothing: not by waiting alone.
+    /// Returns when another request would be sent rather than refused; a time in the past means
+    /// now. `None`: waiting alone does not help.
     #[must_use]
     pub fn ready_at(&self) -> Option<Duration> {
         match &self.state {
@@ -269,7 +278,7 @@ impl ClientSession {
         }
     }
 
-    /// The session's number while it is open.
+    /// Returns the session's number while it is open.
     #[must_use]
     pub fn session(&self) -> Option<u64> {
         match &self.state {
@@ -278,18 +287,18 @@ impl ClientSession {
         }
     }
 
-    /// What to write to the stream.
+    /// Returns the bytes to write to the stream.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         self.outbox.unsent()
     }
 
-    /// The stream has taken so many bytes of [`Self::output`].
+    /// Removes this many bytes of [`Self::output`], which the stream has accepted.
     pub fn sent(&mut self, count: usize) {
         self.outbox.sent(count);
     }
 
-    /// Bytes that were no part of a frame.
+    /// Returns the number of bytes that were not part of a frame.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.reader.skipped()
@@ -302,7 +311,8 @@ impl ClientSession {
             bucket.charge(now);
         }
         self.state = State::Hello { id: self.last_id, deadline: now + self.config.timeout };
-        // What was not sent belongs to no session any more. Half a frame may have been: servers find the next one.
+        // Unsent bytes belong to no session any more. Half a frame may have been sent; servers find
+        // the next one.
         self.outbox.clear();
         let hello = Request::Hello(Hello { client: self.config.client.clone() });
         if let Ok(frame) = Frame::of(Kind::Request, 0, self.last_id, &hello) {
@@ -341,7 +351,7 @@ impl ClientSession {
         match serde_json::from_slice(&frame.payload) {
             Ok(Event::Closing { reason }) => self.lose(now, reason, actions),
             Ok(event) => actions.push(ClientAction::Event(event)),
-            // A newer server may tell what this client does not know.
+            // A newer server may send events that this client does not know.
             Err(_) => {}
         }
     }
@@ -381,8 +391,8 @@ impl ClientSession {
 
     fn open(&mut self, now: Duration, welcome: &Welcome) {
         let rate = welcome.limits.requests_per_second;
-        // An eighth slower than the limit and half its burst: requests may bunch up on their way, and the two clocks are not
-        // the same.
+        // An eighth slower than the limit, and half its burst: requests may bunch up on their way,
+        // and the two clocks differ.
         if self.pace.is_none_or(|(known, _)| known != rate) {
             let interval = interval(rate);
             let interval = interval + Duration::from_bits(interval.to_bits() / 7);
@@ -407,7 +417,7 @@ impl ClientSession {
 
     fn lose(&mut self, now: Duration, reason: String, actions: &mut Vec<ClientAction>) {
         actions.push(ClientAction::Lost { reason });
-        // A hello beyond the rate would go without an answer.
+        // A hello beyond the rate would get no answer.
         let after = self.last_hello.map(|last| last + HELLO_INTERVAL);
         let ready = self.pace.map(|(_, bucket)| bucket.ready_at());
         let until = after.into_iter().chain(ready).fold(now, Duration::max);

@@ -1,10 +1,11 @@
-//! CRC-32 (IEEE 802.3: polynomial 0x04C11DB7, reflected), and what its linearity gives.
+//! CRC-32 (IEEE 802.3: polynomial 0x04C11DB7, reflected), and the use of its linearity.
 //!
-//! The *register* is the CRC before the final inversion. Over GF(2) it is linear: the register behind some bytes is the
-//! one before them, advanced by as many zero bytes, xor a word that depends on those bytes alone. So the register at a
-//! frame's end can be predicted at its beginning, and one register over the whole stream judges every frame in it.
+//! The *register* is the CRC before the final inversion. Over GF(2) it is linear: the register
+//! behind some bytes is the one before them, advanced by as many zero bytes, xor a word that
+//! depends on those bytes alone. So the register at a frame's end can be predicted at its
+//! beginning, and one register over the whole stream checks every frame in it.
 //!
-//! What it does not do: protect against an attacker; anybody can compute it.
+//! What it does not do: protect against an attacker, who can compute it as well.
 
 const POLYNOMIAL: u32 = 0xEDB8_8320;
 
@@ -13,31 +14,31 @@ pub(super) const INITIAL: u32 = u32::MAX;
 
 const TABLE: [u32; 256] = table();
 
-/// `POWERS[k]` is x^(8 * 2^k) modulo the polynomial: what advances a register by 2^k zero bytes.
+/// `POWERS[k]` is x^(8 * 2^k) modulo the polynomial, which advances a register by 2^k zero bytes.
 const POWERS: [u32; 16] = powers();
 
-/// The register behind `bytes`.
+/// Returns the register behind `bytes`.
 pub(super) fn update(register: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(register, |register, byte| step(register, *byte))
 }
 
-/// The register behind one byte.
+/// Returns the register behind one byte.
 pub(super) const fn step(register: u32, byte: u8) -> u32 {
     TABLE[((register ^ byte as u32) & 0xff) as usize] ^ (register >> 8)
 }
 
-/// The register behind `count` zero bytes, in a time that grows with the logarithm of `count` only.
+/// Returns the register behind `count` zero bytes, in logarithmic time.
 pub(super) fn advance(register: u32, count: u16) -> u32 {
     let steps = POWERS.iter().enumerate().filter(|(k, _)| count >> k & 1 == 1);
     steps.fold(register, |register, (_, power)| multiply(register, *power))
 }
 
-/// The checksum that stands in a frame.
+/// Returns the checksum as a frame carries it.
 pub(super) fn checksum(parts: [&[u8]; 2]) -> u32 {
     !parts.iter().fold(INITIAL, |register, part| update(register, part))
 }
 
-/// The product of two polynomials modulo the generator; bit 31 is x^0.
+/// Returns the product of two polynomials modulo the generator; bit 31 is x^0.
 const fn multiply(mut a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     while a != 0 {

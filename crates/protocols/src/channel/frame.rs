@@ -1,6 +1,6 @@
 //! One frame: header, checksum, payload (docs/reference/channel.md has the table).
 //!
-//! What it does not do: find frames in a stream ([`super::reader`] does) or know what a payload means.
+//! What it does not do: find frames in a stream ([`super::reader`] does) or interpret a payload.
 
 use std::array;
 
@@ -8,30 +8,30 @@ use serde::Serialize;
 
 use super::{VERSION, crc};
 
-/// What every frame begins with.
+/// The first bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"TVCH";
 
 /// Bytes before the payload.
 pub const HEADER_LEN: usize = 28;
 
-/// The header's bytes under the checksum: all but the checksum itself, which is the header's end.
+/// The header's bytes under the checksum: all except the checksum itself, which ends the header.
 pub(super) const CHECKED_LEN: usize = 24;
 
-/// The longest payload of a request. Little, because strangers send it.
+/// The longest payload of a request. It is short, because untrusted clients send it.
 pub const MAX_REQUEST_LEN: usize = 4096;
 
 /// The longest payload of a response or an event.
 pub const MAX_ANSWER_LEN: usize = u16::MAX as usize;
 
-/// What a frame carries.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
     /// From a client.
     Request = 1,
-    /// From a server, to a request.
+    /// From a server, as the answer to a request.
     Response = 2,
-    /// From a server, unasked.
+    /// From a server, as an event.
     Event = 3,
 }
 
@@ -73,16 +73,16 @@ pub struct FrameHeader {
 /// A frame whose checksum is right.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// What stood before the payload.
+    /// The header before the payload.
     pub header: FrameHeader,
-    /// JSON, in this version.
+    /// The payload; JSON in this version.
     pub payload: Vec<u8>,
 }
 
-/// A message that does not become a frame.
+/// Why a message does not become a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// Beyond what the other end takes.
+    /// The payload is longer than the other end accepts.
     #[error("a payload of {len} bytes exceeds {max}; ask for less at a time")]
     TooLong {
         /// The payload's length.
@@ -90,14 +90,14 @@ pub enum EncodeError {
         /// The limit of its kind.
         max: usize,
     },
-    /// What JSON cannot express.
+    /// JSON cannot express the message.
     #[error("the message cannot be written as JSON; check its numbers")]
     Json(#[from] serde_json::Error),
 }
 
 impl FrameHeader {
-    /// Takes the first [`HEADER_LEN`] bytes of a frame apart: the header, and the checksum that is claimed. Nothing if they
-    /// cannot be a frame's.
+    /// Parses the first [`HEADER_LEN`] bytes of a frame: returns the header and the checksum that
+    /// it claims, or nothing if the bytes cannot be a frame's.
     #[must_use]
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Option<(Self, u32)> {
         let word = |at: usize| u64::from_le_bytes(array::from_fn(|i| bytes[at + i]));
@@ -111,7 +111,7 @@ impl FrameHeader {
         Some((Self { version: bytes[4], kind, len, session, id }, checksum))
     }
 
-    /// The header's bytes under the checksum.
+    /// Returns the header's bytes under the checksum.
     fn checked(&self) -> [u8; CHECKED_LEN] {
         let mut bytes = [0; CHECKED_LEN];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -125,7 +125,7 @@ impl FrameHeader {
 }
 
 impl Frame {
-    /// A frame of this version.
+    /// Makes a frame of this version.
     ///
     /// # Errors
     /// [`EncodeError::TooLong`].
@@ -139,10 +139,10 @@ impl Frame {
         Ok(Self { header, payload })
     }
 
-    /// The frame that carries `message`.
+    /// Makes the frame that carries `message`.
     ///
     /// # Errors
-    /// What [`EncodeError`] lists.
+    /// See [`EncodeError`].
     pub fn of<T: Serialize>(
         kind: Kind,
         session: u64,
@@ -152,7 +152,7 @@ impl Frame {
         Self::new(kind, session, id, serde_json::to_vec(message)?)
     }
 
-    /// The bytes on the stream.
+    /// Returns the bytes for the stream.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let checked = self.header.checked();

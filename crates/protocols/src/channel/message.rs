@@ -1,20 +1,23 @@
-//! What is asked and answered on the channel: JSON in the frames' payload, because it is rare and people debug it.
+//! The channel's requests, answers and events. They are JSON, because they are rare and people
+//! debug them.
 //!
-//! Units are in the names. Unknown fields are refused: a misspelt requirement must not be silently ignored.
+//! Units are in the names. Unknown fields are refused, so that a misspelt requirement is not
+//! silently ignored.
 
 use serde::{Deserialize, Serialize};
 
-/// The longest timeline name in bytes: what fits into a page's entry.
+/// The longest timeline name in bytes, as a page's entry limits it.
 pub const MAX_NAME_LEN: usize = 32;
 
 /// The longest `client` text of a hello.
 pub const MAX_CLIENT_LEN: usize = 64;
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Begins a session: answered by [`Response::Welcome`]. A second hello on one connection ends the session before.
+    /// Begins a session: answered by [`Response::Welcome`]. A second hello on one connection ends
+    /// the previous session.
     Hello(Hello),
     /// Binds to a timeline: answered by [`Response::Bound`].
     Bind(Bind),
@@ -22,17 +25,18 @@ pub enum Request {
     Update(Update),
     /// Ends a binding: answered by [`Response::Unbound`].
     Unbind(Binding),
-    /// What this client may bind to: answered by [`Response::Timelines`].
+    /// Lists the timelines that this client may bind to: answered by [`Response::Timelines`].
     Timelines,
-    /// Keeps the leases of a connection that cannot be seen to close: answered by [`Response::Alive`].
+    /// Renews the leases of a connection whose end cannot be detected: answered by
+    /// [`Response::Alive`].
     KeepAlive,
 }
 
-/// Who begins a session.
+/// Introduces the client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
-    /// Program and version, for the operator's eyes only.
+    /// Program and version, for the operator only.
     pub client: String,
 }
 
@@ -44,7 +48,7 @@ pub enum Epoch {
     Tai,
     /// UTC as POSIX counts it; steps at leap seconds.
     Utc,
-    /// Starts at 0 when the timeline is made, and belongs to nobody else's clock.
+    /// Starts at 0 when the timeline is made, and relates to no other clock.
     Local,
 }
 
@@ -54,13 +58,13 @@ pub enum Epoch {
 pub struct Bind {
     /// Its name.
     pub timeline: String,
-    /// Makes the timeline when there is none of this name; without it an unknown name is refused.
+    /// Makes the timeline if none has this name. Without it, an unknown name is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<Epoch>,
-    /// What is needed; nothing: only to read.
+    /// The requirement; absent: only to read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requirement: Option<Requirement>,
-    /// Bind even if the requirement cannot be met; readings then say so.
+    /// Bind even if the requirement cannot be met; readings then report that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub best_effort: bool,
 }
@@ -69,12 +73,12 @@ pub struct Bind {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Update {
-    /// Which binding.
+    /// The binding to change.
     pub binding: u64,
-    /// What is needed from now on.
+    /// The new requirement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requirement: Option<Requirement>,
-    /// As in [`Bind`]. Where it is refused, the old requirement stays in force.
+    /// As in [`Bind`]. If the change is refused, the old requirement stays in force.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub best_effort: bool,
 }
@@ -83,11 +87,12 @@ pub struct Update {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Binding {
-    /// As [`Bound::binding`] said.
+    /// The number from [`Bound::binding`].
     pub binding: u64,
 }
 
-/// A Quality-of-Time requirement: how far true time may be from the estimate, and how surely.
+/// A Quality-of-Time requirement: the greatest distance of true time from the estimate, and the
+/// confidence.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requirement {
@@ -95,15 +100,16 @@ pub struct Requirement {
     pub below_ns: u64,
     /// True time may be this much after the estimate at most, ns.
     pub above_ns: u64,
-    /// The clock must tell instants apart that are this far from each other, ns; absent: any resolution will do.
+    /// The clock must distinguish instants that are this far apart, ns; absent: any resolution will
+    /// do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolution_ns: Option<u64>,
-    /// How surely.
+    /// The confidence.
     #[serde(default)]
     pub confidence: Confidence,
 }
 
-/// How surely a requirement is to be met.
+/// The confidence with which a requirement must be met.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
@@ -114,28 +120,28 @@ pub enum Confidence {
     Probability(f64),
 }
 
-/// A requirement that means nothing.
+/// Why a requirement is meaningless.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
 pub enum InvalidRequirement {
-    /// No clock is without error.
+    /// A width of zero: no clock is without error.
     #[error("a requirement of 0 ns cannot be met; give below_ns and above_ns of 1 or more")]
     Zero,
-    /// Outside 0.5 to 1.
+    /// A probability outside 0.5 to 1.
     #[error("probability {0} is not in 0.5 <= p < 1; for certainty use worst_case")]
     Probability(f64),
 }
 
 impl Requirement {
-    /// The same on both sides, by the hard bounds.
+    /// Makes a requirement with the same width on both sides, by the hard bounds.
     #[must_use]
     pub const fn within_ns(ns: u64) -> Self {
         Self { below_ns: ns, above_ns: ns, resolution_ns: None, confidence: Confidence::WorstCase }
     }
 
-    /// Checks what the types cannot.
+    /// Checks what the types cannot express.
     ///
     /// # Errors
-    /// The first rule that it breaks.
+    /// The first broken rule.
     pub fn validate(&self) -> Result<(), InvalidRequirement> {
         if self.below_ns == 0 || self.above_ns == 0 || self.resolution_ns == Some(0) {
             return Err(InvalidRequirement::Zero);
@@ -149,7 +155,7 @@ impl Requirement {
     }
 }
 
-/// What a timeline gives at a moment. What is not known is absent, never a made-up number.
+/// A timeline's quality at one moment. Unknown values are absent, never made up.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Achieved {
@@ -167,28 +173,28 @@ pub struct Achieved {
     pub resolution_ns: Option<u64>,
 }
 
-/// What a client is told at the beginning of a session.
+/// The server's answer at the beginning of a session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Welcome {
-    /// The session's number, to be put into every frame that follows.
+    /// The session's number, which every later frame must carry.
     pub session: u64,
-    /// Who the server takes the client for: `uid:1000`, `vm:web`.
+    /// The client's identity as the server sees it: `uid:1000`, `vm:web`.
     pub tenant: String,
     /// The host's page, for clients on the host; a guest has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<HostPage>,
-    /// What this client may do.
+    /// The client's limits.
     pub limits: Limits,
 }
 
-/// Which page the host's timelines are on.
+/// The page with the host's timelines.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostPage {
     /// Its file on the host; a container may have mounted it elsewhere.
     pub path: String,
-    /// Its epoch, as in its header: by this a client knows the page under any name.
+    /// Its epoch, as in its header, by which a client recognizes the page under any name.
     pub epoch: u64,
 }
 
@@ -196,48 +202,48 @@ pub struct HostPage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Bindings at the same time, over all sessions.
+    /// Most bindings at a time, over all sessions.
     pub bindings: u32,
-    /// Timelines it has made at the same time.
+    /// Most timelines of its making at a time.
     pub timelines: u32,
-    /// Requests a second, on average.
+    /// Most requests per second, on average.
     pub requests_per_second: u32,
-    /// Leases end when nothing has been heard for this long; absent: they end with the connection only.
+    /// Leases end after this much silence; absent: they end with the connection only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
 }
 
-/// Where a timeline is on this client's page.
+/// The place of a timeline on this client's page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
-    /// Which 4 KiB page of the file; always 0 in a guest.
+    /// The 4 KiB page of the file; always 0 in a guest.
     pub page: u32,
-    /// Which entry of that page.
+    /// The entry of that page.
     pub entry: u16,
-    /// The entry's generation: a reader that finds another one is looking at another timeline.
+    /// The entry's generation. A reader that finds another one sees another timeline.
     pub generation: u16,
 }
 
-/// A binding as it is in force.
+/// A binding in force.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
-    /// Names the binding in this session.
+    /// The binding's number in this session.
     pub binding: u64,
     /// The timeline's name.
     pub timeline: String,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Where to read it.
+    /// Where to read the timeline.
     pub place: Place,
-    /// What it gives now.
+    /// Its present quality.
     pub achieved: Achieved,
-    /// Whether that meets the requirement (true without one).
+    /// Whether that quality meets the requirement (true without one).
     pub met: bool,
 }
 
-/// One timeline that a client may bind to.
+/// A timeline to which a client may bind.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimelineRow {
@@ -245,47 +251,47 @@ pub struct TimelineRow {
     pub name: String,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Bindings to it, of all tenants.
+    /// Number of bindings of all tenants.
     pub members: u32,
-    /// The tightest requirement, where there is any.
+    /// The tightest requirement, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<Requirement>,
-    /// What it gives now.
+    /// Its present quality.
     pub achieved: Achieved,
-    /// Made by a client, and gone with its last binding.
+    /// True if a client made it; it ends with its last binding.
     pub temporary: bool,
 }
 
-/// What the server answers.
+/// The server's answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Response {
-    /// To a hello.
+    /// Answers a hello.
     Welcome(Welcome),
-    /// To a bind or an update.
+    /// Answers a bind or an update.
     Bound(Bound),
-    /// To an unbind.
+    /// Answers an unbind.
     Unbound(Binding),
-    /// To a question for timelines.
+    /// Lists timelines.
     Timelines(Vec<TimelineRow>),
-    /// To a keep-alive.
+    /// Answers a keep-alive.
     Alive,
-    /// To anything that could not be done.
+    /// Answers any request that failed.
     Problem(Problem),
 }
 
-/// Why a request was not carried out.
+/// Why a request failed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}; {next_step}")]
 #[serde(deny_unknown_fields)]
 pub struct Problem {
-    /// For programs.
+    /// The kind, for programs.
     pub code: ProblemCode,
-    /// For people.
+    /// The problem, for people.
     pub message: String,
-    /// What to do about it.
+    /// The next step.
     pub next_step: String,
-    /// With [`ProblemCode::CannotBeMet`]: what can be.
+    /// With [`ProblemCode::CannotBeMet`]: the achievable quality.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub achievable: Option<Achieved>,
 }
@@ -298,50 +304,50 @@ pub enum ProblemCode {
     BadRequest,
     /// Another protocol version.
     Version,
-    /// No hello yet, a frame of another session, or an id that was used before.
+    /// No hello came yet, or a frame has another session's number or an old id.
     Session,
-    /// There is no such timeline or binding.
+    /// The timeline or binding does not exist.
     NotFound,
     /// The timeline exists with another epoch.
     Exists,
-    /// The requirement is beyond what can be had: see [`Problem::achievable`].
+    /// The requirement cannot be met: see [`Problem::achievable`].
     CannotBeMet,
-    /// A limit of the tenant's.
+    /// One of the tenant's limits is reached.
     Quota,
     /// Too many requests; wait.
     RateLimited,
-    /// Not now: no room on the page, the daemon is ending.
+    /// Not possible now: the page is full, or the daemon is ending.
     Unavailable,
 }
 
-/// What the server says unasked.
+/// An event that the server sends.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Event {
-    /// What a binding's timeline gives has begun or ceased to meet its requirement.
+    /// A binding's timeline begins or ceases to meet its requirement.
     Quality {
-        /// Which binding.
+        /// The binding.
         binding: u64,
-        /// Whether it is met now.
+        /// Whether the requirement is met now.
         met: bool,
-        /// What it gives now.
+        /// The present quality.
         achieved: Achieved,
     },
-    /// The timeline's entry has moved (the VM has another host now).
+    /// The timeline's entry has moved (the VM is on another host now).
     Moved {
-        /// Which binding.
+        /// The binding.
         binding: u64,
-        /// Where it is now.
+        /// The new place.
         place: Place,
     },
     /// The timeline may have stepped.
     Disrupted {
-        /// Which binding.
+        /// The binding.
         binding: u64,
     },
-    /// The server ends the session: bindings are gone.
+    /// The server ends the session with its bindings.
     Closing {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

@@ -1,22 +1,24 @@
-//! The channel: how applications, on the host or in a guest, tell timevisord what they need of a timeline.
+//! The channel: applications on the host or in a guest use it to tell timevisord their requirements
+//! on a timeline.
 //!
-//! The same frames travel over the host's Unix socket ([`HOST_SOCKET`]), a VM's virtio-serial port ([`PORT_NAME`]), vsock
-//! ([`VSOCK_PORT`]), and the socket that `timevisor-guest` offers inside a guest. Reading the clock needs none of this: it is
-//! on the page. docs/reference/channel.md shows the frames byte by byte.
+//! The same frames travel over the host's Unix socket ([`HOST_SOCKET`]), a VM's virtio-serial port
+//! ([`PORT_NAME`]), vsock ([`VSOCK_PORT`]), and the socket of `timevisor-guest` inside a guest.
+//! Reading the clock needs no channel, only the page. docs/reference/channel.md shows the frames
+//! byte by byte.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | [`message`] | requests, responses, events: requirements and achieved quality |
-//! | [`check`] | what their types cannot say |
-//! | [`frame`], [`reader`] | frames, and finding them in a stream that may have lost the thread |
+//! | [`check`] | checks on requests that their types cannot express |
+//! | [`frame`], [`reader`] | frames, and a search for them in a stream that may have lost bytes |
 //! | [`server`] | the server's end of one connection |
 //! | [`client`] | the client's end of one connection |
 //! | [`relay`] | `timevisor-guest`: many applications' connections, one to the host |
 //! | [`bucket`] | a rate limit |
 //! | `crc`, `outbox` | checksum, unsent bytes |
 //!
-//! Rules: identity comes from the socket, never from the payload; a session begins with `hello` and is numbered by the
-//! server; request ids grow within a session; everything has a limit.
+//! Rules: the socket identifies the peer, never the payload; a session begins with `hello` and the
+//! server numbers it; request ids grow within a session; everything has a limit.
 //!
 //! What it does not do: open sockets, know timelines (crates/timelines does), or read the page.
 
@@ -47,7 +49,8 @@ pub use server::{Over, ServerAction, ServerConfig, ServerCounters, ServerSession
 /// The protocol version; the server refuses another.
 pub const VERSION: u8 = 1;
 
-/// Where timevisord (on a host) and timevisor-guest (in a guest) listen unless configured otherwise.
+/// The socket of timevisord (on a host) and timevisor-guest (in a guest), unless configured
+/// otherwise.
 pub const HOST_SOCKET: &str = "/run/timevisor/timelines";
 
 /// The virtio-serial port's name; in the guest `/dev/virtio-ports/org.timevisor.0`.
@@ -56,7 +59,7 @@ pub const PORT_NAME: &str = "org.timevisor.0";
 /// The vsock port on the host (CID 2): "TV".
 pub const VSOCK_PORT: u32 = 0x5456;
 
-/// A problem without further figures.
+/// Makes a problem without an achievable quality.
 fn problem(code: ProblemCode, message: &str, next_step: &str) -> Problem {
     let (message, next_step) = (message.to_owned(), next_step.to_owned());
     Problem { code, message, next_step, achievable: None }

@@ -1,8 +1,8 @@
-//! Bytes that wait for the stream to take them, up to a limit.
+//! Bytes that wait until the stream accepts them, up to a limit.
 //!
 //! What it does not do: write.
 
-/// The most bytes that a session keeps for a peer that does not read.
+/// Most bytes that a session keeps for a peer that does not read.
 pub const MAX_UNSENT: usize = 256 << 10;
 
 /// A queue of bytes, written to the stream from its front.
@@ -13,7 +13,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// False if that is too much: nothing of it is kept then.
+    /// Appends bytes. Returns false, and keeps none of them, if the limit would be exceeded.
     #[must_use]
     pub(super) fn push(&mut self, frame: &[u8]) -> bool {
         let fits = self.unsent().len() + frame.len() <= MAX_UNSENT;
@@ -27,10 +27,10 @@ impl Outbox {
         &self.bytes[self.sent..]
     }
 
-    /// The stream has taken so many.
+    /// Removes this many bytes, which the stream has accepted.
     pub(super) fn sent(&mut self, count: usize) {
         self.sent = self.sent.saturating_add(count).min(self.bytes.len());
-        // Moved only when most of it is gone: every byte is moved at most once on average.
+        // Moves the rest only when most is gone, so that every byte moves at most once on average.
         if self.sent * 2 >= self.bytes.len() {
             self.bytes.drain(..self.sent);
             self.sent = 0;

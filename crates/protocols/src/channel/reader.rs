@@ -1,12 +1,15 @@
-//! Finds frames in a byte stream: from any beginning, behind garbage, half frames and wrong checksums.
+//! Finds frames in a byte stream that may start anywhere and contain garbage, partial frames and
+//! wrong checksums.
 //!
-//! The rule: whatever bears the magic, a header of this direction and the right checksum is a frame; frames do not
-//! overlap; of two that would, the one that *ends* first is one. So a hello behind the half frame of a guest that was
-//! reset is found at its own last byte, not when the half frame's announced length has gone by. A whole frame cannot hide
-//! one in its payload: headers have control characters (the kind), and JSON has none.
+//! The rule: bytes with the magic, a header of this direction and the right checksum are a frame.
+//! Frames do not overlap: of two candidates that do, the one that *ends* first is the frame. So a
+//! hello behind the partial frame of a guest that was reset is found at its own last byte, not at
+//! the end that the partial frame announced. A whole frame cannot hide another in its payload:
+//! headers have control characters (the kind), and JSON has none.
 //!
-//! Costs, whatever is sent: one step of the checksum per byte; per plausible header one advance of it (at most 16
-//! products) and a place in a heap; never more bytes kept than one frame's. crc.rs says how.
+//! The cost is bounded for any input: per byte one step of the checksum; per plausible header one
+//! advance of it (at most 16 products) and a place in a heap; at most one frame's bytes in memory.
+//! crc.rs explains the method.
 //!
 //! What it does not do: decode payloads, or check sessions.
 
@@ -16,7 +19,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::frame::{CHECKED_LEN, Frame, FrameHeader, HEADER_LEN, Kind, MAGIC};
 use super::{VERSION, crc};
 
-/// Which way the stream runs.
+/// The direction of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// To a server: requests.
@@ -31,12 +34,12 @@ impl Direction {
     }
 }
 
-/// What was found.
+/// What the reader found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Received {
     /// A frame of this version.
     Frame(Frame),
-    /// A whole frame of another version: its payload means nothing here, but the sender can be told.
+    /// A whole frame of another version. Its payload is unknown, but the sender can be told.
     OtherVersion(FrameHeader),
 }
 
@@ -45,29 +48,29 @@ pub enum Received {
 struct Candidate {
     end: u64,
     start: u64,
-    /// The stream's register at `end`, if this is a frame.
+    /// The stream's register at `end` if this is a frame.
     register: u32,
 }
 
-/// Collects bytes into frames.
+/// Finds the frames in a stream.
 #[derive(Clone, Debug)]
 pub struct FrameReader {
     direction: Direction,
-    /// The bytes from `base` on that may be part of a frame.
+    /// The bytes from `base` on, which may be part of a frame.
     kept: VecDeque<u8>,
     base: u64,
-    /// The checksum's register over the whole stream so far.
+    /// The checksum's register over the whole stream.
     register: u32,
-    /// By their ends.
+    /// The candidates by their ends.
     candidates: BinaryHeap<Reverse<Candidate>>,
-    /// Starts and ends, by starts: the front one says what must be kept.
+    /// Starts and ends of the candidates, by starts; the first one determines what must be kept.
     starts: VecDeque<(u64, u64)>,
     skipped: u64,
     last_frame_end: u64,
 }
 
 impl FrameReader {
-    /// At the beginning of a stream, or anywhere in it.
+    /// Makes a reader for any position of a stream.
     #[must_use]
     pub const fn new(direction: Direction) -> Self {
         Self {
@@ -82,7 +85,7 @@ impl FrameReader {
         }
     }
 
-    /// Takes what was read and returns the frames that are now complete, in order.
+    /// Reads bytes and returns the frames that are now complete, in order.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Received> {
         let mut received = Vec::new();
         for byte in bytes {
@@ -92,7 +95,7 @@ impl FrameReader {
             if let Some(start) = self.ended_here() {
                 received.extend(self.take(start));
             }
-            // Not at every byte: moving the front has a price of its own.
+            // Not at every byte, because moving the front costs time.
             if self.starts.is_empty() && self.kept.len() >= 4 * HEADER_LEN {
                 self.drop_before(self.position() - (HEADER_LEN as u64 - 1));
             }
@@ -101,19 +104,19 @@ impl FrameReader {
         received
     }
 
-    /// Bytes of this stream that were no part of a frame and never will be.
+    /// Returns the number of bytes that are not part of a frame and never will be.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Bytes that may become part of a frame: at most one frame's.
+    /// Returns the number of bytes that may become part of a frame: at most one frame's.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.kept.len()
     }
 
-    /// Bytes since the last frame's end.
+    /// Returns the number of bytes since the last frame's end.
     #[must_use]
     pub fn since_frame(&self) -> u64 {
         self.position() - self.last_frame_end
@@ -123,7 +126,7 @@ impl FrameReader {
         self.base + self.kept.len() as u64
     }
 
-    /// A header that ends here opens a candidate.
+    /// Opens a candidate if a header ends here.
     fn notice_header(&mut self) {
         let Some(at) = self.kept.len().checked_sub(HEADER_LEN) else { return };
         if self.kept[at] != MAGIC[0] || self.kept[at + 1] != MAGIC[1] {
@@ -144,7 +147,8 @@ impl FrameReader {
         self.starts.push_back((start, end));
     }
 
-    /// The start of the longest frame that ends here. Candidates that end here without being one are gone.
+    /// Returns the start of the longest frame that ends here. Removes the candidates that end here
+    /// without being a frame.
     fn ended_here(&mut self) -> Option<u64> {
         let here = self.position();
         let mut found = None;
@@ -182,7 +186,7 @@ impl FrameReader {
         std::array::from_fn(|i| self.kept[at + i])
     }
 
-    /// Keeps nothing but candidates and what may be the beginning of a header.
+    /// Drops everything except candidates and a possible beginning of a header.
     fn trim(&mut self) {
         if !self.starts.is_empty() {
             return;

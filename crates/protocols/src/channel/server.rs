@@ -1,11 +1,13 @@
-//! The server's end of one connection: on the host towards applications and guests, in a guest towards applications.
+//! The server's end of one connection: on the host for applications and guests, in a guest for
+//! applications.
 //!
-//! A connection carries one session at a time. Everything that a peer can cause is bounded by what it sends: requests by
-//! the tenant's rate, answers by the requests, memory by one frame, [`MAX_UNANSWERED`] requests and
-//! [`MAX_UNSENT`] bytes. Garbage costs a step per byte, and beyond [`MAX_GARBAGE`] the connection.
+//! A connection carries one session at a time. Limits bound everything that a peer can cause: its
+//! tenant's rate the requests, the requests the answers, and one frame, [`MAX_UNANSWERED`] requests
+//! and [`MAX_UNSENT`] bytes the memory. Garbage costs one step per byte, and beyond [`MAX_GARBAGE`]
+//! it costs the connection.
 //!
-//! What it does not do: know timelines or bindings, limit a tenant over several connections, or find out who the tenant
-//! is: the caller does, from the socket.
+//! What it does not do: know timelines or bindings, limit a tenant across connections, or identify
+//! the tenant. The caller identifies it by the socket.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -22,60 +24,62 @@ use super::outbox::{MAX_UNSENT, Outbox};
 use super::reader::{Direction, FrameReader, Received};
 use super::{VERSION, problem};
 
-/// Bytes without a single frame among them after which the connection is given up.
+/// After this many bytes without a frame, the connection is given up.
 pub const MAX_GARBAGE: u64 = 1 << 20;
 
-/// Requests that may wait for their answers at the same time.
+/// Most requests that may wait for their answers.
 pub const MAX_UNANSWERED: usize = 64;
 
-/// Who is served, and how much of it.
+/// The client and its limits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerConfig {
-    /// Who the client is, from the socket: `uid:1000`, `vm:web`, `guest uid:1000`.
+    /// The client's identity, from the socket: `uid:1000`, `vm:web`, `guest uid:1000`.
     pub tenant: String,
-    /// The page to read, for clients on the host.
+    /// The page for clients on the host.
     pub page: Option<HostPage>,
-    /// Told to the client. The rate and the lease are enforced here, the others by the caller.
+    /// The limits to tell the client. This session enforces the rate and the lease, the caller the
+    /// others.
     pub limits: Limits,
 }
 
-/// What the caller has to do, in order. Every `Began` is followed by one `Ended`, `Expired` or `Close`.
+/// What the caller must do, in order. One `Ended`, `Expired` or `Close` follows every `Began`.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ServerAction {
-    /// A session begins; it was welcomed.
+    /// A session began; the client was welcomed.
     Began {
-        /// Its number.
+        /// The session's number.
         session: u64,
-        /// What the client calls itself.
+        /// The client's text about itself.
         client: String,
     },
-    /// A session was ended by the next hello: release its leases.
+    /// The next hello ended a session: release its leases.
     Ended {
-        /// Its number.
+        /// The session's number.
         session: u64,
     },
-    /// Nothing was heard for the lease's time: release the session's leases. The connection stays.
+    /// The client was silent for the lease's time: release the session's leases. The connection
+    /// stays.
     Expired {
-        /// Its number.
+        /// The session's number.
         session: u64,
     },
-    /// Bind, update, unbind or timelines: to be answered with [`ServerSession::respond`].
+    /// Bind, update, unbind or timelines: answer with [`ServerSession::respond`].
     Request {
-        /// The session that asks.
+        /// The client's session.
         session: u64,
-        /// To be repeated in the answer.
+        /// The id that the answer must repeat.
         id: u64,
-        /// What is asked; it has passed [`Request::check`].
+        /// The request; it has passed [`Request::check`].
         request: Request,
     },
     /// Close the connection and release the leases of its session. Always the last action.
     Close(Over),
 }
 
-/// Why a connection cannot go on.
+/// Why a connection must end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Over {
-    /// The peer speaks something else.
+    /// The peer speaks another protocol.
     #[error("{MAX_GARBAGE} bytes without a frame; check what is connected to this end")]
     Garbage,
     /// The peer does not read.
@@ -83,14 +87,14 @@ pub enum Over {
     Unread,
 }
 
-/// How often things went wrong.
+/// Counts of errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServerCounters {
     /// Frames refused by the rate limit.
     pub rate_limited: u64,
     /// Frames of another session, of none, or with an old id.
     pub wrong_session: u64,
-    /// Payloads that are no request.
+    /// Payloads that are not a request.
     pub malformed: u64,
     /// Frames of another version.
     pub other_version: u64,
@@ -112,7 +116,7 @@ pub struct ServerSession {
     reader: FrameReader,
     outbox: Outbox,
     bucket: Bucket,
-    /// The peer has been told that it is too fast, and nothing was admitted since.
+    /// The peer was told that it exceeds the rate, and no request was admitted since.
     told: bool,
     session: Option<Session>,
     counters: ServerCounters,
@@ -120,7 +124,7 @@ pub struct ServerSession {
 }
 
 impl ServerSession {
-    /// A connection without a session.
+    /// Makes a connection without a session.
     #[must_use]
     pub fn new(config: ServerConfig) -> Self {
         let rate = config.limits.requests_per_second;
@@ -137,8 +141,8 @@ impl ServerSession {
         }
     }
 
-    /// Takes what was read at `now`. `new_session` is asked for a number whenever a session begins: one that this server, and
-    /// the one before it, never used.
+    /// Reads bytes that arrived at `now`. `new_session` returns a number for each session that
+    /// begins: one that neither this server nor the one before has used.
     pub fn on_bytes(
         &mut self,
         now: Duration,
@@ -165,10 +169,10 @@ impl ServerSession {
         actions
     }
 
-    /// Answers a request, once. An answer to an ended session or to nothing is dropped.
+    /// Answers a request once. Drops an answer to an ended session or to an unknown request.
     ///
     /// # Errors
-    /// The connection is to be closed, and the leases of its session released.
+    /// The connection must be closed and the leases of its session released.
     pub fn respond(&mut self, session: u64, id: u64, response: &Response) -> Result<(), Over> {
         let own = self.session.as_mut().filter(|own| own.number == session);
         if own.is_some_and(|own| own.unanswered.remove(&id)) {
@@ -177,10 +181,10 @@ impl ServerSession {
         self.over.map_or(Ok(()), Err)
     }
 
-    /// Tells the client something unasked. Dropped if the session has ended.
+    /// Sends the client an event; drops it if the session has ended.
     ///
     /// # Errors
-    /// The connection is to be closed, and the leases of its session released.
+    /// The connection must be closed and the leases of its session released.
     pub fn send_event(&mut self, session: u64, event: &Event) -> Result<(), Over> {
         match self.session() {
             Some(own) if own == session => self.send(Kind::Event, session, 0, event),
@@ -188,24 +192,25 @@ impl ServerSession {
         }
     }
 
-    /// Ends the session, if there is one, and tells the client why. The connection stays; the caller has released or
-    /// releases the leases of the session that is returned.
+    /// Ends the session, if there is one, and tells the client why. The connection stays. The
+    /// caller releases the leases of the returned session.
     pub fn end_session(&mut self, reason: &str) -> Option<u64> {
         let session = self.session()?;
         let event = Event::Closing { reason: reason.to_owned() };
-        // If it cannot be sent, the connection is over, and the next call says so.
+        // If it cannot be sent, the connection is over, and the next call reports that.
         let _over = self.send(Kind::Event, session, 0, &event);
         self.session = None;
         Some(session)
     }
 
-    /// When [`Self::on_timer`] has something to do. Read the stream first: bytes that wait there keep a session.
+    /// Returns when [`Self::on_timer`] has something to do. Read the stream first: waiting bytes
+    /// keep a session.
     #[must_use]
     pub fn poll_at(&self) -> Option<Duration> {
         Some(self.session.as_ref()?.heard + self.lease?)
     }
 
-    /// Ends a session that was not heard of for too long.
+    /// Ends a session after too much silence.
     pub fn on_timer(&mut self, now: Duration) -> Option<ServerAction> {
         let lease = self.lease?;
         self.poll_at().filter(|at| now >= *at)?;
@@ -213,42 +218,42 @@ impl ServerSession {
         Some(self.over.map_or(ServerAction::Expired { session }, ServerAction::Close))
     }
 
-    /// What to write to the stream.
+    /// Returns the bytes to write to the stream.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         self.outbox.unsent()
     }
 
-    /// The stream has taken so many bytes of [`Self::output`].
+    /// Removes this many bytes of [`Self::output`], which the stream has accepted.
     pub fn sent(&mut self, count: usize) {
         self.outbox.sent(count);
     }
 
-    /// The session's number while there is one.
+    /// Returns the session's number while there is one.
     #[must_use]
     pub fn session(&self) -> Option<u64> {
         self.session.as_ref().map(|session| session.number)
     }
 
-    /// Why the connection is to be closed, if it is.
+    /// Returns why the connection must be closed, if it must.
     #[must_use]
     pub fn over(&self) -> Option<Over> {
         self.over
     }
 
-    /// Who is served.
+    /// Returns the client and its limits.
     #[must_use]
     pub fn tenant(&self) -> &str {
         &self.config.tenant
     }
 
-    /// What went wrong so far.
+    /// Returns the counts of errors.
     #[must_use]
     pub fn counters(&self) -> ServerCounters {
         self.counters
     }
 
-    /// Bytes that were no part of a frame.
+    /// Returns the number of bytes that were not part of a frame.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.reader.skipped()
@@ -262,7 +267,7 @@ impl ServerSession {
         actions: &mut Vec<ServerAction>,
     ) -> Result<(), Over> {
         let (number, id) = (frame.header.session, frame.header.id);
-        // Even a frame beyond the rate says that the session lives, and uses up its id.
+        // Even a frame beyond the rate proves that the client is alive, and it uses up its id.
         let standing = self.check_in(now, number, id);
         if !self.admit(now) {
             return self.refuse_rate(number, id);
@@ -281,7 +286,7 @@ impl ServerSession {
         }
     }
 
-    /// Whether a frame belongs here, by its header.
+    /// Checks by its header whether a frame belongs to this session.
     fn check_in(&mut self, now: Duration, number: u64, id: u64) -> Result<(), Problem> {
         let wrong = |message: &str, next_step| problem(ProblemCode::Session, message, next_step);
         let checked = match &mut self.session {
@@ -354,7 +359,7 @@ impl ServerSession {
         admitted
     }
 
-    /// Says so once; a flood costs no output.
+    /// Tells the peer once that it exceeds the rate, so that a flood causes no output.
     fn refuse_rate(&mut self, number: u64, id: u64) -> Result<(), Over> {
         self.counters.rate_limited += 1;
         if std::mem::replace(&mut self.told, true) {
@@ -394,7 +399,8 @@ impl ServerSession {
         }
         let frame = match Frame::of(kind, session, id, message) {
             Ok(frame) => frame,
-            // An answer that no frame holds is still answered; an event (they are short) is not sent.
+            // An answer too long for a frame is replaced by a problem; an event (they are short) is
+            // not sent.
             Err(error) => {
                 let message = format!("the answer cannot be sent: {error}");
                 let problem = problem(ProblemCode::Unavailable, &message, "ask the operator");
@@ -414,7 +420,7 @@ impl ServerSession {
     }
 }
 
-/// What a peer wrote is quoted in part only.
+/// Shortens a peer's text for quoting.
 fn shortened(text: &str) -> String {
     text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
 }

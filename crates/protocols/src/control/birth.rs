@@ -1,27 +1,29 @@
-//! When a VM's elapsed clock read 0, as one word that goes from one host's `vm list` into another one's `vm add`.
+//! The instant at which a VM's elapsed clock read 0, as one word: an operator copies it from one
+//! host's `vm list` to another host's `vm add`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// `TAI_NS~WITHIN_NS`: nanoseconds of TAI since 1970, and how far true time may have been from it on either side.
+/// `TAI_NS~WITHIN_NS`: nanoseconds of TAI since 1970, and the greatest distance from true time on
+/// either side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ElapsedSince {
     /// TAI, ns since 1970.
     pub tai_ns: i64,
-    /// On either side; at least 1.
+    /// Error on either side; at least 1.
     pub within_ns: i64,
 }
 
-/// Not what `vm list` prints.
+/// A text that `vm list` does not print.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{text:?} says not when a VM was born; give `elapsed_since` of `timevisor vm list --json` on the host it comes from"
 )]
 pub struct ElapsedSinceError {
-    /// What it was.
+    /// The text.
     pub text: String,
 }
 
@@ -37,7 +39,7 @@ impl FromStr for ElapsedSince {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parsed = text.split_once('~').and_then(|(at, within)| {
             let since = Self { tai_ns: at.parse().ok()?, within_ns: within.parse().ok()? };
-            // A page says 0 for a birth that is not known.
+            // On the page, 0 means that the birth is not known.
             (since.within_ns > 0).then_some(since)
         });
         parsed.ok_or_else(|| ElapsedSinceError { text: text.to_owned() })

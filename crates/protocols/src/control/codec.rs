@@ -1,7 +1,7 @@
 //! Lines to messages and back, for both ends of the control socket.
 //!
-//! A line that cannot be understood costs an error, not the connection: the server answers
-//! [`ControlError::to_response`] and reads on.
+//! A malformed line costs an error, not the connection: the server answers with
+//! [`ControlError::to_response`] and continues to read.
 //!
 //! What it does not do: I/O, or matching answers to requests; answers come in the order of the requests.
 
@@ -23,18 +23,18 @@ pub const MAX_RESPONSE_LEN: usize = 4 << 20;
 /// A line that is not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Beyond the limit.
+    /// The line is longer than the limit.
     #[error(transparent)]
     TooLong(#[from] LineTooLong),
-    /// Not JSON at all.
+    /// The line is not JSON.
     #[error("not a line of JSON; check what is connected to the control socket")]
     Json(#[source] serde_json::Error),
-    /// JSON, but not `{"v":1,"request":...}` or `{"v":1,"response":...}`.
+    /// The line is JSON, but not `{"v":1,"request":...}` or `{"v":1,"response":...}`.
     #[error(
         "not a control message: expected an object with \"v\" and \"{member}\" and nothing else"
     )]
     Envelope {
-        /// The member that must be there.
+        /// The missing member.
         member: &'static str,
     },
     /// Another protocol version.
@@ -42,26 +42,26 @@ pub enum ControlError {
         "protocol version {got}, but this end speaks {VERSION}; install the same version of timevisor and timevisord"
     )]
     Version {
-        /// What the other end speaks.
+        /// The version that the other end speaks.
         got: u64,
     },
-    /// The envelope is right, its content is not.
+    /// The envelope is right, but its content is not.
     #[error(
         "the {member} is not understood; check its spelling and that both ends have the same version"
     )]
     Content {
         /// `request` or `response`.
         member: &'static str,
-        /// Which part.
+        /// The part in question.
         source: serde_json::Error,
     },
-    /// A name that cannot be a VM's.
+    /// The name is not valid for a VM.
     #[error(transparent)]
     Name(#[from] NameError),
 }
 
 impl ControlError {
-    /// What the server answers to a line it could not take.
+    /// Returns the server's answer to a line that it could not accept.
     #[must_use]
     pub fn to_response(&self) -> Response {
         let example = "send one JSON object per line, such as {\"v\":1,\"request\":\"status\"}";
@@ -118,12 +118,12 @@ impl Default for ClientCodec {
 }
 
 impl ServerCodec {
-    /// Takes what was read and returns the requests that are now complete, checked, in order.
+    /// Reads bytes and returns the requests that are now complete, checked, in order.
     pub fn on_bytes(&mut self, bytes: &[u8]) -> Vec<Result<Request, ControlError>> {
         self.0.feed(bytes).into_iter().map(|line| decode_request(&line?)).collect()
     }
 
-    /// A response as a line.
+    /// Encodes a response as a line.
     ///
     /// # Errors
     /// [`ControlError::TooLong`] when no client would take it.
@@ -133,21 +133,23 @@ impl ServerCodec {
 }
 
 impl ClientCodec {
-    /// Takes what was read and returns the responses that are now complete, in order.
+    /// Reads bytes and returns the responses that are now complete, in order.
     pub fn on_bytes(&mut self, bytes: &[u8]) -> Vec<Result<Response, ControlError>> {
         self.0.feed(bytes).into_iter().map(|line| open("response", &line?)).collect()
     }
 
-    /// Bytes of an unfinished response: when the connection closes and this is not 0, an answer was cut off.
+    /// Returns the size of an unfinished response. If it is not 0 when the connection closes, an
+    /// answer was cut off.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.0.pending()
     }
 
-    /// A request as a line.
+    /// Encodes a request as a line.
     ///
     /// # Errors
-    /// [`ControlError::Name`] or [`ControlError::TooLong`]: what the server would answer, found before sending.
+    /// [`ControlError::Name`] or [`ControlError::TooLong`]: what the server would answer, detected
+    /// before sending.
     pub fn encode(request: &Request) -> Result<Vec<u8>, ControlError> {
         request.check()?;
         encode("request", request, MAX_REQUEST_LEN)
@@ -160,7 +162,7 @@ fn decode_request(line: &[u8]) -> Result<Request, ControlError> {
     Ok(request)
 }
 
-/// Checks the version before the content: another version may have other contents.
+/// Checks the version before the content, because another version may have other contents.
 fn open<T: DeserializeOwned>(member: &'static str, line: &[u8]) -> Result<T, ControlError> {
     let mut message: Value = serde_json::from_slice(line).map_err(ControlError::Json)?;
     let envelope = || ControlError::Envelope { member };

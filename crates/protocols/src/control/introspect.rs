@@ -13,27 +13,28 @@ pub struct IntrospectVm {
     pub vm: String,
 }
 
-/// Asks to learn what a VM's real-time tasks do.
+/// Asks to observe a VM's real-time tasks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntrospectAttach {
     /// As `vm list` shows it.
     pub vm: String,
-    /// How to trap; absent: what is known to work.
+    /// How to trap; absent: a method that is known to work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<IntrospectBackend>,
-    /// The ELF file that runs in it, an absolute path; absent: a kernel that carries its symbols in its memory.
+    /// Absolute path of the ELF file that runs in the VM; absent: a kernel with symbols in its
+    /// memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PathBuf>,
-    /// Trap every system call, too, to see what that costs.
+    /// Trap every system call as well, to measure the cost.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub every_system_call: bool,
-    /// Reserve for its vCPU what they need; absent: only learn.
+    /// Reserve the processor time that its tasks need; absent: only observe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<IntrospectReserve>,
 }
 
-/// A way of trapping.
+/// A method of trapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntrospectBackend {
@@ -41,53 +42,55 @@ pub enum IntrospectBackend {
     Tcg,
     /// KVM's forced emulation prefix, and BPF programs on the host. Experimental.
     Kvm,
-    /// A write to an I/O port where nobody listens, and BPF programs on the host. Experimental.
+    /// A write to an unused I/O port, and BPF programs on the host. Experimental.
     Port,
-    /// QEMU's gdb stub, for debugging only: the VM stands still at every event.
+    /// QEMU's gdb stub, for debugging only: the VM stops at every event.
     Gdb,
 }
 
-/// How a reservation is to follow the tasks of a guest.
+/// How a reservation follows a guest's tasks.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntrospectReserve {
     /// Its period; absent: half of the shortest deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_ns: Option<u64>,
-    /// No other reservation may come to its core.
+    /// No other reservation may use its core.
     #[serde(default)]
     pub alone: bool,
-    /// What tasks with fixed priorities need.
+    /// The needs of tasks with fixed priorities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<IntrospectTask>,
 }
 
-/// What threads of this name under SCHED_FIFO or SCHED_RR need: nothing in a guest tells.
+/// The need of threads with this name under SCHED_FIFO or SCHED_RR, which a guest's kernel does not
+/// know.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntrospectTask {
-    /// As they call themselves (comm).
+    /// Their name (comm).
     pub name: String,
-    /// Only those with this priority.
+    /// Only threads with this priority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// Processor time of a job, ns.
+    /// Processor time of one job, ns.
     pub cost_ns: u64,
-    /// Between two jobs, at least; the deadline. ns.
+    /// Shortest time between two jobs, and the deadline; ns.
     pub period_ns: u64,
 }
 
-/// What is reserved for what was learned.
+/// The reservation that follows from the observed tasks.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct IntrospectReserved {
-    /// In every period; 0: nothing.
+    /// Processor time in every period; 0: no reservation.
     pub budget_ns: u64,
-    /// How often; 0: nothing.
+    /// The period; 0: no reservation.
     pub period_ns: u64,
-    /// It was in force so long after the guest had asked; absent where that is not known, or it was refused at first.
+    /// Time from the guest's request until the reservation was in force; absent if unknown, or if
+    /// it was refused at first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_ns: Option<u64>,
-    /// Why what the tasks need now is not reserved; what is above is older, or nothing.
+    /// Why the present need is not reserved; the values above are then older, or zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
@@ -98,7 +101,7 @@ pub struct IntrospectReserved {
 pub struct IntrospectTrace {
     /// As `vm list` shows it.
     pub vm: String,
-    /// From this one on, as [`IntrospectEvents::next`] said; absent: none of those before.
+    /// The first event to return, from [`IntrospectEvents::next`]; absent: only new events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<u64>,
 }
@@ -107,13 +110,13 @@ pub struct IntrospectTrace {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntrospectState {
-    /// Something is in the way, or the guest is not up yet; it is tried again.
+    /// A problem prevents it, or the guest is not up yet; the daemon tries again.
     Waiting,
     /// All trap points are in place.
     Attached,
 }
 
-/// All that are introspected.
+/// All introspected VMs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Introspections {
     /// By name.
@@ -127,24 +130,24 @@ pub struct IntrospectRow {
     pub vm: String,
     /// How calls are trapped.
     pub backend: String,
-    /// Why this way.
+    /// Why this method was chosen.
     pub reason: String,
-    /// How far it is.
+    /// How far it has come.
     pub state: IntrospectState,
-    /// What is in the way.
+    /// The present problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// What runs in the guest, once it is known.
+    /// The guest's operating system, once it is known.
     pub guest: Option<String>,
-    /// Trap points that are in place.
+    /// Trap points in place.
     pub points: usize,
-    /// Events since it was asked for.
+    /// Events since the introspection was requested.
     pub events: u64,
-    /// Events that were dropped in QEMU, because there were too many.
+    /// Events that QEMU dropped because there were too many.
     pub dropped: u64,
-    /// Events that made no sense.
+    /// Malformed events.
     pub senseless: u64,
-    /// Where a reservation follows them.
+    /// The reservation that follows the tasks, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<IntrospectReserved>,
     /// The guest's real-time tasks, as docs/reference/introspection.md shows them.
@@ -156,8 +159,8 @@ pub struct IntrospectRow {
 pub struct IntrospectEvents {
     /// As docs/reference/introspection.md shows them, in order.
     pub events: Vec<Value>,
-    /// What to ask for next.
+    /// The position to ask for next.
     pub next: u64,
-    /// So many between `from` and the first one are not remembered any more.
+    /// How many events between `from` and the first one are no longer stored.
     pub forgotten: u64,
 }

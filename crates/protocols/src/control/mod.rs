@@ -5,14 +5,15 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`birth`] | when a VM was born, from host to host |
-//! | [`introspect`] | what VMs' real-time tasks do: both |
-//! | [`request`] | what can be asked, and what a VM may be called |
-//! | [`reserve`] | reservations of processor time: both |
-//! | [`response`] | what is answered; these shapes are also the `--json` output |
+//! | [`birth`] | a VM's birth instant, carried from host to host |
+//! | [`introspect`] | VMs' real-time tasks: requests and responses |
+//! | [`request`] | requests, and the rules for VM names |
+//! | [`reserve`] | reservations of processor time: requests and responses |
+//! | [`response`] | responses; these shapes are also the `--json` output |
 //! | [`codec`] | lines to messages and back, for both ends, with length limits and clear errors |
 //!
-//! What it does not do: open the socket, check who is at the other end (its file permissions do), or act on a request.
+//! What it does not do: open the socket, check the peer (the socket's file permissions do), or act
+//! on a request.
 
 pub mod birth;
 pub mod codec;

@@ -1,8 +1,9 @@
-//! What the command line can ask of the daemon.
+//! The requests of the command line to the daemon.
 //!
-//! Unknown fields are refused: a misspelt option must not be silently ignored.
+//! Unknown fields are refused, so that a misspelt option is not silently ignored.
 //!
-//! What it does not do: check that a VM exists or that a socket can be opened; the daemon answers that.
+//! What it does not do: check that a VM exists or that a socket can be opened. The daemon reports
+//! that.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,27 +30,30 @@ pub enum Request {
     VmRemove(VmRemove),
     /// Make the files that a new VM's command line needs: answered by [`super::VmPrepared`].
     VmPrepare(VmPrepare),
-    /// Send a VM to another host, or stop doing so: answered by its [`super::VmRow`], when QEMU has been told.
+    /// Send a VM to another host, or cancel that: answered by its [`super::VmRow`] once QEMU has
+    /// the command.
     VmMigrate(VmMigrate),
     /// Reserve processor time for a vCPU: answered by [`super::Reservations`], like the two that follow.
     ReserveApply(ReserveApply),
-    /// Give it back.
+    /// Give a reservation back.
     ReserveRelease(ReserveRelease),
-    /// What is held.
+    /// List the reservations.
     ReserveList,
-    /// Why a job was late: answered by [`super::MissedJob`].
+    /// Ask why a job was late: answered by [`super::MissedJob`].
     ReserveMissed(ReserveMissed),
-    /// Learn what a VM's real-time tasks do: answered by [`super::Introspections`], like the two that follow.
+    /// Observe a VM's real-time tasks: answered by [`super::Introspections`], like the two that
+    /// follow.
     IntrospectAttach(IntrospectAttach),
-    /// No longer.
+    /// Stop observing.
     IntrospectDetach(IntrospectVm),
-    /// All that are.
+    /// List the observed VMs.
     IntrospectList,
-    /// What happened in one: answered by [`super::IntrospectEvents`].
+    /// Ask for a VM's events: answered by [`super::IntrospectEvents`].
     IntrospectTrace(IntrospectTrace),
 }
 
-/// Which timescale the VM's page carries. Fixed when the guest's driver probes, so it is chosen once.
+/// The timescale of the VM's page. It is chosen once, because the guest's driver reads it when it
+/// probes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeType {
@@ -63,36 +67,36 @@ pub enum TimeType {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmAdd {
-    /// Path of a QMP Unix socket of its own (QEMU serves one client per socket).
+    /// Path of a QMP Unix socket for our use alone (QEMU serves one client per socket).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qmp: Option<String>,
-    /// Process id of QEMU; found through `qmp` when absent.
+    /// Process id of QEMU; absent: found through `qmp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// What to call it; QEMU's `-name` when absent.
+    /// The VM's name; absent: QEMU's `-name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The page's timescale; the configured default when absent.
+    /// The page's timescale; absent: the configured default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_type: Option<TimeType>,
     /// Start the vCPUs (`cont`) once the page is filled.
     #[serde(default)]
     pub resume: bool,
-    /// Await the VM's migration at this address, in QEMU's notation (`tcp:0:4444`, `unix:PATH`).
+    /// Wait for the VM's migration at this address, in QEMU's notation (`tcp:0:4444`, `unix:PATH`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incoming: Option<String>,
-    /// Where its page does not travel: when it was born, as its last host says.
+    /// The VM's birth instant as its last host printed it, if its page does not migrate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_since: Option<ElapsedSince>,
 }
 
-/// Names a VM and where to send it.
+/// Names a VM and its destination.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmMigrate {
     /// As `vm list` shows it.
     pub name: String,
-    /// Where the other side awaits it, in QEMU's notation; absent: cancel.
+    /// The destination's address, in QEMU's notation; absent: cancel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
 }
@@ -115,16 +119,16 @@ pub struct VmPrepare {
     pub time_type: TimeType,
 }
 
-/// A name that cannot be a VM's.
+/// A name that no VM can have.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NameError {
-    /// Empty or longer than [`MAX_NAME_LEN`].
+    /// The name is empty or longer than [`MAX_NAME_LEN`].
     #[error("a VM name of {len} bytes; use 1 to {MAX_NAME_LEN}")]
     Length {
-        /// How long it was.
+        /// Its length.
         len: usize,
     },
-    /// Would be hidden, or read as an option.
+    /// The name would be hidden, or look like an option.
     #[error("VM name {name:?} starts with {first:?}; start it with a letter, a digit or '_'")]
     Start {
         /// The name.
@@ -132,12 +136,12 @@ pub enum NameError {
         /// Its first character.
         first: char,
     },
-    /// Outside `A-Z a-z 0-9 . _ -`.
+    /// A character is outside `A-Z a-z 0-9 . _ -`.
     #[error("VM name {name:?} contains {character:?}; use letters, digits, '.', '_' and '-' only")]
     Character {
         /// The name.
         name: String,
-        /// The first character that is refused.
+        /// The first refused character.
         character: char,
     },
 }
@@ -145,7 +149,7 @@ pub enum NameError {
 /// Checks that `name` is safe as a file name and as a command-line argument.
 ///
 /// # Errors
-/// The first rule that it breaks.
+/// The first broken rule.
 pub fn check_name(name: &str) -> Result<(), NameError> {
     if name.is_empty() || name.len() > MAX_NAME_LEN {
         return Err(NameError::Length { len: name.len() });

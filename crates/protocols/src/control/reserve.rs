@@ -2,22 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is promised of a reservation, strongest first.
+/// The guarantee of a reservation, strongest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Promise {
-    /// The budget in every period: SCHED_DEADLINE on a core set apart.
+    /// The budget in every period: SCHED_DEADLINE on an isolated core.
     #[default]
     Core,
     /// Bounded tardiness: SCHED_DEADLINE on all cores.
     Global,
-    /// Before everything that is not real-time, without a budget: SCHED_FIFO.
+    /// Priority over everything that is not real-time, without a budget: SCHED_FIFO.
     Fifo,
-    /// Nothing: at most the budget in a period, with the greatest weight beside others of its cgroup (cpu.max).
+    /// No guarantee: at most the budget in a period, with the greatest weight in its cgroup
+    /// (cpu.max).
     Limit,
 }
 
-/// Asks for a reservation for a vCPU, or for another one in place of what it has.
+/// Asks for a reservation for a vCPU, in place of its present one if there is one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReserveApply {
@@ -26,26 +27,26 @@ pub struct ReserveApply {
     /// QEMU's cpu-index.
     #[serde(default)]
     pub vcpu: u32,
-    /// Processor time of every period.
+    /// Processor time in every period.
     pub budget_ns: u64,
-    /// Soft: the budget follows what is used, from `budget_ns` up to this.
+    /// Soft: the budget follows the vCPU's use, from `budget_ns` up to this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most_ns: Option<u64>,
-    /// By when after the beginning of a period it is there; absent: its end.
+    /// Deadline of the budget after the start of a period; absent: the period's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ns: Option<u64>,
-    /// How often.
+    /// Length of the period.
     pub period_ns: u64,
-    /// What is promised.
+    /// The guarantee.
     #[serde(default)]
     pub promise: Promise,
-    /// Which core; absent: one that is free.
+    /// The core; absent: a free one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<u32>,
-    /// It was planned to be the only one on its core.
+    /// The reservation was planned to have its core alone.
     #[serde(default)]
     pub alone: bool,
-    /// Say what would be changed, and change nothing.
+    /// Report the changes without making them.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -54,10 +55,10 @@ pub struct ReserveApply {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReserveRelease {
-    /// Whose; absent: everybody's.
+    /// The VM; absent: all VMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
-    /// Which vCPU's; absent: all of the VM's.
+    /// The vCPU; absent: all vCPUs of the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpu: Option<u32>,
 }
@@ -66,69 +67,71 @@ pub struct ReserveRelease {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReserveMissed {
-    /// Whose.
+    /// The VM.
     pub vm: String,
     /// QEMU's cpu-index.
     #[serde(default)]
     pub vcpu: u32,
-    /// When it was released, ns of the host's CLOCK_MONOTONIC.
+    /// The release of the job, ns of the host's CLOCK_MONOTONIC.
     pub released_ns: u64,
-    /// Until when it was there: its deadline, or its end.
+    /// The end of the time to examine: the job's deadline, or its completion.
     pub until_ns: u64,
 }
 
-/// Who is to blame for a job that was late.
+/// The cause of a late job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissedCause {
-    /// The vCPU got less than it has reserved.
+    /// The vCPU got less than its reservation.
     HostBroke,
-    /// It wanted to run all the time and got what it has reserved: the guest had more to do than was declared.
+    /// The vCPU wanted to run all the time and got its reservation: the guest had more work than
+    /// declared.
     GuestUnderDeclared,
-    /// It slept although the job was there.
+    /// The vCPU slept although the job was ready.
     GuestPolicy,
-    /// The job was there for too short a time.
+    /// The time between release and deadline was too short to tell.
     Unclear,
 }
 
-/// Why a job was late, and what its vCPU got meanwhile.
+/// Why a job was late, and the processor time of its vCPU meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MissedJob {
-    /// Who is to blame.
+    /// The cause.
     pub cause: MissedCause,
-    /// Of the time that was asked about so much lies between two of timevisord's samples; the rest of this is of that.
+    /// The part of the examined time that lies between two samples of timevisord; the other values
+    /// refer to it.
     pub looked_at_ns: u64,
     /// How long the vCPU ran.
     pub ran_ns: u64,
-    /// How long it could have run and did not.
+    /// How long it could have run but did not.
     pub waited_ns: u64,
-    /// What is missing of what it had reserved.
+    /// The part of its reservation that it did not get.
     pub missing_ns: u64,
 }
 
-/// Reservations, and what was done.
+/// The reservations, and the changes made.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reservations {
-    /// All that are held.
+    /// All reservations.
     pub reservations: Vec<ReserveRow>,
-    /// What was changed on the host, or would be, in order.
+    /// Changes on the host, made or planned, in order.
     pub changes: Vec<String>,
-    /// What could not be brought back.
+    /// Changes that could not be undone.
     pub problems: Vec<String>,
 }
 
-/// Stretches of a second, by what they show.
+/// Counts of one-second intervals by their result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReserveAudit {
     /// The vCPU ran whenever it wanted to.
     pub satisfied: u64,
-    /// It wanted to run all the time and got what it has reserved: its guest wants more than that.
+    /// It wanted to run all the time and got its reservation: the guest wants more.
     pub exhausted: u64,
-    /// It wanted to run all the time and got less: the host has broken its promise.
+    /// It wanted to run all the time and got less: the host broke the guarantee.
     pub broken: u64,
-    /// It waited and slept now and then: nothing can be said.
+    /// It slept at times, so nothing can be concluded.
     pub unclear: u64,
-    /// The most that was missing of what was promised in one of them.
+    /// The greatest shortfall from the guarantee in one interval.
     pub most_missing_ns: u64,
 }
 
@@ -141,29 +144,29 @@ pub struct ReserveRow {
     pub vcpu: u32,
     /// The vCPU's thread.
     pub tid: u32,
-    /// What is promised.
+    /// The guarantee.
     pub promise: Promise,
-    /// The core that was set apart.
+    /// The isolated core.
     pub core: Option<u32>,
-    /// Processor time of every period.
+    /// Processor time in every period.
     pub budget_ns: u64,
-    /// Soft: between these the budget follows what is used.
+    /// Soft: the budget follows the use between these two values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_ns: Option<(u64, u64)>,
-    /// By when after the beginning of a period.
+    /// Deadline of the budget after the start of a period.
     pub deadline_ns: u64,
-    /// How often.
+    /// Length of the period.
     pub period_ns: u64,
-    /// No other one may come to its core.
+    /// No other reservation may use its core.
     pub alone: bool,
-    /// How long it has been held.
+    /// How long the reservation has existed.
     pub held_ns: u64,
-    /// What the vCPU has run since.
+    /// Processor time of the vCPU since then.
     pub ran_ns: Option<u64>,
-    /// What the stretches of a second since have shown; absent where nothing is promised.
+    /// Results of the one-second intervals since then; absent without a guarantee.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<ReserveAudit>,
-    /// Why the promise does not hold at the moment; absent: it does.
+    /// Why the guarantee does not hold at present; absent: it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -1,8 +1,9 @@
-//! What the daemon answers. These shapes are also what the command line prints with `--json`: fields are only ever added.
+//! The daemon's answers. The command line prints the same shapes with `--json`: fields are only
+//! ever added.
 //!
-//! Units are in the names. What is not known is `null` (`None`), never a made-up number; floats are finite.
+//! Units are in the names. Unknown values are `null` (`None`), never made up; floats are finite.
 //!
-//! What it does not do: compute anything; the daemon fills these in.
+//! What it does not do: compute anything. The daemon fills these in.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +19,27 @@ use super::reserve::{MissedJob, Reservations};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// To `status`.
+    /// Answers `status`.
     Status(Box<Status>),
-    /// To `now`.
+    /// Answers `now`.
     Now(Now),
-    /// To `vm_list`.
+    /// Answers `vm_list`.
     VmList(VmList),
-    /// To `vm_add`.
+    /// Answers `vm_add`.
     VmAdded(VmRow),
-    /// To `vm_remove`.
+    /// Answers `vm_remove`.
     VmRemoved(VmRemoved),
-    /// To `vm_prepare`.
+    /// Answers `vm_prepare`.
     VmPrepared(VmPrepared),
-    /// To `reserve_apply`, `reserve_release` and `reserve_list`.
+    /// Answers `reserve_apply`, `reserve_release` and `reserve_list`.
     Reservations(Reservations),
-    /// To `reserve_missed`.
+    /// Answers `reserve_missed`.
     MissedJob(MissedJob),
-    /// To `introspect_attach`, `introspect_detach` and `introspect_list`.
+    /// Answers `introspect_attach`, `introspect_detach` and `introspect_list`.
     Introspections(Introspections),
-    /// To `introspect_trace`.
+    /// Answers `introspect_trace`.
     IntrospectEvents(IntrospectEvents),
-    /// To anything.
+    /// Answers any request that failed.
     Error(ErrorBody),
 }
 
@@ -64,7 +65,7 @@ impl From<TimescaleId> for Timescale {
     }
 }
 
-/// How far a clock can be relied on: the vmclock ABI's `clock_status` by name.
+/// The reliability of a clock: the vmclock ABI's `clock_status` by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClockStatus {
@@ -85,21 +86,21 @@ pub enum ClockStatus {
 pub struct Now {
     /// Which timeline.
     pub timeline: String,
-    /// What the nanoseconds count.
+    /// The timescale of the nanoseconds.
     pub timescale: Timescale,
-    /// True time is not earlier; since the timescale's epoch, rounded down.
+    /// True time is not earlier than this, in ns since the timescale's epoch; rounded down.
     pub earliest_ns: Option<i64>,
     /// The best single value.
     pub estimate_ns: Option<i64>,
-    /// True time is not later; rounded up.
+    /// True time is not later than this; rounded up.
     pub latest_ns: Option<i64>,
-    /// Whether to rely on it.
+    /// How reliable the clock is.
     pub status: ClockStatus,
     /// One sigma of the estimate; not a bound.
     pub estimated_error_ns: Option<i64>,
     /// Changes when time may have been disrupted, for instance by migration.
     pub disruption: u64,
-    /// The counter value at which this was true.
+    /// The counter value for which this holds.
     pub counter: u64,
 }
 
@@ -114,18 +115,18 @@ pub struct Status {
     pub uptime_s: u64,
     /// Identity of this host.
     pub host_id: String,
-    /// What it counts with.
+    /// Its counter.
     pub counter: CounterSummary,
     /// The host's clock.
     pub clock: ClockSummary,
-    /// In configuration order.
+    /// The references in configuration order.
     pub references: Vec<Reference>,
     /// UTC's offset from TAI.
     pub leap_table: LeapSummary,
-    /// The steering of CLOCK_REALTIME, where configured.
+    /// The steering of CLOCK_REALTIME, if configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discipline: Option<Discipline>,
-    /// The NTP server, where configured.
+    /// The NTP server, if configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerSummary>,
     /// Number of VMs served.
@@ -135,9 +136,9 @@ pub struct Status {
 /// The NTP server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServerSummary {
-    /// Where it listens.
+    /// The addresses on which it listens.
     pub listen: Vec<String>,
-    /// What became of requests, by [`crate::ntp::server::Tally::name`].
+    /// Requests by outcome, named by [`crate::ntp::server::Tally::name`].
     pub requests: BTreeMap<String, u64>,
 }
 
@@ -146,7 +147,7 @@ pub struct ServerSummary {
 pub struct Discipline {
     /// `steering` or `waiting`.
     pub state: String,
-    /// Why it waits and what to do about it.
+    /// Why it waits, and the next step.
     pub detail: String,
     /// The estimate minus CLOCK_REALTIME at the last update.
     pub offset_ns: Option<i64>,
@@ -161,7 +162,7 @@ pub struct CounterSummary {
     pub name: String,
     /// Its measured frequency.
     pub hz: Option<f64>,
-    /// Why it is this one; not in answers of daemons before.
+    /// Why it was chosen; absent in answers of older daemons.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -169,11 +170,11 @@ pub struct CounterSummary {
 /// The host's clock.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ClockSummary {
-    /// Whether to rely on it.
+    /// How reliable the clock is.
     pub status: ClockStatus,
-    /// Why it is not synchronized, when it is not.
+    /// Why it is not synchronized.
     pub reason: Option<String>,
-    /// What it counts.
+    /// The timescale.
     pub timescale: Timescale,
     /// Half of latest minus earliest, now.
     pub half_width_ns: Option<i64>,
@@ -190,13 +191,13 @@ pub struct ClockSummary {
 /// One reference.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Reference {
-    /// As configured.
+    /// The name as configured.
     pub name: String,
     /// Such as `ntp` or `phc`.
     pub kind: String,
     /// One word; for NTP that of [`crate::ntp::Status::name`], or the selection's verdict.
     pub status: String,
-    /// What is the case and what to do; for NTP that of [`crate::ntp::Status::describe`].
+    /// The state and the next step; for NTP that of [`crate::ntp::Status::describe`].
     pub detail: String,
     /// NTP stratum of the last answer.
     pub stratum: Option<u8>,
@@ -221,21 +222,21 @@ pub struct LeapSummary {
     pub expires_unix: Option<i64>,
     /// TAI minus UTC now, in seconds.
     pub tai_offset: Option<i16>,
-    /// What is wrong with it and what to do, when something is.
+    /// The problem with it and the next step, if there is one.
     pub problem: Option<String>,
 }
 
 /// The VMs served.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VmList {
-    /// By name.
+    /// The VMs by name.
     pub vms: Vec<VmRow>,
 }
 
 /// One VM.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VmRow {
-    /// Unique on this host.
+    /// The name, unique on this host.
     pub name: String,
     /// QEMU's process id.
     pub pid: u32,
@@ -243,11 +244,11 @@ pub struct VmRow {
     pub accelerator: String,
     /// How the page reaches the guest, such as `vmclock` or `nvdimm`.
     pub delivery: String,
-    /// How the guest's counter follows from the host's.
+    /// How the guest's counter is computed from the host's.
     pub mapping: String,
-    /// What the guest is told, or why it is told nothing.
+    /// The status that the guest sees, or why it sees none.
     pub status: String,
-    /// Why the status is not the best possible.
+    /// Why the status is not the best one.
     pub reason: Option<String>,
     /// The page's timescale.
     pub time_type: TimeType,
@@ -255,10 +256,11 @@ pub struct VmRow {
     pub pages_published: u64,
     /// The page's marker: it changes when the guest's time was disrupted.
     pub disruption_marker: u64,
-    /// `incoming`, `leaving`, `left`, or `failed: ` and why; absent for a VM that is simply here.
+    /// `incoming`, `leaving`, `left`, or `failed: ` and the reason; absent for a VM without
+    /// migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<String>,
-    /// When its elapsed clock read 0; absent until that is known.
+    /// The instant at which its elapsed clock read 0; absent until that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_since: Option<ElapsedSince>,
 }
@@ -266,7 +268,7 @@ pub struct VmRow {
 /// A VM is no longer served.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VmRemoved {
-    /// Its name.
+    /// The VM's name.
     pub name: String,
 }
 
@@ -287,11 +289,11 @@ pub struct VmPrepared {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}; {next_step}")]
 pub struct ErrorBody {
-    /// For programs.
+    /// The kind, for programs.
     pub code: ErrorCode,
-    /// What went wrong.
+    /// The problem.
     pub message: String,
-    /// What to do about it.
+    /// The next step.
     pub next_step: String,
 }
 
@@ -299,21 +301,21 @@ pub struct ErrorBody {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The request was not understood.
+    /// The request could not be parsed.
     BadRequest,
     /// The other end speaks another protocol version.
     Version,
-    /// There is no such VM.
+    /// No VM has this name.
     NotFound,
-    /// There already is such a VM.
+    /// Another VM has this name.
     AlreadyExists,
     /// This host, QEMU or guest cannot do it.
     Unsupported,
     /// The daemon lacks a permission.
     Permission,
-    /// Not now: try again.
+    /// Not possible now: try again.
     Unavailable,
-    /// Others are giving up what was asked for: try again within a second.
+    /// Others are giving up the requested resource: try again within a second.
     MakingRoom,
     /// A defect in the daemon.
     Internal,

@@ -1,35 +1,37 @@
 //! AEAD_AES_SIV_CMAC_256 as NTS uses it (RFC 5297; RFC 8915 section 5.1).
 //!
-//! What it does not do: choose nonces. The caller draws them; SIV tolerates a repeated one better than other modes.
+//! What it does not do: choose nonces. The caller generates them; SIV tolerates a repeated nonce
+//! better than other modes.
 
 use aes_siv::KeyInit;
 use aes_siv::siv::Aes128Siv;
 use zeroize::Zeroizing;
 
-/// Bytes in a key.
+/// Length of a key in bytes.
 pub const KEY_LEN: usize = 32;
 /// Bytes that sealing adds in front: the synthetic initialization vector, which is also the tag.
 pub const TAG_LEN: usize = 16;
 
-/// One direction's key. It is overwritten when dropped and never shown.
+/// The key of one direction. It is overwritten when dropped and never shown.
 #[derive(Clone)]
 pub struct Key(Zeroizing<[u8; KEY_LEN]>);
 
 impl Key {
-    /// From the bytes that TLS exported.
+    /// Makes a key from the bytes that TLS exported.
     #[must_use]
     pub const fn new(bytes: Zeroizing<[u8; KEY_LEN]>) -> Self {
         Self(bytes)
     }
 
-    /// Tag and ciphertext of `plaintext`, bound to `associated` and `nonce`. `None` is the library's refusal, which it
-    /// has only for more than 126 associated strings.
+    /// Returns the tag and ciphertext of `plaintext`, bound to `associated` and `nonce`. The
+    /// library refuses (`None`) only more than 126 associated strings.
     #[must_use]
     pub fn seal(&self, nonce: &[u8], associated: &[u8], plaintext: &[u8]) -> Option<Vec<u8>> {
         self.cipher().encrypt([associated, nonce], plaintext).ok()
     }
 
-    /// The plaintext of `sealed` (tag and ciphertext), or `None` when any bit of the three is not as it was sealed.
+    /// Returns the plaintext of `sealed` (tag and ciphertext), or `None` if any bit of the three
+    /// has changed.
     #[must_use]
     pub fn open(&self, nonce: &[u8], associated: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
         self.cipher().decrypt([associated, nonce], sealed).ok()
@@ -40,7 +42,7 @@ impl Key {
     }
 }
 
-/// Nothing of the key.
+/// Shows nothing of the key.
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key(..)")
@@ -60,7 +62,8 @@ mod tests {
         Key::new(Zeroizing::new(hex(text).try_into().unwrap()))
     }
 
-    /// RFC 5297 appendix A.1: no nonce, so the cipher below the two-header form is asked.
+    /// RFC 5297 appendix A.1 has no nonce, so this tests the cipher below the form with two
+    /// headers.
     #[test]
     fn rfc_5297_deterministic() {
         let key = key("fffefdfcfbfaf9f8f7f6f5f4f3f2f1f0f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff");

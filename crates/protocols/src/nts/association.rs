@@ -1,13 +1,13 @@
-//! NTS around one NTP association: seals its requests, opens the answers, and knows when new keys are needed
-//! (RFC 8915 section 5.7).
+//! NTS around one NTP association: seals requests, opens answers, and detects when new keys are
+//! needed (RFC 8915 section 5.7).
 //!
-//! The NTP client stays as it is. Its 48-byte request goes in here and comes out with the extension fields behind it;
-//! a datagram goes in and, only when it answers the request in flight and every bit of it is authentic, its 48-byte
-//! header comes out. Nothing else reaches the client: not a plain answer, not a kiss of death that is not
-//! authenticated. The only unauthenticated packet with an effect is the NTS NAK, and all it does is have keys
-//! established anew, unless an authentic answer arrives after all.
+//! The NTP client does not change. Its 48-byte request goes in and comes out with extension fields.
+//! A datagram goes in, and its 48-byte header comes out if it answers the request in flight and
+//! every bit of it is authentic. Nothing else reaches the client: no plain answer, no
+//! unauthenticated kiss of death. The only unauthenticated packet with an effect is the NTS NAK,
+//! which causes a new key establishment unless an authentic answer arrives after all.
 //!
-//! What it does not do: send, connect, draw random numbers, or judge the header.
+//! What it does not do: send, connect, generate random numbers, or judge the header.
 
 use timevisor_time::Duration;
 
@@ -29,12 +29,12 @@ pub const IDENTIFIER_LEN: usize = 32;
 /// The kiss code of a server that cannot read our cookie (RFC 8915 section 5.7).
 const NAK: [u8; 4] = *b"NTSN";
 
-/// Randomness for one request; both must be unpredictable to others and never used again.
+/// Randomness for one request; both values must be unpredictable to others and never reused.
 #[derive(Clone, Copy, Debug)]
 pub struct Random {
-    /// What the answer must repeat.
+    /// The identifier that the answer must repeat.
     pub identifier: [u8; IDENTIFIER_LEN],
-    /// For the cipher.
+    /// The cipher's nonce.
     pub nonce: [u8; NONCE_LEN],
 }
 
@@ -43,11 +43,12 @@ struct Keys {
     client_to_server: Key,
     server_to_client: Key,
     since: Duration,
-    /// An answer was authenticated with them.
+    /// True once an answer was authenticated with these keys.
     used: bool,
 }
 
-/// Keys and cookies for one server. All `now` are monotonic time since an origin of the caller's choice.
+/// Keys and cookies for one server. Every `now` is monotonic time since an origin that the caller
+/// chooses.
 #[derive(Clone, Debug)]
 pub struct Association {
     config: Config,
@@ -55,16 +56,16 @@ pub struct Association {
     cookies: Cookies,
     /// The request in flight.
     identifier: Option<[u8; IDENTIFIER_LEN]>,
-    /// The server could not read the cookie of the request in flight.
+    /// The server answered the request in flight with a NAK: it could not read our cookie.
     nak: bool,
-    /// Why the last packet was refused, until one is authentic.
+    /// Why the last packet was refused, until an authentic one arrives.
     refused: Option<Refusal>,
     retry: Retry,
     counters: Counters,
 }
 
 impl Association {
-    /// Without keys.
+    /// Makes an association without keys.
     ///
     /// # Errors
     /// What [`Config::validate`] finds.
@@ -82,27 +83,27 @@ impl Association {
         })
     }
 
-    /// True when no further request can be sealed before keys are established: there are none, the cookies are used
-    /// up, or the server cannot read them. Ask when the next request is due, not earlier: until then an authentic
-    /// answer may still refute a NAK.
+    /// Returns true if no further request can be sealed before a key establishment: there are no
+    /// keys, the cookies are used up, or the server cannot read them. Ask when the next request is
+    /// due, not earlier: until then an authentic answer may still refute a NAK.
     #[must_use]
     pub fn needs_keys(&self) -> bool {
         self.keys.is_none() || self.cookies.is_empty() || self.nak
     }
 
-    /// When the next key establishment may begin.
+    /// Returns when the next key establishment may begin.
     #[must_use]
     pub fn exchange_at(&self) -> Duration {
         self.retry.at()
     }
 
-    /// A key establishment begins.
+    /// Records that a key establishment begins.
     pub fn exchange_began(&mut self, now: Duration) {
         self.counters.exchanges += 1;
         self.retry.began(now);
     }
 
-    /// It succeeded: what was there before is forgotten.
+    /// Records its success and forgets all earlier keys and cookies.
     pub fn established(&mut self, now: Duration, fresh: Established) {
         self.counters.established += 1;
         self.cookies.replace(fresh.answer.cookies);
@@ -117,8 +118,9 @@ impl Association {
         self.refused = None;
     }
 
-    /// The datagram for a request: `header`, a unique identifier, one cookie, placeholders for those we lack, and the
-    /// authenticator. The cookie is gone whatever becomes of the datagram. `None` when keys are needed.
+    /// Makes the datagram of a request: `header`, a unique identifier, one cookie, placeholders for
+    /// missing cookies, and the authenticator. The cookie is used up whatever happens to the
+    /// datagram. Returns `None` if keys are needed.
     pub fn seal(&mut self, header: &[u8; HEADER_LEN], random: &Random) -> Option<Vec<u8>> {
         if self.needs_keys() {
             return None;
@@ -137,10 +139,11 @@ impl Association {
         Some(packet)
     }
 
-    /// The header of an authentic answer to the request in flight; the cookies in it are stored.
+    /// Returns the header of an authentic answer to the request in flight, and stores the cookies
+    /// in it.
     ///
     /// # Errors
-    /// Why the datagram is not one. It has no effect then, but for [`Refusal::Nak`].
+    /// Why the datagram is not such an answer. Apart from [`Refusal::Nak`], it then has no effect.
     pub fn open(&mut self, datagram: &[u8]) -> Result<[u8; HEADER_LEN], Refusal> {
         let opened = self.check(datagram);
         match &opened {
@@ -161,7 +164,7 @@ impl Association {
         Ok(header)
     }
 
-    /// The state to show.
+    /// Returns the state to show.
     #[must_use]
     pub fn status(&self, now: Duration) -> Status {
         let cookies = self.cookies.len();
@@ -175,13 +178,13 @@ impl Association {
         }
     }
 
-    /// What has happened so far.
+    /// Returns the counts of everything that has happened.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// As it was passed to [`Self::new`].
+    /// Returns the configuration passed to [`Self::new`].
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -198,7 +201,7 @@ impl Association {
         }
     }
 
-    /// Header and new cookies of an authentic answer.
+    /// Returns the header and the new cookies of an authentic answer.
     fn check(&self, datagram: &[u8]) -> Result<([u8; HEADER_LEN], Vec<Vec<u8>>), Refusal> {
         let (header, _) = datagram.split_first_chunk().ok_or(Refusal::Malformed)?;
         let (Some(keys), Some(identifier)) = (&self.keys, &self.identifier) else {
@@ -226,13 +229,13 @@ impl Association {
 /// The fields of NTS in a datagram, unverified.
 struct Fields<'a> {
     identifier: Option<&'a [u8]>,
-    /// What it covers, and itself.
+    /// Everything that the authenticator covers, and the authenticator.
     authenticator: Option<(&'a [u8], Authenticator<'a>)>,
 }
 
 impl<'a> Fields<'a> {
-    /// The authenticator must come last: nothing would protect what follows it. Fields of other kinds are passed over
-    /// (RFC 7822), an identifier must not come twice.
+    /// Parses the fields. The authenticator must come last, because nothing would protect what
+    /// follows it. Unknown fields are skipped (RFC 7822); a second identifier is an error.
     fn parse(datagram: &'a [u8]) -> Result<Self, Refusal> {
         let mut found = Self { identifier: None, authenticator: None };
         let mut rest = &datagram[HEADER_LEN..];
@@ -261,14 +264,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A server's NTS NAK, to the letter.
+/// Returns true for a server's NTS NAK as the RFC defines it.
 fn is_nak(header: &[u8; HEADER_LEN]) -> bool {
     Packet::parse(header).is_ok_and(|(packet, _)| {
         packet.mode == Mode::Server && packet.stratum == 0 && packet.reference_id == NAK
     })
 }
 
-/// Bytes of our authenticator: lengths, nonce, and a tag without ciphertext.
+/// Length of our authenticator: lengths, nonce, and a tag without ciphertext.
 const fn authenticator_len() -> usize {
     len_with(4 + NONCE_LEN + super::aead::TAG_LEN)
 }

@@ -1,29 +1,31 @@
-//! Every tunable of NTS, with its unit and why.
+//! Every tunable of NTS, with its unit and the reason for its default.
 //!
 //! What it does not do: read files. The daemon maps its TOML onto this and calls [`Config::validate`].
 
 use timevisor_time::Duration;
 
-/// How many cookies a server is to keep us supplied with (RFC 8915 sections 4.1.6 and 5.7).
+/// The number of cookies that we want to have (RFC 8915 sections 4.1.6 and 5.7).
 pub const COOKIES: usize = 8;
 
-/// How one server's keys are established and used.
+/// How to establish and use one server's keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Interval from one key establishment to the next when nothing has failed, and the first interval after a
+    /// Interval between key establishments when nothing has failed, and the first interval after a
     /// failure. Default 10 s (RFC 8915 section 4.2).
     pub retry_min: Duration,
-    /// The longest interval between failing key establishments. Default 1 h. RFC 8915 suggests 5 days for clients in
-    /// great number that nobody looks after; an hour lets a server's new certificate take effect the same day.
+    /// The longest interval between failing key establishments. Default 1 h. RFC 8915 suggests 5
+    /// days, for large numbers of unattended clients; after an hour, a server's new certificate
+    /// takes effect the same day.
     pub retry_max: Duration,
     /// Factor from one interval to the next, in percent. Default 150 (RFC 8915 section 4.2).
     pub retry_growth_percent: u16,
-    /// A key establishment that takes longer, from looking up the name to the last record, has failed. Default 10 s:
-    /// a TLS handshake needs a few round trips and some milliseconds of the server's processor.
+    /// A key establishment that takes longer, from name lookup to the last record, has failed.
+    /// Default 10 s: a TLS handshake needs a few round trips and some milliseconds of the server's
+    /// processor.
     pub exchange_timeout: Duration,
-    /// Longest request, in bytes of UDP payload. Default 1232: with 48 bytes of IPv6 and UDP headers it fits the
-    /// smallest IPv6 MTU, so neither the request nor the equally long answer is fragmented. Fewer placeholders are
-    /// sent where long cookies would exceed it.
+    /// Longest request, in bytes of UDP payload. Default 1232: with 48 bytes of IPv6 and UDP
+    /// headers it fits the smallest IPv6 MTU, so neither the request nor the equally long answer is
+    /// fragmented. With long cookies, fewer placeholders are sent.
     pub max_request: usize,
 }
 
@@ -39,27 +41,27 @@ impl Default for Config {
     }
 }
 
-/// A configuration that NTS cannot be run with.
+/// A configuration with which NTS cannot run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A span outside the range that makes sense.
+    /// A span outside the useful range.
     #[error("{name} is {value}, which is not from {min} to {max}; change it")]
     Span {
         /// The field.
         name: &'static str,
-        /// What it was.
+        /// The configured value.
         value: Duration,
         /// Smallest permitted.
         min: Duration,
         /// Largest permitted.
         max: Duration,
     },
-    /// A number outside the range that makes sense.
+    /// A number outside the useful range.
     #[error("{name} is {value}, which is not from {min} to {max}; change it")]
     Number {
         /// The field.
         name: &'static str,
-        /// What it was.
+        /// The configured value.
         value: usize,
         /// Smallest permitted.
         min: usize,
@@ -72,7 +74,7 @@ impl Config {
     /// Checks every field and their relations.
     ///
     /// # Errors
-    /// The first field that is out of its range.
+    /// Reports the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (second, days) = (Duration::from_secs(1), Duration::from_secs(432_000));
         let spans = [
@@ -87,7 +89,8 @@ impl Config {
         }
         let numbers = [
             ("retry_growth_percent", usize::from(self.retry_growth_percent), 100, 1000),
-            // Below, a cookie of usual length (100 bytes) would not fit; above, no Ethernet carries it whole.
+            // Below the range, a cookie of usual length (100 bytes) would not fit; above it, no
+            // Ethernet frame is large enough.
             ("max_request", self.max_request, 320, 1452),
         ];
         for (name, value, min, max) in numbers {

@@ -1,7 +1,7 @@
-//! The store of cookies: each is sent once, so that an observer cannot tell that two requests are from one client
-//! (RFC 8915 sections 5.7 and 9.2).
+//! The store of cookies. Each cookie is sent once, so that an observer cannot tell that two
+//! requests come from one client (RFC 8915 sections 5.7 and 9.2).
 //!
-//! What it does not do: know what is in a cookie. Only the server does.
+//! What it does not do: read cookies. Only the server can.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use super::negotiation::MAX_COOKIE;
 pub struct Cookies(VecDeque<Vec<u8>>);
 
 impl Cookies {
-    /// Forgets all and keeps these.
+    /// Replaces all cookies by these.
     pub fn replace(&mut self, cookies: impl IntoIterator<Item = Vec<u8>>) {
         self.0.clear();
         for cookie in cookies {
@@ -21,34 +21,34 @@ impl Cookies {
         }
     }
 
-    /// Keeps one more; beyond eight, and those that no request could carry, are dropped.
+    /// Adds a cookie; drops those beyond eight and those too long for any request.
     pub fn add(&mut self, cookie: &[u8]) {
         if self.0.len() < COOKIES && (1..=MAX_COOKIE).contains(&cookie.len()) {
             self.0.push_back(cookie.to_vec());
         }
     }
 
-    /// The oldest cookie, which is gone from here, and how many the store lacks beyond the one that every answer
-    /// brings.
+    /// Takes the oldest cookie out, and returns how many more the store needs beyond the one in
+    /// every answer.
     pub fn take(&mut self) -> Option<(Vec<u8>, usize)> {
         let cookie = self.0.pop_front()?;
         Some((cookie, COOKIES - 1 - self.0.len()))
     }
 
-    /// How many there are.
+    /// Returns the number of cookies.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// None is left.
+    /// Returns true if none is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// How many; cookies are not shown.
+/// Shows the number only, never the cookies.
 impl std::fmt::Debug for Cookies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Cookies({})", self.len())

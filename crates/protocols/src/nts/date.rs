@@ -1,6 +1,7 @@
-//! A moment of a certificate's validity, shown as people write it.
+//! A moment of a certificate's validity, shown in people's notation.
 //!
-//! What it does not do: know leap seconds or time zones. It is for messages only; no time here comes from a clock page.
+//! What it does not do: leap seconds or time zones. It is for messages only; no clock page uses
+//! this time.
 
 use std::fmt;
 

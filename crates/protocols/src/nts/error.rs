@@ -1,4 +1,4 @@
-//! Why keys could not be established, in words that name the next step.
+//! Reasons why keys could not be established, with the next step.
 //!
 //! What it does not do: decide when to try again. [`super::retry`] does.
 
@@ -6,23 +6,23 @@ use rustls::CertificateError;
 
 use super::date::UnixSeconds;
 
-/// A key establishment that failed. Nothing of it may be used.
+/// A failed key establishment, of which no result may be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Neither a DNS name nor an IP address.
+    /// The name is neither a DNS name nor an IP address.
     #[error(
         "{name:?} is neither a host name nor an address that a certificate can name; correct it"
     )]
     Name {
-        /// What was configured.
+        /// The configured name.
         name: String,
     },
-    /// There is no authority to trust.
+    /// No authority is trusted.
     #[error(
         "there is no certificate authority to trust; install ca-certificates or set ca_file to a PEM file"
     )]
     NoAuthority,
-    /// Its last day is over, or our clock is ahead.
+    /// The certificate has expired, or our clock is ahead.
     #[error(
         "the server's certificate expired at {not_after} and this machine's clock says {now}; renew the certificate, or set the clock if it is wrong"
     )]
@@ -32,7 +32,8 @@ pub enum KeyError {
         /// The time that was used for the check.
         now: UnixSeconds,
     },
-    /// Its first day has not come, or our clock is behind, as after a boot without a battery-backed clock.
+    /// The certificate is not valid yet, or our clock is behind, as after a boot without a
+    /// battery-backed clock.
     #[error(
         "the server's certificate is valid from {not_before} and this machine's clock says {now}; set the clock if it is wrong, for instance with `date -s`"
     )]
@@ -42,48 +43,48 @@ pub enum KeyError {
         /// The time that was used for the check.
         now: UnixSeconds,
     },
-    /// Signed by somebody whom we do not know.
+    /// An unknown authority signed the certificate.
     #[error(
         "the server's certificate comes from an unknown authority; set ca_file to that authority's PEM file, or suspect the network"
     )]
     UnknownAuthority,
-    /// Valid, but for somebody else.
+    /// The certificate is valid, but for another name.
     #[error(
         "the server's certificate is not for {expected}; use a name that it is for, or have it reissued"
     )]
     WrongName {
-        /// Whom we asked.
+        /// The name that we asked for.
         expected: String,
     },
-    /// Any other flaw of the certificate.
+    /// Any other defect of the certificate.
     #[error("the server's certificate is refused: {what}; have it reissued")]
     Certificate {
-        /// The TLS library's words.
+        /// The TLS library's message.
         what: String,
     },
-    /// TLS 1.3 could not be agreed on.
+    /// The server does not support TLS 1.3.
     #[error(
         "the server does not speak TLS 1.3 as NTS needs it ({what}); check host and nts_ke_port"
     )]
     Incompatible {
-        /// The TLS library's words.
+        /// The TLS library's message.
         what: String,
     },
-    /// TLS without NTS inside it: the protocol name "ntske/1" was not agreed on.
+    /// The server does not offer NTS within TLS: the protocol name "ntske/1" was not agreed on.
     #[error("the server speaks TLS but not NTS; check host and nts_ke_port")]
     NotNts,
     /// Any other failure of TLS.
     #[error("TLS failed: {what}; check host and nts_ke_port")]
     Tls {
-        /// The TLS library's words.
+        /// The TLS library's message.
         what: String,
     },
-    /// The connection ended before the answer did.
+    /// The connection ended before the answer was complete.
     #[error(
         "the server closed the connection before its answer was complete; look at the server's log"
     )]
     Closed,
-    /// Longer than any sensible answer.
+    /// The answer is longer than any sensible one.
     #[error("the server's answer exceeds {limit} bytes; check host and nts_ke_port")]
     TooLong {
         /// The limit.
@@ -101,7 +102,7 @@ pub enum KeyError {
         /// The code.
         code: u16,
     },
-    /// A record that we must understand and do not.
+    /// The answer has a critical record that we do not know.
     #[error(
         "the server insists on record type {kind}, which is not known here; use another server"
     )]
@@ -109,7 +110,7 @@ pub enum KeyError {
         /// The type.
         kind: u16,
     },
-    /// A record that is there twice, missing, empty, or of the wrong length.
+    /// A record is duplicate, missing, empty, or of the wrong length.
     #[error(
         "the server's answer is malformed ({what}); look at the server's log or use another server"
     )]
@@ -123,7 +124,7 @@ pub enum KeyError {
     /// The server offers none of our algorithms.
     #[error("no AEAD algorithm in common: we have AES-SIV-CMAC-256 (15); enable it on the server")]
     NoAlgorithm,
-    /// Not one cookie that can be used.
+    /// The answer has no usable cookie.
     #[error("the server gave no usable cookie; look at the server's log or use another server")]
     NoCookie,
 }
@@ -156,7 +157,8 @@ impl KeyError {
     }
 }
 
-/// The TLS library's errors, by what the operator can do about them. `server` is the name that was asked for.
+/// Sorts the TLS library's errors by what the operator can do. `server` is the name that we asked
+/// for.
 pub(super) fn from_tls(error: rustls::Error, server: &str) -> KeyError {
     use rustls::{AlertDescription, Error};
     match error {

@@ -1,10 +1,12 @@
 //! Key establishment with one server: TLS around one message each way (RFC 8915 sections 3 to 5.1).
 //!
-//! Bytes in, bytes out: the caller owns the connection and the deadline. TLS 1.3 only, the protocol name "ntske/1", a
-//! certificate that names the server, checked at the time that the caller passes. Sessions are not resumed, so that
-//! every establishment checks the certificate anew; TLS's secrets are not logged, whatever SSLKEYLOGFILE says.
+//! Bytes in, bytes out: the caller owns the connection and the deadline. The exchange requires TLS
+//! 1.3, the protocol name "ntske/1", and a certificate for the server that is valid at the time
+//! that the caller passes. Sessions are not resumed, so every establishment checks the certificate.
+//! TLS's secrets are not logged, whatever SSLKEYLOGFILE says.
 //!
-//! What it does not do: connect, look up names, or keep time. Random numbers are TLS's own, from the kernel.
+//! What it does not do: connect, look up names, or keep time. Random numbers are TLS's, from the
+//! kernel.
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
@@ -36,7 +38,7 @@ pub enum Direction {
     ServerToClient = 1,
 }
 
-/// The context with which TLS derives a direction's key (RFC 8915 section 5.1).
+/// The context from which TLS derives a direction's key (RFC 8915 section 5.1).
 #[must_use]
 pub const fn exporter_context(direction: Direction) -> [u8; 5] {
     let [protocol_hi, protocol_lo] = NTPV4.to_be_bytes();
@@ -44,14 +46,14 @@ pub const fn exporter_context(direction: Direction) -> [u8; 5] {
     [protocol_hi, protocol_lo, algorithm_hi, algorithm_lo, direction as u8]
 }
 
-/// Keys, cookies, and where to use them.
+/// Keys, cookies, and the server to use them with.
 #[derive(Clone, Debug)]
 pub struct Established {
     /// Seals requests.
     pub client_to_server: Key,
     /// Opens answers.
     pub server_to_client: Key,
-    /// The server's side of it.
+    /// The server's half of the negotiation.
     pub answer: Answer,
 }
 
@@ -64,10 +66,11 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Begins one with `server` (a DNS name or an IP address, without a port), whose certificate must be valid at `now`.
+    /// Starts one with `server` (a DNS name or an IP address, without a port), whose certificate
+    /// must be valid at `now`.
     ///
     /// # Errors
-    /// A name that no certificate can have; nobody to trust.
+    /// When no certificate can have this name, or no authority is trusted.
     pub fn start(server: &str, trust: &TrustAnchors, now: Instant<Utc>) -> Result<Self, KeyError> {
         let name = ServerName::try_from(server.to_owned())
             .map_err(|_| KeyError::Name { name: server.to_owned() })?;
@@ -81,24 +84,26 @@ impl Exchange {
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.resumption = Resumption::disabled();
         let mut tls = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
-        // TLS keeps it until the handshake is done.
+        // TLS buffers it until the handshake is complete.
         tls.writer().write_all(&request()).map_err(|error| internal(&error))?;
         Ok(Self { server: server.to_owned(), tls, answer: Vec::new() })
     }
 
-    /// What to send now; at the end it says good bye, and after an error why.
+    /// Returns the bytes to send now; at the end they close the session, and after an error they
+    /// state the reason.
     #[must_use]
     pub fn output(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // A vector takes everything.
+        // Writing to a vector cannot fail.
         while self.tls.wants_write() && self.tls.write_tls(&mut bytes).is_ok() {}
         bytes
     }
 
-    /// Takes what came from the server. `Some` is the end: send the last output and close the connection.
+    /// Reads bytes from the server. `Some` is the end: send the last output and close the
+    /// connection.
     ///
     /// # Errors
-    /// The first thing that must not be accepted; the exchange is over.
+    /// The first defect of the server's messages; the exchange is then over.
     pub fn on_bytes(&mut self, mut bytes: &[u8]) -> Result<Option<Established>, KeyError> {
         while !bytes.is_empty() {
             self.tls.read_tls(&mut bytes).map_err(|error| internal(&error))?;
@@ -116,7 +121,7 @@ impl Exchange {
         self.establish(answer).map(Some)
     }
 
-    /// Why there will be no keys after the server has closed the connection.
+    /// Says why no keys will come after the server has closed the connection.
     #[must_use]
     pub fn on_end(&self) -> KeyError {
         KeyError::Closed
@@ -146,12 +151,12 @@ impl Exchange {
     }
 }
 
-/// Reads and writes of vectors fail only when the TLS library's own limits are exceeded.
+/// Reading and writing vectors fails only when the TLS library's own limits are exceeded.
 fn internal(error: &std::io::Error) -> KeyError {
     KeyError::Tls { what: error.to_string() }
 }
 
-/// The caller's time, for the certificate.
+/// The caller's time, for checking the certificate.
 #[derive(Debug)]
 struct At(UnixTime);
 
@@ -161,7 +166,8 @@ impl TimeProvider for At {
     }
 }
 
-/// Times before 1970 are 1970: every certificate is "not yet valid" there, which is the right message.
+/// Times before 1970 become 1970: every certificate is then "not yet valid", which is the right
+/// message.
 fn unix(now: Instant<Utc>) -> UnixTime {
     let seconds = u64::try_from(now.secs()).unwrap_or(0);
     UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))

@@ -5,22 +5,23 @@
 //! | [`exchange`] | key establishment: TLS 1.3 around one message each way, and the keys from it |
 //! | [`negotiation`] | the two messages and the checks on the server's |
 //! | [`record`] | the records that messages are made of |
-//! | [`trust`] | the authorities that may vouch for a server |
-//! | [`association`] | sealing requests, opening answers, when new keys are needed |
+//! | [`trust`] | the certificate authorities |
+//! | [`association`] | seals requests, opens answers, detects when new keys are needed |
 //! | [`field`](mod@field) | the extension fields in NTP packets |
 //! | [`aead`] | the cipher, and keys that are never shown |
 //! | [`cookies`] | the store of cookies, each used once |
 //! | [`retry`] | the interval between key establishments |
-//! | [`config`] | every tunable, with its unit and why |
+//! | [`config`] | every tunable, with unit and reason |
 //! | [`error`] | why key establishment failed, with the next step |
-//! | [`status`] | what is shown to people: counters, reasons, advice |
+//! | [`status`] | what operators see: counters, reasons, advice |
 //! | [`date`] | a certificate's dates in messages |
 //!
-//! Around the NTP client, not in it: [`Association`] takes the 48 bytes of a [`crate::ntp::Request`] and gives back the 48
-//! bytes of an authentic answer for [`crate::ntp::Client::on_datagram`].
+//! NTS wraps the NTP client: [`Association`] takes the 48 bytes of a [`crate::ntp::Request`], and
+//! returns the 48 bytes of an authentic answer for [`crate::ntp::Client::on_datagram`].
 //!
-//! What it does not do: the server's side, other algorithms than AES-SIV-CMAC-256, keys that outlive the process, or
-//! protection against delay (an attacker on the path can still hold packets back; the bounds account for that).
+//! What it does not do: the server's side, algorithms except AES-SIV-CMAC-256, keys that outlive
+//! the process, or protection against delay (an attacker on the path can still hold packets back;
+//! the bounds account for that).
 
 pub mod aead;
 pub mod association;

@@ -1,10 +1,11 @@
-//! The one message each way of NTS key establishment (RFC 8915 section 4): ours, and the checks on the server's.
+//! The two messages of NTS key establishment (RFC 8915 section 4): ours, and the checks on the
+//! server's.
 //!
-//! We offer NTPv4 with AEAD_AES_SIV_CMAC_256, which every NTS server must have. AES-128-GCM-SIV is not offered: how its
-//! keys are derived differs between servers (chronyd 4.4 to 4.6 departs from the RFC), and all that it saves is a few
-//! bytes per cookie.
+//! We offer NTPv4 with AEAD_AES_SIV_CMAC_256, which every NTS server must support. We do not offer
+//! AES-128-GCM-SIV: servers derive its keys differently (chronyd 4.4 to 4.6 departs from the RFC),
+//! and it would save only a few bytes per cookie.
 //!
-//! What it does not do: TLS ([`super::exchange`]), and deriving keys.
+//! What it does not do: TLS ([`super::exchange`]) or the derivation of keys.
 
 use super::config::COOKIES;
 use super::error::KeyError;
@@ -17,30 +18,31 @@ use super::record::{
 pub const NTPV4: u16 = 0;
 /// AEAD_AES_SIV_CMAC_256's number among the algorithms (RFC 5297; IANA's AEAD registry).
 pub const AES_SIV_CMAC_256: u16 = 15;
-/// Where a server gives out keys: TCP port 4460 (RFC 8915 section 7.1).
+/// The port for key establishment: TCP port 4460 (RFC 8915 section 7.1).
 pub const DEFAULT_KE_PORT: u16 = 4460;
-/// Where a server serves NTP unless it says otherwise.
+/// The port for NTP unless the server names another.
 pub const DEFAULT_NTP_PORT: u16 = 123;
 
-/// The longest answer that is read. Eight cookies of the longest kind that fits a request make half of it.
+/// The longest answer that is read. Eight cookies of the longest kind that fits a request fill half
+/// of it.
 pub const MAX_ANSWER: usize = 16 * 1024;
 
-/// The longest cookie that is kept: a request with one of this length and no placeholder has 1152 bytes and is not
-/// fragmented. Usual ones have about 100.
+/// The longest cookie that is kept: a request with such a cookie and no placeholder has 1152 bytes
+/// and is not fragmented. Usual cookies have about 100 bytes.
 pub const MAX_COOKIE: usize = 1024;
 
-/// What the server's answer says, checked.
+/// The checked content of the server's answer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Answer {
     /// One to eight.
     pub cookies: Vec<Vec<u8>>,
-    /// The host that serves NTP, where it is not the one that was asked for keys.
+    /// The host that serves NTP, if it differs from the one that we asked for keys.
     pub ntp_server: Option<String>,
-    /// Its UDP port, where it is not [`DEFAULT_NTP_PORT`].
+    /// Its UDP port, if it differs from [`DEFAULT_NTP_PORT`].
     pub ntp_port: Option<u16>,
 }
 
-/// Cookies are not shown: who sees one on the wire later can tell whose it is.
+/// Cookies are not shown: a reader could later recognize the client on the wire.
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { cookies, ntp_server, ntp_port } = self;
@@ -64,10 +66,10 @@ pub fn request() -> Vec<u8> {
 }
 
 impl Answer {
-    /// Reads the server's message from all that has come so far; `None` while its end has not.
+    /// Reads the server's message from all bytes so far; returns `None` while it is incomplete.
     ///
     /// # Errors
-    /// The server's own error, or the first thing in the message that must not be accepted.
+    /// The server's own error, or the first unacceptable part of the message.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, KeyError> {
         let mut found = Found::default();
         let mut rest = bytes;
@@ -144,7 +146,7 @@ impl Found {
     }
 }
 
-/// Fills a place that no second record of the kind may fill.
+/// Sets a value that only one record of this kind may set.
 fn once<T>(place: &mut Option<T>, value: Option<T>, what: &'static str) -> Result<(), KeyError> {
     if place.is_some() || value.is_none() {
         return Err(KeyError::Malformed { what });
@@ -153,7 +155,7 @@ fn once<T>(place: &mut Option<T>, value: Option<T>, what: &'static str) -> Resul
     Ok(())
 }
 
-/// A host name or an address in ASCII; 255 is the longest that DNS knows.
+/// Checks for a host name or an address in ASCII; 255 is DNS's limit.
 fn server_name(body: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(body).ok()?;
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-:_".contains(&b));

@@ -1,11 +1,11 @@
 //! The records of NTS key establishment (RFC 8915 section 4): type, critical bit, body.
 //!
-//! What it does not do: know which records a message must hold. [`super::negotiation`] does.
+//! What it does not do: know which records a message must have. [`super::negotiation`] does.
 
 /// Type and length.
 pub const HEADER_LEN: usize = 4;
 
-/// The bit in front of the type: who does not know the type must give up.
+/// The bit in front of the type: a receiver that does not know the type must give up.
 const CRITICAL: u16 = 0x8000;
 
 /// RFC 8915 section 4.1.1.
@@ -25,12 +25,12 @@ pub const NTP_SERVER: u16 = 6;
 /// RFC 8915 section 4.1.8.
 pub const NTP_PORT: u16 = 7;
 
-/// One record. The body is as it was sent; nothing in it has been checked.
+/// One record. The body is unchecked, as it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// Must be understood or refused.
+    /// The receiver must understand the record or refuse the message.
     pub critical: bool,
-    /// 15 bits.
+    /// The type, 15 bits.
     pub kind: u16,
     /// At most 65,535 bytes.
     pub body: &'a [u8],
@@ -48,20 +48,21 @@ impl<'a> Record<'a> {
         Some((Self { critical: kind & CRITICAL != 0, kind: kind & !CRITICAL, body }, rest))
     }
 
-    /// The body as a list of 16-bit numbers; `None` when its length is odd.
+    /// Returns the body as a list of 16-bit numbers; `None` if its length is odd.
     #[must_use]
     pub fn numbers(&self) -> Option<Vec<u16>> {
         let (pairs, odd) = self.body.as_chunks::<2>();
         odd.is_empty().then(|| pairs.iter().map(|pair| u16::from_be_bytes(*pair)).collect())
     }
 
-    /// The body as exactly one 16-bit number.
+    /// Returns the body as exactly one 16-bit number.
     #[must_use]
     pub fn number(&self) -> Option<u16> {
         Some(u16::from_be_bytes(self.body.try_into().ok()?))
     }
 
-    /// Appends the record to a message. A body beyond 65,535 bytes is cut there; nobody here makes one.
+    /// Appends the record to a message. A body beyond 65,535 bytes is truncated; no caller makes
+    /// one.
     pub fn write(&self, message: &mut Vec<u8>) {
         let kind = self.kind | if self.critical { CRITICAL } else { 0 };
         let len = u16::try_from(self.body.len()).unwrap_or(u16::MAX);

@@ -1,7 +1,7 @@
-//! When keys may be established again (RFC 8915 section 4.2).
+//! The earliest time of the next key establishment (RFC 8915 section 4.2).
 //!
-//! The interval grows with every attempt until keys have been *used* successfully: a server whose keys never work is
-//! asked as rarely as one that does not answer.
+//! The interval grows with every attempt until keys were *used* successfully: a server whose keys
+//! never work is asked as rarely as one that does not answer.
 //!
 //! What it does not do: establish keys.
 
@@ -15,25 +15,25 @@ pub struct Retry {
     config: Config,
     /// When the last attempt began.
     last: Option<Duration>,
-    /// What the attempts since the last success have made of the interval.
+    /// The interval after the attempts since the last success.
     grown: Option<Duration>,
 }
 
 impl Retry {
-    /// No attempt yet: the first may begin at any time.
+    /// Makes a schedule without attempts: the first may begin at any time.
     #[must_use]
     pub const fn new(config: Config) -> Self {
         Self { config, last: None, grown: None }
     }
 
-    /// When the next attempt may begin; far in the past for the first.
+    /// Returns when the next attempt may begin; far in the past for the first.
     #[must_use]
     pub fn at(&self) -> Duration {
         let interval = self.grown.unwrap_or(self.config.retry_min);
         self.last.map_or(Duration::from_bits(i128::MIN), |last| last + interval)
     }
 
-    /// An attempt begins.
+    /// Records that an attempt begins.
     pub fn began(&mut self, now: Duration) {
         self.last = Some(now);
         let percent = i128::from(self.config.retry_growth_percent);
@@ -45,7 +45,7 @@ impl Retry {
         });
     }
 
-    /// An answer was authenticated with the keys of the last attempt.
+    /// Records that an answer was authenticated with the keys of the last attempt.
     pub fn succeeded(&mut self) {
         self.grown = None;
     }

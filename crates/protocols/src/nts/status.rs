@@ -1,4 +1,4 @@
-//! What people see of NTS: counters, reasons for refusing a datagram, and advice.
+//! What operators see of NTS: counters, reasons for refused datagrams, and advice.
 //!
 //! What it does not do: change anything. [`super::association`] writes these; the daemon and the command line read them.
 
@@ -9,7 +9,8 @@ use timevisor_time::Duration;
 /// Why a datagram did not reach the NTP client. The text says what to do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Too short, impossible lengths, something behind the authenticator, padding that is not zero.
+    /// The datagram is too short, has impossible lengths or bytes behind the authenticator, or its
+    /// padding is not zero.
     #[error("malformed; check the path for damaged packets")]
     Malformed,
     /// No request is in flight: late, duplicated or stray.
@@ -23,7 +24,7 @@ pub enum Refusal {
     /// The unique identifier belongs to no request in flight.
     #[error("answers no request in flight; if this repeats, someone may be forging answers")]
     UnknownIdentifier,
-    /// The authenticator does not fit the packet: something was altered on the way.
+    /// The authenticator does not match the packet, which was altered on the way.
     #[error("altered on the way or forged; if this repeats, suspect the path")]
     Forged,
     /// The server cannot read our cookie.
@@ -58,16 +59,16 @@ impl Refusal {
     }
 }
 
-/// What has happened since the association was made.
+/// Counts of all events since the association was made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Key establishments begun.
     pub exchanges: u64,
-    /// Key establishments that gave keys.
+    /// Key establishments that succeeded.
     pub established: u64,
-    /// Datagrams that were authentic.
+    /// Authentic datagrams.
     pub authenticated: u64,
-    /// Datagrams that were not; reasons that never occurred are absent.
+    /// Refused datagrams; reasons that never occurred are absent.
     pub refused: BTreeMap<Refusal, u64>,
 }
 
@@ -82,9 +83,9 @@ impl Counters {
 /// The state of the keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// None yet.
+    /// No keys yet.
     NoKeys,
-    /// Keys, but no answer was authenticated with them yet.
+    /// There are keys, but no answer was authenticated with them yet.
     Keyed {
         /// Cookies left.
         cookies: usize,
@@ -93,12 +94,12 @@ pub enum Status {
     Authenticated {
         /// Cookies left.
         cookies: usize,
-        /// Since the keys were established.
+        /// The time of the key establishment.
         age: Duration,
     },
     /// There are keys, but the last packet was not authentic.
     Refused {
-        /// Why.
+        /// The reason.
         reason: Refusal,
     },
     /// Every cookie was spent on requests without an authentic answer.

@@ -1,6 +1,6 @@
-//! The certificate authorities that may vouch for a server.
+//! The certificate authorities that we trust to identify servers.
 //!
-//! What it does not do: read files. The caller passes what is in them.
+//! What it does not do: read files. The caller passes their contents.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use super::error::KeyError;
 #[derive(Clone, Debug)]
 pub struct TrustAnchors(Arc<RootCertStore>);
 
-/// A file of authorities that holds none.
+/// Why a file of authorities cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TrustError {
-    /// No certificate, or a damaged one.
+    /// The file has no certificate, or a damaged one.
     #[error(
         "it is not PEM: {what}; it must hold the authority's certificate between BEGIN and END lines"
     )]
     Pem {
-        /// The parser's words.
+        /// The parser's message.
         what: String,
     },
-    /// A certificate that cannot be an authority's.
+    /// A certificate in the file cannot be an authority's.
     #[error("certificate {number} in it is refused: {what}; replace it")]
     Certificate {
-        /// Counted from 1.
+        /// Its position, counted from 1.
         number: usize,
-        /// The TLS library's words.
+        /// The TLS library's message.
         what: String,
     },
-    /// PEM, but nothing of use.
+    /// The file is PEM, but has no certificates.
     #[error("it holds no certificate; give the authority's, not a key")]
     Empty,
 }
@@ -45,10 +45,11 @@ impl Default for TrustAnchors {
 }
 
 impl TrustAnchors {
-    /// The authorities in a PEM file; every one must be usable, because the operator chose them.
+    /// Reads the authorities in a PEM file. Every one must be usable, because the operator chose
+    /// them.
     ///
     /// # Errors
-    /// The first flaw.
+    /// The first defect.
     pub fn from_pem(pem: &[u8]) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
         for (index, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
@@ -62,8 +63,8 @@ impl TrustAnchors {
         if roots.is_empty() { Err(TrustError::Empty) } else { Ok(Self(Arc::new(roots))) }
     }
 
-    /// The authorities among these certificates (DER); unusable ones are left out, because a system's collection may
-    /// hold a few relics.
+    /// Reads the authorities among these certificates (DER). Unusable ones are skipped, because a
+    /// system's collection may have a few obsolete ones.
     pub fn from_der<C: AsRef<[u8]>>(certificates: impl IntoIterator<Item = C>) -> Self {
         let mut roots = RootCertStore::empty();
         let certificates = certificates.into_iter();
@@ -73,19 +74,20 @@ impl TrustAnchors {
         Self(Arc::new(roots))
     }
 
-    /// How many there are.
+    /// Returns the number of authorities.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Nobody is trusted.
+    /// Returns true if no authority is trusted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// For the TLS library; refused when empty, which is always a mistake of configuration.
+    /// Returns the set for the TLS library. An empty set is refused, because it is always a
+    /// configuration error.
     pub(super) fn roots(&self) -> Result<Arc<RootCertStore>, KeyError> {
         if self.is_empty() { Err(KeyError::NoAuthority) } else { Ok(Arc::clone(&self.0)) }
     }

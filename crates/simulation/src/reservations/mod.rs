@@ -11,6 +11,7 @@
 //! | [`rivals`] | [`rivals::Rivals`]: the others on the core |
 //! | [`claims`] | [`claims::Claim`]: each kind of supply that the analysis knows |
 //! | [`attacks`] | attempts to break one |
+//! | [`crashes`] | the state machine of reservations on a host whose daemon is killed at any moment |
 //! | [`mod@examine`] | one case under one claim |
 //! | [`tally`] | [`tally::Tally`]: many of them |
 //!
@@ -19,6 +20,7 @@
 
 pub mod attacks;
 pub mod claims;
+pub mod crashes;
 pub mod examine;
 pub mod guest;
 pub mod processor;

@@ -1,8 +1,9 @@
-//! Which binding belongs to which application, and what it is called at the host.
+//! The bindings of each application, and their numbers at the host.
 //!
-//! Applications see numbers of the relay's own, which stay the same while the host's change with every session.
+//! Applications see the relay's own numbers, which stay the same while the host's change with every
+//! session.
 //!
-//! What it does not do: talk to anybody.
+//! What it does not do: communicate.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +13,11 @@ use crate::channel::message::{Bind, Bound, Update};
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub app: u64,
-    /// What is to be asked for when the host has lost it.
+    /// What to request again when the host has lost the binding.
     pub bind: Bind,
     /// What the application was last told.
     pub met: bool,
-    /// The host's number, while the host has it.
+    /// The host's number, while the host has the binding.
     upstream: Option<u64>,
 }
 
@@ -26,7 +27,7 @@ impl Held {
     }
 }
 
-/// All of them, by the relay's numbers.
+/// All bindings by the relay's numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     held: BTreeMap<u64, Held>,
@@ -35,7 +36,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Enters what the host has bound. Nothing if the host uses one number for two bindings.
+    /// Adds a binding that the host has made. Returns nothing if the host uses one number for two
+    /// bindings.
     pub(super) fn enter(&mut self, app: u64, bind: Bind, bound: &Bound) -> Option<u64> {
         let local = self.last + 1;
         self.link(local, bound.binding)?;
@@ -44,7 +46,8 @@ impl Ledger {
         Some(local)
     }
 
-    /// The host has bound again what it had lost. Nothing as in [`Self::enter`].
+    /// Stores the host's new number for a binding that it had lost. Returns nothing as in
+    /// [`Self::enter`].
     pub(super) fn restore(&mut self, local: u64, bound: &Bound) -> Option<&mut Held> {
         self.link(local, bound.binding)?;
         let held = self.held.get_mut(&local)?;
@@ -52,7 +55,7 @@ impl Ledger {
         Some(held)
     }
 
-    /// A new requirement is in force.
+    /// Stores a new requirement in force.
     pub(super) fn update(&mut self, local: u64, update: &Update, met: bool) {
         if let Some(held) = self.held.get_mut(&local) {
             held.bind.requirement = update.requirement;
@@ -61,14 +64,14 @@ impl Ledger {
         }
     }
 
-    /// Forgets one, and returns its number at the host.
+    /// Removes a binding and returns its number at the host.
     pub(super) fn remove(&mut self, local: u64) -> Option<u64> {
         let upstream = self.held.remove(&local)?.upstream?;
         self.by_upstream.remove(&upstream);
         Some(upstream)
     }
 
-    /// The host has none of them any more.
+    /// Records that the host has none of the bindings any more.
     pub(super) fn lose_all(&mut self) {
         self.by_upstream.clear();
         for held in self.held.values_mut() {
@@ -80,12 +83,12 @@ impl Ledger {
         self.held.get(&local)
     }
 
-    /// One that this application may name.
+    /// Returns a binding if this application owns it.
     pub(super) fn of(&self, app: u64, local: u64) -> Option<&Held> {
         self.held.get(&local).filter(|held| held.app == app)
     }
 
-    /// By the host's number.
+    /// Returns a binding by the host's number.
     pub(super) fn by_upstream(&mut self, upstream: u64) -> Option<(u64, &mut Held)> {
         let local = *self.by_upstream.get(&upstream)?;
         Some((local, self.held.get_mut(&local)?))
@@ -95,7 +98,7 @@ impl Ledger {
         self.held.iter().map(|(local, held)| (*local, held))
     }
 
-    /// The numbers of an application's bindings.
+    /// Returns the numbers of an application's bindings.
     pub(super) fn of_app(&self, app: u64) -> Vec<u64> {
         self.iter().filter(|(_, held)| held.app == app).map(|(local, _)| local).collect()
     }

@@ -3,14 +3,15 @@
 //! | module | owns |
 //! | --- | --- |
 //! | `ledger` | which binding belongs to which application, and its number at the host |
-//! | `upstream` | what goes to the host and what its answers mean |
+//! | `upstream` | requests to the host, and its answers |
 //!
-//! Applications are strangers to each other: each names its own bindings only, has a rate and a queue of its own, and waits
-//! for its turn; what a leaving one had bound is unbound first of all. When the host loses the session (restart,
-//! migration), everything is bound again, and applications are told where it is now; what the host then refuses, or
-//! cannot answer for [`RelayConfig::grace`], ends the sessions of the applications concerned.
+//! Applications are isolated from each other: each can name its own bindings only, has its own rate
+//! limit and queue, and waits for its turn. The bindings of a leaving application are ended first
+//! of all. When the host loses the session (restart, migration), the relay binds everything again
+//! and tells applications the new places. If the host refuses, or cannot answer for
+//! [`RelayConfig::grace`], the sessions of the affected applications end.
 //!
-//! What it does not do: open sockets, or find out who an application is.
+//! What it does not do: open sockets, or identify applications.
 
 mod ledger;
 mod upstream;
@@ -26,20 +27,21 @@ use super::server::{Over, ServerAction, ServerConfig, ServerSession};
 use ledger::Ledger;
 use upstream::{Job, Pending};
 
-/// What the relay grants.
+/// The relay's limits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RelayConfig {
-    /// How it begins its sessions at the host.
+    /// The introduction for sessions at the host.
     pub client: ClientConfig,
-    /// Where the numbers of applications' sessions begin: best one that the relay before did not use.
+    /// The first number of applications' sessions; choose one that the relay before did not use.
     pub first_session: NonZeroU64,
-    /// Applications at the same time.
+    /// Most applications at a time.
     pub applications: usize,
-    /// Of these, with the same tenant text.
+    /// Most applications at a time with the same tenant text.
     pub applications_per_tenant: usize,
-    /// Per application, told to it. The host's own limits hold for all of them together.
+    /// Limits per application, told to it. The host's own limits hold for all applications
+    /// together.
     pub limits: Limits,
-    /// How long bindings outlive the host's session.
+    /// How long bindings survive without a session at the host.
     pub grace: Duration,
 }
 
@@ -60,39 +62,39 @@ impl RelayConfig {
     }
 }
 
-/// What the caller has to do or may log, in order.
+/// What the caller must do or may log, in order.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RelayAction {
     /// Close this application's connection; the relay has forgotten it.
     CloseApp {
-        /// Which.
+        /// The application.
         app: u64,
-        /// Why.
+        /// The reason.
         over: Over,
     },
     /// The host has begun a session.
     HostBegan(Welcome),
-    /// The host's session is gone; the next attempt comes by itself if the connection is still there.
+    /// The host's session is gone. The relay tries again if the connection still exists.
     HostLost {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The host does not want a session; the next attempt comes by itself.
+    /// The host refused a session. The relay tries again.
     HostRefused(Problem),
-    /// The host does not answer; the next attempt has been made.
+    /// The host does not answer. The relay has tried again.
     HostUnanswered,
 }
 
-/// An application that is not taken.
+/// Why an application is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotTaken {
-    /// All places are in use.
+    /// There are too many applications.
     #[error("{0} applications are connected already; close one of them")]
     Applications(usize),
-    /// All places of this tenant are.
+    /// This tenant has too many applications.
     #[error("{0} applications of this user are connected already; close one of them")]
     Tenant(usize),
-    /// The caller's own mistake.
+    /// An error of the caller.
     #[error("an application has this number already; give every connection its own")]
     Number,
 }
@@ -100,9 +102,9 @@ pub enum NotTaken {
 #[derive(Debug)]
 struct App {
     server: ServerSession,
-    /// Requests that were not sent to the host yet.
+    /// Requests that have not gone to the host yet.
     queue: VecDeque<(u64, Request)>,
-    /// Binds that the host has not answered yet, of ended sessions too.
+    /// Binds that the host has not answered yet, including those of ended sessions.
     making: usize,
 }
 
@@ -114,19 +116,19 @@ pub struct Relay {
     apps: BTreeMap<u64, App>,
     last_session: NonZeroU64,
     ledger: Ledger,
-    /// What the host was asked, by the id.
+    /// Requests at the host, by id.
     pending: BTreeMap<u64, Pending>,
-    /// Precedes applications' requests.
+    /// The relay's own requests, which go before applications' requests.
     jobs: VecDeque<Job>,
-    /// The application that was served last.
+    /// The application whose request was sent last.
     turn: u64,
-    /// Since when bindings have been without a host.
+    /// Since when bindings have been without a session at the host.
     alone_since: Option<Duration>,
     actions: Vec<RelayAction>,
 }
 
 impl Relay {
-    /// Without applications or a connection to the host.
+    /// Makes a relay without applications or a connection to the host.
     #[must_use]
     pub fn new(config: RelayConfig) -> Self {
         Self {
@@ -143,10 +145,10 @@ impl Relay {
         }
     }
 
-    /// An application has connected; `app` is the caller's number for the connection, `tenant` who it is.
+    /// Adds an application; `app` is the caller's number for the connection, `tenant` its identity.
     ///
     /// # Errors
-    /// It is to be closed at once.
+    /// Why the connection must be closed at once.
     pub fn app_connected(&mut self, app: u64, tenant: &str) -> Result<(), NotTaken> {
         let same = self.apps.values().filter(|other| other.server.tenant() == tenant).count();
         if self.apps.contains_key(&app) {
@@ -158,7 +160,7 @@ impl Relay {
         if same >= self.config.applications_per_tenant {
             return Err(NotTaken::Tenant(self.config.applications_per_tenant));
         }
-        // A local socket is seen to close: no lease is needed.
+        // The end of a local socket is visible, so no lease is needed.
         let limits = Limits { lease_ms: None, ..self.config.limits };
         let tenant = tenant.to_owned();
         let server = ServerSession::new(ServerConfig { tenant, page: None, limits });
@@ -166,7 +168,7 @@ impl Relay {
         Ok(())
     }
 
-    /// An application has sent something.
+    /// Reads bytes from an application.
     pub fn app_bytes(&mut self, now: Duration, app: u64, bytes: &[u8]) -> Vec<RelayAction> {
         let Some(entry) = self.apps.get_mut(&app) else { return Vec::new() };
         let last_session = &mut self.last_session;
@@ -180,45 +182,46 @@ impl Relay {
         self.finish(now)
     }
 
-    /// An application's connection has closed.
+    /// Removes an application whose connection has closed.
     pub fn app_closed(&mut self, now: Duration, app: u64) -> Vec<RelayAction> {
         self.forget(app);
         self.finish(now)
     }
 
-    /// What to write to an application.
+    /// Returns the bytes to write to an application.
     #[must_use]
     pub fn app_output(&self, app: u64) -> &[u8] {
         self.apps.get(&app).map_or(&[], |app| app.server.output())
     }
 
-    /// The application's socket has taken so many bytes of [`Self::app_output`].
+    /// Removes this many bytes of [`Self::app_output`], which the application's socket has
+    /// accepted.
     pub fn app_sent(&mut self, app: u64, count: usize) {
         if let Some(app) = self.apps.get_mut(&app) {
             app.server.sent(count);
         }
     }
 
-    /// The applications, by the caller's numbers.
+    /// Returns the applications by the caller's numbers.
     pub fn apps(&self) -> impl Iterator<Item = u64> {
         self.apps.keys().copied()
     }
 
-    /// The connection to the host is there.
+    /// Begins on a new connection to the host.
     pub fn upstream_connected(&mut self, now: Duration) -> Vec<RelayAction> {
         self.upstream_gone(now);
         self.upstream.begin(now);
         self.finish(now)
     }
 
-    /// The connection to the host is gone.
+    /// Handles the loss of the connection to the host.
     pub fn upstream_lost(&mut self, now: Duration) -> Vec<RelayAction> {
         self.upstream_gone(now);
         self.upstream.end();
         self.finish(now)
     }
 
-    /// The host has sent something.
+    /// Reads bytes from the host.
     pub fn upstream_bytes(&mut self, now: Duration, bytes: &[u8]) -> Vec<RelayAction> {
         for action in self.upstream.on_bytes(now, bytes) {
             self.upstream_action(now, action);
@@ -226,18 +229,18 @@ impl Relay {
         self.finish(now)
     }
 
-    /// What to write to the host.
+    /// Returns the bytes to write to the host.
     #[must_use]
     pub fn upstream_output(&self) -> &[u8] {
         self.upstream.output()
     }
 
-    /// The host's stream has taken so many bytes of [`Self::upstream_output`].
+    /// Removes this many bytes of [`Self::upstream_output`], which the host's stream has accepted.
     pub fn upstream_sent(&mut self, count: usize) {
         self.upstream.sent(count);
     }
 
-    /// When [`Self::on_timer`] has something to do.
+    /// Returns when [`Self::on_timer`] has something to do.
     #[must_use]
     pub fn poll_at(&self) -> Option<Duration> {
         let waiting = !self.jobs.is_empty() || self.apps.values().any(|app| !app.queue.is_empty());
@@ -246,7 +249,7 @@ impl Relay {
         [self.upstream.poll_at(), turn, grace].into_iter().flatten().reduce(Duration::min)
     }
 
-    /// Times out, keeps alive, sends what had to wait.
+    /// Times requests out, sends keep-alives, sends what had to wait.
     pub fn on_timer(&mut self, now: Duration) -> Vec<RelayAction> {
         for action in self.upstream.on_timer(now) {
             self.upstream_action(now, action);
@@ -262,7 +265,8 @@ impl Relay {
         self.finish(now)
     }
 
-    /// The bindings in force: the application, its number for it, and the host's, while the host has it.
+    /// Returns the bindings in force: the application, its number, and the host's number while the
+    /// host has the binding.
     pub fn bindings(&self) -> impl Iterator<Item = (u64, u64, Option<u64>)> {
         self.ledger.iter().map(|(local, held)| (held.app, local, held.upstream()))
     }
@@ -280,7 +284,7 @@ impl Relay {
         }
     }
 
-    /// Answers an application in the session that it asked in.
+    /// Answers an application if its session still exists.
     fn answer(&mut self, app: u64, session: u64, id: u64, response: &Response) {
         let Some(entry) = self.apps.get_mut(&app) else { return };
         if let Err(over) = entry.server.respond(session, id, response) {
@@ -288,7 +292,7 @@ impl Relay {
         }
     }
 
-    /// Tells an application that its bindings are gone, and makes it so.
+    /// Ends an application's session and tells it that its bindings are gone.
     fn end_session(&mut self, app: u64, reason: &str) {
         self.release_all(app);
         let Some(entry) = self.apps.get_mut(&app) else { return };
@@ -309,7 +313,7 @@ impl Relay {
         self.apps.remove(&app).is_some()
     }
 
-    /// Forgets what an application's session has asked and bound.
+    /// Forgets the requests and bindings of an application's session.
     fn release_all(&mut self, app: u64) {
         if let Some(entry) = self.apps.get_mut(&app) {
             entry.queue.clear();
@@ -319,7 +323,7 @@ impl Relay {
         }
     }
 
-    /// The end of every input: what can be sent is sent, and the caller is told.
+    /// Finishes every input: sends what can be sent and returns the actions.
     fn finish(&mut self, now: Duration) -> Vec<RelayAction> {
         self.pump(now);
         std::mem::take(&mut self.actions)

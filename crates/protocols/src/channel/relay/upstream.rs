@@ -1,8 +1,9 @@
-//! The relay towards the host: whose turn it is, what was asked, what the answers mean, and binding again.
+//! The relay's end towards the host: whose turn it is, the requests sent, their answers, and
+//! binding again.
 //!
-//! What it does not do: guess. When it is not known whether the host has carried something out (no answer in time, an
-//! answer that cannot be one), the session is given up: the host forgets all of it, and the relay binds again what is
-//! wanted.
+//! What it does not do: guess. If it is unknown whether the host has carried a request out (no
+//! answer in time, an impossible answer), the relay gives the session up: the host forgets all of
+//! it, and the relay binds again what applications need.
 
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -16,23 +17,23 @@ use crate::channel::message::{
 };
 use crate::channel::problem;
 
-/// What the relay itself wants of the host.
+/// The relay's own requests to the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job {
-    /// This one of ours is to be bound again.
+    /// Bind this binding of ours again.
     Restore(u64),
-    /// This one of the host's is not needed any more.
+    /// End this binding at the host, which is not needed any more.
     Release(u64),
 }
 
-/// What the host was asked.
+/// A request at the host.
 #[derive(Clone, Debug)]
 pub(super) enum Pending {
     Job(Job),
     App { app: u64, session: u64, id: u64, ask: Ask },
 }
 
-/// What an application wants; bindings by the relay's numbers.
+/// An application's request; bindings have the relay's numbers.
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
     Bind(Bind),
@@ -42,7 +43,8 @@ pub(super) enum Ask {
 }
 
 impl Relay {
-    /// Sends what may be sent: jobs first, then applications in turn, one request each.
+    /// Sends what may be sent: the relay's own requests first, then one request of each application
+    /// in turn.
     pub(super) fn pump(&mut self, now: Duration) {
         while let Some(at) = self.upstream.ready_at() {
             if at > now {
@@ -57,7 +59,7 @@ impl Relay {
             }
         }
         if self.upstream.session().is_some() {
-            // Too many unanswered; an answer goes on.
+            // Too many requests are unanswered; the next answer continues.
             return;
         }
         while let Some((app, session, id, request)) = self.next_request() {
@@ -70,7 +72,7 @@ impl Relay {
         }
     }
 
-    /// The next application's next request, with its session.
+    /// Returns the next application's next request, with its session.
     fn next_request(&mut self) -> Option<(u64, u64, u64, Request)> {
         let after = (Excluded(self.turn), Unbounded);
         let mut in_turn = self.apps.range(after).chain(self.apps.range(..=self.turn));
@@ -78,7 +80,7 @@ impl Relay {
         self.turn = turn;
         let app = self.apps.get_mut(&turn)?;
         let (id, request) = app.queue.pop_front()?;
-        // A queue does not outlive its session.
+        // A queue ends with its session.
         Some((turn, app.server.session()?, id, request))
     }
 
@@ -139,7 +141,8 @@ impl Relay {
         }
     }
 
-    /// The host's number for an application's binding, while the host has it; one that is being ended is none.
+    /// Returns the host's number for an application's binding, while the host has it and it is not
+    /// being ended.
     fn at_host(&self, app: u64, local: u64) -> Result<Option<u64>, Problem> {
         let held = self.ledger.of(app, local).filter(|_| !self.is_ending(local));
         held.map(Held::upstream).ok_or_else(no_such_binding)
@@ -160,7 +163,7 @@ impl Relay {
         Err(problem(ProblemCode::Quota, &message, "end one of them"))
     }
 
-    /// Ends a binding that the host does not have, or says that there is none.
+    /// Ends a binding that the host does not have, or reports that it does not exist.
     fn unbind_alone(&mut self, app: u64, session: u64, id: u64, local: u64) {
         if self.ledger.of(app, local).is_none() {
             return self.refuse(app, session, id, no_such_binding());
@@ -175,7 +178,8 @@ impl Relay {
 
     /// Forgets a binding, here and at the host.
     pub(super) fn release(&mut self, local: u64) {
-        // What the application has asked to end is not ended twice: the host may use the number again.
+        // A binding that the application has asked to end is not ended twice, because the host may
+        // reuse its number.
         let is_ending = self.is_ending(local);
         if let Some(binding) = self.ledger.remove(local).filter(|_| !is_ending) {
             self.jobs.push_back(Job::Release(binding));
@@ -187,7 +191,7 @@ impl Relay {
 
     pub(super) fn upstream_action(&mut self, now: Duration, action: ClientAction) {
         match action {
-            // One that has been given up since means nothing.
+            // An answer about a binding that was given up meanwhile has no effect.
             ClientAction::Began(welcome) if self.upstream.session() != Some(welcome.session) => {}
             ClientAction::Began(welcome) => {
                 self.alone_since = None;
@@ -212,7 +216,7 @@ impl Relay {
         }
     }
 
-    /// Nothing that was asked or bound at the host holds any more.
+    /// Records that all requests and bindings at the host are void.
     pub(super) fn upstream_gone(&mut self, now: Duration) {
         self.jobs.clear();
         self.ledger.lose_all();
@@ -239,7 +243,7 @@ impl Relay {
             (_, Response::Problem(problem)) if problem.code == ProblemCode::RateLimited => {
                 self.jobs.push_back(job);
             }
-            // That the host does not know it is as good.
+            // If the host does not know the binding, the result is the same.
             (Job::Release(_), Response::Unbound(_) | Response::Problem(_)) => {}
             (Job::Restore(local), Response::Bound(bound)) => self.restored(now, local, &bound),
             (Job::Restore(local), Response::Problem(problem)) => {
@@ -264,7 +268,7 @@ impl Relay {
         let app = held.app;
         self.tell(app, &Event::Moved { binding: local, place: bound.place });
         if bound.epoch == Epoch::Local {
-            // One that only lived by its bindings has begun at 0 again.
+            // A timeline that existed only through its bindings has started at 0 again.
             self.tell(app, &Event::Disrupted { binding: local });
         }
         if was_met != bound.met {
@@ -329,7 +333,7 @@ impl Relay {
             Event::Quality { binding, .. }
             | Event::Moved { binding, .. }
             | Event::Disrupted { binding } => *binding,
-            // Said by the session itself.
+            // The session itself reports this.
             Event::Closing { .. } => return,
         };
         let Some((binding, held)) = self.ledger.by_upstream(upstream) else { return };
@@ -353,7 +357,7 @@ impl Relay {
         }
     }
 
-    /// A bind has got an answer, or never will.
+    /// Records that a bind got an answer, or never will.
     fn made(&mut self, app: u64, ask: &Ask) {
         if let (Ask::Bind(_), Some(entry)) = (ask, self.apps.get_mut(&app)) {
             entry.making = entry.making.saturating_sub(1);

@@ -1,0 +1,432 @@
+use timevisor_reservation::{
+    Guarantee, Promise, Reason, Refusal, Request, Reservations, Restore as _, release_all,
+};
+use timevisor_schedule::Reservation;
+
+use super::change::Change;
+use super::host::SimulatedHost;
+use super::kernel::{Kernel, Policy, cpuset_of};
+use super::schedule::{Counts, run};
+
+const MS: u64 = 1_000_000;
+
+/// A host with a VM of two vCPUs, and its daemon.
+struct Bench {
+    host: SimulatedHost,
+    machine: Reservations<Change>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(Vec::new(), false)
+    }
+
+    fn with(configured: Vec<Request>, emulated: bool) -> Self {
+        let mut kernel = Kernel::new(4);
+        kernel.start_vm("web", 2, emulated, false);
+        let mut host = SimulatedHost::new(kernel);
+        let machine = Reservations::start(Ok(Vec::new()), configured, &mut host);
+        Self { host, machine }
+    }
+
+    fn apply(&mut self, request: &Request) -> Result<Vec<String>, Refusal> {
+        let guests = self.host.kernel.clone();
+        self.machine.apply(request, &mut self.host, &guests)
+    }
+
+    fn refusal(&mut self, request: &Request) -> Reason {
+        self.apply(request).unwrap_err().reason
+    }
+
+    fn follow(&mut self, wanted: Option<&Reservation>) -> Result<(), Refusal> {
+        let guests = self.host.kernel.clone();
+        let wanted = wanted.map(|wanted| (wanted, false));
+        self.machine.follow_guest("web", wanted, &mut self.host, &guests)
+    }
+
+    fn release(&mut self) -> Vec<String> {
+        self.machine.release(None, None, &mut self.host).unwrap()
+    }
+
+    /// Time and timers, 5 ms at a time.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms.div_ceil(5) {
+            self.host.kernel.pass(5 * MS);
+            let guests = self.host.kernel.clone();
+            self.machine.on_timer(&mut self.host, &guests);
+        }
+    }
+
+    fn restart(&mut self) {
+        self.host.lives_for = None;
+        let journal = self.host.kernel.journal.clone();
+        self.machine = Reservations::start(Ok(journal), Vec::new(), &mut self.host);
+    }
+
+    fn policy(&self, vcpu: usize) -> Policy {
+        self.host.kernel.threads[&self.host.kernel.vms["web"].vcpus[vcpu]].policy
+    }
+
+    fn core(&self, vcpu: u32) -> Option<usize> {
+        self.machine.held().iter().find(|held| held.vcpu == vcpu)?.core()
+    }
+
+    fn unchanged(&self) {
+        assert_eq!(self.host.kernel.differences(), [""; 0]);
+        assert_eq!(self.host.kernel.journal, []);
+    }
+}
+
+fn request(vcpu: u32, budget: u64) -> Request {
+    Request {
+        vm: "web".to_owned(),
+        vcpu,
+        budget: budget * MS,
+        at_most: None,
+        deadline: None,
+        period: 50 * MS,
+        promise: Promise::Core,
+        core: None,
+        alone: false,
+        dry_run: false,
+    }
+}
+
+const fn deadline(budget: u64) -> Policy {
+    Policy::Deadline(budget * MS, 50 * MS, 50 * MS)
+}
+
+#[test]
+fn a_reservation_comes_goes_and_comes_again_after_its_overrun_is_paid_back() {
+    let mut bench = Bench::new();
+    let dry = bench.apply(&Request { dry_run: true, ..request(0, 20) }).unwrap();
+    bench.unchanged();
+    assert_eq!(bench.apply(&request(0, 20)).unwrap(), dry);
+    assert_eq!(bench.core(0), Some(3), "the last core, never the first");
+    bench.pass(10);
+    assert_eq!(bench.policy(0), deadline(20));
+    assert!(bench.machine.rows(&bench.host)[0].problem.is_none());
+    assert!(bench.release().is_empty());
+    bench.unchanged();
+    // A period and 10 ms of overrun at 40 %.
+    let refusal = bench.apply(&request(0, 20)).unwrap_err();
+    assert_eq!(refusal.reason, Reason::MakingRoom);
+    assert!(refusal.message.contains("another 75 ms"), "{refusal}");
+    bench.unchanged();
+    bench.pass(75);
+    bench.apply(&request(0, 20)).unwrap();
+    bench.pass(10);
+    assert_eq!(bench.policy(0), deadline(20));
+    // Another budget without any gap.
+    bench.apply(&request(0, 30)).unwrap();
+    assert_eq!(bench.policy(0), deadline(30));
+    bench.release();
+    bench.unchanged();
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let mut bench = Bench::new();
+    let on = |core, request| Request { core: Some(core), ..request };
+    bench.apply(&on(2, request(0, 30))).unwrap();
+    let before = bench.host.kernel.clone();
+    assert_eq!(bench.refusal(&on(2, request(1, 30))), Reason::Unavailable);
+    assert_eq!(
+        bench.refusal(&Request { alone: true, ..on(2, request(1, 5)) }),
+        Reason::Unavailable
+    );
+    assert_eq!(bench.refusal(&request(1, 60)), Reason::BadRequest);
+    assert_eq!(bench.refusal(&request(7, 10)), Reason::NotFound);
+    assert_eq!(bench.host.kernel.journal, before.journal);
+    assert_eq!(bench.host.kernel.threads, before.threads);
+    // Any core with room: not core 2, and not core 0.
+    bench.apply(&request(1, 40)).unwrap();
+    assert_eq!(bench.core(1), Some(3));
+    bench.release();
+    bench.unchanged();
+}
+
+#[test]
+fn a_journal_that_is_not_understood_stops_everything() {
+    let mut bench = Bench::new();
+    bench.machine = Reservations::start(Err("bad file".to_owned()), Vec::new(), &mut bench.host);
+    let refusal = bench.apply(&request(0, 20)).unwrap_err();
+    assert_eq!((refusal.reason, refusal.message.as_str()), (Reason::Unavailable, "bad file"));
+    bench.unchanged();
+}
+
+#[test]
+fn a_vm_that_ends_gives_its_core_back() {
+    let mut bench = Bench::new();
+    bench.apply(&request(0, 20)).unwrap();
+    bench.host.kernel.end_vm("web");
+    bench.pass(1_005);
+    assert!(bench.machine.held().is_empty());
+    bench.unchanged();
+}
+
+#[test]
+fn a_vcpu_with_another_thread_has_a_problem_until_it_is_reserved_again() {
+    let mut bench = Bench::new();
+    bench.apply(&request(0, 20)).unwrap();
+    bench.pass(10);
+    bench.host.kernel.replace_vcpu("web", 0);
+    let problem = bench.machine.rows(&bench.host)[0].problem.clone().unwrap();
+    assert!(problem.contains("not in force"), "{problem}");
+    // The core is free when the former budget's period has ended.
+    while bench.apply(&request(0, 20)).is_err_and(|refusal| refusal.reason == Reason::MakingRoom) {
+        bench.pass(5);
+    }
+    bench.pass(10);
+    assert_eq!(bench.policy(0), deadline(20));
+    bench.release();
+    bench.unchanged();
+}
+
+/// One of the things that the daemon is killed in, with the state before.
+type Act = (&'static str, fn(&mut Bench), fn(&mut Bench));
+
+const ACTS: [Act; 5] = [
+    ("apply", |_| {}, |bench| drop(bench.apply(&request(0, 20)))),
+    (
+        "change",
+        |bench| drop(bench.apply(&request(0, 20)).unwrap()),
+        |bench| drop(bench.apply(&request(0, 30))),
+    ),
+    (
+        "release",
+        |bench| {
+            bench.apply(&request(0, 20)).unwrap();
+            bench.apply(&request(1, 20)).unwrap();
+        },
+        |bench| drop(bench.machine.release(Some("web"), Some(0), &mut bench.host)),
+    ),
+    (
+        "limit",
+        |_| {},
+        |bench| drop(bench.apply(&Request { promise: Promise::Limit, ..request(0, 20) })),
+    ),
+    (
+        "VM gone",
+        |bench| drop(bench.apply(&request(0, 20)).unwrap()),
+        |bench| {
+            bench.host.kernel.end_vm("web");
+            bench.pass(1_005);
+        },
+    ),
+];
+
+#[test]
+fn a_daemon_that_dies_at_any_effect_leaves_nothing_that_the_next_one_cannot_undo() {
+    for (name, prepare, act) in ACTS {
+        for emulated in [false, true] {
+            let mut effects = 0;
+            loop {
+                effects += 1;
+                let mut bench = Bench::with(Vec::new(), emulated);
+                prepare(&mut bench);
+                bench.pass(10);
+                bench.host.lives_for = Some(effects);
+                act(&mut bench);
+                let died = bench.host.is_dead();
+                let mut without_daemon = bench.host.kernel.clone();
+                bench.restart();
+                for row in bench.machine.rows(&bench.host) {
+                    assert_eq!(row.problem, None, "{name}, {effects}: held on, not in force");
+                }
+                assert_eq!(bench.host.kernel.journal, bench.machine.held(), "{name}, {effects}");
+                assert_eq!(bench.release(), [""; 0], "{name}, {effects}");
+                bench.unchanged();
+                // The same without a next daemon.
+                let journal = std::mem::take(&mut without_daemon.journal);
+                let mut host = SimulatedHost::new(without_daemon);
+                assert_eq!(release_all(&mut host, &journal), [""; 0], "{name}, {effects}");
+                assert_eq!(host.kernel.differences(), [""; 0], "{name}, {effects}");
+                if !died {
+                    break;
+                }
+            }
+            assert!(effects > 2, "{name} has {effects} effects");
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_the_kernel_forgot_runs_again() {
+    let mut bench = Bench::new();
+    bench.apply(&request(0, 20)).unwrap();
+    bench.pass(1_005);
+    let tid = bench.host.kernel.vms["web"].vcpus[0];
+    bench.host.kernel.threads.get_mut(&tid).unwrap().frozen = true;
+    // It sleeps: nothing is wrong.
+    bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = false;
+    bench.pass(3_000);
+    assert!(bench.host.kernel.threads[&tid].frozen);
+    bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = true;
+    bench.pass(3_000);
+    assert!(!bench.host.kernel.threads[&tid].frozen);
+    assert_eq!(bench.policy(0), deadline(20));
+    let renewed = |text: &&String| text.contains("does not let it run");
+    assert_eq!(bench.host.warnings.iter().filter(renewed).count(), 1, "{:?}", bench.host.warnings);
+    bench.release();
+    bench.unchanged();
+}
+
+#[test]
+fn a_sleeping_vcpu_gets_its_budget_when_it_runs() {
+    let mut bench = Bench::new();
+    let tid = bench.host.kernel.vms["web"].vcpus[0];
+    bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = false;
+    bench.apply(&request(0, 20)).unwrap();
+    bench.pass(100);
+    let problem = bench.machine.rows(&bench.host)[0].problem.clone();
+    assert_eq!(problem.as_deref(), Some("waits for the vCPU to run"));
+    assert_eq!(bench.policy(0), Policy::Other);
+    bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = true;
+    bench.pass(10);
+    assert_eq!(bench.policy(0), deadline(20));
+    bench.release();
+    bench.unchanged();
+}
+
+#[test]
+fn two_reservations_of_one_emulated_vm_share_its_main_thread_in_any_order() {
+    for first in [0, 1] {
+        for cores in [[2, 3], [3, 3]] {
+            let mut bench = Bench::with(Vec::new(), true);
+            for vcpu in [0, 1] {
+                let core = Some(cores[usize::try_from(vcpu).unwrap()]);
+                bench.apply(&Request { core, ..request(vcpu, 15) }).unwrap();
+            }
+            bench.pass(10);
+            let main = |bench: &Bench| {
+                let thread = &bench.host.kernel.threads[&bench.host.kernel.vms["web"].pid];
+                (thread.policy, thread.allowed.clone())
+            };
+            let left = bench.core(1 - first).unwrap();
+            bench.machine.release(Some("web"), Some(first), &mut bench.host).unwrap();
+            let (policy, allowed) = main(&bench);
+            assert_eq!(policy, Policy::Fifo);
+            assert!(!allowed.contains(&left), "{allowed:?}");
+            assert!(bench.machine.rows(&bench.host)[0].problem.is_none());
+            bench.release();
+            bench.unchanged();
+        }
+    }
+}
+
+#[test]
+fn cpusets_of_others_are_separated_again_and_get_their_value_back() {
+    let mut bench = Bench::new();
+    bench.apply(&request(0, 20)).unwrap();
+    bench.host.kernel.start_vm("db", 1, false, true);
+    bench.pass(1_005);
+    assert_eq!(bench.host.kernel.files[&cpuset_of("db")], "0");
+    assert!(bench.host.kernel.is_isolated(3));
+    bench.release();
+    assert_eq!(bench.host.kernel.files[&cpuset_of("db")], "1");
+    bench.unchanged();
+}
+
+#[test]
+fn what_is_configured_is_made_once_for_each_start_of_its_vm() {
+    let mut bench = Bench::with(vec![request(0, 20)], false);
+    bench.pass(1_005);
+    assert_eq!(bench.core(0), Some(3));
+    // A release by hand has the last word, until the VM starts again.
+    bench.release();
+    bench.pass(2_000);
+    assert_eq!(bench.core(0), None);
+    bench.host.kernel.end_vm("web");
+    bench.pass(1_005);
+    bench.host.kernel.start_vm("web", 1, false, false);
+    bench.pass(1_005);
+    assert_eq!(bench.core(0), Some(3));
+}
+
+#[test]
+fn what_follows_a_guest_gives_way_to_what_is_made_by_hand_and_ends_with_the_daemon() {
+    let mut bench = Bench::new();
+    let wanted = Reservation::shared(10 * MS, 50 * MS).unwrap();
+    assert_eq!(bench.follow(Some(&wanted)).unwrap_err().reason, Reason::Unsupported, "two vCPUs");
+    bench.host.kernel.end_vm("web");
+    bench.host.kernel.start_vm("web", 1, false, false);
+    bench.follow(Some(&wanted)).unwrap();
+    bench.pass(10);
+    assert_eq!(bench.policy(0), deadline(10));
+    bench.restart();
+    assert!(bench.machine.held().is_empty(), "nobody follows the guest any more");
+    bench.unchanged();
+    bench.pass(200);
+    bench.follow(Some(&wanted)).unwrap();
+    bench.apply(&request(0, 20)).unwrap();
+    assert_eq!(bench.follow(Some(&wanted)).unwrap_err().reason, Reason::AlreadyExists);
+    bench.follow(None).unwrap();
+    assert_eq!(bench.core(0), Some(3), "made by hand meanwhile: it stays");
+    bench.release();
+    bench.unchanged();
+}
+
+#[test]
+fn a_soft_reservation_shrinks_for_a_hard_one() {
+    let mut bench = Bench::new();
+    let core = Some(3);
+    bench.apply(&Request { at_most: Some(40 * MS), core, ..request(0, 10) }).unwrap();
+    // It uses a third of the core, which is more than its least budget.
+    bench.pass(5_000);
+    let budget = bench.machine.held()[0].budget;
+    assert!(budget > 10 * MS, "{budget}");
+    let hard = Request { core, ..request(1, 30) };
+    assert_eq!(bench.refusal(&hard), Reason::MakingRoom);
+    assert_eq!(bench.machine.held()[0].budget, 10 * MS);
+    bench.pass(55);
+    bench.apply(&hard).unwrap();
+    bench.release();
+    bench.unchanged();
+}
+
+#[test]
+fn weaker_promises_change_less() {
+    for (promise, guarantee, policy) in [
+        (Promise::Global, Guarantee::Global, deadline(20)),
+        (Promise::Fifo, Guarantee::Fifo, Policy::Fifo),
+        (Promise::Limit, Guarantee::Limit, Policy::Other),
+    ] {
+        let mut bench = Bench::new();
+        bench.apply(&Request { promise, ..request(0, 20) }).unwrap();
+        assert_eq!(bench.machine.held()[0].guarantee, guarantee);
+        assert_eq!(bench.policy(0), policy);
+        let held = &bench.machine.held()[0];
+        assert!(bench.host.is_alive(held.pid, held.start_time, held.tid));
+        assert_eq!(bench.host.kernel.threads[&held.pid].allowed.len(), 4);
+        bench.restart();
+        assert_eq!(bench.machine.held().len(), 1, "{promise:?} is held on");
+        bench.release();
+        bench.unchanged();
+    }
+}
+
+#[test]
+fn thousands_of_schedules_end_as_they_began_wherever_the_daemon_died() {
+    let mut counts = Counts::default();
+    let mut wrong = Vec::new();
+    for seed in 0..3000 {
+        match run(seed) {
+            Ok(more) => counts += more,
+            Err(why) => wrong.push(why),
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    // The schedules reach what they are for.
+    let Counts { granted, refused, deaths, continued, without_daemon, slept } = counts;
+    for (what, count) in [
+        ("granted", granted),
+        ("refused", refused),
+        ("deaths", deaths),
+        ("continued", continued),
+        ("without a daemon", without_daemon),
+        ("slept", slept),
+    ] {
+        assert!(count > 500, "{what}: {count} of {counts:?}");
+    }
+}
