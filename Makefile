@@ -5,10 +5,15 @@ SHELL := /bin/bash -eo pipefail
 
 CARGO ?= cargo
 LAB    = $(CARGO) run --quiet -p timevisor-lab --
+STEP   = .ci/step
+# Built by `make programs`: static and optimized.
+QUICK  = $(or $(CARGO_TARGET_DIR),target)/static/x86_64-unknown-linux-gnu/quick
 DENY_VERSION = 0.20.2
 FUZZ_VERSION = 0.13.2
 KEEP ?=
-TEST ?= all
+TEST ?= test
+SHARD ?=
+SEEDS ?= 3
 MINUTES ?= 10
 NAME ?= list
 SECONDS ?= 600
@@ -16,7 +21,7 @@ JOBS ?= 1
 TARGET ?=
 TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check deps lab fmt clippy unit python loom deny doc bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions reservations soak experiment fuzz soak-sync soak-migrate tools clean
+.PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions reservations soak experiment fuzz soak-sync soak-migrate tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,43 +29,64 @@ help: ## This list
 demo: ## A stock guest reads this host's clock, side by side for 30 s (KEEP=1 leaves it running)
 	@$(CARGO) run -p timevisor-lab -- demo $(if $(KEEP),--keep)
 
-test: tools deps check python lab ## Everything: the quick checks, the Python package, then the lab with its real boots
+check: fmt clippy unit loom deny doc fuzz-check docs ## The quick loop, without root: format, lints, unit tests, loom, import table, documentation
+	@echo "check passed"
+
+test: tools deps check python ## Before every push: check, the Python package, scenarios, and boots that show each promise once
+	@$(MAKE) --no-print-directory simulate SEEDS=3
+	@$(MAKE) --no-print-directory lab TEST=test
 	@echo "all checks and lab tests passed"
 
-check: deps fmt clippy unit python loom deny doc docs ## The quick loop: format, lints, unit tests, loom, import table, docs
+test-all: deps ## Every other test, after `make test`: 20 seeds a scenario, the rest of the lab; SHARD=1/2 runs one half of the lab
+	@$(MAKE) --no-print-directory simulate SEEDS=20
+	@$(MAKE) --no-print-directory lab TEST=all
+
+weekly: deps ## What takes hours: soaks, fuzzing, contradictions, benches, experiments, and the lab tests that say why they are weekly
+	@$(MAKE) --no-print-directory lab TEST=weekly
+	@$(MAKE) --no-print-directory contradictions reservations
+	@$(MAKE) --no-print-directory bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan
+	@$(MAKE) --no-print-directory soak soak-sync soak-migrate
+	@$(MAKE) --no-print-directory fuzz
+	@for name in $$($(LAB) experiment list | awk '{print $$1}'); do $(MAKE) --no-print-directory experiment NAME=$$name; done
 
 deps: ## Debian packages that tests need, installed if missing (as root)
-	@$(LAB) install
+	@$(STEP) "Debian packages" $(LAB) install
 
 fmt:
-	$(CARGO) fmt --all --check
+	@$(STEP) "format" $(CARGO) fmt --all --check
 
 clippy:
-	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	@$(STEP) "clippy" $(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 
 unit:
-	$(CARGO) test --workspace --quiet
+	@$(STEP) "unit tests" $(CARGO) test --workspace --quiet
 
 python: ## The Python package: builds the wheel, installs it into a virtual environment below target/python, tests it
-	PYTHON=/usr/bin/python3 clients/python/test.sh -q
+	@PYTHON=/usr/bin/python3 $(STEP) "the Python package" clients/python/test.sh -q
 
 loom: ## The seqlock under the model checker, with and without each fence
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --quiet --release -p timevisor-clock-page --lib seqlock
+	@RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(STEP) "loom" \
+	  $(CARGO) test --quiet --profile loom -p timevisor-clock-page --lib seqlock
 
 deny: ## Licences, and the table of which room may import which (deny.toml)
 	@if ! command -v cargo-deny >/dev/null; then echo "cargo-deny is missing: make tools"; exit 1; fi
-	$(CARGO) deny --log-level error check bans licenses sources
+	@$(STEP) "import table and licences" $(CARGO) deny --log-level error check bans licenses sources
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	@RUSTDOCFLAGS="-D warnings" $(STEP) "documentation of the code" $(CARGO) doc --workspace --no-deps --quiet
 
-.PHONY: docs
+fuzz-check: ## The fuzz targets build
+	@$(STEP) "fuzz targets" $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
+
 docs: ## Documentation: links, commands with their options, keys, words (docs/check.py)
-	python3 -B docs/check_test.py
-	python3 -B docs/check.py
+	@$(STEP) "docs/check_test.py" python3 -B docs/check_test.py
+	@$(STEP) "documentation" python3 -B docs/check.py
 
-lab: ## The lab tests, or one: make lab TEST=clock-vmclock (make lab TEST=list); logs in target/lab/NAME
-	@$(LAB) test $(TEST)
+programs: ## The programs that the lab's guests and `make simulate` run
+	@$(LAB) build
+
+lab: ## Lab tests by name, family or tier: make lab TEST=clock-vmclock (make lab TEST=list); logs in target/lab/NAME
+	@$(LAB) test $(TEST) $(if $(SHARD),--shard $(SHARD))
 
 bench-elapsed: ## The elapsed clock: 10^8 reads over 10^4 moves between cores, and what a read takes over the counter
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-elapsed -- --check
@@ -83,19 +109,18 @@ bench-plan: ## Plans for a hundred tasks (timevisor reserve plan), best period a
 	$(CARGO) build --quiet --release -p timevisor -p timevisor-benches --bin timevisor --bin bench-plan
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-plan -- --check
 
-SEEDS ?= 3
-
-simulate: ## All scenarios/*.toml with the seeds 1 to SEEDS=3 (20 in test-all), judged by their limits; target/results/simulate.json
+simulate: programs ## All scenarios/*.toml in simulated worlds with the seeds 1 to SEEDS=3, judged by their limits; results in target/results/simulate.json
 	@mkdir -p target/results
-	$(CARGO) run --quiet --profile lab -p timevisor -- simulate scenarios --seeds 1..$(SEEDS) --results target/results/simulate.json
+	@$(STEP) "scenarios, $(SEEDS) seeds each" \
+	  $(QUICK)/timevisor simulate --seeds 1..$(SEEDS) scenarios --results target/results/simulate.json
 
 RUNS ?= 1000
 
-contradictions: ## Failing assumptions in RUNS=1000 random worlds each: noticed in time? And false alarms of 100 honest days
+contradictions: programs ## Failing assumptions in RUNS=1000 random worlds each: noticed in time? And false alarms of 100 honest days
 	@mkdir -p target/results
-	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds $(RUNS) --results target/results/contradictions.json \
+	@$(STEP) "failing assumptions, $(RUNS) seeds each" $(QUICK)/timevisor simulate --seeds $(RUNS) --results target/results/contradictions.json \
 	  scenarios/lie-1ppm.toml scenarios/lie-step-1ms.toml scenarios/wander-5x.toml scenarios/wander-5x-fixed.toml
-	$(CARGO) run --quiet --profile lab -p timevisor -- simulate --seeds 100 --results target/results/false-alarms.json scenarios/honest
+	@$(STEP) "honest days" $(QUICK)/timevisor simulate --seeds 100 --results target/results/false-alarms.json scenarios/honest
 
 SETS ?= 100000
 SEED ?= 0
@@ -108,15 +133,15 @@ reservations: ## Promises for SETS=100000 random task sets in reservations, agai
 experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/evaluation/
 	@$(LAB) experiment $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES))
 
-soak: ## Four guests against the host for MINUTES=10; not part of `make test`
+soak: ## Four guests against the host for MINUTES=10 (weekly)
 	@$(LAB) soak --minutes $(MINUTES)
 
-soak-sync: ## timevisord against a real chronyd's clock for MINUTES=30; not part of `make test`
+soak-sync: ## timevisord against a real chronyd's clock for MINUTES=30 (weekly)
 	@$(LAB) soak-sync --minutes $(if $(filter-out 10,$(MINUTES)),$(MINUTES),30)
 
 MOVES ?= 100
 
-soak-migrate: ## A guest between two timevisords, MOVES=100 times by each delivery; not part of `make test`
+soak-migrate: ## A guest between two timevisords, MOVES=100 times by each delivery (weekly)
 	@$(LAB) soak-migrate --moves $(MOVES)
 
 fuzz: ## Fuzz every parser for SECONDS=600 of CPU each, or one: make fuzz TARGET=qmp (JOBS=2 at a time); fuzz/run.sh

@@ -1,7 +1,7 @@
 //! Fetches kernels, QEMU 10 and a static busybox as Debian packages and unpacks them into a cache.
 //!
 //! Nothing is installed, and a second run needs no network. Each artifact has a lock file with the suite, name,
-//! version, size and SHA-256 of its packages; a locked file that the mirror has dropped is resolved anew.
+//! version, size and SHA-256 of its packages; a locked file that the mirror has dropped is resolved again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::command;
 use crate::interrupt;
 use crate::resolve;
 
-/// What [`crate::scenario`]'s own tests need; `timevisor-lab fetch` without arguments gets these.
+/// What most tests need; `timevisor-lab fetch` without arguments gets these.
 pub const DEFAULT_ARTIFACTS: &[&str] =
     &["busybox", "qemu-10", "kernel:trixie-backports", "kernel:bookworm"];
 
@@ -45,6 +45,15 @@ impl Fetcher {
         lock.lock().context("cannot lock the cache")?;
         self.ensure(artifact, &dir).with_context(|| format!("cannot fetch {artifact}"))?;
         Ok(dir.join("root"))
+    }
+
+    /// True when `artifact` is in the cache as its lock file says.
+    pub fn is_there(&self, artifact: &str) -> bool {
+        let dir = self.cache.join(artifact.replace(':', "-"));
+        let lock = fs::read_to_string(dir.join("lock"));
+        lock.is_ok_and(|text| {
+            fs::read_to_string(dir.join("unpacked")).is_ok_and(|done| done == text)
+        })
     }
 
     fn ensure(&self, artifact: &str, dir: &Path) -> anyhow::Result<()> {

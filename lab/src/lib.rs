@@ -53,6 +53,7 @@ pub mod qmp;
 pub mod reader;
 pub mod real_time;
 mod resolve;
+pub mod runner;
 pub mod scenario;
 pub mod scratch;
 mod shell;

@@ -9,8 +9,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use timevisor_lab::{
-    demo, experiments, fetch, interrupt, introspection, leap, netns, packages, programs, scenario,
-    scratch, soak, sync, tests,
+    demo, experiments, fetch, interrupt, introspection, leap, netns, packages, programs, progress,
+    runner, scenario, scratch, soak, sync, tests,
 };
 
 /// Boots stock kernels under stock QEMU and runs Timevisor's end-to-end tests.
@@ -84,15 +84,29 @@ enum Action {
         /// How much of it
         mib: u64,
     },
-    /// Run tests
+    /// Run tests side by side, each in its own namespaces
     Test {
-        /// Names of tests, `all`, or `list`
+        /// Tests, families, tiers (`test`, `all`, `weekly`), or `list`
         #[arg(required = true)]
         names: Vec<String>,
-        /// Use KVM; give it only where a virtual CPU can really be created and run
+        /// Emulate guests although KVM works here
+        #[arg(long)]
+        no_kvm: bool,
+        /// Run only this part, as in 1/2
+        #[arg(long)]
+        shard: Option<String>,
+    },
+    /// Run one test in this process: the runner starts it so
+    #[command(hide = true)]
+    TestOne {
+        /// The test
+        name: String,
+        /// KVM works here
         #[arg(long)]
         kvm: bool,
     },
+    /// Build the programs that tests use
+    Build,
 }
 
 fn main() -> ExitCode {
@@ -148,7 +162,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             scratch::remove_stale();
             netns::remove_stale();
             let context = scenario::Context::new(&dir, "soak-migrate", false)?;
-            timevisor_lab::tests::migrate_hosts::soak(&context, moves.max(1))?;
+            timevisor_lab::tests::migration::hosts::soak(&context, moves.max(1))?;
             Ok(true)
         }
         Action::Experiment { name, .. } if name == "list" => {
@@ -173,17 +187,50 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             Ok(true)
         }
         Action::Test { names, .. } if names.iter().any(|n| n == "list") => {
-            for test in tests::ALL.iter().chain(tests::EXTRA) {
-                println!("{:<20} {}", test.name, test.about);
-            }
+            list();
             Ok(true)
         }
-        Action::Test { names, kvm } => {
-            let chosen = scenario::select(tests::ALL, tests::EXTRA, &names)?;
-            install(packages::HOST_PACKAGES)?;
+        Action::Test { names, no_kvm, shard } => {
+            let mut chosen = scenario::select(tests::FAMILIES, &names)?;
+            if let Some(part) = shard {
+                let times = runner::Times::default();
+                chosen = scenario::shard(chosen, &part, |test| times.seconds(test))?;
+            }
+            progress::step("packages", || install(packages::HOST_PACKAGES))?;
             scratch::remove_stale();
             netns::remove_stale();
-            Ok(scenario::run(&chosen, &dir, kvm))
+            let kvm = !no_kvm && timevisor_linux::kvm::usable().is_ok();
+            runner::run(&chosen, &dir, kvm)
+        }
+        Action::TestOne { name, kvm } => {
+            let chosen = scenario::select(tests::FAMILIES, std::slice::from_ref(&name))?;
+            let test = chosen.first().filter(|test| test.name == name).context("no such test")?;
+            runner::run_one(test, &dir, kvm)?;
+            Ok(true)
+        }
+        Action::Build => {
+            programs::build_all()?;
+            Ok(true)
+        }
+    }
+}
+
+/// The table of tests.
+fn list() {
+    for family in tests::FAMILIES {
+        for test in family.tests {
+            let needs: Vec<&str> = test.needs.iter().map(|need| need.name()).collect();
+            println!(
+                "{:<14} {:<7} {:<24} {}",
+                family.name,
+                test.tier.name(),
+                test.name,
+                test.about
+            );
+            println!("{:<22} needs: {}", "", needs.join(" "));
+            if let scenario::Tier::Weekly { why } = test.tier {
+                println!("{:<22} weekly: {why}", "");
+            }
         }
     }
 }

@@ -1,14 +1,33 @@
-//! Builds our own programs: for the guest fully static, so that a busybox image can run them; for LD_PRELOAD not.
+//! Our own programs as tests use them: for guests fully static, so that a busybox image can run them; for LD_PRELOAD dynamic.
 //!
-//! Only programs of this workspace; the static ones' target directory is apart, so that a running cargo is not disturbed.
+//! [`build_all`] builds every program with one cargo invocation for each profile, before tests run. Tests only look up paths.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use timevisor_results::Results;
 
+use crate::progress;
+use crate::scratch;
+
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Optimized, and quick to build (Cargo.toml).
+const PROFILE: &str = "quick";
+/// What is built statically, as patterns of cargo's.
+const STATIC: &[&str] = &[
+    "--bin=timevisor",
+    "--bin=timevisord",
+    "--bin=timevisor-guest",
+    "--bin=lab-*",
+    "--bin=clockbound-vmclock",
+    "--bin=bench-read",
+    "--example=first",
+    "--example=kv",
+    "--example=controller",
+];
+/// What is built dynamically and not optimized. The daemon under LD_PRELOAD is one.
+const DYNAMIC: &[&str] = &["--bin=timevisor", "--bin=timevisord"];
 
 /// The root of the workspace the lab was built from.
 ///
@@ -23,75 +42,119 @@ pub fn workspace() -> anyhow::Result<PathBuf> {
     Ok(root.to_owned())
 }
 
-/// Builds binary `bin` of package `package` statically (a no-op when it is up to date) and returns its path.
+/// Cargo's target directory.
+fn target_dir() -> anyhow::Result<PathBuf> {
+    let root = workspace()?;
+    Ok(std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), |dir| root.join(PathBuf::from(dir))))
+}
+
+/// Builds every program that tests use, and says what takes how long.
 ///
 /// # Errors
-/// When cargo fails; its messages are in the text.
-pub fn static_binary(package: &str, bin: &str, lab_dir: &Path) -> anyhow::Result<PathBuf> {
-    Ok(static_build(package, "--bin", bin, lab_dir)?.join(bin))
+/// When cargo fails; its messages go to the terminal.
+pub fn build_all() -> anyhow::Result<()> {
+    progress::step("building 1 of 2: the programs of guests and hosts (static)", || {
+        build_static()
+    })?;
+    progress::step("building 2 of 2: timevisord and timevisor (dynamic)", || {
+        build("dev", DYNAMIC).map(drop)
+    })
+}
+
+/// Builds the static programs.
+fn build_static() -> anyhow::Result<()> {
+    let mut command = cargo()?;
+    // A target directory apart: cargo's own would be locked for as long as an editor's cargo runs.
+    command
+        .args(["--profile", PROFILE, "--target", TARGET, "--workspace"])
+        .args(STATIC)
+        .arg("--target-dir")
+        .arg(target_dir()?.join("static"))
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    finish(&mut command)
+}
+
+/// Builds the dynamic programs, and returns the target directory.
+fn build(profile: &str, what: &[&str]) -> anyhow::Result<PathBuf> {
+    let mut command = cargo()?;
+    command.args(["--profile", profile, "--workspace"]).args(what);
+    finish(&mut command)?;
+    target_dir()
+}
+
+fn cargo() -> anyhow::Result<Command> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(workspace()?).args(["build", "--quiet"]);
+    Ok(command)
+}
+
+fn finish(command: &mut Command) -> anyhow::Result<()> {
+    let out = command.output().context("cannot run cargo")?;
+    ensure!(out.status.success(), "cargo: {}", String::from_utf8_lossy(&out.stderr));
+    Ok(())
+}
+
+/// Fails in a test: it must find what it uses.
+fn outside_of_tests(what: &str) -> anyhow::Result<()> {
+    ensure!(
+        !scratch::in_test(),
+        "{what} is not built; a test's programs are in lab/src/programs.rs"
+    );
+    Ok(())
+}
+
+/// The path of the static binary `bin`, which is built unless a test asks: [`build_all`] has built it then.
+///
+/// # Errors
+/// When it does not build.
+pub fn static_binary(package: &str, bin: &str) -> anyhow::Result<PathBuf> {
+    static_file(package, Path::new(bin))
 }
 
 /// The same for example `name`.
 ///
 /// # Errors
 /// As [`static_binary`].
-pub fn static_example(package: &str, name: &str, lab_dir: &Path) -> anyhow::Result<PathBuf> {
-    Ok(static_build(package, "--example", name, lab_dir)?.join("examples").join(name))
+pub fn static_example(package: &str, name: &str) -> anyhow::Result<PathBuf> {
+    static_file(package, &Path::new("examples").join(name))
 }
 
-/// Returns where cargo has put it.
-fn static_build(package: &str, kind: &str, bin: &str, lab_dir: &Path) -> anyhow::Result<PathBuf> {
-    let target_dir = lab_dir.join("static");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let out = Command::new(cargo)
-        .current_dir(workspace()?)
-        .args(["build", "--quiet", "--profile", "lab", "--target", TARGET])
-        .args(["-p", package, kind, bin, "--target-dir"])
-        .arg(&target_dir)
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .output()
-        .context("cannot run cargo")?;
-    if !out.status.success() {
-        bail!("cargo could not build {bin} of {package}: {}", String::from_utf8_lossy(&out.stderr));
+fn static_file(package: &str, file: &Path) -> anyhow::Result<PathBuf> {
+    if !scratch::in_test() {
+        build_static()?;
     }
-    Ok(target_dir.join(TARGET).join("lab"))
+    let path = target_dir()?.join("static").join(TARGET).join(PROFILE).join(file);
+    ensure!(
+        path.exists(),
+        "{} of {package} is not built; a test's programs are in lab/src/programs.rs",
+        file.display()
+    );
+    Ok(path)
 }
 
-/// Builds binary `bin` of package `package` linked to the system's libc, and returns its path. Not optimized: `make unit` has built all
-/// of it but the last step.
+/// The path of the dynamic binary `bin`, not optimized.
 ///
 /// # Errors
 /// As [`static_binary`].
 pub fn binary(package: &str, bin: &str) -> anyhow::Result<PathBuf> {
-    Ok(build(package, bin, "dev")?.join("debug").join(bin))
+    let path = target_dir()?.join("debug").join(bin);
+    if !scratch::in_test() {
+        build("dev", &[&format!("--bin={bin}")])?;
+    }
+    ensure!(path.exists(), "{bin} of {package} is not built");
+    Ok(path)
 }
 
 /// The same, optimized: for what is measured.
 ///
 /// # Errors
 /// As [`static_binary`].
-pub fn optimized_binary(package: &str, bin: &str) -> anyhow::Result<PathBuf> {
-    Ok(build(package, bin, "lab")?.join("lab").join(bin))
-}
-
-/// Returns the target directory.
-fn build(package: &str, bin: &str, profile: &str) -> anyhow::Result<PathBuf> {
-    let root = workspace()?;
-    let target_dir = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |dir| root.join(PathBuf::from(dir)));
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let out = Command::new(cargo)
-        .current_dir(&root)
-        .args(["build", "--quiet", "--profile", profile, "-p", package, "--bin", bin])
-        .arg("--target-dir")
-        .arg(&target_dir)
-        .output()
-        .context("cannot run cargo")?;
-    if !out.status.success() {
-        bail!("cargo could not build {bin} of {package}: {}", String::from_utf8_lossy(&out.stderr));
-    }
-    Ok(target_dir)
+pub fn optimized_binary(_package: &str, bin: &str) -> anyhow::Result<PathBuf> {
+    outside_of_tests(bin)?;
+    Ok(build(PROFILE, &[&format!("--bin={bin}")])?.join(PROFILE).join(bin))
 }
 
 /// Writes `target/results/NAME.json`, and says so.

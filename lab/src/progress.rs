@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The longest silence.
-const INTERVAL: Duration = Duration::from_secs(5);
+pub const SILENCE: Duration = Duration::from_secs(5);
 
 /// Steps that take less are not worth a second line.
 const SHORT: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::
     let (done, waiting) = channel::<()>();
     let result = thread::scope(|scope| {
         scope.spawn(move || {
-            while waiting.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            while waiting.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
                 println!("    still: {what} ({} s)", started.elapsed().as_secs());
             }
         });
@@ -47,6 +47,6 @@ mod tests {
         assert_eq!(step("three", || Ok(3)).unwrap(), 3);
         let error = step("nothing", || anyhow::bail!("no") as anyhow::Result<()>).unwrap_err();
         assert_eq!(error.to_string(), "no");
-        assert!(started.elapsed() < INTERVAL, "the thread was not told");
+        assert!(started.elapsed() < SILENCE, "the thread was not told");
     }
 }

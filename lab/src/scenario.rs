@@ -1,12 +1,11 @@
-//! The runner: a table of named tests, each with its own log directory, and the one-line verdicts.
+//! What a lab test is: its place in the table, what it needs, and what it may use while it runs.
 //!
-//! Tests run one after another; a test that fails does not stop the others.
+//! [`crate::runner`] runs tests; nothing is started here.
 
 use std::cell::Cell;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 
@@ -14,7 +13,6 @@ use crate::builder::GuestBuilder;
 use crate::chronyd::Chronyd;
 use crate::fetch::Fetcher;
 use crate::image::Image;
-use crate::interrupt::{self, Late};
 use crate::kernel::Kernel;
 use crate::programs;
 use crate::qemu::Qemu;
@@ -26,8 +24,85 @@ pub struct Test {
     pub name: &'static str,
     /// One line for `test list`.
     pub about: &'static str,
+    /// How often it runs.
+    pub tier: Tier,
+    /// What the runner must prepare or keep free for it.
+    pub needs: &'static [Need],
+    /// How long it takes on two cores; used until a run has measured it.
+    pub seconds: u32,
     /// The test itself.
     pub run: fn(&Context) -> anyhow::Result<String>,
+}
+
+/// Tests about one subject; each has a folder in `lab/src/tests`.
+#[derive(Debug, Clone, Copy)]
+pub struct Family {
+    /// The name of the folder.
+    pub name: &'static str,
+    /// Its tests.
+    pub tests: &'static [Test],
+}
+
+/// How often a test runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// By `make test`: tests without a guest, and the boots that show each promise once.
+    Test,
+    /// By `make test-all`.
+    All,
+    /// By `make weekly`.
+    Weekly {
+        /// Why no more often.
+        why: &'static str,
+    },
+}
+
+impl Tier {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Test => "test",
+            Self::All => "all",
+            Self::Weekly { .. } => "weekly",
+        }
+    }
+}
+
+/// What the runner must prepare or keep free for a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Namespaces, and programs that only root may start.
+    Root,
+    /// It changes the host's scheduling or measures it: no other test runs meanwhile.
+    ExclusiveCpu,
+    /// It keeps two processors busy, as an emulated host of emulated guests does.
+    Processors,
+    /// An artifact of [`Fetcher::artifact`].
+    Fetched(&'static str),
+    /// QEMU's plugin for introspection.
+    Plugin,
+    /// FreeRTOS and the program without an operating system (lab/freertos).
+    FlatPrograms,
+    /// A Rust compiler for 64-bit Arm.
+    ArmToolchain,
+    /// The Python package's wheel.
+    Wheel,
+}
+
+impl Need {
+    /// The name in `test list`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::ExclusiveCpu => "exclusive-cpu",
+            Self::Processors => "processors",
+            Self::Fetched(artifact) => artifact,
+            Self::Plugin => "plugin",
+            Self::FlatPrograms => "flat-programs",
+            Self::ArmToolchain => "arm-toolchain",
+            Self::Wheel => "wheel",
+        }
+    }
 }
 
 /// What a test may use.
@@ -153,7 +228,7 @@ impl Context {
     /// # Errors
     /// When it does not build.
     pub fn program(&self, package: &str, bin: &str) -> anyhow::Result<PathBuf> {
-        programs::static_binary(package, bin, &self.lab_dir)
+        programs::static_binary(package, bin)
     }
 
     /// QEMU's plugin for introspection.
@@ -182,138 +257,115 @@ impl Context {
     /// # Errors
     /// When it does not build.
     pub fn example(&self, package: &str, name: &str) -> anyhow::Result<PathBuf> {
-        programs::static_example(package, name, &self.lab_dir)
+        programs::static_example(package, name)
     }
 }
 
-/// How often a test that was not in time is run again.
-const MORE_TRIES: usize = 2;
-
-/// Runs `tests` and prints a verdict for each and the sum; true when all passed.
-///
-/// Those that failed because a wait ended ([`Late`]) are run again at the end, at most twice, when whatever kept the machine busy may be
-/// over; every verdict is printed. Anything else that fails has failed.
-pub fn run(tests: &[Test], lab_dir: &Path, kvm_usable: bool) -> bool {
-    let (mut passed, mut failed, mut late) = (0, 0, Vec::new());
-    for test in tests {
-        match run_one(test, lab_dir, kvm_usable) {
-            Verdict::Ok => passed += 1,
-            Verdict::Late => late.push(test),
-            Verdict::Failed => failed += 1,
-        }
-        if interrupt::requested() {
-            break;
-        }
-    }
-    let first = late.len();
-    for test in late {
-        let mut verdict = Verdict::Late;
-        for _ in 0..MORE_TRIES {
-            if verdict == Verdict::Late && !interrupt::requested() && keep_log(lab_dir, test) {
-                verdict = run_one(test, lab_dir, kvm_usable);
-            }
-        }
-        if verdict == Verdict::Ok {
-            passed += 1;
-        } else {
-            failed += 1;
-        }
-    }
-    println!("{passed} passed, {failed} failed, {first} not in time at first");
-    failed == 0 && !interrupt::requested()
-}
-
-#[derive(PartialEq, Eq)]
-enum Verdict {
-    Ok,
-    Late,
-    Failed,
-}
-
-/// Runs one and prints its verdict.
-fn run_one(test: &Test, lab_dir: &Path, kvm_usable: bool) -> Verdict {
-    let started = Instant::now();
-    let result = Context::new(lab_dir, test.name, kvm_usable).and_then(|context| {
-        let result = (test.run)(&context);
-        match &result {
-            Ok(measured) => context.log(&format!("ok: {measured}")),
-            Err(error) => context.log(&format!("failed: {error:?}")),
-        }
-        result
-    });
-    let error = match result {
-        Ok(measured) => {
-            println!("ok {} ({measured}; {:.1} s)", test.name, started.elapsed().as_secs_f64());
-            return Verdict::Ok;
-        }
-        Err(error) => error,
-    };
-    let (word, verdict) =
-        if error.is::<Late>() { ("LATE", Verdict::Late) } else { ("FAILED", Verdict::Failed) };
-    let text = format!("{error:#}");
-    let (reason, details) = text.split_once('\n').unwrap_or((&text, ""));
-    println!("{word} {}: {reason} ({})", test.name, lab_dir.join(test.name).display());
-    for line in details.lines() {
-        println!("    {line}");
-    }
-    verdict
-}
-
-/// Puts a late test's log aside: it may be the only trace of a defect that is rare.
-fn keep_log(lab_dir: &Path, test: &Test) -> bool {
-    let aside = lab_dir.join(format!("{}.late", test.name));
-    let _ = fs::remove_dir_all(&aside);
-    fs::rename(lab_dir.join(test.name), aside).is_ok()
-}
-
-/// The tests that `names` choose: single names, or `all`.
+/// The tests that `names` choose: single tests, families, or tiers (`test`, `all`, `weekly`).
 ///
 /// # Errors
 /// When a name is unknown.
-pub fn select(tests: &[Test], extra: &[Test], names: &[String]) -> anyhow::Result<Vec<Test>> {
-    let mut chosen = Vec::new();
+pub fn select(families: &[Family], names: &[String]) -> anyhow::Result<Vec<Test>> {
+    let mut chosen: Vec<Test> = Vec::new();
     for name in names {
-        if name == "all" {
-            chosen.extend(tests);
-        } else if let Some(test) = tests.iter().chain(extra).find(|t| t.name == name) {
-            chosen.push(*test);
-        } else {
+        let by_name = |test: &&Test| test.name == name;
+        let by_tier = |test: &&Test| test.tier.name() == name;
+        let all = || families.iter().flat_map(|family| family.tests);
+        let mut found: Vec<&Test> = all().filter(by_name).collect();
+        if found.is_empty() {
+            found = all().filter(by_tier).collect();
+        }
+        if found.is_empty() {
+            found = families.iter().filter(|f| f.name == name).flat_map(|f| f.tests).collect();
+        }
+        if found.is_empty() {
             bail!("no test {name:?}; `timevisor-lab test list` shows them");
+        }
+        for test in found {
+            if !chosen.iter().any(|other| other.name == test.name) {
+                chosen.push(*test);
+            }
         }
     }
     Ok(chosen)
 }
 
+/// The family of a test.
+pub fn family_of(families: &[Family], name: &str) -> &'static str {
+    let holds = |family: &&Family| family.tests.iter().any(|test| test.name == name);
+    families.iter().find(holds).map_or("", |family| family.name)
+}
+
+/// Part `index` of `count` (from 1): tests are dealt out by their time, so that all parts take about as long.
+///
+/// # Errors
+/// When the text is not `INDEX/COUNT`.
+pub fn shard(
+    mut tests: Vec<Test>,
+    part: &str,
+    seconds: impl Fn(&Test) -> f64,
+) -> anyhow::Result<Vec<Test>> {
+    let numbers = part.split_once('/').and_then(|(index, count)| {
+        Some((index.parse::<usize>().ok()?, count.parse::<usize>().ok()?))
+    });
+    let Some((index, count)) = numbers.filter(|(index, count)| (1..=*count).contains(index)) else {
+        bail!("{part:?} is no part; say INDEX/COUNT, as in 1/2");
+    };
+    // All shards must sort alike: by name where the times are equal.
+    tests.sort_by(|a, b| seconds(b).total_cmp(&seconds(a)).then(a.name.cmp(b.name)));
+    let mut loads = vec![0.0_f64; count];
+    tests.retain(|test| {
+        let least = (0..count).min_by(|a, b| loads[*a].total_cmp(&loads[*b])).unwrap_or(0);
+        loads[least] += seconds(test);
+        least + 1 == index
+    });
+    Ok(tests)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::collections::BTreeSet;
 
     use super::*;
+    use crate::tests::FAMILIES;
 
-    static TRIED: AtomicBool = AtomicBool::new(false);
-
-    fn late_once(_: &Context) -> anyhow::Result<String> {
-        let again = TRIED.swap(true, Ordering::Relaxed);
-        again.then(String::new).context(Late).context("a guest's boot")
-    }
-
-    fn always_late(_: &Context) -> anyhow::Result<String> {
-        Err(anyhow::Error::new(Late).context("a guest's boot"))
-    }
-
-    fn wrong(_: &Context) -> anyhow::Result<String> {
-        bail!("the truth is outside")
+    fn names(tests: &[Test]) -> BTreeSet<&'static str> {
+        tests.iter().map(|test| test.name).collect()
     }
 
     #[test]
-    fn only_what_was_late_has_another_try() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path();
-        let test = |name, run| Test { name, about: "", run };
-        assert!(run(&[test("late-once", late_once)], dir, false));
-        assert!(dir.join("late-once.late").is_dir());
-        assert!(!run(&[test("always-late", always_late)], dir, false));
-        assert!(!run(&[test("wrong", wrong)], dir, false));
-        assert!(!dir.join("wrong.late").exists());
+    fn every_test_has_one_name_and_a_weekly_one_a_reason() {
+        let all: Vec<&Test> = FAMILIES.iter().flat_map(|family| family.tests).collect();
+        let distinct: BTreeSet<&str> = all.iter().map(|test| test.name).collect();
+        assert_eq!(distinct.len(), all.len());
+        for test in all {
+            assert!(test.seconds > 0, "{}", test.name);
+            if let Tier::Weekly { why } = test.tier {
+                assert!(!why.is_empty(), "{}", test.name);
+            }
+        }
+    }
+
+    #[test]
+    fn tiers_families_and_names_choose() {
+        let chosen = select(FAMILIES, &["test".into()]).unwrap();
+        assert!(names(&chosen).contains("clock-vmclock"));
+        assert!(!names(&chosen).contains("kvm-nested"));
+        let twice = select(FAMILIES, &["clock-vmclock".into(), "guests".into()]).unwrap();
+        assert_eq!(names(&twice).len(), twice.len());
+        assert!(select(FAMILIES, &["no such".into()]).is_err());
+    }
+
+    #[test]
+    fn shards_hold_every_test_once() {
+        let all = select(FAMILIES, &["all".into()]).unwrap();
+        let seconds = |test: &Test| f64::from(test.seconds);
+        let one = shard(all.clone(), "1/2", seconds).unwrap();
+        let two = shard(all.clone(), "2/2", seconds).unwrap();
+        assert_eq!(one.len() + two.len(), all.len());
+        assert!(names(&one).is_disjoint(&names(&two)));
+        let total = |tests: &[Test]| tests.iter().map(seconds).sum::<f64>();
+        assert!((total(&one) - total(&two)).abs() < 120.0);
+        assert!(shard(all.clone(), "3/2", seconds).is_err() && shard(all, "x", seconds).is_err());
     }
 }

@@ -24,7 +24,7 @@ impl Cgroups {
     /// Where this machine has these controllers.
     ///
     /// # Errors
-    /// When it has one of them not by cgroup v1, or domains of another libvirtd are there.
+    /// When it has one of them not by cgroup v1, or domains of another libvirtd run there.
     pub fn new(controllers: &[&str]) -> anyhow::Result<Self> {
         let mut folders = Vec::new();
         for controller in controllers {
@@ -35,7 +35,13 @@ impl Cgroups {
                 root.display()
             );
             let machine = root.join(MACHINE);
-            ensure!(!machine.exists(), "{} is somebody else's", machine.display());
+            // A libvirtd that has run here leaves its folder; only running domains are in our way.
+            ensure!(
+                !holds_processes(&machine),
+                "domains of another libvirtd run in {}; stop them and run again",
+                machine.display()
+            );
+            remove(&machine);
             folders.push(machine);
         }
         Ok(Self { folders })
@@ -51,6 +57,13 @@ impl Drop for Cgroups {
             });
         }
     }
+}
+
+/// True when a process is in `folder` or below it.
+fn holds_processes(folder: &Path) -> bool {
+    let here = fs::read_to_string(folder.join("tasks")).is_ok_and(|tasks| !tasks.trim().is_empty());
+    let below = || fs::read_dir(folder).into_iter().flatten().flatten();
+    here || below().any(|entry| entry.path().is_dir() && holds_processes(&entry.path()))
 }
 
 /// The deepest first; the kernel keeps what is not empty.

@@ -2,7 +2,7 @@
 
 use crate::host::Host;
 use crate::interrupt;
-use crate::tests::introspect_calls::row;
+use crate::tests::introspection::calls::row;
 
 /// Until its end, introspected so.
 pub(super) struct Attached<'a>(Option<&'a Host>);

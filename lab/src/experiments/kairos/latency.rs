@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::host::Host;
 use crate::image::Image;
 use crate::scenario::Context;
-use crate::tests::introspect_calls::{booted, emulated};
+use crate::tests::introspection::calls::{booted, emulated};
 
 const NAME: &str = "kairos-latency";
 const KERNEL: &str = "trixie-backports";

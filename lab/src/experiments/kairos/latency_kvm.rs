@@ -11,7 +11,7 @@ use super::super::statistics::quantile;
 use super::table::{self, Row};
 use crate::nested::NestedHost;
 use crate::scenario::Context;
-use crate::tests::introspect_kvm::{VM, attach, detach, host_with_guest};
+use crate::tests::introspection::kvm::{VM, attach, detach, host_with_guest};
 
 const NAME: &str = "kairos-latency-kvm";
 /// Of each kind in a run, as in the paper.

@@ -19,7 +19,7 @@ use crate::image::Image;
 use crate::packages;
 use crate::real_time::{Responses, run_tasks, turns};
 use crate::scenario::Context;
-use crate::tests::introspect_calls::booted;
+use crate::tests::introspection::calls::booted;
 
 const NAME: &str = "kairos-satisfaction";
 const COUNT: u32 = 40;

@@ -17,7 +17,7 @@ use crate::experiments::statistics::{Summary, quantile};
 use crate::interrupt;
 use crate::programs;
 use crate::scenario::Context;
-use crate::tests::migrate_hosts::Hosts;
+use crate::tests::migration::hosts::Hosts;
 
 const RUNS: usize = 20;
 const MEASUREMENTS: usize = 100;

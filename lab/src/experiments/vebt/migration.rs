@@ -14,7 +14,7 @@ use crate::experiments::plot::{self, Series};
 use crate::experiments::report;
 use crate::experiments::spread::Spread;
 use crate::scenario::Context;
-use crate::tests::migrate_hosts::{Plan, Sample, travel};
+use crate::tests::migration::hosts::{Plan, Sample, travel};
 
 const NAME: &str = "vebt-migration";
 /// A move for so much time.

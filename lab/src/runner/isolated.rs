@@ -1,0 +1,182 @@
+//! A test's process: PID, mount and network namespaces, so that its daemons see no QEMU but its own, and neither tests nor a second lab
+//! on this machine meet each other.
+//!
+//! Inside, /proc is the namespace's, /run is empty, and loopback is all there is of a network. The cgroups stay the host's: what
+//! changes them is exclusive, and a lock keeps the exclusive tests of two labs apart.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+
+use super::schedule::{Running, Start};
+use super::{Outcome, Verdict};
+use crate::command;
+use crate::interrupt::Late;
+use crate::packages;
+use crate::scenario::{Context, Need, Test};
+use crate::scratch;
+
+/// PID 1 of the namespaces; it reaps what the test's programs leave behind. The test itself is its child.
+const INIT: &str = "mount -t proc proc /proc && mount -t tmpfs -o mode=755 tmpfs /run && mkdir /run/lock \
+                    && ip link set lo up && \"$@\"; status=$?; exit $status";
+/// Held by the lab that runs an exclusive test.
+const LOCK: &str = "/run/lock/timevisor-lab";
+/// How long a test may take to end after Ctrl-C.
+const END: Duration = Duration::from_secs(60);
+/// Longer than any test; one that hangs must not hang the lab.
+const LIMIT: Duration = Duration::from_secs(90 * 60);
+const VERDICT: &str = "verdict.json";
+const OUTPUT: &str = "output.log";
+
+/// Fails unless this process may make namespaces.
+///
+/// # Errors
+/// When it may not.
+pub fn check_possible() -> anyhow::Result<()> {
+    ensure!(packages::is_root(), "lab tests need root; run `make lab` as root");
+    command::output(Command::new("unshare").args(["--pid", "--mount", "--net", "--fork", "true"]))
+        .map(drop)
+        .context("this system gives no namespaces; run the lab outside of a container, or in a privileged one")
+}
+
+/// Starts tests by starting this program again.
+#[derive(Debug)]
+pub struct Starter {
+    program: PathBuf,
+    lab_dir: PathBuf,
+    kvm_usable: bool,
+}
+
+impl Starter {
+    /// For tests whose logs go below `lab_dir`.
+    ///
+    /// # Errors
+    /// When this program's path is unknown.
+    pub fn new(lab_dir: &Path, kvm_usable: bool) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("where is this program?")?;
+        Ok(Self { program, lab_dir: lab_dir.to_owned(), kvm_usable })
+    }
+}
+
+impl Start for Starter {
+    type Running = Process;
+
+    fn start(&self, test: &Test, again: bool) -> anyhow::Result<Process> {
+        let folder = self.lab_dir.join(test.name);
+        if again {
+            // It may be the only trace of a rare defect.
+            let aside = self.lab_dir.join(format!("{}.late", test.name));
+            let _ = fs::remove_dir_all(&aside);
+            fs::rename(&folder, aside)?;
+        }
+        let lock = test.needs.contains(&Need::ExclusiveCpu).then(exclusive).transpose()?;
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder)?;
+        let output = File::create(folder.join(OUTPUT))?;
+        let mut command = command::tethered("unshare");
+        command
+            .args(["--pid", "--mount", "--net", "--fork", "--kill-child", "sh", "-c", INIT, "sh"])
+            .arg(&self.program)
+            .arg("--dir")
+            .arg(&self.lab_dir)
+            .args(["test-one", test.name])
+            .args(self.kvm_usable.then_some("--kvm"))
+            .env(scratch::OWNER, std::process::id().to_string())
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stderr(output.try_clone()?)
+            .stdout(output);
+        let child = command.spawn().context("cannot start unshare")?;
+        Ok(Process { child, folder, started: Instant::now(), told: None, _lock: lock })
+    }
+}
+
+/// Waits for other labs' exclusive tests.
+fn exclusive() -> anyhow::Result<File> {
+    fs::create_dir_all("/run/lock")?;
+    let file = File::create(LOCK).with_context(|| format!("cannot create {LOCK}"))?;
+    if file.try_lock().is_err() {
+        println!("  another lab runs an exclusive test; waiting for its end");
+        file.lock().with_context(|| format!("cannot lock {LOCK}"))?;
+    }
+    Ok(file)
+}
+
+/// A test's process.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    folder: PathBuf,
+    started: Instant,
+    told: Option<Instant>,
+    _lock: Option<File>,
+}
+
+impl Process {
+    fn verdict(&self) -> Option<Outcome> {
+        let text = fs::read_to_string(self.folder.join(VERDICT)).ok()?;
+        let value: Value = serde_json::from_str(&text).ok()?;
+        let verdict = Verdict::parse(value["verdict"].as_str()?)?;
+        Some(Outcome { verdict, text: value["text"].as_str()?.to_owned() })
+    }
+}
+
+impl Running for Process {
+    fn poll(&mut self) -> Option<Outcome> {
+        if self.started.elapsed() > LIMIT || self.told.is_some_and(|told| told.elapsed() > END) {
+            let _ = self.child.kill();
+        }
+        let status = match self.child.try_wait() {
+            Ok(None) => return None,
+            Ok(Some(status)) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        Some(self.verdict().unwrap_or_else(|| {
+            let output = fs::read_to_string(self.folder.join(OUTPUT)).unwrap_or_default();
+            let text =
+                format!("ended without a verdict ({status})\n{}", command::tail(&output, 12));
+            Outcome { verdict: Verdict::Failed, text }
+        }))
+    }
+
+    fn interrupt(&mut self) {
+        self.told.get_or_insert_with(Instant::now);
+        // unshare and PID 1 ignore it, the test does not.
+        let _ = command::run("kill", &["-TERM", "--", &format!("-{}", self.child.id())]);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `test` in this process, which a [`Starter`] has started, and writes its verdict.
+///
+/// # Errors
+/// When the verdict cannot be written.
+pub fn run_one(test: &Test, lab_dir: &Path, kvm_usable: bool) -> anyhow::Result<()> {
+    ensure!(scratch::in_test(), "`test-one` is for the runner alone; use `test {}`", test.name);
+    let folder = lab_dir.join(test.name);
+    let context = Context::new(lab_dir, test.name, kvm_usable)?;
+    let (verdict, text) = match (test.run)(&context) {
+        Ok(measured) => {
+            context.log(&format!("ok: {measured}"));
+            (Verdict::Ok, measured)
+        }
+        Err(error) => {
+            context.log(&format!("failed: {error:?}"));
+            let late = error.is::<Late>();
+            (if late { Verdict::Late } else { Verdict::Failed }, format!("{error:#}"))
+        }
+    };
+    let said = json!({ "verdict": verdict.word(), "text": text });
+    fs::write(folder.join(VERDICT), said.to_string()).context("cannot write the verdict")
+}

@@ -1,0 +1,60 @@
+//! Ages by BPF programs, in guests whose counter is not invariant: under software emulation no guest's is.
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use crate::scenario::Context;
+
+const MOVES: u64 = 500;
+/// By how much the age may differ from CLOCK_MONOTONIC_RAW: an emulated processor that shares its host takes microseconds for each
+/// reading of a clock at each move. A time that was left out or counted twice is more than half of all.
+const TOLERANCE: f64 = 0.05;
+
+pub(crate) fn elapsed_bpf(ctx: &Context) -> anyhow::Result<String> {
+    let kernels = [ctx.kernel("bookworm")?, ctx.kernel("trixie-backports")?];
+    let program = ctx.program("timevisor-lab-guest", "lab-elapsed-bpf")?;
+    let mut told = Vec::new();
+    for kernel in kernels {
+        let image = ctx.image(&kernel)?.program(&program);
+        let name = format!("guest-{}", told.len());
+        let builder = ctx.guest(&ctx.qemu()?, &kernel, &image)?.name(&name).cpus(2).memory_mib(512);
+        let mut guest = builder.start()?;
+        guest.wait_ready()?;
+        let text = guest.sh(&format!("lab-elapsed-bpf {MOVES}"))?;
+        ctx.log(&format!("{}: {text}", kernel.version));
+        let said: Value = serde_json::from_str(text.trim()).with_context(|| text.clone())?;
+        told.push(format!("{}: {}", kernel.version, judge(&said)?));
+        // Without privileges the same machine counts CLOCK_MONOTONIC_RAW, and says why.
+        let refused = guest.sh("lab-elapsed-bpf refused")?;
+        ensure!(
+            refused.contains("monotonic-raw, because") && refused.contains("CAP_BPF"),
+            "an unprivileged process is told {refused:?}"
+        );
+    }
+    Ok(told.join("; "))
+}
+
+fn judge(said: &Value) -> anyhow::Result<String> {
+    let number =
+        |of: &Value, name: &str| of[name].as_u64().with_context(|| format!("no {name}: {said}"));
+    ensure!(said["source"] == "bpf", "another source: {said}");
+    let reason = said["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("invariant"), "the reason is another: {said}");
+    for of in [said, &said["announced"]] {
+        ensure!(number(of, "backward")? == 0 && number(of, "failed")? == 0, "{said}");
+    }
+    ensure!(number(said, "migrations")? == MOVES && number(said, "missed")? == 0, "{said}");
+    let announced = &said["announced"];
+    ensure!(number(announced, "changes")? == number(announced, "times")?, "{said}");
+    let (age, raw) = (number(said, "age_ns")?, number(said, "raw_ns")?);
+    let apart = (age as f64 / raw as f64 - 1.0).abs();
+    ensure!(apart < TOLERANCE, "the age differs from CLOCK_MONOTONIC_RAW by {apart}: {said}");
+    Ok(format!(
+        "{} reads over {MOVES} moves, each later than the one before; {:.0} ppm from CLOCK_MONOTONIC_RAW, {:.1} % counted by \
+         CLOCK_MONOTONIC between cores; {} frequencies announced by trial runs",
+        number(said, "reads")?,
+        apart * 1e6,
+        number(said, "bridged_ns")? as f64 / age as f64 * 100.0,
+        number(announced, "times")?,
+    ))
+}

@@ -1,0 +1,44 @@
+//! The elapsed clock, on the host, in guests and in containers.
+
+pub(crate) mod bpf;
+pub(crate) mod container;
+pub(crate) mod elapsed;
+
+use crate::scenario::Need::{Fetched, Root};
+use crate::scenario::{Family, Test, Tier};
+
+/// The family's table.
+pub const FAMILY: Family = Family { name: "elapsed", tests: TESTS };
+
+const TESTS: &[Test] = &[
+    Test {
+        name: "elapsed",
+        about: "the elapsed clock against the truth: on the host, over a daemon's death, in a guest over a migration",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 45,
+        run: elapsed::elapsed,
+    },
+    Test {
+        name: "elapsed-container",
+        about: "CRIU moves a container between two timevisords: its age goes on, with and without the blackout",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:bookworm"), Fetched("qemu-10")],
+        seconds: 90,
+        run: container::container,
+    },
+    Test {
+        name: "elapsed-bpf",
+        about: "ages by BPF programs where the counter is not invariant: a thread that moves between cores, on an old and a new kernel",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:bookworm"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 90,
+        run: bpf::elapsed_bpf,
+    },
+];

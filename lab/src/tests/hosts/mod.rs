@@ -1,0 +1,124 @@
+//! The host's clock: references, truth, NTP server, NTS; no guest.
+
+pub(crate) mod arm;
+pub(crate) mod network;
+pub(crate) mod ntp_server;
+pub(crate) mod nts;
+pub(crate) mod references;
+pub(crate) mod simulator;
+pub(crate) mod truth;
+
+use crate::scenario::Need::{ArmToolchain, Fetched, Processors, Root};
+use crate::scenario::{Family, Test, Tier};
+
+/// The family's table.
+pub const FAMILY: Family = Family { name: "hosts", tests: TESTS };
+
+const TESTS: &[Test] = &[
+    Test {
+        name: "chronyd",
+        about: "two chronyds serve time in their own network namespaces",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: network::chronyd,
+    },
+    Test {
+        name: "network-simulator",
+        about: "timevisord --csv under our simulator: a line a second, right, by the allowed calls alone",
+        tier: Tier::Test,
+        needs: &[Root, Processors],
+        seconds: 90,
+        run: simulator::own,
+    },
+    Test {
+        name: "clock-truth",
+        about: "the host's bounds hold the truth, read directly, from the first exchange on",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: truth::bounds_hold_the_truth,
+    },
+    Test {
+        name: "chrony-import",
+        about: "a real chronyd's knowledge, read over its command sockets: sign, bound, end, no synchronization",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: references::chrony,
+    },
+    Test {
+        name: "ptp4l-import",
+        about: "a real ptp4l's measurements over its management socket; the master ends",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: references::ptp,
+    },
+    Test {
+        name: "ntp-server",
+        about: "real chronyds follow timevisord's server, also interleaved; root distances cover the bounds",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: ntp_server::served,
+    },
+    Test {
+        name: "ntp-interleaved",
+        about: "timevisord follows a chronyd in interleaved mode; the bounds hold the truth",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: ntp_server::interleaved_client,
+    },
+    Test {
+        name: "ntp-server-limit",
+        about: "who asks too often gets one RATE kiss, which a chronyd obeys, and then nothing",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: ntp_server::limited,
+    },
+    Test {
+        name: "nts",
+        about: "time from a chronyd with NTS: synchronized, cookies renewed, a server's restart and new keys survived",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: nts::synchronized,
+    },
+    Test {
+        name: "nts-ntpd-rs",
+        about: "the same from ntpd-rs, another implementation: synchronized, and again after its restart with new keys",
+        tier: Tier::Test,
+        needs: &[Root, Fetched("ntpd-rs")],
+        seconds: 15,
+        run: nts::ntpd_rs,
+    },
+    Test {
+        name: "docs-commands",
+        about: "the documentation's cheap commands, page by page, against a daemon in a scratch directory",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: crate::docs::commands,
+    },
+    Test {
+        name: "arm",
+        about: "time, clock-page and linux pass their tests as 64-bit Arm programs under emulation",
+        tier: Tier::All,
+        needs: &[Root, Processors, ArmToolchain],
+        seconds: 240,
+        run: arm::arm,
+    },
+    Test {
+        name: "clknetsim",
+        about: "three days on clknetsim's LAN with chronyd as server; CLKNETSIM names its directory (by name only)",
+        tier: Tier::Weekly {
+            why: "it needs a build of clknetsim, which Debian does not package (CLKNETSIM names its directory)",
+        },
+        needs: &[Root],
+        seconds: 600,
+        run: simulator::clknetsim,
+    },
+];

@@ -1,0 +1,245 @@
+//! Guests in one flat address space, introspected by timevisord with the help of their files. Such a guest logs its own calls as one hash
+//! for each task; what timevisord tells has to give the same ones.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use crate::command;
+use crate::guest::{BOOT, Guest};
+use crate::host::{Host, mentions};
+use crate::qemu::Delivery;
+use crate::scenario::Context;
+use crate::tests::introspection::calls::row;
+
+/// No other mapping of QEMU's has this size.
+const MIB: u32 = 96;
+const TICK_NS: u64 = 1_000_000;
+
+/// A task's or a segment's calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Log {
+    count: u64,
+    hash: u64,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { count: 0, hash: 0xcbf2_9ce4_8422_2325 }
+    }
+}
+
+impl Log {
+    /// As log_call of lab/freertos/guest.c.
+    fn call(&mut self, kind: char, first: u32, second: u32) {
+        for byte in [u32::from(kind), first, second].iter().flat_map(|word| word.to_le_bytes()) {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+        self.count += 1;
+    }
+}
+
+type Logs = BTreeMap<u32, Log>;
+
+/// Whose, which, and its two arguments, as a guest logs them.
+type Call = (u32, char, u32, u32);
+
+/// A host and a guest that waits for a byte.
+struct Scene {
+    host: Host,
+    guest: Guest,
+    serial: PathBuf,
+}
+
+impl Scene {
+    fn new(ctx: &Context, program: &Path) -> anyhow::Result<Self> {
+        let server = ctx.chronyd("server")?;
+        let host = Host::following(ctx, &server.address().ip().to_string())?;
+        host.wait_synchronized(500)?;
+        let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
+        let at = |name: &str| host.directory().join(name);
+        let (qmp, serial) = (at("rtos.qmp").display().to_string(), at("rtos.serial"));
+        let socket = at("rtos.introspect");
+        let mut guest = ctx
+            .flat_guest(&qemu, program)
+            .name("rtos")
+            .memory_mib(MIB)
+            .delivery(Delivery::VmclockDevice)
+            .serial_input(&serial)
+            .paused()
+            .args(["-plugin", &format!("{},socket={}", plugin.display(), socket.display())])
+            .args(["-qmp", &format!("unix:{qmp},server=on,wait=off")])
+            .start()?;
+        host.cli(&["vm", "add", "--qmp", &qmp, "--name", "rtos", "--resume"])?;
+        guest.wait_for_line("READY", BOOT)?;
+        Ok(Self { host, guest, serial })
+    }
+
+    fn row(&self) -> anyhow::Result<Value> {
+        row(&self.host)
+    }
+
+    fn attach(&self, image: &Path) -> anyhow::Result<String> {
+        self.host.cli(&["introspect", "attach", "rtos", "--image", &image.display().to_string()])
+    }
+
+    /// Attaching with this file is not done, and `list` says why.
+    fn refuses(&self, image: &Path, parts: &[&str]) -> anyhow::Result<()> {
+        self.attach(image)?;
+        self.host.wait_until("a refusal", |host| Ok(row(host)?["problem"].is_string()))?;
+        let row = self.row()?;
+        ensure!(row["points"] == 0, "{row}");
+        mentions(row["problem"].as_str().unwrap_or_default(), parts)?;
+        self.host.cli(&["introspect", "detach", "rtos"]).map(drop)
+    }
+
+    /// Lets the guest begin, and compares what it says at its end with what timevisord tells. Returns the events.
+    fn run(&mut self, call: fn(&Value) -> anyhow::Result<Call>) -> anyhow::Result<Vec<Value>> {
+        let attached = |host: &Host| Ok(row(host)?["state"] == "attached");
+        self.host.wait_until("the trap points", attached)?;
+        UnixStream::connect(&self.serial)?.write_all(b"g")?;
+        self.guest.wait_for_line("DONE", BOOT)?;
+        let said = logs(&self.guest.serial_text())?;
+        let total: u64 = said.values().map(|log| log.count).sum();
+        let all = |host: &Host| Ok(row(host)?["events"].as_u64() >= Some(total));
+        self.host.wait_until("all events", all)?;
+        let row = self.row()?;
+        ensure!(row["dropped"] == 0 && row["senseless"] == 0, "{row}");
+        let told =
+            self.host.cli(&["introspect", "trace", "rtos", "--once", "--json", "--from", "0"])?;
+        let events = told.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+        ensure!(events.len() as u64 == total, "{} events of {total}", events.len());
+        let mut seen = Logs::new();
+        let mut before = [0; 2];
+        for event in &events {
+            let (who, kind, first, second) = call(event).with_context(|| event.to_string())?;
+            seen.entry(who).or_default().call(kind, first, second);
+            // In order, and at a time of the host's clock.
+            let number = |key: &str| event[key].as_i64().with_context(|| format!("{key}: {event}"));
+            let at = [number("counter")?, number("estimate_ns")?];
+            ensure!(before[0] < at[0] && before[1] <= at[1], "before {before:?}: {event}");
+            ensure!(number("earliest_ns")? <= at[1] && at[1] <= number("latest_ns")?, "{event}");
+            before = at;
+        }
+        ensure!(seen == said, "the guest says {said:?}, timevisord {seen:?}");
+        Ok(events)
+    }
+
+    /// What is known of a task: priority, or runtime.
+    fn task(&self, comm: &str, tid: Option<u32>, key: &str) -> anyhow::Result<u64> {
+        let row = self.row()?;
+        let mut tasks = row["tasks"].as_array().into_iter().flatten();
+        let found = tasks.find(|task| {
+            task["thread"]["comm"] == comm && tid.is_none_or(|tid| task["thread"]["tid"] == tid)
+        });
+        let value = found.and_then(|task| task["attributes"][key].as_u64());
+        value.with_context(|| format!("no {key} of {comm} {tid:?}: {row}"))
+    }
+}
+
+/// The lines that a guest prints at its end.
+fn logs(text: &str) -> anyhow::Result<Logs> {
+    let mut logs = Logs::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("LOG ")) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [who, count, hash] = words[..] else { anyhow::bail!("{line:?}") };
+        let log = Log { count: count.parse()?, hash: u64::from_str_radix(hash, 16)? };
+        ensure!(logs.insert(who.parse()?, log).is_none(), "twice: {line}");
+    }
+    Ok(logs)
+}
+
+fn word(value: &Value) -> anyhow::Result<u32> {
+    let number = value.as_u64().with_context(|| format!("{value} is no number"))?;
+    Ok(u32::try_from(number)?)
+}
+
+/// An event as periodic.c logs it.
+fn freertos_call(event: &Value) -> anyhow::Result<Call> {
+    let who = word(&event["thread"]["tid"])?;
+    Ok(match event["kind"].as_str().unwrap_or_default() {
+        "set_scheduler" => {
+            let (target, asked) = (&event["target"], &event["attributes"]);
+            ensure!(asked["policy"] == "round_robin", "another policy");
+            let kind = if target["policy"] == "normal" { 'C' } else { 'P' };
+            (who, kind, word(&target["tid"])?, word(&asked["priority"])?)
+        }
+        "sleep" => {
+            let ns = event["ns"].as_u64().context("no ns")?;
+            ensure!(event["clock"] == 1 && ns.is_multiple_of(TICK_NS), "no ticks");
+            let absolute = u32::from(event["absolute"] == true);
+            (who, 'S', absolute, u32::try_from(ns / TICK_NS)?)
+        }
+        "exit" => (who, 'D', 0, 0),
+        other => anyhow::bail!("{other:?} is nothing that FreeRTOS does"),
+    })
+}
+
+pub(crate) fn freertos(ctx: &Context) -> anyhow::Result<String> {
+    let program = ctx.flat_program("periodic")?;
+    let mut scene = Scene::new(ctx, &program)?;
+    let (text, stripped) = (ctx.path("not-elf"), ctx.path("stripped.elf"));
+    std::fs::write(&text, "not an ELF file\n")?;
+    command::run("strip", &["-o".as_ref(), stripped.as_os_str(), program.as_os_str()])?;
+    for (file, parts) in [
+        (&text, ["not-elf", "not a sound x86 ELF file"]),
+        (&stripped, ["stripped.elf: not FreeRTOS", "before `strip`"]),
+    ] {
+        let said = scene.attach(file).err().with_context(|| format!("{parts:?} is attached"))?;
+        mentions(&format!("{said:#}"), &parts)?;
+    }
+    let other = ctx.flat_program("segments")?;
+    scene.refuses(&other, &["segments.elf", "not what the guest runs", "0x1000"])?;
+
+    scene.attach(&program)?;
+    let events = scene.run(freertos_call)?;
+    ensure!(scene.row()?["guest"] == "FreeRTOS 11.2.0", "{}", scene.row()?);
+    let jobs = |comm: &str| {
+        let of = |event: &&Value| event["thread"]["comm"] == comm && event["kind"] == "sleep";
+        events.iter().filter(of).count()
+    };
+    let told = [jobs("ctl 2ms"), jobs("nav 5ms"), jobs("log 10ms"), jobs("sleeper")];
+    ensure!(told == [2500, 1000, 500, 100], "{told:?}");
+    // Names end where the kernel ends them; who has ended is no task any more.
+    ensure!(events.iter().any(|event| event["thread"]["comm"] == "a name that"), "no victim");
+    let priorities: Vec<u64> = ["main", "sleeper", "IDLE"]
+        .iter()
+        .map(|comm| scene.task(comm, None, "priority"))
+        .collect::<Result<_, _>>()?;
+    ensure!(priorities == [7, 2, 0], "{priorities:?}");
+    let tasks = scene.row()?["tasks"].as_array().map_or(0, Vec::len);
+    ensure!(tasks == 3, "{}", scene.row()?);
+    scene.host.cli(&["introspect", "detach", "rtos"])?;
+    Ok(format!("{} events of 7 tasks exact", events.len()))
+}
+
+/// An event as segments.c logs it.
+fn segment_call(event: &Value) -> anyhow::Result<Call> {
+    let who = word(&event["thread"]["tid"])?;
+    Ok(match event["kind"].as_str().unwrap_or_default() {
+        "set_scheduler" => {
+            let asked = &event["attributes"];
+            ensure!(asked["policy"] == "deadline" && event["target"]["tid"] == who, "another");
+            (who, 'B', word(&asked["runtime_ns"])?, word(&asked["period_ns"])?)
+        }
+        "yield" => (who, 'E', 0, 0),
+        "exit" => (who, 'R', 0, 0),
+        other => anyhow::bail!("{other:?} is nothing that a segment does"),
+    })
+}
+
+pub(crate) fn segments(ctx: &Context) -> anyhow::Result<String> {
+    let program = ctx.flat_program("segments")?;
+    let mut scene = Scene::new(ctx, &program)?;
+    scene.attach(&program)?;
+    let events = scene.run(segment_call)?;
+    // Of the last pass each; the third has been retired.
+    ensure!(scene.task("segment", Some(1), "runtime_ns")? == 200_000 + 599, "{}", scene.row()?);
+    ensure!(scene.task("segment", Some(2), "runtime_ns")? == 300_000 + 598, "{}", scene.row()?);
+    ensure!(scene.task("segment", Some(3), "runtime_ns").is_err(), "{}", scene.row()?);
+    Ok(format!("{} events of 3 segments exact", events.len()))
+}

@@ -1,0 +1,231 @@
+//! timevisord's introspection of a guest under the real KVM, on a host inside a guest.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::host::mentions;
+use crate::image::Image;
+use crate::nested::NestedHost;
+use crate::scenario::Context;
+use crate::tests::introspection::calls::{exact, line, of_program};
+
+pub(crate) const VM: &str = "web";
+/// Attached and detached so often while the guest works.
+const CYCLES: usize = 10;
+/// For one program in the inner guest.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes a second of a migration that is to be seen under way.
+const SLOWLY: u32 = 1_000_000;
+const SWITCH: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
+
+/// What a kernel says when something is wrong.
+const TROUBLE: &str =
+    "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault|invalid opcode";
+
+/// The ways to trap, as `--backend` names them.
+pub(crate) const PREFIX: &str = "kvm";
+const PORT: &str = "port";
+
+pub(crate) fn kvm(ctx: &Context) -> anyhow::Result<String> {
+    on_host(ctx, "trixie-backports", PREFIX)
+}
+
+pub(crate) fn kvm_bookworm(ctx: &Context) -> anyhow::Result<String> {
+    on_host(ctx, "bookworm", PREFIX)
+}
+
+pub(crate) fn port(ctx: &Context) -> anyhow::Result<String> {
+    on_host(ctx, "trixie-backports", PORT)
+}
+
+/// Of the host inside. With two, its guest was reset now and then, and once the host itself was, before anything was attached; with one neither
+/// was. That speaks for TCG's emulation of SVM on several threads. The guest's two vCPUs take turns, and are never inside at the same moment.
+const PROCESSORS: u32 = 1;
+
+/// The host's timer is periodic, and its ticks come anyway: beside a guest TCG loses an interrupt of the timer now and then, and one that is set anew by each
+/// interrupt stands still then (seen with Linux 7.3: a soft lockup of 112 to 114 s, three times, also while nothing of ours ran).
+const APPEND: &str = "nohz=off highres=off";
+
+/// A host with the kernel of this suite, and a guest in it.
+pub(crate) fn host_with_guest(
+    ctx: &Context,
+    suite: &str,
+    more: impl FnOnce(Image) -> anyhow::Result<Image>,
+) -> anyhow::Result<NestedHost> {
+    let qemu = ctx.qemu_10()?;
+    let kernels = [ctx.kernel(suite)?, ctx.kernel("trixie-backports")?];
+    let mut host =
+        NestedHost::boot_for(ctx, &qemu, &qemu, kernels.each_ref(), PROCESSORS, APPEND, more)?;
+    host.launch(VM, "vmclock", 2)?;
+    host.qmp(VM, "cont")?;
+    host.wait_ready(VM, 1)?;
+    Ok(host)
+}
+
+fn on_host(ctx: &Context, suite: &str, way: &str) -> anyhow::Result<String> {
+    let mut host = host_with_guest(ctx, suite, Ok)?;
+    let before = switch(&mut host)?;
+    ensure!(!before, "{SWITCH} is on at the beginning");
+
+    let refused = host.sh("timevisor introspect attach web 2>&1; [ $? != 0 ]")?;
+    mentions(&refused, &["runs under KVM", "--backend port", "--backend kvm"])?;
+    attach(&mut host, way)?;
+    ensure!(in_place(&mut host)? == 1, "what is in place is not on disk");
+    let needed = way == PREFIX;
+    let is = switch(&mut host)?;
+    ensure!(is == needed, "{SWITCH} while trap points are in place: {is}");
+    let first = calls(&mut host)?;
+
+    // Nobody sees what the guest does, and it goes on all the same.
+    host.sh("kill -9 $(pidof timevisord)")?;
+    run_calls(&mut host)?;
+    let is = switch(&mut host)?;
+    ensure!(is == needed, "{SWITCH} while nobody sees what the guest does: {is}");
+    // The next one does by itself what the first was told.
+    let choice = if needed { "prefix" } else { PORT };
+    let lines = format!("[introspection]\\nkvm = \"{choice}\"\\n");
+    host.sh(&format!("printf '{lines}' >>/etc/timevisord.toml"))?;
+    host.start_daemon()?;
+    ensure!(!switch(&mut host)?, "the next timevisord left {SWITCH} on");
+    ensure!(in_place(&mut host)? == 0, "the next timevisord left trap points in the guest");
+    run_calls(&mut host)?;
+    host.wait("the VM to be found again", |host| Ok(host.vm(VM).is_ok()))?;
+    host.sh(&format!("timevisor introspect attach {VM}"))?;
+    attached(&mut host)?;
+    let by = row(&mut host)?;
+    let reason = by["reason"].as_str().unwrap_or_default();
+    ensure!(by["backend"] == way && reason.contains("introspection.kvm"), "{by}");
+    let second = calls(&mut host)?;
+    ensure!(first == second, "{first} events, then {second}");
+    detach(&mut host)?;
+
+    keep_busy(&mut host)?;
+    for _ in 0..CYCLES {
+        attach(&mut host, way)?;
+        detach(&mut host)?;
+    }
+    no_trouble(&mut host)?;
+
+    // Somebody who does not ask us wants it elsewhere, where its trap points would be nobody's.
+    attach(&mut host, way)?;
+    host.execute(VM, "migrate-set-parameters", &json!({"max-bandwidth": SLOWLY}))?;
+    host.execute(VM, "migrate", &json!({"uri": "exec:cat >/dev/null"}))?;
+    host.wait("the migration to be cancelled", |host| {
+        let said = host.qmp(VM, "query-migrate")?;
+        ensure!(said["status"] != "completed", "the guest has left: {said}");
+        Ok(said["status"] == "cancelled")
+    })?;
+    let by = row(&mut host)?;
+    ensure!(by["state"] == "attached", "after a migration that was cancelled: {by}");
+    let stayed = calls(&mut host)?;
+    ensure!(first == stayed, "{first} events, then {stayed} after a migration was cancelled");
+
+    // After a reset its kernel is another one, somewhere else.
+    host.qmp(VM, "system_reset")?;
+    host.wait_ready(VM, 2)?;
+    host.wait("the trap points after a reset", |host| Ok(row(host)?["state"] == "attached"))?;
+    let third = calls(&mut host)?;
+    ensure!(first == third, "{first} events, then {third} after a reset");
+    // A daemon that ends takes everything away.
+    host.sh("kill $(pidof timevisord); while pidof timevisord >/dev/null; do sleep 0.1; done")?;
+    ensure!(!switch(&mut host)?, "timevisord left {SWITCH} on at its end");
+    ensure!(in_place(&mut host)? == 0, "timevisord left trap points in the guest at its end");
+    run_calls(&mut host)?;
+    not_reset(&mut host, 2)?;
+    Ok(format!(
+        "{first} events of a program, four times, each with its time; {CYCLES} cycles under load; a migration cancelled"
+    ))
+}
+
+/// The guest makes calls that are trapped, on both vCPUs, until [`no_trouble`].
+pub(crate) fn keep_busy(host: &mut NestedHost) -> anyhow::Result<()> {
+    let work = "touch /run/busy; for n in 1 2; do (while [ -e /run/busy ]; do lab-calls 50 50; done >/dev/null 2>&1 &) ; done";
+    host.inner_sh(VM, work, PATIENCE).map(drop)
+}
+
+/// The guest has been well all the time; it rests then.
+pub(crate) fn no_trouble(host: &mut NestedHost) -> anyhow::Result<()> {
+    not_reset(host, 1)?;
+    host.inner_sh(VM, "rm /run/busy", PATIENCE)?;
+    let said = host.inner_sh(VM, &format!("dmesg | grep -E \"{TROUBLE}\" || true"), PATIENCE)?;
+    ensure!(said.trim().is_empty(), "the guest's kernel complains: {said}");
+    not_reset(host, 1)
+}
+
+pub(crate) fn attach(host: &mut NestedHost, way: &str) -> anyhow::Result<()> {
+    host.sh(&format!("timevisor introspect attach {VM} --backend {way}"))?;
+    attached(host)
+}
+
+fn attached(host: &mut NestedHost) -> anyhow::Result<()> {
+    host.wait("the trap points", |host| {
+        let row = row(host)?;
+        ensure!(row["state"] == "attached", "{row}");
+        Ok(true)
+    })
+}
+
+pub(crate) fn detach(host: &mut NestedHost) -> anyhow::Result<()> {
+    host.sh("timevisor introspect detach web")?;
+    host.wait("nothing to be in place", |host| Ok(!switch(host)? && in_place(host)? == 0))
+}
+
+fn row(host: &mut NestedHost) -> anyhow::Result<Value> {
+    let rows = host.json("timevisor introspect list --json")?;
+    rows.get(0).cloned().context("nothing is introspected")
+}
+
+pub(crate) fn switch(host: &mut NestedHost) -> anyhow::Result<bool> {
+    let said = host.sh(&format!("cat {SWITCH}"))?;
+    Ok(!["N", "0"].contains(&said.trim()))
+}
+
+/// How many VMs have something in place, by what is on disk.
+pub(crate) fn in_place(host: &mut NestedHost) -> anyhow::Result<usize> {
+    let kept = host.json("cat /run/timevisor/introspection.json")?;
+    Ok(kept["vms"].as_array().context("no list")?.len())
+}
+
+/// The inner guest has booted so often, and no more.
+fn not_reset(host: &mut NestedHost, boots: usize) -> anyhow::Result<()> {
+    let booted = host.sh(&format!("grep -c LAB-READY /run/{VM}-serial.log"))?;
+    if booted.trim() != boots.to_string() {
+        // Both logs are of QEMU's, and outlive the guest.
+        let said = host.sh(&format!("tail -n 60 /run/{VM}-serial.log /run/{VM}-cpu.log"))?;
+        bail!("the inner guest has booted {booted} times; its logs end:\n{said}");
+    }
+    Ok(())
+}
+
+fn run_calls(host: &mut NestedHost) -> anyhow::Result<Value> {
+    let said = host.inner_sh(VM, &line(), PATIENCE)?;
+    serde_json::from_str(said.trim()).with_context(|| said.clone())
+}
+
+/// Runs lab-calls and counts what is told of it; every event's time lies between two of the host's own.
+pub(crate) fn calls(host: &mut NestedHost) -> anyhow::Result<usize> {
+    let from = row(host)?["events"].as_u64().context("no count")?;
+    let now = |host: &mut NestedHost, bound: &str| -> anyhow::Result<i64> {
+        host.json("timevisor now --json")?[bound]
+            .as_i64()
+            .context("the host does not know the time")
+    };
+    let before = now(host, "earliest_ns")?;
+    let said = run_calls(host)?;
+    let after = now(host, "latest_ns")?;
+    let mut events: Vec<Value> = Vec::new();
+    host.wait("the program's end", |host| {
+        let told =
+            host.sh(&format!("timevisor introspect trace {VM} --once --json --from {from}"))?;
+        let found = of_program(&told, &said)?;
+        let ended = found.is_some();
+        events = found.unwrap_or_default();
+        Ok(ended)
+    })?;
+    let count = exact(&events, before, after)?;
+    let row = row(host)?;
+    ensure!(row["dropped"] == 0 && row["senseless"] == 0, "{row}");
+    Ok(count)
+}

@@ -1,0 +1,66 @@
+//! A guest moves between two timevisords, each with its own server, run directory and name for it.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `carried.rs` | its age, its timescale, and what its programs require |
+//! | `hosts.rs` | the two hosts, their oscillators, what was true there |
+//! | `journey.rs` | moves of a guest that reads all the while |
+//! | `load.rs` | moves of a busy guest between busy hosts |
+//! | `postcopy.rs` | a guest that runs before its memory is there |
+//! | `soak.rs` | a hundred of them, with a chronyd inside the guest beside |
+//! | `stays.rs` | migrations that fail or are cancelled |
+//! | `unprepared.rs` | destinations that do not know the time, or nothing of Timevisor |
+
+mod carried;
+mod hosts;
+mod journey;
+mod load;
+mod postcopy;
+mod soak;
+mod stays;
+mod unprepared;
+
+use anyhow::Context as _;
+
+pub(crate) use self::hosts::Hosts;
+use self::journey::{Course, text};
+use crate::client::Way;
+use crate::qemu::Qemu;
+use crate::scenario::Context;
+
+pub(crate) use self::carried::carried;
+pub(crate) use self::load::loaded;
+pub(crate) use self::postcopy::postcopy;
+pub use self::soak::soak;
+pub(crate) use self::soak::{Plan, Sample, travel};
+pub(crate) use self::stays::stays;
+pub(crate) use self::unprepared::{no_time, no_timevisor};
+
+const KERNEL: &str = "trixie-backports";
+/// There and back, twice.
+const MOVES: usize = 4;
+
+pub(crate) fn there_and_back(ctx: &Context) -> anyhow::Result<String> {
+    let hosts = Hosts::new(ctx)?;
+    let cases =
+        [(Way::Vmclock, ctx.qemu_10()?), (Way::Nvdimm, ctx.qemu()?), (Way::Nvdimm, ctx.qemu_10()?)];
+    every_way(ctx, &hosts, &cases)
+}
+
+/// The same between hosts whose counters differ in rate, start and wander.
+pub(crate) fn oscillators(ctx: &Context) -> anyhow::Result<String> {
+    let hosts = Hosts::apart(ctx)?;
+    every_way(ctx, &hosts, &[(Way::Vmclock, ctx.qemu_10()?), (Way::Nvdimm, ctx.qemu()?)])
+}
+
+fn every_way(ctx: &Context, hosts: &Hosts, cases: &[(Way, Qemu)]) -> anyhow::Result<String> {
+    let mut told = Vec::new();
+    for (number, (way, qemu)) in cases.iter().enumerate() {
+        let name =
+            format!("{way:?} under QEMU {}.{}", qemu.version.0, qemu.version.1).to_lowercase();
+        let course = Course { ctx, hosts, way: *way, qemu, number, moves: MOVES };
+        let moves = course.travel(&|_, launch| Ok(launch), &mut |_, _, _| Ok(()));
+        told.push(format!("{name}: {}", text(&moves.with_context(|| name.clone())?)));
+    }
+    Ok(told.join("; "))
+}

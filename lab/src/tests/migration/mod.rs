@@ -1,0 +1,91 @@
+//! Live migration between two daemons.
+
+pub mod hosts;
+pub(crate) mod nvdimm;
+
+use crate::scenario::Need::{Fetched, Processors, Root};
+use crate::scenario::{Family, Test, Tier};
+
+/// The family's table.
+pub const FAMILY: Family = Family { name: "migration", tests: TESTS };
+
+const TESTS: &[Test] = &[
+    Test {
+        name: "migrate-nvdimm",
+        about: "the first read after a migration sees the destination host's page, on both QEMUs",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 45,
+        run: nvdimm::nvdimm,
+    },
+    Test {
+        name: "migrate-hosts",
+        about: "timevisor vm migrate between two daemons, there and back, by both deliveries: right, never back, markers change",
+        tier: Tier::Test,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 90,
+        run: hosts::there_and_back,
+    },
+    Test {
+        name: "migrate-carries",
+        about: "a guest's age, timescale and its programs' bindings go along, by both deliveries",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 90,
+        run: hosts::carried,
+    },
+    Test {
+        name: "migrate-oscillators",
+        about: "the same between hosts whose counters differ in rate, start and wander",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 100,
+        run: hosts::oscillators,
+    },
+    Test {
+        name: "migrate-load",
+        about: "the same with a guest that dirties its memory, busy processors and a busy network",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 100,
+        run: hosts::loaded,
+    },
+    Test {
+        name: "migrate-postcopy",
+        about: "the guest runs before its memory is there: right, never back",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 45,
+        run: hosts::postcopy,
+    },
+    Test {
+        name: "migrate-no-time",
+        about: "to a host that is not synchronized: the guest knows that it does not know, until its host does",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 45,
+        run: hosts::no_time,
+    },
+    Test {
+        name: "migrate-no-timevisor",
+        about: "to a QEMU that runs the guest before its page is written, or that no timevisord knows: unknown, never wrong",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 80,
+        run: hosts::no_timevisor,
+    },
+    Test {
+        name: "migrate-fails",
+        about: "migrations that are cancelled, fail, or are refused: the VM stays, its page is right, the reason is told",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 80,
+        run: hosts::stays,
+    },
+];

@@ -1,0 +1,32 @@
+//! Every lab test, by family: each folder's `mod.rs` holds the table of its tests.
+
+pub(crate) mod containers;
+pub(crate) mod elapsed;
+pub(crate) mod experiments;
+pub(crate) mod faults;
+pub(crate) mod guests;
+pub(crate) mod hosts;
+pub(crate) mod introspection;
+pub(crate) mod libvirt;
+pub mod migration;
+pub(crate) mod reservations;
+pub(crate) mod survival;
+pub(crate) mod timelines;
+
+use crate::scenario::Family;
+
+/// Every family.
+pub const FAMILIES: &[Family] = &[
+    containers::FAMILY,
+    elapsed::FAMILY,
+    experiments::FAMILY,
+    faults::FAMILY,
+    guests::FAMILY,
+    hosts::FAMILY,
+    introspection::FAMILY,
+    libvirt::FAMILY,
+    migration::FAMILY,
+    reservations::FAMILY,
+    survival::FAMILY,
+    timelines::FAMILY,
+];

@@ -1,0 +1,107 @@
+//! Reservations of processor time.
+
+pub(crate) mod again;
+pub(crate) mod deadline_kernels;
+pub(crate) mod kvm;
+pub(crate) mod libvirt;
+pub(crate) mod libvirt_v2;
+pub(crate) mod reserve;
+
+use crate::scenario::Need::{ExclusiveCpu, Fetched, Root};
+use crate::scenario::{Family, Test, Tier};
+
+/// The family's table.
+pub const FAMILY: Family = Family { name: "reservations", tests: TESTS };
+
+const TESTS: &[Test] = &[
+    Test {
+        name: "reserve",
+        about: "a guest's real-time tasks on a loaded host, with a reservation and without; soft ones; every setting as before afterwards",
+        tier: Tier::Test,
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 150,
+        run: reserve::reserve,
+    },
+    Test {
+        name: "reserve-again",
+        about: "a busy guest's reservation is released and made again, also while it is out of budget: it always goes on; so it does after somebody else's change that Linux takes for a pause without end",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 120,
+        run: again::reserve_again,
+    },
+    Test {
+        name: "reserve-kvm",
+        about: "reservations under KVM and cgroup v2 on a host inside: kept, configured; every setting as before afterwards",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 240,
+        run: kvm::reserve_kvm,
+    },
+    Test {
+        name: "reserve-libvirt",
+        about: "reservations beside a real libvirtd and its cpusets: kept while VMs come and go and virsh works; every setting as before afterwards",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 150,
+        run: libvirt::reserve_libvirt,
+    },
+    Test {
+        name: "deadline-kernels",
+        about: "guests with Linux 6.1, 6.12 and 7.3: how often a busy thread leaves SCHED_DEADLINE and comes back until it is never let run again (by name only)",
+        tier: Tier::Weekly {
+            why: "it shows three kernels' defect, not our code, and takes minutes",
+        },
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:bookworm"),
+            Fetched("kernel:bookworm-backports"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 300,
+        run: deadline_kernels::kernels,
+    },
+    Test {
+        name: "reserve-libvirt-v2",
+        about: "reserve-libvirt under real KVM, cgroup v2 and systemd's slices, on a host inside a guest (by name only)",
+        tier: Tier::Weekly {
+            why: "reserve-libvirt and reserve-kvm cover its parts in tier all; this takes minutes under two layers of emulation",
+        },
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 300,
+        run: libvirt_v2::reserve_libvirt_v2,
+    },
+];

@@ -1,0 +1,340 @@
+//! Reservations of processor time on this machine: a stock guest under TCG, SCHED_DEADLINE on its vCPU's thread.
+//!
+//! Where this machine lets nobody change cpusets or real-time policies, the test says so and fails: nothing else here would show it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use timevisor_linux::affinity::allowed_of;
+use timevisor_linux::scheduling::{Attributes, Policy, schedstat, threads};
+
+use crate::client::Client;
+use crate::host::{Host, mentions};
+use crate::interrupt::{self, in_time};
+use crate::real_time::{self, Load, Responses, Restore, run, text};
+use crate::scenario::Context;
+
+const SECONDS: u64 = 12;
+
+/// Everything that a reservation touches: the threads' policies, processors and cgroups; the cpusets of this machine.
+fn settings(pid: u32) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    for thread in threads(pid)? {
+        let tid = thread.tid;
+        let cgroup = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/cgroup"))?;
+        let (attributes, allowed) = (Attributes::of(tid)?, allowed_of(tid)?);
+        all.insert(
+            format!("{tid} {}", thread.name),
+            format!("{attributes:?} {allowed:?} {cgroup}"),
+        );
+    }
+    for root in ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup"] {
+        let Ok(entries) = std::fs::read_dir(root) else { continue };
+        for entry in entries {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let told = ["cpuset.cpus", "cpuset.sched_load_balance", "cgroup.subtree_control"];
+            if path.is_dir() || told.contains(&name.as_str()) {
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                all.insert(path.display().to_string(), text);
+            }
+        }
+    }
+    Ok(all)
+}
+
+pub(crate) fn same(
+    before: &BTreeMap<String, String>,
+    after: &BTreeMap<String, String>,
+) -> anyhow::Result<()> {
+    // QEMU starts and ends helpers of its own; those that are there in both must be as they were.
+    for (name, was) in before {
+        if let Some(is) = after.get(name) {
+            ensure!(is == was, "{name} was {was}\nand is {is}");
+        } else {
+            ensure!(!Path::new(name).is_absolute(), "{name} is gone");
+        }
+    }
+    let made = after.keys().filter(|n| Path::new(n).is_absolute() && !before.contains_key(*n));
+    let made: Vec<_> = made.collect();
+    ensure!(made.is_empty(), "left behind: {made:?}");
+    Ok(())
+}
+
+pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
+    let server = ctx.chronyd("server")?;
+    let mut host = Host::following(ctx, &server.address().ip().to_string())?;
+    host.wait_synchronized(500)?;
+    let _restore = Restore::of(&host);
+    let mut guest = real_time::guest(ctx, &host, "guest")?;
+    let pid = u32::try_from(host.vm("guest")?["pid"].as_u64().context("no pid")?)?;
+    let turns = real_time::calibrate_loaded(&host, &mut guest, "guest")?;
+    let before = settings(pid)?;
+
+    // What is wrong is told, and changes nothing.
+    let refused = |arguments: &[&str], parts: &[&str]| -> anyhow::Result<()> {
+        let said = host.cli(&[&["reserve", "apply"], arguments].concat());
+        mentions(&format!("{:#}", said.err().context("it was applied")?), parts)
+    };
+    refused(&["nobody", "--budget", "5ms/10ms"], &["there is no VM nobody"])?;
+    refused(&["guest", "--vcpu", "7", "--budget", "5ms/10ms"], &["has no vCPU 7"])?;
+    refused(&["guest", "--budget", "11ms/10ms"], &["budget <= deadline <= period"])?;
+    refused(&["guest", "--budget", "500ns/10ms"], &["from 1024 ns on"])?;
+    refused(&["guest", "--budget", "5us/50us"], &["periods from"])?;
+    refused(&["guest", "--budget", "1ms/10ms", "--core", "4096"], &["processor 4096"])?;
+    refused(&["guest", "--budget", "49900us/50ms"], &["no room for 99.8 %"])?;
+    same(&before, &settings(pid)?).context("after refusals")?;
+    let dry = host.cli(&["reserve", "apply", "guest", "--budget", "32ms/50ms", "--dry-run"])?;
+    mentions(&dry, &["SCHED_DEADLINE 32ms of 50ms within 50ms"])?;
+    same(&before, &settings(pid)?).context("after a dry run")?;
+
+    let (told, audits) = against_load(&host, &mut guest, turns)?;
+    // Another period, in place: never without a reservation.
+    host.cli(&["reserve", "apply", "guest", "--alone", "--budget", "12ms/20ms"])?;
+    let tid =
+        u32::try_from(host.json(&["reserve", "list"])?[0]["tid"].as_u64().context("no tid")?)?;
+    let found = Attributes::of(tid)?;
+    ensure!((found.runtime, found.period) == (12_000_000, 20_000_000), "{found:?}");
+    let share = given(&host, &mut guest, pid, tid)?;
+    host.cli(&["reserve", "apply", "guest", "--alone", "--budget", "32ms/50ms"])?;
+    audited(&host, &mut guest, &audits)?;
+
+    // A daemon that dies leaves the promise in force, and the next one goes on with it.
+    host.kill();
+    host.restart()?;
+    let row = host.json(&["reserve", "list"])?[0].clone();
+    ensure!(row["problem"].is_null() && row["budget_ns"] == 32_000_000, "{row}");
+    host.cli(&["reserve", "release", "guest"])?;
+    same(&before, &settings(pid)?).context("after the release")?;
+    soft(ctx, &host, &mut guest)?;
+    same(&before, &settings(pid)?).context("after a soft one")?;
+    let limited = limited(&host, &mut guest, (pid, tid))?;
+    same(&before, &settings(pid)?).context("after a limit")?;
+    // Without any daemon.
+    host.cli(&["reserve", "apply", "guest", "--budget", "10ms/50ms"])?;
+    host.kill();
+    host.cli(&["reserve", "release", "--all"])?;
+    same(&before, &settings(pid)?).context("after a release without a daemon")?;
+    host.restart()?;
+    // With the VM.
+    host.wait_vm("guest", "synchronized")?;
+    let unreserved = busy_share(&host)?;
+    host.cli(&["reserve", "apply", "guest", "--budget", "10ms/50ms"])?;
+    let audited = busy_share(&host)? - unreserved;
+    guest.guest.kill();
+    host.wait_until("the core to be given back", |host| {
+        Ok(host.json(&["reserve", "list"])?.as_array().is_some_and(Vec::is_empty))
+    })?;
+    let cpusets = |all: BTreeMap<String, String>| -> BTreeMap<String, String> {
+        all.into_iter().filter(|(name, _)| Path::new(name).is_absolute()).collect()
+    };
+    same(&cpusets(before), &cpusets(settings(std::process::id())?)).context("after its end")?;
+
+    Ok(format!(
+        "{told}; {share}; {limited}; the audit takes {:.2} % of a processor",
+        audited * 100.0
+    ))
+}
+
+/// The tasks beside a busy host, without and with reservations: what was missed, in words, and what the audit found.
+fn against_load(
+    host: &Host,
+    guest: &mut Client,
+    mut turns: u64,
+) -> anyhow::Result<(String, Vec<Value>)> {
+    let mut load = Load::start()?;
+    interrupt::sleep(std::time::Duration::from_secs(1))?;
+    let without = run(guest, turns, SECONDS, false)?;
+    let missed = |run: &[Responses]| run.iter().map(Responses::misses).sum::<usize>();
+    let jobs: usize = without.iter().map(|task| task.ms.len()).sum();
+    let mut told = vec![format!("without: {}", text(&without))];
+    in_time(missed(&without) * 2 > jobs / 2, || format!("the host was not loaded: {told:?}"))?;
+    let mut audits = Vec::new();
+    for (budget, hog) in [("28ms/50ms", false), ("32ms/50ms", true)] {
+        let busy = if hog { " and a busy guest" } else { "" };
+        let mut kept = false;
+        // This machine may become slower for a while, and jobs longer than they were declared: then they are measured anew. A
+        // reservation that is of no use is so always.
+        for again in [false, true, true] {
+            if again {
+                drop(load);
+                turns = real_time::calibrate_loaded(host, guest, "guest")?;
+                load = Load::start()?;
+            }
+            host.cli(&["reserve", "apply", "guest", "--alone", "--budget", budget])?;
+            let row = host.json(&["reserve", "list"])?[0].clone();
+            ensure!(row["problem"].is_null() && row["promise"] == "core", "{row}");
+            let tid = u32::try_from(row["tid"].as_u64().context("no tid")?)?;
+            let found = Attributes::of(tid)?;
+            ensure!(found.policy == Policy::DEADLINE && found.period == 50_000_000, "{found:?}");
+            ensure!(allowed_of(tid)?.len() == 1, "it has more than its core");
+            let found = run(guest, turns, SECONDS, hog)?;
+            told.push(format!("{budget}{busy}: {}", text(&found)));
+            kept = missed(&found) * 4 < missed(&without);
+            if kept {
+                break;
+            }
+        }
+        in_time(kept, || format!("{budget} is of no use: {told:?}"))?;
+        audits.push(host.json(&["reserve", "audit"])?[0]["audit"].clone());
+    }
+    Ok((told.join("; "), audits))
+}
+
+/// How much of a processor timevisord takes.
+fn busy_share(host: &Host) -> anyhow::Result<f64> {
+    const SPAN: std::time::Duration = std::time::Duration::from_secs(5);
+    let pid = host.pid()?;
+    let before = schedstat(pid, pid)?.ran;
+    interrupt::sleep(SPAN)?;
+    Ok((schedstat(pid, pid)?.ran - before) as f64 / SPAN.as_nanos() as f64)
+}
+
+const BUSY: &str = "(while :; do :; done) >/dev/null 2>&1 & echo $! >/run/busy";
+const NO_LONGER_BUSY: &str = "kill $(cat /run/busy)";
+
+/// The host kept its promises (`audits`), and a guest that wants more than it has reserved is seen.
+fn audited(host: &Host, guest: &mut Client, audits: &[Value]) -> anyhow::Result<()> {
+    for audit in audits {
+        let of = |name: &str| audit[name].as_u64().context("no audit");
+        let kept = of("satisfied")? + of("exhausted")? + of("unclear")?;
+        // A virtual machine's host takes its processors away now and then.
+        in_time(of("broken")? * 10 <= kept, || format!("the host owes: {audits:?}"))?;
+    }
+    let exhausted = |host: &Host| -> anyhow::Result<u64> {
+        host.json(&["reserve", "audit"])?[0]["audit"]["exhausted"].as_u64().context("no audit")
+    };
+    let before = exhausted(host)?;
+    guest.guest.sh(BUSY)?;
+    host.wait_until("a busy guest to exhaust its budget", |host| Ok(exhausted(host)? > before))?;
+    let late = |host: &Host, guest: &mut Client| -> anyhow::Result<Value> {
+        let said = guest.guest.sh("timevisor now --json; sleep 0.6; timevisor now --json")?;
+        let times: Vec<String> = said.lines().map(seconds).collect::<anyhow::Result<_>>()?;
+        let words = ["reserve", "missed", "guest", "--timeline", "tai"];
+        let words = [&words[..], &["--released", &times[0], "--until", &times[1]]].concat();
+        host.json(&words)
+    };
+    // A job that is late in a busy guest, and one in a guest that sleeps; by the guest's own times.
+    let busy = late(host, guest)?;
+    ensure!(busy["cause"] == "guest_under_declared", "{busy}");
+    guest.guest.sh(NO_LONGER_BUSY)?;
+    let asleep = late(host, guest)?;
+    ensure!(asleep["cause"] == "guest_policy", "{asleep}");
+    let long_ago =
+        ["reserve", "missed", "guest", "--released", "1700000000", "--until", "1700000001"];
+    mentions(
+        &format!("{:#}", host.cli(&long_ago).err().context("it was answered")?),
+        &["before this machine was started"],
+    )
+}
+
+/// What `timevisor now --json` printed, as `reserve missed` takes it.
+fn seconds(line: &str) -> anyhow::Result<String> {
+    let now: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+    let ns =
+        now["estimate_ns"].as_i64().with_context(|| format!("the time is not known: {line}"))?;
+    ensure!(now["timescale"] == "tai", "{line}");
+    Ok(format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000))
+}
+
+/// What the guest reads of the processor time that it was given, beside what the host counts.
+fn given(host: &Host, guest: &mut Client, pid: u32, tid: u32) -> anyhow::Result<String> {
+    host.cli(&["reserve", "apply", "guest", "--alone", "--budget", "20ms/50ms"])?;
+    let read = |guest: &mut Client| -> anyhow::Result<[u64; 2]> {
+        let before = schedstat(pid, tid)?.ran;
+        let said = guest.guest.sh("timevisor cpu-time --json")?;
+        let after = schedstat(pid, tid)?.ran;
+        let row: Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
+        let of = |name: &str| row[0][name].as_u64().context("no vCPU 0");
+        let [least, most] = [of("least_ns")?, of("most_ns")?];
+        ensure!(
+            least <= after && before <= most,
+            "the guest read {least} to {most} ns, and the host counted {before} to {after}"
+        );
+        Ok([least, most])
+    };
+    let busy = "cat /proc/uptime; timeout 4 sh -c 'while :; do :; done'; cat /proc/uptime";
+    let first = read(guest)?;
+    let uptimes = guest.guest.sh(busy)?;
+    let second = read(guest)?;
+    let at = |line: Option<&str>| -> anyhow::Result<f64> {
+        Ok(line.and_then(|l| l.split_whitespace().next()).context("no uptime")?.parse()?)
+    };
+    let busy_s = at(uptimes.lines().last())? - at(uptimes.lines().next())?;
+    let [least, most] =
+        [second[0] as f64 - first[1] as f64, second[1] as f64 - first[0] as f64].map(|ns| ns / 1e9);
+    // 40 %, and what the two readings and their programs took.
+    let said = || format!("{least} to {most} s of {busy_s} s");
+    ensure!(least < busy_s * 0.5, "{}", said());
+    in_time(most > busy_s * 0.3, said)?;
+    Ok(format!(
+        "a guest that was busy for {busy_s:.1} s had {least:.2} to {most:.2} s of a processor"
+    ))
+}
+
+/// What promises nothing, and says so: a busy guest has at most its budget.
+fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::Result<String> {
+    const SPAN: std::time::Duration = std::time::Duration::from_secs(3);
+    let apply = |budget: &str, more: &[&str]| {
+        let words = ["reserve", "apply", "guest", "--promise", "limit", "--budget", budget];
+        host.cli(&[&words[..], more].concat())
+    };
+    let refused = |said: anyhow::Result<String>, part: &str| -> anyhow::Result<()> {
+        mentions(&format!("{:#}", said.err().context("it was applied")?), &[part])
+    };
+    refused(apply("10ms/50ms", &["--at-most", "20ms"]), "no budget that could follow")?;
+    refused(apply("500us/50ms", &[]), "limits from 1 ms on")?;
+    ensure!(host.json(&["reserve", "list"])? == Value::Array(Vec::new()), "a refusal is held");
+    // Twice: the second one replaces the first.
+    apply("20ms/50ms", &[])?;
+    apply("10ms/50ms", &[])?;
+    let row = host.json(&["reserve", "list"])?[0].clone();
+    ensure!(row["promise"] == "limit" && row["core"].is_null() && row["audit"].is_null(), "{row}");
+    guest.guest.sh(BUSY)?;
+    // In this order: what delays this thread meanwhile makes the share less.
+    let (began, before) = (std::time::Instant::now(), schedstat(pid, tid)?.ran);
+    interrupt::sleep(SPAN)?;
+    let ran = schedstat(pid, tid)?.ran - before;
+    let share = ran as f64 / began.elapsed().as_nanos() as f64;
+    guest.guest.sh(NO_LONGER_BUSY)?;
+    // Periods begin and end elsewhere, and the kernel hands budgets out in slices of 5 ms.
+    ensure!(share < 0.22, "it had {share} of a processor");
+    in_time(share > 0.1, || format!("a busy guest had {share} of a processor"))?;
+    host.cli(&["reserve", "release", "guest"])?;
+    Ok(format!("limited to 20 % of a processor a busy guest had {:.1} %", share * 100.0))
+}
+
+/// A budget that follows what the guest uses, up and down, and makes room for others.
+fn soft(ctx: &Context, host: &Host, guest: &mut Client) -> anyhow::Result<()> {
+    // Its threads have no names: QEMU's monitor tells which one is the vCPU.
+    let mut second = real_time::guest_with_threads(ctx, host, "second", "off")?;
+    host.cli(&["reserve", "apply", "guest", "--budget", "5ms/50ms", "--at-most", "30ms"])?;
+    let budget = |host: &Host, vm: &str| -> anyhow::Result<u64> {
+        let rows = host.json(&["reserve", "list"])?;
+        let row = rows.as_array().and_then(|rows| rows.iter().find(|row| row["vm"] == vm));
+        row.and_then(|row| row["budget_ns"].as_u64()).context("no budget")
+    };
+    let grown = |host: &Host| Ok(budget(host, "guest")? == 30_000_000);
+    guest.guest.sh(BUSY)?;
+    host.wait_until("a busy guest's budget to grow", grown)?;
+    guest.guest.sh(NO_LONGER_BUSY)?;
+    host.wait_until("an idle guest's to shrink", |host| Ok(budget(host, "guest")? < 15_000_000))?;
+    guest.guest.sh(BUSY)?;
+    host.wait_until("it to grow again", grown)?;
+
+    // 60 % and 60 % are too much; 60 % and the soft one's least are not, and while it stays busy it gets what is left.
+    host.cli(&["reserve", "apply", "second", "--budget", "30ms/50ms"])?;
+    let squeezed = budget(host, "guest")?;
+    ensure!((5_000_000..20_000_000).contains(&squeezed), "it did not make room: {squeezed} ns");
+    ensure!(budget(host, "second")? == 30_000_000, "another budget than asked for");
+    // No room even then: nothing changes, and the guest has what it had.
+    let said = host.cli(&["reserve", "apply", "second", "--budget", "45ms/50ms"]);
+    mentions(&format!("{:#}", said.err().context("it was applied")?), &["cannot keep"])?;
+    ensure!(budget(host, "second")? == 30_000_000, "a refused change changed something");
+    host.cli(&["reserve", "release", "second"])?;
+    second.guest.kill();
+    guest.guest.sh(NO_LONGER_BUSY)?;
+    host.cli(&["reserve", "release", "guest"]).map(drop)
+}
