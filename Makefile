@@ -22,12 +22,12 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## A stock guest reads this host's clock, side by side for 30 s (KEEP=1 leaves it running)
-	@$(LAB) demo $(if $(KEEP),--keep)
+	@$(CARGO) run -p timevisor-lab -- demo $(if $(KEEP),--keep)
 
 test: tools deps check python lab ## Everything: the quick checks, the Python package, then the lab with its real boots
 	@echo "all checks and lab tests passed"
 
-check: deps fmt clippy unit python loom deny doc ## The quick loop: format, lints, unit tests, loom, import table, docs
+check: deps fmt clippy unit python loom deny doc docs ## The quick loop: format, lints, unit tests, loom, import table, docs
 
 deps: ## Debian packages that tests need, installed if missing (as root)
 	@$(LAB) install
@@ -53,6 +53,11 @@ deny: ## Licences, and the table of which room may import which (deny.toml)
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+.PHONY: docs
+docs: ## Documentation: links, commands with their options, keys, words (docs/check.py)
+	python3 -B docs/check_test.py
+	python3 -B docs/check.py
 
 lab: ## The lab tests, or one: make lab TEST=clock-vmclock (make lab TEST=list); logs in target/lab/NAME
 	@$(LAB) test $(TEST)
@@ -98,7 +103,7 @@ reservations: ## Promises for SETS=100000 random task sets in reservations, agai
 	@mkdir -p target/results
 	$(CARGO) run --quiet --release -p timevisor-simulation --bin check-reservations -- $(SETS) $(SEED) $(EVERY) target/results/reservations.json
 
-experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/experiments.md, experiments-papers.md
+experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/evaluation/
 	@$(LAB) experiment $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES))
 
 soak: ## Four guests against the host for MINUTES=10; not part of `make test`

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /* What timevisord tells the programs of introspect.bpf.c, and what they tell it. Little endian, no padding that is not named; the
- * other side is crates/guests/src/introspection/kvm/codec.rs, which has the same numbers in its tests.
+ * other side is crates/introspection/src/backend/kvm/codec.rs, which has the same numbers in its tests.
  */
 #ifndef TIMEVISOR_INTROSPECT_H
 #define TIMEVISOR_INTROSPECT_H
@@ -12,7 +12,7 @@ typedef unsigned long long u64;
 
 #define INLINE static __attribute__((always_inline)) inline
 
-/* Limits of one set of points: crates/guests/src/introspection/point.rs. */
+/* Limits of one set of points: crates/introspection/src/point.rs. */
 #define POINTS 32
 #define READS 16
 #define DATA 256

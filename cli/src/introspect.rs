@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
-use timevisor_guests::introspection::guest_os;
-use timevisor_guests::introspection::image::Image;
+use timevisor_introspection::os::guest_os;
+use timevisor_introspection::symbols::image::Image;
 use timevisor_protocols::control::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
     IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace, IntrospectVm, Request,
@@ -24,7 +24,7 @@ use crate::connection::{ask, unexpected};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Learn what a VM's real-time tasks do; docs/introspection.md says what that needs
+    /// Learn what a VM's real-time tasks do; docs/how-to/introspect.md says what that needs
     Attach(Attach),
     /// No longer
     Detach(Which),
@@ -62,7 +62,7 @@ pub struct Attach {
     /// How to trap [default: what is known to work for this VM]
     #[arg(long, value_enum)]
     backend: Option<Backend>,
-    /// The ELF file that runs in it, with its symbols: for FreeRTOS and programs with plugins/segments (docs/introspection-plugins.md)
+    /// The ELF file that runs in it, with its symbols: for FreeRTOS and programs with plugins/segments (docs/how-to/introspect-rtos.md)
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
     /// Trap every system call of a Linux guest, too, to see what that costs: nothing needs it

@@ -74,7 +74,7 @@ impl Daemon {
         let timelines = Timelines::start(&config, &clock, now)?;
         let mut vms = Vms::new(&config);
         vms.resume(&clock);
-        let reservations = Reservations::start(&config.run_directory, config.reservations());
+        let reservations = Reservations::start(&config.run_directory, &config.reservations());
         let introspection = Introspection::start(&config.run_directory, &config.introspection);
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
@@ -97,7 +97,7 @@ impl Daemon {
         })
     }
 
-    /// Until a signal says otherwise.
+    /// Runs the event loop until SIGTERM.
     pub fn run(mut self) -> Result<()> {
         loop {
             let ready = self.wait()?;
@@ -213,7 +213,7 @@ impl Daemon {
             self.timelines.follow(&mut self.clock, &mut self.vms);
         }
         if now >= self.reservations.poll_at() {
-            self.reservations.on_timer(now, &self.vms);
+            self.reservations.on_timer(&self.vms);
         }
         if now >= self.introspection.poll_at() {
             self.introspection.on_timer(now, &mut self.vms, &mut self.reservations, &self.clock);
@@ -236,7 +236,7 @@ impl Daemon {
             disrupted |= reference.take_disruption();
         }
         if disrupted {
-            self.clock.start_anew("the host disrupted this guest's time");
+            self.clock.start_over("the host disrupted this guest's time");
             self.restart(now);
         }
         disrupted
@@ -244,7 +244,7 @@ impl Daemon {
 
     /// After the counter was disturbed.
     fn restart(&mut self, now: Duration) {
-        self.timelines.start_anew(&self.clock);
+        self.timelines.start_over(&self.clock);
         self.references.iter_mut().for_each(|r| r.restart(now));
         if let Some(discipline) = &mut self.discipline {
             discipline.restart(&self.clock);
@@ -266,7 +266,7 @@ impl Daemon {
     }
 
     fn publish(&mut self) {
-        let publication = self.clock.publish();
+        let Some(publication) = self.clock.publish() else { return };
         self.vms.publish(publication, &self.clock);
         self.timelines.publish(&publication, &mut self.clock, &mut self.vms);
         if let Some(server) = &self.server {
@@ -360,8 +360,9 @@ impl Daemon {
         if let Some(discipline) = &mut self.discipline {
             discipline.stop();
         }
-        let publication = self.clock.publish_last();
-        self.vms.publish(publication, &self.clock);
+        if let Some(publication) = self.clock.publish_last() {
+            self.vms.publish(publication, &self.clock);
+        }
         Ok(())
     }
 }

@@ -2,20 +2,19 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `config.rs` | the TOML file |
+//! | `config/` | the TOML file: the ground floor, which imports nothing of the daemon |
 //! | `daemon.rs` | the event loop: one thread, one poll(2) |
 //! | `csv.rs` | `--csv`: a clock that is printed instead of served, also under a network simulator |
-//! | `clock.rs` | counter, ensemble, the host's page |
+//! | `clock/` | the host's clock on this machine: counter, page file, journal, saved estimates |
 //! | `discipline/` | optional: CLOCK_REALTIME follows the estimate |
 //! | `references/` | what to ask, and exchanges from the answers |
 //! | `leap.rs` | TAI - UTC |
-//! | `journal.rs` | what a restart needs so that time does not go back |
-//! | `vms.rs` | VMs: discovery, attachment, publication |
+//! | `vms/` | VMs: discovery, attachment, publication |
 //! | `control.rs` | the control socket |
-//! | `server.rs` | the clock served over NTP, in a thread of its own |
+//! | `server/` | the clock served over NTP, in a thread of its own |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
 //!
-//! It wires and decides nothing: algorithms are in crates/.
+//! It wires and decides nothing: what is published when is crates/host-clock's, other algorithms are in crates/ as well.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -24,9 +23,7 @@ mod control;
 mod csv;
 mod daemon;
 mod discipline;
-mod estimates;
 mod introspection;
-mod journal;
 mod leap;
 mod references;
 mod report;

@@ -94,7 +94,7 @@ fn clock_summary(clock: &HostClock, references: &[Reference]) -> ClockSummary {
         estimated_error_ns: known.map(|k| k.estimated_error.ceil_nanos()),
         rate_bound_ppb: known.map(|k| k.limits.half_width().ppb()),
         since_update_s: since,
-        contradictions: clock.ensemble().contradictions(),
+        contradictions: clock.estimate().contradictions(),
     }
 }
 
@@ -112,7 +112,7 @@ fn reason(clock: &HostClock, references: &[Reference]) -> Option<String> {
 
 fn reference(clock: &HostClock, index: usize, reference: &Reference) -> ReferenceReport {
     let mut report = reference.report(monotonic());
-    let state = clock.ensemble().reference(index);
+    let state = clock.estimate().reference(index);
     for (reason, count) in state.discarded() {
         *report.rejected.entry(reason.name().to_owned()).or_default() += count;
     }
@@ -120,7 +120,7 @@ fn reference(clock: &HostClock, index: usize, reference: &Reference) -> Referenc
     if let Some(falseticker) = falsetickers.iter().find(|f| f.name == report.name) {
         report.status = "falseticker".to_owned();
         report.detail.clone_from(&falseticker.reason);
-    } else if clock.ensemble().chosen() == Some(index) && report.status == "reachable" {
+    } else if clock.estimate().chosen() == Some(index) && report.status == "reachable" {
         report.status = "selected".to_owned();
     }
     let lines = clock.writer().in_force();

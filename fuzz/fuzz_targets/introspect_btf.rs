@@ -4,7 +4,7 @@
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::decode;
-use timevisor_guests::introspection::btf::Btf;
+use timevisor_introspection::symbols::btf::Btf;
 
 const NAMES: &[u8] = b"\0task\0pid\0dl\0comm\0";
 

@@ -4,10 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::pieces;
-use timevisor_guests::introspection::backend::{Action, Backend, Input};
-use timevisor_guests::introspection::gdb::Gdb;
-use timevisor_guests::introspection::gdb::codec::packet;
-use timevisor_guests::introspection::point::{Point, Read, Register, SLOT};
+use timevisor_introspection::backend::gdb::Gdb;
+use timevisor_introspection::backend::gdb::codec::packet;
+use timevisor_introspection::backend::{Action, Backend, Input};
+use timevisor_introspection::point::{Point, Read, Register, SLOT};
 use timevisor_time::Duration;
 
 const DESCRIPTION: &str = r#"l<reg name="rdx" bitsize="64"/><reg name="rsi" bitsize="64"/><reg name="rdi" bitsize="64"/>

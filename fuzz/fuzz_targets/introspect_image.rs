@@ -3,11 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use timevisor_guests::introspection::event::RawEvent;
-use timevisor_guests::introspection::guest_os;
-use timevisor_guests::introspection::image::Image;
-use timevisor_guests::introspection::memory::{GuestMemory, MemoryError};
-use timevisor_guests::introspection::point::limits;
+use timevisor_introspection::memory::{GuestMemory, MemoryError};
+use timevisor_introspection::os::guest_os;
+use timevisor_introspection::point::limits;
+use timevisor_introspection::symbols::image::Image;
+use timevisor_introspection::tasks::event::RawEvent;
 
 /// Memory without anything in it.
 #[derive(Debug)]

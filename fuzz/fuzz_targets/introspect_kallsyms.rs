@@ -5,8 +5,8 @@
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::{decode, edited};
-use timevisor_guests::introspection::kallsyms;
-use timevisor_guests::introspection::memory::{GuestMemory, MemoryError};
+use timevisor_introspection::memory::{GuestMemory, MemoryError};
+use timevisor_introspection::symbols::kallsyms;
 
 const PHYSICAL: u64 = 0x20_0000;
 const TEXT: u64 = 0xffff_ffff_8100_0000;

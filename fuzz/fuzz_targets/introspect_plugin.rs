@@ -4,11 +4,11 @@
 
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::pieces;
-use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
-use timevisor_guests::introspection::event::RawEvent;
-use timevisor_guests::introspection::point::{Point, Read, Register, SLOT};
-use timevisor_guests::introspection::tcg::Tcg;
-use timevisor_guests::introspection::tcg::codec::VERSION;
+use timevisor_introspection::backend::tcg::Tcg;
+use timevisor_introspection::backend::tcg::codec::VERSION;
+use timevisor_introspection::backend::{Action, Backend, Input, State};
+use timevisor_introspection::point::{Point, Read, Register, SLOT};
+use timevisor_introspection::tasks::event::RawEvent;
 use timevisor_time::Duration;
 
 /// The plugin's, with 0 as the next sequence.

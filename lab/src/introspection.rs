@@ -7,12 +7,12 @@ use std::time::{Duration as StdDuration, Instant};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use serde_json::json;
-use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
-use timevisor_guests::introspection::event::Event;
-use timevisor_guests::introspection::guest_os::{self, GuestOs};
-use timevisor_guests::introspection::memory::GuestMemory;
-use timevisor_guests::introspection::ram::{InProcess, Machine, Ram, RamLayout};
-use timevisor_guests::introspection::tcg::Tcg;
+use timevisor_introspection::backend::tcg::Tcg;
+use timevisor_introspection::backend::{Action, Backend, Input, State};
+use timevisor_introspection::memory::GuestMemory;
+use timevisor_introspection::memory::ram::{InProcess, Machine, Ram, RamLayout};
+use timevisor_introspection::os::guest_os::{self, GuestOs};
+use timevisor_introspection::tasks::event::Event;
 use timevisor_linux::process::{Process, ProcessMemory};
 use timevisor_time::Duration;
 

@@ -115,36 +115,36 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
     interrupt::install()?;
     match arguments.action {
         Action::Install => {
-            install()?;
+            install(packages::HOST_PACKAGES)?;
             Ok(true)
         }
         Action::Fetch { artifacts } => {
-            install()?;
+            install(packages::HOST_PACKAGES)?;
             fetch_all(&dir, &artifacts)?;
             Ok(true)
         }
         Action::Demo { seconds, keep } => {
-            install()?;
+            install(demo::PACKAGES)?;
             scratch::remove_stale();
             netns::remove_stale();
             show(&dir, seconds, keep)
         }
         Action::Soak { minutes } => {
-            install()?;
+            install(packages::HOST_PACKAGES)?;
             scratch::remove_stale();
             netns::remove_stale();
             soak::run(&scenario::Context::new(&dir, "soak", false)?, minutes)?;
             Ok(true)
         }
         Action::SoakSync { minutes, poll } => {
-            install()?;
+            install(packages::HOST_PACKAGES)?;
             scratch::remove_stale();
             netns::remove_stale();
             sync::run(&scenario::Context::new(&dir, "soak-sync", false)?, minutes, &poll)?;
             Ok(true)
         }
         Action::SoakMigrate { moves } => {
-            install()?;
+            install(packages::HOST_PACKAGES)?;
             scratch::remove_stale();
             netns::remove_stale();
             let context = scenario::Context::new(&dir, "soak-migrate", false)?;
@@ -162,7 +162,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
         }
         Action::Experiment { name, minutes } => {
             let experiment = experiments::find(&name)?;
-            install()?;
+            install(packages::HOST_PACKAGES)?;
             scratch::remove_stale();
             netns::remove_stale();
             experiment.run(&dir, minutes)?;
@@ -180,7 +180,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
         }
         Action::Test { names, kvm } => {
             let chosen = scenario::select(tests::ALL, tests::EXTRA, &names)?;
-            install()?;
+            install(packages::HOST_PACKAGES)?;
             scratch::remove_stale();
             netns::remove_stale();
             Ok(scenario::run(&chosen, &dir, kvm))
@@ -211,8 +211,8 @@ fn show(dir: &std::path::Path, seconds: u32, keep: bool) -> anyhow::Result<bool>
     }
 }
 
-fn install() -> anyhow::Result<()> {
-    let installed = packages::ensure_installed(packages::HOST_PACKAGES)?;
+fn install(names: &[&str]) -> anyhow::Result<()> {
+    let installed = packages::ensure_installed(names)?;
     if !installed.is_empty() {
         println!("installed {}", installed.join(" "));
     }

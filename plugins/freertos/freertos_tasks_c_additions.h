@@ -1,6 +1,6 @@
 /*
  * The end of FreeRTOS's tasks.c: what Timevisor has to know of this kernel, as an ELF note that no program reads at run time.
- * crates/guests/src/introspection/freertos/note.rs reads it.
+ * crates/introspection/src/os/freertos/note.rs reads it.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */

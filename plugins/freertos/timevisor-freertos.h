@@ -1,7 +1,7 @@
 /*
  * Makes a FreeRTOS guest known to Timevisor: include this at the end of FreeRTOSConfig.h, have this directory among the include
  * directories, and compile tasks.c with `-pg -mfentry -mnop-mcount`, which gives every function a NOP of 5 bytes at its beginning.
- * docs/introspection-plugins.md says how it is used. It costs one call for each task that is created, and nothing else.
+ * docs/how-to/introspect-rtos.md says how it is used. It costs one call for each task that is created, and nothing else.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */

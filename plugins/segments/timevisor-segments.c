@@ -1,6 +1,6 @@
 /*
  * The three functions: each is a NOP of 5 bytes, at which Timevisor traps, and a return. In assembly, so that no compiler's options
- * matter. The note tells the plugin (crates/guests/src/introspection/segments) that a program has them.
+ * matter. The note tells the plugin (crates/introspection/src/os/segments) that a program has them.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */

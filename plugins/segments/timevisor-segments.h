@@ -11,7 +11,7 @@
  *   }
  *
  * For x86 programs in a single flat address space (an RTOS, a program without an operating system), linked at the addresses at which
- * they run. Compile timevisor-segments.c with the program and keep sections that begin with .note; docs/introspection-plugins.md.
+ * they run. Compile timevisor-segments.c with the program and keep sections that begin with .note; docs/how-to/introspect-rtos.md.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */

@@ -1,5 +1,5 @@
 /*
- * What the plugin and timevisord say to each other, and the plugin's parts. crates/guests/src/introspection/tcg/codec.rs is the other
+ * What the plugin and timevisord say to each other, and the plugin's parts. crates/introspection/src/backend/tcg/codec.rs is the other
  * end. Little endian; a frame is a header of 8 bytes (u32 payload length, u16 kind, u16 zero) and its payload.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later

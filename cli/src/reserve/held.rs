@@ -7,10 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use timevisor_guests::reservation::{Journal, release_all};
+use timevisor_linux::crash_file::CrashFile;
+use timevisor_linux::scheduling::{self, Change};
 use timevisor_protocols::control::{
     ErrorCode, Promise, Request, Reservations, ReserveApply, ReserveRelease, ReserveRow, Response,
 };
+use timevisor_reservation::held::JOURNAL;
+use timevisor_reservation::{Held, Restore, Step, release_all};
 use timevisor_schedule::synthesis::Sharing;
 
 use super::{file, ns, plan, span};
@@ -228,7 +231,7 @@ pub fn release(directory: &Path, options: &Release) -> Result<ExitCode> {
     let request = ReserveRelease { vm: options.vm.clone(), vcpu: options.vcpu };
     let answer = match reserve(directory, &Request::ReserveRelease(request)) {
         Err(_) if options.all && UnixStream::connect(directory.join("control")).is_err() => {
-            alone(directory)?
+            without_daemon(directory)?
         }
         answer => answer?,
     };
@@ -241,14 +244,43 @@ pub fn release(directory: &Path, options: &Release) -> Result<ExitCode> {
     Ok(if answer.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a daemon that does not run any more has left.
-fn alone(directory: &Path) -> Result<Reservations> {
-    let journal = Journal::in_directory(directory);
-    let problems = release_all(&journal.read()?);
+/// Undoes what a daemon that no longer runs has left.
+fn without_daemon(directory: &Path) -> Result<Reservations> {
+    let journal: CrashFile<Vec<Held<Change>>> = CrashFile::new(directory, JOURNAL);
+    let problems = release_all(&mut ThisHost, &journal.read()?);
     if problems.is_empty() {
-        journal.write(&[])?;
+        journal.write(&Vec::new())?;
     }
     Ok(Reservations { problems, ..Reservations::default() })
+}
+
+/// This machine, as far as a release needs it.
+struct ThisHost;
+
+impl Restore for ThisHost {
+    type Change = Change;
+
+    fn is_alive(&self, pid: u32, start_time: u64, tid: u32) -> bool {
+        scheduling::is_alive(pid, start_time, tid)
+    }
+
+    fn thread(&self, change: &Change) -> Option<u32> {
+        change.tid()
+    }
+
+    fn undo(&mut self, change: &Change) -> Result<(), String> {
+        change.undo().map_err(|error| error.to_string())
+    }
+
+    fn widen(&mut self, pid: u32, undone: &[Step<Change>]) {
+        for (_, change) in undone {
+            if let Change::Affinity { tid, allow, before } = change
+                && *tid == pid
+            {
+                scheduling::widen_new_threads(pid, allow, before);
+            }
+        }
+    }
 }
 
 fn reserve(directory: &Path, request: &Request) -> Result<Reservations> {

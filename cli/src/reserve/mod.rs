@@ -46,7 +46,7 @@ pub enum Command {
 
 #[derive(Args)]
 pub struct PlanOptions {
-    /// Tasks in TOML (docs/reservations.md)
+    /// Tasks in TOML (docs/reference/reservations.md)
     file: PathBuf,
     /// The reservation's period, for example 50ms; by default the one that costs least
     #[arg(long, value_name = "SPAN", value_parser = span)]
@@ -60,7 +60,7 @@ pub struct PlanOptions {
     /// No other reservation will be on the core, or before this one
     #[arg(long)]
     alone: bool,
-    /// The same, and every release is at a replenishment: nothing else ever wakes the vCPU (docs/reservations.md)
+    /// The same, and every release is at a replenishment: nothing else ever wakes the vCPU (docs/explanation/real-time.md)
     #[arg(long, conflicts_with = "alone")]
     aligned: bool,
     /// The host's timer tick, which enforces budgets (1 / CONFIG_HZ)

@@ -1,5 +1,5 @@
 // Timevisor's client: bind to a timeline, read it as an interval, wait on it. The same program runs on a host, in a container
-// and in a guest. docs/clients/c.md begins with a first program.
+// and in a guest. docs/reference/clients/c.md begins with a first program.
 //
 // Units: instants are nanoseconds since the timeline's epoch, spans are nanoseconds, stamps are ticks of the counter.
 //

@@ -35,7 +35,7 @@ fn causes_are_told() {
 /// The guide's table has every code, under its name in errno.h, and no other.
 #[test]
 fn the_guide_has_every_code() {
-    let guide = include_str!("../../../docs/clients/c.md");
+    let guide = include_str!("../../../docs/reference/clients/c.md");
     let rows: Vec<&str> = guide.lines().filter_map(|line| line.strip_prefix("| -E")).collect();
     for row in &rows {
         let name = format!("E{}", row.split(' ').next().unwrap());

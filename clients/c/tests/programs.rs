@@ -155,11 +155,11 @@ fn shared_library() {
 
 #[test]
 fn the_guide_has_the_first_program() {
-    let guide = std::fs::read_to_string(here().join("../../docs/clients/c.md")).unwrap();
+    let guide = std::fs::read_to_string(here().join("../../docs/reference/clients/c.md")).unwrap();
     let program = std::fs::read_to_string(here().join("examples/first.c")).unwrap();
     assert!(
         guide.contains(&format!("```c\n{program}```\n")),
-        "docs/clients/c.md has another first.c"
+        "docs/reference/clients/c.md has another first.c"
     );
     let header = std::fs::read_to_string(here().join("include/timevisor.h")).unwrap();
     let words = guide.split(|c: char| !c.is_alphanumeric() && c != '_');

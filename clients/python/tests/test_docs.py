@@ -1,4 +1,4 @@
-"""docs/clients/python.md: its first program is examples/first.py, its words exist, its asyncio example runs."""
+"""docs/reference/clients/python.md: its first program is examples/first.py, its words exist, its asyncio example runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timevisor import Timeline, aio
 from timevisor.manual import Clock
 
 ROOM = Path(__file__).resolve().parent.parent
-PAGE = (ROOM.parent.parent / "docs/clients/python.md").read_text()
+PAGE = (ROOM.parent.parent / "docs/reference/clients/python.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -7,7 +7,7 @@ use timevisor_clock_page::{ClockStatus, Reading as PageReading};
 use timevisor_time::{Comparison, Duration, Instant, Interval, Local, Timescale, TimescaleId};
 
 /// What a timeline says of one moment: true time was between earliest and latest when the counter was at `counter`, provided
-/// that the assumptions of docs/bounds.md hold.
+/// that the assumptions of docs/explanation/bounds.md hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reading {
     pub(crate) counter: u64,
@@ -98,7 +98,7 @@ impl Reading {
         self.timescale
     }
 
-    /// How far to trust it (docs/bounds.md, "Statuses").
+    /// How far to trust it (docs/reference/statuses.md).
     #[must_use]
     pub fn status(&self) -> ClockStatus {
         self.status

@@ -2,9 +2,9 @@
 
 #[test]
 fn the_page_shows_the_example() {
-    let page = include_str!("../../../docs/clients/rust.md");
+    let page = include_str!("../../../docs/reference/clients/rust.md");
     assert!(
         page.contains(include_str!("../examples/first.rs").trim_end()),
-        "docs/clients/rust.md is out of step"
+        "docs/reference/clients/rust.md is out of step"
     );
 }

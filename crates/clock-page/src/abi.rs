@@ -1,4 +1,4 @@
-//! Numbers of the page ABI. Everything is little endian; docs/page-abi.md shows it byte by byte.
+//! Numbers of the page ABI. Everything is little endian; docs/reference/page-abi.md shows it byte by byte.
 //!
 //! `vmclock_abi` is Linux's (include/uapi/linux/vmclock-abi.h); the rest of the page is ours and versioned.
 

@@ -2,7 +2,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`abi`] | offsets, magic numbers and status values (docs/page-abi.md has them byte by byte) |
+//! | [`abi`] | offsets, magic numbers and status values (docs/reference/page-abi.md has them byte by byte) |
 //! | [`counter`] | trait [`Counter`], the counter ids |
 //! | [`lines`] | [`Lines`]: earliest, estimate and latest as functions of the counter; nesting and monotonicity |
 //! | [`policy`] | [`Policy`]: from what is known to lines, and when to publish |

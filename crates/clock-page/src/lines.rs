@@ -1,6 +1,6 @@
 //! Earliest, estimate and latest as affine functions of the counter, and the rules that successive ones obey.
 //!
-//! Rules (theory/clock.md section 2, normative in UAPI.13 VMClock): for one counter value, bounds published later lie
+//! Rules (docs/explanation/bounds.md, normative in UAPI.13 VMClock): for one counter value, bounds published later lie
 //! inside bounds published earlier, and the estimate never reads earlier than before, unless a disruption is signalled.
 //! [`Lines::continued`] enforces both; the property tests below attack them.
 

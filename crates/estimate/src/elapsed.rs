@@ -1,5 +1,5 @@
-//! The elapsed clock: how long something has been running, over changes of the counter and of its rate (RVEC, theory/clock.md
-//! section 5; the paper "RVEC and HPGC", sections 3.1 and 3.2).
+//! The elapsed clock: how long something has been running, over changes of the counter and of its rate (RVEC,
+//! docs/explanation/elapsed.md; the paper "RVEC and HPGC", sections 3.1 and 3.2).
 //!
 //! A counter alone measures one stretch: until its rate changes (a core's frequency), or until it is another counter
 //! (another core, another machine). At each such event the stretch is *consolidated* into the age, and the next one

@@ -75,7 +75,7 @@ impl Exchange {
         self.ta.wrapping_add(self.round_trip() / 2)
     }
 
-    /// Checks everything that one exchange shows by itself and against the one `before` it (theory/clock.md section 1).
+    /// Checks everything that one exchange shows by itself and against the one `before` it (docs/explanation/bounds.md).
     ///
     /// # Errors
     /// The reason to discard it.

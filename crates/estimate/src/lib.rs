@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`exchange`] | [`Exchange`]: one comparison of our counter with a reference, and why one is discarded |
 //! | [`parameters`] | [`Parameters`]: every tunable with unit and reason |
-//! | [`bounds`] | hard bounds: level 1, level 2 and the guard (docs/bounds.md) |
+//! | [`bounds`] | hard bounds: level 1, level 2 and the guard (docs/explanation/bounds.md) |
 //! | [`rate`] | what the bounds prove about the counter's rate |
 //! | [`estimators`] | [`estimators::Estimator`]: from exchanges to a best guess |
 //! | [`mod@reference`] | [`ReferenceClock`]: the above for one reference, with contradiction handling |

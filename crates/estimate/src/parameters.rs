@@ -166,7 +166,7 @@ fn first_wrong(checks: &[(&'static str, bool, &'static str)]) -> Result<(), Inva
     }
 }
 
-/// Parameters of [`crate::Ensemble`]; the defaults are theory/clock.md's.
+/// Parameters of [`crate::Ensemble`]; the defaults are docs/explanation/bounds.md's and estimation.md's.
 #[derive(Clone, Debug)]
 pub struct Parameters {
     /// Bound on the counter's rate against its nominal one before any data: a crystal's tolerance is +-50 ppm, and a

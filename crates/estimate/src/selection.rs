@@ -1,4 +1,4 @@
-//! Which references agree: Marzullo's hull of the points that at least N - f intervals cover (theory/clock.md section 2).
+//! Which references agree: Marzullo's hull of the points that at least N - f intervals cover (docs/explanation/bounds.md).
 
 use timevisor_time::{Instant, Interval};
 

@@ -79,7 +79,7 @@ mod tests {
     use timevisor_time::{Instant, Period, TimescaleId};
 
     use super::*;
-    use crate::mapping::Ratio;
+    use timevisor_time::CounterRatio;
 
     fn entry() -> TimelineEntry {
         let period = Period::from_hz(1_000_000_000).unwrap();
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_guest_reads_the_same_instant_at_the_same_moment() {
-        let mapping = Mapping { ratio: Ratio::ONE, offset: 500, running: true };
+        let mapping = Mapping { ratio: CounterRatio::ONE, offset: 500, running: true };
         let (host, guest) =
             (entry().on_host().update.unwrap(), entry().for_guest(Some(&mapping)).update.unwrap());
         let at = mapping.guest_from_host(2_000);

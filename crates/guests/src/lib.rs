@@ -10,9 +10,7 @@
 //! | [`lines`] | the host's lines as functions of a guest's counter |
 //! | [`vm`] | one VM that is served: what happens to its page when something happens to the VM |
 //! | [`transit`] | a VM on its way between hosts: what each side does with its page |
-//! | [`reservation`] | processor time for vCPUs: what to change on the host, and how to bring it back |
-//! | [`introspection`] | what the real-time tasks in a guest ask of its kernel |
-//! | [`kept`] | what must outlive this program, on disk |
+//! | [`vcpus`] | which thread of a QEMU runs which vCPU |
 //! | [`acpi`] | the SSDT that shows an nvdimm's page to a stock guest kernel |
 //! | [`arguments`] | what to add to a QEMU command line or libvirt domain |
 //!
@@ -24,13 +22,11 @@ pub mod arguments;
 pub mod command_line;
 pub mod delivery;
 pub mod entries;
-pub mod introspection;
-pub mod kept;
 pub mod lines;
 pub mod mapping;
 pub mod qemu;
-pub mod reservation;
 pub mod transit;
+pub mod vcpus;
 pub mod vm;
 
 pub use vm::Vm;

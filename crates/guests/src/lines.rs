@@ -51,8 +51,8 @@ impl<C: Counter> Counter for GuestCounter<'_, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mapping::Ratio;
     use proptest::prelude::*;
+    use timevisor_time::CounterRatio;
     use timevisor_time::{Duration, Instant, RateError};
 
     fn host_lines(base: u64) -> Lines<Tai> {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn an_offset_changes_the_base_only() {
-        let mapping = Mapping { ratio: Ratio::ONE, offset: -5000, running: true };
+        let mapping = Mapping { ratio: CounterRatio::ONE, offset: -5000, running: true };
         let guest = for_guest(&host_lines(10_000), &mapping).unwrap();
         assert_eq!((guest.base, guest.expiry), (5000, 26_000_005_000));
         assert_eq!(guest.at(6000), host_lines(10_000).at(11_000));
@@ -90,7 +90,7 @@ mod tests {
             // Scaling to between a quarter and four times, as VMX (48 bits) and SVM (32 bits) count it.
             quarter in 1u64 << 46..1 << 50, svm in any::<bool>(),
         ) {
-            let ratio = if svm { Ratio { mul: quarter >> 16, frac_bits: 32 } } else { Ratio { mul: quarter, frac_bits: 48 } };
+            let ratio = if svm { CounterRatio { mul: quarter >> 16, frac_bits: 32 } } else { CounterRatio { mul: quarter, frac_bits: 48 } };
             let mapping = Mapping { ratio, offset, running: true };
             let host = host_lines(base);
             let guest = for_guest(&host, &mapping).unwrap();

@@ -1,4 +1,4 @@
-//! A VM on its way between hosts: what each side has to do with its page, and when (docs/migration.md).
+//! A VM on its way between hosts: what each side has to do with its page, and when (docs/how-to/migrate-vms.md).
 //!
 //! | side | on | then |
 //! | --- | --- | --- |

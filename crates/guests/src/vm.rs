@@ -13,7 +13,7 @@
 //! look's interval after the resume the guest may read a page that is late by the pause.
 
 use timevisor_clock_page::{
-    ClockStatus, Counter, CounterId, Identity, Lines, PageWriter, Sample, Slew, Update,
+    ClockStatus, Counter, CounterId, Identity, PageWriter, Sample, Slew, Update,
 };
 use timevisor_linux::clock::realtime;
 use timevisor_linux::page::WritePage;
@@ -48,23 +48,15 @@ pub enum AttachError {
     Map(#[from] timevisor_linux::mapping::MapError),
 }
 
-/// What all pages are written from, as a function of the host's counter.
+/// What the host's page says, for the pages that follow it.
 #[derive(Clone, Copy, Debug)]
-pub struct Publication {
-    /// What the host's own page says; `None` while nothing is known. The host's estimate already moves monotonically, so
-    /// that the others only have to make up for having been written nanoseconds later.
-    pub target: Option<Lines<Tai>>,
-    /// What to say of it.
-    pub status: ClockStatus,
-    /// One sigma.
-    pub estimated_error: Duration,
-    /// Host counter value of the newest reference fact.
-    pub as_of: u64,
-    /// TAI - UTC.
+pub struct HostUpdate {
+    /// The host's lines in force on the host's counter, on TAI, or the status of a host that knows nothing. The host's
+    /// estimate already moves monotonically.
+    pub update: Result<Update, ClockStatus>,
+    /// TAI - UTC, where known.
     pub tai_offset: Option<i16>,
-    /// The pages' estimates follow the host's within this many host ticks.
-    pub slew_horizon: u64,
-    /// Grows whenever what was published before is void.
+    /// A count that grows whenever what was published before is void.
     pub disruptions: u64,
 }
 
@@ -349,15 +341,19 @@ impl Vm {
     }
 
     /// Writes the page, if its counter's relation to the host's is known. Call [`Self::look`] first.
-    pub fn publish(&mut self, host: &Publication, counter: &impl Counter) {
+    pub fn publish(&mut self, host: &HostUpdate, counter: &impl Counter) {
         if self.seen_disruptions.is_some_and(|seen| seen != host.disruptions) {
             self.writer.disrupt();
         }
         self.seen_disruptions = Some(host.disruptions);
         let Some(mapping) = self.mapping else { return };
-        let Some(target) = host.target.as_ref().and_then(|lines| for_guest(lines, &mapping)) else {
-            if self.writer.in_force().is_some() || self.writer.status() != host.status {
-                self.writer.withdraw(host.status, host.tai_offset);
+        let status = host.update.map_or_else(|status| status, |update| update.status);
+        let known = host.update.ok().and_then(|update| {
+            Some((update, for_guest(&update.target.shifted(Duration::ZERO), &mapping)?))
+        });
+        let Some((update, target)) = known else {
+            if self.writer.in_force().is_some() || self.writer.status() != status {
+                self.writer.withdraw(status, host.tai_offset);
             }
             return;
         };
@@ -370,11 +366,10 @@ impl Vm {
         };
         let update = Update {
             target,
-            status: host.status,
-            estimated_error: host.estimated_error,
-            as_of: mapping.guest_from_host(host.as_of),
+            as_of: mapping.guest_from_host(update.as_of),
             tai_offset: host.tai_offset,
-            slew: Slew { horizon: guest_ticks(&mapping, host.slew_horizon), jump: Duration::ZERO },
+            slew: Slew { horizon: guest_ticks(&mapping, update.slew.horizon), ..update.slew },
+            ..update
         };
         self.writer.publish(&update, &GuestCounter { host: counter, mapping });
     }

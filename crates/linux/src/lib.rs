@@ -8,6 +8,7 @@
 //! | [`clock`] | the kernel's clocks, read only; brackets |
 //! | [`cpu_limit`] | at most so much processor time for a thread: cgroup v1 and v2 |
 //! | [`cpuset`] | processors of their own for threads: cgroup v1 and v2 |
+//! | [`crash_file`] | a file that survives a crash, for undoing changes of the host |
 //! | [`datagram`] | Unix datagram sockets: chronyd's and ptp4l's management sockets |
 //! | [`mapping`] | [`mapping::SharedMapping`]: shared memory as an address and a length |
 //! | [`page`] | a mapped page as timevisor-clock-page's `Page` |
@@ -39,6 +40,7 @@ pub mod clock;
 pub mod counter;
 pub mod cpu_limit;
 pub mod cpuset;
+pub mod crash_file;
 pub mod datagram;
 pub mod elapsed_source;
 pub mod event_fd;

@@ -3,8 +3,8 @@
 //! The kernel stamps packets nearer to the wire than any counter read of ours, but on a clock that someone may slew or
 //! step. A bracket (counter, CLOCK_REALTIME, counter) before the send and one after the receive pin that clock to the
 //! counter; in between it may run off by [`KERNEL_SLEW_LIMIT`]. The results are *bounds*: the send bound is never later
-//! than the stamp, the receive bound never earlier, so that hard bounds built on them stay sound (theory/clock.md
-//! section 2).
+//! than the stamp, the receive bound never earlier, so that hard bounds built on them stay sound
+//! (docs/explanation/bounds.md).
 //!
 //! Pure arithmetic; it reads no clock. A step smaller than the limit allows over the exchange cannot be told from a slew
 //! and is covered only as such.

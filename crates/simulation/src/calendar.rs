@@ -74,6 +74,13 @@ impl Calendar {
         (before == after).then(|| (utc + Duration::from_secs(i64::from(after))).relabel())
     }
 
+    /// TAI - UTC at a TAI instant, by the daemon's rule.
+    #[must_use]
+    pub fn tai_offset(&self, tai: Instant<Tai>) -> Option<i16> {
+        let (utc, _) = self.table.to_utc(tai).ok()?;
+        self.table.offset_at(utc).ok()
+    }
+
     /// True within a day before the leap second: servers announce it.
     #[must_use]
     pub fn is_announced(&self, t: Duration) -> bool {

@@ -4,7 +4,7 @@ use timevisor_clock_page::{Counter, Identity, Line, PageWriter, Slew, Update};
 use timevisor_time::{Period, RateError, TimescaleId};
 
 use super::*;
-use crate::publisher::{SharedPage, SimulatedCounter, reader};
+use crate::machine::{SharedPage, SimulatedCounter, reader};
 
 const HZ: u64 = 1_000_000_000;
 

@@ -8,7 +8,7 @@
 //! | [`calendar`] | [`calendar::Calendar`]: true time as TAI and UTC, leap seconds |
 //! | [`server`] | [`server::Server`]: NTP answers from clocks that are right, wrong or silent |
 //! | [`host`] | [`host::HostModel`]: stamping noise, timers, restarts |
-//! | [`publisher`] | the daemon's publishing half on a page in memory |
+//! | [`machine`] | [`machine::Machine`]: counter, page and journal, which outlive a daemon |
 //! | [`checks`] | [`checks::Checks`]: what readers see, against truth |
 //! | [`scenario`] | [`Scenario`]: deltas and limits, from a file |
 //! | [`world`] | [`world::World`]: the event queue that runs it all |
@@ -18,8 +18,8 @@
 //! | [`reservations`] | reservations of processor time, against what `timevisor-schedule` says of them |
 //! | [`trace`] | recorded exchanges with truth: reading, replaying, scoring |
 //!
-//! The simulated host runs production's NTP client, estimate, page writer and page reader; nothing is written a second
-//! time for the simulator but the few rules in [`publisher`] that sit behind system calls in the daemon.
+//! The simulated host runs production's NTP client, estimate, publisher (`timevisor-host-clock`), page writer and page
+//! reader. Nothing is written a second time for the simulator.
 //!
 //! What it does not do: simulate kernels, VMs, or CPU time beyond what [`reservations`] says.
 #![forbid(unsafe_code)]
@@ -29,8 +29,8 @@ pub mod checks;
 pub mod conditions;
 pub mod host;
 pub mod link;
+pub mod machine;
 pub mod oscillator;
-pub mod publisher;
 pub mod random;
 pub mod report;
 pub mod reservations;

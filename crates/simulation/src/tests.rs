@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use timevisor_estimate::{Ensemble, Exchange, Knowledge, RateLimits};
+use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, RateLimits};
+use timevisor_host_clock::Synchronizer;
 use timevisor_time::Interval;
 
 use super::*;
-use crate::world::Synchronizer;
 
 /// Twenty minutes, the first five of them convergence.
 fn short(deltas: &str) -> Scenario {
@@ -162,8 +162,11 @@ fn kisses_are_obeyed() {
 struct Halved(Ensemble);
 
 impl Synchronizer for Halved {
-    fn observe(&mut self, index: usize, exchange: &Exchange) {
-        self.0.observe(index, exchange);
+    fn observe(&mut self, index: usize, exchange: &Exchange) -> Observation {
+        self.0.observe(index, exchange)
+    }
+    fn forget(&mut self, index: usize) {
+        self.0.forget(index);
     }
     fn at(&mut self, counter: u64) -> Knowledge {
         let mut knowledge = self.0.at(counter);

@@ -1,9 +1,9 @@
-//! One simulated world: an event queue on true time, a host that runs the production client, estimate and page, servers
+//! One simulated world: an event queue on true time, a host that runs the production client, publisher and page, servers
 //! that answer with real packets.
 //!
 //! ```text
-//! timer -> ntp::Client -> Link -> Server -> Link -> ntp::Client -> Exchange -> Ensemble -> PageWriter -> Reader
-//!                                                                                               truth checks ^
+//! timer -> ntp::Client -> Link -> Server -> Link -> ntp::Client -> Exchange -> HostClock -> page -> Reader
+//!                                                                                        truth checks ^
 //! ```
 //!
 //! The daemon's half sees what a daemon sees: its own counter, monotonic time derived from it, and datagrams. The same
@@ -14,9 +14,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use timevisor_clock_page::{Lines, Reading};
+use timevisor_clock_page::{Counter, Lines, Policy, Reading};
 use timevisor_estimate::ensemble::Clock;
-use timevisor_estimate::{Ensemble, Exchange, Knowledge, Parameters, RateLimits};
+use timevisor_estimate::{Exchange, Parameters};
+use timevisor_host_clock::{Event as ClockEvent, Host, HostClock, Settings, Start, Synchronizer};
 use timevisor_protocols::ntp::{Client, Outcome};
 use timevisor_time::{Duration, Local, Period, RateError};
 
@@ -24,43 +25,20 @@ use crate::calendar::Calendar;
 use crate::checks::Checks;
 use crate::host::{Noise, Restart};
 use crate::link::Link;
+use crate::machine::{Machine, SharedPage, reader};
 use crate::oscillator::Oscillator;
-use crate::publisher::{Publisher, SharedPage, SimulatedCounter, Start, reader};
 use crate::random::Random;
 use crate::scenario::{Scenario, ntp_config};
 use crate::server::Server;
 
+/// The daemon's default `clock.validity`: a page that is not written for this long is free running.
+const VALIDITY: Duration = Duration::from_secs(10);
+
 /// The daemon's default `clock.publish_interval`.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What turns exchanges into knowledge: [`Ensemble`], or what a test puts in its place.
-pub trait Synchronizer {
-    /// Takes an exchange with reference `index` in.
-    fn observe(&mut self, index: usize, exchange: &Exchange);
-    /// What is known at a counter value.
-    fn at(&mut self, counter: u64) -> Knowledge;
-    /// Grows when bounds were invalidated.
-    fn disruptions(&self) -> u64;
-    /// Rate limits from an earlier daemon.
-    fn adopt_rate(&mut self, measured: &RateLimits);
-}
-
-impl Synchronizer for Ensemble {
-    fn observe(&mut self, index: usize, exchange: &Exchange) {
-        Self::observe(self, index, exchange);
-    }
-    fn at(&mut self, counter: u64) -> Knowledge {
-        Self::at(self, counter)
-    }
-    fn disruptions(&self) -> u64 {
-        Self::disruptions(self)
-    }
-    fn adopt_rate(&mut self, measured: &RateLimits) {
-        Self::adopt_rate(self, measured);
-    }
-}
-
-/// Makes a daemon's synchronizer: parameters, names, nominal period and its error, as for [`Ensemble::new`].
+/// Makes a daemon's synchronizer: parameters, names, nominal period and its error, as for
+/// [`timevisor_estimate::Ensemble::new`].
 pub type MakeSynchronizer<'a> =
     &'a dyn Fn(&Parameters, &[String], Period, RateError) -> Box<dyn Synchronizer>;
 
@@ -135,8 +113,7 @@ struct Daemon {
     clients: Vec<Client>,
     /// Per reference: Ta and Tf of its latest requests, by id.
     stamps: Vec<VecDeque<Stamps>>,
-    synchronizer: Box<dyn Synchronizer>,
-    publisher: Publisher,
+    clock: HostClock<Box<dyn Synchronizer>, SharedPage>,
     next_publication: Duration,
     last_clock: Option<(u64, Clock)>,
 }
@@ -154,8 +131,7 @@ pub struct World<'a> {
     calendar: Calendar,
     oscillator: Oscillator,
     nominal: Period,
-    counter: SimulatedCounter,
-    page: SharedPage,
+    machine: Machine,
     paths: Vec<Path>,
     noise: Noise,
     cookies: Random,
@@ -193,8 +169,7 @@ impl<'a> World<'a> {
             wakes: 0,
             oscillator: Oscillator::new(&scenario.oscillator, host.counter_hz, seconds, seed),
             nominal,
-            counter: SimulatedCounter::default(),
-            page: SharedPage::default(),
+            machine: Machine::new(nominal, host.counter_start, calendar.clone()),
             paths: paths.collect(),
             noise: Noise::new(host, seed),
             cookies: Random::stream(seed, "cookies"),
@@ -224,7 +199,7 @@ impl<'a> World<'a> {
                 break;
             }
             self.now = next.at;
-            self.counter.set(self.counter_value());
+            self.machine.counter.set(self.counter_value());
             self.handle(next.event);
         }
         Outcomes { checks: self.checks, exchanges: self.exchanges, refused: self.refused }
@@ -265,19 +240,28 @@ impl<'a> World<'a> {
 
     /// The host's monotonic time: its counter at the nominal rate.
     fn monotonic(&self) -> Duration {
-        self.nominal.span(self.oscillator.ticks(self.now))
+        self.machine.monotonic()
     }
 
     fn start_daemon(&mut self, warm: bool) {
         let parameters = self.scenario.estimate.parameters();
-        let start = Start { nominal: self.nominal, stale_after: parameters.stale_after, warm };
-        let publisher = Publisher::start(&self.page, &self.counter, start);
         let names = self.scenario.reference_names();
         let error = rate_error(self.scenario.host.calibration_error_ppm);
-        let mut synchronizer = (self.make)(&parameters, &names, self.nominal, error);
-        if let Some(measured) = publisher.recovered_rate() {
-            synchronizer.adopt_rate(&measured);
-        }
+        // A cold start is one that has lost the journal.
+        self.machine.journal = self.machine.journal.filter(|_| warm);
+        let counter = self.machine.counter.read_ordered();
+        let start = Start {
+            page: self.machine.page.clone(),
+            identity: self.machine.identity(),
+            settings: Settings {
+                policy: Policy { nominal: self.nominal, validity: VALIDITY },
+                stale_after: parameters.stale_after,
+                save_interval: None,
+            },
+            estimate: (self.make)(&parameters, &names, self.nominal, error),
+            journaled: self.machine.journal.and_then(|entry| entry.resume_at(counter).ok()),
+        };
+        let clock = HostClock::start(start, &self.machine);
         let now = self.monotonic();
         let client = |index| {
             Client::new(ntp_config(self.scenario, index), now)
@@ -286,8 +270,7 @@ impl<'a> World<'a> {
         self.daemon = Some(Daemon {
             clients: (0..names.len()).map(client).collect(),
             stamps: names.iter().map(|_| VecDeque::with_capacity(STAMPS_KEPT)).collect(),
-            synchronizer,
-            publisher,
+            clock,
             next_publication: now,
             last_clock: None,
         });
@@ -364,7 +347,7 @@ impl<'a> World<'a> {
         let request = stamps.iter().find(|s| s.id == response.request_id);
         let Some(&Stamps { ta, tf: Some(tf), .. }) = request else { return };
         let exchange = Exchange { ta, tb, te, tf, error: response.error_budget() };
-        daemon.synchronizer.observe(reference, &exchange);
+        daemon.clock.handle(ClockEvent::Exchange { reference, exchange }, &mut self.machine);
         self.exchanges += 1;
         self.publish();
     }
@@ -372,15 +355,14 @@ impl<'a> World<'a> {
     fn publish(&mut self) {
         let (monotonic, counter) = (self.monotonic(), self.counter_value());
         let Some(daemon) = &mut self.daemon else { return };
-        let knowledge = daemon.synchronizer.at(counter);
-        let seen = look(&self.page, &self.counter);
-        let disruptions = daemon.synchronizer.disruptions();
-        daemon.publisher.publish(&knowledge, disruptions);
-        daemon.next_publication =
-            monotonic + PUBLISH_INTERVAL.min(daemon.publisher.until_renewal());
-        if let (Some(before), Some(after)) = (seen, look(&self.page, &self.counter)) {
+        let seen = look(&self.machine);
+        daemon.clock.handle(ClockEvent::Publish, &mut self.machine);
+        let until_renewal = daemon.clock.until_renewal(&self.machine.counter);
+        daemon.next_publication = monotonic + PUBLISH_INTERVAL.min(until_renewal);
+        if let (Some(before), Some(after)) = (seen, look(&self.machine)) {
             self.checks.publication(self.now, &before, &after);
         }
+        let knowledge = daemon.clock.knowledge();
         let outvoted = knowledge.falsetickers.iter().map(|f| f.name.as_str());
         self.checks.outvoted(self.now, outvoted);
         if let Some(clock) = knowledge.clock {
@@ -393,7 +375,7 @@ impl<'a> World<'a> {
     }
 
     fn check_second(&mut self) {
-        let Ok(reader) = reader(&self.page, &self.counter) else { return };
+        let Ok(reader) = reader(&self.machine.page, &self.machine.counter) else { return };
         if let Ok(reading) = reader.read() {
             self.checks.second(self.now, &reading);
         }
@@ -415,8 +397,8 @@ impl<'a> World<'a> {
 }
 
 /// The page as a reader sees it; `None` before a daemon ever took it over.
-fn look(page: &SharedPage, counter: &SimulatedCounter) -> Option<(Reading, Lines<Local>)> {
-    let reader = reader(page, counter).ok()?;
+fn look(machine: &Machine) -> Option<(Reading, Lines<Local>)> {
+    let reader = reader(&machine.page, &machine.counter).ok()?;
     Some((reader.read().ok()?, reader.lines().ok()?))
 }
 

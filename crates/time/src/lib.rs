@@ -5,6 +5,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
+//! | [`counter_ratio`] | [`CounterRatio`]: guest ticks per host tick |
 //! | [`duration`] | [`Duration`]: signed spans of time |
 //! | [`instant`] | [`Instant`], the timescales [`Tai`], [`Utc`], [`Local`] |
 //! | [`interval`] | [`Interval`] and its three-way [`Comparison`] |
@@ -18,12 +19,14 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod counter_ratio;
 pub mod duration;
 pub mod instant;
 pub mod interval;
 pub mod leap;
 pub mod rate;
 
+pub use counter_ratio::CounterRatio;
 pub use duration::Duration;
 pub use instant::{Instant, Local, Tai, Timescale, TimescaleId, Utc};
 pub use interval::{Comparison, Interval};

@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn golden_values() {
-        // 15 ppm over 16 s is 240 us (theory/clock.md, section 2).
+        // 15 ppm over 16 s is 240 us (docs/explanation/bounds.md).
         let grown = RateError::from_ppm(15).over(Duration::from_secs(16));
         assert_eq!(grown.ceil_nanos(), 240_001);
         assert_eq!(grown.floor_nanos(), 240_000);

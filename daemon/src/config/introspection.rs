@@ -1,4 +1,4 @@
-//! `[introspection]`: what happens without being asked for.
+//! `[introspection]`: how guests are attached by default.
 
 use serde::Deserialize;
 

@@ -45,13 +45,13 @@ impl ReserveConfig {
     }
 }
 
-/// Of one VM.
+/// Checks the reservations of one VM.
 pub fn validate(all: &[ReserveConfig]) -> Result<()> {
     for (index, one) in all.iter().enumerate() {
         let deadline = one.deadline.unwrap_or(one.period);
         Reservation::new(ns(one.budget), ns(deadline), ns(one.period))?;
         let twice = all[..index].iter().any(|other| other.vcpu == one.vcpu);
-        ensure!(!twice, "vCPU {} is there twice", one.vcpu);
+        ensure!(!twice, "vCPU {} is listed twice", one.vcpu);
     }
     Ok(())
 }

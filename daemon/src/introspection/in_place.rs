@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
-use timevisor_guests::introspection::kvm::kept::{InPlace, Patched, file};
-use timevisor_guests::introspection::kvm::patches::{Patch, take};
-use timevisor_guests::kept::Kept;
+use timevisor_introspection::backend::kvm::patch_journal::{InPlace, Patched, file};
+use timevisor_introspection::backend::kvm::patches::{Patch, take};
+use timevisor_linux::crash_file::CrashFile;
 use timevisor_linux::kvm::prefix::{forced_emulation, set_forced_emulation};
 use timevisor_linux::process::{Process, ProcessMemory, while_stopped};
 
 pub struct Prefixes {
-    file: Kept<InPlace>,
+    file: CrashFile<InPlace>,
     now: Mutex<InPlace>,
     /// What an earlier daemon left is not known: its file must not be replaced.
     unknown: Option<String>,

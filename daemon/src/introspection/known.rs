@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use timevisor_guests::introspection::guest_os::GuestOs;
-use timevisor_guests::introspection::kvm::layout::KvmLayout;
+use timevisor_introspection::backend::kvm::layout::KvmLayout;
+use timevisor_introspection::os::guest_os::GuestOs;
 use timevisor_linux::process::Process;
 
 use super::probe::Found;

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, bail, ensure};
-use timevisor_guests::introspection::backend::{Action, Backend, Input};
-use timevisor_guests::introspection::btf::Btf;
-use timevisor_guests::introspection::guest_os::GuestOs;
-use timevisor_guests::introspection::kvm::codec::{self, Mapped};
-use timevisor_guests::introspection::kvm::layout::{KvmLayout, Vendor};
-use timevisor_guests::introspection::kvm::patches::{Patch, in_place, put};
-use timevisor_guests::introspection::kvm::sites::{self, Site};
-use timevisor_guests::introspection::kvm::trap::Trap;
-use timevisor_guests::introspection::point::{Point, Register, SLOT};
-use timevisor_guests::introspection::ram::{InProcess, Ram, RamLayout};
-use timevisor_guests::mapping::{KvmMapping, Ratio, kvm::DEBUGFS};
+use timevisor_guests::mapping::{KvmMapping, kvm::DEBUGFS};
+use timevisor_introspection::backend::kvm::codec::{self, Mapped};
+use timevisor_introspection::backend::kvm::layout::{KvmLayout, Vendor};
+use timevisor_introspection::backend::kvm::patches::{Patch, in_place, put};
+use timevisor_introspection::backend::kvm::sites::{self, Site};
+use timevisor_introspection::backend::kvm::trap::Trap;
+use timevisor_introspection::backend::{Action, Backend, Input};
+use timevisor_introspection::memory::ram::{InProcess, Ram, RamLayout};
+use timevisor_introspection::os::guest_os::GuestOs;
+use timevisor_introspection::point::{Point, Register, SLOT};
+use timevisor_introspection::symbols::btf::Btf;
 use timevisor_linux::bpf::guest_traps::{GuestTraps, Watch};
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::process::{Process, ProcessMemory, in_initial_pid_namespace, while_stopped};
-use timevisor_time::Duration;
+use timevisor_time::{CounterRatio, Duration};
 
 use super::in_place::Prefixes;
 use super::link::Link;
@@ -65,7 +65,7 @@ impl Kvm {
         layout: &mut Option<KvmLayout>,
         trap: Trap,
         prefixes: Arc<Prefixes>,
-    ) -> Result<(Self, Vec<Site>, Ratio)> {
+    ) -> Result<(Self, Vec<Site>, CounterRatio)> {
         ensure!(
             in_initial_pid_namespace(),
             "timevisord runs in a pid namespace of its own, and the kernel's programs would not know QEMU's number; run it outside of the container"

@@ -1,7 +1,7 @@
 //! What a backend's driver needs of the way to a VM: something to wait on, and what can be done there.
 
 use anyhow::Result;
-use timevisor_guests::introspection::backend::{Action, Backend};
+use timevisor_introspection::backend::{Action, Backend};
 
 pub trait Link {
     /// Waits for a moment, and tells the backend what came.

@@ -1,4 +1,4 @@
-//! What VMs' real-time tasks do: sessions of crates/guests' introspection, asked for over the control socket.
+//! What VMs' real-time tasks do: sessions of crates/introspection, asked for over the control socket.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -29,9 +29,9 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
-use timevisor_guests::introspection::demand::{Declared, Need, Rules};
+use timevisor_introspection::tasks::demand::{Declared, Need, Rules};
 use timevisor_protocols::control::{
-    ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
+    ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
     IntrospectVm, Introspections, Response,
 };
 use timevisor_schedule::synthesis::Sharing;
@@ -158,9 +158,9 @@ impl Introspection {
             return not_introspected(&asked.vm);
         };
         if session.rules.is_some()
-            && let Err((_, text, _)) = reservations.follow_guest(&asked.vm, None, false, vms)
+            && let Err(error) = reservations.follow_guest(&asked.vm, None, vms)
         {
-            tracing::warn!("VM {}: its reservation stays: {text}", asked.vm);
+            tracing::warn!("VM {}: its reservation stays: {}", asked.vm, error.message);
         }
         vms.hold(&asked.vm, None);
         if let Some(thread) = session.end() {
@@ -259,14 +259,14 @@ fn follow(
             return None;
         }
     };
-    match reservations.follow_guest(vm, wanted, alone, vms) {
+    match reservations.follow_guest(vm, wanted.map(|wanted| (wanted, alone)), vms) {
         Ok(()) => {
             let (budget_ns, period_ns) = wanted.map_or((0, 0), |of| (of.budget(), of.period()));
             session.reserved =
                 IntrospectReserved { budget_ns, period_ns, after_ns: None, refused: None };
             asked
         }
-        Err((code, text, _)) => {
+        Err(ErrorBody { code, message: text, .. }) => {
             if session.reserved.refused.as_ref() != Some(&text) {
                 tracing::warn!("VM {vm}: not reserved: {text}");
             }

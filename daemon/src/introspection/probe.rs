@@ -8,10 +8,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use timevisor_guests::introspection::guest_os::{self, GuestOs};
-use timevisor_guests::introspection::image::{self, Image};
-use timevisor_guests::introspection::kvm::layout::KvmLayout;
-use timevisor_guests::introspection::ram::{InProcess, Ram};
+use timevisor_introspection::backend::kvm::layout::KvmLayout;
+use timevisor_introspection::memory::ram::{InProcess, Ram};
+use timevisor_introspection::os::guest_os::{self, GuestOs};
+use timevisor_introspection::symbols::image::{self, Image};
 
 use super::known;
 use super::session::Shared;

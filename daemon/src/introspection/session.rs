@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use timevisor_guests::introspection::demand::{Need, Rules};
-use timevisor_guests::introspection::event::Event;
+use timevisor_introspection::tasks::demand::{Need, Rules};
+use timevisor_introspection::tasks::event::Event;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
     IntrospectBackend, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     fn event(sequence: u64) -> Event {
-        use timevisor_guests::introspection::event::{Kind, Thread};
+        use timevisor_introspection::tasks::event::{Kind, Thread};
         Event {
             sequence,
             counter: None,

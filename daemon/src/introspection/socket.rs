@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use timevisor_guests::introspection::backend::{Action, Backend, Input};
-use timevisor_guests::introspection::gdb::{LAST_WORDS, QUIET};
+use timevisor_introspection::backend::gdb::{LAST_WORDS, QUIET};
+use timevisor_introspection::backend::{Action, Backend, Input};
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::last_words::{Relay, relay};
 use timevisor_linux::peer;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use timevisor_guests::introspection::kvm::trap::Trap;
-use timevisor_guests::introspection::ram::{InProcess, Machine, Ram, RamLayout, bases};
 use timevisor_guests::qemu::{Accelerator, Qemu};
+use timevisor_introspection::backend::kvm::trap::Trap;
+use timevisor_introspection::memory::ram::{InProcess, Machine, Ram, RamLayout, bases};
 use timevisor_linux::process::{Process, ProcessMemory};
 use timevisor_protocols::control::IntrospectBackend;
 
@@ -124,7 +124,7 @@ impl Target {
             (Accelerator::Tcg, None | Some(Tcg)) => {
                 let socket = line.introspection_socket().ok_or((
                     "its QEMU was started without our plugin".to_owned(),
-                    "start it with `-plugin libtimevisor-introspect.so,socket=PATH`: docs/introspection.md",
+                    "start it with `-plugin libtimevisor-introspect.so,socket=PATH`: docs/how-to/introspect.md",
                 ))?;
                 // Where QEMU's directory is not ours, neither is a path that begins there.
                 if !socket.is_absolute() {
@@ -138,7 +138,7 @@ impl Target {
         let machine = line.machine_type.as_deref().unwrap_or("pc");
         let layout = Machine::parse(machine)
             .and_then(|machine| RamLayout::new(machine, bytes, line.ram_below_4g))
-            .map_err(|error| (error.to_string(), "see docs/introspection.md"))?;
+            .map_err(|error| (error.to_string(), "see docs/how-to/introspect.md"))?;
         let (process, common) = (qemu.process, common.clone());
         Ok(Self { process, way, image: None, every_system_call: false, layout, bytes, common })
     }
@@ -166,7 +166,7 @@ fn under_kvm(backend: Option<IntrospectBackend>, automatic: KvmChoice) -> Result
         (None, KvmChoice::Off) | (Some(Tcg | Gdb), _) => Err((
             "it runs under KVM".to_owned(),
             "`--backend port` does it, or `--backend kvm`, which costs the guest less, and lets every guest of this host reach KVM's instruction \
-             emulator; both are experimental: docs/introspection.md",
+             emulator; both are experimental: docs/how-to/introspect-kvm.md",
         )),
     }
 }

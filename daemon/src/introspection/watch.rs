@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use timevisor_guests::introspection::backend::{Action, Backend, Input, State};
-use timevisor_guests::introspection::begun::{Looks, Verdict};
-use timevisor_guests::introspection::demand::{Need, Rules, need};
-use timevisor_guests::introspection::event::{Kind, RawEvent};
-use timevisor_guests::introspection::gdb::Gdb;
-use timevisor_guests::introspection::guest_os::GuestOs;
-use timevisor_guests::introspection::kvm::Kvm;
-use timevisor_guests::introspection::kvm::layout::KvmLayout;
-use timevisor_guests::introspection::pulse::{Pulse, Sign};
-use timevisor_guests::introspection::ram::{InProcess, Ram};
-use timevisor_guests::introspection::tcg::Tcg;
+use timevisor_introspection::backend::gdb::Gdb;
+use timevisor_introspection::backend::kvm::Kvm;
+use timevisor_introspection::backend::kvm::layout::KvmLayout;
+use timevisor_introspection::backend::tcg::Tcg;
+use timevisor_introspection::backend::{Action, Backend, Input, State};
+use timevisor_introspection::memory::ram::{InProcess, Ram};
+use timevisor_introspection::os::guest_os::GuestOs;
+use timevisor_introspection::os::pulse::{Pulse, Sign};
+use timevisor_introspection::tasks::demand::{Need, Rules, need};
+use timevisor_introspection::tasks::event::{Kind, RawEvent};
+use timevisor_introspection::tasks::initial_scan::{Looks, Verdict};
 use timevisor_linux::clock::monotonic;
 use timevisor_time::Duration;
 

@@ -26,8 +26,6 @@ mod system;
 mod tally;
 mod vmclock;
 
-pub use nts::Server as NtsServer;
-
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
@@ -37,10 +35,9 @@ use timevisor_linux::udp::Sockets;
 use timevisor_protocols::control::Reference as Report;
 use timevisor_time::{Duration, Period, RateError};
 
-use crate::config::{ReferenceConfig, span};
+use crate::config::{ReferenceConfig, ServerConfig, span};
 use crate::leap::Leap;
 use crate::references::sampled::Sampled;
-use crate::server::{ServerConfig, Upstream};
 
 /// What a reference needs from the host to act.
 pub struct Surroundings<'a> {
@@ -52,7 +49,7 @@ pub struct Surroundings<'a> {
     pub leap: &'a Leap,
     /// How to talk to servers.
     pub sockets: Sockets,
-    /// The NTP server that we are: nobody may follow himself.
+    /// The NTP server of this daemon, which no reference may follow.
     pub own_server: &'a ServerConfig,
 }
 
@@ -88,6 +85,15 @@ trait Driver {
     }
     /// For `timevisor status`.
     fn report(&self, now: Duration) -> Report;
+}
+
+/// An NTP server that the clock follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Upstream {
+    /// Its own stratum.
+    pub stratum: u8,
+    /// The reference id of who is synchronized to it.
+    pub id: [u8; 4],
 }
 
 /// What the clock needs of a reference, and what it thinks of it.

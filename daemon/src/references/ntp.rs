@@ -20,9 +20,8 @@ use timevisor_protocols::ntp::{Client, Config, KissCode, Outcome, Response, Stat
 use timevisor_time::{Duration, Instant, Utc};
 
 use super::nts::{Nts, Progress};
-use super::{Surroundings, random};
-use crate::config::ReferenceConfig;
-use crate::server::{ServerConfig, Upstream};
+use super::{Surroundings, Upstream, random};
+use crate::config::{ReferenceConfig, ServerConfig};
 
 const PORT: u16 = 123;
 /// A name that does not resolve, or a route that is missing, is tried again after this.

@@ -20,9 +20,8 @@ use timevisor_time::Duration;
 
 use super::server::Server;
 use super::tally::{Refused, Tally};
-use super::{Driver, Need, Surroundings};
+use super::{Driver, Need, Surroundings, Upstream};
 use crate::config::ReferenceConfig;
-use crate::server::Upstream;
 
 const PORT: u16 = 123;
 /// A pool's name gives other addresses after a minute or so (the usual time to live is 130 s).
@@ -290,9 +289,8 @@ fn ask_resolver(name: &str) -> Result<Vec<SocketAddr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ClockConfig, Config};
+    use crate::config::{ClockConfig, Config, ServerConfig};
     use crate::leap::Leap;
-    use crate::server::ServerConfig;
     use timevisor_linux::counter::{HostCounter, HostMonotonicRaw};
     use timevisor_linux::udp::Sockets;
     use timevisor_time::{Period, RateError};

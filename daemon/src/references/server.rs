@@ -14,9 +14,8 @@ use timevisor_protocols::control::Reference as Report;
 use timevisor_time::{Duration, Period};
 
 use super::ntp::Ntp;
-use super::{Driver, Need, Surroundings};
+use super::{Driver, Need, Surroundings, Upstream};
 use crate::config::ReferenceConfig;
-use crate::server::Upstream;
 
 /// Exchanges remembered: a quarter of an hour at 16 s, long enough to have met an empty queue.
 const REMEMBERED: usize = 64;

@@ -4,9 +4,8 @@ use timevisor_linux::udp::Sockets;
 use timevisor_time::{Period, RateError};
 
 use super::*;
-use crate::config::ClockConfig;
+use crate::config::{ClockConfig, ServerConfig};
 use crate::leap::Leap;
-use crate::server::ServerConfig;
 
 const COUNTER: HostCounter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
 

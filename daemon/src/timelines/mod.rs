@@ -1,20 +1,17 @@
 //! Timelines as the daemon serves them: who is bound to what, over which connection, and what that puts on which page.
+//! What a timeline says is decided by crates/host-clock.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | this one | the registry (crates/timelines) between connections, clocks and pages |
 //! | `connections.rs` | the host's socket, VMs' ports, vsock |
 //! | `ages.rs` | how long the host and each VM have been running |
-//! | `clocks.rs` | clocks that follow some of the references |
-//! | `lines.rs` | timelines as lines on the host's counter, and what they achieve |
-//! | `floor.rs` | what could be had of a clock: the base of admission |
+//! | `entries.rs` | timelines as entries of pages, and how accurate they are |
 //! | `pages.rs` | the host's further pages |
 
 mod ages;
-mod clocks;
 mod connections;
-mod floor;
-mod lines;
+mod entries;
 mod pages;
 
 use std::collections::BTreeMap;
@@ -22,9 +19,9 @@ use std::os::fd::BorrowedFd;
 
 use anyhow::Result;
 use timevisor_clock_page::Counter;
-use timevisor_estimate::Exchange;
+use timevisor_estimate::{Ensemble, Exchange};
 use timevisor_guests::entries::TimelineEntry;
-use timevisor_guests::vm::Publication;
+use timevisor_host_clock::{Achievable, Publication, SubsetClock, TimelineClocks};
 use timevisor_linux::clock::monotonic;
 use timevisor_protocols::channel::{
     Achieved, Event, HostPage, Problem, Request, Response, ServerConfig,
@@ -33,10 +30,8 @@ use timevisor_time::Duration;
 use timevisor_timelines::{ClockId, Owner, Registry, Scale, Source, Tenant, Timeline};
 
 use self::ages::Ages;
-use self::clocks::{State, Subset};
 use self::connections::{ConnectionId, Connections, Demand};
-use self::floor::Floor;
-use self::lines::Knowledge;
+use self::entries::achieved as accuracy;
 use self::pages::FurtherPages;
 use crate::clock::HostClock;
 use crate::config::{Config, span};
@@ -51,9 +46,10 @@ pub struct Timelines {
     config: Config,
     registry: Registry,
     connections: Connections,
-    subsets: Vec<Subset>,
-    floors: Vec<Floor>,
-    knowledge: Knowledge,
+    subsets: Vec<SubsetClock<Ensemble>>,
+    /// The host's clock first, then the subsets.
+    achievable: Vec<Achievable>,
+    clocks: TimelineClocks,
     ages: Ages,
     further: FurtherPages,
     next_look: Duration,
@@ -64,20 +60,23 @@ pub struct Timelines {
 
 impl Timelines {
     pub fn start(config: &Config, clock: &HostClock, now: Duration) -> Result<Self> {
-        let (setup, clocks) = config.timeline_setup()?;
+        let (setup, subsets) = config.timeline_setup()?;
         let mut registry = Registry::new(setup, now)?;
         registry.add_owner(&Owner::Host, Scale::Tai, first_generation());
         let connections = Connections::listen(&config.run_directory.join("timelines"))?;
-        let subsets: Vec<Subset> =
-            clocks.into_iter().map(|references| Subset::new(config, references, clock)).collect();
+        let subset = |references: Vec<usize>| {
+            let estimate = clock.ensemble(&names_of(config, &references));
+            SubsetClock::new(references, estimate, clock.policy(), clock.counter.read_ordered())
+        };
+        let subsets: Vec<_> = subsets.into_iter().map(subset).collect();
         let publish_interval = span(config.clock.publish_interval);
         Ok(Self {
             registry,
             connections,
-            floors: vec![Floor::default(); subsets.len() + 1],
+            achievable: vec![Achievable::default(); subsets.len() + 1],
             disruptions: vec![0; subsets.len() + 1],
             subsets,
-            knowledge: Knowledge::new(clock.calibration.period, publish_interval),
+            clocks: TimelineClocks::new(clock.calibration.period, publish_interval),
             ages: Ages::default(),
             further: FurtherPages::in_directory(&config.run_directory, clock),
             next_look: now,
@@ -105,12 +104,12 @@ impl Timelines {
     }
 
     /// The counter was disturbed: everything known on it is void, local timelines included.
-    pub fn start_anew(&mut self, clock: &HostClock) {
+    pub fn start_over(&mut self, clock: &HostClock) {
         for subset in &mut self.subsets {
-            subset.start_anew(&self.config, clock);
+            subset.start_over(clock.ensemble(&names_of(&self.config, subset.references())));
         }
-        self.knowledge.forget_local();
-        self.ages.start_anew();
+        self.clocks.forget_local();
+        self.ages.start_over();
     }
 
     /// The tightest bound that anybody requires of what reference `index` goes into.
@@ -124,12 +123,12 @@ impl Timelines {
 
     /// After the host's clock was published: every timeline on every page.
     pub fn publish(&mut self, publication: &Publication, clock: &mut HostClock, vms: &mut Vms) {
-        let mut states = vec![State::of_host(publication)];
-        states.extend(self.subsets.iter_mut().map(|subset| subset.publish(clock)));
+        let mut states = vec![publication.clock];
+        states.extend(self.subsets.iter_mut().map(|subset| subset.publish(&clock.counter)));
         let now = clock.counter.read_ordered();
         let monotonic = monotonic();
-        for (index, (state, floor)) in states.iter().zip(&mut self.floors).enumerate() {
-            floor.observe(monotonic, state, now);
+        for (index, (state, best)) in states.iter().zip(&mut self.achievable).enumerate() {
+            best.observe(monotonic, state, now);
             if std::mem::replace(&mut self.disruptions[index], state.disruptions)
                 != state.disruptions
             {
@@ -139,7 +138,8 @@ impl Timelines {
             }
         }
         self.ages.update(publication, clock, vms, now);
-        self.knowledge.update(states, now, clock.policy().expiry(now), &clock.leap);
+        let offset = |tai| clock.leap.offset_of_tai(tai).ok();
+        self.clocks.update(states, now, clock.policy().expiry(now), offset);
         self.begin_local(clock);
         self.write(clock, vms);
         self.tell_quality(vms);
@@ -149,13 +149,13 @@ impl Timelines {
     /// Local timelines whose life has begun get their zero, those that ended lose it.
     fn begin_local(&mut self, clock: &HostClock) {
         let lives = |timeline: &Timeline| match timeline.source() {
-            Source::Local { life, .. } => Some(life),
+            Source::Local { life, .. } => Some(life.0),
             _ => None,
         };
         let alive: Vec<_> = self.registry.timelines().filter_map(|(t, _)| lives(t)).collect();
-        self.knowledge.keep(|life| alive.contains(&life));
+        self.clocks.keep(|life| alive.contains(&life));
         for life in alive {
-            self.knowledge.begin(life, clock.counter.read_ordered());
+            self.clocks.begin(life, clock.counter.read_ordered());
         }
     }
 
@@ -165,7 +165,7 @@ impl Timelines {
         let Some(publication) = vms.take_rewritten().copied() else { return };
         let now = clock.counter.read_ordered();
         self.ages.update(&publication, clock, vms, now);
-        self.knowledge.advance(now);
+        self.clocks.advance(now);
         for name in vms.names().map(str::to_owned).collect::<Vec<_>>() {
             self.write_owner(&Owner::vm(&name), clock, vms);
         }
@@ -194,7 +194,7 @@ impl Timelines {
             if pages.len() <= page {
                 pages.resize(page + 1, Vec::new());
             }
-            pages[page].push(self.knowledge.entry(&entry, self.ages.lines(owner)));
+            pages[page].push(entries::entry(&self.clocks, &entry, self.ages.lines(owner)));
         }
         match owner {
             Owner::Host => {
@@ -212,10 +212,9 @@ impl Timelines {
     }
 
     fn tell_quality(&mut self, vms: &Vms) {
-        let (knowledge, ages) = (&self.knowledge, &self.ages);
-        let events = self
-            .registry
-            .quality(|timeline, owner| achieved(knowledge, ages, vms, timeline, owner));
+        let (clocks, ages) = (&self.clocks, &self.ages);
+        let events =
+            self.registry.quality(|timeline, owner| achieved(clocks, ages, vms, timeline, owner));
         for (session, event) in events {
             self.connections.tell(session, &event);
         }
@@ -318,11 +317,11 @@ impl Timelines {
         clock: &mut HostClock,
         vms: &mut Vms,
     ) -> Result<Response, Problem> {
-        self.knowledge.advance(clock.counter.read_ordered());
-        let (knowledge, ages, floors) = (&self.knowledge, &self.ages, &self.floors);
+        self.clocks.advance(clock.counter.read_ordered());
+        let (clocks, ages, best) = (&self.clocks, &self.ages, &self.achievable);
         let gives =
-            |timeline: &Timeline, owner: &Owner| achieved(knowledge, ages, vms, timeline, owner);
-        let could = |timeline: &Timeline, _: &Owner| achievable(knowledge, floors, timeline);
+            |timeline: &Timeline, owner: &Owner| achieved(clocks, ages, vms, timeline, owner);
+        let could = |timeline: &Timeline, _: &Owner| achievable(clocks, best, timeline);
         let response = match request {
             Request::Bind(bind) => {
                 // A timeline that is made now has no lines yet: they are written first, and then asked.
@@ -334,9 +333,9 @@ impl Timelines {
                     requirement: bind.requirement,
                     best_effort: true,
                 };
-                let (knowledge, ages) = (&self.knowledge, &self.ages);
+                let (clocks, ages) = (&self.clocks, &self.ages);
                 let gives = |timeline: &Timeline, owner: &Owner| {
-                    achieved(knowledge, ages, vms, timeline, owner)
+                    achieved(clocks, ages, vms, timeline, owner)
                 };
                 Response::Bound(self.registry.update(session, &again, gives, gives)?)
             }
@@ -384,6 +383,11 @@ impl Timelines {
     }
 }
 
+/// The names of the references with these indices.
+fn names_of(config: &Config, references: &[usize]) -> Vec<String> {
+    references.iter().map(|index| config.references[*index].name()).collect()
+}
+
 fn is_served(owner: &Owner, vms: &Vms) -> bool {
     match owner {
         Owner::Host => true,
@@ -393,7 +397,7 @@ fn is_served(owner: &Owner, vms: &Vms) -> bool {
 
 /// On a VM's page nothing is known while its counter's relation to the host's is not.
 fn achieved(
-    knowledge: &Knowledge,
+    clocks: &TimelineClocks,
     ages: &Ages,
     vms: &Vms,
     timeline: &Timeline,
@@ -401,13 +405,13 @@ fn achieved(
 ) -> Achieved {
     match owner {
         Owner::Vm(name) if !vms.is_readable(name) => Achieved::default(),
-        _ => knowledge.achieved(timeline.source(), timeline.epoch(), ages.lines(owner).0),
+        _ => accuracy(clocks, timeline.source(), timeline.epoch(), ages.lines(owner).0),
     }
 }
 
 /// What is not known yet is not refused: the binding is there, and says that it is not met.
-fn achievable(knowledge: &Knowledge, floors: &[Floor], timeline: &Timeline) -> Achieved {
-    let now = knowledge.achieved(timeline.source(), timeline.epoch(), None);
+fn achievable(clocks: &TimelineClocks, best: &[Achievable], timeline: &Timeline) -> Achieved {
+    let now = accuracy(clocks, timeline.source(), timeline.epoch(), None);
     let unknown = Achieved {
         below_ns: Some(0),
         above_ns: Some(0),
@@ -416,7 +420,7 @@ fn achievable(knowledge: &Knowledge, floors: &[Floor], timeline: &Timeline) -> A
     };
     match timeline.source() {
         Source::Clock(ClockId(index)) => {
-            floors.get(index).and_then(Floor::best).map_or(unknown, |best| Achieved {
+            best.get(index).and_then(Achievable::best).map_or(unknown, |best| Achieved {
                 below_ns: Some(best.below_ns),
                 above_ns: Some(best.above_ns),
                 estimated_error_ns: best.estimated_error_ns.or(Some(0)),

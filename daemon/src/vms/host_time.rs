@@ -4,7 +4,7 @@ use std::io;
 
 use timevisor_clock_page::{Counter, Sample};
 use timevisor_guests::qemu::Accelerator;
-use timevisor_guests::reservation::vcpus::{self, Vcpu};
+use timevisor_guests::vcpus::{self, Vcpu};
 use timevisor_linux::scheduling::{accounting_lag, schedstat, threads};
 use timevisor_time::Duration;
 

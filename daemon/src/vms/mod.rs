@@ -28,7 +28,8 @@ use timevisor_guests::delivery::{
 };
 use timevisor_guests::qemu::{Accelerator, Qemu};
 use timevisor_guests::transit::{Step, Transit};
-use timevisor_guests::vm::{AttachError, HostIdentity, Publication};
+use timevisor_guests::vm::{AttachError, HostIdentity, HostUpdate};
+use timevisor_host_clock::Publication;
 use timevisor_linux::clock::realtime;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{TimeType, request::check_name};
@@ -350,7 +351,12 @@ impl Vms {
     fn publish_one(&mut self, index: usize, clock: &HostClock) {
         let Some(publication) = &self.publication else { return };
         self.rewritten = true;
-        self.served[index].vm.publish(publication, &clock.counter);
+        let update = HostUpdate {
+            update: publication.update(),
+            tai_offset: publication.tai_offset,
+            disruptions: publication.clock.disruptions,
+        };
+        self.served[index].vm.publish(&update, &clock.counter);
     }
 
     fn retire_ended(&mut self) {

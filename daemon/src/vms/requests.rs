@@ -5,7 +5,6 @@ use std::path::Path;
 use anyhow::Context;
 use timevisor_clock_page::{Counter, CounterId};
 use timevisor_guests::delivery::DeliveryKind;
-use timevisor_guests::mapping::Ratio;
 use timevisor_guests::qemu::Qemu;
 use timevisor_guests::vm::AttachError;
 use timevisor_linux::process::Process;
@@ -13,6 +12,7 @@ use timevisor_protocols::control::{
     ElapsedSince, ErrorCode, Response, TimeType, VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared,
     VmRemoved, VmRow, request::check_name,
 };
+use timevisor_time::CounterRatio;
 
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
@@ -279,7 +279,9 @@ fn elapsed_since((zero, within): (Instant<Tai>, Duration)) -> ElapsedSince {
 fn row(served: &Served) -> VmRow {
     let vm = &served.vm;
     let mapping = match vm.mapping() {
-        Some(m) if m.ratio == Ratio::ONE || m.ratio.is_one() => format!("host {:+}", m.offset),
+        Some(m) if m.ratio == CounterRatio::ONE || m.ratio.is_one() => {
+            format!("host {:+}", m.offset)
+        }
         Some(m) => format!("host * {} / 2^{} {:+}", m.ratio.mul, m.ratio.frac_bits, m.offset),
         None => "unknown".to_owned(),
     };

@@ -1,4 +1,4 @@
-//! Which kernels forget the end of a pause (`timevisor_guests::reservation::Ledger::leave`): what timevisord keeps clear of, without timevisord.
+//! Which kernels forget the end of a pause (`timevisor_reservation::ledger::Ledger::leave`): what timevisord keeps clear of, without timevisord.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub(super) fn kernels(ctx: &Context) -> anyhow::Result<String> {
         let changes = said["changes"].as_u64().context("no changes")?;
         ensure!(
             said["frozen"] == true,
-            "{} does not do so in {changes} changes: docs/reservations.md says that it does",
+            "{} does not do so in {changes} changes: docs/explanation/reservations.md says that it does",
             kernel.version
         );
         all.push(format!("{}: frozen after {changes} changes", kernel.version));

@@ -53,7 +53,7 @@ fn forgotten(host: &mut Host, server: &Impostor, page: &HostPage) -> anyhow::Res
     host.kill();
     host.restart()?;
     let log = host.log_text();
-    ensure!(log.contains("starting anew"), "resumed from unreliable lines: {log}");
+    ensure!(log.contains("the clock starts from nothing"), "resumed from unreliable lines: {log}");
     ensure!(page.read()?.disruption != before.disruption, "a new beginning without a disruption");
     Ok(())
 }

@@ -47,7 +47,7 @@ impl Programs {
     }
 }
 
-/// By the commands of docs/clients/c.md, but into a folder of the test.
+/// By the commands of docs/reference/clients/c.md, but into a folder of the test.
 fn build_c(root: &Path, prefix: &Path, to: &Path) -> anyhow::Result<()> {
     let mut make = Command::new("make");
     make.arg("-C").arg(root.join("clients/c")).arg("install");

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use timevisor_guests::introspection::event::{Event, Kind, Policy};
-use timevisor_guests::introspection::tcg::codec::{Decoder, Message};
+use timevisor_introspection::backend::tcg::codec::{Decoder, Message};
+use timevisor_introspection::tasks::event::{Event, Kind, Policy};
 
 use crate::command::{self, Tethered};
 use crate::guest::Guest;

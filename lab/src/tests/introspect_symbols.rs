@@ -2,11 +2,11 @@
 
 use anyhow::{Context as _, ensure};
 use sha2::{Digest as _, Sha256};
-use timevisor_guests::introspection::btf::Btf;
-use timevisor_guests::introspection::kallsyms;
-use timevisor_guests::introspection::linux::Linux;
-use timevisor_guests::introspection::memory::GuestMemory;
-use timevisor_guests::introspection::ram::{Machine, Ram, RamLayout};
+use timevisor_introspection::memory::GuestMemory;
+use timevisor_introspection::memory::ram::{Machine, Ram, RamLayout};
+use timevisor_introspection::os::linux::Linux;
+use timevisor_introspection::symbols::btf::Btf;
+use timevisor_introspection::symbols::kallsyms;
 
 use crate::guest::Guest;
 use crate::introspection;

@@ -55,7 +55,7 @@ pub(super) fn peers(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("clock-bound-vmclock reads: {}", line.trim()))
 }
 
-/// phc_ctl reads the stock driver's clock; chronyd keeps the guest's CLOCK_REALTIME with the stanza of docs/guests.md.
+/// phc_ctl reads the stock driver's clock; chronyd keeps the guest's CLOCK_REALTIME with the stanza of docs/how-to/guest-clock.md.
 pub(super) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -104,12 +104,12 @@ pub(super) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// The stanza that docs/guests.md tells a user to paste.
+/// The stanza that docs/how-to/guest-clock.md tells a user to paste.
 fn documented_stanza() -> anyhow::Result<String> {
-    let page = crate::programs::workspace()?.join("docs/guests.md");
+    let page = crate::programs::workspace()?.join("docs/how-to/guest-clock.md");
     let text = std::fs::read_to_string(page)?;
     let block = text.split("```\n").find(|block| block.starts_with("refclock PHC"));
-    Ok(block.context("docs/guests.md has no refclock stanza")?.to_owned())
+    Ok(block.context("docs/how-to/guest-clock.md has no refclock stanza")?.to_owned())
 }
 
 /// The read-latency table inside a guest. Under emulation its ratios mean nothing; that every row is there does.

@@ -10,6 +10,8 @@ use crate::page::Source;
 use crate::timing::{Batch, batch};
 
 /// Names of the rows that limits and ratios refer to.
+pub(crate) const LFENCE_RDTSC: &str = "lfence; rdtsc";
+pub(crate) const RDTSCP: &str = "rdtscp";
 pub(crate) const RDTSC: &str = "rdtsc";
 pub(crate) const REALTIME: &str = "clock_gettime(REALTIME)";
 pub(crate) const CLOCKBOUND_2: &str = "clock-bound-client 2.0.3 now()";
@@ -26,13 +28,14 @@ pub(crate) struct Candidate<'a> {
 pub(crate) fn all<'a>(source: &Source, calibration: &Calibration) -> Vec<Candidate<'a>> {
     let tsc = Tsc::unchecked();
     let page = source.page;
-    let reader = || Reader::open(page, tsc, 0).map_err(anyhow::Error::new);
+    // As every client opens its reader.
+    let reader = || Reader::open(page, Tsc::for_reader(), 0).map_err(anyhow::Error::new);
     let files = || Files::create(calibration);
     let row = |name, batch| Candidate { name, batch };
     vec![
         row(RDTSC, Ok(batch(move || tsc.read_unordered()))),
-        row("lfence; rdtsc", Ok(batch(move || tsc.read_ordered()))),
-        row("rdtscp", rdtscp()),
+        row(LFENCE_RDTSC, Ok(batch(move || tsc.read_ordered()))),
+        row(RDTSCP, rdtscp()),
         row(REALTIME, clock_gettime(libc::CLOCK_REALTIME)),
         row("clock_gettime(MONOTONIC)", clock_gettime(libc::CLOCK_MONOTONIC)),
         row("clock_gettime(MONOTONIC_RAW)", clock_gettime(libc::CLOCK_MONOTONIC_RAW)),

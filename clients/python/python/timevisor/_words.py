@@ -25,7 +25,7 @@ class _Word(str, enum.Enum):
 
 
 class Status(_Word):
-    """How far to trust a reading (docs/bounds.md, "Statuses")."""
+    """How far to trust a reading (docs/reference/statuses.md)."""
 
     UNKNOWN = "unknown"
     INITIALIZING = "initializing"

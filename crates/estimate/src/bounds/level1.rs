@@ -1,6 +1,6 @@
 //! Level 1 hard bounds: the best lower and the best upper fact, each aged at the fastest rate the oscillator may have.
 //!
-//! theory/clock.md section 2 states them relative to a published clock (theta, y); here they are absolute times at one
+//! docs/explanation/bounds.md states them relative to a published clock (theta, y); here they are absolute times at one
 //! counter value, which is the same thing without a clock to be relative to:
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Hard bounds (theory/clock.md section 2).
+//! Hard bounds (docs/explanation/bounds.md).
 //!
 //! | module | owns |
 //! | --- | --- |

@@ -7,7 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{CounterMapping, Mapping, MappingError, Ratio};
+use super::{CounterMapping, CounterRatio, Mapping, MappingError};
 
 /// Where KVM shows its virtual machines.
 pub const DEBUGFS: &str = "/sys/kernel/debug/kvm";
@@ -45,7 +45,7 @@ impl KvmMapping {
     ///
     /// # Errors
     /// When there is no vCPU, or they differ in this, too.
-    pub fn ratio(&self) -> Result<Ratio, MappingError> {
+    pub fn ratio(&self) -> Result<CounterRatio, MappingError> {
         let mut agreed: Option<Mapping> = None;
         for mapping in self.vcpus()? {
             match agreed {
@@ -106,8 +106,8 @@ fn vcpu(folder: &Path) -> Result<Option<Mapping>, MappingError> {
     let mul = number::<u64>(&folder.join("tsc-scaling-ratio"))?;
     let frac_bits = number::<u8>(&folder.join("tsc-scaling-ratio-frac-bits"))?;
     let ratio = match (mul, frac_bits) {
-        (Some(mul @ 1..), Some(frac_bits @ 0..=63)) => Ratio { mul, frac_bits },
-        (None, None) => Ratio::ONE,
+        (Some(mul @ 1..), Some(frac_bits @ 0..=63)) => CounterRatio { mul, frac_bits },
+        (None, None) => CounterRatio::ONE,
         (mul, bits) => {
             let path = folder.join("tsc-scaling-ratio");
             let source = io::Error::new(
@@ -179,13 +179,13 @@ mod tests {
         let unscaled = read(&tree(&["-3183874828902\n", "-3183874828902\n"], None)).unwrap();
         assert_eq!(
             unscaled,
-            Mapping { ratio: Ratio::ONE, offset: -3_183_874_828_902, running: true }
+            Mapping { ratio: CounterRatio::ONE, offset: -3_183_874_828_902, running: true }
         );
         assert_eq!(KvmMapping::caution(&unscaled), None);
         let scaled = read(&tree(&["5\n"], Some(("225179981368524\n", "48\n")))).unwrap();
-        assert_eq!(scaled.ratio, Ratio { mul: 225_179_981_368_524, frac_bits: 48 });
+        assert_eq!(scaled.ratio, CounterRatio { mul: 225_179_981_368_524, frac_bits: 48 });
         let ratio = |root: &tempfile::TempDir| KvmMapping::new(root.path(), 1234).unwrap().ratio();
-        assert_eq!(ratio(&tree(&["1\n", "2\n"], None)).unwrap(), Ratio::ONE);
+        assert_eq!(ratio(&tree(&["1\n", "2\n"], None)).unwrap(), CounterRatio::ONE);
         assert_eq!(ratio(&tree(&["1\n"], Some(("3\n", "1\n")))).unwrap().mul, 3);
         let none = KvmMapping::new(tree(&[], None).path(), 12345).unwrap().ratio();
         assert!(matches!(none, Err(MappingError::NoVcpu(_))));

@@ -15,54 +15,18 @@ use std::io;
 use std::path::PathBuf;
 
 use timevisor_linux::process::ProcessError;
-use timevisor_time::Period;
+use timevisor_time::{CounterRatio, Period};
 
 pub use kvm::KvmMapping;
 pub use tcg::TcgMapping;
 
 use crate::qemu::{Accelerator, Qemu};
 
-/// Guest ticks per host tick: `mul / 2^frac_bits`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ratio {
-    /// Numerator; not zero.
-    pub mul: u64,
-    /// Fraction bits: 48 on VMX, 32 on SVM, at most 63.
-    pub frac_bits: u8,
-}
-
-impl Ratio {
-    /// One guest tick per host tick.
-    pub const ONE: Self = Self { mul: 1, frac_bits: 0 };
-
-    /// Whether guest and host tick alike.
-    #[must_use]
-    pub const fn is_one(self) -> bool {
-        self.mul.trailing_zeros() == self.frac_bits as u32 && self.mul.is_power_of_two()
-    }
-
-    /// The host's counter when it reads `scaled` in guest ticks (rounded down to one, without the offset), and within how many host ticks. `None` for a
-    /// ratio of nothing, or a counter beyond 64 bits.
-    #[must_use]
-    pub fn host_from_scaled(self, scaled: u64) -> Option<(u64, u64)> {
-        if self.is_one() {
-            return Some((scaled, 0));
-        }
-        let mul = u128::from(self.mul);
-        // The least counter that is rounded down to `scaled`, and the first that is not.
-        let first = |scaled: u128| (scaled << self.frac_bits).checked_div(mul).map(|q| q + 1);
-        let low = (u128::from(scaled) << self.frac_bits).checked_div(mul)?;
-        let high = first(u128::from(scaled) + 1)?;
-        let middle = low + (high - low) / 2;
-        Some((u64::try_from(middle).ok()?, u64::try_from(high - middle).ok()?))
-    }
-}
-
 /// A guest's counter as a function of the host's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {
     /// Guest ticks per host tick.
-    pub ratio: Ratio,
+    pub ratio: CounterRatio,
     /// Added after scaling, modulo 2^64. While not `running`: the value at which the guest's counter stands.
     pub offset: i64,
     /// The guest's counter advances. Under KVM it always does, even while the vCPUs are stopped.
@@ -71,7 +35,7 @@ pub struct Mapping {
 
 impl Mapping {
     /// A reader of the host's own counter.
-    pub const IDENTITY: Self = Self { ratio: Ratio::ONE, offset: 0, running: true };
+    pub const IDENTITY: Self = Self { ratio: CounterRatio::ONE, offset: 0, running: true };
 
     /// The guest's counter when the host's is `host`, rounded down to a tick exactly as the hardware does.
     #[must_use]
@@ -204,57 +168,23 @@ mod tests {
 
     #[test]
     fn golden_values() {
-        let plain = Mapping { ratio: Ratio::ONE, offset: -3_183_874_828_902, running: true };
+        let plain = Mapping { ratio: CounterRatio::ONE, offset: -3_183_874_828_902, running: true };
         assert_eq!(plain.guest_from_host(3_183_874_828_902), 0);
         assert_eq!(plain.guest_from_host(0), 0u64.wrapping_sub(3_183_874_828_902));
         // A 2.0 GHz guest on a 2.5 GHz host, VMX: ratio 0.8.
         let mul = (1u64 << 48) / 5 * 4;
-        let scaled = Mapping { ratio: Ratio { mul, frac_bits: 48 }, offset: 1_000, running: true };
+        let scaled =
+            Mapping { ratio: CounterRatio { mul, frac_bits: 48 }, offset: 1_000, running: true };
         assert_eq!(scaled.guest_from_host(2_500_000_000), 1_999_999_999 + 1_000);
         let (lower, upper) =
             scaled.period_for_guest(Period::from_hz(2_500_000_000).unwrap()).unwrap();
         assert_eq!(upper.to_bits() - lower.to_bits(), 1);
         assert!((upper.hz() - 2e9).abs() < 1.0, "{}", upper.hz());
-        let stopped = Mapping { running: false, offset: 522_311_348, ratio: Ratio::ONE };
+        let stopped = Mapping { running: false, offset: 522_311_348, ratio: CounterRatio::ONE };
         assert_eq!(stopped.guest_from_host(77), 522_311_348);
     }
 
-    #[test]
-    fn a_counter_from_a_scaled_one() {
-        assert_eq!(Ratio::ONE.host_from_scaled(77), Some((77, 0)));
-        assert_eq!(
-            Ratio { mul: 1 << 32, frac_bits: 32 }.host_from_scaled(u64::MAX),
-            Some((u64::MAX, 0))
-        );
-        assert_eq!(Ratio { mul: 0, frac_bits: 32 }.host_from_scaled(1), None);
-        assert_eq!(Ratio { mul: 1, frac_bits: 32 }.host_from_scaled(u64::MAX), None);
-    }
-
-    #[test]
-    fn one_in_any_notation_is_one() {
-        assert!(Ratio::ONE.is_one());
-        assert!(Ratio { mul: 1 << 48, frac_bits: 48 }.is_one());
-        assert!(
-            !Ratio { mul: (1 << 48) + 1, frac_bits: 48 }.is_one()
-                && !Ratio { mul: 0, frac_bits: 0 }.is_one()
-        );
-    }
-
     proptest! {
-        /// The counter that was scaled is within the error, which is little more than a tick of the guest.
-        #[test]
-        fn what_was_scaled_is_found(
-            host in 0u64..1 << 62, percent in 30u64..300, frac_bits in prop::sample::select(vec![32u8, 48]),
-        ) {
-            let mul = u64::try_from((1u128 << frac_bits) * u128::from(percent) / 100).unwrap();
-            let ratio = Ratio { mul, frac_bits };
-            let mapping = Mapping { ratio, offset: 0, running: true };
-            let Some((found, error)) = ratio.host_from_scaled(mapping.guest_from_host(host)) else {
-                return Ok(());
-            };
-            prop_assert!(found.abs_diff(host) <= error && error <= 3, "{found} {host} {error}");
-        }
-
         /// A span of host ticks, mapped and measured with the guest's periods, encloses the span measured by the host.
         #[test]
         fn guest_periods_enclose(
@@ -262,7 +192,7 @@ mod tests {
             ticks in 1u64..1 << 40, offset in any::<i64>(), start in 0u64..1 << 62,
         ) {
             let mul = u64::try_from((1u128 << frac_bits) * u128::from(percent) / 100).unwrap();
-            let mapping = Mapping { ratio: Ratio { mul, frac_bits }, offset, running: true };
+            let mapping = Mapping { ratio: CounterRatio { mul, frac_bits }, offset, running: true };
             let host = Period::from_hz(hz).unwrap();
             let (lower, upper) = mapping.period_for_guest(host).unwrap();
             prop_assert!(upper.to_bits() - lower.to_bits() <= 1);

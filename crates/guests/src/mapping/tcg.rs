@@ -11,7 +11,7 @@ use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
 use timevisor_clock_page::Counter as _;
 use timevisor_linux::process::{Process, ProcessMemory};
 
-use super::{CounterMapping, Mapping, MappingError, Ratio};
+use super::{CounterMapping, CounterRatio, Mapping, MappingError};
 use crate::qemu::Qemu;
 
 /// How often a reading that was interrupted by a change is repeated.
@@ -112,7 +112,7 @@ fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<Mapping, MappingError
     if running && before.wrapping_sub(ticks).cast_signed() > 0 {
         return Err(MappingError::Unsettled);
     }
-    Ok(Mapping { ratio: Ratio::ONE, offset, running })
+    Ok(Mapping { ratio: CounterRatio::ONE, offset, running })
 }
 
 /// A running program's symbols and where it was loaded.
@@ -178,7 +178,7 @@ mod tests {
         let running = decode(&state(-3_183_874_828_902, 2, 0, 1), 3_183_874_828_903).unwrap();
         assert_eq!(
             running,
-            Mapping { ratio: Ratio::ONE, offset: -3_183_874_828_902, running: true }
+            Mapping { ratio: CounterRatio::ONE, offset: -3_183_874_828_902, running: true }
         );
         let stopped = decode(&state(522_311_348, 4, 0, 0), 0).unwrap();
         assert_eq!((stopped.running, stopped.guest_from_host(u64::MAX)), (false, 522_311_348));

@@ -1,6 +1,6 @@
 //! Traps in a guest that runs under KVM: the programs of bpf/introspect.bpf.c, for one VM.
 //!
-//! What is wanted and what comes are bytes, as bpf/introspect.h lays them out; crates/guests' introspection makes them.
+//! What is wanted and what comes are bytes, as bpf/introspect.h lays them out; crates/introspection makes them.
 
 use core::fmt;
 use std::fs::File;

@@ -23,7 +23,7 @@ pub use calibrate::{Calibration, CalibrationError, calibrate};
 pub use cntvct::Cntvct;
 pub use monotonic_raw::{HostMonotonicRaw, MonotonicRaw};
 #[cfg(target_arch = "x86_64")]
-pub use tsc::{Tsc, TscError, TscFacts};
+pub use tsc::{OrderedRead, Tsc, TscError, TscFacts};
 
 /// The counter chosen for this host.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +91,7 @@ impl HostCounter {
     pub fn for_reader(id: CounterId) -> Option<Self> {
         match id {
             #[cfg(target_arch = "x86_64")]
-            CounterId::X86Tsc => Some(Self::Tsc(Tsc::unchecked())),
+            CounterId::X86Tsc => Some(Self::Tsc(Tsc::for_reader())),
             #[cfg(target_arch = "aarch64")]
             CounterId::ArmVcnt => Some(Self::Cntvct(Cntvct::new())),
             CounterId::MonotonicRaw => Some(Self::MonotonicRaw(HostMonotonicRaw::from_here())),

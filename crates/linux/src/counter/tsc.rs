@@ -3,11 +3,30 @@
 //! [`Tsc::new`] hands one out only on machines where it runs at one rate for ever, in sleep states too, and where the
 //! kernel has not found it unstable. It does not convert ticks to time, and does not know the frequency.
 
+use std::sync::OnceLock;
+
 use timevisor_clock_page::{Counter, CounterId};
 
 /// The TSC of this machine, checked at construction.
 #[derive(Clone, Copy, Debug)]
-pub struct Tsc(());
+pub struct Tsc {
+    ordered: OrderedRead,
+}
+
+/// Which instructions read the TSC after every earlier load. Both keep the same promise (Intel SDM vol. 2, RDTSC and
+/// RDTSCP; AMD APM vol. 3); which one is cheaper depends on the processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OrderedRead {
+    /// `lfence; rdtsc`, which every x86-64 processor has.
+    Lfence,
+    /// `rdtscp`, which most have.
+    Rdtscp,
+}
+
+/// How often each form is timed, in turns, before one is chosen: a few microseconds on hardware.
+const CHOICE_ROUNDS: usize = 24;
+/// Reads between two stamps: a TSC may advance in steps that are longer than one read.
+const CHOICE_READS: usize = 8;
 
 /// Why the TSC cannot be the clock's counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -85,14 +104,78 @@ impl Tsc {
     /// # Errors
     /// The reason why it cannot.
     pub fn new() -> Result<Self, TscError> {
-        judge(&TscFacts::of_this_machine()).map(|()| Self(()))
+        judge(&TscFacts::of_this_machine()).map(|()| Self::for_reader())
     }
 
     /// The TSC without asking whether it can be trusted: for readers of a page whose writer has already decided.
+    ///
+    /// Ordered reads are `lfence; rdtsc`.
     #[must_use]
     pub const fn unchecked() -> Self {
-        Self(())
+        Self { ordered: OrderedRead::Lfence }
     }
+
+    /// [`Self::unchecked`], with the ordered read that is cheaper on this processor. The first call in a process
+    /// measures both; later calls know.
+    #[must_use]
+    pub fn for_reader() -> Self {
+        static CHEAPER: OnceLock<OrderedRead> = OnceLock::new();
+        Self { ordered: *CHEAPER.get_or_init(cheaper_ordered_read) }
+    }
+
+    /// The instructions of [`Counter::read_ordered`].
+    #[must_use]
+    pub const fn ordered_read(&self) -> OrderedRead {
+        self.ordered
+    }
+}
+
+/// Times both forms in turns. The least time of each counts: whatever interrupts a round only makes it longer.
+fn cheaper_ordered_read() -> OrderedRead {
+    if !cpuid_rdtscp() {
+        return OrderedRead::Lfence;
+    }
+    let (mut lfence, mut rdtscp) = (u64::MAX, u64::MAX);
+    for _ in 0..CHOICE_ROUNDS {
+        lfence = lfence.min(ticks_of(read_lfence));
+        rdtscp = rdtscp.min(ticks_of(read_rdtscp));
+    }
+    if rdtscp < lfence { OrderedRead::Rdtscp } else { OrderedRead::Lfence }
+}
+
+/// Ticks that [`CHOICE_READS`] reads take.
+#[inline(always)]
+fn ticks_of(read: impl Fn() -> u64) -> u64 {
+    let start = read_lfence();
+    for _ in 0..CHOICE_READS {
+        std::hint::black_box(read());
+    }
+    read_lfence().wrapping_sub(start)
+}
+
+#[inline(always)]
+fn read_lfence() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: both instructions exist on every x86-64 and touch only the named registers; without `nomem` the
+    // compiler moves no memory access across, which is the ordering the trait promises.
+    unsafe {
+        core::arch::asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags));
+    }
+    (u64::from(high) << 32) | u64::from(low)
+}
+
+/// Only where CPUID says that the instruction exists.
+#[inline(always)]
+fn read_rdtscp() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: callers have asked CPUID; the instruction touches only the named registers (ecx gets IA32_TSC_AUX).
+    // Without `nomem` the compiler moves no memory access across.
+    unsafe {
+        core::arch::asm!(
+            "rdtscp", out("eax") low, out("edx") high, out("ecx") _, options(nostack, preserves_flags)
+        );
+    }
+    (u64::from(high) << 32) | u64::from(low)
 }
 
 impl Counter for Tsc {
@@ -102,13 +185,10 @@ impl Counter for Tsc {
 
     #[inline(always)]
     fn read_ordered(&self) -> u64 {
-        let (low, high): (u32, u32);
-        // SAFETY: both instructions exist on every x86-64 and touch only the named registers; without `nomem` the
-        // compiler moves no memory access across, which is the ordering the trait promises.
-        unsafe {
-            core::arch::asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags));
+        match self.ordered {
+            OrderedRead::Lfence => read_lfence(),
+            OrderedRead::Rdtscp => read_rdtscp(),
         }
-        (u64::from(high) << 32) | u64::from(low)
     }
 
     #[inline(always)]
@@ -126,6 +206,12 @@ impl Counter for Tsc {
 fn cpuid_invariant() -> bool {
     let (highest, _) = cpuid(0x8000_0000);
     highest >= 0x8000_0007 && cpuid(0x8000_0007).1 & (1 << 8) != 0
+}
+
+/// CPUID 0x80000001 EDX bit 27 (Intel SDM vol. 2, CPUID).
+fn cpuid_rdtscp() -> bool {
+    let (highest, _) = cpuid(0x8000_0000);
+    highest >= 0x8000_0001 && cpuid(0x8000_0001).1 & (1 << 27) != 0
 }
 
 /// EAX and EDX of one CPUID leaf.
@@ -180,11 +266,24 @@ mod tests {
     }
 
     #[test]
-    fn reads_advance() {
-        let tsc = Tsc::unchecked();
-        let first = tsc.read_ordered();
-        let second = tsc.read_ordered();
-        assert!(second > first);
-        assert!(tsc.read_unordered() > first);
+    fn reads_advance_in_both_forms() {
+        let mut forms = vec![Tsc { ordered: OrderedRead::Lfence }];
+        if cpuid_rdtscp() {
+            forms.push(Tsc { ordered: OrderedRead::Rdtscp });
+        }
+        for tsc in forms {
+            let before = Tsc::unchecked().read_ordered();
+            let first = tsc.read_ordered();
+            let second = tsc.read_ordered();
+            assert!(before < first && first < second, "{tsc:?}: {before} {first} {second}");
+            assert!(tsc.read_unordered() > first);
+        }
+    }
+
+    #[test]
+    fn the_choice_is_made_once_and_exists_here() {
+        let chosen = Tsc::for_reader().ordered_read();
+        assert_eq!(Tsc::for_reader().ordered_read(), chosen);
+        assert!(chosen == OrderedRead::Lfence || cpuid_rdtscp());
     }
 }

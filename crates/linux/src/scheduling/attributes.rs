@@ -103,7 +103,7 @@ impl Attributes {
     /// Has a thread scheduled so; 0: the calling one.
     ///
     /// # Errors
-    /// The kernel's (sched_setattr(2)); crates/guests explains them.
+    /// The kernel's (sched_setattr(2)); timevisord explains them.
     pub fn set(&self, tid: u32) -> io::Result<()> {
         let raw = SchedAttr {
             size: SIZE,

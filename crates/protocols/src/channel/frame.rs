@@ -1,4 +1,4 @@
-//! One frame: header, checksum, payload (docs/timelines.md has the table).
+//! One frame: header, checksum, payload (docs/reference/channel.md has the table).
 //!
 //! What it does not do: find frames in a stream ([`super::reader`] does) or know what a payload means.
 

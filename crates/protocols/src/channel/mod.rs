@@ -2,7 +2,7 @@
 //!
 //! The same frames travel over the host's Unix socket ([`HOST_SOCKET`]), a VM's virtio-serial port ([`PORT_NAME`]), vsock
 //! ([`VSOCK_PORT`]), and the socket that `timevisor-guest` offers inside a guest. Reading the clock needs none of this: it is
-//! on the page. docs/timelines.md shows the frames byte by byte.
+//! on the page. docs/reference/channel.md shows the frames byte by byte.
 //!
 //! | module | owns |
 //! | --- | --- |

@@ -147,14 +147,14 @@ pub struct IntrospectRow {
     /// Where a reservation follows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<IntrospectReserved>,
-    /// The guest's real-time tasks, as docs/introspection.md shows them.
+    /// The guest's real-time tasks, as docs/reference/introspection.md shows them.
     pub tasks: Vec<Value>,
 }
 
 /// Events of a VM.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct IntrospectEvents {
-    /// As docs/introspection.md shows them, in order.
+    /// As docs/reference/introspection.md shows them, in order.
     pub events: Vec<Value>,
     /// What to ask for next.
     pub next: u64,

@@ -129,7 +129,9 @@ impl Host {
             match opened {
                 Ok(channel) => self.channel = Some(channel),
                 Err(error) => {
-                    self.tell(format!("no channel to the host: {error}; see docs/timelines.md"));
+                    self.tell(format!(
+                        "no channel to the host: {error}; see docs/reference/channel.md"
+                    ));
                     return RETRY;
                 }
             }

@@ -3,43 +3,21 @@
 //! Blocking, with one deadline for all of it (but for the resolver, which has its own). The authorities are read anew
 //! each time, so that a renewed file needs no restart.
 
-use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration as StdDuration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use timevisor_linux::clock::realtime;
-use timevisor_protocols::nts::negotiation::{Answer, DEFAULT_NTP_PORT};
+use timevisor_protocols::nts::negotiation::Answer;
 use timevisor_protocols::nts::{Established, Exchange, TrustAnchors};
 use timevisor_time::Duration;
 
+use crate::config::NtsServer;
+
 /// Of a name's addresses, this many are tried.
 const ADDRESSES: usize = 4;
-
-/// Where keys come from.
-#[derive(Clone, Debug)]
-pub struct Server {
-    /// Name or address, as the certificate must have it.
-    host: String,
-    /// TCP.
-    port: u16,
-    /// UDP port of the NTP server, unless the key establishment server names one.
-    ntp_port: u16,
-    /// Instead of the system's authorities.
-    ca_file: Option<PathBuf>,
-}
-
-/// `host:port`, the port being TCP's.
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.parse::<IpAddr>() {
-            Ok(ip) => write!(f, "{}", SocketAddr::new(ip, self.port)),
-            Err(_) => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
-}
 
 /// Keys and where to use them.
 pub struct Keys {
@@ -47,16 +25,8 @@ pub struct Keys {
     pub peer: SocketAddr,
 }
 
-impl Server {
-    /// From a reference's address, whose port, if there is one, is NTP's.
-    pub fn new(address: &str, port: u16, ca_file: Option<PathBuf>) -> Self {
-        let (host, ntp_port) = split(address);
-        Self { host, port, ntp_port: ntp_port.unwrap_or(DEFAULT_NTP_PORT), ca_file }
-    }
-}
-
 /// Asks `server` for keys.
-pub fn establish(server: &Server, timeout: Duration) -> Result<Keys> {
+pub fn establish(server: &NtsServer, timeout: Duration) -> Result<Keys> {
     let timeout = u64::try_from(timeout.ceil_nanos()).unwrap_or(0);
     let deadline = Instant::now() + StdDuration::from_nanos(timeout);
     let trust = authorities(server.ca_file.as_deref())?;
@@ -74,7 +44,7 @@ pub fn establish(server: &Server, timeout: Duration) -> Result<Keys> {
 }
 
 fn ask(
-    server: &Server,
+    server: &NtsServer,
     address: SocketAddr,
     trust: &TrustAnchors,
     deadline: Instant,
@@ -122,7 +92,7 @@ fn left(deadline: Instant, address: SocketAddr) -> Result<StdDuration> {
 }
 
 /// RFC 8915 sections 4.1.7 and 4.1.8: the same host and NTP's port, unless the server says otherwise.
-fn ntp_peer(server: &Server, ip: IpAddr, answer: &Answer) -> Result<SocketAddr> {
+fn ntp_peer(server: &NtsServer, ip: IpAddr, answer: &Answer) -> Result<SocketAddr> {
     let port = answer.ntp_port.unwrap_or(server.ntp_port);
     match &answer.ntp_server {
         None => Ok(SocketAddr::new(ip, port)),
@@ -150,40 +120,9 @@ fn authorities(file: Option<&Path>) -> Result<TrustAnchors> {
     TrustAnchors::from_pem(&pem).with_context(|| format!("ca_file {}", file.display()))
 }
 
-/// `host`, `host:port`, an address, `address:port` or `[address]:port`.
-fn split(address: &str) -> (String, Option<u16>) {
-    if let Ok(socket) = address.parse::<SocketAddr>() {
-        return (socket.ip().to_string(), Some(socket.port()));
-    }
-    let is_ip = address.parse::<IpAddr>().is_ok();
-    match address.rsplit_once(':').filter(|_| !is_ip) {
-        Some((host, port)) => match port.parse() {
-            Ok(port) => (host.to_owned(), Some(port)),
-            Err(_) => (address.to_owned(), None),
-        },
-        None => (address.to_owned(), None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_of_every_form() {
-        for (address, host, port) in [
-            ("ntp.example.net", "ntp.example.net", None),
-            ("ntp.example.net:11123", "ntp.example.net", Some(11_123)),
-            ("192.0.2.1", "192.0.2.1", None),
-            ("192.0.2.1:124", "192.0.2.1", Some(124)),
-            ("2001:db8::1", "2001:db8::1", None),
-            ("[2001:db8::1]:124", "2001:db8::1", Some(124)),
-        ] {
-            assert_eq!(split(address), (host.to_owned(), port), "{address}");
-        }
-        assert_eq!(Server::new("::1", 4460, None).to_string(), "[::1]:4460");
-        assert_eq!(Server::new("a:124", 4460, None).to_string(), "a:4460");
-    }
 
     #[test]
     fn the_server_may_send_us_elsewhere() {
@@ -192,7 +131,7 @@ mod tests {
             ntp_server: name.map(str::to_owned),
             ntp_port: port,
         };
-        let server = Server::new("192.0.2.1:124", 4460, None);
+        let server = NtsServer::new("192.0.2.1:124", 4460, None);
         let ip = IpAddr::from([192, 0, 2, 1]);
         for (name, port, peer) in [
             (None, None, "192.0.2.1:124"),
@@ -210,12 +149,12 @@ mod tests {
     fn a_silent_server_is_given_up() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let text = |server: &Server| {
+        let text = |server: &NtsServer| {
             let timeout = Duration::from_millis(100);
             format!("{:#}", establish(server, timeout).map(|_| ()).unwrap_err())
         };
         let file = tempfile::NamedTempFile::new().unwrap();
-        let with = |path: &Path| Server::new("127.0.0.1", port, Some(path.to_owned()));
+        let with = |path: &Path| NtsServer::new("127.0.0.1", port, Some(path.to_owned()));
         assert!(
             text(&with(Path::new("/nowhere.pem"))).contains("cannot read ca_file /nowhere.pem")
         );

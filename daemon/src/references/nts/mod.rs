@@ -19,8 +19,8 @@ use timevisor_protocols::ntp::packet::HEADER_LEN;
 use timevisor_protocols::nts::{Association, Config, Random, Refusal, Status};
 use timevisor_time::Duration;
 
-pub use self::connection::Server;
 use self::connection::{Keys, establish};
+use crate::config::NtsServer;
 
 /// The thread's result is looked for this often.
 const ASKING: Duration = Duration::from_millis(50);
@@ -37,7 +37,7 @@ pub enum Progress {
 
 pub struct Nts {
     name: String,
-    server: Server,
+    server: NtsServer,
     association: Association,
     /// The key establishment under way.
     running: Option<Receiver<Result<Keys>>>,
@@ -49,7 +49,7 @@ pub struct Nts {
 }
 
 impl Nts {
-    pub fn new(name: &str, server: Server) -> Result<Self> {
+    pub fn new(name: &str, server: NtsServer) -> Result<Self> {
         Ok(Self {
             name: name.to_owned(),
             server,
@@ -182,7 +182,7 @@ impl Nts {
 }
 
 /// A thread: name servers and key establishment servers may be silent for seconds, which must not hold the daemon up.
-fn begin(server: Server, timeout: Duration) -> Result<Receiver<Result<Keys>>> {
+fn begin(server: NtsServer, timeout: Duration) -> Result<Receiver<Result<Keys>>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()
         .name("nts-ke".to_owned())
@@ -214,7 +214,7 @@ mod tests {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let authority =
             concat!(env!("CARGO_MANIFEST_DIR"), "/src/references/nts/test_authority.pem");
-        let server = Server::new("127.0.0.1", closed.port(), Some(authority.into()));
+        let server = NtsServer::new("127.0.0.1", closed.port(), Some(authority.into()));
         let mut nts = Nts::new("a", server).unwrap();
         let mut now = Duration::ZERO;
         for wait in ["10.000", "15.000", "22.500"] {

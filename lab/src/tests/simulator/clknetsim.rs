@@ -1,7 +1,7 @@
 //! The same under clknetsim (<https://github.com/mlichvar/clknetsim>), with a real chronyd as the server: a day on a LAN.
 //!
 //! clknetsim is not part of this repository. `CLKNETSIM` names a directory with its `clknetsim` and `clknetsim.so`, whose
-//! `clock_gettime` must know CLOCK_MONOTONIC_RAW (upstream's does not: docs/operations.md has what to add).
+//! `clock_gettime` must know CLOCK_MONOTONIC_RAW (upstream's does not: docs/how-to/simulate-a-network.md has what to add).
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;

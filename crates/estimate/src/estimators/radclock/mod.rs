@@ -13,7 +13,7 @@
 //! The absolute clock is `Ca(c) = C(c) - theta`, where C is an uncorrected clock of constant period that is continuous
 //! when the period changes. Sources: Veitch, Ridoux, Korada, "Robust synchronization of absolute and difference clocks
 //! over networks", IEEE/ACM ToN 17(2), 2009; behaviour and constants after `radclock/sync_bidir.c` and `sync_algo.h` of
-//! github.com/RADicalsync/RADclock (no code of it is here); theory/clock.md section 3b.
+//! github.com/RADicalsync/RADclock (no code of it is here); docs/explanation/estimation.md, "RADclock".
 //!
 //! Different on purpose, because they are mistakes there: differences of round trips saturate instead of wrapping; a
 //! minimum that leaves its sliding window is replaced by the minimum of all the others, the newest included; stamps

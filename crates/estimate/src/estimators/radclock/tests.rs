@@ -67,7 +67,7 @@ fn profiles_are_valid_and_nonsense_is_named() {
 
 #[test]
 fn windows_are_the_published_ones() {
-    // theory/clock.md section 3b, at a poll of 16 s.
+    // docs/explanation/estimation.md, "RADclock", at a poll of 16 s.
     let good = Windows::new(&RadclockParameters::good());
     let published = Windows {
         history: 37_800,

@@ -1,7 +1,7 @@
 //! A Gaussian over the five quantities that the estimator tracks, and the three things that happen to it: time goes by,
 //! a delay is learned, an assumption is dropped.
 //!
-//! State (theory/clock.md section 3): offset theta = true time - C, s; relative rate y = d theta / dt; its slow drift
+//! State (docs/explanation/estimation.md): offset theta = true time - C, s; relative rate y = d theta / dt; its slow drift
 //! d = dy/dt, 1/s; the minimum one-way delays m_f (us to the reference) and m_b (back), s.
 //!
 //! The covariance is stored once per pair, so it is symmetric by construction. Every measurement involves exactly two of

@@ -1,4 +1,4 @@
-//! The default estimator: shifted-exponential delays in both directions, adaptive wander (theory/clock.md section 3).
+//! The default estimator: shifted-exponential delays in both directions, adaptive wander (docs/explanation/estimation.md).
 //!
 //! A message takes the minimum of its direction plus an exponential queueing delay. Both minima are part of the state
 //! beside offset, rate and drift, so one-way messages that come late are told apart from clocks that wander, and a change
@@ -165,7 +165,7 @@ impl ShiftedExponential {
     ///
     /// It knows the rate only, so it is not disturbed by anything that happens to the offset (route changes, steps), and
     /// is better than a difference of two absolute readings for intervals up to about an hour; over longer ones the
-    /// rate's wander dominates (theory/clock.md section 3b). Before the first exchange the rate is the nominal one.
+    /// rate's wander dominates (docs/explanation/estimation.md, "RADclock"). Before the first exchange the rate is the nominal one.
     #[must_use]
     pub fn elapsed(&self, from: u64, to: u64) -> Duration {
         let nominal = Coordinates::new(0, Instant::from_bits(0), self.nominal).between(from, to);

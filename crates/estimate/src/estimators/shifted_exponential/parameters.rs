@@ -1,4 +1,4 @@
-//! Every tunable of the estimator: unit, reason, limits. The defaults are theory/clock.md section 3's.
+//! Every tunable of the estimator: unit, reason, limits. The defaults are docs/explanation/estimation.md's.
 //!
 //! Field names end in their unit; the others are pure numbers. "Mean queueing" is the mean delay of a message beyond the
 //! minimum of its direction.

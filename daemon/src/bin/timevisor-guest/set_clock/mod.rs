@@ -12,7 +12,7 @@
 //! | `once.rs` | `set-clock` |
 //!
 //! What it does not do: hold back programs that run already. They see a clock that is late from the resume until the step
-//! (docs/guests.md); programs for which that is too long read the page.
+//! (docs/how-to/guest-clock.md); programs for which that is too long read the page.
 
 mod beside;
 mod keeper;

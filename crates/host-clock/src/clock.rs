@@ -1,0 +1,333 @@
+//! [`HostClock`]: the estimate, the host's page, and everything between them.
+
+use timevisor_clock_page::{
+    ClockStatus, Counter, EntryUpdate, Identity, Lines, PageWriter, Policy, Slew, Update,
+    WritablePage,
+};
+use timevisor_estimate::{Birth, Knowledge, Observation, Quality, RateLimits};
+use timevisor_time::{Duration, Tai};
+
+use crate::continuity::Continuity;
+use crate::event::{Action, Event, Note};
+use crate::host::Host;
+use crate::publication::{ClockState, Publication, page_status};
+use crate::recovery::{JournalEntry, Resumable, first_update};
+use crate::synchronizer::Synchronizer;
+
+/// Parameters of one host's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How knowledge becomes lines.
+    pub policy: Policy,
+    /// A clock that learns nothing for this long after its start is `unknown`, no longer `initializing`.
+    pub stale_after: Duration,
+    /// The caller is asked to save the estimators' state this often; `None`: never.
+    pub save_interval: Option<Duration>,
+}
+
+/// What a clock starts with.
+#[derive(Debug)]
+pub struct Start<E, P> {
+    /// The host's page, which an earlier daemon may have written.
+    pub page: P,
+    /// What the page says of itself.
+    pub identity: Identity,
+    /// Parameters.
+    pub settings: Settings,
+    /// The estimate, perhaps with an earlier daemon's state.
+    pub estimate: E,
+    /// The journal of an earlier daemon, where it still applies. The page is continued only with it.
+    pub journaled: Option<Resumable>,
+}
+
+/// The publisher of one host.
+pub struct HostClock<E, P> {
+    settings: Settings,
+    continuity: Continuity<E>,
+    writer: PageWriter<P>,
+    /// The lines of an earlier daemon, in force until the references answer.
+    recovered: Option<Lines<Tai>>,
+    /// The limits of the counter's rate as last known, by this daemon or an earlier one.
+    rate: Option<RateLimits>,
+    /// The count of disruptions that readers have been told of.
+    seen_disruptions: u64,
+    knowledge: Knowledge,
+    started: Duration,
+    next_save: Option<Duration>,
+}
+
+impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
+    /// Takes over the page. With a journal that still applies, readers see no disruption, and the rate is known.
+    ///
+    /// Send [`Event::Publish`] next.
+    pub fn start<H: Host>(start: Start<E, P>, host: &H) -> Self {
+        let Start { page, identity, settings, mut estimate, journaled } = start;
+        let policy = settings.policy;
+        let now = host.counter().read_ordered();
+        let tai_offset = host.tai_offset(None);
+        let rate = journaled.and_then(|journaled| journaled.rate());
+        if let Some(rate) = &rate {
+            estimate.adopt_rate(rate);
+        }
+        let recovered = journaled.map(|journaled| journaled.lines(&page, host.counter()));
+        let writer = match &recovered {
+            Some(lines) => {
+                let update = first_update(lines, &policy, tai_offset);
+                PageWriter::recover(page, identity, &update, host.counter())
+            }
+            None => PageWriter::take_over(page, identity, tai_offset),
+        };
+        let started = host.monotonic();
+        let knowledge = Knowledge {
+            at: now,
+            quality: Quality::Nothing,
+            reason: None,
+            clock: None,
+            falsetickers: vec![],
+        };
+        Self {
+            settings,
+            continuity: Continuity::new(estimate, policy),
+            writer,
+            recovered,
+            rate,
+            seen_disruptions: 0,
+            knowledge,
+            started,
+            next_save: settings.save_interval.map(|interval| started + interval),
+        }
+    }
+
+    /// Handles one event. Perform the actions in their order.
+    pub fn handle<H: Host>(&mut self, event: Event<E>, host: &mut H) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Exchange { reference, exchange } => {
+                let observation = self.continuity.estimate.observe(reference, &exchange);
+                actions.extend(note_of(reference, observation).map(Action::Note));
+            }
+            Event::Forget { reference } => self.continuity.estimate.forget(reference),
+            Event::StartOver { estimate } => {
+                host.journal(None);
+                actions.push(Action::ClearEstimates);
+                self.recovered = None;
+                self.continuity.start_over(estimate);
+                self.writer.withdraw(ClockStatus::Unknown, host.tai_offset(None));
+            }
+            Event::Publish => self.publish(host, false, &mut actions),
+            Event::PublishLast => self.publish(host, true, &mut actions),
+        }
+        actions
+    }
+
+    fn publish<H: Host>(&mut self, host: &mut H, last: bool, actions: &mut Vec<Action>) {
+        let mut publication = self.assess(host);
+        if last {
+            publication.clock.status = status_without_daemon(publication.clock.status);
+        }
+        match publication.clock.lines {
+            Some(target) => self.write(&target, &mut publication, host, actions),
+            None => self.withdraw_once(&publication),
+        }
+        if self.save_is_due(last, host) {
+            actions.push(Action::SaveEstimates);
+        }
+        actions.push(Action::Published(publication));
+    }
+
+    /// What is known now. The lines are the target; [`Self::write`] decides what comes into force.
+    fn assess<H: Host>(&mut self, host: &H) -> Publication {
+        let now = host.counter().read_ordered();
+        let (knowledge, known) = self.continuity.target(now);
+        let clock = knowledge.clock;
+        self.knowledge = knowledge;
+        let (target, status) = match known {
+            Some(lines) => (Some(lines), page_status(self.knowledge.quality)),
+            None => self.without_references(now, host),
+        };
+        Publication {
+            clock: ClockState {
+                lines: target,
+                status,
+                estimated_error: clock.map_or(Duration::MAX, |clock| clock.estimated_error),
+                as_of: clock.map_or(now, |clock| clock.as_of),
+                disruptions: self.continuity.disruptions(),
+            },
+            tai_offset: host.tai_offset(target.map(|lines| lines.at(now).estimate)),
+            slew_horizon: self.policy().slew().horizon,
+        }
+    }
+
+    /// Until a reference answers, an earlier daemon's lines are all there is.
+    fn without_references<H: Host>(&self, now: u64, host: &H) -> (Option<Lines<Tai>>, ClockStatus) {
+        let waited = host.monotonic() - self.started > self.settings.stale_after;
+        match &self.recovered {
+            Some(lines) => (Some(self.policy().free_running(now, lines)), ClockStatus::FreeRunning),
+            None if waited => (None, ClockStatus::Unknown),
+            None => (None, ClockStatus::Initializing),
+        }
+    }
+
+    fn write<H: Host>(
+        &mut self,
+        target: &Lines<Tai>,
+        publication: &mut Publication,
+        host: &mut H,
+        actions: &mut Vec<Action>,
+    ) {
+        let now = host.counter().read_ordered();
+        if self.continuity.contradicts(self.in_force().as_ref(), target, now) {
+            actions.push(Action::Note(Note::Stepped));
+        }
+        publication.clock.disruptions = self.continuity.disruptions();
+        if publication.clock.disruptions != self.seen_disruptions {
+            self.seen_disruptions = publication.clock.disruptions;
+            self.writer.disrupt();
+        }
+        let next = self.policy().next(self.in_force().as_ref(), target, now);
+        self.journal(publication.clock.status, &next, host);
+        // The page gets exactly what was journaled, so that a daemon that resumes from the journal nests in the page.
+        let update = Update {
+            target: next.shifted(Duration::ZERO),
+            status: publication.clock.status,
+            estimated_error: publication.clock.estimated_error,
+            as_of: publication.clock.as_of,
+            tai_offset: publication.tai_offset,
+            slew: self.policy().slew(),
+        };
+        // Other pages follow what the host's page says, not the target: all readers see one clock.
+        let in_force = self.writer.publish(&update, host.counter());
+        publication.clock.lines = Some(in_force.shifted(Duration::ZERO));
+    }
+
+    /// Journals the lines, unless an assumption behind them failed: a restart must not take those for facts.
+    fn journal<H: Host>(&mut self, status: ClockStatus, lines: &Lines<Tai>, host: &mut H) {
+        if status == ClockStatus::Unreliable {
+            return host.journal(None);
+        }
+        self.rate = self.knowledge.clock.as_ref().map(|clock| clock.limits).or(self.rate);
+        host.journal(Some(&JournalEntry { lines: *lines, rate: self.rate }));
+    }
+
+    /// A page that already says so is left alone: each withdrawal counts as a disruption.
+    fn withdraw_once(&mut self, publication: &Publication) {
+        let status = publication.clock.status;
+        let said = self.writer.in_force().is_none() && self.writer.status() == status;
+        if !said {
+            self.writer.withdraw(status, publication.tai_offset);
+        }
+    }
+
+    fn save_is_due<H: Host>(&mut self, last: bool, host: &H) -> bool {
+        let (Some(due), Some(interval)) = (self.next_save, self.settings.save_interval) else {
+            return false;
+        };
+        let now = host.monotonic();
+        let save = last || now >= due;
+        if save {
+            self.next_save = Some(now + interval);
+        }
+        save
+    }
+
+    fn in_force(&self) -> Option<Lines<Tai>> {
+        self.writer.in_force().map(|lines| lines.shifted(Duration::ZERO))
+    }
+
+    /// How knowledge becomes lines.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.settings.policy
+    }
+
+    /// In this long the lines in force must be renewed, or readers take the page for abandoned.
+    #[must_use]
+    pub fn until_renewal(&self, counter: &impl Counter) -> Duration {
+        self.policy().until_renewal(self.writer.in_force(), counter.read_ordered())
+    }
+
+    /// What the last publication was based on.
+    #[must_use]
+    pub fn knowledge(&self) -> &Knowledge {
+        &self.knowledge
+    }
+
+    /// The estimate.
+    #[must_use]
+    pub fn estimate(&self) -> &E {
+        &self.continuity.estimate
+    }
+
+    /// The lines of an earlier daemon that this one continued, until the counter is disturbed.
+    #[must_use]
+    pub fn recovered(&self) -> Option<&Lines<Tai>> {
+        self.recovered.as_ref()
+    }
+
+    /// True while nothing but an earlier daemon's lines is known.
+    #[must_use]
+    pub fn is_recovered_only(&self) -> bool {
+        self.recovered.is_some() && self.knowledge.clock.is_none()
+    }
+
+    /// The writer of the host's page.
+    #[must_use]
+    pub fn writer(&self) -> &PageWriter<P> {
+        &self.writer
+    }
+
+    /// Makes these the further entries of the host's page, and states what is required of the host's own clock (ns; 0:
+    /// nothing).
+    pub fn write_entries(
+        &mut self,
+        required_ns: u64,
+        entries: &[EntryUpdate],
+        counter: &impl Counter,
+    ) {
+        self.writer.require(0, required_ns);
+        self.writer.write_entries(entries, counter);
+    }
+
+    /// The update for a further page of the host that repeats this one; `None` while nothing is in force.
+    #[must_use]
+    pub fn copy(&self) -> Option<Update> {
+        let target = *self.writer.in_force()?;
+        let clock = self.knowledge.clock.as_ref();
+        Some(Update {
+            target,
+            status: self.writer.status(),
+            estimated_error: clock.map_or(Duration::MAX, |clock| clock.estimated_error),
+            as_of: clock.map_or(target.base, |clock| clock.as_of),
+            tai_offset: self.writer.tai_offset(),
+            slew: Slew { jump: Duration::ZERO, ..self.policy().slew() },
+        })
+    }
+
+    /// When the host's elapsed clock read 0, as the page says; a boot clears it.
+    #[must_use]
+    pub fn birth(&self) -> Option<Birth> {
+        self.writer.found_birth().map(|(zero, within)| Birth { zero, within })
+    }
+
+    /// Stores the birth instant on the page.
+    pub fn set_birth(&self, birth: &Birth) {
+        self.writer.set_birth(Some((birth.zero, birth.within)));
+    }
+}
+
+/// After the last publication nobody learns anything more: bounds hold and grow.
+fn status_without_daemon(status: ClockStatus) -> ClockStatus {
+    match status {
+        ClockStatus::Synchronized | ClockStatus::Initializing => ClockStatus::FreeRunning,
+        other => other,
+    }
+}
+
+fn note_of(reference: usize, observation: Observation) -> Option<Note> {
+    match observation {
+        Observation::Used => None,
+        Observation::Doubt(by) => Some(Note::Doubt { reference, by }),
+        Observation::Discarded(reason) => Some(Note::Discarded { reference, reason }),
+        Observation::Contradiction(gap) => Some(Note::Contradiction { reference, gap }),
+    }
+}

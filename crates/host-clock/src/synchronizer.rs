@@ -1,0 +1,53 @@
+//! What turns exchanges into knowledge, as the publisher sees it.
+
+use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, RateLimits};
+
+/// An estimate over all references: [`Ensemble`], or what a test puts in its place.
+pub trait Synchronizer {
+    /// Takes in an exchange with reference `index`.
+    fn observe(&mut self, index: usize, exchange: &Exchange) -> Observation;
+    /// Forgets what reference `index` said: another server has taken its place.
+    fn forget(&mut self, index: usize);
+    /// What is known at a counter value.
+    fn at(&mut self, counter: u64) -> Knowledge;
+    /// A count that grows whenever bounds were invalidated.
+    fn disruptions(&self) -> u64;
+    /// Takes over the rate limits that an earlier daemon measured.
+    fn adopt_rate(&mut self, measured: &RateLimits);
+}
+
+impl Synchronizer for Ensemble {
+    fn observe(&mut self, index: usize, exchange: &Exchange) -> Observation {
+        Self::observe(self, index, exchange)
+    }
+    fn forget(&mut self, index: usize) {
+        Self::forget(self, index);
+    }
+    fn at(&mut self, counter: u64) -> Knowledge {
+        Self::at(self, counter)
+    }
+    fn disruptions(&self) -> u64 {
+        Self::disruptions(self)
+    }
+    fn adopt_rate(&mut self, measured: &RateLimits) {
+        Self::adopt_rate(self, measured);
+    }
+}
+
+impl<T: Synchronizer + ?Sized> Synchronizer for Box<T> {
+    fn observe(&mut self, index: usize, exchange: &Exchange) -> Observation {
+        (**self).observe(index, exchange)
+    }
+    fn forget(&mut self, index: usize) {
+        (**self).forget(index);
+    }
+    fn at(&mut self, counter: u64) -> Knowledge {
+        (**self).at(counter)
+    }
+    fn disruptions(&self) -> u64 {
+        (**self).disruptions()
+    }
+    fn adopt_rate(&mut self, measured: &RateLimits) {
+        (**self).adopt_rate(measured);
+    }
+}

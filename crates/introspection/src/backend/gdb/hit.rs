@@ -1,0 +1,104 @@
+//! What is read at a point: registers are there, memory is asked for.
+
+use super::codec;
+use super::registers::Registers;
+use crate::point::{Base, Point, Read};
+
+/// A vCPU that stands at a point.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Hit {
+    /// Which one.
+    pub(super) point: usize,
+    /// As the stub names the vCPU.
+    pub(super) thread: u16,
+    /// What `g` answered.
+    registers: Vec<u8>,
+    /// Of each read so far, its first 8 bytes.
+    values: Vec<u64>,
+    /// All reads' bytes so far.
+    pub(super) data: Vec<u8>,
+    /// Bit n: read n could not be made.
+    pub(super) failed: u16,
+}
+
+/// What to do next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Ask for memory.
+    Memory { address: u64, len: u16 },
+    /// All is read.
+    Complete,
+    /// Nobody wants it.
+    Unwanted,
+}
+
+impl Hit {
+    pub(super) fn new(point: usize, thread: u16, registers: Vec<u8>) -> Self {
+        Self { point, thread, registers, values: Vec::new(), data: Vec::new(), failed: 0 }
+    }
+
+    /// Goes on as far as no memory is needed.
+    pub(super) fn next(&mut self, point: &Point, places: &Registers) -> Next {
+        while let Some(read) = point.reads.get(self.values.len()) {
+            match self.begin(read, places) {
+                None => self.take(point, None),
+                Some((value, true)) => self.take(point, Some(&value.to_le_bytes())),
+                Some((address, false)) => return Next::Memory { address, len: read.len },
+            }
+            if self.is_unwanted(point) {
+                return Next::Unwanted;
+            }
+        }
+        Next::Complete
+    }
+
+    /// Takes in what memory had, or that it could not be read; false where nobody wants the rest.
+    pub(super) fn memory(&mut self, point: &Point, answer: &[u8]) -> bool {
+        let len = point.reads.get(self.values.len()).map_or(0, |read| usize::from(read.len));
+        let bytes = codec::bytes(answer).filter(|bytes| bytes.len() == len);
+        self.take(point, bytes.as_deref());
+        !self.is_unwanted(point)
+    }
+
+    /// A value, and whether it is the read itself, not its address; nothing where it begins at what was not read.
+    fn begin(&self, read: &Read, places: &Registers) -> Option<(u64, bool)> {
+        let register = |register| places.value(&self.registers, register);
+        let (base, whole) = match read.base {
+            Base::Register(of) => (register(of)?, false),
+            Base::Value(of) => (register(of)?, true),
+            Base::Earlier(n) => {
+                (*self.values.get(usize::from(n)).filter(|value| **value != 0)?, false)
+            }
+            Base::Absolute => (0, false),
+        };
+        Some((base.wrapping_add_signed(read.offset), whole))
+    }
+
+    fn take(&mut self, point: &Point, bytes: Option<&[u8]>) {
+        let n = self.values.len();
+        let len = point.reads.get(n).map_or(0, |read| usize::from(read.len));
+        let mut first = [0; 8];
+        match bytes {
+            Some(bytes) => {
+                let head = bytes.len().min(8);
+                first[..head].copy_from_slice(&bytes[..head]);
+                self.data.extend_from_slice(bytes);
+            }
+            None => {
+                self.data.resize(self.data.len() + len, 0);
+                self.failed |= u32::try_from(n).ok().and_then(|n| 1u16.checked_shl(n)).unwrap_or(0);
+            }
+        }
+        self.values.push(u64::from_le_bytes(first));
+    }
+
+    /// By the read that was made last, if it could be made.
+    fn is_unwanted(&self, point: &Point) -> bool {
+        let Some(filter) = point.filter else { return false };
+        let (made, which) = (self.values.len(), usize::from(filter.read));
+        let could = self.failed & 1u16.checked_shl(filter.read.into()).unwrap_or(0) == 0;
+        let value = self.values.get(which).copied().unwrap_or(0);
+        let bit = u32::try_from(value).ok().and_then(|value| 1u64.checked_shl(value));
+        made == which + 1 && could && bit.is_none_or(|bit| filter.mask & bit == 0)
+    }
+}

@@ -1,0 +1,65 @@
+//! Where things are in KVM's structures on this host.
+
+use crate::symbols::btf::{Btf, BtfError};
+
+/// Which extension KVM uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vendor {
+    /// SVM.
+    Amd,
+    /// VMX. Not verified on hardware.
+    Intel,
+}
+
+/// Offsets from a `struct kvm_vcpu`, and inside a VMCB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KvmLayout {
+    /// Sixteen general registers, in KVM's order.
+    pub registers: u32,
+    /// The instruction pointer.
+    pub rip: u32,
+    /// The vCPU's number.
+    pub vcpu_id: u32,
+    /// Three words: the offset of the guest's counter, the one of a guest inside it, and the guest's counter at the last exit.
+    pub times: u32,
+    /// AMD: the pointer to its VMCB, and in there GS_BASE and CR3.
+    pub vmcb: Option<(u32, u32, u32)>,
+}
+
+impl KvmLayout {
+    /// By the types of the kernel with those of kvm_amd or kvm_intel.
+    ///
+    /// # Errors
+    /// What is missing or not as it should be.
+    pub fn new(btf: &Btf, vendor: Vendor) -> Result<Self, BtfError> {
+        let place = |structure: &str, path: &str, size: u32| {
+            let member = btf.member(structure, path)?;
+            let fits = if size == 0 { member.size >= 16 * 8 } else { member.size == size };
+            let odd =
+                || BtfError::Missing(format!("struct {structure} with {path} as it is known"));
+            fits.then_some(member.offset).ok_or_else(odd)
+        };
+        let registers = place("kvm_vcpu", "arch.regs", 0)?;
+        // The seventeenth of them until it got a place of its own (7.x).
+        let rip = place("kvm_vcpu", "arch.rip", 8).unwrap_or(registers + 16 * 8);
+        let times = place("kvm_vcpu", "arch.l1_tsc_offset", 8)?;
+        let at_exit = place("kvm_vcpu", "arch.last_guest_tsc", 8)?;
+        if at_exit.checked_sub(times) != Some(16) {
+            let what = "struct kvm_vcpu with arch.last_guest_tsc behind the offsets of its counter";
+            return Err(BtfError::Missing(what.into()));
+        }
+        let vmcb = match vendor {
+            Vendor::Amd => {
+                let odd = || BtfError::Missing("struct vcpu_svm that begins with its vcpu".into());
+                (btf.member("vcpu_svm", "vcpu")?.offset == 0).then_some(()).ok_or_else(odd)?;
+                Some((
+                    place("vcpu_svm", "vmcb", 8)?,
+                    place("vmcb", "save.gs.base", 8)?,
+                    place("vmcb", "save.cr3", 8)?,
+                ))
+            }
+            Vendor::Intel => None,
+        };
+        Ok(Self { registers, rip, vcpu_id: place("kvm_vcpu", "vcpu_id", 4)?, times, vmcb })
+    }
+}

@@ -1,0 +1,25 @@
+//! Introspection: what the real-time tasks in a guest ask of its kernel, learned from outside, with nothing installed in the guest.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`memory`] | guest-physical and guest-virtual reads, and where guest-physical memory is in QEMU's |
+//! | [`symbols`] | where functions, variables and members of structures are |
+//! | [`point`] | trap points: an instruction, and what is read there |
+//! | [`backend`] | ways to trap: QEMU's TCG with our plugin, KVM, QEMU's gdb stub |
+//! | [`os`] | guest systems: Linux, FreeRTOS, segments |
+//! | [`tasks`] | events, the tasks that they tell of, and what these need |
+//!
+//! What it does not do: open sockets or files, stop VMs, or decide what follows from an event. A guest is never trusted: what it
+//! writes leads to a false event or to none, and to nothing else.
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod memory;
+pub mod os;
+pub mod point;
+pub mod symbols;
+pub mod tasks;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod testing_elf;

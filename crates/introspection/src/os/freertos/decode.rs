@@ -1,0 +1,65 @@
+//! Bytes of a point to an event.
+
+use super::note::Note;
+use super::points::{CREATE, DELAY, DELETE, OWN, PRIORITY, UNTIL};
+use crate::os::guest_os::DecodeError;
+use crate::os::reads::{Reads, name};
+use crate::point::Point;
+use crate::tasks::event::{Attributes, Event, Kind, Policy, RawEvent, Thread};
+
+/// CLOCK_MONOTONIC: ticks are counted from the scheduler's start on.
+const CLOCK: u32 = 1;
+
+/// Of ticks.
+fn ns(ticks: u32, note: &Note) -> i64 {
+    // At most 2^32 seconds.
+    i64::try_from(u64::from(ticks) * 1_000_000_000 / u64::from(note.tick_rate_hz))
+        .unwrap_or(i64::MAX)
+}
+
+/// The policy of every task.
+fn policy(note: &Note) -> Policy {
+    if note.time_slicing { Policy::RoundRobin } else { Policy::Fifo }
+}
+
+pub(super) fn event(raw: &RawEvent, points: &[Point], note: &Note) -> Result<Event, DecodeError> {
+    let point = points.iter().find(|point| point.id == raw.point);
+    let point = point.ok_or(DecodeError::Point(raw.point))?;
+    let reads = Reads { raw, lens: point.reads.iter().map(|read| read.len).collect() };
+    let thread = |tid, n| {
+        let comm = name(reads.all(n)?);
+        Ok(Thread { tid, pid: 0, comm, policy: policy(note) })
+    };
+    // Before the scheduler runs, the "current" task is the best of those that were created until then.
+    let own = if reads.u32(2)? == 0 { Thread::default() } else { thread(reads.u32(0)?, 1)? };
+    // A handle may be NULL: the task itself.
+    let target = || match reads.u32(OWN)? {
+        0 => Ok(own.clone()),
+        handle => thread(handle, OWN + 1),
+    };
+    let fixed = |priority| Attributes { policy: policy(note), priority, ..Attributes::default() };
+    let sleep = |absolute, ticks| Kind::Sleep { clock: CLOCK, absolute, ns: ns(ticks, note) };
+    let (kind, who) = match raw.point {
+        CREATE => {
+            // It has had no policy.
+            let target = Thread { policy: Policy::Normal, ..target()? };
+            (Kind::SetScheduler { target, attributes: fixed(reads.u32(OWN + 2)?) }, None)
+        }
+        UNTIL => {
+            // The kernel's own arithmetic: ticks wrap.
+            let wake = reads.u32(OWN + 2)?.wrapping_add(reads.u32(OWN + 1)?);
+            (sleep(true, wake), None)
+        }
+        DELAY => (sleep(false, reads.u32(OWN)?), None),
+        PRIORITY => {
+            let attributes = fixed(reads.u32(OWN + 2)?);
+            (Kind::SetScheduler { target: target()?, attributes }, None)
+        }
+        // Of the task that ends, whoever ends it.
+        DELETE => (Kind::Exit { status: 0 }, Some(target()?)),
+        other => return Err(DecodeError::Point(other)),
+    };
+    let thread = who.unwrap_or(own);
+    let RawEvent { sequence, counter, vcpu, .. } = *raw;
+    Ok(Event { sequence, counter, counter_error: raw.counter_error, vcpu, thread, kind })
+}

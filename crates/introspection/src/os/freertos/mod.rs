@@ -1,0 +1,87 @@
+//! FreeRTOS on x86 in one flat address space (port GCC/IA32_flat); tested with 11.2.0. It has no symbols in memory and no types: its file
+//! is given, and a note in it, written by plugins/freertos, says where things are.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `note.rs` | what the kernel says of itself |
+//! | `points.rs` | which functions are trapped, and what is read there |
+//! | `decode.rs` | bytes to events |
+//!
+//! A task is its control block: `tid` is the block's address, which is the handle that the guest's own functions take, and which another
+//! task may get after its end. There are no processes: `pid` is 0. Priorities are FreeRTOS's own.
+//!
+//! What it does not do: kernels with several cores or MPU wrappers, ends of jobs that wait for queues or notifications, inherited
+//! priorities.
+
+mod decode;
+mod note;
+mod points;
+
+use crate::os::guest_os::{DecodeError, GuestOs, Plugin, ProbeImage};
+use crate::point::Point;
+use crate::symbols::image::Image;
+use crate::tasks::event::{Event, RawEvent};
+use crate::tasks::table::Tasks;
+
+pub use note::Note;
+
+/// This plugin.
+pub const PLUGIN: Plugin<ProbeImage> = Plugin {
+    name: "FreeRTOS",
+    versions: "for x86 in a flat address space of 32 bits, with the note of plugins/freertos; tested with 11.2.0",
+    probe: |image| Ok(Box::new(FreeRtos::new(image)?)),
+};
+
+/// A guest's FreeRTOS.
+#[derive(Debug)]
+pub struct FreeRtos {
+    note: Note,
+    points: Vec<Point>,
+    tasks: Tasks,
+}
+
+impl FreeRtos {
+    /// With the file of what runs.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub fn new(image: &Image<'_>) -> Result<Self, String> {
+        let note = image.note(note::KIND).map_err(|e| e.to_string())?;
+        let note = note.ok_or(
+            "the image has no note of it; build it with plugins/freertos (docs/how-to/introspect-rtos.md), and keep sections .note.* \
+             when linking",
+        )?;
+        let note = Note::parse(note)?;
+        if image.is_wide() {
+            return Err("it is for 64 bits, and its note says 32".to_owned());
+        }
+        let points = points::all(image, &note).map_err(|e| e.to_string())?;
+        Ok(Self { note, points, tasks: Tasks::default() })
+    }
+}
+
+impl GuestOs for FreeRtos {
+    fn name(&self) -> String {
+        let [major, minor, build] = self.note.version;
+        format!("FreeRTOS {major}.{minor}.{build}")
+    }
+
+    fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    fn event(&self, raw: &RawEvent) -> Result<Event, DecodeError> {
+        decode::event(raw, &self.points, &self.note)
+    }
+
+    fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    fn tasks_mut(&mut self) -> &mut Tasks {
+        &mut self.tasks
+    }
+}
+
+#[cfg(test)]
+mod tests;

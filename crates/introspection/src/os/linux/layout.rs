@@ -1,0 +1,71 @@
+//! Where a Linux kernel keeps what is read.
+
+use crate::symbols::btf::Btf;
+use crate::symbols::kallsyms::Symbols;
+
+/// Members that are read, each with the bytes that it must have.
+pub const MEMBERS: [(&str, &str, u32); 11] = [
+    ("task_struct", "pid", 4),
+    ("task_struct", "tgid", 4),
+    ("task_struct", "comm", 16),
+    ("task_struct", "policy", 4),
+    ("sched_attr", "sched_policy", 4),
+    ("sched_attr", "sched_flags", 8),
+    ("sched_attr", "sched_nice", 4),
+    ("sched_attr", "sched_priority", 4),
+    ("sched_attr", "sched_runtime", 8),
+    ("sched_attr", "sched_deadline", 8),
+    ("sched_attr", "sched_period", 8),
+];
+
+/// Places of [`MEMBERS`] that are the same everywhere: struct sched_attr is an interface to programs (include/uapi/linux/sched/types.h).
+const SCHED_ATTR: [u32; 7] = [4, 8, 16, 20, 24, 32, 40];
+
+/// Offsets in this kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Of the pointer to the running task, from GS_BASE on.
+    pub current: i64,
+    /// task_struct.pid, with task_struct.tgid behind it.
+    pub ids: i64,
+    /// task_struct.comm.
+    pub comm: i64,
+    /// task_struct.policy.
+    pub policy: i64,
+}
+
+impl Layout {
+    /// By its symbols and types.
+    ///
+    /// # Errors
+    /// What is missing, or not as it should be.
+    pub fn new(symbols: &Symbols, btf: &Btf) -> Result<Self, String> {
+        let mut found = [0; MEMBERS.len()];
+        for (place, (structure, member, size)) in found.iter_mut().zip(MEMBERS) {
+            let is = btf.member(structure, member).map_err(|e| e.to_string())?;
+            if is.size != size {
+                return Err(format!("{structure}.{member} has {} bytes, not {size}", is.size));
+            }
+            *place = is.offset;
+        }
+        let [pid, tgid, comm, policy, attributes @ ..] = found;
+        if attributes != SCHED_ATTR {
+            return Err(format!("its struct sched_attr is another one: {attributes:?}"));
+        }
+        if tgid != pid + 4 {
+            return Err(format!("its task_struct has pid at {pid} and tgid at {tgid}"));
+        }
+        // A variable of its own until 6.1 and from 6.15 on; in between a member of pcpu_hot.
+        let current = match symbols.address("current_task") {
+            Ok(address) => address,
+            Err(_) => {
+                let hot = symbols.address("pcpu_hot").map_err(|e| e.to_string())?;
+                let member = btf.member("pcpu_hot", "current_task").map_err(|e| e.to_string())?;
+                hot.wrapping_add(u64::from(member.offset))
+            }
+        };
+        // GS_BASE + address wraps around where per-CPU addresses are not counted from 0 (6.15).
+        let current = current.cast_signed();
+        Ok(Self { current, ids: pid.into(), comm: comm.into(), policy: policy.into() })
+    }
+}

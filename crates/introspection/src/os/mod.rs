@@ -1,0 +1,16 @@
+//! The guest systems that introspection knows.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`guest_os`] | the interface of guest systems |
+//! | [`linux`] | stock Linux |
+//! | [`freertos`] | FreeRTOS |
+//! | [`segments`] | programs that say where real-time work begins and ends |
+//! | [`pulse`] | whether the kernel that was found still runs |
+
+pub mod freertos;
+pub mod guest_os;
+pub mod linux;
+pub mod pulse;
+mod reads;
+pub mod segments;

@@ -1,0 +1,48 @@
+//! What a point's reads gave, for decoders.
+
+use crate::os::guest_os::DecodeError;
+use crate::tasks::event::RawEvent;
+
+/// Reads of one event.
+pub(super) struct Reads<'a> {
+    /// The event.
+    pub(super) raw: &'a RawEvent,
+    /// How long each of its point's reads is.
+    pub(super) lens: Vec<u16>,
+}
+
+impl Reads<'_> {
+    /// All of a read.
+    pub(super) fn all(&self, n: usize) -> Result<&[u8], DecodeError> {
+        let error = DecodeError::Read { point: self.raw.point, read: n };
+        self.raw.read(&self.lens, n).ok_or(error)
+    }
+
+    /// A part of a read.
+    pub(super) fn bytes<const N: usize>(
+        &self,
+        n: usize,
+        at: usize,
+    ) -> Result<[u8; N], DecodeError> {
+        let bytes = self.raw.read(&self.lens, n).and_then(|bytes| bytes.get(at..at + N));
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.ok_or(DecodeError::Read { point: self.raw.point, read: n })
+    }
+
+    /// Its first 4 bytes.
+    pub(super) fn u32(&self, n: usize) -> Result<u32, DecodeError> {
+        Ok(u32::from_le_bytes(self.bytes(n, 0)?))
+    }
+
+    /// Its first 8 bytes.
+    pub(super) fn u64(&self, n: usize) -> Result<u64, DecodeError> {
+        Ok(u64::from_le_bytes(self.bytes(n, 0)?))
+    }
+}
+
+/// A name until its zero. A guest chooses it: nothing of it may act on a terminal or a log.
+pub(super) fn name(bytes: &[u8]) -> String {
+    let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let shown = |byte: &u8| if (0x20..0x7f).contains(byte) { char::from(*byte) } else { '?' };
+    bytes[..len].iter().map(shown).collect()
+}

@@ -1,0 +1,102 @@
+//! A file of the run directory that survives a crash of this program.
+//!
+//! A program writes it before it changes anything, so that the program that starts after a crash can undo the change. The file is void
+//! after a boot.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::marker::PhantomData;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CrashFileError {
+    /// Not readable or writable.
+    #[error("{}", .path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Not what we write.
+    #[error("{} is not understood; what it names stays as it is: start the version of timevisord that wrote it once, which undoes that; for reservations also `timevisor reserve release --all` of that version", .path.display())]
+    Format {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// A file with one value of `T` in JSON; an absent file is `T::default()`.
+#[derive(Debug)]
+pub struct CrashFile<T> {
+    path: PathBuf,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Serialize + DeserializeOwned + Default> CrashFile<T> {
+    /// `name` in the run directory.
+    #[must_use]
+    pub fn new(directory: &Path, name: &str) -> Self {
+        Self { path: directory.join(name), of: PhantomData }
+    }
+
+    /// The value that an earlier program wrote; the default where there is no file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is not understood.
+    pub fn read(&self) -> Result<T, CrashFileError> {
+        match fs::read(&self.path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|source| CrashFileError::Format { path: self.path.clone(), source }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+            Err(source) => Err(CrashFileError::Io { path: self.path.clone(), source }),
+        }
+    }
+
+    /// Replaces the file atomically: after a crash it holds the old value or the new one.
+    ///
+    /// # Errors
+    /// When it cannot be written. The caller must not make its change then.
+    pub fn write(&self, value: &T) -> Result<(), CrashFileError> {
+        let fresh = self.path.with_extension("json.new");
+        let bytes = serde_json::to_vec_pretty(value)
+            .map_err(|source| CrashFileError::Format { path: self.path.clone(), source })?;
+        let written = || {
+            let mut options = fs::OpenOptions::new();
+            let mut file =
+                options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(&fresh, &self.path)
+        };
+        written().map_err(|source| CrashFileError::Io { path: self.path.clone(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_and_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file: CrashFile<Vec<u32>> = CrashFile::new(folder.path(), "numbers.json");
+        assert!(file.read().unwrap().is_empty());
+        file.write(&vec![1, 2]).unwrap();
+        assert_eq!(file.read().unwrap(), [1, 2]);
+        fs::write(folder.path().join("numbers.json"), "{").unwrap();
+        assert!(file.read().unwrap_err().to_string().contains("not understood"));
+        let nowhere: CrashFile<Vec<u32>> =
+            CrashFile::new(&folder.path().join("no"), "numbers.json");
+        assert!(matches!(nowhere.write(&vec![1]), Err(CrashFileError::Io { .. })));
+    }
+}

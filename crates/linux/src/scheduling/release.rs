@@ -1,0 +1,63 @@
+//! What a release of changed threads must know beside the [`Change`](super::Change)s: whether their process is still the same one,
+//! and which threads it has started since.
+
+use super::{schedstat, threads};
+use crate::affinity::{allow, allowed_of};
+use crate::process::Process;
+
+/// Whether the process that started at `start_time` still runs, or at least its thread `tid`. A thread that is out of budget ends
+/// only when it has some again, and a zombie keeps its pid as long as it has threads.
+#[must_use]
+pub fn is_alive(pid: u32, start_time: u64, tid: u32) -> bool {
+    match Process::new(pid).start_time() {
+        Ok(now) => now == start_time,
+        Err(_) => tid != pid && schedstat(pid, tid).is_ok(),
+    }
+}
+
+/// Lets the threads of a process that may use exactly `narrow` use `wide`: threads that were started meanwhile have inherited
+/// `narrow`.
+pub fn widen_new_threads(pid: u32, narrow: &[usize], wide: &[usize]) {
+    for thread in threads(pid).unwrap_or_default() {
+        if allowed_of(thread.tid).is_ok_and(|allowed| allowed == narrow) {
+            // A thread that has ended meanwhile needs nothing.
+            let _ = allow(thread.tid, wide);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_with_its_pid() {
+        let own = Process::new(std::process::id());
+        let start_time = own.start_time().unwrap();
+        assert!(is_alive(own.pid(), start_time, own.pid()));
+        assert!(!is_alive(own.pid(), start_time + 1, own.pid()));
+        assert!(!is_alive(4_194_000, start_time, 4_194_001));
+    }
+
+    #[test]
+    fn only_threads_with_the_narrow_set_are_widened() {
+        let online = crate::affinity::online().unwrap();
+        if online.len() < 2 {
+            return;
+        }
+        let (first, second) = (online[..1].to_vec(), online[1..2].to_vec());
+        let after = |set: Vec<usize>| {
+            let (narrow, wide) = (first.clone(), online.clone());
+            let thread = move || {
+                allow(0, &set).unwrap();
+                let link = std::fs::read_link("/proc/thread-self").unwrap();
+                let tid = link.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap();
+                widen_new_threads(std::process::id(), &narrow, &wide);
+                allowed_of(tid).unwrap()
+            };
+            std::thread::spawn(thread).join().unwrap()
+        };
+        assert_eq!(after(first.clone()), online);
+        assert_eq!(after(second.clone()), second);
+    }
+}

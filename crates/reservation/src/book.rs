@@ -1,0 +1,200 @@
+//! Everything that is held: release, a change of the budget, and what both leave behind.
+
+use std::collections::BTreeSet;
+
+use timevisor_schedule::Reservation;
+
+use crate::audit::Audit;
+use crate::enforcement;
+use crate::handover::{HandOver, hand_over};
+use crate::held::Held;
+use crate::host::{Host, Severity};
+use crate::ledger::{Ledger, Neighbour, Refused};
+use crate::request::{Reason, Refusal};
+
+/// A vCPU that has not run since it was given its core. Its changes from number `from` on are still to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) tid: u32,
+    pub(crate) from: usize,
+}
+
+/// A reservation that was given up, until the next request for the same vCPU.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) vm: String,
+    pub(crate) vcpu: u32,
+    pub(crate) why: String,
+}
+
+/// Everything that is held.
+#[derive(Debug)]
+pub(crate) struct Book<C> {
+    pub(crate) held: Vec<Held<C>>,
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) failures: Vec<Failure>,
+    pub(crate) ledger: Ledger,
+    pub(crate) audit: Audit,
+}
+
+impl<C: Clone> Book<C> {
+    pub(crate) fn new(held: Vec<Held<C>>) -> Self {
+        Self {
+            held,
+            waiting: Vec::new(),
+            failures: Vec::new(),
+            ledger: Ledger::default(),
+            audit: Audit::default(),
+        }
+    }
+
+    /// The index of a vCPU's reservation.
+    pub(crate) fn find(&self, vm: &str, vcpu: u32) -> Option<usize> {
+        self.held.iter().position(|held| held.is_for(vm, vcpu))
+    }
+
+    /// Whether a reservation waits for its vCPU to run.
+    pub(crate) fn waits(&self, tid: u32) -> bool {
+        self.waiting.iter().any(|waiting| waiting.tid == tid)
+    }
+
+    /// The cores that are isolated.
+    pub(crate) fn isolated(&self) -> BTreeSet<usize> {
+        self.held.iter().filter_map(Held::core).collect()
+    }
+
+    /// Stores what is held. A failure is told: the journal then says more than is held, which a restart undoes.
+    pub(crate) fn store<H: Host<Change = C>>(&self, host: &mut H) {
+        if let Err(error) = host.write(&self.held) {
+            host.tell(Severity::Error, &error);
+        }
+    }
+
+    /// Undoes what was changed for one reservation, except what others need. The result says what could not be undone.
+    pub(crate) fn give_back<H: Host<Change = C>>(
+        &mut self,
+        index: usize,
+        host: &mut H,
+    ) -> Vec<String> {
+        let mut gone = self.held.remove(index);
+        self.waiting.retain(|waiting| waiting.tid != gone.tid);
+        let rebase = |gone: &C, later: &C| host.rebase(gone, later);
+        let HandOver { undo, heirs } = hand_over(&mut gone, index, &mut self.held, rebase);
+        for (heir, received) in heirs {
+            let tid = self.held[heir].tid;
+            // The heir counts its changes from the front.
+            self.waiting.iter_mut().filter(|w| w.tid == tid).for_each(|w| w.from += received);
+        }
+        let mut problems = enforcement::release(host, &gone, &undo);
+        let isolated: Vec<usize> = self.isolated().into_iter().collect();
+        if gone.core().is_some() {
+            problems.extend(host.settle(&isolated).err());
+        }
+        if let Some(reservation) = gone.reservation() {
+            let now = host.now();
+            if let Some(core) = gone.core() {
+                self.ledger.free(core, reservation, now);
+            }
+            if gone.guarantee.is_by_deadline() {
+                self.ledger.leave(gone.tid, &reservation, now);
+            }
+        }
+        self.store(host);
+        problems
+    }
+
+    /// Releases a reservation that cannot be kept, and remembers why.
+    pub(crate) fn give_up<H: Host<Change = C>>(&mut self, index: usize, why: &str, host: &mut H) {
+        let name = self.held[index].name();
+        host.tell(Severity::Warn, &format!("{name}: not reserved: {why}"));
+        let (vm, vcpu) = (self.held[index].vm.clone(), self.held[index].vcpu);
+        let mut reasons = vec![why.to_owned()];
+        reasons.extend(self.give_back(index, host));
+        self.failures.push(Failure { vm, vcpu, why: reasons.join("; ") });
+    }
+
+    /// Gives a thread that has its core another budget. The thread is never without a reservation. The result says in words
+    /// what has changed.
+    ///
+    /// # Errors
+    /// Why not; the reservation is as it was.
+    pub(crate) fn change<H: Host<Change = C>>(
+        &mut self,
+        index: usize,
+        reservation: &Reservation,
+        (alone, soft): (bool, Option<(u64, u64)>),
+        host: &mut H,
+    ) -> Result<Vec<String>, Refusal> {
+        let before = self.held[index].clone();
+        let (changes, words) = enforcement::with_reservation(host, &before.changes, reservation);
+        self.held[index] = Held {
+            budget: reservation.budget(),
+            deadline: reservation.deadline(),
+            period: reservation.period(),
+            soft,
+            alone,
+            changes,
+            ..before.clone()
+        };
+        let changed = match host.write(&self.held) {
+            Ok(()) => enforcement::set_policies(host, &self.held[index]),
+            Err(error) => Err(error),
+        };
+        if let Err(why) = changed {
+            self.held[index] = before;
+            self.store(host);
+            return Err(Refusal::new(Reason::Unsupported, why, "the reservation is as it was"));
+        }
+        self.audit.restart(before.tid);
+        if let (Some(core), Some(old)) = (before.core(), before.reservation())
+            && let Some(used) = still_used(&old, reservation)
+        {
+            self.ledger.free(core, used, host.now());
+        }
+        Ok(words)
+    }
+
+    /// Whether a core can keep a reservation beside what it has, apart from reservation number `replaced`.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn admits(
+        &mut self,
+        core: usize,
+        reservation: &Reservation,
+        alone: bool,
+        replaced: Option<usize>,
+        now: u64,
+    ) -> Result<(), Refused> {
+        let neighbours = self.neighbours(core, replaced, Held::reservation);
+        self.ledger.admit(core, reservation, alone, &neighbours, now)
+    }
+
+    /// The reservations on a core apart from number `replaced`, each as large as `of` says.
+    pub(crate) fn neighbours(
+        &self,
+        core: usize,
+        replaced: Option<usize>,
+        of: fn(&Held<C>) -> Option<Reservation>,
+    ) -> Vec<Neighbour> {
+        let on_core = self
+            .held
+            .iter()
+            .enumerate()
+            .filter(|(index, held)| Some(*index) != replaced && held.core() == Some(core));
+        on_core
+            .filter_map(|(_, held)| {
+                Some(Neighbour { name: held.name(), reservation: of(held)?, alone: held.alone })
+            })
+            .collect()
+    }
+}
+
+/// What of an old budget is still in use after a change: the running period keeps its budget and deadline.
+fn still_used(old: &Reservation, new: &Reservation) -> Option<Reservation> {
+    if (old.deadline(), old.period()) != (new.deadline(), new.period()) {
+        return Some(*old);
+    }
+    let less = old.budget().checked_sub(new.budget())?;
+    Reservation::shared(less, old.period()).ok()
+}

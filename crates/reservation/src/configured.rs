@@ -1,0 +1,31 @@
+//! Reservations that the configuration names. Each is made once for every start of its VM: whoever changes or releases it by
+//! hand has the last word until the next start.
+
+use crate::request::Request;
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Configured {
+    pub(crate) request: Request,
+    /// The process and its start time that it was made for.
+    pub(crate) made_for: Option<(u32, u64)>,
+    /// Why the last try failed.
+    pub(crate) refused: Option<String>,
+}
+
+impl Configured {
+    pub(crate) fn new(request: Request) -> Self {
+        Self { request, made_for: None, refused: None }
+    }
+
+    /// Why it is not made, with the VM's name.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let Request { vm, vcpu, .. } = &self.request;
+        self.refused.as_ref().map(|why| format!("VM {vm} vCPU {vcpu}, as configured: {why}"))
+    }
+
+    /// Whether it is to be made for this process now.
+    pub(crate) fn is_due(&self, process: Option<(u32, u64)>) -> bool {
+        process.is_some() && self.made_for != process
+    }
+}

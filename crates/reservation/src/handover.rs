@@ -1,0 +1,133 @@
+//! What becomes of a reservation's changes when it is released while others still need some of them.
+
+use crate::held::{Held, Level, Step};
+
+/// What a release does with the changes of the reservation that goes.
+#[derive(Debug)]
+pub(crate) struct HandOver<C> {
+    /// Changes to undo, in the order in which they were made.
+    pub(crate) undo: Vec<Step<C>>,
+    /// For each heir its index and how many changes it received in front of its own.
+    pub(crate) heirs: Vec<(usize, usize)>,
+}
+
+/// Gives those changes of `gone` that other reservations still need to one of them. `gone` was number `index` of `held`, which are
+/// in the order in which they were made, and is no longer there. `rebase` is [`crate::Host::rebase`].
+///
+/// Heirs receive changes in front: they were made before the heir's own. Of the rest the thread's changes are undone first, then
+/// the core's, then the host's, so they stand in the opposite order here.
+pub(crate) fn hand_over<C>(
+    gone: &mut Held<C>,
+    index: usize,
+    held: &mut [Held<C>],
+    rebase: impl Fn(&C, &C) -> Option<C>,
+) -> HandOver<C> {
+    let core = gone.core();
+    let of_core = held.iter().position(|other| core.is_some() && other.core() == core);
+    let of_host = held.iter().position(Held::needs_host);
+    let mut undo = Vec::new();
+    let (mut to_core, mut to_host) = (Vec::new(), Vec::new());
+    for (level, change) in std::mem::take(&mut gone.changes) {
+        match level {
+            Level::Processor if of_core.is_some() => to_core.push((level, change)),
+            Level::Host if of_host.is_some() => to_host.push((level, change)),
+            Level::Thread if is_overlaid(&change, &mut held[index..], &rebase) => {}
+            _ => undo.push((level, change)),
+        }
+    }
+    let mut heirs = Vec::new();
+    for (heir, changes) in [(of_core, to_core), (of_host, to_host)] {
+        if let Some(heir) = heir {
+            heirs.push((heir, changes.len()));
+            held[heir].changes.splice(0..0, changes);
+        }
+    }
+    undo.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
+    HandOver { undo, heirs }
+}
+
+/// Whether a later reservation changed the same setting of a thread. The old value goes to that reservation then: undoing `change`
+/// would break the later one, and the later one would restore a value that was ours.
+fn is_overlaid<C>(
+    change: &C,
+    later: &mut [Held<C>],
+    rebase: &impl Fn(&C, &C) -> Option<C>,
+) -> bool {
+    for (_, other) in later.iter_mut().flat_map(|held| &mut held.changes) {
+        if let Some(rebased) = rebase(change, other) {
+            *other = rebased;
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guarantee::Guarantee;
+
+    /// A change of a thread: which setting, the new value, the old value.
+    type Change = (char, u32, u32);
+
+    fn held(vcpu: u32, guarantee: Guarantee, changes: &[Step<Change>]) -> Held<Change> {
+        Held {
+            vm: "web".into(),
+            vcpu,
+            pid: 1,
+            start_time: 1,
+            tid: 10 + vcpu,
+            guarantee,
+            budget: 1,
+            deadline: 1,
+            period: 1,
+            soft: None,
+            alone: false,
+            followed: false,
+            changes: changes.to_vec(),
+            ran: 0,
+            since: 0,
+        }
+    }
+
+    fn rebase(gone: &Change, later: &Change) -> Option<Change> {
+        (gone.0 == later.0 && gone.1 == later.2).then_some((later.0, later.1, gone.2))
+    }
+
+    const HOST: Step<Change> = (Level::Host, ('h', 1, 0));
+    const CORE: Step<Change> = (Level::Processor, ('c', 1, 0));
+    const OWN: Step<Change> = (Level::Thread, ('o', 1, 0));
+
+    #[test]
+    fn others_inherit_what_they_need_and_the_rest_is_undone_from_the_thread_outwards() {
+        let all = [OWN, HOST, CORE];
+        let gone = || held(0, Guarantee::Core(1), &all);
+        let none = hand_over(&mut gone(), 0, &mut [], rebase);
+        assert_eq!(none.undo, [HOST, CORE, OWN]);
+
+        let mut same_core = [held(1, Guarantee::Core(1), &[OWN])];
+        let over = hand_over(&mut gone(), 1, &mut same_core, rebase);
+        assert_eq!((over.undo, over.heirs), (vec![OWN], vec![(0, 1), (0, 1)]));
+        assert_eq!(same_core[0].changes, [HOST, CORE, OWN]);
+
+        let mut other_core = [held(1, Guarantee::Core(2), &[])];
+        let over = hand_over(&mut gone(), 1, &mut other_core, rebase);
+        assert_eq!((over.undo, over.heirs), (vec![CORE, OWN], vec![(0, 1)]));
+
+        let mut global = [held(1, Guarantee::Global, &[])];
+        assert_eq!(hand_over(&mut gone(), 1, &mut global, rebase).undo, [HOST, CORE, OWN]);
+    }
+
+    #[test]
+    fn a_later_change_of_the_same_setting_takes_over_the_old_value() {
+        let of = |set, before| (Level::Thread, ('m', set, before));
+        let mut later = [held(1, Guarantee::Fifo, &[OWN, of(2, 1)])];
+        let over = hand_over(&mut held(0, Guarantee::Fifo, &[of(1, 0)]), 0, &mut later, rebase);
+        assert_eq!(over.undo, []);
+        assert_eq!(later[0].changes, [OWN, of(2, 0)]);
+        // An earlier reservation is not concerned.
+        let mut earlier = [held(0, Guarantee::Fifo, &[of(1, 0)])];
+        let over = hand_over(&mut held(1, Guarantee::Fifo, &[of(2, 1)]), 1, &mut earlier, rebase);
+        assert_eq!((over.undo, &earlier[0].changes[..]), (vec![of(2, 1)], &[of(1, 0)][..]));
+    }
+}

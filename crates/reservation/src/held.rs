@@ -1,0 +1,94 @@
+//! One reservation that is held, with every host change that was made for it. The journal stores exactly this.
+
+use serde::{Deserialize, Serialize};
+use timevisor_schedule::Reservation;
+
+use crate::guarantee::Guarantee;
+
+/// The journal's file in the run directory.
+pub const JOURNAL: &str = "reservations.json";
+
+/// How long a change of the host is needed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// As long as the thread has its reservation.
+    Thread,
+    /// Until the last reservation leaves the core.
+    Processor,
+    /// Until the host has no reservation that needs it.
+    Host,
+}
+
+/// A change of the host and how long it is needed.
+pub type Step<C> = (Level, C);
+
+/// One reservation. `C` is the host's type of changes, see [`crate::Restore::Change`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Held<C> {
+    /// The VM's name.
+    pub vm: String,
+    /// QEMU's cpu-index.
+    pub vcpu: u32,
+    /// QEMU's process.
+    pub pid: u32,
+    /// When that process started. It tells the process from a later one with the same pid.
+    pub start_time: u64,
+    /// The vCPU's thread.
+    pub tid: u32,
+    /// What is promised.
+    pub guarantee: Guarantee,
+    /// ns.
+    pub budget: u64,
+    /// ns.
+    pub deadline: u64,
+    /// ns.
+    pub period: u64,
+    /// The least and the greatest budget of a soft reservation, ns.
+    #[serde(default)]
+    pub soft: Option<(u64, u64)>,
+    /// No other reservation may share its core.
+    pub alone: bool,
+    /// It follows what introspection learns of the guest. Nobody follows the guest after a restart.
+    #[serde(default)]
+    pub followed: bool,
+    /// The changes made for it, in order. A change that two reservations need belongs to one of them.
+    pub changes: Vec<Step<C>>,
+    /// How long the thread had run when the reservation was made, ns.
+    pub ran: u64,
+    /// When the reservation was made, ns of [`crate::Host::now`].
+    pub since: u64,
+}
+
+impl<C> Held<C> {
+    /// Budget, deadline and period; `None` where somebody edited the journal and they are no reservation.
+    #[must_use]
+    pub fn reservation(&self) -> Option<Reservation> {
+        Reservation::new(self.budget, self.deadline, self.period).ok()
+    }
+
+    /// The core that is isolated for it.
+    #[must_use]
+    pub const fn core(&self) -> Option<usize> {
+        self.guarantee.core()
+    }
+
+    /// Whether it may need changes at [`Level::Host`].
+    #[must_use]
+    pub const fn needs_host(&self) -> bool {
+        matches!(self.guarantee, Guarantee::Core(_) | Guarantee::Limit)
+    }
+
+    /// Whether it belongs to this vCPU.
+    #[must_use]
+    pub fn is_for(&self, vm: &str, vcpu: u32) -> bool {
+        self.vm == vm && self.vcpu == vcpu
+    }
+
+    /// For people: `VM web vCPU 0`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("VM {} vCPU {}", self.vm, self.vcpu)
+    }
+}

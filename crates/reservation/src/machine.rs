@@ -1,0 +1,513 @@
+//! [`Reservations`]: requests, the timer, and what a restart does with an older journal.
+
+use timevisor_schedule::Reservation;
+use timevisor_schedule::audit::{Cause, Stretch, Tally};
+
+use crate::book::{Book, Waiting};
+use crate::configured::Configured;
+use crate::core_choice::{Choice, choose};
+use crate::core_isolation::CoreIsolation;
+use crate::enforcement;
+use crate::guarantee::{Guarantee, Wanted};
+use crate::held::Held;
+use crate::host::{Guests, Host, Severity};
+use crate::request::{Promise, Reason, Refusal, Request};
+use crate::soft::SoftBudgets;
+use crate::stall_recovery::StallRecovery;
+
+/// A vCPU that comes to its core has its budget within this, ns.
+const WAITING_INTERVAL: u64 = 5_000_000;
+/// The core of a VM that has ended is free within this, ns. A broken guarantee is detected within this time, too.
+const LOOK_INTERVAL: u64 = 1_000_000_000;
+/// The vCPU whose reservation follows a guest's tasks: they are planned for one processor.
+const FOLLOWED_VCPU: u32 = 0;
+
+/// All reservations of a host. `C` is the host's type of changes.
+#[derive(Debug)]
+pub struct Reservations<C> {
+    book: Book<C>,
+    /// Why the journal must not be replaced: it names changes that nobody here can undo.
+    unreadable: Option<String>,
+    isolation: CoreIsolation,
+    soft: SoftBudgets,
+    recovery: StallRecovery,
+    configured: Vec<Configured>,
+    next_look: u64,
+    next_slow_look: u64,
+}
+
+/// A reservation as people see it.
+#[derive(Clone, Debug)]
+pub struct Row<'a, C> {
+    /// The reservation.
+    pub held: &'a Held<C>,
+    /// How long it has been held, ns.
+    pub age: u64,
+    /// How long the thread ran meanwhile, ns; `None` after its end.
+    pub ran: Option<u64>,
+    /// What the audit found, and the most that was missing in one stretch, ns; `None` before the first sample.
+    pub audit: Option<(Tally, u64)>,
+    /// Why the promise does not hold at the moment.
+    pub problem: Option<String>,
+}
+
+impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C> {
+    /// Continues with what an earlier daemon stored. Reservations that are no longer in force are given back.
+    pub fn start<H: Host<Change = C>>(
+        journal: Result<Vec<Held<C>>, String>,
+        configured: Vec<Request>,
+        host: &mut H,
+    ) -> Self {
+        let (held, unreadable) = match journal {
+            Ok(held) => (held, None),
+            Err(error) => {
+                let text = format!("{error}; nothing is reserved until that is repaired");
+                host.tell(Severity::Error, &text);
+                (Vec::new(), Some(error))
+            }
+        };
+        let mut all = Self {
+            book: Book::new(held),
+            unreadable,
+            isolation: CoreIsolation::default(),
+            soft: SoftBudgets::default(),
+            recovery: StallRecovery::default(),
+            configured: configured.into_iter().map(Configured::new).collect(),
+            next_look: 0,
+            next_slow_look: 0,
+        };
+        for index in (0..all.book.held.len()).rev() {
+            let held = &all.book.held[index];
+            let alive = host.is_alive(held.pid, held.start_time, held.tid);
+            if alive && !held.followed && enforcement::check(host, held).is_ok() {
+                continue;
+            }
+            let name = held.name();
+            let why = "its reservation is no longer in force, or nobody follows its guest";
+            host.tell(Severity::Warn, &format!("{name}: {why}: given back"));
+            for problem in all.book.give_back(index, host) {
+                host.tell(Severity::Warn, &format!("{name}: {problem}"));
+            }
+        }
+        for held in &all.book.held {
+            host.tell(Severity::Info, &format!("{}: its reservation is held on", held.name()));
+            all.soft.follow(held);
+        }
+        all
+    }
+
+    /// When [`Self::on_timer`] is due, ns of [`Host::now`]; `u64::MAX` without anything to do.
+    #[must_use]
+    pub fn poll_at(&self) -> u64 {
+        if self.book.held.is_empty() {
+            return if self.configured.is_empty() { u64::MAX } else { self.next_look };
+        }
+        self.next_look.min(self.book.audit.poll_at())
+    }
+
+    /// Audits, makes what is left to make, follows soft budgets, renews stalled ones, releases what VMs that have ended had, and
+    /// makes what is configured for VMs that have come.
+    pub fn on_timer<H: Host<Change = C>>(&mut self, host: &mut H, guests: &impl Guests) {
+        self.audit(host);
+        let now = host.now();
+        if now < self.next_look {
+            return;
+        }
+        let slow = now >= self.next_slow_look;
+        if slow {
+            self.isolation.restore(&mut self.book, host);
+        }
+        self.make_the_rest(host);
+        self.soft.look(&mut self.book, &mut self.isolation, host);
+        if slow {
+            self.next_slow_look = now + LOOK_INTERVAL;
+            self.make_configured(host, guests);
+            self.recovery.look(&mut self.book, host);
+        }
+        let waits = !self.book.waiting.is_empty();
+        let interval = if waits { WAITING_INTERVAL } else { LOOK_INTERVAL };
+        self.next_look = (now + interval).min(self.soft.next());
+        let ended = |host: &H, held: &Held<C>| !host.is_alive(held.pid, held.start_time, held.tid);
+        while let Some(index) = self.book.held.iter().position(|held| ended(host, held)) {
+            let name = self.book.held[index].name();
+            let text = format!("{name} has ended: its reservation is given back");
+            host.tell(Severity::Info, &text);
+            for problem in self.book.give_back(index, host) {
+                host.tell(Severity::Warn, &format!("{name}: {problem}"));
+            }
+        }
+    }
+
+    fn audit<H: Host<Change = C>>(&mut self, host: &mut H) {
+        let Book { held, waiting, audit, .. } = &mut self.book;
+        let in_force = held.iter().filter(|held| !waiting.iter().any(|w| w.tid == held.tid));
+        audit.look(in_force, host);
+    }
+
+    fn make_the_rest<H: Host<Change = C>>(&mut self, host: &mut H) {
+        for waiting in std::mem::take(&mut self.book.waiting) {
+            let Waiting { tid, from } = waiting;
+            let Some(index) = self.book.held.iter().position(|held| held.tid == tid) else {
+                continue;
+            };
+            match enforcement::make(host, &self.book.held[index], from) {
+                Ok(None) => {
+                    let name = self.book.held[index].name();
+                    host.tell(Severity::Info, &format!("{name}: has its budget"));
+                }
+                Ok(Some(from)) => self.book.waiting.push(Waiting { tid, from }),
+                // A VM has come meanwhile, whose cpusets joined the core to others.
+                Err(_) if self.isolation.restore(&mut self.book, host) => {
+                    self.book.waiting.push(waiting);
+                }
+                Err(why) => self.book.give_up(index, &why, host),
+            }
+        }
+    }
+
+    fn make_configured<H: Host<Change = C>>(&mut self, host: &mut H, guests: &impl Guests) {
+        for index in 0..self.configured.len() {
+            let configured = &mut self.configured[index];
+            let process = guests.process(&configured.request.vm);
+            if process.is_none() {
+                configured.refused = None;
+            }
+            if !configured.is_due(process) {
+                continue;
+            }
+            let request = configured.request.clone();
+            let refused = self.try_apply(&request, host, guests).err().map(|e| e.to_string());
+            let configured = &mut self.configured[index];
+            match &refused {
+                None => configured.made_for = process,
+                Some(why) if refused != configured.refused => {
+                    let Request { vm, vcpu, .. } = &request;
+                    host.tell(Severity::Warn, &format!("VM {vm} vCPU {vcpu}: {why}"));
+                }
+                Some(_) => {}
+            }
+            configured.refused = refused;
+        }
+    }
+
+    /// Makes a reservation, or changes the one that the vCPU has. The result says in words what has changed.
+    ///
+    /// # Errors
+    /// Why not. Nothing is changed then, unless the next step says that the former reservation was given back.
+    pub fn apply<H: Host<Change = C>>(
+        &mut self,
+        request: &Request,
+        host: &mut H,
+        guests: &impl Guests,
+    ) -> Result<Vec<String>, Refusal> {
+        let changes = self.try_apply(request, host, guests)?;
+        // A reservation that was made by hand no longer follows what is learned.
+        let held = self.book.held.iter_mut().find(|held| held.is_for(&request.vm, request.vcpu));
+        if held.is_some_and(|held| std::mem::take(&mut held.followed)) {
+            self.book.store(host);
+        }
+        Ok(changes)
+    }
+
+    fn try_apply<H: Host<Change = C>>(
+        &mut self,
+        request: &Request,
+        host: &mut H,
+        guests: &impl Guests,
+    ) -> Result<Vec<String>, Refusal> {
+        self.book.failures.retain(|failure| {
+            (failure.vm.as_str(), failure.vcpu) != (request.vm.as_str(), request.vcpu)
+        });
+        if let Some(why) = &self.unreadable {
+            let step = "repair or remove that file, and start timevisord again";
+            return Err(Refusal::new(Reason::Unavailable, why.clone(), step));
+        }
+        let reservation = request.reservation()?;
+        let soft = request.soft_limits()?;
+        let target = guests.vcpu(&request.vm, request.vcpu)?;
+        let replaced = self.book.find(&request.vm, request.vcpu);
+        let guarantee = self.guarantee(request, replaced, &reservation, host)?;
+        let wanted = Wanted { target, reservation, guarantee };
+        if let Some(index) = replaced
+            && self.is_changeable(index, &wanted, host)
+        {
+            if request.dry_run {
+                let changes = &self.book.held[index].changes;
+                return Ok(enforcement::with_reservation(host, changes, &reservation).1);
+            }
+            // A VM that came a moment ago may have joined the core to others; the kernel would refuse then.
+            self.isolation.restore(&mut self.book, host);
+            let changed = self.book.change(index, &reservation, (request.alone, soft), host);
+            self.follow(index);
+            return changed;
+        }
+        let mut after = "nothing has been changed";
+        if !request.dry_run
+            && let Some(index) = replaced
+        {
+            // The old reservation is not what was asked for, whatever becomes of the new one.
+            after = "the former reservation was given back";
+            let left = self.book.give_back(index, host);
+            if !left.is_empty() {
+                let step = "bring it back by hand";
+                return Err(Refusal::new(Reason::Internal, left.join("; "), step));
+            }
+        }
+        if !request.dry_run {
+            self.check_leaving(&wanted, after, host)?;
+        }
+        let unsupported = |why: String| Refusal::new(Reason::Unsupported, why, after);
+        let changes = host.plan(&wanted, &self.book.isolated()).map_err(unsupported)?;
+        let words = changes.iter().map(|(_, change)| change.to_string()).collect();
+        if request.dry_run {
+            return Ok(words);
+        }
+        let held = Held {
+            vm: request.vm.clone(),
+            vcpu: request.vcpu,
+            pid: target.pid,
+            start_time: target.start_time,
+            tid: target.tid,
+            guarantee,
+            budget: reservation.budget(),
+            deadline: reservation.deadline(),
+            period: reservation.period(),
+            soft,
+            alone: request.alone,
+            followed: false,
+            changes,
+            ran: host.usage(target.pid, target.tid).map_or(0, |usage| usage.ran),
+            since: host.now(),
+        };
+        let name = held.name();
+        self.make(held, host).map_err(unsupported)?;
+        host.tell(Severity::Info, &format!("{name}: reserved {reservation:?}, {guarantee:?}"));
+        Ok(words)
+    }
+
+    /// Whether another budget is all that a request changes.
+    fn is_changeable<H: Host<Change = C>>(&self, index: usize, wanted: &Wanted, host: &H) -> bool {
+        let held = &self.book.held[index];
+        held.guarantee == wanted.guarantee
+            && wanted.guarantee != Guarantee::Limit
+            && held.tid == wanted.target.tid
+            && host.is_alive(held.pid, held.start_time, held.tid)
+    }
+
+    /// Refuses a thread that left SCHED_DEADLINE a moment ago, see [`crate::ledger::Ledger::leave`].
+    fn check_leaving<H: Host<Change = C>>(
+        &mut self,
+        wanted: &Wanted,
+        after: &str,
+        host: &H,
+    ) -> Result<(), Refusal> {
+        let tid = wanted.target.tid;
+        let left = self.book.ledger.leaving_for(tid, host.now());
+        let Some(left) = left.filter(|_| wanted.guarantee.is_by_deadline()) else { return Ok(()) };
+        let text = format!(
+            "thread {tid} had a reservation until a moment ago and must pay back what it ran beyond its budget first, which takes another {} ms; {after}",
+            left.div_ceil(1_000_000)
+        );
+        Err(Refusal::new(Reason::MakingRoom, text, "ask again in a moment"))
+    }
+
+    /// Stores a reservation, and makes its changes. On an error everything is as before.
+    fn make<H: Host<Change = C>>(&mut self, held: Held<C>, host: &mut H) -> Result<(), String> {
+        let tid = held.tid;
+        self.book.held.push(held);
+        let index = self.book.held.len() - 1;
+        // The journal names a change before it is made.
+        let made = match host.write(&self.book.held) {
+            Ok(()) => enforcement::make(host, &self.book.held[index], 0),
+            Err(error) => Err(error),
+        };
+        match made {
+            Err(why) => {
+                self.book.held.pop();
+                self.book.store(host);
+                return Err(why);
+            }
+            Ok(None) => {}
+            Ok(Some(from)) => {
+                self.book.waiting.push(Waiting { tid, from });
+                self.next_look = host.now();
+            }
+        }
+        self.follow(index);
+        Ok(())
+    }
+
+    fn follow(&mut self, index: usize) {
+        self.soft.follow(&self.book.held[index]);
+        self.next_look = self.next_look.min(self.soft.next());
+    }
+
+    /// What the host can promise, and on which core.
+    fn guarantee<H: Host<Change = C>>(
+        &mut self,
+        request: &Request,
+        replaced: Option<usize>,
+        reservation: &Reservation,
+        host: &mut H,
+    ) -> Result<Guarantee, Refusal> {
+        match request.promise {
+            Promise::Global => return Ok(Guarantee::Global),
+            Promise::Fifo => return Ok(Guarantee::Fifo),
+            Promise::Limit => return Ok(Guarantee::Limit),
+            Promise::Core => {}
+        }
+        match choose(&mut self.book, request, reservation, replaced, host) {
+            Choice::Core(core) => Ok(Guarantee::Core(core)),
+            Choice::MakeRoom(core) => {
+                if !request.dry_run {
+                    let Self { soft, book, isolation, .. } = self;
+                    soft.make_room(core, replaced, book, isolation, host);
+                }
+                let text = format!("core {core} has room as soon as what others give up is free");
+                Err(Refusal::new(Reason::MakingRoom, text, "ask again in a moment"))
+            }
+            Choice::Refused(why) => {
+                Err(Refusal::new(Reason::Unavailable, why, "see `timevisor reserve list`"))
+            }
+        }
+    }
+
+    /// Releases the reservations of a VM, or of one of its vCPUs, or all. The result says what could not be brought back.
+    ///
+    /// # Errors
+    /// [`Reason::NotFound`] for a VM without a reservation.
+    pub fn release<H: Host<Change = C>>(
+        &mut self,
+        vm: Option<&str>,
+        vcpu: Option<u32>,
+        host: &mut H,
+    ) -> Result<Vec<String>, Refusal> {
+        let is_meant = |held: &Held<C>| {
+            vm.is_none_or(|vm| *vm == held.vm) && vcpu.is_none_or(|vcpu| vcpu == held.vcpu)
+        };
+        if let Some(vm) = vm.filter(|_| !self.book.held.iter().any(is_meant)) {
+            let text = format!("VM {vm} has no reservation");
+            return Err(Refusal::new(Reason::NotFound, text, "see `timevisor reserve list`"));
+        }
+        let mut problems = Vec::new();
+        while let Some(index) = self.book.held.iter().position(is_meant) {
+            problems.extend(self.book.give_back(index, host));
+        }
+        Ok(problems)
+    }
+
+    /// Makes the reservation of a VM's first vCPU what introspection learned that its tasks need; `None`: nothing. What was
+    /// reserved by hand, or is configured, stays as it is.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn follow_guest<H: Host<Change = C>>(
+        &mut self,
+        vm: &str,
+        wanted: Option<(&Reservation, bool)>,
+        host: &mut H,
+        guests: &impl Guests,
+    ) -> Result<(), Refusal> {
+        let index = self.book.find(vm, FOLLOWED_VCPU);
+        let by_hand = index.is_some_and(|index| !self.book.held[index].followed);
+        let Some((wanted, alone)) = wanted else {
+            let index = index.filter(|_| !by_hand);
+            let left = index.map(|index| self.book.give_back(index, host)).unwrap_or_default();
+            if left.is_empty() {
+                return Ok(());
+            }
+            return Err(Refusal::new(Reason::Internal, left.join("; "), "bring it back by hand"));
+        };
+        if by_hand {
+            let text = "it has a reservation that was made by hand, or is configured".to_owned();
+            return Err(Refusal::new(Reason::AlreadyExists, text, "release that first"));
+        }
+        if guests.vcpus(vm).is_some_and(|count| count > 1) {
+            let text = "its tasks may run on any of its vCPUs, and are planned for one".to_owned();
+            return Err(Refusal::new(Reason::Unsupported, text, "give the guest one vCPU"));
+        }
+        let request = Request {
+            vm: vm.to_owned(),
+            vcpu: FOLLOWED_VCPU,
+            budget: wanted.budget(),
+            at_most: None,
+            deadline: None,
+            period: wanted.period(),
+            promise: Promise::Core,
+            core: None,
+            alone,
+            dry_run: false,
+        };
+        self.try_apply(&request, host, guests)?;
+        if let Some(index) = self.book.find(vm, FOLLOWED_VCPU) {
+            self.book.held[index].followed = true;
+            self.book.store(host);
+        }
+        Ok(())
+    }
+
+    /// Everything that is held.
+    #[must_use]
+    pub fn held(&self) -> &[Held<C>] {
+        &self.book.held
+    }
+
+    /// Everything that is held, with its state.
+    pub fn rows<H: Host<Change = C>>(&self, host: &H) -> Vec<Row<'_, C>> {
+        let now = host.now();
+        let row = |held| self.row(held, host, now);
+        self.book.held.iter().map(row).collect()
+    }
+
+    fn row<'a, H: Host<Change = C>>(&self, held: &'a Held<C>, host: &H, now: u64) -> Row<'a, C> {
+        let usage = host.usage(held.pid, held.tid);
+        Row {
+            held,
+            age: now.saturating_sub(held.since),
+            ran: usage.map(|usage| usage.ran.saturating_sub(held.ran)),
+            audit: self.book.audit.of(held.tid),
+            problem: self.problem(held, host),
+        }
+    }
+
+    fn problem<H: Host<Change = C>>(&self, held: &Held<C>, host: &H) -> Option<String> {
+        if self.book.waits(held.tid) {
+            return Some("waits for the vCPU to run".to_owned());
+        }
+        let joined = self.isolation.problem().filter(|_| held.core().is_some());
+        enforcement::check(host, held)
+            .err()
+            .or_else(|| joined.map(|why| format!("its core may not be isolated: {why}")))
+    }
+
+    /// Why reservations that somebody wants are not held.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let failures = self.book.failures.iter();
+        let failures = failures.map(|of| format!("VM {} vCPU {}: {}", of.vm, of.vcpu, of.why));
+        failures.chain(self.configured.iter().filter_map(Configured::problem)).collect()
+    }
+
+    /// Why a job of the guest was late that was there from `from` to `to`, ns of [`Host::now`], and what its vCPU got meanwhile.
+    ///
+    /// # Errors
+    /// [`Reason::NotFound`] without a reservation, or for a time that is not remembered.
+    pub fn missed(
+        &self,
+        (vm, vcpu): (&str, u32),
+        from: u64,
+        to: u64,
+    ) -> Result<(Cause, Stretch), Refusal> {
+        let Some(index) = self.book.find(vm, vcpu) else {
+            let text = format!("VM {vm} has no reservation for vCPU {vcpu}");
+            return Err(Refusal::new(Reason::NotFound, text, "see `timevisor reserve list`"));
+        };
+        self.book.audit.missed(&self.book.held[index], from, to).ok_or_else(|| {
+            Refusal::new(
+                Reason::NotFound,
+                "that time is not remembered".to_owned(),
+                "ask within a minute, for a time in which the reservation was in force and stayed the same",
+            )
+        })
+    }
+}

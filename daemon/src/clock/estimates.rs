@@ -1,0 +1,103 @@
+//! The estimators' state across restarts. It is written once a minute and at the end, so that a restarted daemon is as good
+//! as the previous one within a few exchanges. It holds guesses only: bounds start from nothing, or from the journal's
+//! lines.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use timevisor_estimate::estimators::shifted_exponential::Saved;
+
+use super::journal::CounterHistory;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    version: u32,
+    history: CounterHistory,
+    /// By reference.
+    estimates: BTreeMap<String, Saved>,
+}
+
+/// The file.
+pub struct Estimates {
+    path: PathBuf,
+    fresh: PathBuf,
+}
+
+impl Estimates {
+    /// In the run directory.
+    pub fn in_directory(directory: &Path) -> Self {
+        Self { path: directory.join("estimates.json"), fresh: directory.join("estimates.json.new") }
+    }
+
+    /// Replaces the file.
+    pub fn write(
+        &self,
+        history: &CounterHistory,
+        estimates: BTreeMap<String, Saved>,
+    ) -> std::io::Result<()> {
+        let contents = Contents { version: 1, history: history.clone(), estimates };
+        fs::write(&self.fresh, serde_json::to_vec(&contents)?)?;
+        fs::rename(&self.fresh, &self.path)
+    }
+
+    /// Deletes them: the counter that they describe has a new history.
+    pub fn clear(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// The estimates to continue with, or why there are none.
+    pub fn read(&self, history: &CounterHistory) -> Result<BTreeMap<String, Saved>, String> {
+        let bytes = fs::read(&self.path).map_err(|_| "none were saved since boot".to_owned())?;
+        let contents: Contents =
+            serde_json::from_slice(&bytes).map_err(|e| format!("not understood: {e}"))?;
+        if contents.version != 1 {
+            return Err(format!("of version {}", contents.version));
+        }
+        contents.history.same_as(history)?;
+        Ok(contents.estimates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use timevisor_estimate::estimators::Estimator;
+    use timevisor_estimate::estimators::shifted_exponential::{Parameters, ShiftedExponential};
+    use timevisor_time::{Duration, Instant, Period};
+
+    fn history() -> CounterHistory {
+        CounterHistory { boot_id: "b".into(), counter: "tsc".into(), suspended_ns: 5 }
+    }
+
+    fn saved() -> Saved {
+        let nominal = Period::from_hz(1_000_000_000).unwrap();
+        let mut estimator = ShiftedExponential::new(&Parameters::default(), nominal);
+        for n in 1..100u64 {
+            let ta = n * 16_000_000_000;
+            let queue = n * 7919 % 40_000;
+            let t = Instant::from_unix_nanos(i128::from(ta + 30_000 + queue));
+            let error = Duration::ZERO;
+            let exchange =
+                timevisor_estimate::Exchange { ta, tb: t, te: t, tf: ta + 60_000 + queue, error };
+            estimator.observe(&exchange);
+        }
+        estimator.saved().unwrap()
+    }
+
+    #[test]
+    fn what_was_written_is_read_to_the_bit() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = Estimates::in_directory(dir.path());
+        assert!(file.read(&history()).unwrap_err().contains("none were saved"));
+        let all = BTreeMap::from([("server".to_owned(), saved())]);
+        file.write(&history(), all.clone()).unwrap();
+        assert_eq!(file.read(&history()), Ok(all));
+        let other = CounterHistory { boot_id: "c".into(), ..history() };
+        assert!(file.read(&other).unwrap_err().contains("booted"));
+        fs::write(dir.path().join("estimates.json"), b"{half").unwrap();
+        assert!(file.read(&history()).unwrap_err().contains("not understood"));
+    }
+}

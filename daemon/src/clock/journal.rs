@@ -1,0 +1,181 @@
+//! What a restarted daemon must know so that time does not go back: the host's lines, written *before* each publication
+//! and replaced atomically.
+//!
+//! The journal is valid for this boot, this counter and this history of suspends. Otherwise it is ignored, with the reason.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use timevisor_clock_page::{Line, Lines};
+use timevisor_estimate::RateLimits;
+use timevisor_host_clock::JournalEntry;
+use timevisor_time::{Instant, Period, Tai};
+
+/// Two readings of CLOCK_BOOTTIME - CLOCK_MONOTONIC differ by less than this unless the host was suspended in between.
+const SUSPEND_NOISE_NS: i64 = 1_000_000;
+
+/// The counter's history, as far as it decides whether lines still hold.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CounterHistory {
+    /// This boot.
+    pub boot_id: String,
+    /// Which counter.
+    pub counter: String,
+    /// CLOCK_BOOTTIME - CLOCK_MONOTONIC, ns.
+    pub suspended_ns: i64,
+}
+
+impl CounterHistory {
+    /// Whether what was learned in this history still holds in the history `now`; if not, why.
+    pub fn same_as(&self, now: &Self) -> Result<(), String> {
+        if self.boot_id != now.boot_id {
+            return Err("the machine was booted since".to_owned());
+        }
+        if self.counter != now.counter {
+            return Err(format!("the counter was {} then", self.counter));
+        }
+        if (self.suspended_ns - now.suspended_ns).abs() > SUSPEND_NOISE_NS {
+            return Err("the machine was suspended since".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The file's contents.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    version: u32,
+    history: CounterHistory,
+    base: u64,
+    expiry: u64,
+    /// Earliest, estimate, latest: (seconds, 2^-64 fraction, period in 2^-84 s).
+    lines: [(u64, u64, u64); 3],
+    holdover: u64,
+    /// The shortest and the longest period that the counter may have, 2^-84 s.
+    rate: Option<(u64, u64)>,
+}
+
+/// The file.
+pub struct Journal {
+    path: PathBuf,
+    fresh: PathBuf,
+}
+
+impl Journal {
+    /// In the run directory.
+    pub fn in_directory(directory: &Path) -> Self {
+        Self { path: directory.join("recovery.json"), fresh: directory.join("recovery.json.new") }
+    }
+
+    /// Replaces the journal.
+    pub fn write(&self, history: &CounterHistory, entry: &JournalEntry) -> std::io::Result<()> {
+        let pack = |line: &Line<Tai>| {
+            let (sec, frac) = line.time.to_words();
+            (sec, frac, line.period.to_bits())
+        };
+        let lines = &entry.lines;
+        let contents = Contents {
+            version: 1,
+            history: history.clone(),
+            base: lines.base,
+            expiry: lines.expiry,
+            lines: [pack(&lines.earliest), pack(&lines.estimate), pack(&lines.latest)],
+            holdover: lines.holdover,
+            rate: entry.rate.map(|r| (r.shortest.to_bits(), r.longest.to_bits())),
+        };
+        fs::write(&self.fresh, serde_json::to_vec(&contents)?)?;
+        fs::rename(&self.fresh, &self.path)
+    }
+
+    /// Deletes it: the lines no longer hold.
+    pub fn clear(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// The last entry, or why there is none that applies to this history.
+    pub fn read(&self, history: &CounterHistory) -> Result<JournalEntry, String> {
+        let bytes = fs::read(&self.path)
+            .map_err(|_| "no recovery journal: first start since boot".to_owned())?;
+        let contents: Contents = serde_json::from_slice(&bytes)
+            .map_err(|e| format!("recovery journal not understood: {e}"))?;
+        if contents.version != 1 {
+            return Err(format!("recovery journal of version {}", contents.version));
+        }
+        contents.history.same_as(history)?;
+        let [earliest, estimate, latest] = contents.lines.map(|(sec, frac, period)| Line {
+            time: Instant::from_words(sec, frac),
+            period: Period::from_bits(period),
+        });
+        let lines = Lines {
+            base: contents.base,
+            expiry: contents.expiry,
+            earliest,
+            estimate,
+            latest,
+            holdover: contents.holdover,
+        };
+        let rate = contents.rate.map(|(shortest, longest)| RateLimits {
+            shortest: Period::from_bits(shortest),
+            longest: Period::from_bits(longest),
+        });
+        Ok(JournalEntry { lines, rate })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(rate: Option<RateLimits>) -> JournalEntry {
+        let line = |ns| Line {
+            time: Instant::from_unix_nanos(ns),
+            period: Period::from_hz(1_000_000_000).unwrap(),
+        };
+        let lines = Lines {
+            base: 1000,
+            expiry: 2000,
+            earliest: line(1_700_000_000_000_000_000),
+            estimate: line(1_700_000_000_000_020_000),
+            latest: line(1_700_000_000_000_040_000),
+            holdover: 7,
+        };
+        JournalEntry { lines, rate }
+    }
+
+    fn history() -> CounterHistory {
+        CounterHistory { boot_id: "b".into(), counter: "tsc".into(), suspended_ns: 5 }
+    }
+
+    #[test]
+    fn what_was_written_is_read_to_the_bit() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_directory(dir.path());
+        let period = Period::from_hz(1_000_000_000).unwrap();
+        let written = entry(Some(RateLimits { shortest: period, longest: period }));
+        journal.write(&history(), &written).unwrap();
+        assert_eq!(journal.read(&history()), Ok(written));
+        journal.write(&history(), &entry(None)).unwrap();
+        assert_eq!(journal.read(&history()), Ok(entry(None)));
+        journal.clear();
+        assert!(journal.read(&history()).unwrap_err().contains("first start"));
+    }
+
+    #[test]
+    fn a_journal_of_other_circumstances_is_refused_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_directory(dir.path());
+        journal.write(&history(), &entry(None)).unwrap();
+        let with = |change: fn(&mut CounterHistory)| {
+            let mut other = history();
+            change(&mut other);
+            journal.read(&other).unwrap_err()
+        };
+        assert!(with(|h| h.boot_id = "c".into()).contains("booted"));
+        assert!(with(|h| h.counter = "monotonic-raw".into()).contains("counter was tsc"));
+        assert!(with(|h| h.suspended_ns = 2_000_000_000).contains("suspended"));
+        fs::write(dir.path().join("recovery.json"), b"{half").unwrap();
+        assert!(journal.read(&history()).unwrap_err().contains("not understood"));
+    }
+}

@@ -1,0 +1,365 @@
+//! The system calls around the publisher: chooses and calibrates the counter, maps the page, keeps the journal and the
+//! estimators' state in files, and turns the publisher's notes into log lines.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use timevisor_clock_page::{Counter, EntryUpdate, Identity, Lines, PageWriter, Policy, Update};
+use timevisor_estimate::{Birth, Ensemble, Exchange, Knowledge};
+use timevisor_host_clock::{
+    Action, Event, Host, HostClock as Publisher, JournalEntry, Note, Publication, Settings, Start,
+};
+use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
+use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
+use timevisor_linux::page::WritePage;
+use timevisor_linux::page_file::{self, PageSize};
+use timevisor_time::{Duration, Instant, Tai, TimescaleId};
+
+use super::estimates::Estimates;
+use super::journal::{CounterHistory, Journal};
+use crate::config::{Config, ServerConfig, span};
+use crate::leap::Leap;
+
+/// A suspend changes CLOCK_BOOTTIME - CLOCK_MONOTONIC by more than this.
+const SUSPEND_NOISE: Duration = Duration::from_millis(1);
+
+/// How often estimates are saved: what is learned in a minute is learned again in a minute.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What outlives this daemon. Without it, the clock belongs to this process alone and does not notice a suspend.
+struct Memory {
+    history: CounterHistory,
+    journal: Journal,
+    estimates: Estimates,
+}
+
+impl Memory {
+    fn in_directory(directory: &Path, counter: &HostCounter) -> Result<Self> {
+        let history = CounterHistory {
+            boot_id: hex(&boot_id().context("cannot read the boot id")?),
+            counter: counter.id().name().to_owned(),
+            suspended_ns: suspended().0.floor_nanos(),
+        };
+        Ok(Self {
+            history,
+            journal: Journal::in_directory(directory),
+            estimates: Estimates::in_directory(directory),
+        })
+    }
+
+    /// Hands the estimates of the previous daemon to the ensemble.
+    fn resume(&self, ensemble: &mut Ensemble) {
+        let resumed = self
+            .estimates
+            .read(&self.history)
+            .and_then(|saved| ensemble.resume(&saved).map_err(|e| e.to_string()).map(|()| saved));
+        match resumed {
+            Ok(saved) => {
+                tracing::info!("resuming {} estimate(s) of the previous daemon", saved.len());
+            }
+            Err(reason) => tracing::info!("estimates start from nothing: {reason}"),
+        }
+    }
+
+    fn save(&self, ensemble: &Ensemble) {
+        let saved = ensemble.saved();
+        if saved.is_empty() {
+            return;
+        }
+        if let Err(error) = self.estimates.write(&self.history, saved) {
+            tracing::warn!("cannot save the estimates: {error}; a restart will learn them again");
+        }
+    }
+}
+
+/// This machine, as the publisher sees it.
+struct Machine<'a> {
+    counter: &'a HostCounter,
+    leap: &'a Leap,
+    memory: Option<&'a Memory>,
+}
+
+impl Host for Machine<'_> {
+    type Counter = HostCounter;
+
+    fn counter(&self) -> &HostCounter {
+        self.counter
+    }
+
+    fn monotonic(&self) -> Duration {
+        monotonic()
+    }
+
+    fn tai_offset(&self, at: Option<Instant<Tai>>) -> Option<i16> {
+        let offset = match at {
+            Some(tai) => self.leap.offset_of_tai(tai),
+            None => self.leap.offset_at(realtime()),
+        };
+        offset.ok()
+    }
+
+    fn journal(&mut self, entry: Option<&JournalEntry>) {
+        let Some(memory) = self.memory else { return };
+        let Some(entry) = entry else { return memory.journal.clear() };
+        if let Err(error) = memory.journal.write(&memory.history, entry) {
+            tracing::warn!(
+                "cannot write the recovery journal: {error}; a restart will start from nothing"
+            );
+        }
+    }
+}
+
+/// The host's clock: the publisher, and the parts of this machine that it works on.
+pub struct HostClock {
+    pub counter: HostCounter,
+    /// Why this counter was chosen.
+    pub counter_reason: String,
+    pub calibration: Calibration,
+    pub leap: Leap,
+    pub host_id: [u8; 16],
+    publisher: Publisher<Ensemble, WritePage>,
+    config: Config,
+    names: Vec<String>,
+    memory: Option<Memory>,
+}
+
+impl HostClock {
+    /// Chooses and calibrates the counter, takes over the host's page, and recovers what an earlier daemon knew.
+    pub fn start(config: &Config, names: Vec<String>) -> Result<Self> {
+        Self::with_memory(config, names, Some(&config.run_directory))
+    }
+
+    /// A clock for this process alone. Its page is not a file, nothing is recovered or kept, and CLOCK_BOOTTIME is not
+    /// read.
+    pub fn private(config: &Config, names: Vec<String>) -> Result<Self> {
+        Self::with_memory(config, names, None)
+    }
+
+    fn with_memory(config: &Config, names: Vec<String>, directory: Option<&Path>) -> Result<Self> {
+        let (counter, counter_reason) = select(config.counter.into())?;
+        let calibration = calibrate(&counter).context("the counter cannot be calibrated")?;
+        tracing::info!(
+            "counter {counter_reason}: {:?} within {:?}",
+            calibration.period,
+            calibration.error
+        );
+        let leap = Leap::load(&config.clock);
+        let memory = directory.map(|d| Memory::in_directory(d, &counter)).transpose()?;
+        let page = WritePage::new(match directory {
+            Some(directory) => page_file::create(&directory.join("clock"), PageSize::Page)?,
+            None => page_file::private()?,
+        })?;
+        let host_id = machine_id();
+        let identity = Identity {
+            counter: counter.id(),
+            timescale: TimescaleId::Tai,
+            host: host_id,
+            vm: [0; 16],
+            timeline: "tai",
+            epoch: epoch(),
+        };
+        let now = counter.read_ordered();
+        let journaled = match &memory {
+            Some(memory) => memory
+                .journal
+                .read(&memory.history)
+                .and_then(|entry| entry.resume_at(now).map_err(|error| error.to_string())),
+            None => Err("nothing is kept across restarts".to_owned()),
+        };
+        if let Err(reason) = &journaled {
+            tracing::info!("the clock starts from nothing: {reason}");
+        }
+        let mut estimate = ensemble(config, &names, &calibration);
+        if let Some(memory) = &memory {
+            memory.resume(&mut estimate);
+        }
+        let settings = Settings {
+            policy: Policy { nominal: calibration.period, validity: span(config.clock.validity) },
+            stale_after: span(config.clock.stale_after),
+            save_interval: memory.as_ref().map(|_| SAVE_INTERVAL),
+        };
+        let machine = Machine { counter: &counter, leap: &leap, memory: memory.as_ref() };
+        let journaled = journaled.ok();
+        let start = Start { page, identity, settings, estimate, journaled };
+        let publisher = Publisher::start(start, &machine);
+        if let Some(lines) = publisher.recovered() {
+            tracing::info!(
+                "resuming from the lines of the previous daemon, half-width {}",
+                half_width(lines, now)
+            );
+        }
+        let mut clock = Self {
+            counter,
+            counter_reason,
+            calibration,
+            leap,
+            host_id,
+            publisher,
+            config: config.clone(),
+            names,
+            memory,
+        };
+        clock.handle(Event::Publish);
+        Ok(clock)
+    }
+
+    /// Hands an event to the publisher and performs what follows from it. Returns the publication, if there was one.
+    fn handle(&mut self, event: Event<Ensemble>) -> Option<Publication> {
+        let mut machine =
+            Machine { counter: &self.counter, leap: &self.leap, memory: self.memory.as_ref() };
+        let mut published = None;
+        for action in self.publisher.handle(event, &mut machine) {
+            match (action, &self.memory) {
+                (Action::Note(note), _) => log(&note, &self.names),
+                (Action::SaveEstimates, Some(memory)) => memory.save(self.publisher.estimate()),
+                (Action::ClearEstimates, Some(memory)) => memory.estimates.clear(),
+                (Action::SaveEstimates | Action::ClearEstimates, None) => {}
+                (Action::Published(publication), _) => published = Some(publication),
+            }
+        }
+        published
+    }
+
+    /// Takes in an exchange with reference `reference`.
+    pub fn observe(&mut self, reference: usize, exchange: &Exchange) {
+        self.handle(Event::Exchange { reference, exchange: *exchange });
+    }
+
+    /// True once after the machine was suspended. Everything known is void then; the references should start over.
+    pub fn was_suspended(&mut self) -> bool {
+        let Some(memory) = &mut self.memory else { return false };
+        let now = suspended().0;
+        let before = Duration::from_nanos(memory.history.suspended_ns);
+        if (now - before).abs() <= SUSPEND_NOISE {
+            return false;
+        }
+        memory.history.suspended_ns = now.floor_nanos();
+        self.start_over(&format!("the machine was suspended for {}", now - before));
+        true
+    }
+
+    /// Forgets what reference `reference` said: another server has taken its place.
+    pub fn forget(&mut self, reference: usize) {
+        self.handle(Event::Forget { reference });
+    }
+
+    /// Voids everything known on this counter, for this reason.
+    pub fn start_over(&mut self, reason: &str) {
+        tracing::warn!("{reason}: the clock starts over");
+        let estimate = self.ensemble(&self.names);
+        self.handle(Event::StartOver { estimate });
+    }
+
+    /// An estimate over these references that knows nothing yet.
+    pub fn ensemble(&self, names: &[String]) -> Ensemble {
+        ensemble(&self.config, names, &self.calibration)
+    }
+
+    /// Writes the host's page from what is known now, and returns what all other pages are written from.
+    pub fn publish(&mut self) -> Option<Publication> {
+        self.handle(Event::Publish)
+    }
+
+    /// The last publication of this daemon: free running, with growing bounds.
+    pub fn publish_last(&mut self) -> Option<Publication> {
+        self.handle(Event::PublishLast)
+    }
+
+    /// When the host's elapsed clock read 0, as its page says; a boot clears it.
+    pub fn birth(&self) -> Option<Birth> {
+        self.publisher.birth()
+    }
+
+    /// Stores the birth instant on the page.
+    pub fn set_birth(&self, birth: &Birth) {
+        self.publisher.set_birth(birth);
+    }
+
+    pub fn policy(&self) -> Policy {
+        self.publisher.policy()
+    }
+
+    /// Makes these the further entries of the host's first page, and states what is required of its own clock.
+    pub fn write_entries(&mut self, required_ns: u64, entries: &[EntryUpdate]) {
+        self.publisher.write_entries(required_ns, entries, &self.counter);
+    }
+
+    /// The update for a further page of the host that repeats the first one.
+    pub fn copy(&self) -> Option<Update> {
+        self.publisher.copy()
+    }
+
+    /// The NTP server that serves this clock.
+    pub fn own_server(&self) -> &ServerConfig {
+        &self.config.server
+    }
+
+    /// In this long the lines in force must be renewed, or readers take the page for abandoned.
+    pub fn until_renewal(&self) -> Duration {
+        self.publisher.until_renewal(&self.counter)
+    }
+
+    /// What the last publication was based on.
+    pub fn knowledge(&self) -> &Knowledge {
+        self.publisher.knowledge()
+    }
+
+    /// The estimate over all references.
+    pub fn estimate(&self) -> &Ensemble {
+        self.publisher.estimate()
+    }
+
+    /// The writer of the host's page.
+    pub fn writer(&self) -> &PageWriter<WritePage> {
+        self.publisher.writer()
+    }
+
+    /// True while nothing but an earlier daemon's lines is known.
+    pub fn is_recovered_only(&self) -> bool {
+        self.publisher.is_recovered_only()
+    }
+}
+
+fn log(note: &Note, names: &[String]) {
+    let name = |reference: usize| names.get(reference).map_or("?", String::as_str);
+    match *note {
+        Note::Doubt { reference, by } => tracing::warn!(
+            "reference {}: an exchange needs a path or a clock that moved by {by}; the bounds are not trusted until more \
+             exchanges agree",
+            name(reference)
+        ),
+        Note::Discarded { reference, reason } => {
+            tracing::debug!("reference {}: exchange discarded: {reason}", name(reference));
+        }
+        Note::Contradiction { reference, gap } => tracing::warn!(
+            "reference {} contradicts the bounds by {gap}: its own are being rebuilt",
+            name(reference)
+        ),
+        Note::Stepped => tracing::warn!(
+            "what the references say now excludes what was published before: the clock steps"
+        ),
+    }
+}
+
+fn ensemble(config: &Config, names: &[String], calibration: &Calibration) -> Ensemble {
+    Ensemble::new(&config.parameters(), names, calibration.period, calibration.error)
+}
+
+fn half_width(lines: &Lines<Tai>, now: u64) -> Duration {
+    lines.rebased(now).half_width()
+}
+
+/// A value that differs from that of any earlier daemon: the time in nanoseconds does.
+pub fn epoch() -> u64 {
+    realtime().floor_nanos().unsigned_abs()
+}
+
+/// The host's identity for readers; zero where there is no /etc/machine-id.
+fn machine_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    u128::from_str_radix(text.trim(), 16).map(u128::to_be_bytes).unwrap_or_default()
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

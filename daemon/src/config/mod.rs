@@ -1,0 +1,193 @@
+//! The configuration: one commented TOML file, unknown keys refused, every value checked before anything starts.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | the whole file: reading it, and what its tables must agree on |
+//! | `clock.rs` | `counter` and `[clock]` |
+//! | `reference.rs` | `[[reference]]`, and the keys of an NTP server |
+//! | `local.rs` | `[[reference]]`: the keys of clocks that are read on this machine |
+//! | `nts.rs` | where an authenticated NTP server gives out keys |
+//! | `timelines.rs` | `[[timeline]]` |
+//! | `guests.rs` | `[guests]` |
+//! | `reserve.rs` | `[[guests.vm.NAME.reserve]]` |
+//! | `introspection.rs` | `[introspection]` |
+//! | `server.rs` | `[server]` |
+//!
+//! This is the daemon's ground floor: it imports no other part of the daemon, and all others import it. The file that
+//! packages install, with every key explained, is packaging/timevisord.toml; a test parses it.
+
+mod clock;
+mod guests;
+mod introspection;
+mod local;
+mod nts;
+mod reference;
+mod reserve;
+mod server;
+mod timelines;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration as StdDuration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use timevisor_estimate::{Parameters, steering};
+use timevisor_protocols::control::{ReserveApply, TimeType};
+use timevisor_time::Duration;
+
+pub use clock::{ClockConfig, CounterChoice};
+pub use guests::GuestsConfig;
+pub use introspection::{IntrospectionConfig, KvmChoice};
+pub use local::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
+pub use nts::NtsServer;
+pub use reference::ReferenceConfig;
+pub use server::ServerConfig;
+pub use timelines::TimelineConfig;
+
+/// Where the daemon looks when it is not told.
+pub const DEFAULT_PATH: &str = "/etc/timevisor/timevisord.toml";
+
+/// The whole file. Every key has a default; with no file at all, the host follows its own CLOCK_REALTIME.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    pub run_directory: PathBuf,
+    pub counter: CounterChoice,
+    pub clock: ClockConfig,
+    #[serde(rename = "reference")]
+    pub references: Vec<ReferenceConfig>,
+    #[serde(rename = "timeline")]
+    pub timelines: Vec<TimelineConfig>,
+    pub guests: GuestsConfig,
+    pub introspection: IntrospectionConfig,
+    pub server: ServerConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            run_directory: PathBuf::from("/run/timevisor"),
+            counter: CounterChoice::Auto,
+            clock: ClockConfig::default(),
+            references: vec![ReferenceConfig::system()],
+            timelines: Vec::new(),
+            guests: GuestsConfig::default(),
+            introspection: IntrospectionConfig::default(),
+            server: ServerConfig::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads `path`, or the default file if it is there, or takes the defaults.
+    pub fn load(path: Option<&Path>) -> Result<(Self, String)> {
+        let default = Path::new(DEFAULT_PATH);
+        let path = match path {
+            Some(path) => path,
+            None if default.exists() => default,
+            None => {
+                return Ok((
+                    Self::default(),
+                    format!("built-in defaults ({DEFAULT_PATH} does not exist)"),
+                ));
+            }
+        };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let config =
+            Self::parse(&text).with_context(|| format!("{} is not usable", path.display()))?;
+        Ok((config, path.display().to_string()))
+    }
+
+    /// Parses and checks.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut config: Self = toml::from_str(text)?;
+        config.validate()?;
+        config.references = config.references.iter().flat_map(ReferenceConfig::members).collect();
+        for reference in &mut config.references {
+            match reference {
+                ReferenceConfig::Ptp(ptp) => ptp.own_directory.clone_from(&config.run_directory),
+                ReferenceConfig::Chrony(chrony) => {
+                    chrony.own_directory.clone_from(&config.run_directory);
+                }
+                _ => {}
+            }
+        }
+        Ok(config)
+    }
+
+    /// What [`Self::parse`] checks, for values that came from elsewhere.
+    pub fn validate(&self) -> Result<()> {
+        ensure!(self.run_directory.is_absolute(), "run_directory must be an absolute path");
+        ensure!(!self.references.is_empty(), "there must be at least one [[reference]]");
+        self.clock.validate()?;
+        self.server.validate()?;
+        self.validate_discipline()?;
+        self.guests.validate()?;
+        for reference in &self.references {
+            reference.validate()?;
+        }
+        let names: Vec<_> = self.references.iter().map(ReferenceConfig::name).collect();
+        for (index, name) in names.iter().enumerate() {
+            if names[..index].contains(name) {
+                bail!("reference {name} is listed twice; a second copy would vote twice");
+            }
+        }
+        self.timeline_setup().map(drop)
+    }
+
+    /// The timelines' model, and for each clock beyond the host's own the references it follows.
+    pub fn timeline_setup(&self) -> Result<(timevisor_timelines::Setup, Vec<Vec<usize>>)> {
+        let names: Vec<_> = self.references.iter().map(ReferenceConfig::name).collect();
+        timelines::setup(&self.timelines, &names)
+    }
+
+    /// CLOCK_REALTIME cannot be steered by a reference that reads it.
+    fn validate_discipline(&self) -> Result<()> {
+        if !self.clock.discipline {
+            return Ok(());
+        }
+        for reference in &self.references {
+            let reads_realtime = match reference {
+                ReferenceConfig::System { .. } | ReferenceConfig::Chrony(_) => true,
+                ReferenceConfig::Ptp(ptp) => ptp.is_realtime(),
+                _ => false,
+            };
+            ensure!(
+                !reads_realtime,
+                "clock.discipline = true steers CLOCK_REALTIME, which reference {} reads: a loop; remove one of them",
+                reference.name()
+            );
+        }
+        Ok(())
+    }
+
+    /// How CLOCK_REALTIME is steered, if it is.
+    pub fn steering(&self) -> steering::Parameters {
+        self.clock.steering()
+    }
+
+    /// The estimate's parameters.
+    pub fn parameters(&self) -> Parameters {
+        self.clock.parameters()
+    }
+
+    /// All reservations that are configured, of all VMs.
+    pub fn reservations(&self) -> Vec<ReserveApply> {
+        let all = self.guests.vm.iter();
+        all.flat_map(|(name, vm)| vm.reserve.iter().map(|r| r.request(name))).collect()
+    }
+
+    /// The timescale of VM `name`'s page, unless it was added with another one.
+    pub fn time_type_of(&self, name: &str) -> TimeType {
+        self.guests.vm.get(name).and_then(|vm| vm.time_type).unwrap_or(self.guests.time_type)
+    }
+}
+
+/// Configuration spans are small; a longer one than i64 nanoseconds is the longest.
+pub fn span(std: StdDuration) -> Duration {
+    Duration::from_nanos(i64::try_from(std.as_nanos()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests;

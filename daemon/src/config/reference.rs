@@ -1,0 +1,269 @@
+//! `[[reference]]`: what the clock follows. The keys of an NTP server are here, those of local clocks in `local.rs`.
+
+use std::path::PathBuf;
+use std::time::Duration as StdDuration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use timevisor_estimate::polling;
+use timevisor_protocols::nts::negotiation::DEFAULT_KE_PORT;
+
+use super::local::{self, ChronyConfig, PhcConfig, PtpConfig, VmclockConfig};
+use super::nts::NtsServer;
+use super::span;
+
+/// `[[reference]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ReferenceConfig {
+    /// This machine's CLOCK_REALTIME, kept by somebody else.
+    System {
+        /// The bound to use instead of the kernel's; for machines whose clock nobody disciplines.
+        #[serde(default, with = "humantime_serde::option")]
+        assumed_max_error: Option<StdDuration>,
+        #[serde(default = "one_second", with = "humantime_serde")]
+        poll: StdDuration,
+    },
+    /// A PTP hardware clock that somebody keeps right.
+    Phc(PhcConfig),
+    /// A clock that ptp4l keeps.
+    Ptp(PtpConfig),
+    /// The host's page, in a guest.
+    Vmclock(VmclockConfig),
+    /// A running chronyd's knowledge.
+    Chrony(ChronyConfig),
+    /// An NTP server, or several behind one name.
+    Ntp {
+        /// `host`, `host:port` or `[address]:port`.
+        #[serde(default)]
+        address: String,
+        /// Instead: a name with many addresses, of which `servers` are asked.
+        pool: Option<String>,
+        #[serde(default = "four")]
+        servers: u32,
+        /// Which of the pool's servers this is; [`super::Config::parse`] makes one entry of each.
+        #[serde(skip)]
+        member: Option<u32>,
+        /// With `clock.required_bound`: the limits of what `poll` becomes.
+        #[serde(default = "two_seconds", with = "humantime_serde")]
+        poll_min: StdDuration,
+        #[serde(default = "seventeen_minutes", with = "humantime_serde")]
+        poll_max: StdDuration,
+        #[serde(default = "packets_per_hour")]
+        max_packets_per_hour: u32,
+        #[serde(default = "sixteen_seconds", with = "humantime_serde")]
+        poll: StdDuration,
+        #[serde(default = "eight")]
+        burst: u32,
+        #[serde(default = "two_seconds", with = "humantime_serde")]
+        burst_spacing: StdDuration,
+        /// Ask when its answers really left (RFC 9769).
+        #[serde(default)]
+        interleaved: bool,
+        /// Accept a server that declares that it smears leap seconds.
+        #[serde(default)]
+        allow_smear: bool,
+        /// Authenticate the server and its answers (Network Time Security, RFC 8915).
+        #[serde(default)]
+        nts: bool,
+        /// TCP port of the key establishment server at `address`; 4460 when absent.
+        nts_ke_port: Option<u16>,
+        /// PEM file of the authorities that may vouch for it; the system's when absent.
+        ca_file: Option<PathBuf>,
+    },
+}
+
+fn one_second() -> StdDuration {
+    StdDuration::from_secs(1)
+}
+fn two_seconds() -> StdDuration {
+    StdDuration::from_secs(2)
+}
+fn sixteen_seconds() -> StdDuration {
+    StdDuration::from_secs(16)
+}
+fn eight() -> u32 {
+    8
+}
+fn four() -> u32 {
+    4
+}
+fn seventeen_minutes() -> StdDuration {
+    StdDuration::from_secs(1024)
+}
+fn packets_per_hour() -> u32 {
+    polling::Limits::default().packets_per_hour
+}
+
+impl ReferenceConfig {
+    /// This machine's CLOCK_REALTIME, with the kernel's bound.
+    pub fn system() -> Self {
+        Self::System { assumed_max_error: None, poll: one_second() }
+    }
+
+    /// An NTP server with the default schedule.
+    pub fn ntp(address: String) -> Self {
+        Self::Ntp {
+            address,
+            pool: None,
+            servers: four(),
+            member: None,
+            poll_min: two_seconds(),
+            poll_max: seventeen_minutes(),
+            max_packets_per_hour: packets_per_hour(),
+            poll: sixteen_seconds(),
+            burst: eight(),
+            burst_spacing: two_seconds(),
+            interleaved: false,
+            allow_smear: false,
+            nts: false,
+            nts_ke_port: None,
+            ca_file: None,
+        }
+    }
+
+    /// The name in status output.
+    pub fn name(&self) -> String {
+        match self {
+            Self::System { .. } => "system".to_owned(),
+            Self::Phc(phc) => phc.device.display().to_string(),
+            Self::Ptp(ptp) => format!("ptp {}", ptp.device.display()),
+            Self::Vmclock(_) => "vmclock".to_owned(),
+            Self::Chrony(_) => "chrony".to_owned(),
+            Self::Ntp { pool: Some(pool), member: Some(n), .. } => format!("{pool}#{n}"),
+            Self::Ntp { pool: Some(pool), member: None, .. } => pool.clone(),
+            Self::Ntp { address, .. } => address.clone(),
+        }
+    }
+
+    /// The pool that it is a member of.
+    pub fn pool(&self) -> Option<&str> {
+        match self {
+            Self::Ntp { pool, .. } => pool.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// A pool as its members; anything else as it is.
+    pub fn members(&self) -> Vec<Self> {
+        let one = |n| {
+            let mut member = self.clone();
+            if let Self::Ntp { member: number, .. } = &mut member {
+                *number = Some(n);
+            }
+            member
+        };
+        match self {
+            Self::Ntp { pool: Some(_), servers, member: None, .. } => {
+                (1..=*servers).map(one).collect()
+            }
+            _ => vec![self.clone()],
+        }
+    }
+
+    /// The limits of the poll controller.
+    pub fn poll_limits(&self) -> polling::Limits {
+        match self {
+            Self::Ntp { poll_min, poll_max, max_packets_per_hour, .. } => polling::Limits {
+                poll_min: span(*poll_min),
+                poll_max: span(*poll_max),
+                packets_per_hour: *max_packets_per_hour,
+                ..polling::Limits::default()
+            },
+            _ => polling::Limits::default(),
+        }
+    }
+
+    /// Checks every key.
+    pub fn validate(&self) -> Result<()> {
+        self.validate_local()?;
+        self.validate_pool()?;
+        let Self::Ntp { address, nts, nts_ke_port, ca_file, pool, .. } = self else {
+            return Ok(());
+        };
+        ensure!(
+            pool.is_some() || !address.trim().is_empty(),
+            "the address of an ntp reference is empty"
+        );
+        self.ntp_config().with_context(|| format!("[[reference]] {address}"))?;
+        ensure!(
+            *nts || (nts_ke_port.is_none() && ca_file.is_none()),
+            "[[reference]] {address}: nts_ke_port and ca_file have no effect without nts = true; add it"
+        );
+        ensure!(*nts_ke_port != Some(0), "[[reference]] {address}: nts_ke_port must not be 0");
+        Ok(())
+    }
+
+    fn validate_local(&self) -> Result<()> {
+        match self {
+            Self::Phc(phc) => {
+                local::check_path(&phc.device, "phc")?;
+                local::check_poll(phc.poll, "phc")
+            }
+            Self::Ptp(ptp) => ptp.validate(),
+            Self::Vmclock(vmclock) => {
+                local::check_path(&vmclock.device, "vmclock")?;
+                local::check_poll(vmclock.poll, "vmclock")
+            }
+            Self::Chrony(chrony) => {
+                chrony.address()?;
+                local::check_poll(chrony.poll, "chrony")
+            }
+            Self::System { poll, .. } => {
+                ensure!(
+                    *poll >= StdDuration::from_millis(10),
+                    "the poll of a system reference must be 10ms or more"
+                );
+                Ok(())
+            }
+            Self::Ntp { .. } => Ok(()),
+        }
+    }
+
+    fn validate_pool(&self) -> Result<()> {
+        let Self::Ntp { address, pool, servers, nts, .. } = self else { return Ok(()) };
+        self.poll_limits().validate().with_context(|| format!("[[reference]] {}", self.name()))?;
+        let Some(pool) = pool else { return Ok(()) };
+        ensure!(!pool.trim().is_empty(), "the pool of an ntp reference is empty");
+        ensure!(
+            address.is_empty(),
+            "an ntp reference has an address or a pool, not both; remove one"
+        );
+        ensure!((1..=16).contains(servers), "[[reference]] {pool}: servers must be from 1 to 16");
+        ensure!(!nts, "[[reference]] {pool}: nts needs a server's name, not a pool's; use address");
+        Ok(())
+    }
+
+    /// The association's parameters, checked.
+    pub fn ntp_config(&self) -> Result<timevisor_protocols::ntp::Config> {
+        let Self::Ntp { poll, burst, burst_spacing, interleaved, allow_smear, .. } = self else {
+            bail!("not an NTP reference")
+        };
+        let defaults = timevisor_protocols::ntp::Config::default();
+        let (poll, burst_spacing) = (span(*poll), span(*burst_spacing));
+        let config = timevisor_protocols::ntp::Config {
+            poll_min: poll,
+            poll_max: defaults.poll_max.max(poll),
+            burst_count: *burst,
+            burst_spacing,
+            interleaved: *interleaved,
+            allow_smear: *allow_smear,
+            // An answer must be in before the next request leaves.
+            request_timeout: defaults.request_timeout.min(poll).min(burst_spacing),
+            ..defaults
+        };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Where an authenticated NTP server gives out keys.
+    pub fn nts_server(&self) -> Option<NtsServer> {
+        match self {
+            Self::Ntp { address, nts: true, nts_ke_port, ca_file, .. } => {
+                let port = nts_ke_port.unwrap_or(DEFAULT_KE_PORT);
+                Some(NtsServer::new(address, port, ca_file.clone()))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Requests and answers of the control protocol, to and from what crates/reservation calls them.
+
+use timevisor_linux::scheduling::Change;
+use timevisor_protocols::control::{
+    self, ErrorBody, ErrorCode, MissedCause, MissedJob, ReserveApply, ReserveAudit, ReserveRow,
+};
+use timevisor_reservation::{Guarantee, Promise, Reason, Refusal, Request, Row};
+use timevisor_schedule::audit::{Cause, Stretch};
+
+pub fn request(apply: &ReserveApply) -> Request {
+    Request {
+        vm: apply.vm.clone(),
+        vcpu: apply.vcpu,
+        budget: apply.budget_ns,
+        at_most: apply.at_most_ns,
+        deadline: apply.deadline_ns,
+        period: apply.period_ns,
+        promise: match apply.promise {
+            control::Promise::Core => Promise::Core,
+            control::Promise::Global => Promise::Global,
+            control::Promise::Fifo => Promise::Fifo,
+            control::Promise::Limit => Promise::Limit,
+        },
+        core: apply.core.map(|core| usize::try_from(core).unwrap_or(usize::MAX)),
+        alone: apply.alone,
+        dry_run: apply.dry_run,
+    }
+}
+
+pub fn error(refusal: Refusal) -> ErrorBody {
+    let code = match refusal.reason {
+        Reason::BadRequest => ErrorCode::BadRequest,
+        Reason::NotFound => ErrorCode::NotFound,
+        Reason::AlreadyExists => ErrorCode::AlreadyExists,
+        Reason::Unsupported => ErrorCode::Unsupported,
+        Reason::Unavailable => ErrorCode::Unavailable,
+        Reason::MakingRoom => ErrorCode::MakingRoom,
+        Reason::Internal => ErrorCode::Internal,
+    };
+    ErrorBody { code, message: refusal.message, next_step: refusal.next_step }
+}
+
+pub fn row(of: Row<'_, Change>) -> ReserveRow {
+    let held = of.held;
+    let (promise, core) = match held.guarantee {
+        Guarantee::Core(core) => (control::Promise::Core, u32::try_from(core).ok()),
+        Guarantee::Global => (control::Promise::Global, None),
+        Guarantee::Fifo => (control::Promise::Fifo, None),
+        Guarantee::Limit => (control::Promise::Limit, None),
+    };
+    let audit = of.audit.map(|(tally, most_missing_ns)| ReserveAudit {
+        satisfied: tally.satisfied,
+        exhausted: tally.exhausted,
+        broken: tally.broken,
+        unclear: tally.unclear,
+        most_missing_ns,
+    });
+    ReserveRow {
+        vm: held.vm.clone(),
+        vcpu: held.vcpu,
+        tid: held.tid,
+        promise,
+        core,
+        budget_ns: held.budget,
+        soft_ns: held.soft,
+        deadline_ns: held.deadline,
+        period_ns: held.period,
+        alone: held.alone,
+        held_ns: of.age,
+        ran_ns: of.ran,
+        audit,
+        problem: of.problem,
+    }
+}
+
+pub fn missed((cause, stretch): (Cause, Stretch)) -> MissedJob {
+    let (cause, missing_ns) = match cause {
+        Cause::HostBroke(missing) => (MissedCause::HostBroke, missing),
+        Cause::GuestUnderDeclared => (MissedCause::GuestUnderDeclared, 0),
+        Cause::GuestPolicy => (MissedCause::GuestPolicy, 0),
+        Cause::Unclear => (MissedCause::Unclear, 0),
+    };
+    let (looked_at_ns, ran_ns, waited_ns) = (stretch.length, stretch.ran, stretch.waited);
+    MissedJob { cause, looked_at_ns, ran_ns, waited_ns, missing_ns }
+}

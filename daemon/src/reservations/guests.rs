@@ -1,0 +1,42 @@
+//! The daemon's VMs as the guests of the reservations' state machine.
+
+use timevisor_guests::vcpus::Vcpu;
+use timevisor_reservation::{Guests, Reason, Refusal, Target};
+
+use crate::vms::Vms;
+
+impl Guests for Vms {
+    fn process(&self, vm: &str) -> Option<(u32, u64)> {
+        let process = Vms::process(self, vm)?;
+        Some((process.pid(), process.start_time().ok()?))
+    }
+
+    fn vcpu(&self, vm: &str, vcpu: u32) -> Result<Target, Refusal> {
+        let not_found = |text: String, step| Refusal::new(Reason::NotFound, text, step);
+        let process = Vms::process(self, vm)
+            .ok_or_else(|| not_found(format!("there is no VM {vm}"), "see `timevisor vm list`"))?;
+        let gone = |error: &dyn std::error::Error| {
+            not_found(format!("VM {vm}: {error}"), "is it running?")
+        };
+        let start_time = process.start_time().map_err(|error| gone(&error))?;
+        let vcpus = Vms::vcpus(self, vm).map_err(|error| gone(&error))?;
+        if vcpus.is_empty() {
+            let text = format!(
+                "which thread runs which vCPU of VM {vm} is not known: they have no names, and no QMP socket tells"
+            );
+            let step =
+                "start QEMU with -name NAME,debug-threads=on, or see `timevisor vm add --qmp`";
+            return Err(Refusal::new(Reason::Unsupported, text, step));
+        }
+        let found = vcpus.iter().find(|known| known.index.unwrap_or(vcpu) == vcpu);
+        let Some(Vcpu { tid, emulated, .. }) = found.copied() else {
+            let text = format!("VM {vm} has no vCPU {vcpu}; it has {}", vcpus.len());
+            return Err(not_found(text, "count from 0"));
+        };
+        Ok(Target { pid: process.pid(), start_time, tid, emulated })
+    }
+
+    fn vcpus(&self, vm: &str) -> Option<usize> {
+        Vms::vcpus(self, vm).ok().map(|vcpus| vcpus.len())
+    }
+}

@@ -1,0 +1,274 @@
+//! Linux as the host of the reservations' state machine.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use timevisor_linux::clock::monotonic;
+use timevisor_linux::cpuset::{self, CpusetError, Cpusets};
+use timevisor_linux::crash_file::{CrashFile, CrashFileError};
+use timevisor_linux::scheduling::{self, Attributes, Change, Policy, processor_of, schedstat};
+use timevisor_linux::{affinity, scheduling::accounting_lag};
+use timevisor_reservation::held::JOURNAL;
+use timevisor_reservation::{
+    Guarantee, Held, Host, Level, Restore, Severity, Step, Unmade, Usage, Wanted,
+};
+use timevisor_schedule::Reservation;
+
+use super::explain::explain_refusal;
+use super::plan::{attributes, plan};
+
+/// This machine, with the journal in the run directory.
+#[derive(Debug)]
+pub struct LinuxHost {
+    journal: CrashFile<Vec<Held<Change>>>,
+}
+
+impl LinuxHost {
+    pub fn new(directory: &Path) -> Self {
+        Self { journal: CrashFile::new(directory, JOURNAL) }
+    }
+
+    /// What an earlier daemon held.
+    pub fn read(&self) -> Result<Vec<Held<Change>>, CrashFileError> {
+        self.journal.read()
+    }
+}
+
+impl Restore for LinuxHost {
+    type Change = Change;
+
+    fn is_alive(&self, pid: u32, start_time: u64, tid: u32) -> bool {
+        scheduling::is_alive(pid, start_time, tid)
+    }
+
+    fn thread(&self, change: &Change) -> Option<u32> {
+        change.tid()
+    }
+
+    fn undo(&mut self, change: &Change) -> Result<(), String> {
+        change.undo().map_err(|error| error.to_string())
+    }
+
+    fn widen(&mut self, pid: u32, undone: &[Step<Change>]) {
+        for (_, change) in undone {
+            if let Change::Affinity { tid, allow, before } = change
+                && *tid == pid
+            {
+                scheduling::widen_new_threads(pid, allow, before);
+            }
+        }
+    }
+}
+
+impl Host for LinuxHost {
+    fn now(&self) -> u64 {
+        monotonic().floor_nanos().unsigned_abs()
+    }
+
+    fn write(&mut self, held: &[Held<Change>]) -> Result<(), String> {
+        self.journal.write(&held.to_vec()).map_err(with_causes)
+    }
+
+    fn online(&self) -> Vec<usize> {
+        affinity::online().unwrap_or_default()
+    }
+
+    fn plan(
+        &self,
+        wanted: &Wanted,
+        isolated: &BTreeSet<usize>,
+    ) -> Result<Vec<Step<Change>>, String> {
+        let level = |level| match level {
+            cpuset::Level::Thread => Level::Thread,
+            cpuset::Level::Processor => Level::Processor,
+            cpuset::Level::Host => Level::Host,
+        };
+        let planned = plan(wanted, isolated).map_err(with_causes)?;
+        Ok(planned.into_iter().map(|(of, change)| (level(of), change)).collect())
+    }
+
+    fn make(&mut self, held: &Held<Change>, change: &Change) -> Result<(), Unmade> {
+        let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let made = match change.make() {
+            Err(error) if denied(&error) && sleeps_elsewhere(held, change) => {
+                return Err(Unmade { asleep: true, why: explain_refusal(change, &error, held) });
+            }
+            // The vCPU may have come to its core between the kernel's answer and the look at it.
+            Err(error) if denied(&error) => change.make(),
+            made => made,
+        };
+        let unmade = |why| Unmade { asleep: false, why };
+        made.map_err(|error| unmade(explain_refusal(change, &error, held)))?;
+        // The kernel says whether a partition came to be only after it was written; the thread moves there afterwards.
+        if held.core().is_some() && matches!(change, Change::Moved { .. }) {
+            verify_partition(held).map_err(|error| unmade(with_causes(error)))?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, held: &Held<Change>, change: &Change) -> Result<(), String> {
+        match change {
+            Change::Attributes { tid, set, .. } => check_policy(*tid, set),
+            // Nothing else shows whether a limit is in force.
+            Change::Moved { tid, to, .. } if held.guarantee == Guarantee::Limit => {
+                let listed = std::fs::read_to_string(to).unwrap_or_default();
+                if listed.lines().any(|line| line.trim().parse() == Ok(*tid)) {
+                    return Ok(());
+                }
+                Err(format!("thread {tid} is not in {}", to.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn sets_policy(&self, change: &Change) -> bool {
+        matches!(change, Change::Attributes { .. })
+    }
+
+    fn with_reservation(&self, change: &Change, reservation: &Reservation) -> Option<Change> {
+        match change {
+            Change::Attributes { tid, set, before } if set.policy == Policy::DEADLINE => {
+                let set = attributes(reservation);
+                Some(Change::Attributes { tid: *tid, set, before: *before })
+            }
+            _ => None,
+        }
+    }
+
+    fn rebase(&self, gone: &Change, later: &Change) -> Option<Change> {
+        rebase(gone, later)
+    }
+
+    fn usage(&self, pid: u32, tid: u32) -> Option<Usage> {
+        let stat = schedstat(pid, tid).ok()?;
+        Some(Usage { ran: stat.ran, waited: stat.waited })
+    }
+
+    fn is_runnable(&self, pid: u32, tid: u32) -> Option<bool> {
+        scheduling::is_runnable(pid, tid).ok()
+    }
+
+    fn accounting_lag(&self) -> u64 {
+        accounting_lag()
+    }
+
+    fn separating(&self, isolated: &[usize]) -> Result<Vec<Change>, String> {
+        Cpusets::find().and_then(|cpusets| cpusets.keep_apart(isolated)).map_err(with_causes)
+    }
+
+    fn settle(&mut self, isolated: &[usize]) -> Result<(), String> {
+        Cpusets::find().and_then(|cpusets| cpusets.settle(isolated)).map_err(with_causes)
+    }
+
+    fn is_moot(&self, change: &Change) -> bool {
+        change.is_moot()
+    }
+
+    fn tell(&mut self, severity: Severity, text: &str) {
+        match severity {
+            Severity::Info => tracing::info!("{text}"),
+            Severity::Warn => tracing::warn!("{text}"),
+            Severity::Error => tracing::error!("{text}"),
+        }
+    }
+}
+
+/// See [`Host::rebase`].
+fn rebase(gone: &Change, later: &Change) -> Option<Change> {
+    match (gone, later) {
+        (
+            Change::Affinity { tid, allow, before },
+            Change::Affinity { tid: same, allow: later, before: then },
+        ) if tid == same && allow == then => {
+            // A change that changes nothing restores whatever its thread may have inherited from a cpuset.
+            let allow = if later == then { before } else { later };
+            Some(Change::Affinity { tid: *tid, allow: allow.clone(), before: before.clone() })
+        }
+        (
+            Change::Attributes { tid, set, before },
+            Change::Attributes { tid: same, set: later, before: then },
+        ) if tid == same && set.is_same(then) => {
+            Some(Change::Attributes { tid: *tid, set: *later, before: *before })
+        }
+        _ => None,
+    }
+}
+
+/// An error with its causes in one line.
+pub fn with_causes(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
+}
+
+/// Whether the vCPU's policy cannot change because the vCPU was last on another core: the kernel looks at the root domain of that
+/// core (`__sched_setscheduler`).
+fn sleeps_elsewhere(held: &Held<Change>, change: &Change) -> bool {
+    let Some(core) = held.core() else { return false };
+    matches!(change, Change::Attributes { tid, .. } if *tid == held.tid)
+        && processor_of(held.pid, held.tid).is_ok_and(|last| last != core)
+}
+
+fn verify_partition(held: &Held<Change>) -> Result<(), CpusetError> {
+    let changes: Vec<_> =
+        held.changes.iter().map(|(_, change)| (cpuset::Level::Thread, change.clone())).collect();
+    Cpusets::find()?.verify(&changes)
+}
+
+fn check_policy(tid: u32, set: &Attributes) -> Result<(), String> {
+    let found = Attributes::of(tid)
+        .map_err(|error| format!("cannot read the policy of thread {tid}: {error}"))?;
+    if found.is_same(set) {
+        return Ok(());
+    }
+    Err(format!(
+        "thread {tid} is scheduled as {found} and not as {set}; is another program setting it?"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_reservations_of_one_vm_change_its_main_thread_in_turn() {
+        let affinity = |tid, allow: &[usize], before: &[usize]| Change::Affinity {
+            tid,
+            allow: allow.to_vec(),
+            before: before.to_vec(),
+        };
+        let first = affinity(7, &[0, 1, 2], &[0, 1, 2, 3]);
+        let second = affinity(7, &[0, 1], &[0, 1, 2]);
+        assert_eq!(rebase(&first, &second), Some(affinity(7, &[0, 1], &[0, 1, 2, 3])));
+        assert_eq!(rebase(&second, &first), None);
+        assert_eq!(rebase(&first, &affinity(8, &[0, 1], &[0, 1, 2])), None);
+        let unchanged = affinity(7, &[0, 1, 2], &[0, 1, 2]);
+        assert_eq!(
+            rebase(&first, &unchanged),
+            Some(affinity(7, &[0, 1, 2, 3], &[0, 1, 2, 3])),
+            "restored whatever the cpuset allowed"
+        );
+        let (other, fifo) = (Attributes::other(), Attributes::fifo(1));
+        let policy = |set, before| Change::Attributes { tid: 7, set, before };
+        assert_eq!(rebase(&policy(fifo, other), &policy(fifo, fifo)), Some(policy(fifo, other)));
+    }
+
+    #[test]
+    fn the_journal_is_read_as_it_was_written_by_earlier_versions() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = r#"[{"vm":"web","vcpu":0,"pid":7,"start_time":9,"tid":8,"guarantee":{"core":1},
+            "budget":28000000,"deadline":50000000,"period":50000000,"alone":true,
+            "changes":[["host",{"folder":{"path":"/x"}}],["processor",{"granted":{"path":"/y","processor":1}}],
+                       ["thread",{"affinity":{"tid":8,"allow":[1],"before":[0,1]}}]],
+            "ran":1,"since":2}]"#;
+        std::fs::write(folder.path().join(JOURNAL), text).unwrap();
+        let mut host = LinuxHost::new(folder.path());
+        let held = host.read().unwrap();
+        let levels: Vec<Level> = held[0].changes.iter().map(|(level, _)| *level).collect();
+        assert_eq!(levels, [Level::Host, Level::Processor, Level::Thread]);
+        assert_eq!((held[0].core(), held[0].soft, held[0].followed), (Some(1), None, false));
+        host.write(&held).unwrap();
+        assert_eq!(host.read().unwrap(), held);
+        std::fs::write(folder.path().join(JOURNAL), r#"[{"vm":3}]"#).unwrap();
+        assert!(host.read().unwrap_err().to_string().contains("not understood"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Which changes of a Linux host make a reservation, in order. Changes nothing itself.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use timevisor_linux::affinity::allowed_of;
+use timevisor_linux::cpu_limit;
+use timevisor_linux::cpuset::{Cpusets, Level};
+use timevisor_linux::kvm::no_halt_polling;
+use timevisor_linux::scheduling::{Attributes, Change, Policy, threads};
+use timevisor_reservation::{Guarantee, Wanted};
+use timevisor_schedule::Reservation;
+
+/// The SCHED_FIFO priority of the fallback and of an emulator's main loop: below everything else that is real-time.
+const FIFO_PRIORITY: u32 = 1;
+
+/// The changes for `wanted`, while the cores `isolated` are isolated already.
+///
+/// # Errors
+/// Why there is no way.
+pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, Change)>> {
+    let (pid, tid) = (wanted.target.pid, wanted.target.tid);
+    if wanted.guarantee == Guarantee::Limit {
+        let (budget, period) = (wanted.reservation.budget(), wanted.reservation.period());
+        return Ok(cpu_limit::plan(pid, tid, budget, period)?);
+    }
+    let before =
+        Attributes::of(tid).with_context(|| format!("cannot read the policy of thread {tid}"))?;
+    let mut planned = Vec::new();
+    if let Guarantee::Core(core) = wanted.guarantee {
+        let allowed = allowed_of(tid)
+            .with_context(|| format!("cannot read the processors of thread {tid}"))?;
+        // Undone last: a thread that leaves a cpuset keeps the processors that it had there.
+        let same = Change::Affinity { tid, allow: allowed.clone(), before: allowed };
+        planned.push((Level::Thread, same));
+        let isolated: Vec<usize> = isolated.iter().copied().filter(|n| *n != core).collect();
+        planned.extend(Cpusets::find()?.plan(pid, tid, core, &isolated)?);
+        planned.extend(other_threads(wanted, core)?);
+        if !wanted.target.emulated {
+            planned.extend(no_halt_polling().map(|change| (Level::Host, change)));
+        }
+    }
+    let set = match wanted.guarantee {
+        Guarantee::Fifo => Attributes::fifo(FIFO_PRIORITY),
+        _ => attributes(&wanted.reservation),
+    };
+    planned.push((Level::Thread, Change::Attributes { tid, set, before }));
+    if wanted.target.emulated && pid != tid {
+        // QEMU's main loop makes the guest's timer interrupts; under KVM the kernel does.
+        let before = Attributes::of(pid)
+            .with_context(|| format!("cannot read the policy of thread {pid}"))?;
+        let set = Attributes::fifo(FIFO_PRIORITY);
+        planned.push((Level::Thread, Change::Attributes { tid: pid, set, before }));
+    }
+    Ok(planned)
+}
+
+/// Moves QEMU's main loop and its other threads off the core. They would starve there: deadlines come before everything else.
+fn other_threads(wanted: &Wanted, core: usize) -> Result<Vec<(Level, Change)>> {
+    let unreadable = "cannot read QEMU's threads";
+    let mut planned = Vec::new();
+    for thread in threads(wanted.target.pid).context(unreadable)? {
+        let tid = thread.tid;
+        let scheduled = Attributes::of(tid).map(|attributes| attributes.policy);
+        // The affinity of a vCPU with its own reservation cannot change, and need not.
+        if tid == wanted.target.tid || scheduled.is_ok_and(|policy| policy == Policy::DEADLINE) {
+            continue;
+        }
+        let before = allowed_of(tid).context(unreadable)?;
+        let allow: Vec<usize> = before.iter().copied().filter(|n| *n != core).collect();
+        if !allow.is_empty() && allow != before {
+            planned.push((Level::Thread, Change::Affinity { tid, allow, before }));
+        }
+    }
+    Ok(planned)
+}
+
+/// SCHED_DEADLINE with this reservation.
+pub fn attributes(of: &Reservation) -> Attributes {
+    Attributes::deadline(of.budget(), of.deadline(), of.period())
+}

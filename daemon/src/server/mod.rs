@@ -1,0 +1,120 @@
+//! `[server]`: this host's clock served over NTP, so that hosts can follow hosts and guests without a page are served.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | starting the thread, what the daemon tells it and asks of it |
+//! | `serving.rs` | the thread: sockets, the page, stamps |
+//!
+//! The server has a thread of its own and reads the published page like any other program, so that no flood of requests
+//! can delay a measurement. What the page does not say (stratum, reference id, the next leap second) comes over a
+//! channel that the daemon never waits for.
+//!
+//! What it does not do: drop privileges, or serve more than NTP's client/server mode.
+
+mod serving;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration as StdDuration;
+
+use anyhow::{Context, Result, anyhow};
+use timevisor_clock_page::Counter;
+use timevisor_linux::counter::Calibration;
+use timevisor_linux::udp_server::UdpServer;
+use timevisor_protocols::control::ServerSummary;
+use timevisor_protocols::ntp::server::{LeapPlan, Tally};
+use timevisor_time::{Duration, Tai};
+
+use self::serving::Serving;
+use crate::clock::HostClock;
+use crate::config::ServerConfig;
+use crate::references::{Reference, Upstream};
+
+/// Facts wait here when the server is busy; more than a few would be out of date anyway.
+const FACTS_WAITING: usize = 4;
+
+/// What the page does not say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// Stratum and reference id of what the clock follows; `None` where it is no NTP server.
+    pub upstream: Option<Upstream>,
+    /// Counter value of the newest exchange that went in.
+    pub as_of: u64,
+    /// TAI - UTC; `None` while it is not known, and then UTC is not served.
+    pub leap: Option<LeapPlan>,
+}
+
+type Counts = [AtomicU64; Tally::ALL.len()];
+
+/// The running server; it ends when this is dropped.
+pub struct Server {
+    facts: SyncSender<Facts>,
+    counts: Arc<Counts>,
+    listen: Vec<String>,
+}
+
+impl Server {
+    /// Starts the server of a page that is already there; `None` when none is configured.
+    ///
+    /// # Errors
+    /// When an address cannot be had or the page cannot be read.
+    pub fn start(
+        config: &ServerConfig,
+        page: &Path,
+        calibration: Calibration,
+    ) -> Result<Option<Self>> {
+        if config.listen.is_empty() {
+            return Ok(None);
+        }
+        let sockets = config.listen.iter().map(|address| UdpServer::bind(*address));
+        let sockets = sockets.collect::<Result<Vec<_>, _>>().context("[server]")?;
+        let protocol = timevisor_protocols::ntp::server::Server::new(
+            config.protocol()?,
+            getrandom::u64().map_err(|e| anyhow!("the kernel gives no random numbers: {e}"))?,
+        )?;
+        let counts = Arc::new(Counts::default());
+        let (facts, told) = sync_channel(FACTS_WAITING);
+        let serving = Serving::new(sockets, protocol, page, calibration, config.stratum)?;
+        let shared = Arc::clone(&counts);
+        std::thread::Builder::new()
+            .name("ntp-server".to_owned())
+            .spawn(move || serving.run(&told, &shared))
+            .context("cannot start the server's thread")?;
+        for address in &config.listen {
+            tracing::info!("serving NTP at {address}");
+        }
+        let listen = config.listen.iter().map(ToString::to_string).collect();
+        Ok(Some(Self { facts, counts, listen }))
+    }
+
+    /// Tells it what has changed. When it is too busy to listen the next call will do: never waits.
+    pub fn tell(&self, facts: Facts) {
+        let _ = self.facts.try_send(facts);
+    }
+
+    /// For `timevisor status`.
+    pub fn report(&self) -> ServerSummary {
+        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
+        let names = Tally::ALL.iter().map(|tally| tally.name().to_owned());
+        ServerSummary { listen: self.listen.clone(), requests: names.zip(counts).collect() }
+    }
+}
+
+/// What the daemon knows beside the page.
+pub fn facts(clock: &HostClock, references: &[Reference]) -> Facts {
+    let chosen = clock.estimate().chosen().and_then(|index| references.get(index));
+    let lines = clock.writer().in_force().map(|lines| lines.shifted::<Tai>(Duration::ZERO));
+    let now = lines.map(|lines| lines.at(clock.counter.read_ordered()).estimate);
+    Facts {
+        upstream: chosen.and_then(Reference::upstream),
+        as_of: clock.knowledge().clock.as_ref().map_or(0, |known| known.as_of),
+        leap: now.and_then(|now| clock.leap.plan(now)),
+    }
+}
+
+/// Zero or more.
+fn nonnegative(span: Duration) -> StdDuration {
+    StdDuration::from_nanos(u64::try_from(span.ceil_nanos()).unwrap_or(0))
+}

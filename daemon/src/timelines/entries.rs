@@ -1,0 +1,96 @@
+//! Timelines as the registry names them: what an entry of a page says, and how accurate it is. The lines come from
+//! crates/host-clock.
+
+use timevisor_clock_page::{EntryIdentity, Lines};
+use timevisor_guests::entries::TimelineEntry;
+use timevisor_host_clock::timelines::{Scale, TimelineState};
+use timevisor_host_clock::{ClockState, TimelineClocks};
+use timevisor_protocols::channel::{Achieved, Epoch};
+use timevisor_time::{Duration, Local, Period, TimescaleId};
+use timevisor_timelines::{ClockId, Entry, Source};
+
+/// Entries follow lines that are published at the same moment; their estimates catch up within this long.
+const FOLLOW: Duration = Duration::from_secs(1);
+
+/// What a page's entry says. `age` is the age of the page's owner, with its count of disruptions.
+pub fn entry(
+    clocks: &TimelineClocks,
+    entry: &Entry,
+    age: (Option<Lines<Local>>, u64),
+) -> TimelineEntry {
+    let state = state(clocks, entry.source, entry.epoch, age);
+    let clock = clock(clocks, entry.source);
+    let timescale = match entry.epoch {
+        Epoch::Tai => TimescaleId::Tai,
+        Epoch::Utc => TimescaleId::Utc,
+        Epoch::Local => TimescaleId::Local,
+    };
+    let name = entry.name;
+    let identity =
+        EntryIdentity::new(entry.timeline.0, name.as_str(), timescale, entry.place.generation);
+    TimelineEntry {
+        index: usize::from(entry.place.entry),
+        identity,
+        required_ns: entry.required_half_width_ns.unwrap_or(0),
+        disruptions: state.disruptions,
+        lines: state.lines,
+        status: state.status,
+        estimated_error: clock.map_or(Duration::ZERO, |state| state.estimated_error),
+        as_of: clock.map_or(clocks.now(), |state| state.as_of),
+        tai_offset: clocks.tai_offset().filter(|_| entry.epoch != Epoch::Local),
+        slew_horizon: clocks.nominal().ticks_in(FOLLOW),
+    }
+}
+
+/// The quality that a timeline has now.
+pub fn achieved(
+    clocks: &TimelineClocks,
+    source: Source,
+    epoch: Epoch,
+    age: Option<Lines<Local>>,
+) -> Achieved {
+    // As clients compute it: a counter of 1 GHz resolves 1 ns, however many ppm its rate is off.
+    let nominal = clocks.nominal().to_bits();
+    let tick = nominal - nominal / 1024;
+    let resolution_ns = ns(Period::from_bits(tick).span_ceil(1));
+    let Some(lines) = state(clocks, source, epoch, (age, 0)).lines else {
+        return Achieved { resolution_ns, ..Achieved::default() };
+    };
+    let at = lines.at(clocks.now());
+    let error = clock(clocks, source).map_or(Duration::ZERO, |state| state.estimated_error);
+    Achieved {
+        below_ns: ns(at.estimate - at.earliest),
+        above_ns: ns(at.latest - at.estimate),
+        estimated_error_ns: ns(error),
+        resolution_ns,
+    }
+}
+
+fn state(
+    clocks: &TimelineClocks,
+    source: Source,
+    epoch: Epoch,
+    age: (Option<Lines<Local>>, u64),
+) -> TimelineState {
+    match source {
+        Source::Clock(ClockId(index)) => {
+            let scale = if epoch == Epoch::Utc { Scale::Utc } else { Scale::Tai };
+            clocks.following(index, scale)
+        }
+        Source::Local { life, .. } => clocks.local(life.0),
+        Source::Elapsed => TimelineState::unreferenced(age.0, age.1),
+        Source::Undefined => TimelineState::unreferenced(None, 0),
+    }
+}
+
+fn clock(clocks: &TimelineClocks, source: Source) -> Option<&ClockState> {
+    match source {
+        Source::Clock(ClockId(index)) => clocks.clock(index),
+        Source::Local { .. } | Source::Elapsed | Source::Undefined => None,
+    }
+}
+
+/// Rounded up: errors never understate. `None` for what is not known.
+fn ns(span: Duration) -> Option<u64> {
+    (span < Duration::MAX).then(|| u64::try_from(span.ceil_nanos()).unwrap_or(0))
+}
