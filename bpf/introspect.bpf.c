@@ -86,7 +86,7 @@ INLINE u64 mapped(struct target *target, u64 address, u64 len)
 #define PRESENT 1
 #define HUGE (1 << 7)
 
-/* Not static: the verifier looks at such a function once, and not anew for each call. That keeps all of it far below the limit of Linux 6.1, which
+/* Not static: the verifier checks such a function once, and not again for each call. That keeps all of it far below the limit of Linux 6.1, which
  * follows every way through a loop. */
 #define ONCE __attribute__((noinline))
 

@@ -7,10 +7,13 @@ blocks     every block of shell commands says which test runs it (run=) or why n
 copies     a block with file= is that file, or a part of it
 commands   every `timevisor`, `timevisord` and `timevisor-guest` command uses subcommands and options that exist
            (needs built programs: --bin, TIMEVISOR_BIN, or target/debug; otherwise this is said and left out)
-make       every `make TARGET` is a target of the Makefile; every lab test and experiment that is named exists
+make       every `make TARGET` is a target of the Makefile; every lab test and experiment that is named exists, and
+           every package of `cargo -p`
 keys       every [section] and quoted section.key of the configuration is in packaging/timevisord.toml
+rooms      the architecture's table has a row for each crate and folder, and allows a crate what deny.toml allows it
 words      signs of translated prose do not occur
-citations  every docs/PAGE.md that code, configuration or an error text names exists
+citations  every docs/PAGE.md that code, configuration or an error text names exists, and every page that a unit
+           names below /usr/share/doc/timevisor
 """
 
 import argparse
@@ -100,11 +103,13 @@ class Checks:
         self.problems = []
         self.programs = programs
         self.help_texts = {}
-        self.counted = {name: 0 for name in ("links", "paths", "blocks", "copies", "commands", "make", "keys", "citations")}
+        self.counted = {name: 0 for name in ("links", "paths", "blocks", "copies", "commands", "make", "keys", "citations", "rooms")}
         self.toml = (ROOT / "packaging/timevisord.toml").read_text()
         sources = subprocess.run(["git", "grep", "-hoE", '"[a-z0-9][a-z0-9.-]+"', "--", "lab", "experiments"], cwd=ROOT,
                                  capture_output=True, text=True, check=False).stdout
         self.lab_names = {name.strip('"') for name in sources.split()}
+        manifests = [path for path in ROOT.glob("**/Cargo.toml") if "target" not in path.relative_to(ROOT).parts]
+        self.packages = {name for path in manifests for name in re.findall(r'^name = "([^"]+)"', path.read_text(), re.M)}
         self.makefile = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
 
     def problem(self, page, line, text):
@@ -197,6 +202,10 @@ class Checks:
             self.counted["make"] += 1
             if target not in self.makefile:
                 self.problem(page, number, f"make has no target {target}")
+        if "cargo " in line:
+            for name in re.findall(r" -p ([a-z0-9-]+)", line):
+                if name not in self.packages:
+                    self.problem(page, number, f"there is no package {name}")
         for name in re.findall(r"make (?:lab TEST|experiment NAME)=([a-z0-9.-]+)", line):
             self.lab_name(page, number, name)
         found = re.search(r"(?:^|[\s/])(timevisor-guest|timevisord|timevisor)((?: .*)?)$", line.strip())
@@ -223,7 +232,7 @@ class Checks:
 
     def quoted_commands(self, page, prose):
         for number, line in prose:
-            for quoted in re.findall(r"`((?:timevisor|timevisord|timevisor-guest|make)(?: [^`]*)?)`", line):
+            for quoted in re.findall(r"`((?:timevisor|timevisord|timevisor-guest|make|cargo)(?: [^`]*)?)`", line):
                 self.command_line(page, number, quoted)
 
     def has_key(self, section, key):
@@ -262,15 +271,41 @@ class Checks:
                 if re.search(rf"\b{word}\b", bare, re.I):
                     self.problem(page, number, f'"{word}": say it in the field\'s usual words')
 
-
     def citations(self):
-        listed = subprocess.run(["git", "grep", "-InoE", r"docs/[A-Za-z0-9_/-]+\.md", "--", ":!*.md", ":!docs"], cwd=ROOT,
-                                capture_output=True, text=True, check=False).stdout
+        listed = subprocess.run(["git", "grep", "-InoE", r"(docs|/usr/share/doc/timevisor)/[A-Za-z0-9_/-]+\.md", "--",
+                                 ":!*.md", ":!docs"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
         for hit in listed.splitlines():
             name, number, cited = hit.split(":", 2)
+            cited = cited.replace("/usr/share/doc/timevisor", "docs")
             self.counted["citations"] += 1
             if not (ROOT / cited).is_file():
                 self.problem(ROOT / name, number, f"no such page: {cited}")
+
+
+    def rooms(self, page=ROOT / "docs/explanation/architecture.md"):
+        """The table of rooms has a row for each crate and each folder with code. A crate's row allows what deny.toml does."""
+        deny, rows = (ROOT / "deny.toml").read_text(), {}
+        for number, line in split(page)[0]:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if line.startswith("|") and len(cells) == 3 and (ROOT / cells[0]).is_dir():
+                rows[cells[0]] = (number, cells[2])
+        allowed = {}
+        for crate, wrappers in re.findall(r'crate = "timevisor-([a-z-]+)", wrappers = \[([^\]]*)\]', deny):
+            for room in re.findall(r'"timevisor-([a-z-]+)"', wrappers):
+                allowed.setdefault(room, set()).add(crate)
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+        crates = {"/".join(name.split("/")[:2]) for name in listed if name.startswith("crates/")}
+        folders = {name.split("/")[0] for name in listed if "/" in name and not name.startswith(".")}
+        for room in sorted(crates | folders - {"crates", "docs"}):
+            self.counted["rooms"] += 1
+            if room not in rows:
+                self.problem(page, 1, f"the table of rooms has no {room}")
+                continue
+            number, cell = rows[room]
+            said = set(filter(None, re.split(r", *", cell)))
+            wanted = allowed.get(room.removeprefix("crates/"), set())
+            if room in crates and said - {"core"} != wanted:
+                self.problem(page, number, f"{room} may import {', '.join(sorted(wanted)) or 'nothing'} by deny.toml")
 
 
 def built_programs(given):
@@ -288,6 +323,7 @@ def main():
     for page in found:
         checks.page(page)
     checks.citations()
+    checks.rooms()
     for problem in checks.problems:
         print(problem)
     if checks.programs is None:

@@ -10,7 +10,7 @@ import check
 PAGE = """# A page with faults
 
 [a](nowhere.md) [b](README.md#nowhere) `crates/nowhere/x.rs` `clock.nowhere` `[nowhere]` `nowhere_key = true`
-`make nowhere` `make lab TEST=nowhere` {word}
+`make nowhere` `make lab TEST=nowhere` `cargo test -p nowhere` {word}
 `timevisor nowhere` `timevisor now --nowhere`
 
 ```sh
@@ -40,11 +40,15 @@ SAID = [
     "timevisord.toml has no key nowhere_key",
     "make has no target nowhere",
     "there is no lab test or experiment nowhere",
+    "there is no package nowhere",
     "say it in the field's usual words",
     "shell commands without run=TEST",
     "nothing runs run=nowhere",
     "is not what is in clients/rust/examples/first.rs",
 ]
+# A row that allows too much, in a table that lacks all other rows.
+ROOMS = "| crates/time | instants | estimate |\n"
+SAID_OF_ROOMS = ["crates/time may import nothing by deny.toml", "the table of rooms has no crates/estimate"]
 # Only where there are built programs.
 SAID_OF_COMMANDS = [
     "`timevisor` has no subcommand nowhere",
@@ -59,7 +63,9 @@ def main():
         file.write(PAGE.format(word=check.WORDS[0]))
         file.flush()
         checks.page(Path(file.name))
-    expected = SAID + (SAID_OF_COMMANDS if checks.programs else [])
+        Path(file.name).write_text(ROOMS)
+        checks.rooms(Path(file.name))
+    expected = SAID + SAID_OF_ROOMS + (SAID_OF_COMMANDS if checks.programs else [])
     missing = [text for text in expected if not any(text in problem for problem in checks.problems)]
     for text in missing:
         print(f"docs/check.py does not say: {text}")

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
-use timevisor_introspection::os::guest_os;
+use timevisor_introspection::registry;
 use timevisor_introspection::symbols::image::Image;
 use timevisor_protocols::control::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
@@ -62,8 +62,7 @@ pub struct Attach {
     /// How to trap [default: what is known to work for this VM]
     #[arg(long, value_enum)]
     backend: Option<Backend>,
-    /// The ELF file that runs in it, with its symbols: for FreeRTOS and programs with plugins/segments (docs/how-to/introspect-rtos.md)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = image_help())]
     image: Option<PathBuf>,
     /// Trap every system call of a Linux guest, too, to see what that costs: nothing needs it
     #[arg(long)]
@@ -114,6 +113,13 @@ pub struct Trace {
 const COMM: usize = 15;
 /// Between two questions.
 const INTERVAL: Duration = Duration::from_millis(100);
+
+fn image_help() -> String {
+    let names = registry::names_with_image();
+    format!(
+        "The ELF file that runs in it, with its symbols: for {names} (docs/how-to/introspect-rtos.md)"
+    )
+}
 
 pub fn run(directory: &Path, command: &Command) -> Result<()> {
     let of = |which: &Which| IntrospectVm { vm: which.vm.clone() };
@@ -182,7 +188,7 @@ fn image(path: &Path) -> Result<PathBuf> {
     let whole = path.canonicalize().with_context(|| path.display().to_string())?;
     let bytes = std::fs::read(&whole).with_context(|| path.display().to_string())?;
     let image = Image::parse(&bytes).with_context(|| path.display().to_string())?;
-    if let Err(why) = guest_os::probe_image(&image) {
+    if let Err(why) = registry::probe_image(&image) {
         let why: Vec<String> = why.iter().map(ToString::to_string).collect();
         bail!("{}: {}", path.display(), why.join("; "));
     }

@@ -1,4 +1,4 @@
-//! QEMU's command line, which belongs to whoever started the VM: a value with commas comes back as it was meant, and nothing
+//! QEMU's command line, which belongs to the user who started the VM: a value with commas comes back as it was meant, and nothing
 //! is found that is not there.
 #![no_main]
 

@@ -4,10 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use timevisor_introspection::memory::{GuestMemory, MemoryError};
-use timevisor_introspection::os::guest_os;
+use timevisor_introspection::registry;
 use timevisor_introspection::point::limits;
 use timevisor_introspection::symbols::image::Image;
-use timevisor_introspection::tasks::event::RawEvent;
+use timevisor_introspection::backend::RawEvent;
 
 /// Memory without anything in it.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(address.is_ok_and(|address| slot == address || slot == address + 4));
         }
     }
-    let Ok(mut guest) = guest_os::probe_image(&image) else { return };
+    let Ok(mut guest) = registry::probe_image(&image) else { return };
     let points = guest.points().to_vec();
     assert!(!points.is_empty() && points.len() <= limits::POINTS);
     for point in points {

@@ -8,7 +8,7 @@ use timevisor_introspection::backend::tcg::Tcg;
 use timevisor_introspection::backend::tcg::codec::VERSION;
 use timevisor_introspection::backend::{Action, Backend, Input, State};
 use timevisor_introspection::point::{Point, Read, Register, SLOT};
-use timevisor_introspection::tasks::event::RawEvent;
+use timevisor_introspection::backend::RawEvent;
 use timevisor_time::Duration;
 
 /// The plugin's, with 0 as the next sequence.

@@ -6,7 +6,9 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::{decode, log_scaled, some_bytes};
 use timevisor_protocols::ntp::packet::{HEADER_LEN, VERSION};
-use timevisor_protocols::ntp::{Client, Config, Mode, NtpTimestamp, Outcome, Packet, Response};
+use timevisor_protocols::ntp::{
+    Client, Config, Exchange, Mode, NtpTimestamp, Outcome, Packet, Response,
+};
 use timevisor_time::{Duration, Instant, Utc};
 
 fuzz_target!(|data: &[u8]| decode(data, run));
@@ -46,7 +48,7 @@ impl Asked {
 }
 
 struct World {
-    client: Client,
+    client: Client<u64>,
     now: Duration,
     asked: Vec<Asked>,
     /// The last request that an answer ended.
@@ -84,6 +86,7 @@ impl World {
         let (id, basic) = (request.id, packet.transmit);
         assert!(!basic.is_zero() && basic != interleaved && packet.mode == Mode::Client);
         self.asked.push(Asked { id, at: self.now, basic, interleaved });
+        self.client.sent(id);
     }
 
     /// Arbitrary but for what a server's answer to a recent request must have; perhaps the answer itself.
@@ -110,8 +113,10 @@ impl World {
         let about = Instant::<Utc>::from_bits(about);
         let waiting = self.asked.last().copied().filter(|asked| asked.id > self.ended);
         let timeout = self.client.config().request_timeout;
-        let ends = match self.client.on_datagram(self.now, datagram, about) {
-            Outcome::Accepted(response) => {
+        let stamps = |id: u64| (id, !id);
+        let ends = match self.client.on_datagram(self.now, datagram, about, stamps) {
+            Outcome::Exchange(Exchange { ta, tf, response }) => {
+                assert_eq!((ta, tf), stamps(response.request_id), "somebody else's stamps");
                 self.check_response(&response, &waiting.expect("an answer to a request"), datagram);
                 true
             }

@@ -57,9 +57,13 @@ fn blocks(page: &str) -> Vec<Block> {
     all
 }
 
-/// Every page below docs/, and the README.
+/// Folders of the repository that commands name.
+const NAMED: [&str; 2] = ["packaging", "scenarios"];
+
+/// Every page below docs/, the README, and the scenarios' page.
 fn pages(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let (mut pages, mut folders) = (vec![root.join("README.md")], vec![root.join("docs")]);
+    let mut pages = vec![root.join("README.md"), root.join("scenarios/README.md")];
+    let mut folders = vec![root.join("docs")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder)? {
             let path = entry?.path();
@@ -106,9 +110,11 @@ pub fn commands(ctx: &Context) -> anyhow::Result<String> {
         let folder =
             ctx.path(&format!("{}.d", page.strip_prefix(&root)?.display()).replace('/', "-"));
         fs::create_dir_all(&folder)?;
-        let packaging = folder.join("packaging");
-        if !packaging.exists() {
-            symlink(root.join("packaging"), packaging)?;
+        for named in NAMED {
+            let link = folder.join(named);
+            if !link.exists() {
+                symlink(root.join(named), link)?;
+            }
         }
         for block in blocks(&fs::read_to_string(&page)?) {
             if let Some(file) = block.attribute("file").filter(|file| !root.join(file).exists()) {

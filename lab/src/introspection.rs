@@ -11,7 +11,8 @@ use timevisor_introspection::backend::tcg::Tcg;
 use timevisor_introspection::backend::{Action, Backend, Input, State};
 use timevisor_introspection::memory::GuestMemory;
 use timevisor_introspection::memory::ram::{InProcess, Machine, Ram, RamLayout};
-use timevisor_introspection::os::guest_os::{self, GuestOs};
+use timevisor_introspection::os::guest_os::GuestOs;
+use timevisor_introspection::registry;
 use timevisor_introspection::tasks::event::Event;
 use timevisor_linux::process::{Process, ProcessMemory};
 use timevisor_time::Duration;
@@ -62,7 +63,7 @@ pub fn memory(pid: u32, base: u64, mib: u64) -> anyhow::Result<impl GuestMemory>
 /// # Errors
 /// When no plugin knows it.
 pub fn probe(memory: &dyn GuestMemory) -> anyhow::Result<Box<dyn GuestOs>> {
-    let mut found = guest_os::probe(memory).map_err(|reasons| {
+    let mut found = registry::probe(memory).map_err(|reasons| {
         let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
         anyhow!("{}", reasons.join("; "))
     })?;

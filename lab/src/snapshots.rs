@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
 use serde_json::{Value, json};
-use timevisor_guests::{mapping, qemu};
+use timevisor_guests::{counter_mapping, qemu};
 use timevisor_linux::process::Process;
 
 use crate::guest::Guest;
@@ -81,7 +81,7 @@ pub fn frozen(
     guest: &mut Guest,
     act: impl FnOnce(&mut Guest) -> anyhow::Result<()>,
 ) -> anyhow::Result<u64> {
-    let mut source = mapping::for_qemu(&qemu::Qemu::open(Process::open(guest.pid())?)?)?;
+    let mut source = counter_mapping::for_qemu(&qemu::Qemu::open(Process::open(guest.pid())?)?)?;
     let over = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&over);
     let watch = std::thread::spawn(move || {

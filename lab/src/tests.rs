@@ -442,6 +442,11 @@ pub const ALL: &[Test] = &[
         run: example_commit_wait::commit_wait,
     },
     Test {
+        name: "docs-commands",
+        about: "the documentation's cheap commands, page by page, against a daemon in a scratch directory",
+        run: crate::docs::commands,
+    },
+    Test {
         name: "example-controllers",
         about: "controllers in two guests act together, and refuse while the clock is not good enough",
         run: example_controllers::controllers,

@@ -4,7 +4,7 @@
  *   qemu-system-x86_64 -plugin libtimevisor-introspect.so,socket=/run/timevisor/web.introspect ...
  *
  * Only translated blocks with a wanted instruction get a call; all other code is what it would be without. Points change by
- * qemu_plugin_reset(): QEMU stops the vCPUs, throws all translations away and lets the plugin register anew. That needs a vCPU's
+ * qemu_plugin_reset(): QEMU stops the vCPUs, throws all translations away and lets the plugin register again. That needs a vCPU's
  * thread, so it waits for the next translation, or for a vCPU that goes idle or is resumed (timevisord may stop and resume the VM).
  * A vCPU never waits: what finds its ring full is dropped and counted. Without timevisord there are no points.
  *

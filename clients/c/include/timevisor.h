@@ -1,21 +1,26 @@
-// Timevisor's client: bind to a timeline, read it as an interval, wait on it. The same program runs on a host, in a container
-// and in a guest. docs/reference/clients/c.md begins with a first program.
+// Timevisor's client: bind to a timeline, read it as an interval, wait on it. The same program runs
+// on a host, in a container and in a guest. docs/reference/clients/c.md begins with a first
+// program.
 //
-// Units: instants are nanoseconds since the timeline's epoch, spans are nanoseconds, stamps are ticks of the counter.
+// Units: instants are nanoseconds since the timeline's epoch, spans are nanoseconds, stamps are
+// ticks of the counter.
 //
-// Codes: functions return 0 or a number that their comment explains, or a negative errno value. Then timevisor_strerror says what the
-// code means, and timevisor_last_error what went wrong and what to do about it.
+// Codes: functions return 0 or a number that their comment explains, or a negative errno value.
+// Then timevisor_strerror says what the code means, and timevisor_last_error what went wrong and
+// what to do about it.
 //
-// Pointers: where a comment does not allow NULL, it is answered with -EINVAL. A handle is used only between its making and its
-// freeing. Texts are UTF-8 and end with a zero byte. What a function gives in a structure or as a text may not be written to by
-// another thread at that time.
+// Pointers: where a comment does not allow NULL, it is answered with -EINVAL. A handle is used only
+// between its making and its freeing. Texts are UTF-8 and end with a zero byte. What a function
+// gives in a structure or as a text may not be written to by another thread at that time.
 //
-// Structures: initialize every one with its TIMEVISOR_..._INIT, so that it says how large it is. Programs and libraries of
-// different versions then understand each other: only as many bytes are read and written as both know. What a newer program sets
-// and an older library does not know is refused with -E2BIG.
+// Structures: initialize every one with its TIMEVISOR_..._INIT, so that it says how large it is.
+// Programs and libraries of different versions then understand each other: only as many bytes are
+// read and written as both know. What a newer program sets and an older library does not know is
+// refused with -E2BIG.
 //
-// Threads: "Any thread" means any number of them at the same time, with the same handle. There are no signal handlers and no
-// signals. After a fork, connect anew in the child: see timevisor_client.
+// Threads: "Any thread" means any number of them at the same time, with the same handle. There
+// are no signal handlers and no signals. After a fork, connect again in the child: see
+// timevisor_client.
 //
 // Generated from clients/c/src: change that, and run `make -C clients/c header`.
 
@@ -40,7 +45,8 @@
 #define TIMEVISOR_EVENT_INIT {(uint32_t)sizeof(timevisor_event), 0, NULL, NULL}
 #define TIMEVISOR_HOST_CPU_TIME_INIT {(uint32_t)sizeof(timevisor_host_cpu_time), 0, 0, 0, 0}
 
-// A span that is not known: as wide as can be, so that comparisons with a limit come out on the safe side.
+// A span that is not known: as wide as can be, so that comparisons with a limit come out on the
+// safe side.
 #define TIMEVISOR_UNKNOWN_NS INT64_MAX
 
 // For timevisor_at: any error will do.
@@ -65,7 +71,8 @@ typedef enum timevisor_status {
 
 // What instants are counted on.
 typedef enum timevisor_timescale {
-    // ns since 1970-01-01 00:00:00 UTC without leap seconds, as POSIX counts; steps at leap seconds.
+    // ns since 1970-01-01 00:00:00 UTC without leap seconds, as POSIX counts; steps at leap
+    // seconds.
     TIMEVISOR_TIMESCALE_UTC = 0,
     // ns since 1970-01-01 00:00:00 TAI.
     TIMEVISOR_TIMESCALE_TAI = 1,
@@ -91,9 +98,11 @@ typedef enum timevisor_when {
     TIMEVISOR_WHEN_PAST = 1,
     // `ns` on the timeline, counted from the estimate at the beginning.
     TIMEVISOR_WHEN_FOR = 2,
-    // The time is known and meets the handle's requirement; `ns` is not used. Disruptions do not end this wait.
+    // The time is known and meets the handle's requirement; `ns` is not used. Disruptions do not
+    // end this wait.
     TIMEVISOR_WHEN_MET = 3,
-    // `lead_ns` (of timevisor_wait_options) before the last moment that is surely before `ns`: latest + lead_ns >= ns > latest.
+    // `lead_ns` (of timevisor_wait_options) before the last moment that is surely before `ns`:
+    // latest + lead_ns >= ns > latest.
     TIMEVISOR_WHEN_SURELY_BEFORE = 4,
 } timevisor_when;
 
@@ -103,16 +112,17 @@ typedef enum timevisor_missed_ticks {
     TIMEVISOR_MISSED_TICKS_SKIP = 0,
     // They come at once, one after the other, in order.
     TIMEVISOR_MISSED_TICKS_CATCH_UP = 1,
-    // They come at once, as one: the newest.
+    // Only the newest comes, at once.
     TIMEVISOR_MISSED_TICKS_COALESCE = 2,
 } timevisor_missed_ticks;
 
-// Whether an age counts the time in which nothing ran: the blackout of a migration, a stopped VM, the time between a checkpoint and
-// its restore.
+// Whether an age counts the time in which nothing ran: the blackout of a migration, a stopped VM,
+// the time between a checkpoint and its restore.
 typedef enum timevisor_blackouts {
     // It does: the age is what a clock on the wall says.
     TIMEVISOR_BLACKOUTS_COUNT = 0,
-    // It does not, as far as CLOCK_MONOTONIC_RAW stood still: in a guest over a migration, in a container that CRIU has restored.
+    // It does not, as far as CLOCK_MONOTONIC_RAW stood still: in a guest over a migration, in a
+    // container that CRIU has restored.
     TIMEVISOR_BLACKOUTS_EXCLUDE = 1,
 } timevisor_blackouts;
 
@@ -132,7 +142,8 @@ typedef enum timevisor_outcome {
 typedef enum timevisor_change {
     // The handle's requirement is met now (said at the beginning, too). Only with a requirement.
     TIMEVISOR_CHANGE_MET = 0,
-    // The handle's requirement is not met now (said at the beginning, too). Only with a requirement.
+    // The handle's requirement is not met now (said at the beginning, too). Only with a
+    // requirement.
     TIMEVISOR_CHANGE_VIOLATED = 1,
     // The clock lost its references or its daemon: bounds hold and grow.
     TIMEVISOR_CHANGE_HOLDOVER = 2,
@@ -155,20 +166,21 @@ typedef enum timevisor_validity_kind {
 // An action's time for an event loop. One thread at a time.
 typedef struct timevisor_at_handle timevisor_at_handle;
 
-// Ends waits from another thread; once cancelled it stays so, for later waits too. For any number of threads at once.
+// Ends waits from another thread; once cancelled it stays so, for later waits too. For any number
+// of threads at once.
 typedef struct timevisor_cancel_token timevisor_cancel_token;
 
 // Reads timelines, and states requirements of them. For any number of threads at once.
 //
-// After a fork the child must not use or free the parent's handles, but connect anew: what it does with a requirement fails with
-// -ENOTCONN, and freeing does nothing.
+// After a fork the child must not use or free the parent's handles, but connect again: there,
+// calls that need the channel fail with -ENOTCONN, and freeing does nothing.
 typedef struct timevisor_client timevisor_client;
 
 // An age that has begun. For any number of threads at once.
 typedef struct timevisor_elapsed timevisor_elapsed;
 
-// A clock for tests, which stands still until it is moved. Waits on it wake as soon as it is moved, and nothing ever sleeps. For any
-// number of threads at once.
+// A clock for tests, which stands still until it is moved. Waits on it wake as soon as it is
+// moved, and nothing sleeps. For any number of threads at once.
 typedef struct timevisor_manual_clock timevisor_manual_clock;
 
 // Ticks for ever. One thread at a time.
@@ -177,7 +189,8 @@ typedef struct timevisor_periodic timevisor_periodic;
 // A timeline: read only, or bound. For any number of threads at once.
 typedef struct timevisor_timeline timevisor_timeline;
 
-// The timelines that a client may bind to, as they were when it asked. For any number of threads at once.
+// The timelines that a client may bind to, as they were when it asked. For any number of threads
+// at once.
 typedef struct timevisor_timeline_list timevisor_timeline_list;
 
 // A wait for an event loop. One thread at a time.
@@ -186,13 +199,15 @@ typedef struct timevisor_wait_handle timevisor_wait_handle;
 // Events for ever. One thread at a time.
 typedef struct timevisor_watch timevisor_watch;
 
-// Where to look; TIMEVISOR_OPTIONS_INIT finds what there is, on hosts, in containers and in guests.
+// Where to look; TIMEVISOR_OPTIONS_INIT finds what there is, on hosts, in containers and in
+// guests.
 typedef struct timevisor_options {
     // sizeof(timevisor_options)
     uint32_t struct_size;
     // 0
     uint32_t reserved;
-    // Read this page and no other: a page file, a vmclock device below /dev, a PCI resource below /sys. Or NULL.
+    // Read this page and no other: a page file, a vmclock device below /dev, a PCI resource below
+    // /sys. Or NULL.
     const char *page;
     // Send requirements there and nowhere else: a path, or "vsock:CID:PORT". Or NULL.
     const char *channel;
@@ -212,9 +227,11 @@ typedef struct timevisor_requirement {
     int64_t below_ns;
     // True time is at most this much after the estimate; 1 or more.
     int64_t above_ns;
-    // The clock must tell instants apart that are this far from each other; 0: any resolution will do.
+    // The clock must tell instants apart that are this far from each other; 0: any resolution will
+    // do.
     int64_t resolution_ns;
-    // 0: by the hard bounds. Otherwise 0.5 <= probability < 1: by the estimated error, taken for one sigma of a normal distribution.
+    // 0: by the hard bounds. Otherwise 0.5 <= probability < 1: by the estimated error, taken for
+    // one sigma of a normal distribution.
     double probability;
 } timevisor_requirement;
 
@@ -252,7 +269,8 @@ typedef struct timevisor_timeline_row {
     struct timevisor_achieved *achieved;
 } timevisor_timeline_row;
 
-// What a timeline says of one moment: true time was between earliest and latest when the counter was at `counter`.
+// What a timeline says of one moment: true time was between earliest and latest when the counter
+// was at `counter`.
 typedef struct timevisor_reading {
     // sizeof(timevisor_reading)
     uint32_t struct_size;
@@ -266,7 +284,8 @@ typedef struct timevisor_reading {
     int64_t latest_ns;
     // The counter value that it is valid for, in ticks.
     uint64_t counter;
-    // Changes when the clock may have stepped: readings with different numbers are not of one continuous clock.
+    // Changes when the clock may have stepped: readings with different numbers are not of one
+    // continuous clock.
     uint64_t disruption;
     // Which clock it is of. Readings of local timelines have an order only where this is the same.
     uint64_t origin;
@@ -332,8 +351,9 @@ typedef struct timevisor_waited {
     uint32_t struct_size;
     // 0
     uint32_t reserved;
-    // How far beyond the time that was waited for the reading is, never below 0: its estimate (with TIMEVISOR_WHEN_PAST: its
-    // earliest; with TIMEVISOR_WHEN_SURELY_BEFORE: its latest + lead_ns) less that time. 0 with TIMEVISOR_WHEN_MET.
+    // How far beyond the time that was waited for the reading is, never below 0: its estimate
+    // (with TIMEVISOR_WHEN_PAST: its earliest; with TIMEVISOR_WHEN_SURELY_BEFORE: its latest +
+    // lead_ns) less that time. 0 with TIMEVISOR_WHEN_MET.
     int64_t lateness_ns;
     // NULL, or where to put the reading that ended the wait.
     struct timevisor_reading *reading;
@@ -345,14 +365,15 @@ typedef struct timevisor_wait_options {
     uint32_t struct_size;
     // 0
     uint32_t reserved;
-    // Do not sleep this close to the end but read the clock over and over: costs a processor, saves the wake-up's 50 us or so.
+    // Read the clock in a loop instead of sleeping this close to the end: costs a processor, saves
+    // the wake-up of about 50 us.
     int64_t spin_ns;
     // Give up after this long, on this machine's own clock; 0: never.
     int64_t timeout_ns;
     // NULL, or what lets another thread end the wait.
     const struct timevisor_cancel_token *cancel;
-    // With TIMEVISOR_WHEN_SURELY_BEFORE, where it must be 1 or more: what the program needs to wake up (50 to 100 us) and for its work.
-    // Not used otherwise.
+    // With TIMEVISOR_WHEN_SURELY_BEFORE, where it must be 1 or more: what the program needs to
+    // wake up (50 to 100 us) and for its work. Not used otherwise.
     int64_t lead_ns;
 } timevisor_wait_options;
 
@@ -364,8 +385,8 @@ typedef struct timevisor_at_result {
     int32_t outcome;
     // TIMEVISOR_OUTCOME_FIRED: the estimate, never before the time itself. Otherwise 0.
     int64_t actual_ns;
-    // TIMEVISOR_OUTCOME_FIRED, TIMEVISOR_OUTCOME_QOT_VIOLATED: true time is within this of the estimate, or TIMEVISOR_UNKNOWN_NS.
-    // Otherwise 0.
+    // TIMEVISOR_OUTCOME_FIRED, TIMEVISOR_OUTCOME_QOT_VIOLATED: true time is within this of the
+    // estimate, or TIMEVISOR_UNKNOWN_NS. Otherwise 0.
     int64_t error_ns;
     // TIMEVISOR_OUTCOME_TOO_LATE: by how much. Otherwise 0.
     int64_t too_late_by_ns;
@@ -405,23 +426,27 @@ typedef struct timevisor_event {
 extern "C" {
 #endif // __cplusplus
 
-// Finds the page: /run/timevisor/clock, /dev/vmclock0, an ivshmem device with a page; the first one that Timevisor fills. The
-// channel to timevisord is opened at the first binding, and served by one thread until the last handle is freed.
+// Finds the page: /run/timevisor/clock, /dev/vmclock0, an ivshmem device with a page; the first
+// one that Timevisor fills. The channel to timevisord is opened at the first binding, and served
+// by one thread until the last handle is freed.
 //
 // options: where to look, or NULL.
-// Returns 0; -ENOENT: there is no page (timevisor_last_error says what was tried); -EINVAL. Any thread.
+// Returns 0; -ENOENT: there is no page (timevisor_last_error says what was tried); -EINVAL. Any
+// thread.
 int timevisor_connect(const struct timevisor_options *options, struct timevisor_client **client);
 
-// Frees a client; timelines and lists of it go on working. NULL is allowed. Not while another thread uses the client.
+// Frees a client; timelines and lists of it go on working. NULL is allowed. Not while another
+// thread uses the client.
 void timevisor_client_free(struct timevisor_client *client);
 
 // Which page is read. Valid as long as the client; NULL if the client is. Any thread.
 const char *timevisor_client_page(const struct timevisor_client *client);
 
-// Which page and (after the first binding) which channel are used, and why others are not, in lines of text.
+// Which page and (after the first binding) which channel are used, and why others are not, in
+// lines of text.
 //
-// Returns the length without the zero byte at the end; the buffer gets as much as there is room for, as with snprintf. -EINVAL.
-// Any thread.
+// Returns the length without the zero byte at the end; the buffer gets as much as there is room
+// for, as with snprintf. -EINVAL. Any thread.
 int timevisor_client_describe(const struct timevisor_client *client, char *buffer, size_t size);
 
 // Asks timevisord which timelines this client may bind to.
@@ -440,59 +465,59 @@ int timevisor_timeline_list_get(const struct timevisor_timeline_list *list, size
 // Frees a list. NULL is allowed.
 void timevisor_timeline_list_free(struct timevisor_timeline_list *list);
 
-// A timeline of the page, only to read: nobody is told, nothing is required.
+// Opens a timeline of the page for reading only: sends no message and requires nothing.
 //
-// Returns 0; -ENOENT: the page has none of this name, it may have to be bound to first; -ENXIO: it cannot be read here; -EINVAL.
-// Any thread.
-int timevisor_timeline_open(const struct timevisor_client *client,
-                            const char *name,
-                            struct timevisor_timeline **timeline);
+// Returns 0; -ENOENT: the page has none of this name, it may have to be bound to first; -ENXIO: it
+// cannot be read here; -EINVAL. Any thread.
+int timevisor_timeline_open(const struct timevisor_client *client, const char *name, struct timevisor_timeline **timeline);
 
-// The same timeline, judged by another requirement: `met` in readings, and the events of a watch. Nobody is told; to have the host
-// meet it, bind. The two handles are freed independently.
+// The same timeline, judged by another requirement: `met` in readings, and the events of a watch.
+// Nobody is told; to have the host meet it, bind. The two handles are freed independently.
 //
 // Returns 0; -EINVAL. Any thread.
 int timevisor_with_requirement(const struct timevisor_timeline *timeline,
                                const struct timevisor_requirement *requirement,
                                struct timevisor_timeline **judged);
 
-// Frees a timeline. A requirement is withdrawn without waiting for the answer. What was started on it goes on. NULL is allowed.
-// Not while another thread uses the handle.
+// Frees a timeline. A requirement is withdrawn without waiting for the answer. What was started on
+// it goes on. NULL is allowed. Not while another thread uses the handle.
 void timevisor_timeline_free(struct timevisor_timeline *timeline);
 
 // Its name. Valid as long as the handle; NULL if the handle is. Any thread.
 const char *timevisor_timeline_name(const struct timevisor_timeline *timeline);
 
-// Now: the counter is read after everything that came before this call. No system call, no allocation, no lock.
+// Now: the counter is read after everything that came before this call. No system call, no
+// allocation, no lock.
 //
-// Returns 0; -EIO: the page's writer died inside an update; -EIDRM: the timeline has ended; -EINVAL. Also 0 while nothing is known:
-// see `known` and `status`. Any thread.
-int timevisor_now(const struct timevisor_timeline *timeline,
-                  struct timevisor_reading *reading);
+// Returns 0; -EIO: the page's writer died inside an update; -EIDRM: the timeline has ended;
+// -EINVAL. Also 0 while nothing is known: see `known` and `status`. Any thread.
+int timevisor_now(const struct timevisor_timeline *timeline, struct timevisor_reading *reading);
 
 // A status in a word: "synchronized". "?" if there is no such status. Never NULL. Any thread.
 const char *timevisor_status_name(int status);
 
-// The counter, to be converted later: the cheapest stamp there is, in ticks. 0 if the handle is NULL. Any thread.
+// The counter, to be converted later: the cheapest stamp there is, in ticks. 0 if the handle is
+// NULL. Any thread.
 uint64_t timevisor_stamp(const struct timevisor_timeline *timeline);
 
-// The time at which the counter was at `stamp`, from everything that was noted of the clock before and since: see
-// timevisor_observe. A stamp of the future is a prediction, which holds unless the clock is disrupted before.
+// The time at which the counter was at `stamp`, from everything that was noted of the clock before
+// and since: see timevisor_observe. A stamp of the future is a prediction, which holds unless the
+// clock is disrupted before.
 //
-// Returns 0; -ESTALE: a stamp from before the last disruption, or from before the handle was opened; -ENODATA: the time is not known;
-// -EBADMSG: bounds contradict each other; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
-int timevisor_convert(const struct timevisor_timeline *timeline,
-                      uint64_t stamp,
-                      struct timevisor_reading *reading);
+// Returns 0; -ESTALE: a stamp from before the last disruption, or from before the handle was
+// opened; -ENODATA: the time is not known; -EBADMSG: bounds contradict each other; -EIO, -EIDRM,
+// -EINVAL. Any thread; a short lock.
+int timevisor_convert(const struct timevisor_timeline *timeline, uint64_t stamp, struct timevisor_reading *reading);
 
-// Takes note of what is published now, for later conversions. Waits, watches and conversions do so anyway; a program that only takes
-// stamps calls it every few seconds to have them converted well.
+// Records the present publication for later conversions. Waits, watches and conversions do so,
+// too; a program that only takes stamps should call this every few seconds.
 //
 // Returns 0; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
 int timevisor_observe(const struct timevisor_timeline *timeline);
 
-// Is it surely before t_ns now (TIMEVISOR_COMPARISON_BEFORE: latest < t), surely after it (TIMEVISOR_COMPARISON_AFTER:
-// earliest > t), or is that not known (TIMEVISOR_COMPARISON_UNCERTAIN)?
+// Is it surely before t_ns now (TIMEVISOR_COMPARISON_BEFORE: latest < t), surely after it
+// (TIMEVISOR_COMPARISON_AFTER: earliest > t), or is that not known
+// (TIMEVISOR_COMPARISON_UNCERTAIN)?
 //
 // Returns a timevisor_comparison; -EIO, -EIDRM, -EINVAL. Any thread.
 int timevisor_compare_to(const struct timevisor_timeline *timeline, int64_t t_ns);
@@ -502,13 +527,13 @@ int timevisor_compare_to(const struct timevisor_timeline *timeline, int64_t t_ns
 // Returns a timevisor_comparison; -EINVAL. Any thread.
 int timevisor_reading_compare_to(const struct timevisor_reading *reading, int64_t t_ns);
 
-// Was the moment of `reading` surely before that of `other`, surely after it, or is that not known? Readings on different timescales
-// have no order, nor have readings of different local timelines or from the two sides of a disruption of one, nor has anything
-// whose status is unknown or unreliable. UTC repeats itself at a leap second: order across one needs TAI.
+// Was the moment of `reading` surely before that of `other`, surely after it, or is that not
+// known? Readings on different timescales have no order, nor have readings of different local
+// timelines or from the two sides of a disruption of one, nor has anything whose status is unknown
+// or unreliable. UTC repeats itself at a leap second: order across one needs TAI.
 //
 // Returns a timevisor_comparison; -EINVAL. Any thread.
-int timevisor_reading_compare(const struct timevisor_reading *reading,
-                              const struct timevisor_reading *other);
+int timevisor_reading_compare(const struct timevisor_reading *reading, const struct timevisor_reading *other);
 
 // Has t_ns surely not come yet?
 //
@@ -525,33 +550,37 @@ int timevisor_is_surely_past(const struct timevisor_timeline *timeline, int64_t 
 // Returns 0; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
 int timevisor_valid_until(const struct timevisor_timeline *timeline, int64_t half_width_ns, struct timevisor_validity *until);
 
-// Binds to a timeline and has the host meet a requirement until the handle is unbound or freed, or the program ends, however it ends.
+// Binds to a timeline and has the host meet a requirement until the handle is unbound or freed, or
+// the program ends in any way.
 //
-// requirement: what is needed; NULL: only to read.
+// requirement: what is needed; NULL: read only.
 // options: how to bind, or NULL.
-// Returns 0; -ERANGE: the requirement cannot be met (what can: options->achieved); -ENOTCONN: nobody takes requirements here (reading
-// works without: timevisor_timeline_open); -ENOENT: there is no such timeline; -EEXIST: `create` with another timescale;
-// -ETIMEDOUT, -ECONNRESET: timevisord does not answer; -EDQUOT, -EUSERS: a limit, or no room; -EPROTO; -ENXIO: it cannot be read here;
-// -EINVAL. Any thread; waits for the answer.
+// Returns 0; -ERANGE: the requirement cannot be met (what can: options->achieved); -ENOTCONN:
+// nobody takes requirements here (reading works without: timevisor_timeline_open); -ENOENT: there
+// is no such timeline; -EEXIST: `create` with another timescale; -ETIMEDOUT, -ECONNRESET:
+// timevisord does not answer; -EDQUOT, -EUSERS: a limit, or no room; -EPROTO; -ENXIO: it cannot be
+// read here; -EINVAL. Any thread; waits for the answer.
 int timevisor_bind(const struct timevisor_client *client,
                    const char *name,
                    const struct timevisor_requirement *requirement,
                    const struct timevisor_bind_options *options,
                    struct timevisor_timeline **timeline);
 
-// Changes a binding's requirement. Where that is refused, the old one stays in force.
+// Changes a binding's requirement. If the host refuses, the old one stays in force.
 //
-// requirement: what is needed from now on; NULL: nothing any more.
+// requirement: the new one; NULL drops it.
 // options: best_effort and achieved, as for timevisor_bind (create must be 0), or NULL.
-// Returns 0; -EINVAL, also when the handle is not bound; otherwise as timevisor_bind. Any thread; waits for the answer.
+// Returns 0; -EINVAL, also when the handle is not bound; otherwise as timevisor_bind. Any thread;
+// waits for the answer.
 int timevisor_update(const struct timevisor_timeline *timeline,
                      const struct timevisor_requirement *requirement,
                      const struct timevisor_bind_options *options);
 
-// Withdraws a binding's requirement and waits for the host's answer. The handle can still be read, and must still be freed.
+// Withdraws a binding's requirement and waits for the host's answer. The handle can still be read,
+// and must still be freed.
 //
-// Returns 0; -EINVAL, also when the handle is not bound (any more); -ETIMEDOUT, -ECONNRESET: the requirement ends with the connection.
-// Any thread; waits for the answer.
+// Returns 0; -EINVAL, also when the handle is not bound (any more); -ETIMEDOUT, -ECONNRESET: the
+// requirement ends with the connection. Any thread; waits for the answer.
 int timevisor_unbind(const struct timevisor_timeline *timeline);
 
 // What the timeline gave at the bind or the last update.
@@ -561,53 +590,61 @@ int timevisor_timeline_achieved(const struct timevisor_timeline *timeline, struc
 
 // What the timeline of a binding counts.
 //
-// Returns a timevisor_timescale; -EINVAL, also when the handle is not bound (every reading says it, too). Any thread.
+// Returns a timevisor_timescale; -EINVAL, also when the handle is not bound (every reading says
+// it, too). Any thread.
 int timevisor_timeline_timescale(const struct timevisor_timeline *timeline);
 
-// Whether the host has the requirement at this moment. It is told again by itself after a lost connection; reading works either way.
+// Whether the requirement is in force on the host now. After a lost connection the library states
+// it again; reading works either way.
 //
-// Returns 0; -ENOTCONN: it does not (timevisor_last_error says why); -EINVAL, also when the handle is not bound. Any thread.
+// Returns 0; -ENOTCONN: it does not (timevisor_last_error says why); -EINVAL, also when the handle
+// is not bound. Any thread.
 int timevisor_timeline_lease(const struct timevisor_timeline *timeline);
 
 // Begins an age now. `timeline` is `tai`, and may be freed before the age.
 //
 // blackouts: a timevisor_blackouts.
-// Returns 0; -ENODATA: the time is not known yet; -EINVAL: also for another timeline; otherwise as timevisor_now. Any thread.
+// Returns 0; -ENODATA: the time is not known yet; -EINVAL: also for another timeline; otherwise as
+// timevisor_now. Any thread.
 int timevisor_elapsed_begin(const struct timevisor_timeline *timeline, int blackouts, struct timevisor_elapsed **elapsed);
 
-// Goes on with an age that timevisor_elapsed_save has written, here or on another host.
+// Resumes an age that timevisor_elapsed_save has written, here or on another host.
 //
-// Returns 0; -EINVAL: not a saved age, or another timeline than `tai`; otherwise as timevisor_now. Any thread.
+// Returns 0; -EINVAL: not a saved age, or another timeline than `tai`; otherwise as timevisor_now.
+// Any thread.
 int timevisor_elapsed_resume(const struct timevisor_timeline *timeline, const char *saved, struct timevisor_elapsed **elapsed);
 
-// The age now, in ns since it began, on a timescale of its own. Never before an earlier one.
+// The age now, in ns since it began, on its own timescale. It never goes back.
 //
-// Returns as timevisor_now; 0 also while the age is not known, after a disruption: see `known` and `status`. Any thread.
+// Returns as timevisor_now; 0 also while the age is not known, after a disruption: see `known` and
+// `status`. Any thread.
 int timevisor_elapsed_now(const struct timevisor_elapsed *elapsed, struct timevisor_reading *reading);
 
-// The age as text, for a file or another machine: one line of ASCII, at most 1024 bytes with the zero byte at its end.
+// The age as text, for a file or another machine: one line of ASCII, at most 1024 bytes with the
+// zero byte at its end.
 //
-// Returns the length without the zero byte; the buffer gets as much as there is room for, as with snprintf. Otherwise as
-// timevisor_now. Any thread.
+// Returns the length without the zero byte; the buffer gets as much as there is room for, as with
+// snprintf. Otherwise as timevisor_now. Any thread.
 int timevisor_elapsed_save(const struct timevisor_elapsed *elapsed, char *buffer, size_t size);
 
 // Ends the age. NULL is allowed. Not while another thread uses the handle.
 void timevisor_elapsed_free(struct timevisor_elapsed *elapsed);
 
-// How much processor time the host has given vCPU `vcpu` of the VM that this program runs in, since the vCPU began there; a guest's
-// own clocks count what its vCPU had to wait for, too. The account moves every 100 ms.
+// How much processor time the host has given vCPU `vcpu` of the VM that this program runs in,
+// since the vCPU began there. A guest's own clocks also count the time in which its vCPU waited.
+// The account is updated every 100 ms.
 //
-// Returns 0; -ENODATA: not known, and on a host's own page; -ENXIO, -EIO: the page cannot be read; -EINVAL. Any thread.
-int timevisor_read_host_cpu_time(const struct timevisor_client *client,
-                                 size_t vcpu,
-                                 struct timevisor_host_cpu_time *time);
+// Returns 0; -ENODATA: not known, and on a host's own page; -ENXIO, -EIO: the page cannot be read;
+// -EINVAL. Any thread.
+int timevisor_read_host_cpu_time(const struct timevisor_client *client, size_t vcpu, struct timevisor_host_cpu_time *time);
 
 // Makes a token; nothing is cancelled yet.
 //
 // Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
 int timevisor_cancel_new(struct timevisor_cancel_token **token);
 
-// Ends all waits that have this token in their options, with -ECANCELED. NULL is allowed. Any thread; allowed in a signal handler.
+// Ends all waits that have this token in their options, with -ECANCELED. NULL is allowed. Any
+// thread; allowed in a signal handler.
 void timevisor_cancel(const struct timevisor_cancel_token *token);
 
 // Frees a token; waits that have it go on, and cannot be cancelled any more. NULL is allowed.
@@ -615,23 +652,23 @@ void timevisor_cancel_free(struct timevisor_cancel_token *token);
 
 // Waits until the estimate has reached t_ns. `waited` may be NULL.
 //
-// Returns 0; -ESTALE: the clock may have stepped (waited->reading has the first reading since); -ENODATA: the time is not known;
-// -EIO, -EIDRM, -EINVAL. Any thread; blocks.
-int timevisor_wait_until(const struct timevisor_timeline *timeline,
-                         int64_t t_ns,
-                         struct timevisor_waited *waited);
+// Returns 0; -ESTALE: the clock may have stepped (waited->reading has the first reading since);
+// -ENODATA: the time is not known; -EIO, -EIDRM, -EINVAL. Any thread; blocks.
+int timevisor_wait_until(const struct timevisor_timeline *timeline, int64_t t_ns, struct timevisor_waited *waited);
 
-// Waits until t_ns has surely passed on every right clock: earliest > t (Spanner's commit-wait). `waited` may be NULL.
+// Waits until t_ns has surely passed on every right clock: earliest > t (Spanner's commit-wait).
+// `waited` may be NULL.
 //
 // Returns as timevisor_wait_until; -EBADMSG: the clock is unreliable. Any thread; blocks.
 int timevisor_wait_past(const struct timevisor_timeline *timeline, int64_t t_ns, struct timevisor_waited *waited);
 
-// Waits until lead_ns before the last moment that is surely before t_ns on every right clock, to do then what must be done before it:
-// until latest + lead_ns >= t_ns. The reading then has latest < t_ns. `waited` may be NULL.
+// Waits until lead_ns before the last moment that is surely before t_ns on every right clock, to
+// do then what must be done before it: until latest + lead_ns >= t_ns. The reading then has latest
+// < t_ns. `waited` may be NULL.
 //
 // lead_ns: what the program needs to wake up (50 to 100 us) and for its work; 1 or more.
-// Returns as timevisor_wait_past; -ETIME: it is not surely before t_ns any more, at the call or at the wake-up, by latest_ns - t_ns of
-// waited->reading, which is 0 or more. Any thread; blocks.
+// Returns as timevisor_wait_past; -ETIME: it is not surely before t_ns any more, at the call or at
+// the wake-up, by latest_ns - t_ns of waited->reading, which is 0 or more. Any thread; blocks.
 int timevisor_wait_surely_before(const struct timevisor_timeline *timeline,
                                  int64_t t_ns,
                                  int64_t lead_ns,
@@ -642,7 +679,8 @@ int timevisor_wait_surely_before(const struct timevisor_timeline *timeline,
 // Returns as timevisor_wait_until. Any thread; blocks.
 int timevisor_sleep(const struct timevisor_timeline *timeline, int64_t span_ns, struct timevisor_waited *waited);
 
-// Waits until the time is known and meets the handle's requirement: after a start, a disruption, or a violation.
+// Waits until the time is known and meets the handle's requirement: after a start, a disruption,
+// or a violation.
 //
 // timeout_ns: give up after this long; 0: never. `waited` may be NULL.
 // Returns 0; -ETIMEDOUT; -EIO, -EIDRM, -EINVAL. Any thread; blocks.
@@ -651,18 +689,18 @@ int timevisor_wait_met(const struct timevisor_timeline *timeline, int64_t timeou
 // Waits, with all options.
 //
 // when: a timevisor_when, which says what `ns` means. `options` and `waited` may be NULL.
-// Returns as timevisor_wait_until; -ETIMEDOUT, -ECANCELED: as the options say; -EBADMSG with TIMEVISOR_WHEN_PAST; -EBADMSG and -ETIME
-// with TIMEVISOR_WHEN_SURELY_BEFORE. Any thread; blocks.
+// Returns as timevisor_wait_until; -ETIMEDOUT, -ECANCELED: as the options say; -EBADMSG with
+// TIMEVISOR_WHEN_PAST; -EBADMSG and -ETIME with TIMEVISOR_WHEN_SURELY_BEFORE. Any thread; blocks.
 int timevisor_wait(const struct timevisor_timeline *timeline,
                    int when,
                    int64_t ns,
                    const struct timevisor_wait_options *options,
                    struct timevisor_waited *waited);
 
-// Begins a wait whose end an event loop finds out by polling a descriptor.
+// Begins a wait. An event loop polls a descriptor for its end.
 //
-// when, ns: as for timevisor_wait, but TIMEVISOR_WHEN_SURELY_BEFORE, which timevisor_wait_surely_before_start begins. spin_ns: as in
-// timevisor_wait_options.
+// when, ns: as for timevisor_wait, but TIMEVISOR_WHEN_SURELY_BEFORE, which
+// timevisor_wait_surely_before_start begins. spin_ns: as in timevisor_wait_options.
 // Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
 int timevisor_wait_start(const struct timevisor_timeline *timeline,
                          int when,
@@ -680,27 +718,27 @@ int timevisor_wait_surely_before_start(const struct timevisor_timeline *timeline
                                        int64_t spin_ns,
                                        struct timevisor_wait_handle **wait);
 
-// The descriptor to poll for reading; level-triggered; readable right after the start. It belongs to the handle: do not read or close
-// it. -EINVAL. Any thread.
+// The descriptor to poll for reading; level-triggered; readable right after the start. It belongs
+// to the handle: do not read or close it. -EINVAL. Any thread.
 int timevisor_wait_fd(const struct timevisor_wait_handle *wait);
 
-// Looks whether the time has come. To be called when the descriptor is readable; may be called at any time, and never blocks (but
-// spins within spin_ns of the end). `waited` may be NULL.
+// Looks whether the time has come. To be called when the descriptor is readable; may be called at
+// any time, and never blocks (but spins within spin_ns of the end). `waited` may be NULL.
 //
-// Returns 0: it has, and the wait is over; -EAGAIN: not yet, poll again (also after the end); otherwise as timevisor_wait, and the
-// wait is over; -EBUSY: another thread is in this function.
-int timevisor_wait_on_ready(const struct timevisor_wait_handle *wait,
-                            struct timevisor_waited *waited);
+// Returns 0: it has, and the wait is over; -EAGAIN: not yet, poll again (also after the end);
+// otherwise as timevisor_wait, and the wait is over; -EBUSY: another thread is in this function.
+int timevisor_wait_on_ready(const struct timevisor_wait_handle *wait, struct timevisor_waited *waited);
 
 // Frees a wait, which cancels it. NULL is allowed.
 void timevisor_wait_free(struct timevisor_wait_handle *wait);
 
-// Waits until the estimate has reached t_ns, provided that true time is then within max_error_ns of it and that it is not later than
-// latest_ns; both are checked at the beginning, too.
+// Waits until the estimate has reached t_ns, provided that true time is then within max_error_ns
+// of it and that it is not later than latest_ns; both are checked at the beginning, too.
 //
-// max_error_ns: TIMEVISOR_ANY_ERROR_NS: any will do. `options` and `result` may be NULL.
-// Returns a timevisor_outcome, of which only 0 (TIMEVISOR_OUTCOME_FIRED) says: do it; -ENODATA: the time is not known;
-// -ETIMEDOUT, -ECANCELED: as the options say; -EIO, -EIDRM; -EINVAL, also when latest_ns < t_ns. Any thread; blocks.
+// max_error_ns: TIMEVISOR_ANY_ERROR_NS accepts any. `options` and `result` may be NULL.
+// Returns a timevisor_outcome, of which only 0 (TIMEVISOR_OUTCOME_FIRED) says: do it; -ENODATA:
+// the time is not known; -ETIMEDOUT, -ECANCELED: as the options say; -EIO, -EIDRM; -EINVAL, also
+// when latest_ns < t_ns. Any thread; blocks.
 int timevisor_at(const struct timevisor_timeline *timeline,
                  int64_t t_ns,
                  int64_t max_error_ns,
@@ -708,7 +746,7 @@ int timevisor_at(const struct timevisor_timeline *timeline,
                  const struct timevisor_wait_options *options,
                  struct timevisor_at_result *result);
 
-// Begins to wait for an action's time; its outcome an event loop finds out by polling a descriptor.
+// Begins to wait for an action's time. An event loop polls a descriptor for the outcome.
 //
 // Arguments as for timevisor_at; spin_ns as in timevisor_wait_options.
 // Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
@@ -724,16 +762,15 @@ int timevisor_at_fd(const struct timevisor_at_handle *at);
 
 // Looks whether there is an outcome: see timevisor_wait_on_ready. `result` may be NULL.
 //
-// Returns a timevisor_outcome, of which only 0 says: do it; -EAGAIN: none yet, poll again (also after there was one); -EBUSY: another
-// thread is in this function; otherwise as timevisor_at.
-int timevisor_at_on_ready(const struct timevisor_at_handle *at,
-                          struct timevisor_at_result *result);
+// Returns a timevisor_outcome, of which only 0 says: do it; -EAGAIN: none yet, poll again (also
+// after there was one); -EBUSY: another thread is in this function; otherwise as timevisor_at.
+int timevisor_at_on_ready(const struct timevisor_at_handle *at, struct timevisor_at_result *result);
 
 // Frees it, which cancels the wait. NULL is allowed.
 void timevisor_at_free(struct timevisor_at_handle *at);
 
-// Begins ticks: every period_ns of the timeline, at phase_ns and multiples of the period before and after it, the same on every
-// machine that shares the timeline.
+// Begins ticks: every period_ns of the timeline, at phase_ns and multiples of the period before
+// and after it, the same on every machine that shares the timeline.
 //
 // missed_ticks: a timevisor_missed_ticks.
 // Returns 0; -EMFILE and the like: no descriptors; -EINVAL, also for a period below 1. Any thread.
@@ -745,8 +782,9 @@ int timevisor_periodic_start(const struct timevisor_timeline *timeline,
 
 // Waits for the next tick. `options` and `tick` may be NULL.
 //
-// Returns 0; -ESTALE: the clock may have stepped (tick->reading has the first reading since), and the next call begins anew on the
-// grid; -EBUSY: another thread waits with this handle; otherwise as timevisor_wait. Blocks.
+// Returns 0; -ESTALE: the clock may have stepped (tick->reading has the first reading since), and
+// the next call starts over on the grid; -EBUSY: another thread waits with this handle; otherwise
+// as timevisor_wait. Blocks.
 int timevisor_periodic_tick(const struct timevisor_periodic *periodic,
                             const struct timevisor_wait_options *options,
                             struct timevisor_tick *tick);
@@ -756,26 +794,24 @@ int timevisor_periodic_fd(const struct timevisor_periodic *periodic);
 
 // Looks whether a tick is due; never blocks. `tick` may be NULL.
 //
-// Returns 0; -EAGAIN: not yet, poll again; otherwise as timevisor_periodic_tick, and the ticks go on.
+// Returns 0; -EAGAIN: not yet, poll again; otherwise as timevisor_periodic_tick, and the ticks go
+// on.
 int timevisor_periodic_on_ready(const struct timevisor_periodic *periodic, struct timevisor_tick *tick);
 
 // Ends the ticks. NULL is allowed.
 void timevisor_periodic_free(struct timevisor_periodic *periodic);
 
-// Begins to watch a timeline and the handle's requirement. The page is looked at every 100 ms, and when the bounds will have grown
-// too wide.
+// Begins to watch a timeline and the handle's requirement. The page is looked at every 100 ms, and
+// when the bounds will have grown too wide.
 //
 // Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
-int timevisor_watch_start(const struct timevisor_timeline *timeline,
-                          struct timevisor_watch **watch);
+int timevisor_watch_start(const struct timevisor_timeline *timeline, struct timevisor_watch **watch);
 
 // Waits for the next event. `options` and `event` may be NULL.
 //
-// Returns 0; -EBUSY: another thread waits with this handle; -ETIMEDOUT, -ECANCELED: as the options say; -EIO, -EIDRM: the page cannot
-// be read, the watch goes on; -EINVAL. Blocks.
-int timevisor_watch_event(const struct timevisor_watch *watch,
-                          const struct timevisor_wait_options *options,
-                          struct timevisor_event *event);
+// Returns 0; -EBUSY: another thread waits with this handle; -ETIMEDOUT, -ECANCELED: as the options
+// say; -EIO, -EIDRM: the page cannot be read, the watch goes on; -EINVAL. Blocks.
+int timevisor_watch_event(const struct timevisor_watch *watch, const struct timevisor_wait_options *options, struct timevisor_event *event);
 
 // The descriptor to poll: see timevisor_wait_fd.
 int timevisor_watch_fd(const struct timevisor_watch *watch);
@@ -794,10 +830,12 @@ void timevisor_watch_free(struct timevisor_watch *watch);
 // Returns 0; -EINVAL. Any thread.
 int timevisor_manual_new(int timescale, int64_t now_ns, struct timevisor_manual_clock **clock);
 
-// Frees a clock; its timelines stand still from then on. NULL is allowed. Not while another thread uses the handle.
+// Frees a clock; its timelines stand still from then on. NULL is allowed. Not while another thread
+// uses the handle.
 void timevisor_manual_free(struct timevisor_manual_clock *clock);
 
-// A handle like any other, read only (timevisor_with_requirement judges it), to be freed with timevisor_timeline_free.
+// A handle, as to a real timeline, for reading only (timevisor_with_requirement judges it), to be
+// freed with timevisor_timeline_free.
 //
 // Returns 0; -EINVAL. Any thread.
 int timevisor_manual_timeline(const struct timevisor_manual_clock *clock, struct timevisor_timeline **timeline);
@@ -807,38 +845,40 @@ int timevisor_manual_timeline(const struct timevisor_manual_clock *clock, struct
 // Returns 0; -ENODATA after timevisor_manual_forget; -EINVAL. Any thread.
 int timevisor_manual_now(const struct timevisor_manual_clock *clock, int64_t *now_ns);
 
-// Time goes by, and with it the counter. Returns 0; -EINVAL. Any thread.
+// Advances time, and the counter with it. Returns 0; -EINVAL. Any thread.
 int timevisor_manual_advance(const struct timevisor_manual_clock *clock, int64_t by_ns);
 
 // True time is within this of the estimate; at least 1. Returns 0; -EINVAL. Any thread.
 int timevisor_manual_set_error(const struct timevisor_manual_clock *clock, int64_t half_width_ns);
 
-// True time is at most below_ns before and at most above_ns after the estimate; at least 1 each. Returns 0; -EINVAL. Any thread.
-int timevisor_manual_set_errors(const struct timevisor_manual_clock *clock,
-                                int64_t below_ns,
-                                int64_t above_ns);
+// True time is at most below_ns before and at most above_ns after the estimate; at least 1 each.
+// Returns 0; -EINVAL. Any thread.
+int timevisor_manual_set_errors(const struct timevisor_manual_clock *clock, int64_t below_ns, int64_t above_ns);
 
-// The bounds move out at this rate as time goes by, parts per billion (1000 are 1 us a second). Returns 0; -EINVAL. Any thread.
+// The bounds move out at this rate as time goes by, parts per billion (1000 are 1 us a second).
+// Returns 0; -EINVAL. Any thread.
 int timevisor_manual_set_growth_ppb(const struct timevisor_manual_clock *clock, uint32_t ppb);
 
 // One sigma of the estimate. Returns 0; -EINVAL. Any thread.
 int timevisor_manual_set_estimated_error(const struct timevisor_manual_clock *clock, int64_t sigma_ns);
 
-// What the clock says of itself: a timevisor_status. Returns 0; -EINVAL. Any thread.
+// Sets the clock's status, a timevisor_status. Returns 0; -EINVAL. Any thread.
 int timevisor_manual_set_status(const struct timevisor_manual_clock *clock, int status);
 
 // The clock steps, ahead or back, and signals a disruption. Returns 0; -EINVAL. Any thread.
 int timevisor_manual_step(const struct timevisor_manual_clock *clock, int64_t to_ns);
 
-// Nothing is known any more; a disruption. timevisor_manual_step ends it. Returns 0; -EINVAL. Any thread.
+// Forgets the time, which is a disruption. timevisor_manual_step ends it. Returns 0; -EINVAL. Any
+// thread.
 int timevisor_manual_forget(const struct timevisor_manual_clock *clock);
 
-// What a code means in general; `timevisor_last_error` says more. Codes are negative errno values; their absolute values are
-// understood, too. Never NULL. Any thread.
+// What a code means in general; `timevisor_last_error` says more. Codes are negative errno values;
+// their absolute values are understood, too. Never NULL. Any thread.
 const char *timevisor_strerror(int code);
 
-// What went wrong in the last function that failed in this thread, and what to do about it; "" before the first one. -EAGAIN does
-// not count as a failure. Never NULL; valid until the next failure in this thread.
+// What went wrong in the last function that failed in this thread, and what to do about it; ""
+// before the first one. -EAGAIN does not count as a failure. Never NULL; valid until the next
+// failure in this thread.
 const char *timevisor_last_error(void);
 
 // This library's version, such as "0.1.0". Any thread.

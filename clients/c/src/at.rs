@@ -1,4 +1,4 @@
-//! An action at its time, with the clock as good as it must be, or not at all.
+//! An action at its time if the clock is good enough then, or not at all.
 #![expect(non_camel_case_types, reason = "these are names of C")]
 
 use core::ffi::c_int;
@@ -16,12 +16,13 @@ use crate::types::{
 };
 use crate::wait::wait_options;
 
-/// Waits until the estimate has reached t_ns, provided that true time is then within max_error_ns of it and that it is not later than
-/// latest_ns; both are checked at the beginning, too.
+/// Waits until the estimate has reached t_ns, provided that true time is then within max_error_ns
+/// of it and that it is not later than latest_ns; both are checked at the beginning, too.
 ///
-/// max_error_ns: TIMEVISOR_ANY_ERROR_NS: any will do. `options` and `result` may be NULL.
-/// Returns a timevisor_outcome, of which only 0 (TIMEVISOR_OUTCOME_FIRED) says: do it; -ENODATA: the time is not known;
-/// -ETIMEDOUT, -ECANCELED: as the options say; -EIO, -EIDRM; -EINVAL, also when latest_ns < t_ns. Any thread; blocks.
+/// max_error_ns: TIMEVISOR_ANY_ERROR_NS accepts any. `options` and `result` may be NULL.
+/// Returns a timevisor_outcome, of which only 0 (TIMEVISOR_OUTCOME_FIRED) says: do it; -ENODATA:
+/// the time is not known; -ETIMEDOUT, -ECANCELED: as the options say; -EIO, -EIDRM; -EINVAL, also
+/// when latest_ns < t_ns. Any thread; blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_at(
     timeline: Option<&timevisor_timeline>,
@@ -44,7 +45,7 @@ pub struct timevisor_at_handle {
     pending: Pending<AtFd>,
 }
 
-/// Begins to wait for an action's time; its outcome an event loop finds out by polling a descriptor.
+/// Begins to wait for an action's time. An event loop polls a descriptor for the outcome.
 ///
 /// Arguments as for timevisor_at; spin_ns as in timevisor_wait_options.
 /// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
@@ -75,8 +76,8 @@ pub extern "C" fn timevisor_at_fd(at: Option<&timevisor_at_handle>) -> c_int {
 
 /// Looks whether there is an outcome: see timevisor_wait_on_ready. `result` may be NULL.
 ///
-/// Returns a timevisor_outcome, of which only 0 says: do it; -EAGAIN: none yet, poll again (also after there was one); -EBUSY: another
-/// thread is in this function; otherwise as timevisor_at.
+/// Returns a timevisor_outcome, of which only 0 says: do it; -EAGAIN: none yet, poll again (also
+/// after there was one); -EBUSY: another thread is in this function; otherwise as timevisor_at.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_at_on_ready(
     at: Option<&timevisor_at_handle>,

@@ -12,14 +12,16 @@ use crate::memory::{In, InOut, Out, Text, give, handle};
 use crate::timeline::timevisor_timeline;
 use crate::types::{timevisor_achieved, timevisor_bind_options, timevisor_requirement};
 
-/// Binds to a timeline and has the host meet a requirement until the handle is unbound or freed, or the program ends, however it ends.
+/// Binds to a timeline and has the host meet a requirement until the handle is unbound or freed, or
+/// the program ends in any way.
 ///
-/// requirement: what is needed; NULL: only to read.
+/// requirement: what is needed; NULL: read only.
 /// options: how to bind, or NULL.
-/// Returns 0; -ERANGE: the requirement cannot be met (what can: options->achieved); -ENOTCONN: nobody takes requirements here (reading
-/// works without: timevisor_timeline_open); -ENOENT: there is no such timeline; -EEXIST: `create` with another timescale;
-/// -ETIMEDOUT, -ECONNRESET: timevisord does not answer; -EDQUOT, -EUSERS: a limit, or no room; -EPROTO; -ENXIO: it cannot be read here;
-/// -EINVAL. Any thread; waits for the answer.
+/// Returns 0; -ERANGE: the requirement cannot be met (what can: options->achieved); -ENOTCONN:
+/// nobody takes requirements here (reading works without: timevisor_timeline_open); -ENOENT: there
+/// is no such timeline; -EEXIST: `create` with another timescale; -ETIMEDOUT, -ECONNRESET:
+/// timevisord does not answer; -EDQUOT, -EUSERS: a limit, or no room; -EPROTO; -ENXIO: it cannot be
+/// read here; -EINVAL. Any thread; waits for the answer.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_bind(
     client: Option<&timevisor_client>,
@@ -53,11 +55,12 @@ pub extern "C" fn timevisor_bind(
     })
 }
 
-/// Changes a binding's requirement. Where that is refused, the old one stays in force.
+/// Changes a binding's requirement. If the host refuses, the old one stays in force.
 ///
-/// requirement: what is needed from now on; NULL: nothing any more.
+/// requirement: the new one; NULL drops it.
 /// options: best_effort and achieved, as for timevisor_bind (create must be 0), or NULL.
-/// Returns 0; -EINVAL, also when the handle is not bound; otherwise as timevisor_bind. Any thread; waits for the answer.
+/// Returns 0; -EINVAL, also when the handle is not bound; otherwise as timevisor_bind. Any thread;
+/// waits for the answer.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_update(
     timeline: Option<&timevisor_timeline>,
@@ -83,10 +86,11 @@ pub extern "C" fn timevisor_update(
     })
 }
 
-/// Withdraws a binding's requirement and waits for the host's answer. The handle can still be read, and must still be freed.
+/// Withdraws a binding's requirement and waits for the host's answer. The handle can still be read,
+/// and must still be freed.
 ///
-/// Returns 0; -EINVAL, also when the handle is not bound (any more); -ETIMEDOUT, -ECONNRESET: the requirement ends with the connection.
-/// Any thread; waits for the answer.
+/// Returns 0; -EINVAL, also when the handle is not bound (any more); -ETIMEDOUT, -ECONNRESET: the
+/// requirement ends with the connection. Any thread; waits for the answer.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_unbind(timeline: Option<&timevisor_timeline>) -> c_int {
     guard(|| {
@@ -120,15 +124,18 @@ pub extern "C" fn timevisor_timeline_achieved(
 
 /// What the timeline of a binding counts.
 ///
-/// Returns a timevisor_timescale; -EINVAL, also when the handle is not bound (every reading says it, too). Any thread.
+/// Returns a timevisor_timescale; -EINVAL, also when the handle is not bound (every reading says
+/// it, too). Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_timeline_timescale(timeline: Option<&timevisor_timeline>) -> c_int {
     guard(|| bound(handle(timeline, "timeline")?, |binding| Ok(epoch(binding.epoch()) as c_int)))
 }
 
-/// Whether the host has the requirement at this moment. It is told again by itself after a lost connection; reading works either way.
+/// Whether the requirement is in force on the host now. After a lost connection the library states
+/// it again; reading works either way.
 ///
-/// Returns 0; -ENOTCONN: it does not (timevisor_last_error says why); -EINVAL, also when the handle is not bound. Any thread.
+/// Returns 0; -ENOTCONN: it does not (timevisor_last_error says why); -EINVAL, also when the handle
+/// is not bound. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_timeline_lease(timeline: Option<&timevisor_timeline>) -> c_int {
     guard(|| {
@@ -147,13 +154,14 @@ pub extern "C" fn timevisor_timeline_lease(timeline: Option<&timevisor_timeline>
 fn achieved_of<'a>(
     options: &timevisor_bind_options,
 ) -> Result<InOut<'a, timevisor_achieved>, Failure> {
-    // SAFETY: from a structure of the caller's, for the same call; the header has the same rules for it.
+    // SAFETY: from a structure of the caller's, for the same call; the header has the same rules
+    // for it.
     let achieved = unsafe { InOut::new(options.achieved) };
     achieved.check()?;
     Ok(achieved)
 }
 
-/// Tells the caller what can be had, whether it is enough or not.
+/// Tells the caller what can be achieved, whether that is enough or not.
 fn tell<T>(
     to: Option<InOut<'_, timevisor_achieved>>,
     outcome: Result<T, BindError>,

@@ -18,15 +18,15 @@ use crate::types::{timevisor_achieved, timevisor_options, timevisor_timeline_row
 
 /// Reads timelines, and states requirements of them. For any number of threads at once.
 ///
-/// After a fork the child must not use or free the parent's handles, but connect anew: what it does with a requirement fails with
-/// -ENOTCONN, and freeing does nothing.
+/// After a fork the child must not use or free the parent's handles, but connect again: there,
+/// calls that need the channel fail with -ENOTCONN, and freeing does nothing.
 pub struct timevisor_client {
     pub(crate) client: Client,
     page: CString,
     pub(crate) process: Process,
 }
 
-/// Who made a handle: the thread behind it exists only there.
+/// The process that made a handle: only there is a thread behind it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -41,11 +41,11 @@ impl Process {
         }
         Err(Failure::new(
             libc::ENOTCONN,
-            "this handle belongs to the process that forked this one; connect anew",
+            "this handle belongs to the process that forked this one; connect again",
         ))
     }
 
-    /// Frees a handle, in the process that made it: elsewhere the thread that is to be ended is not there.
+    /// Frees a handle in the process that made it. Elsewhere there is no thread to end.
     pub(crate) fn free<T>(given: Option<Box<T>>, process: impl FnOnce(&T) -> Self) {
         guard(|| {
             match given {
@@ -58,11 +58,13 @@ impl Process {
     }
 }
 
-/// Finds the page: /run/timevisor/clock, /dev/vmclock0, an ivshmem device with a page; the first one that Timevisor fills. The
-/// channel to timevisord is opened at the first binding, and served by one thread until the last handle is freed.
+/// Finds the page: /run/timevisor/clock, /dev/vmclock0, an ivshmem device with a page; the first
+/// one that Timevisor fills. The channel to timevisord is opened at the first binding, and served
+/// by one thread until the last handle is freed.
 ///
 /// options: where to look, or NULL.
-/// Returns 0; -ENOENT: there is no page (timevisor_last_error says what was tried); -EINVAL. Any thread.
+/// Returns 0; -ENOENT: there is no page (timevisor_last_error says what was tried); -EINVAL. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_connect(
     options: In<'_, timevisor_options>,
@@ -81,7 +83,8 @@ fn to_rust(options: &In<'_, timevisor_options>) -> Result<Options, Failure> {
     let mut rust = Options::new();
     let Some(given) = options.get()? else { return Ok(rust) };
     reserved(given.reserved)?;
-    // SAFETY: from a structure of the caller's; the header has the same rules for them as for arguments.
+    // SAFETY: from a structure of the caller's; the header has the same rules for them as for
+    // arguments.
     let [page, channel, name] =
         unsafe { [Text::new(given.page), Text::new(given.channel), Text::new(given.name)] };
     if let Some(page) = page.get("page")? {
@@ -99,7 +102,8 @@ fn to_rust(options: &In<'_, timevisor_options>) -> Result<Options, Failure> {
     Ok(rust)
 }
 
-/// Frees a client; timelines and lists of it go on working. NULL is allowed. Not while another thread uses the client.
+/// Frees a client; timelines and lists of it go on working. NULL is allowed. Not while another
+/// thread uses the client.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_client_free(client: Option<Box<timevisor_client>>) {
     Process::free(client, |client| client.process);
@@ -111,10 +115,11 @@ pub extern "C" fn timevisor_client_page(client: Option<&timevisor_client>) -> *c
     client.map_or(ptr::null(), |client| client.page.as_ptr())
 }
 
-/// Which page and (after the first binding) which channel are used, and why others are not, in lines of text.
+/// Which page and (after the first binding) which channel are used, and why others are not, in
+/// lines of text.
 ///
-/// Returns the length without the zero byte at the end; the buffer gets as much as there is room for, as with snprintf. -EINVAL.
-/// Any thread.
+/// Returns the length without the zero byte at the end; the buffer gets as much as there is room
+/// for, as with snprintf. -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_client_describe(
     client: Option<&timevisor_client>,
@@ -154,7 +159,8 @@ fn passed_over(text: &mut String, tried: &[Tried]) {
     }
 }
 
-/// The timelines that a client may bind to, as they were when it asked. For any number of threads at once.
+/// The timelines that a client may bind to, as they were when it asked. For any number of threads
+/// at once.
 pub struct timevisor_timeline_list {
     rows: Vec<(CString, TimelineRow)>,
 }

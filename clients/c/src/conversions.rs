@@ -74,7 +74,7 @@ impl timevisor_achieved {
 }
 
 impl timevisor_requirement {
-    /// What the caller needs; nothing where there is none.
+    /// The caller's requirement, if there is one.
     pub(crate) fn read(from: &In<'_, Self>) -> Result<Option<Requirement>, Failure> {
         from.get()?.map(Self::to_rust).transpose()
     }
@@ -203,7 +203,7 @@ pub(crate) fn no_such(what: &str, code: c_int) -> Failure {
     Failure::invalid(format!("{code} is no {what}"))
 }
 
-/// What may get a meaning in a later version must not have one now.
+/// Reserved fields must be zero, because a later version may give them a meaning.
 pub(crate) fn reserved(field: u32) -> Result<(), Failure> {
     if field == 0 { Ok(()) } else { Err(Failure::new(libc::E2BIG, "a reserved field is not 0")) }
 }

@@ -1,4 +1,4 @@
-//! [`timevisor_read_host_cpu_time`]: what a VM's vCPUs were given of a processor.
+//! [`timevisor_read_host_cpu_time`]: how much processor time a VM's vCPUs have had.
 
 use core::ffi::c_int;
 
@@ -9,10 +9,12 @@ use crate::error::{Failure, guard};
 use crate::memory::{InOut, handle};
 use crate::types::timevisor_host_cpu_time;
 
-/// How much processor time the host has given vCPU `vcpu` of the VM that this program runs in, since the vCPU began there; a guest's
-/// own clocks count what its vCPU had to wait for, too. The account moves every 100 ms.
+/// How much processor time the host has given vCPU `vcpu` of the VM that this program runs in,
+/// since the vCPU began there. A guest's own clocks also count the time in which its vCPU waited.
+/// The account is updated every 100 ms.
 ///
-/// Returns 0; -ENODATA: not known, and on a host's own page; -ENXIO, -EIO: the page cannot be read; -EINVAL. Any thread.
+/// Returns 0; -ENODATA: not known, and on a host's own page; -ENXIO, -EIO: the page cannot be read;
+/// -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_read_host_cpu_time(
     client: Option<&timevisor_client>,

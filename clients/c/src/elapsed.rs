@@ -1,4 +1,5 @@
-//! [`timevisor_elapsed`]: how long something has been running, also over migrations and checkpoints.
+//! [`timevisor_elapsed`]: how long something has been running, also over migrations and
+//! checkpoints.
 #![expect(non_camel_case_types, reason = "these are names of C")]
 
 use core::ffi::{c_char, c_int};
@@ -19,7 +20,8 @@ pub struct timevisor_elapsed {
 /// Begins an age now. `timeline` is `tai`, and may be freed before the age.
 ///
 /// blackouts: a timevisor_blackouts.
-/// Returns 0; -ENODATA: the time is not known yet; -EINVAL: also for another timeline; otherwise as timevisor_now. Any thread.
+/// Returns 0; -ENODATA: the time is not known yet; -EINVAL: also for another timeline; otherwise as
+/// timevisor_now. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_elapsed_begin(
     timeline: Option<&timevisor_timeline>,
@@ -35,9 +37,10 @@ pub extern "C" fn timevisor_elapsed_begin(
     })
 }
 
-/// Goes on with an age that timevisor_elapsed_save has written, here or on another host.
+/// Resumes an age that timevisor_elapsed_save has written, here or on another host.
 ///
-/// Returns 0; -EINVAL: not a saved age, or another timeline than `tai`; otherwise as timevisor_now. Any thread.
+/// Returns 0; -EINVAL: not a saved age, or another timeline than `tai`; otherwise as timevisor_now.
+/// Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_elapsed_resume(
     timeline: Option<&timevisor_timeline>,
@@ -53,9 +56,10 @@ pub extern "C" fn timevisor_elapsed_resume(
     })
 }
 
-/// The age now, in ns since it began, on a timescale of its own. Never before an earlier one.
+/// The age now, in ns since it began, on its own timescale. It never goes back.
 ///
-/// Returns as timevisor_now; 0 also while the age is not known, after a disruption: see `known` and `status`. Any thread.
+/// Returns as timevisor_now; 0 also while the age is not known, after a disruption: see `known` and
+/// `status`. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_elapsed_now(
     elapsed: Option<&timevisor_elapsed>,
@@ -71,10 +75,11 @@ pub extern "C" fn timevisor_elapsed_now(
     })
 }
 
-/// The age as text, for a file or another machine: one line of ASCII, at most 1024 bytes with the zero byte at its end.
+/// The age as text, for a file or another machine: one line of ASCII, at most 1024 bytes with the
+/// zero byte at its end.
 ///
-/// Returns the length without the zero byte; the buffer gets as much as there is room for, as with snprintf. Otherwise as
-/// timevisor_now. Any thread.
+/// Returns the length without the zero byte; the buffer gets as much as there is room for, as with
+/// snprintf. Otherwise as timevisor_now. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_elapsed_save(
     elapsed: Option<&timevisor_elapsed>,

@@ -38,16 +38,17 @@ const CODES: &[(c_int, &CStr)] = &[
     (libc::EUSERS, c"timevisord has no room, or is asked too often"),
 ];
 
-/// What a code means in general; `timevisor_last_error` says more. Codes are negative errno values; their absolute values are
-/// understood, too. Never NULL. Any thread.
+/// What a code means in general; `timevisor_last_error` says more. Codes are negative errno values;
+/// their absolute values are understood, too. Never NULL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_strerror(code: c_int) -> *const c_char {
     let known = CODES.iter().find(|(known, _)| *known == code.saturating_abs());
     known.map_or(c"unknown code, of the operating system perhaps", |(_, text)| text).as_ptr()
 }
 
-/// What went wrong in the last function that failed in this thread, and what to do about it; "" before the first one. -EAGAIN does
-/// not count as a failure. Never NULL; valid until the next failure in this thread.
+/// What went wrong in the last function that failed in this thread, and what to do about it; ""
+/// before the first one. -EAGAIN does not count as a failure. Never NULL; valid until the next
+/// failure in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_last_error() -> *const c_char {
     // While the thread's variables are taken down there is none.
@@ -104,10 +105,11 @@ impl Failure {
     }
 }
 
-/// Every function's frame: failures become codes, and no panic goes further. Where panics abort (programs built like that, and
-/// the workspace's `release` profile), a panic ends the process instead; the installed library is built with `library`.
+/// Every function's frame: failures become codes, and no panic goes further. Where panics abort
+/// (programs built like that, and the workspace's `release` profile), a panic ends the process
+/// instead; the installed library is built with `library`.
 pub(crate) fn guard(call: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // After a panic nothing of what the call held is used again but what is whole between any two statements.
+    // After a panic only data that is consistent between any two statements is used again.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => failure.report(),

@@ -1,25 +1,26 @@
-//! Timevisor's client for C and C++: every word of the Rust client, behind `include/timevisor.h`, which is generated from
-//! these files (`make -C clients/c header`).
+//! Timevisor's client for C and C++: every word of the Rust client, behind `include/timevisor.h`,
+//! which is generated from these files (`make -C clients/c header`).
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | `error` | codes, the text of the last error; panics stop here |
-//! | `memory` | what is done with a caller's pointers: handles, texts, structures of several versions |
+//! | `memory` | access to a caller's pointers: handles, texts, structures of several versions |
 //! | `types`, `conversions` | structures and enumerations |
 //! | `client` | finding the page and the channel, the list of timelines |
 //! | `timeline` | a handle to a timeline, bound or only read; reading it |
 //! | `binding` | requirements |
 //! | `elapsed` | how long something has been running |
-//! | `cpu_time` | what a vCPU was given of a processor |
+//! | `cpu_time` | how much processor time a vCPU has had |
 //! | `wait` | waiting, cancelling |
 //! | `at`, `periodic`, `watch` | actions, ticks, changes |
 //! | `pending` | what the handles that wait have in common |
 //! | `manual` | a clock for tests |
 //!
-//! Handles and results of fixed size come as nullable references, so that the functions are safe code; what a reference cannot say
-//! (structures of another version, texts) comes as a raw pointer and is read in `memory` only.
+//! Handles and results of fixed size come as nullable references, so that the functions are safe
+//! code; what a reference cannot say (structures of another version, texts) comes as a raw pointer
+//! and is read in `memory` only.
 //!
-//! What it does not do: decide anything about time. No signal handlers, no constructors of its own, no output.
+//! What it does not do: decide anything about time. No signal handlers, no constructors, no output.
 
 // In the order of the header; rustfmt would sort what has no empty lines in between.
 mod types;

@@ -10,8 +10,8 @@ use crate::error::{Failure, guard};
 use crate::memory::{Out, give, handle, span};
 use crate::timeline::timevisor_timeline;
 
-/// A clock for tests, which stands still until it is moved. Waits on it wake as soon as it is moved, and nothing ever sleeps. For any
-/// number of threads at once.
+/// A clock for tests, which stands still until it is moved. Waits on it wake as soon as it is
+/// moved, and nothing sleeps. For any number of threads at once.
 pub struct timevisor_manual_clock {
     clock: Clock,
 }
@@ -34,13 +34,15 @@ pub extern "C" fn timevisor_manual_new(
     })
 }
 
-/// Frees a clock; its timelines stand still from then on. NULL is allowed. Not while another thread uses the handle.
+/// Frees a clock; its timelines stand still from then on. NULL is allowed. Not while another thread
+/// uses the handle.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_manual_free(clock: Option<Box<timevisor_manual_clock>>) {
     drop(clock);
 }
 
-/// A handle like any other, read only (timevisor_with_requirement judges it), to be freed with timevisor_timeline_free.
+/// A handle, as to a real timeline, for reading only (timevisor_with_requirement judges it), to be
+/// freed with timevisor_timeline_free.
 ///
 /// Returns 0; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
@@ -73,7 +75,7 @@ pub extern "C" fn timevisor_manual_now(
     })
 }
 
-/// Time goes by, and with it the counter. Returns 0; -EINVAL. Any thread.
+/// Advances time, and the counter with it. Returns 0; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_manual_advance(
     clock: Option<&timevisor_manual_clock>,
@@ -97,7 +99,8 @@ pub extern "C" fn timevisor_manual_set_error(
     })
 }
 
-/// True time is at most below_ns before and at most above_ns after the estimate; at least 1 each. Returns 0; -EINVAL. Any thread.
+/// True time is at most below_ns before and at most above_ns after the estimate; at least 1 each.
+/// Returns 0; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_manual_set_errors(
     clock: Option<&timevisor_manual_clock>,
@@ -110,7 +113,8 @@ pub extern "C" fn timevisor_manual_set_errors(
     })
 }
 
-/// The bounds move out at this rate as time goes by, parts per billion (1000 are 1 us a second). Returns 0; -EINVAL. Any thread.
+/// The bounds move out at this rate as time goes by, parts per billion (1000 are 1 us a second).
+/// Returns 0; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_manual_set_growth_ppb(
     clock: Option<&timevisor_manual_clock>,
@@ -134,7 +138,7 @@ pub extern "C" fn timevisor_manual_set_estimated_error(
     })
 }
 
-/// What the clock says of itself: a timevisor_status. Returns 0; -EINVAL. Any thread.
+/// Sets the clock's status, a timevisor_status. Returns 0; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_manual_set_status(
     clock: Option<&timevisor_manual_clock>,
@@ -158,7 +162,8 @@ pub extern "C" fn timevisor_manual_step(
     })
 }
 
-/// Nothing is known any more; a disruption. timevisor_manual_step ends it. Returns 0; -EINVAL. Any thread.
+/// Forgets the time, which is a disruption. timevisor_manual_step ends it. Returns 0; -EINVAL. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_manual_forget(clock: Option<&timevisor_manual_clock>) -> c_int {
     change(clock, |clock| {

@@ -1,10 +1,13 @@
-//! What is done with a caller's pointers: handles, texts, and structures that may be of another version than this library's.
+//! Access to a caller's pointers: handles, texts, and structures that may be of another version
+//! than this library's.
 //!
-//! Every structure that a caller makes begins with its size. An older program's is smaller: only so much is read or written. A
-//! newer program's is larger: what this library does not know must be zero when it is read, and is set to zero when it is written.
-//! The rules for callers are in the header: a pointer is NULL or points to what its type says.
+//! Every structure that a caller makes begins with its size. An older program's is smaller: only so
+//! much is read or written. A newer program's is larger: what this library does not know must be
+//! zero when it is read, and is set to zero when it is written. The rules for callers are in the
+//! header: a pointer is NULL or points to what its type says.
 //!
-//! [`In`], [`InOut`] and [`Text`] are such pointers as function arguments: they carry the rule, so that functions are safe code.
+//! [`In`], [`InOut`] and [`Text`] are such pointers as function arguments: they carry the rule, so
+//! that functions are safe code.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::marker::PhantomData;
@@ -20,20 +23,22 @@ const MAX_STRUCT: usize = 4096;
 /// A structure that C shares with us.
 ///
 /// # Safety
-/// `repr(C)`, begins with a u32 that is its size, made of integers, floats and raw pointers only (all zeroes are a value, and so is
-/// every other pattern), without padding.
+/// `repr(C)`, begins with a u32 that is its size, made of integers, floats and raw pointers only
+/// (all zeroes are a value, and so is every other pattern), without padding.
 pub(crate) unsafe trait Shared: Copy {}
 
-/// A structure that a caller lets us read, or NULL. Only C makes these, and by the header's rules: the structure has as many bytes
-/// as it says of itself, and nobody writes to it during the call.
+/// A structure that a caller lets us read, or NULL. Only C makes these. By the header's rules the
+/// structure has as many bytes as it states, and nobody writes to it during the call.
 #[repr(transparent)]
 pub struct In<'a, T>(*const T, PhantomData<&'a T>);
 
-/// A structure that a caller lets us fill in, or NULL. Only C makes these, likewise, and nobody else looks at it during the call.
+/// A structure that a caller lets us fill in, or NULL. Only C makes these, likewise, and nobody
+/// else looks at it during the call.
 #[repr(transparent)]
 pub struct InOut<'a, T>(*mut T, PhantomData<&'a mut T>);
 
-/// A text that a caller lets us read, or NULL. Only C makes these: it ends with a zero byte and stays as it is during the call.
+/// A text that a caller lets us read, or NULL. Only C makes these: it ends with a zero byte and
+/// stays as it is during the call.
 #[repr(transparent)]
 pub struct Text<'a>(*const c_char, PhantomData<&'a c_char>);
 
@@ -66,7 +71,8 @@ unsafe fn size_of_callers<T: Shared>(at: *const T) -> Result<usize, Failure> {
 unsafe fn read<T: Shared>(at: *const T, size: usize) -> T {
     let mut value = MaybeUninit::<T>::zeroed();
     let known = size.min(size_of::<T>());
-    // SAFETY: `at` has `size` bytes and `value` has size_of::<T>(); both have `known`, and are not the same.
+    // SAFETY: `at` has `size` bytes and `value` has size_of::<T>(); both have `known`, and are not
+    // the same.
     unsafe { ptr::copy_nonoverlapping(at.cast::<u8>(), value.as_mut_ptr().cast(), known) };
     // SAFETY: Shared: every pattern is a value, and zeroes are where the caller had nothing.
     unsafe { value.assume_init() }
@@ -108,7 +114,8 @@ impl<T: Shared> InOut<'_, T> {
         Self(at, PhantomData)
     }
 
-    /// Whether [`Self::fill`] will find a structure; asked before something is done whose result must not be lost.
+    /// Whether [`Self::fill`] will find a structure; asked before something is done whose result
+    /// must not be lost.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if !self.0.is_null() {
             // SAFETY: not NULL, and a structure, as Self says.
@@ -128,7 +135,8 @@ impl<T: Shared> InOut<'_, T> {
         let mut value = unsafe { read(self.0, size) };
         change(&mut value)?;
         let (known, header) = (size.min(size_of::<T>()), size_of::<u32>());
-        // SAFETY: both have `known` bytes, which is more than the header, and are not the same; nobody else looks.
+        // SAFETY: both have `known` bytes, which is more than the header, and are not the same;
+        // nobody else looks.
         unsafe {
             let (from, to) = (ptr::from_ref(&value).cast::<u8>(), self.0.cast::<u8>());
             ptr::copy_nonoverlapping(from.add(header), to.add(header), known - header);
@@ -181,7 +189,8 @@ pub(crate) unsafe fn put_text(at: *mut c_char, room: usize, text: &str) -> Resul
     }
     let fits = text.len().min(room.saturating_sub(1));
     if room > 0 {
-        // SAFETY: not NULL; the buffer has `room` bytes, more than `fits`; `text` has at least `fits`.
+        // SAFETY: not NULL; the buffer has `room` bytes, more than `fits`; `text` has at least
+        // `fits`.
         unsafe {
             ptr::copy_nonoverlapping(text.as_ptr(), at.cast(), fits);
             at.add(fits).write(0);

@@ -32,7 +32,7 @@ impl<T: AsFd> Pending<T> {
             Err(TryLockError::Poisoned(inner)) => then(&mut inner.into_inner()),
             Err(TryLockError::WouldBlock) => Err(Failure::new(
                 libc::EBUSY,
-                "another thread waits with this handle; give every thread a handle of its own",
+                "another thread waits with this handle; give every thread its own handle",
             )),
         }
     }

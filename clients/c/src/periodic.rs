@@ -18,8 +18,8 @@ pub struct timevisor_periodic {
     pending: Pending<Periodic>,
 }
 
-/// Begins ticks: every period_ns of the timeline, at phase_ns and multiples of the period before and after it, the same on every
-/// machine that shares the timeline.
+/// Begins ticks: every period_ns of the timeline, at phase_ns and multiples of the period before
+/// and after it, the same on every machine that shares the timeline.
 ///
 /// missed_ticks: a timevisor_missed_ticks.
 /// Returns 0; -EMFILE and the like: no descriptors; -EINVAL, also for a period below 1. Any thread.
@@ -44,8 +44,9 @@ pub extern "C" fn timevisor_periodic_start(
 
 /// Waits for the next tick. `options` and `tick` may be NULL.
 ///
-/// Returns 0; -ESTALE: the clock may have stepped (tick->reading has the first reading since), and the next call begins anew on the
-/// grid; -EBUSY: another thread waits with this handle; otherwise as timevisor_wait. Blocks.
+/// Returns 0; -ESTALE: the clock may have stepped (tick->reading has the first reading since), and
+/// the next call starts over on the grid; -EBUSY: another thread waits with this handle; otherwise
+/// as timevisor_wait. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_periodic_tick(
     periodic: Option<&timevisor_periodic>,
@@ -69,7 +70,8 @@ pub extern "C" fn timevisor_periodic_fd(periodic: Option<&timevisor_periodic>) -
 
 /// Looks whether a tick is due; never blocks. `tick` may be NULL.
 ///
-/// Returns 0; -EAGAIN: not yet, poll again; otherwise as timevisor_periodic_tick, and the ticks go on.
+/// Returns 0; -EAGAIN: not yet, poll again; otherwise as timevisor_periodic_tick, and the ticks go
+/// on.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_periodic_on_ready(
     periodic: Option<&timevisor_periodic>,

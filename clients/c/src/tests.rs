@@ -1,4 +1,5 @@
-//! The shim against the Rust client that it stands for, on hand-driven clocks. What C sees: tests/*.c.
+//! The shim against the Rust client that it stands for, on hand-driven clocks. What C sees:
+//! tests/*.c.
 
 use core::mem::MaybeUninit;
 use std::time::Duration;
@@ -42,7 +43,8 @@ fn comparison(from: timevisor::Comparison) -> core::ffi::c_int {
     }
 }
 
-/// Readings with and without order of every kind, in all pairs: timescales, clocks, both sides of a disruption, doubt, nothing known.
+/// Readings with and without order of every kind, in all pairs: timescales, clocks, both sides of a
+/// disruption, doubt, nothing known.
 #[test]
 fn readings_compare_as_in_rust() {
     let mut readings = Vec::new();

@@ -33,10 +33,10 @@ impl timevisor_timeline {
     }
 }
 
-/// A timeline of the page, only to read: nobody is told, nothing is required.
+/// Opens a timeline of the page for reading only: sends no message and requires nothing.
 ///
-/// Returns 0; -ENOENT: the page has none of this name, it may have to be bound to first; -ENXIO: it cannot be read here; -EINVAL.
-/// Any thread.
+/// Returns 0; -ENOENT: the page has none of this name, it may have to be bound to first; -ENXIO: it
+/// cannot be read here; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_timeline_open(
     client: Option<&timevisor_client>,
@@ -52,8 +52,8 @@ pub extern "C" fn timevisor_timeline_open(
     })
 }
 
-/// The same timeline, judged by another requirement: `met` in readings, and the events of a watch. Nobody is told; to have the host
-/// meet it, bind. The two handles are freed independently.
+/// The same timeline, judged by another requirement: `met` in readings, and the events of a watch.
+/// Nobody is told; to have the host meet it, bind. The two handles are freed independently.
 ///
 /// Returns 0; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
@@ -75,8 +75,8 @@ pub extern "C" fn timevisor_with_requirement(
     })
 }
 
-/// Frees a timeline. A requirement is withdrawn without waiting for the answer. What was started on it goes on. NULL is allowed.
-/// Not while another thread uses the handle.
+/// Frees a timeline. A requirement is withdrawn without waiting for the answer. What was started on
+/// it goes on. NULL is allowed. Not while another thread uses the handle.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_timeline_free(timeline: Option<Box<timevisor_timeline>>) {
     Process::free(timeline, |timeline| timeline.process);
@@ -88,10 +88,11 @@ pub extern "C" fn timevisor_timeline_name(timeline: Option<&timevisor_timeline>)
     timeline.map_or(ptr::null(), |timeline| timeline.name.as_ptr())
 }
 
-/// Now: the counter is read after everything that came before this call. No system call, no allocation, no lock.
+/// Now: the counter is read after everything that came before this call. No system call, no
+/// allocation, no lock.
 ///
-/// Returns 0; -EIO: the page's writer died inside an update; -EIDRM: the timeline has ended; -EINVAL. Also 0 while nothing is known:
-/// see `known` and `status`. Any thread.
+/// Returns 0; -EIO: the page's writer died inside an update; -EIDRM: the timeline has ended;
+/// -EINVAL. Also 0 while nothing is known: see `known` and `status`. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_now(
     timeline: Option<&timevisor_timeline>,
@@ -121,17 +122,20 @@ pub extern "C" fn timevisor_status_name(status: c_int) -> *const c_char {
     name.as_ptr()
 }
 
-/// The counter, to be converted later: the cheapest stamp there is, in ticks. 0 if the handle is NULL. Any thread.
+/// The counter, to be converted later: the cheapest stamp there is, in ticks. 0 if the handle is
+/// NULL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_stamp(timeline: Option<&timevisor_timeline>) -> u64 {
     timeline.map_or(0, |timeline| timeline.timeline.stamp())
 }
 
-/// The time at which the counter was at `stamp`, from everything that was noted of the clock before and since: see
-/// timevisor_observe. A stamp of the future is a prediction, which holds unless the clock is disrupted before.
+/// The time at which the counter was at `stamp`, from everything that was noted of the clock before
+/// and since: see timevisor_observe. A stamp of the future is a prediction, which holds unless the
+/// clock is disrupted before.
 ///
-/// Returns 0; -ESTALE: a stamp from before the last disruption, or from before the handle was opened; -ENODATA: the time is not known;
-/// -EBADMSG: bounds contradict each other; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
+/// Returns 0; -ESTALE: a stamp from before the last disruption, or from before the handle was
+/// opened; -ENODATA: the time is not known; -EBADMSG: bounds contradict each other; -EIO, -EIDRM,
+/// -EINVAL. Any thread; a short lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_convert(
     timeline: Option<&timevisor_timeline>,
@@ -148,8 +152,8 @@ pub extern "C" fn timevisor_convert(
     })
 }
 
-/// Takes note of what is published now, for later conversions. Waits, watches and conversions do so anyway; a program that only takes
-/// stamps calls it every few seconds to have them converted well.
+/// Records the present publication for later conversions. Waits, watches and conversions do so,
+/// too; a program that only takes stamps should call this every few seconds.
 ///
 /// Returns 0; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
 #[unsafe(no_mangle)]
@@ -160,8 +164,9 @@ pub extern "C" fn timevisor_observe(timeline: Option<&timevisor_timeline>) -> c_
     })
 }
 
-/// Is it surely before t_ns now (TIMEVISOR_COMPARISON_BEFORE: latest < t), surely after it (TIMEVISOR_COMPARISON_AFTER:
-/// earliest > t), or is that not known (TIMEVISOR_COMPARISON_UNCERTAIN)?
+/// Is it surely before t_ns now (TIMEVISOR_COMPARISON_BEFORE: latest < t), surely after it
+/// (TIMEVISOR_COMPARISON_AFTER: earliest > t), or is that not known
+/// (TIMEVISOR_COMPARISON_UNCERTAIN)?
 ///
 /// Returns a timevisor_comparison; -EIO, -EIDRM, -EINVAL. Any thread.
 #[unsafe(no_mangle)]
@@ -186,9 +191,10 @@ pub extern "C" fn timevisor_reading_compare_to(
     })
 }
 
-/// Was the moment of `reading` surely before that of `other`, surely after it, or is that not known? Readings on different timescales
-/// have no order, nor have readings of different local timelines or from the two sides of a disruption of one, nor has anything
-/// whose status is unknown or unreliable. UTC repeats itself at a leap second: order across one needs TAI.
+/// Was the moment of `reading` surely before that of `other`, surely after it, or is that not
+/// known? Readings on different timescales have no order, nor have readings of different local
+/// timelines or from the two sides of a disruption of one, nor has anything whose status is unknown
+/// or unreliable. UTC repeats itself at a leap second: order across one needs TAI.
 ///
 /// Returns a timevisor_comparison; -EINVAL. Any thread.
 #[unsafe(no_mangle)]

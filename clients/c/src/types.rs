@@ -1,12 +1,13 @@
-//! Structures and enumerations that C shares with us. Every structure begins with its size; see `memory`. What goes into them:
-//! `conversions`.
+//! Structures and enumerations that C shares with us. Every structure begins with its size; see
+//! `memory`. What goes into them: `conversions`.
 
 use core::ffi::c_char;
 
 use crate::memory::Shared;
 use crate::wait::timevisor_cancel_token;
 
-/// A span that is not known: as wide as can be, so that comparisons with a limit come out on the safe side.
+/// A span that is not known: as wide as can be, so that comparisons with a limit come out on the
+/// safe side.
 pub const TIMEVISOR_UNKNOWN_NS: i64 = i64::MAX;
 
 /// For timevisor_at: any error will do.
@@ -35,7 +36,8 @@ pub enum timevisor_status {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub enum timevisor_timescale {
-    /// ns since 1970-01-01 00:00:00 UTC without leap seconds, as POSIX counts; steps at leap seconds.
+    /// ns since 1970-01-01 00:00:00 UTC without leap seconds, as POSIX counts; steps at leap
+    /// seconds.
     Utc = 0,
     /// ns since 1970-01-01 00:00:00 TAI.
     Tai = 1,
@@ -65,20 +67,23 @@ pub enum timevisor_when {
     Past = 1,
     /// `ns` on the timeline, counted from the estimate at the beginning.
     For = 2,
-    /// The time is known and meets the handle's requirement; `ns` is not used. Disruptions do not end this wait.
+    /// The time is known and meets the handle's requirement; `ns` is not used. Disruptions do not
+    /// end this wait.
     Met = 3,
-    /// `lead_ns` (of timevisor_wait_options) before the last moment that is surely before `ns`: latest + lead_ns >= ns > latest.
+    /// `lead_ns` (of timevisor_wait_options) before the last moment that is surely before `ns`:
+    /// latest + lead_ns >= ns > latest.
     SurelyBefore = 4,
 }
 
-/// Whether an age counts the time in which nothing ran: the blackout of a migration, a stopped VM, the time between a checkpoint and
-/// its restore.
+/// Whether an age counts the time in which nothing ran: the blackout of a migration, a stopped VM,
+/// the time between a checkpoint and its restore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub enum timevisor_blackouts {
     /// It does: the age is what a clock on the wall says.
     Count = 0,
-    /// It does not, as far as CLOCK_MONOTONIC_RAW stood still: in a guest over a migration, in a container that CRIU has restored.
+    /// It does not, as far as CLOCK_MONOTONIC_RAW stood still: in a guest over a migration, in a
+    /// container that CRIU has restored.
     Exclude = 1,
 }
 
@@ -90,7 +95,7 @@ pub enum timevisor_missed_ticks {
     Skip = 0,
     /// They come at once, one after the other, in order.
     CatchUp = 1,
-    /// They come at once, as one: the newest.
+    /// Only the newest comes, at once.
     Coalesce = 2,
 }
 
@@ -114,7 +119,8 @@ pub enum timevisor_outcome {
 pub enum timevisor_change {
     /// The handle's requirement is met now (said at the beginning, too). Only with a requirement.
     Met = 0,
-    /// The handle's requirement is not met now (said at the beginning, too). Only with a requirement.
+    /// The handle's requirement is not met now (said at the beginning, too). Only with a
+    /// requirement.
     Violated = 1,
     /// The clock lost its references or its daemon: bounds hold and grow.
     Holdover = 2,
@@ -136,7 +142,8 @@ pub enum timevisor_validity_kind {
     Unlimited = 2,
 }
 
-/// Where to look; TIMEVISOR_OPTIONS_INIT finds what there is, on hosts, in containers and in guests.
+/// Where to look; TIMEVISOR_OPTIONS_INIT finds what there is, on hosts, in containers and in
+/// guests.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct timevisor_options {
@@ -144,7 +151,8 @@ pub struct timevisor_options {
     pub struct_size: u32,
     /// 0
     pub reserved: u32,
-    /// Read this page and no other: a page file, a vmclock device below /dev, a PCI resource below /sys. Or NULL.
+    /// Read this page and no other: a page file, a vmclock device below /dev, a PCI resource below
+    /// /sys. Or NULL.
     pub page: *const c_char,
     /// Send requirements there and nowhere else: a path, or "vsock:CID:PORT". Or NULL.
     pub channel: *const c_char,
@@ -166,9 +174,11 @@ pub struct timevisor_requirement {
     pub below_ns: i64,
     /// True time is at most this much after the estimate; 1 or more.
     pub above_ns: i64,
-    /// The clock must tell instants apart that are this far from each other; 0: any resolution will do.
+    /// The clock must tell instants apart that are this far from each other; 0: any resolution will
+    /// do.
     pub resolution_ns: i64,
-    /// 0: by the hard bounds. Otherwise 0.5 <= probability < 1: by the estimated error, taken for one sigma of a normal distribution.
+    /// 0: by the hard bounds. Otherwise 0.5 <= probability < 1: by the estimated error, taken for
+    /// one sigma of a normal distribution.
     pub probability: f64,
 }
 
@@ -206,7 +216,8 @@ pub struct timevisor_bind_options {
     pub achieved: *mut timevisor_achieved,
 }
 
-/// What a timeline says of one moment: true time was between earliest and latest when the counter was at `counter`.
+/// What a timeline says of one moment: true time was between earliest and latest when the counter
+/// was at `counter`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct timevisor_reading {
@@ -222,7 +233,8 @@ pub struct timevisor_reading {
     pub latest_ns: i64,
     /// The counter value that it is valid for, in ticks.
     pub counter: u64,
-    /// Changes when the clock may have stepped: readings with different numbers are not of one continuous clock.
+    /// Changes when the clock may have stepped: readings with different numbers are not of one
+    /// continuous clock.
     pub disruption: u64,
     /// Which clock it is of. Readings of local timelines have an order only where this is the same.
     pub origin: u64,
@@ -284,14 +296,15 @@ pub struct timevisor_wait_options {
     pub struct_size: u32,
     /// 0
     pub reserved: u32,
-    /// Do not sleep this close to the end but read the clock over and over: costs a processor, saves the wake-up's 50 us or so.
+    /// Read the clock in a loop instead of sleeping this close to the end: costs a processor, saves
+    /// the wake-up of about 50 us.
     pub spin_ns: i64,
     /// Give up after this long, on this machine's own clock; 0: never.
     pub timeout_ns: i64,
     /// NULL, or what lets another thread end the wait.
     pub cancel: *const timevisor_cancel_token,
-    /// With TIMEVISOR_WHEN_SURELY_BEFORE, where it must be 1 or more: what the program needs to wake up (50 to 100 us) and for its work.
-    /// Not used otherwise.
+    /// With TIMEVISOR_WHEN_SURELY_BEFORE, where it must be 1 or more: what the program needs to
+    /// wake up (50 to 100 us) and for its work. Not used otherwise.
     pub lead_ns: i64,
 }
 
@@ -303,8 +316,9 @@ pub struct timevisor_waited {
     pub struct_size: u32,
     /// 0
     pub reserved: u32,
-    /// How far beyond the time that was waited for the reading is, never below 0: its estimate (with TIMEVISOR_WHEN_PAST: its
-    /// earliest; with TIMEVISOR_WHEN_SURELY_BEFORE: its latest + lead_ns) less that time. 0 with TIMEVISOR_WHEN_MET.
+    /// How far beyond the time that was waited for the reading is, never below 0: its estimate
+    /// (with TIMEVISOR_WHEN_PAST: its earliest; with TIMEVISOR_WHEN_SURELY_BEFORE: its latest +
+    /// lead_ns) less that time. 0 with TIMEVISOR_WHEN_MET.
     pub lateness_ns: i64,
     /// NULL, or where to put the reading that ended the wait.
     pub reading: *mut timevisor_reading,
@@ -338,8 +352,8 @@ pub struct timevisor_at_result {
     pub outcome: i32,
     /// TIMEVISOR_OUTCOME_FIRED: the estimate, never before the time itself. Otherwise 0.
     pub actual_ns: i64,
-    /// TIMEVISOR_OUTCOME_FIRED, TIMEVISOR_OUTCOME_QOT_VIOLATED: true time is within this of the estimate, or TIMEVISOR_UNKNOWN_NS.
-    /// Otherwise 0.
+    /// TIMEVISOR_OUTCOME_FIRED, TIMEVISOR_OUTCOME_QOT_VIOLATED: true time is within this of the
+    /// estimate, or TIMEVISOR_UNKNOWN_NS. Otherwise 0.
     pub error_ns: i64,
     /// TIMEVISOR_OUTCOME_TOO_LATE: by how much. Otherwise 0.
     pub too_late_by_ns: i64,
@@ -379,7 +393,8 @@ pub struct timevisor_host_cpu_time {
 
 macro_rules! shared {
     ($($name:ident)*) => {$(
-        // SAFETY: repr(C), begins with struct_size, has numbers and raw pointers only; the sizes below add up.
+        // SAFETY: repr(C), begins with struct_size, has numbers and raw pointers only; the sizes
+        // below add up.
         unsafe impl Shared for $name {}
     )*};
 }
@@ -390,7 +405,8 @@ shared! {
     timevisor_host_cpu_time
 }
 
-/// The sizes of version 0 on 64-bit machines: what older programs pass, and proof that there is no padding.
+/// The sizes of version 0 on 64-bit machines: what older programs pass, and proof that there is no
+/// padding.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     assert!(size_of::<timevisor_options>() == 2 * 4 + 3 * 8 + 8);

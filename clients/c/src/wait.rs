@@ -13,7 +13,8 @@ use crate::pending::Pending;
 use crate::timeline::timevisor_timeline;
 use crate::types::{timevisor_reading, timevisor_wait_options, timevisor_waited, timevisor_when};
 
-/// Ends waits from another thread; once cancelled it stays so, for later waits too. For any number of threads at once.
+/// Ends waits from another thread; once cancelled it stays so, for later waits too. For any number
+/// of threads at once.
 pub struct timevisor_cancel_token {
     cancel: Cancel,
 }
@@ -31,7 +32,8 @@ pub extern "C" fn timevisor_cancel_new(token: Out<'_, *mut timevisor_cancel_toke
     })
 }
 
-/// Ends all waits that have this token in their options, with -ECANCELED. NULL is allowed. Any thread; allowed in a signal handler.
+/// Ends all waits that have this token in their options, with -ECANCELED. NULL is allowed. Any
+/// thread; allowed in a signal handler.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_cancel(token: Option<&timevisor_cancel_token>) {
     // Without `guard`, which is not for signal handlers.
@@ -48,8 +50,8 @@ pub extern "C" fn timevisor_cancel_free(token: Option<Box<timevisor_cancel_token
 
 /// Waits until the estimate has reached t_ns. `waited` may be NULL.
 ///
-/// Returns 0; -ESTALE: the clock may have stepped (waited->reading has the first reading since); -ENODATA: the time is not known;
-/// -EIO, -EIDRM, -EINVAL. Any thread; blocks.
+/// Returns 0; -ESTALE: the clock may have stepped (waited->reading has the first reading since);
+/// -ENODATA: the time is not known; -EIO, -EIDRM, -EINVAL. Any thread; blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_wait_until(
     timeline: Option<&timevisor_timeline>,
@@ -59,7 +61,8 @@ pub extern "C" fn timevisor_wait_until(
     guard(|| block(timeline, || Ok(When::Until(t_ns)), &WaitOptions::default(), waited))
 }
 
-/// Waits until t_ns has surely passed on every right clock: earliest > t (Spanner's commit-wait). `waited` may be NULL.
+/// Waits until t_ns has surely passed on every right clock: earliest > t (Spanner's commit-wait).
+/// `waited` may be NULL.
 ///
 /// Returns as timevisor_wait_until; -EBADMSG: the clock is unreliable. Any thread; blocks.
 #[unsafe(no_mangle)]
@@ -71,12 +74,13 @@ pub extern "C" fn timevisor_wait_past(
     guard(|| block(timeline, || Ok(When::Past(t_ns)), &WaitOptions::default(), waited))
 }
 
-/// Waits until lead_ns before the last moment that is surely before t_ns on every right clock, to do then what must be done before it:
-/// until latest + lead_ns >= t_ns. The reading then has latest < t_ns. `waited` may be NULL.
+/// Waits until lead_ns before the last moment that is surely before t_ns on every right clock, to
+/// do then what must be done before it: until latest + lead_ns >= t_ns. The reading then has latest
+/// < t_ns. `waited` may be NULL.
 ///
 /// lead_ns: what the program needs to wake up (50 to 100 us) and for its work; 1 or more.
-/// Returns as timevisor_wait_past; -ETIME: it is not surely before t_ns any more, at the call or at the wake-up, by latest_ns - t_ns of
-/// waited->reading, which is 0 or more. Any thread; blocks.
+/// Returns as timevisor_wait_past; -ETIME: it is not surely before t_ns any more, at the call or at
+/// the wake-up, by latest_ns - t_ns of waited->reading, which is 0 or more. Any thread; blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_wait_surely_before(
     timeline: Option<&timevisor_timeline>,
@@ -105,7 +109,8 @@ pub extern "C" fn timevisor_sleep(
     })
 }
 
-/// Waits until the time is known and meets the handle's requirement: after a start, a disruption, or a violation.
+/// Waits until the time is known and meets the handle's requirement: after a start, a disruption,
+/// or a violation.
 ///
 /// timeout_ns: give up after this long; 0: never. `waited` may be NULL.
 /// Returns 0; -ETIMEDOUT; -EIO, -EIDRM, -EINVAL. Any thread; blocks.
@@ -127,8 +132,8 @@ pub extern "C" fn timevisor_wait_met(
 /// Waits, with all options.
 ///
 /// when: a timevisor_when, which says what `ns` means. `options` and `waited` may be NULL.
-/// Returns as timevisor_wait_until; -ETIMEDOUT, -ECANCELED: as the options say; -EBADMSG with TIMEVISOR_WHEN_PAST; -EBADMSG and -ETIME
-/// with TIMEVISOR_WHEN_SURELY_BEFORE. Any thread; blocks.
+/// Returns as timevisor_wait_until; -ETIMEDOUT, -ECANCELED: as the options say; -EBADMSG with
+/// TIMEVISOR_WHEN_PAST; -EBADMSG and -ETIME with TIMEVISOR_WHEN_SURELY_BEFORE. Any thread; blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_wait(
     timeline: Option<&timevisor_timeline>,
@@ -148,10 +153,10 @@ pub struct timevisor_wait_handle {
     pending: Pending<WaitFd>,
 }
 
-/// Begins a wait whose end an event loop finds out by polling a descriptor.
+/// Begins a wait. An event loop polls a descriptor for its end.
 ///
-/// when, ns: as for timevisor_wait, but TIMEVISOR_WHEN_SURELY_BEFORE, which timevisor_wait_surely_before_start begins. spin_ns: as in
-/// timevisor_wait_options.
+/// when, ns: as for timevisor_wait, but TIMEVISOR_WHEN_SURELY_BEFORE, which
+/// timevisor_wait_surely_before_start begins. spin_ns: as in timevisor_wait_options.
 /// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_wait_start(
@@ -179,18 +184,18 @@ pub extern "C" fn timevisor_wait_surely_before_start(
     guard(|| begin(timeline, || surely_before(t_ns, lead_ns), spin_ns, wait))
 }
 
-/// The descriptor to poll for reading; level-triggered; readable right after the start. It belongs to the handle: do not read or close
-/// it. -EINVAL. Any thread.
+/// The descriptor to poll for reading; level-triggered; readable right after the start. It belongs
+/// to the handle: do not read or close it. -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_wait_fd(wait: Option<&timevisor_wait_handle>) -> c_int {
     guard(|| Ok(handle(wait, "wait")?.pending.fd()))
 }
 
-/// Looks whether the time has come. To be called when the descriptor is readable; may be called at any time, and never blocks (but
-/// spins within spin_ns of the end). `waited` may be NULL.
+/// Looks whether the time has come. To be called when the descriptor is readable; may be called at
+/// any time, and never blocks (but spins within spin_ns of the end). `waited` may be NULL.
 ///
-/// Returns 0: it has, and the wait is over; -EAGAIN: not yet, poll again (also after the end); otherwise as timevisor_wait, and the
-/// wait is over; -EBUSY: another thread is in this function.
+/// Returns 0: it has, and the wait is over; -EAGAIN: not yet, poll again (also after the end);
+/// otherwise as timevisor_wait, and the wait is over; -EBUSY: another thread is in this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_wait_on_ready(
     wait: Option<&timevisor_wait_handle>,

@@ -18,8 +18,8 @@ pub struct timevisor_watch {
     pending: Pending<Watch>,
 }
 
-/// Begins to watch a timeline and the handle's requirement. The page is looked at every 100 ms, and when the bounds will have grown
-/// too wide.
+/// Begins to watch a timeline and the handle's requirement. The page is looked at every 100 ms, and
+/// when the bounds will have grown too wide.
 ///
 /// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
@@ -37,8 +37,8 @@ pub extern "C" fn timevisor_watch_start(
 
 /// Waits for the next event. `options` and `event` may be NULL.
 ///
-/// Returns 0; -EBUSY: another thread waits with this handle; -ETIMEDOUT, -ECANCELED: as the options say; -EIO, -EIDRM: the page cannot
-/// be read, the watch goes on; -EINVAL. Blocks.
+/// Returns 0; -EBUSY: another thread waits with this handle; -ETIMEDOUT, -ECANCELED: as the options
+/// say; -EIO, -EIDRM: the page cannot be read, the watch goes on; -EINVAL. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_watch_event(
     watch: Option<&timevisor_watch>,

@@ -153,9 +153,9 @@ static void forked(timevisor_client *client, char **argv) {
     CHECK(child >= 0);
     if (child == 0) {
         CHECK(timevisor_now(tai, &now) == 0 && now.known == 1);
-        FAILS(timevisor_bind(client, "tai", NULL, NULL, &other), ENOTCONN, "connect anew");
-        FAILS(timevisor_update(tai, NULL, NULL), ENOTCONN, "connect anew");
-        FAILS(timevisor_unbind(tai), ENOTCONN, "connect anew");
+        FAILS(timevisor_bind(client, "tai", NULL, NULL, &other), ENOTCONN, "connect again");
+        FAILS(timevisor_update(tai, NULL, NULL), ENOTCONN, "connect again");
+        FAILS(timevisor_unbind(tai), ENOTCONN, "connect again");
         timevisor_timeline_free(tai);
         timevisor_client_free(client);
         options.page = argv[1];

@@ -14,7 +14,8 @@ fn generated() -> String {
     without_aliases(&String::from_utf8(text).unwrap())
 }
 
-/// `typedef const struct timevisor_reading *In_timevisor_reading;` is dropped with its comment, and replaced wherever it is used.
+/// `typedef const struct timevisor_reading *In_timevisor_reading;` is dropped with its comment, and
+/// replaced wherever it is used.
 fn without_aliases(text: &str) -> String {
     let alias = |paragraph: &str| {
         let last = paragraph.lines().last()?;

@@ -1,4 +1,5 @@
-//! C and C++ programs against the library as `make install` leaves it, under AddressSanitizer; against a running timevisord, too.
+//! C and C++ programs against the library as `make install` leaves it, under AddressSanitizer;
+//! against a running timevisord, too.
 //!
 //! Needs gcc, g++, make and pkg-config; says so where one is missing.
 #![expect(clippy::unwrap_used, reason = "every line here is a test")]
@@ -123,7 +124,8 @@ fn plusplus() {
     check(&mut start(&compile("tests/plusplus.cpp", Link::Checked)));
 }
 
-/// The name that the linker writes into programs, and what the library gives to them: what the header has.
+/// The name that the linker writes into programs, and what the library gives to them: what the
+/// header has.
 #[test]
 fn shared_library() {
     let program = compile("tests/misuse.c", Link::Shared);

@@ -1,7 +1,8 @@
-//! Instants and spans out of what Python passes: integers of nanoseconds, and `datetime.timedelta` for spans.
+//! Instants and spans out of what Python passes: integers of nanoseconds, and `datetime.timedelta`
+//! for spans.
 //!
-//! A float cannot hold today's nanoseconds (it is off by up to 128 of them), so floats are refused everywhere, also where one
-//! would do: the mistake that goes unnoticed is the expensive one.
+//! A float cannot hold today's nanoseconds (it is off by up to 128 of them), so floats are refused
+//! everywhere, even where they would be exact enough.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `Binding`: a requirement that the host has taken on; a `Timeline` otherwise.
+//! `Binding`: a `Timeline` with a requirement that the host has accepted.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,11 +13,12 @@ use crate::words::{self, Object};
 
 type Held = Arc<Unhurried<timevisor::Binding>>;
 
-/// A timeline with a requirement in force, as a context manager: leaving it withdraws the requirement.
+/// A timeline with a requirement in force, as a context manager: leaving it withdraws the
+/// requirement.
 #[pyclass(frozen, extends = Timeline, module = "timevisor")]
 pub struct Binding {
     epoch: timevisor::Epoch,
-    /// None: withdrawn. Locked only to look, never while the server is asked.
+    /// None: withdrawn. Locked briefly, never during a request to the server.
     held: Mutex<Option<Held>>,
 }
 
@@ -60,7 +61,7 @@ impl Binding {
         self.with(py, |binding| words::achieved(py, &binding.achieved()))
     }
 
-    /// Whether the host has the requirement at this moment.
+    /// Whether the requirement is in force on the host now.
     #[getter]
     fn lease<'py>(&self, py: Python<'py>) -> Object<'py> {
         self.with(py, |binding| {
@@ -71,7 +72,7 @@ impl Binding {
         })
     }
 
-    /// Changes the requirement; None: nothing is needed any more. Where that is refused, the old one stays in force.
+    /// Changes the requirement; None drops it. If the host refuses, the old one stays in force.
     #[pyo3(signature = (requirement, *, best_effort=false))]
     fn update<'py>(
         &self,

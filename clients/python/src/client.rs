@@ -70,7 +70,7 @@ impl Client {
         words::make(py, "ChannelChoice", fields).map(Some)
     }
 
-    /// A timeline of the page, only to read: nobody is told, nothing is required.
+    /// Opens a timeline of the page for reading only: sends no message and requires nothing.
     fn timeline(&self, py: Python<'_>, name: &str) -> PyResult<Timeline> {
         py.detach(|| self.0.timeline(name)).or_raise(py).map(Timeline)
     }

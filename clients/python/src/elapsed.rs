@@ -21,7 +21,7 @@ impl Elapsed {
         timevisor::Elapsed::begin(&timeline.0, blackouts).or_raise(py).map(Self)
     }
 
-    /// Goes on with a saved age.
+    /// Resumes a saved age.
     #[staticmethod]
     fn resume(py: Python<'_>, timeline: &Timeline, saved: &str) -> PyResult<Self> {
         timevisor::Elapsed::resume(&timeline.0, saved).or_raise(py).map(Self)

@@ -1,4 +1,5 @@
-//! The client's errors as the exceptions of python/timevisor/_errors.py: the same words, the causes appended.
+//! The client's errors as the exceptions of python/timevisor/_errors.py: the same words, the causes
+//! appended.
 
 use pyo3::BoundObject;
 use pyo3::prelude::*;
@@ -28,18 +29,18 @@ fn exception(
     make().unwrap_or_else(|error: PyErr| error)
 }
 
-/// Somebody uses a binding that was given back.
+/// A use of a binding that was withdrawn.
 pub fn withdrawn(py: Python<'_>) -> PyErr {
     exception(py, "Withdrawn", "the requirement was withdrawn; bind again".to_owned(), None)
 }
 
-/// Somebody asks timevisord through a copy of a parent's channel.
+/// A request through a copy of the parent process's channel.
 pub fn forked(py: Python<'_>) -> PyErr {
-    let text = "the channel belongs to the process that forked this one; connect anew in this one";
+    let text = "the channel belongs to the process that forked this one; connect again in this one";
     exception(py, "ChannelFailed", text.to_owned(), None)
 }
 
-/// The text with its causes, unless it says them itself.
+/// The text with its causes, unless it contains them already.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut inner = error.source();
@@ -69,7 +70,7 @@ impl<T, E: Raise> OrRaise<T> for Result<T, E> {
     }
 }
 
-/// `made`, or the exception that making it ended in.
+/// Returns `made`, or the exception that was raised while making it.
 fn with<'py>(
     py: Python<'py>,
     class: &str,

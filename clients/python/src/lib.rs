@@ -15,8 +15,8 @@
 //! | `unhurried` | handles that are dropped without the GIL |
 //! | `errors` | the client's errors as the exceptions of `timevisor._errors` |
 //!
-//! Names, types and documentation that users see are in python/timevisor; `_timevisor.pyi` is this module's. Nothing here
-//! installs a signal handler or keeps state between calls.
+//! Names, types and documentation that users see are in python/timevisor; `_timevisor.pyi` is this
+//! module's. Nothing here installs a signal handler or keeps state between calls.
 //!
 //! What it does not do: asyncio. That is python/timevisor/aio.py, on the descriptors of `wait`.
 #![forbid(unsafe_code)]

@@ -25,7 +25,7 @@ impl Clock {
         Ok(Self(timevisor::manual::Clock::on(id, now_ns.0)))
     }
 
-    /// A handle like any other.
+    /// A handle, as to a real timeline.
     fn timeline(&self) -> Timeline {
         Timeline(self.0.timeline())
     }
@@ -36,7 +36,7 @@ impl Clock {
         self.0.now_ns()
     }
 
-    /// Time goes by.
+    /// Advances time, and the counter with it.
     fn advance(&self, span_ns: Span) {
         self.0.advance(span_ns.0);
     }
@@ -61,7 +61,7 @@ impl Clock {
         self.0.set_estimated_error(sigma_ns.0);
     }
 
-    /// What the clock says of itself.
+    /// Sets the clock's status.
     fn set_status(&self, status: &str) -> PyResult<()> {
         let all = [
             Status::Unknown,
@@ -85,7 +85,7 @@ impl Clock {
         self.0.step(to_ns.0);
     }
 
-    /// Nothing is known any more; a disruption. `step` ends it.
+    /// Forgets the time, which is a disruption. `step` ends it.
     fn forget(&self) {
         self.0.forget();
     }

@@ -17,8 +17,8 @@ use crate::words::{self, Object};
 #[pyclass(frozen, subclass, module = "timevisor")]
 pub struct Timeline(pub timevisor::Timeline);
 
-// Reading keeps the GIL: it is shorter than giving it up, and after giving it up the reading would be old. (Where the writer
-// of the page died inside an update, it fails after 200 ms.)
+// Reading keeps the GIL: it is shorter than giving it up, and after giving it up the reading would
+// be old. (Where the writer of the page died inside an update, it fails after 200 ms.)
 #[pymethods]
 impl Timeline {
     #[getter]
@@ -41,7 +41,7 @@ impl Timeline {
         self.0.convert(stamp).or_raise(py).map(Reading)
     }
 
-    /// Takes note of what is published now, for later conversions.
+    /// Records the present publication for later conversions.
     fn observe(&self, py: Python<'_>) -> PyResult<()> {
         self.0.observe().or_raise(py)
     }
@@ -111,7 +111,7 @@ impl Timeline {
         self.wait_for(py, when, &Patience::new(spin_ns, timeout_ns, cancel))
     }
 
-    /// Sleeps for so long on this timeline.
+    /// Sleeps for this long on this timeline.
     #[pyo3(signature = (span_ns, *, spin_ns=None, timeout_ns=None, cancel=None))]
     fn sleep<'py>(
         &self,
@@ -143,8 +143,8 @@ impl Timeline {
         self.0.wait_fd(when.0, spin).or_raise(py).map(WaitFd::new)
     }
 
-    /// Waits until the estimate has reached `t_ns`, provided that the clock is then within `max_error_ns` and that it is not
-    /// yet later than `latest_ns`.
+    /// Waits until the estimate has reached `t_ns`, provided that the clock is then within
+    /// `max_error_ns` and that it is not yet later than `latest_ns`.
     #[pyo3(signature = (t_ns, *, latest_ns, max_error_ns=None, spin_ns=None, timeout_ns=None, cancel=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn at<'py>(

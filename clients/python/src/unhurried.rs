@@ -1,7 +1,8 @@
-//! [`Unhurried`]: a handle whose end may take a while, because the last one ends the channel's thread.
+//! [`Unhurried`]: a handle whose drop may take a while, because the last one joins the channel's
+//! thread.
 //!
-//! After a fork (multiprocessing's, say) that thread is the parent's only: the child's copies of the handles know it, and are
-//! left alone, for whoever waited there for the thread would wait for nobody.
+//! After a fork (multiprocessing's, say) only the parent has that thread. Copies of the handles in
+//! a child are not dropped, because joining the thread would block for ever.
 
 use core::ops::Deref;
 
@@ -43,7 +44,8 @@ impl<T: Send> Drop for Unhurried<T> {
         if self.is_a_forks_copy() {
             core::mem::forget(handle);
         } else {
-            // Where there is no interpreter any more, the closure is dropped, and the handle with it.
+            // Where there is no interpreter any more, the closure is dropped, and the handle with
+            // it.
             Python::try_attach(move |py| py.detach(move || drop(handle)));
         }
     }

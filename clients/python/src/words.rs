@@ -93,7 +93,7 @@ pub fn event(py: Python<'_>, event: Event) -> Object<'_> {
 pub fn outcome(py: Python<'_>, outcome: AtOutcome) -> Object<'_> {
     match outcome {
         AtOutcome::Fired { actual_ns, error_ns, reading } => {
-            // All ones: not known, which Python says with None.
+            // All ones mean unknown, which is None in Python.
             let error_ns = Some(error_ns).filter(|ns| *ns != u64::MAX);
             make(py, "Fired", (actual_ns, error_ns, Reading(reading)))
         }

@@ -1,4 +1,4 @@
-"""Against a real timevisord, which $TIMEVISORD names (test.sh builds one): on a page and a channel of its own."""
+"""Against a real timevisord, which $TIMEVISORD names (test.sh builds one): on its own page and channel."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def is_refused(use: Callable[[], object]) -> bool:
     try:
         use()
     except timevisor.ChannelFailed as error:
-        return "connect anew" in str(error)
+        return "connect again" in str(error)
     return False
 
 

@@ -97,7 +97,8 @@ def test_signal_handlers_run_during_a_wait(timeline: Timeline, alarm: list[int],
 
     sender = threading.Thread(target=send)
     sender.start()
-    # Handlers that return do not end the wait: it goes on until the third raises. (More may come before `over`.)
+    # Handlers that return do not end the wait: it goes on until the third raises. (More may come
+    # before `over`.)
     with pytest.raises(Alarm):
         waits[kind]()
     over.set()

@@ -1,5 +1,5 @@
-//! Spanner's commit-wait: a stamp that has surely passed everywhere before anybody hears of it, so that stamps order events
-//! that know of each other.
+//! Spanner's commit-wait: a stamp that has surely passed everywhere before anybody hears of it, so
+//! that stamps order events that know of each other.
 
 use timevisor::{Client, Status, Timeline};
 

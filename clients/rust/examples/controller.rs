@@ -1,9 +1,10 @@
-//! A controller that opens a valve at a planned instant, together with others that have the same plan, or keeps it safely
-//! shut: never at a time that it is not sure of.
+//! A controller that opens a valve at a planned instant, together with others that have the same
+//! plan, or keeps it safely shut: never at a time that it is not sure of.
 //!
-//! `controller STREAM`; STREAM is `-` or a virtio-serial port. It takes lines `act TIMESTAMP_NS MAX_ERROR_NS LATEST_NS` (TAI) and
-//! answers each, when it is decided, with a line of JSON: `outcome` fired, too_late, qot_violated, disrupted or no_time; `mode`
-//! normal or degraded.
+//! `controller STREAM`; STREAM is `-` or a virtio-serial port. It takes lines
+//! `act TIMESTAMP_NS MAX_ERROR_NS LATEST_NS` (TAI) and answers each, when it is decided, with a
+//! line of JSON: `outcome` fired, too_late, qot_violated, disrupted or no_time; `mode` normal or
+//! degraded.
 
 mod lines;
 
@@ -13,7 +14,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use timevisor::{AtOutcome, BindOptions, Binding, Client, Requirement, WaitError, WaitOptions};
 
-/// What it normally needs: the host asks its servers as often as that takes. Every command has its own limit, too.
+/// What it normally needs: the host asks its servers as often as that takes. Every command has its
+/// own limit, too.
 const WITHIN: Duration = Duration::from_millis(1);
 
 /// A plan for later than this is a mistake.
@@ -27,7 +29,7 @@ struct Controller {
 
 impl Controller {
     fn new() -> Result<Self, Box<dyn Error>> {
-        // A controller starts on a bad day, too; it will then be degraded.
+        // A controller also starts while the clock is bad; it is degraded then.
         let options = BindOptions {
             requirement: Some(Requirement::within(WITHIN)),
             best_effort: true,
@@ -49,7 +51,7 @@ impl Controller {
     fn act(&mut self, t_ns: i64, max_error: Duration, latest_ns: i64) -> Value {
         let options = WaitOptions::default().timeout(HORIZON);
         let outcome = self.tai.at_with(t_ns, Some(max_error), latest_ns, &options);
-        // First the deed, then the words.
+        // Act first, report afterwards.
         self.degraded = !matches!(outcome, Ok(AtOutcome::Fired { .. }));
         self.valve_open = !self.degraded;
         let mut said = outcome.map_or_else(|error| unknown(&error), |outcome| told(&outcome));

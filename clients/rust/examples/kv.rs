@@ -1,7 +1,8 @@
-//! A key-value store that keeps every version, and whose versions are in order with those of other such stores, though these
-//! never talk to each other: Spanner's commit-wait.
+//! A key-value store that keeps every version, and whose versions are in order with those of other
+//! such stores, though these never talk to each other: Spanner's commit-wait.
 //!
-//! `kv [--clock timevisor|naive] STREAM`; STREAM is `-` or a virtio-serial port. It answers each line with a line of JSON:
+//! `kv [--clock timevisor|naive] STREAM`; STREAM is `-` or a virtio-serial port. It answers each
+//! line with a line of JSON:
 //!
 //! | line | answer |
 //! | --- | --- |
@@ -20,10 +21,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use timevisor::{Binding, Client, Requirement, WaitOptions, When};
 
-/// What the clock must be good for: a commit waits for twice this at most, or is refused.
+/// The required half-width: a commit waits for twice this at most, or is refused.
 const WITHIN: Duration = Duration::from_millis(50);
 
-/// Who asks for a snapshot of the future waits no longer than this.
+/// How long a snapshot of a future time may wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type Versions = BTreeMap<i64, String>;
@@ -91,13 +92,15 @@ impl Store {
         }
     }
 
-    /// The timestamp is not before any commit that was acknowledged before this one began, wherever that was: that one's has
-    /// passed, and this one is the latest that it can be now. And it has passed before anybody can begin another.
+    /// The timestamp is not before any commit that was acknowledged before this one began, wherever
+    /// that was: that one's has passed, and this one is the latest that it can be now. And it has
+    /// passed before anybody can begin another.
     fn put(&mut self, key: &str, value: &str) -> Result<Value, Box<dyn Error>> {
         let began = Instant::now();
         let (earliest, timestamp) = self.clock.now()?;
         self.clock.wait_past(timestamp)?; // commit-wait
-        // A store with threads has to keep snapshots from passing a commit that waits; this one does one thing at a time.
+        // A store with threads has to keep snapshots from passing a commit that waits; this one
+        // does one thing at a time.
         self.versions.entry(key.to_owned()).or_default().insert(timestamp, value.to_owned());
         Ok(json!({
             "timestamp_ns": timestamp,

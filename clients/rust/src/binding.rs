@@ -1,4 +1,4 @@
-//! [`Binding`]: a requirement that the host has taken on, and the timeline that it is about.
+//! [`Binding`]: a requirement that the host has accepted, and its timeline.
 
 use core::ops::Deref;
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,9 @@ use crate::requirement::{Need, Requirement};
 use crate::timeline::Timeline;
 use crate::unpoisoned;
 
-/// A timeline with a requirement in force. Dropping it withdraws the requirement; so does the end of the program, however it
-/// ends. It reads and waits like the [`Timeline`] that it dereferences to; clones of that one go on reading afterwards.
+/// A timeline with a requirement in force. Dropping the binding withdraws the requirement, and so
+/// does any end of the program. The binding dereferences to a [`Timeline`], and reads and waits
+/// like it. Clones of that timeline can still be read after the drop.
 pub struct Binding {
     timeline: Timeline,
     channel: Arc<Channel>,
@@ -54,14 +55,14 @@ impl Binding {
         unpoisoned(self.achieved.lock()).clone()
     }
 
-    /// Whether the host has the requirement at this moment. It is told again by itself after a lost connection; reading works
-    /// either way.
+    /// Whether the requirement is in force on the host now. After a lost connection the library
+    /// states it again; reading works either way.
     #[must_use]
     pub fn lease(&self) -> Lease {
         unpoisoned(self.lease.lock()).clone()
     }
 
-    /// Changes the requirement. Where that is refused, the old one stays in force.
+    /// Changes the requirement. If the host refuses, the old one stays in force.
     ///
     /// # Errors
     /// As [`crate::Client::bind`].
@@ -69,7 +70,8 @@ impl Binding {
         self.update_with(Some(*requirement), false)
     }
 
-    /// Changes the requirement; `None`: nothing is needed any more. With `best_effort` it is taken even if it cannot be met.
+    /// Changes the requirement; `None` drops it. With `best_effort` the host accepts it even if it
+    /// cannot meet it.
     ///
     /// # Errors
     /// As [`crate::Client::bind_with`].

@@ -1,4 +1,5 @@
-//! [`Client`]: the page that time is read from and, from the first binding on, the channel to timevisord.
+//! [`Client`]: the page that time is read from and, from the first binding on, the channel to
+//! timevisord.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -53,7 +54,8 @@ impl Options {
         Self::default()
     }
 
-    /// Reads this page and no other: a page file, a vmclock device below /dev, or a PCI resource below /sys.
+    /// Reads this page and no other: a page file, a vmclock device below /dev, or a PCI resource
+    /// below /sys.
     #[must_use]
     pub fn page(mut self, path: impl Into<PathBuf>) -> Self {
         self.page = Some(path.into());
@@ -67,7 +69,8 @@ impl Options {
         self
     }
 
-    /// What the operator sees in `timevisor timelines`: program and version. By default the program's name.
+    /// What the operator sees in `timevisor timelines`: program and version. By default the
+    /// program's name.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = printable(name);
@@ -108,11 +111,11 @@ fn printable(name: &str) -> String {
 /// How to bind.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct BindOptions {
-    /// What is needed; `None`: only to read.
+    /// The requirement; `None`: only read.
     pub requirement: Option<Requirement>,
-    /// Bind even if that cannot be met: readings then say so.
+    /// Bind even if the requirement cannot be met; readings then say so.
     pub best_effort: bool,
-    /// Make the timeline, with this epoch, where there is none of this name.
+    /// Create the timeline with this epoch if there is none of this name.
     pub create: Option<Epoch>,
 }
 
@@ -136,8 +139,8 @@ impl core::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Finds the page: /run/timevisor/clock, /dev/vmclock0, an ivshmem device with a page; the first one that Timevisor
-    /// fills.
+    /// Finds the page: /run/timevisor/clock, /dev/vmclock0, an ivshmem device with a page; the
+    /// first one that Timevisor fills.
     ///
     /// # Errors
     /// No page; with what was tried.
@@ -158,7 +161,7 @@ impl Client {
         channel.and_then(|channel| channel.chosen())
     }
 
-    /// A timeline of the page, only to read: nobody is told, nothing is required.
+    /// Opens a timeline of the page for reading only: sends no message and requires nothing.
     ///
     /// # Errors
     /// No such timeline on the page: it may have to be bound to first.
@@ -175,11 +178,12 @@ impl Client {
         Ok(Timeline::new(name, place, Need::NONE, None))
     }
 
-    /// How much processor time the host has given vCPU `index` of the VM that this program runs in, since the vCPU began there;
-    /// `None`: not known, and on a host's own page. A guest's own clocks count what its vCPU had to wait for, too.
+    /// How much processor time the host has given vCPU `index` of the VM that this program runs in,
+    /// since the vCPU began there; `None`: not known, and on a host's own page. A guest's own
+    /// clocks also count the time in which its vCPU waited.
     ///
-    /// The account moves every 100 ms; in between, all that may have run since is in the upper bound. Compare two readings of the
-    /// same `disruption` only.
+    /// The account is updated every 100 ms. Between updates the upper bound includes everything
+    /// that may have run since. Compare two readings only if their `disruption` is the same.
     ///
     /// # Errors
     /// A page that cannot be read, or whose writer died inside an update.
@@ -193,7 +197,8 @@ impl Client {
     /// Binds to a timeline and has the host meet a requirement for as long as the binding lives.
     ///
     /// # Errors
-    /// [`BindError::CannotBeMet`] with what can be had, [`BindError::NoChannel`] with what was tried, or another refusal.
+    /// [`BindError::CannotBeMet`] with what can be achieved, [`BindError::NoChannel`] with what was
+    /// tried, or another refusal.
     pub fn bind(&self, name: &str, requirement: &Requirement) -> Result<Binding, BindError> {
         self.bind_with(name, &BindOptions { requirement: Some(*requirement), ..Default::default() })
     }

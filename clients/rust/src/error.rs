@@ -25,7 +25,7 @@ pub enum TimelineError {
     /// The page cannot be read.
     #[error("the timeline's page cannot be read")]
     Page(#[from] OpenError),
-    /// The page counts something that this machine does not have.
+    /// The page is for a counter that this machine does not have.
     #[error(
         "the page counts {0}, which this machine does not have; read the page on the machine it was written for"
     )]
@@ -93,7 +93,7 @@ pub enum ConvertError {
     Contradiction,
 }
 
-/// An age could not be begun or gone on with.
+/// An age could not be started or resumed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ElapsedError {
     /// The page could not be read.
@@ -102,15 +102,15 @@ pub enum ElapsedError {
     /// Ages are measured on TAI: UTC repeats itself, and a local timeline ends with its host.
     #[error("an age cannot be measured on the timeline {0:?}; open the timeline \"tai\"")]
     Timescale(String),
-    /// Nobody could say later when it began.
+    /// The time is not known, so the age would have no known beginning.
     #[error("the time is not known yet; wait until the status is synchronized")]
     Unknown,
-    /// Not what [`crate::Elapsed::save`] returned.
+    /// The text is not what [`crate::Elapsed::save`] returned.
     #[error("this is not a saved age ({0}); give what `save` returned, unchanged")]
     Saved(&'static str),
 }
 
-/// A wait ended without its time having come.
+/// A wait ended before its time came.
 #[derive(Debug, thiserror::Error)]
 pub enum WaitError {
     /// The page could not be read.
@@ -127,13 +127,13 @@ pub enum WaitError {
     /// Time is not known.
     #[error("the time is not known; call wait_met first, or wait until the status is synchronized")]
     Unknown,
-    /// Bounds must not be relied on, and this wait is about bounds.
+    /// The bounds must not be relied on, and this wait needs them.
     #[error("the clock is unreliable: its assumptions were contradicted; wait for another status")]
     Unreliable {
         /// What it said.
         reading: Reading,
     },
-    /// It is not surely before the time any more, and this wait was for a moment before it.
+    /// The time may have come already, and this wait was for a moment surely before it.
     #[error(
         "it is too late: the time may have come, up to {by_ns} ns ago; leave undone what had to be done before it, or give a longer lead"
     )]
@@ -146,7 +146,7 @@ pub enum WaitError {
     /// Somebody called [`crate::Cancel::cancel`].
     #[error("the wait was cancelled; wait again with another Cancel")]
     Cancelled,
-    /// The time-out came first.
+    /// The time-out passed first.
     #[error("the time-out came before the time that was waited for; wait again, or for longer")]
     TimedOut,
     /// A period or a lead of zero, or a time beyond the range.
@@ -160,10 +160,10 @@ pub enum WaitError {
 /// A requirement could not be stated, changed or withdrawn.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The requirement means nothing.
+    /// The requirement makes no sense.
     #[error(transparent)]
     Invalid(#[from] InvalidRequirement),
-    /// The name cannot be a timeline's.
+    /// The name is not valid for a timeline.
     #[error(
         "{0:?} cannot be a timeline's name: 1 to 32 bytes of letters, digits, `.`, `_` and `-`"
     )]
@@ -174,10 +174,10 @@ pub enum BindError {
         /// Where it was looked for, and why it was not there.
         tried: Vec<Tried>,
     },
-    /// The requirement is beyond what can be had.
+    /// The requirement cannot be met.
     #[error("the requirement cannot be met ({}); relax it, or bind with best effort", can_be_met(.achievable))]
     CannotBeMet {
-        /// What can be had.
+        /// What can be achieved.
         achievable: Achieved,
         /// The server's words.
         problem: Box<Problem>,

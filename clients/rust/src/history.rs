@@ -1,8 +1,9 @@
-//! [`History`]: the publications of the recent past, and what all of them together say of a counter stamp.
+//! [`History`]: recent publications, and what all of them together say about a counter stamp.
 //!
-//! Every publication is sound for all counter values since the last disruption: forwards by its lines, backwards by the
-//! limits of the rate (`Lines::at`). So the truth is in the intersection. A stamp from before the oldest publication under
-//! the present disruption marker is refused: nobody here knows whether the clock was disrupted in between.
+//! Every publication is sound for all counter values since the last disruption: forwards by its
+//! lines, backwards by the limits of the rate (`Lines::at`). So true time lies in their
+//! intersection. A stamp from before the oldest publication with the present disruption marker is
+//! refused, because the clock may have been disrupted in between.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,8 @@ use timevisor_time::Local;
 use crate::error::ConvertError;
 use crate::snapshot::Snapshot;
 
-/// How many publications are kept. A converted stamp gains from those on either side of it; older ones add little.
+/// How many publications are kept. A converted stamp gains from those on either side of it; older
+/// ones add little.
 const DEPTH: usize = 64;
 
 /// Publications of one timeline under one disruption marker, oldest first.
@@ -24,7 +26,7 @@ pub(crate) struct History {
     since: u64,
 }
 
-/// What is known of a stamp.
+/// What is known about a stamp.
 pub(crate) struct Found<'h> {
     pub(crate) at: At<Local>,
     /// The publication that was in force then, or the first one after.
@@ -33,7 +35,7 @@ pub(crate) struct Found<'h> {
 }
 
 impl History {
-    /// Adds what is in force now; nothing new adds nothing.
+    /// Adds the publication that is in force now, unless it is already there.
     pub(crate) fn note(&mut self, snapshot: Snapshot) {
         let before = self.ring.back().map(|last| last.said.disruption);
         if before.is_some_and(|marker| marker != snapshot.said.disruption)
@@ -53,7 +55,7 @@ impl History {
         self.ring.push_back(snapshot);
     }
 
-    /// What all publications say of a counter stamp.
+    /// The intersection of what all publications say about a counter stamp.
     pub(crate) fn convert(&self, stamp: u64) -> Result<Found<'_>, ConvertError> {
         let Some(first) = self.ring.front() else { return Err(ConvertError::Unknown) };
         if is_before(stamp, self.since) {

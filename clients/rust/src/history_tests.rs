@@ -33,8 +33,8 @@ impl Truth {
     }
 }
 
-/// Sound lines from `base` on: `margins` in 2^-64 s beyond what the slopes need, which are `steeper` (of the tolerance, in
-/// thousandths) than the limits of the rate until the expiry.
+/// Sound lines from `base` on: `margins` in 2^-64 s beyond what the slopes need, which are
+/// `steeper` (of the tolerance, in thousandths) than the limits of the rate until the expiry.
 fn sound(
     truth: &Truth,
     base: u64,
@@ -63,8 +63,8 @@ fn sound(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// However the rate wanders within its limits, whatever is published soundly, whichever stamp is asked for: the truth is in
-    /// the intersection, and the intersection in every single publication.
+    /// For any rate within its limits, any sound publications and any stamp: true time lies in the
+    /// intersection, and the intersection lies in every single publication.
     #[test]
     fn the_intersection_is_sound_and_never_wider(
         steps in prop::collection::vec((1_000u64..1 << 34, -1000i128..=1000), 2..90),
@@ -120,7 +120,7 @@ fn the_same_publication_counts_once_and_old_ones_leave() {
     }
     assert_eq!(history.ring.len(), DEPTH);
     assert_eq!(history.ring[0].lines.base, 2_000_000 + DEPTH as u64);
-    // What left can still be asked for, at the price of width.
+    // Stamps from before the ring can still be converted, with wider bounds.
     assert!(history.convert(2_000_000).is_ok());
 }
 

@@ -1,5 +1,5 @@
-//! Timevisor's client: bind to a timeline, read it as an interval, wait on it. The same program runs on a host, in a container
-//! and in a guest, without flags.
+//! Timevisor's client: bind to a timeline, read it as an interval, wait on it. The same program
+//! runs on a host, in a container and in a guest, without flags.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -27,8 +27,9 @@
 //! | `channel` | the connection to timevisord: requirements only, never time |
 //! | `error` | why something did not work, and what to do |
 //!
-//! Units: instants are nanoseconds since the timeline's epoch (`i64`; for `tai` 1970-01-01 00:00:00 TAI), spans are
-//! [`std::time::Duration`] or nanoseconds, stamps are counter ticks. Every handle may be used from many threads.
+//! Units: instants are nanoseconds since the timeline's epoch (`i64`; for `tai` 1970-01-01 00:00:00
+//! TAI), spans are [`std::time::Duration`] or nanoseconds, stamps are counter ticks. Every handle
+//! may be used from many threads.
 //!
 //! What it does not do: discipline anything, or open a network connection.
 #![forbid(unsafe_code)]
@@ -75,7 +76,8 @@ pub use timevisor_protocols::channel::{
 };
 pub use timevisor_time::{Comparison, Instant, Interval, Local, Tai, TimescaleId, Utc};
 
-/// The data behind every lock here is whole between two statements, so a panic elsewhere spoils nothing.
+/// The data behind every lock here is consistent between two statements, so a panic elsewhere
+/// cannot corrupt it.
 fn unpoisoned<T>(lock: LockResult<T>) -> T {
     lock.unwrap_or_else(PoisonError::into_inner)
 }

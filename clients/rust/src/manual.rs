@@ -1,7 +1,8 @@
 //! [`Clock`]: a clock that a test drives by hand, with the same handle type as a real one.
 //!
-//! It fills a page in this process's memory, so that everything but the finding of the page is the real thing. Waits on it
-//! wake as soon as it is moved, and nothing ever sleeps. It does not talk to a timevisord: requirements are judged with
+//! It fills a page in this process's memory, so everything except finding the page is production
+//! code. Waits on it wake as soon as it is moved, and nothing sleeps. It does not talk to a
+//! timevisord: requirements are judged with
 //! [`Timeline::with_requirement`].
 
 use core::ops::Deref;
@@ -85,13 +86,14 @@ impl core::fmt::Debug for Clock {
 }
 
 impl Clock {
-    /// A synchronized TAI clock that stands at `now_ns`, ns since 1970-01-01 00:00:00 TAI, right to 1 ns.
+    /// A synchronized TAI clock that stands at `now_ns`, ns since 1970-01-01 00:00:00 TAI, right to
+    /// 1 ns.
     #[must_use]
     pub fn new(now_ns: i64) -> Self {
         Self::on(TimescaleId::Tai, now_ns)
     }
 
-    /// The same on a timescale of its own.
+    /// The same on its own local timescale.
     #[must_use]
     pub fn local(now_ns: i64) -> Self {
         Self::on(TimescaleId::Local, now_ns)
@@ -101,7 +103,7 @@ impl Clock {
     #[must_use]
     pub fn on(timescale: TimescaleId, now_ns: i64) -> Self {
         static CLOCKS: AtomicU64 = AtomicU64::new(1);
-        // Every clock is a host of its own: local readings of two have no order.
+        // Every clock stands for a separate host: local readings of two clocks have no order.
         let number = CLOCKS.fetch_add(1, Ordering::Relaxed);
         let mut host = [0; 16];
         host[..8].copy_from_slice(&number.to_le_bytes());
@@ -135,7 +137,7 @@ impl Clock {
         Self { inner: Arc::new(Inner { count, page, state: Mutex::new(state), waiters, timeline }) }
     }
 
-    /// A handle like any other.
+    /// A handle, as to a real timeline.
     #[must_use]
     pub fn timeline(&self) -> Timeline {
         self.inner.timeline.clone()
@@ -147,7 +149,7 @@ impl Clock {
         unpoisoned(self.inner.state.lock()).now_ns
     }
 
-    /// Time goes by, and with it the counter.
+    /// Advances time, and the counter with it.
     pub fn advance(&self, by: Span) {
         let ticks = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.change(|state| {
@@ -165,12 +167,14 @@ impl Clock {
         self.set_errors(half_width, half_width);
     }
 
-    /// True time is at most `below` before and at most `above` after the estimate; at least 1 ns each.
+    /// True time is at most `below` before and at most `above` after the estimate; at least 1 ns
+    /// each.
     pub fn set_errors(&self, below: Span, above: Span) {
         self.change(|state| (state.below, state.above) = (duration(below), duration(above)));
     }
 
-    /// The bounds move out at this rate as time goes by, parts per billion (1,000 are 1 us a second).
+    /// The bounds move out at this rate as time goes by, parts per billion (1,000 are 1 us a
+    /// second).
     pub fn set_growth_ppb(&self, ppb: u32) {
         self.change(|state| state.growth = RateError::from_ppb(ppb));
     }
@@ -180,7 +184,7 @@ impl Clock {
         self.change(|state| state.sigma = duration(sigma));
     }
 
-    /// What the clock says of itself.
+    /// Sets the clock's status.
     pub fn set_status(&self, status: ClockStatus) {
         self.change(|state| state.status = status);
     }
@@ -195,7 +199,7 @@ impl Clock {
         self.inner.waiters.wake();
     }
 
-    /// Nothing is known any more; a disruption. [`Self::step`] ends it.
+    /// Forgets the time, which is a disruption. [`Self::step`] ends it.
     pub fn forget(&self) {
         let mut state = unpoisoned(self.inner.state.lock());
         state.now_ns = None;
@@ -204,7 +208,7 @@ impl Clock {
         self.inner.waiters.wake();
     }
 
-    /// How often a wait looked at this clock, and went on waiting.
+    /// How often a wait looked at this clock and continued to wait.
     #[cfg(test)]
     pub(crate) fn looks(&self) -> usize {
         self.inner.waiters.looks.load(core::sync::atomic::Ordering::SeqCst)
@@ -225,7 +229,8 @@ impl Clock {
         let mut state = unpoisoned(self.inner.state.lock());
         what(&mut state);
         if let Some(update) = state.update(&self.counter()) {
-            // Not `publish`: bounds of a published page nest, and these go where the test wants them.
+            // Not `publish`, because bounds of a published page nest, and a test may set any
+            // bounds.
             let page = self.inner.page.clone();
             state.writer = PageWriter::recover(page, state.identity, &update, &self.counter());
         }
@@ -279,11 +284,11 @@ fn duration(span: Span) -> Duration {
     Duration::from_nanos(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// Everybody who waits on a hand-driven clock.
+/// All waits on a hand-driven clock.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     flags: Mutex<Vec<Weak<EventFd>>>,
-    /// How often one of them looked, and went on waiting.
+    /// How often one of them looked and continued to wait.
     #[cfg(test)]
     pub(crate) looks: core::sync::atomic::AtomicUsize,
 }

@@ -1,13 +1,13 @@
 //! [`Reading`]: what a timeline says of one moment, and how readings and instants compare.
 //!
-//! Nanoseconds at the edges are rounded outward (earliest down, latest up, estimate down); the exact instants are beside
-//! them. It reads nothing itself: [`crate::Timeline`] does.
+//! Nanoseconds at the edges are rounded outward (earliest down, latest up, estimate down); the
+//! exact instants are beside them. It reads nothing itself: [`crate::Timeline`] does.
 
 use timevisor_clock_page::{ClockStatus, Reading as PageReading};
 use timevisor_time::{Comparison, Duration, Instant, Interval, Local, Timescale, TimescaleId};
 
-/// What a timeline says of one moment: true time was between earliest and latest when the counter was at `counter`, provided
-/// that the assumptions of docs/explanation/bounds.md hold.
+/// What a timeline says of one moment: true time was between earliest and latest when the counter
+/// was at `counter`, provided that the assumptions of docs/explanation/bounds.md hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reading {
     pub(crate) counter: u64,
@@ -47,21 +47,22 @@ impl Reading {
         }
     }
 
-    /// True time is not before this, ns since the timescale's epoch, rounded down. The lowest number of all (-2^63 + 1) when
-    /// nothing is known.
+    /// True time is not before this, ns since the timescale's epoch, rounded down. The lowest
+    /// number of all (-2^63 + 1) when nothing is known.
     #[must_use]
     pub fn earliest_ns(&self) -> i64 {
         self.earliest.floor_nanos()
     }
 
-    /// The best guess, ns since the timescale's epoch, rounded down. 0 when nothing is known: see [`Self::is_known`].
+    /// The best guess, ns since the timescale's epoch, rounded down. 0 when nothing is known: see
+    /// [`Self::is_known`].
     #[must_use]
     pub fn estimate_ns(&self) -> i64 {
         self.estimate.floor_nanos()
     }
 
-    /// True time is not after this, ns since the timescale's epoch, rounded up. The highest number of all (2^63 - 1) when
-    /// nothing is known.
+    /// True time is not after this, ns since the timescale's epoch, rounded up. The highest number
+    /// of all (2^63 - 1) when nothing is known.
     #[must_use]
     pub fn latest_ns(&self) -> i64 {
         self.latest.ceil_nanos()
@@ -85,7 +86,8 @@ impl Reading {
         self.latest
     }
 
-    /// The interval with its timescale in its type; `None` when the timeline is on another timescale.
+    /// The interval with its timescale in its type; `None` when the timeline is on another
+    /// timescale.
     #[must_use]
     pub fn interval<S: Timescale>(&self) -> Option<Interval<S>> {
         let same = self.timescale == S::ID;
@@ -104,7 +106,8 @@ impl Reading {
         self.status
     }
 
-    /// False while nothing is known: earliest and latest then exclude nothing, and the estimate means nothing.
+    /// False while nothing is known: earliest and latest then exclude nothing, and the estimate
+    /// means nothing.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.known
@@ -122,7 +125,8 @@ impl Reading {
         self.counter
     }
 
-    /// Changes when the clock may have stepped: readings with different numbers are not of one continuous clock.
+    /// Changes when the clock may have stepped: readings with different numbers are not of one
+    /// continuous clock.
     #[must_use]
     pub fn disruption(&self) -> u64 {
         self.disruption
@@ -192,9 +196,9 @@ impl Reading {
 
     /// Was this moment surely before that of `other`, surely after it, or is the order not known?
     ///
-    /// Readings on different timescales have no order, nor have readings of different local timelines or from the two sides
-    /// of a disruption of one, nor has anything whose status is unknown or unreliable. UTC repeats itself at a leap second:
-    /// order across one needs TAI.
+    /// Readings on different timescales have no order, nor have readings of different local
+    /// timelines or from the two sides of a disruption of one, nor has anything whose status is
+    /// unknown or unreliable. UTC repeats itself at a leap second: order across one needs TAI.
     #[must_use]
     pub fn compare(&self, other: &Self) -> Comparison {
         let local = self.timescale == TimescaleId::Local;

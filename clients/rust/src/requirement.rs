@@ -1,7 +1,7 @@
 //! [`Requirement`]: what a program needs of a timeline, and whether a reading meets it.
 //!
-//! Everything that needs thought is done when a requirement is stated; a read compares numbers. What can be had is the
-//! server's business.
+//! Everything that needs thought is done when a requirement is stated; a read compares numbers.
+//! What can be had is the server's business.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Mutex;
@@ -34,7 +34,8 @@ impl Requirement {
         Self::between(half_width, half_width)
     }
 
-    /// True time is at most `below` before and at most `above` after the estimate, by the hard bounds.
+    /// True time is at most `below` before and at most `above` after the estimate, by the hard
+    /// bounds.
     #[must_use]
     pub fn between(below: Duration, above: Duration) -> Self {
         let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -52,8 +53,8 @@ impl Requirement {
         self
     }
 
-    /// By the estimated error (taken for one sigma of a normal distribution) with at least this probability, 0.5 up to but
-    /// not including 1, instead of by the hard bounds.
+    /// By the estimated error (taken for one sigma of a normal distribution) with at least this
+    /// probability, 0.5 up to but not including 1, instead of by the hard bounds.
     #[must_use]
     pub fn with_probability(mut self, probability: f64) -> Self {
         self.0.confidence = Confidence::Probability(probability);
@@ -108,7 +109,8 @@ impl From<channel::Requirement> for Requirement {
     }
 }
 
-/// A requirement as a read checks it, in whole nanoseconds (errors are rounded up before they are compared).
+/// A requirement as a read checks it, in whole nanoseconds (errors are rounded up before they are
+/// compared).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
     pub(crate) below_ns: u64,
@@ -171,7 +173,8 @@ fn is_at_most(ns: i64, limit: u64) -> bool {
     u64::try_from(ns).is_ok_and(|ns| ns <= limit)
 }
 
-/// The widest normal distribution of which `probability` lies between `-below` and `above`, as its sigma in ns, rounded down.
+/// The widest normal distribution of which `probability` lies between `-below` and `above`, as its
+/// sigma in ns, rounded down.
 fn widest_sigma_ns(below_ns: u64, above_ns: u64, probability: f64) -> u64 {
     let inside = |sigma: f64| {
         let half = |ns: u64| libm::erf(ns as f64 / sigma / core::f64::consts::SQRT_2) / 2.0;
@@ -188,7 +191,8 @@ fn widest_sigma_ns(below_ns: u64, above_ns: u64, probability: f64) -> u64 {
     sigma
 }
 
-/// The requirement of a handle, which other threads change while others read: a sequence lock around four words.
+/// The requirement of a handle, which other threads change while others read: a sequence lock
+/// around four words.
 #[derive(Debug)]
 pub(crate) struct NeedCell {
     sequence: AtomicU64,
@@ -237,7 +241,8 @@ mod tests {
 
     #[test]
     fn the_widest_sigma_is_that_of_the_tables() {
-        // Two-sided quantiles of the normal distribution: 1.9600 at 95 %, 2.5758 at 99 %, 0.6745 at 50 %.
+        // Two-sided quantiles of the normal distribution: 1.9600 at 95 %, 2.5758 at 99 %, 0.6745 at
+        // 50 %.
         for (p, quantile) in [(0.95, 1.959_963_985), (0.99, 2.575_829_304), (0.5, 0.674_489_750)] {
             let expected = 1_000_000.0 / quantile;
             let found = widest_sigma_ns(1_000_000, 1_000_000, p) as f64;

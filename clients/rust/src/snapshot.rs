@@ -1,4 +1,5 @@
-//! [`Snapshot`]: the lines in force with everything that was published with them, and how long they keep a promise.
+//! [`Snapshot`]: the lines in force with everything that was published with them, and how long they
+//! keep a promise.
 
 use core::ops::Deref;
 
@@ -32,8 +33,9 @@ impl Snapshot {
         }
     }
 
-    /// A tick of the counter in ns, rounded up; `u64::MAX` while nothing is known. A counter of nominally 1 GHz has a tick of
-    /// 1 ns, whatever its oscillator's error: the 1024th that is taken off is far above any.
+    /// A tick of the counter in ns, rounded up; `u64::MAX` while nothing is known. A counter of
+    /// nominally 1 GHz has a tick of 1 ns, whatever its oscillator's error: the 1024th that is
+    /// taken off is far above any.
     pub(crate) fn tick_ns(&self) -> u64 {
         let bits = self.lines.estimate.period.to_bits();
         match Period::from_bits(bits - bits / 1024).span_ceil(1).ceil_nanos() {
@@ -42,8 +44,8 @@ impl Snapshot {
         }
     }
 
-    /// The last counter value from `now` on at which a requirement is met if nothing new is learned; `Err` when it is not
-    /// met now, `Ok(None)` when it stays met for ever (2^63 ticks).
+    /// The last counter value from `now` on at which a requirement is met if nothing new is
+    /// learned; `Err` when it is not met now, `Ok(None)` when it stays met for ever (2^63 ticks).
     pub(crate) fn valid_until(&self, need: &Need, now: u64) -> Result<Option<u64>, ()> {
         if need.is_none() {
             return Ok(None);
@@ -91,7 +93,8 @@ struct Side {
 }
 
 impl Side {
-    /// For how many ticks it stays within its limit: `left` ticks at its own growth, then with the holdover added.
+    /// For how many ticks it stays within its limit: `left` ticks at its own growth, then with the
+    /// holdover added.
     fn lasts(&self, left: u64, holdover: i128) -> Result<u64, ()> {
         if self.width > self.limit {
             return Err(());
@@ -106,7 +109,8 @@ impl Side {
     }
 }
 
-/// How many ticks of `growth` fit into `room`; one fewer than all, because both ends of the lines are rounded.
+/// How many ticks of `growth` fit into `room`; one fewer than all, because both ends of the lines
+/// are rounded.
 fn ticks(room: i128, growth: i128) -> u64 {
     if growth <= 0 {
         return u64::MAX;

@@ -1,7 +1,7 @@
 //! Where time comes from: finding the clock page and the counter that it is written for.
 //!
-//! The same program runs on a host, in a container and in a guest: the first page that Timevisor fills is taken, and what
-//! was passed over is kept with the reason. It does not read time.
+//! The same program runs on a host, in a container and in a guest: the first page that Timevisor
+//! fills is taken, and what was passed over is kept with the reason. It does not read time.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +57,7 @@ impl Tried {
 pub struct PageChoice {
     /// The file or device.
     pub path: PathBuf,
-    /// Looked at before, and not taken.
+    /// Channels that were tried before and are not used.
     pub passed_over: Vec<Tried>,
 }
 
@@ -148,8 +148,8 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<(PageRef, PageChoice), Conne
     found.ok_or(ConnectError { tried })
 }
 
-/// In the order of preference. A machine with a timevisord of its own has a clock that carries its host's bounds on, where it
-/// has a host; an unreadable list of PCI devices is one without ivshmem.
+/// In the order of preference. A machine with a timevisord of its own has a clock that carries its
+/// host's bounds on, where it has a host; an unreadable list of PCI devices is one without ivshmem.
 fn candidates() -> Vec<PathBuf> {
     let mut all = vec![PathBuf::from(HOST_PAGE), PathBuf::from(DEVICE)];
     all.extend(pci::ivshmem_resources().unwrap_or_default());

@@ -1,5 +1,5 @@
-//! [`Timeline`]: a handle to read, convert and wait. Reading is a counter read and three multiplications; no system call, no
-//! allocation, no lock, from any number of threads.
+//! [`Timeline`]: a handle to read, convert and wait. Reading is a counter read and three
+//! multiplications; no system call, no allocation, no lock, from any number of threads.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,8 +19,8 @@ use crate::snapshot::Snapshot;
 use crate::source::{CounterRef, PageRef, counter_for};
 use crate::{Comparison, unpoisoned};
 
-/// A timeline's place on a page, and where it moved to later. A reader walks the chain, which is one long nearly always: a
-/// timeline moves when its VM moves to another host.
+/// A timeline's place on a page, and where it moved to later. A reader walks the chain, which is
+/// one long nearly always: a timeline moves when its VM moves to another host.
 pub(crate) struct Place {
     reader: Reader<PageRef, CounterRef>,
     page: PageRef,
@@ -28,8 +28,8 @@ pub(crate) struct Place {
     place: u64,
     /// Whose page it is.
     identity: [u64; 5],
-    /// Another page's counter would be another, and nothing but the identity tells: CLOCK_MONOTONIC_RAW of a process that was
-    /// restored in a time namespace.
+    /// Another page's counter would be another, and nothing but the identity tells:
+    /// CLOCK_MONOTONIC_RAW of a process that was restored in a time namespace.
     by_identity: bool,
     origin: u64,
     history: Mutex<History>,
@@ -105,7 +105,7 @@ impl Place {
 pub(crate) struct Shared {
     name: String,
     place: Place,
-    /// A hand-driven clock wakes whoever waits; a page cannot.
+    /// A hand-driven clock wakes its waiters; a page cannot.
     pub(crate) waiters: Option<Arc<Waiters>>,
 }
 
@@ -130,7 +130,8 @@ impl Shared {
     }
 }
 
-/// A handle to one timeline: cheap to clone, for any thread. It reads without any message to anybody.
+/// A handle to one timeline: cheap to clone, for any thread. It reads without any message to
+/// anybody.
 ///
 /// ```
 /// use timevisor::{Status, manual::Clock};
@@ -160,7 +161,8 @@ impl Timeline {
             shared: Arc::new(Shared { name: name.to_owned(), place, waiters }),
             need: Arc::new(NeedCell::new(need)),
         };
-        // Stamps taken from now on can be converted. A page without a living writer says so at the first read.
+        // Stamps taken from now on can be converted. A page without a living writer says so at the
+        // first read.
         let _ = timeline.observe();
         timeline
     }
@@ -171,8 +173,8 @@ impl Timeline {
         &self.shared.name
     }
 
-    /// The same timeline, judged by another requirement: [`Reading::met`] and the events of [`Self::watch`]. Nobody is told;
-    /// to have the host meet it, bind.
+    /// The same timeline, judged by another requirement: [`Reading::met`] and the events of
+    /// [`Self::watch`]. Nobody is told; to have the host meet it, bind.
     ///
     /// # Errors
     /// A requirement that means nothing.
@@ -189,7 +191,8 @@ impl Timeline {
         self.need.get()
     }
 
-    /// Now: the counter is read after everything that came before this call. No system call, no allocation.
+    /// Now: the counter is read after everything that came before this call. No system call, no
+    /// allocation.
     ///
     /// # Errors
     /// The page's writer died inside an update, or the timeline has ended.
@@ -203,7 +206,8 @@ impl Timeline {
         Ok(place.judge(Reading::of_page(&raw, place.origin), &self.need.get()))
     }
 
-    /// Where the page is another host's now, the process was restored there, and the global timelines go on.
+    /// Where the page is another host's now, the process was restored there, and the global
+    /// timelines go on.
     #[cold]
     fn find_again(&self, place: &Place) -> Result<Reading, ReadError> {
         let name = self.name();
@@ -230,9 +234,10 @@ impl Timeline {
         self.shared.place().reader.counter().read_ordered()
     }
 
-    /// The time at which the counter was at `stamp`, from everything that was noted of the clock before and since (see
-    /// [`Self::observe`]): never wider than what any one of those publications says of it, and narrower than a reading taken
-    /// then when the clock has learned something since.
+    /// The time at which the counter was at `stamp`, from everything that was noted of the clock
+    /// before and since (see [`Self::observe`]): never wider than what any one of those
+    /// publications says of it, and narrower than a reading taken then when the clock has learned
+    /// something since.
     ///
     /// A stamp of the future is a prediction, which holds unless the clock is disrupted before.
     ///
@@ -252,8 +257,8 @@ impl Timeline {
     /// ```
     ///
     /// # Errors
-    /// A stamp from before the first publication that was noted since the last disruption (opening a timeline notes one), or a
-    /// page that cannot be read.
+    /// A stamp from before the first publication that was noted since the last disruption (opening
+    /// a timeline notes one), or a page that cannot be read.
     pub fn convert(&self, stamp: u64) -> Result<Reading, ConvertError> {
         let place = self.shared.place();
         let snapshot = place.snapshot()?;
@@ -268,8 +273,8 @@ impl Timeline {
         Ok(place.judge(reading, &self.need.get()))
     }
 
-    /// Takes note of what is published now, for later conversions. Waits, watches and conversions do so anyway; a program
-    /// that only takes stamps calls it every few seconds to have them converted well.
+    /// Records the present publication for later conversions. Waits, watches and conversions do so,
+    /// too; a program that only takes stamps should call this every few seconds.
     ///
     /// # Errors
     /// As [`Self::now`].
@@ -298,7 +303,8 @@ impl Timeline {
         self.shared.place().reader.identity()
     }
 
-    /// Is it surely before `t_ns` now, surely after it, or is that not known? See [`Reading::compare_to`].
+    /// Is it surely before `t_ns` now, surely after it, or is that not known? See
+    /// [`Reading::compare_to`].
     ///
     /// # Errors
     /// As [`Self::now`].
@@ -322,8 +328,8 @@ impl Timeline {
         self.compare_to(t_ns).map(|order| order == Comparison::After)
     }
 
-    /// Until when true time stays within `half_width` of the estimate if nothing new is learned: from the slopes of the bounds
-    /// and, beyond their expiry, the holdover.
+    /// Until when true time stays within `half_width` of the estimate if nothing new is learned:
+    /// from the slopes of the bounds and, beyond their expiry, the holdover.
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The client against a server of its own kind: the protocol crate's server session on a Unix socket, with a policy that each
-//! test states. What the host really grants is tested with the daemon.
+//! The client against the protocol crate's server session on a Unix socket, with a policy that each
+//! test states. The daemon's tests cover what a real host grants.
 
 #![expect(clippy::unwrap_used, reason = "every line here is a test")]
 
@@ -59,7 +59,7 @@ impl Server {
         Self::naming(EPOCH, lease_ms, policy)
     }
 
-    /// One whose page is elsewhere by its own word, and has this epoch.
+    /// A server that names another page, whose epoch is this.
     fn naming(
         epoch: u64,
         lease_ms: Option<u64>,
@@ -387,8 +387,8 @@ fn refusals_say_why() {
     assert!(nobody.timeline("tai").unwrap().now().is_ok(), "reading needs no channel");
 }
 
-/// All other tests' servers call the client's page by another name, as a container sees it: its epoch tells that it is the
-/// same. Another epoch is another page.
+/// All other tests' servers call the client's page by another name, as a container sees it: its
+/// epoch tells that it is the same. Another epoch is another page.
 #[test]
 fn the_page_that_the_server_names_is_known_by_its_epoch() {
     let server = Server::naming(EPOCH + 1, None, generous());

@@ -1,5 +1,5 @@
-//! A real page in a file, this machine's own counter, and a writer that goes on publishing: what the waits say of themselves
-//! is checked against the clock that they wait for.
+//! Waits on a real page in a file, with this machine's counter and a writer that keeps publishing.
+//! What waits report is checked against the clock that they wait for.
 
 #![expect(clippy::unwrap_used, reason = "every line here is a test")]
 
@@ -19,10 +19,11 @@ use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::{self, PageSize};
 use timevisor_time::{Duration as Span, Instant, Local, Period, RateError, TimescaleId};
 
-/// 2026-01-01 00:00:00 TAI, or some such time.
+/// About 2026-01-01 00:00:00 TAI.
 const EPOCH_NS: i64 = 1_767_225_637_000_000_000;
 
-/// A daemon in a test: what it publishes is right by definition, its bounds grow by 15 ppm and are renewed every 20 ms.
+/// A daemon in a test: what it publishes is right by definition, its bounds grow by 15 ppm and are
+/// renewed every 20 ms.
 struct Daemon {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -206,7 +207,8 @@ fn stamps_convert_to_what_was_read_then_or_better() {
         for (before, stamp, after) in taken {
             let then = tai.convert(stamp).unwrap();
             assert_eq!(then.counter(), stamp);
-            // Give or take what two publications 20 ms apart differ by at 15 ppm. The newest alone is wider by 6 us by now.
+            // Give or take what two publications 20 ms apart differ by at 15 ppm. The newest alone
+            // is wider by 6 us by now.
             let slack = Span::from_nanos(1_000);
             assert!(then.earliest() >= before.earliest() - slack);
             assert!(then.latest() <= after.latest() + slack);
@@ -237,7 +239,7 @@ fn many_threads_read_one_handle() {
     });
 }
 
-/// Stops publishing: the status and the watch say so, without anybody telling them.
+/// After the last publication the status and the watch notice by themselves.
 #[test]
 fn a_dead_daemon_is_noticed() {
     let daemon = Daemon::new(Span::from_micros(50));

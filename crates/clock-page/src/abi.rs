@@ -81,7 +81,7 @@ pub mod header {
     /// u64: the disruption marker of `vmclock_abi` as timevisord wrote it. Another one there: QEMU has loaded the page from
     /// another host or another time, and nobody has written it since. 0: a writer that did not know this word.
     pub const AT_MARKER: usize = 0x138;
-    /// 16 bytes: the instant (TAI: seconds, fraction) at which the timeline `elapsed` read 0 for whoever owns the page.
+    /// 16 bytes: the instant (TAI: seconds, fraction) at which the timeline `elapsed` read 0 for the owner of the page.
     pub const AT_BIRTH: usize = 0x140;
     /// u64: what that instant is known to, ns, rounded up; 0: not known.
     pub const AT_BIRTH_WITHIN: usize = 0x150;

@@ -1,9 +1,10 @@
-//! How much processor time the host has given each vCPU, on the VM's page: an emulated guest's own clocks count what its vCPU had to
-//! wait for, too.
+//! How much processor time the host has given each vCPU, as the VM's page tells it. A guest's own clocks cannot tell:
+//! they also count the time for which its vCPU waited.
 //!
-//! A sample holds for longer than it takes to read: whatever has run since is at most the time that has passed, so that a reading is
-//! an interval. Differences of two readings mean something while the disruption marker is the same: another host has other threads.
-//! Limitation: [`vcpus::CAPACITY`] vCPUs; nothing of those beyond.
+//! A sample stays usable after it was taken: a vCPU can have run at most as long as the time that has passed since. A
+//! reading is therefore an interval. Compare two readings only while the disruption marker is the same, because another
+//! host runs the vCPUs in other threads.
+//! Limitation: the page has room for [`vcpus::CAPACITY`] vCPUs; further ones are not told.
 
 use core::ops::Deref;
 use core::sync::atomic::AtomicU64;
@@ -15,33 +16,33 @@ use crate::reader::{ReadError, Reader};
 use crate::seqlock::{read_begin, read_valid, write_begin, write_end};
 use crate::{Counter, PageWriter};
 
-/// What the host has found; all of it after `base`.
+/// One sample of the host; every time was read after `base`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample<'a> {
     /// The readers' counter, read before the first of `ran_ns`.
     pub base: u64,
-    /// By how much the kernel's account of a thread that runs may be behind.
+    /// How far the kernel's account of a running thread may lag.
     pub lag_ns: u64,
-    /// Of each vCPU, by its index: how long its thread has run; `None`: not known.
+    /// How long each vCPU's thread has run, by the vCPU's index; `None` where that is not known.
     pub ran_ns: &'a [Option<u64>],
 }
 
 /// The processor time that a vCPU has had since its thread began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostCpuTime {
-    /// Not less.
+    /// Lower bound.
     pub least_ns: u64,
-    /// Not more.
+    /// Upper bound.
     pub most_ns: u64,
-    /// Another one: what was read before was of other threads, or may be.
+    /// Changes when earlier readings may be of other threads.
     pub disruption: u64,
 }
 
-/// On the page: not known. No thread runs for 584 years.
+/// The page's value for "not known". No thread runs for 584 years.
 const NOT_KNOWN: u64 = u64::MAX;
 
 impl<P: WritablePage> PageWriter<P> {
-    /// Writes what the host has found; `None` takes it off the page.
+    /// Writes a sample; `None` takes it off the page.
     pub fn write_host_time(&self, sample: Option<&Sample<'_>>) {
         let words = self.page().vcpus();
         if sample.is_none() && words[vcpus::SEQUENCE].load(Relaxed) == 0 {
@@ -61,7 +62,7 @@ impl<P: WritablePage> PageWriter<P> {
 }
 
 impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
-    /// How much processor time vCPU `index` has had; `None` while that or the counter's rate is not known.
+    /// How much processor time vCPU `index` has had; `None` while that or the counter's rate is unknown.
     ///
     /// # Errors
     /// [`ReadError::WriterStalled`] when the writer died inside an update.
@@ -86,12 +87,12 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
                 return Err(ReadError::WriterStalled);
             }
         };
-        // The clock's own reading says whether the page is of this host, and how fast the counter may be.
+        // The clock's reading tells whether the page is this host's, and the limits of the counter's rate.
         let (reading, lines) = (self.convert(now)?, self.lines()?);
         if ran == NOT_KNOWN || !reading.has_estimate() {
             return Ok(None);
         }
-        // A counter that is not quite the same on every processor may be before the base.
+        // Counters of two processors may differ slightly, so this one may be before the base.
         let ticks = if now.wrapping_sub(base) >> 63 == 0 { now.wrapping_sub(base) } else { 0 };
         let passed = lines.rate_limits().1.span_ceil(ticks).ceil_nanos();
         let most_ns =
@@ -161,9 +162,9 @@ mod tests {
         assert_ne!(reader.host_cpu_time(0).unwrap().unwrap().disruption, before.disruption);
         writer.write_host_time(None);
         assert_eq!(reader.host_cpu_time(0), Ok(None));
-        // Nor what a page had before it was begun anew.
+        // Nor does a page keep it when a writer takes it over.
         writer.write_host_time(Some(&sample));
-        writer.begin_anew(identity(), Some(37));
+        writer.start_over(identity(), Some(37));
         writer.publish(&update(0, 0), &tsc(0));
         assert_eq!(reader.host_cpu_time(0), Ok(None));
     }

@@ -32,7 +32,7 @@ impl<S> Copy for Line<S> {}
 pub struct Lines<S> {
     /// Counter value at which the lines start.
     pub base: u64,
-    /// Counter value up to which the status that was published with them holds.
+    /// Counter value up to which the published status holds.
     pub expiry: u64,
     /// True time is not before this.
     pub earliest: Line<S>,
@@ -40,7 +40,7 @@ pub struct Lines<S> {
     pub estimate: Line<S>,
     /// True time is not after this.
     pub latest: Line<S>,
-    /// Extra growth of each bound beyond the expiry, 2^-84 s a tick. Zero where the periods already are safe for ever.
+    /// Extra growth of each bound beyond the expiry, 2^-84 s a tick. Zero where the periods are safe for ever.
     pub holdover: u64,
 }
 
@@ -195,12 +195,12 @@ impl<S> Lines<S> {
 
     /// What to publish at counter value `now` when `self` is in force and `target` is the new best knowledge.
     ///
-    /// The target must not expire before `self` does where there is a holdover: its growth would begin too soon to nest.
+    /// A target with a holdover must not expire before `self`: its growth would begin too early to nest.
     ///
-    /// Bounds nest until shortly before `self` expires ([`renewal`]); the estimate starts where `self` stands (or ahead of it) and moves towards
-    /// the target at a rate that the bounds allow. Where the estimate stands above the new upper bound, it may not go
-    /// back: it runs at the slowest allowed rate and the upper bound is kept up to it, which is sound (it was inside
-    /// the previous bound) and temporary.
+    /// Bounds nest until shortly before `self` expires ([`renewal`]). The estimate starts where `self` stands, or ahead
+    /// of it, and moves towards the target at a rate that the bounds allow. An estimate above the new upper bound must
+    /// not go back: it runs at the slowest allowed rate, and the upper bound is raised to it. That is sound, because the
+    /// estimate was inside the previous bound, and temporary.
     #[must_use]
     pub fn continued(&self, target: &Self, now: u64, slew: Slew) -> Self {
         let old = self.rebased(now);
@@ -220,14 +220,14 @@ impl<S> Lines<S> {
         out
     }
 
-    /// The lines have expired, or will before whoever publishes comes again: so soon that what could be read of them is
-    /// as good as nothing. Kept lines expire when they did, and a clock that is looked after must not seem abandoned.
+    /// True when the lines have expired, or will expire before the next publication. Kept lines keep their expiry, and a
+    /// clock with a living daemon must not look abandoned.
     #[must_use]
     pub fn is_renewal_due(&self, now: u64, next_expiry: u64, slew: Slew) -> bool {
         self.is_expired(now) || self.expiry.wrapping_sub(now) <= renewal(now, next_expiry, slew)
     }
 
-    /// Keeps what would leave these lines before they expire.
+    /// Keeps each old bound that the new one would leave before the expiry.
     fn nest(&self, new: &mut Self, now: u64) {
         let old = self.rebased(now);
         let left = self.expiry.wrapping_sub(now);
@@ -242,14 +242,14 @@ impl<S> Lines<S> {
             kept = true;
         }
         if kept {
-            // A line that is kept holds as long as it did, and needs the growth that was published with it.
+            // A kept line keeps its expiry, and needs the growth that was published with it.
             new.expiry = sooner(new.expiry, self.expiry, now);
             new.holdover = holdover.max(self.holdover);
         }
     }
 
-    /// The period nearest to the line's own with which it stays inside the bounds: to the expiry along their lines, and
-    /// beyond with the limits of the rate.
+    /// The period nearest to the line's own that keeps it inside the bounds: up to the expiry along the bounds' lines, and
+    /// beyond it at the limits of the rate.
     fn inside_until_expiry(&self, line: &Line<S>) -> Period {
         let (slowest, fastest) = self.rate_limits();
         let ticks = self.expiry.wrapping_sub(self.base);
@@ -278,8 +278,8 @@ fn not_below<S>(a: &Line<S>, b: &Line<S>, ticks: u64) -> bool {
     a.time.to_bits() >= b.time.to_bits() && ahead(*a, ticks).to_bits() >= ahead(*b, ticks).to_bits()
 }
 
-/// How long before their expiry lines are renewed, in ticks: a 64th of the slew's horizon, at most a 16th of how long the
-/// next ones are valid. Publish once in this span and readers never see an expired page.
+/// How long before their expiry lines are renewed, in ticks: a 64th of the slew's horizon, at most a 16th of the next
+/// lines' validity. A publisher that writes once in this span never lets readers see an expired page.
 #[must_use]
 pub fn renewal(now: u64, next_expiry: u64, slew: Slew) -> u64 {
     (slew.horizon / 64).min(next_expiry.wrapping_sub(now) / 16)

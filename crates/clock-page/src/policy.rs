@@ -1,38 +1,38 @@
-//! How whoever publishes turns what is known into lines, and when: the rules that the daemon and the simulation share.
+//! How a publisher turns knowledge into page lines, and when: the rules that the daemon and the simulation share.
 //!
-//! Not here: what is known (crates/estimate), when references are asked, and writing ([`crate::writer`]).
+//! Elsewhere: the knowledge (crates/estimate), when references are asked, and writing ([`crate::writer`]).
 
 use timevisor_time::{Duration, Instant, Interval, Period, Tai};
 
 use crate::lines::{Line, Lines, Slew, renewal};
 
-/// The estimate closes a gap in this long: slower than publications, so that a daemon that dies in the middle of a slew
-/// leaves a rate that is off by little; faster than polls.
+/// The time in which the estimate closes a gap. It is longer than the interval between publications, so that a daemon
+/// that dies in the middle of a slew leaves a rate that is only slightly off. It is shorter than a poll interval.
 const SLEW_HORIZON: Duration = Duration::from_secs(8);
-/// A gap ahead that slewing at 15 ppm would take minutes for is jumped.
+/// A wider gap ahead is jumped: slewing it at 15 ppm would take minutes.
 const SLEW_JUMP: Duration = Duration::from_millis(1);
-/// An estimate this far above the upper bound steps back, as a disruption; slewing at 100 ppm would take 17 minutes.
+/// An estimate this far above the upper bound steps back as a disruption: slewing at 100 ppm would take 17 minutes.
 const STEP_BACK: Duration = Duration::from_millis(100);
 
-/// Of one publisher.
+/// Parameters of one publisher.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// The counter's nominal period.
     pub nominal: Period,
-    /// Lines that are not renewed for this long are free running.
+    /// Readers take lines that are older than this for free running.
     pub validity: Duration,
 }
 
 /// What is known at one counter value.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// Holds true time.
+    /// True time lies inside.
     pub interval: Interval<Tai>,
-    /// Best guess, inside.
+    /// Best guess; lies inside the interval.
     pub estimate: Instant<Tai>,
     /// Best guess of the period.
     pub period: Period,
-    /// The periods at which the ends of the interval move for at least [`Policy::validity`]: of earliest, of latest.
+    /// The periods at which `earliest` and `latest` move for at least [`Policy::validity`].
     pub slopes: (Period, Period),
     /// The shortest and the longest period at any time.
     pub limits: (Period, Period),
@@ -55,7 +55,7 @@ impl Policy {
     #[must_use]
     pub fn lines(&self, now: u64, known: &Known) -> Lines<Tai> {
         let bits = |p: Period| p.to_bits();
-        // What the ends move faster by once the slopes no longer hold: then only the limits of the rate do.
+        // Beyond the validity only the limits of the rate hold; the ends then move faster by this much.
         let above = bits(known.limits.1).saturating_sub(bits(known.slopes.1));
         let below = bits(known.slopes.0).saturating_sub(bits(known.limits.0));
         Lines {
@@ -68,16 +68,16 @@ impl Policy {
         }
     }
 
-    /// Lines from before, when nothing has been learned since: they hold, and their ends move at the limits of the rate.
+    /// Earlier lines, when nothing was learned since. They still hold, and their ends move at the limits of the rate.
     #[must_use]
     pub fn free_running(&self, now: u64, before: &Lines<Tai>) -> Lines<Tai> {
         Lines { expiry: self.expiry(now), ..before.free_running(now) }
     }
 
-    /// What is known now may exclude all of what was published: lines recovered from an earlier daemon that followed
-    /// another reference, for instance. Continuing from them would hold the clock back for ever; continuing from an
-    /// estimate far above the upper bound (the references disagreed, and the wrong one was chosen) for hours. Then the
-    /// clock steps, as a disruption.
+    /// True when the clock must step, as a disruption. New knowledge can exclude everything that was published, for
+    /// instance when a restarted daemon recovered lines that followed another reference. Continuing from such lines
+    /// would hold the clock back for ever. Continuing from an estimate far above the upper bound would do so for hours;
+    /// that happens after the wrong one of two disagreeing references was believed.
     #[must_use]
     pub fn must_step(&self, in_force: &Lines<Tai>, target: &Lines<Tai>, now: u64) -> bool {
         let estimate = in_force.at(now).estimate;
@@ -93,8 +93,8 @@ impl Policy {
         in_force.map_or_else(|| target.rebased(now), |old| old.continued(target, now, self.slew()))
     }
 
-    /// In this long the lines in force must be renewed, or readers take the page for abandoned: in the middle of the time
-    /// in which they may be ([`Lines::is_renewal_due`]).
+    /// How long until the lines in force must be renewed; later, readers take the page for abandoned. It is the middle
+    /// of the time in which renewal is allowed ([`Lines::is_renewal_due`]).
     #[must_use]
     pub fn until_renewal<S>(&self, in_force: Option<&Lines<S>>, now: u64) -> Duration {
         let (next, slew) = (self.expiry(now), self.slew());

@@ -12,15 +12,15 @@ use crate::page::Page;
 use crate::seqlock::{read_begin, read_valid};
 use crate::{Counter, CounterId};
 
-/// A writer is inside for well under a microsecond, unless it is preempted there; one that is inside for longer than this
-/// died there. Twice what the Linux driver waits (drivers/ptp/ptp_vmclock.c, VMCLOCK_MAX_WAIT).
+/// How long a reader waits for a writer. A writer takes well under a microsecond, unless it is preempted; one that takes
+/// longer than this has died. Twice what the Linux driver waits (drivers/ptp/ptp_vmclock.c, VMCLOCK_MAX_WAIT).
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// [`PATIENCE`] in ticks where the page does not know its period yet: 0.1 s at 2.6 GHz, 4 s at 62.5 MHz.
 const PATIENCE_TICKS: u64 = 1 << 28;
 
-/// [`PATIENCE`] in ticks of a counter of 10 GHz, which there is not: a damaged page may have a period so short that the
-/// patience would outlast everybody.
+/// [`PATIENCE`] in ticks of a 10 GHz counter, faster than any real counter: a damaged page may state a period so short
+/// that the wait would never end.
 const MOST_TICKS: u64 = 1 << 31;
 
 /// Why a page cannot be read at all.
@@ -107,7 +107,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// How far to trust it. Past its expiry a page is free running, whatever it said before.
+    /// How far to trust it. Past its expiry a page is free running, whatever status it carries.
     #[inline]
     #[must_use]
     pub fn status(&self) -> ClockStatus {
@@ -144,14 +144,14 @@ impl Reading {
         self.meta().tai_offset
     }
 
-    /// Another one when the entry has been given to another timeline.
+    /// Changes when the entry is given to another timeline.
     #[inline(always)]
     #[must_use]
     pub fn generation(&self) -> u16 {
         self.meta().generation
     }
 
-    /// The generation and the counter in one number: another one when a reader must not go on with what it has.
+    /// The generation and the counter in one number. A reader that sees it change must open the entry again.
     #[inline(always)]
     #[must_use]
     pub fn place(&self) -> u64 {
@@ -196,7 +196,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// Opens entry `index` of a page.
     ///
     /// # Errors
-    /// Whatever this reader does not know is refused, never guessed.
+    /// The reader refuses whatever it does not know; it never guesses.
     pub fn open(page: P, counter: C, index: usize) -> Result<Self, OpenError> {
         if index >= check(&page)? || !in_use(&page, index) {
             return Err(OpenError::NoSuchEntry);
@@ -217,8 +217,8 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         self.read_with(|| self.counter.read_ordered())
     }
 
-    /// The estimate now, without bounds and status: for spans that are measured often, as of the timeline `elapsed`. `None` while
-    /// nothing is known. It moves as [`Self::read`]'s does.
+    /// The estimate now, without bounds and status; `None` while nothing is known. Cheaper than [`Self::read`], for spans
+    /// that are measured often, as on the timeline `elapsed`.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -234,7 +234,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
             let period = Period::from_bits(word(at + 2));
             let (there, written) = self.markers();
             let whole = read_valid(&entry[entry::SEQUENCE], even);
-            // Whatever is not plain is left to the whole read.
+            // The full read handles every special case.
             if whole && ticks >> 63 == 0 && there == written && Meta::has_estimate(meta) {
                 return Ok(Some(time + period.span(ticks)));
             }
@@ -243,7 +243,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         Ok(reading.has_estimate().then_some(reading.estimate))
     }
 
-    /// Now, give or take the processor's reordering of the counter read: for dense time stamps that need no order.
+    /// Now, but the processor may reorder the counter read. For dense time stamps that need no order.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -252,7 +252,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         self.read_with(|| self.counter.read_unordered())
     }
 
-    /// What the lines now in force say of a counter value, also one from the recent past (the bounds widen backwards).
+    /// Evaluates the lines now in force at a counter value, which may be from the recent past: the bounds widen backwards.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -304,7 +304,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         epoch_of(&self.page)
     }
 
-    /// Whose page it is: host, VM and epoch. Another one where this process was restored on another host.
+    /// The page's host, VM and epoch. Changes when this process is restored on another host.
     #[must_use]
     pub fn identity(&self) -> [u64; 5] {
         const _: () = assert!(header::AT_EPOCH == header::AT_HOST_ID + 4 * size_of::<u64>());
@@ -364,15 +364,15 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         }
     }
 
-    /// The page's disruption marker, and what timevisord wrote there. QEMU moves the first one on when it loads the page with the
-    /// VM: what the rest says was true elsewhere, or at another time.
+    /// The page's disruption marker, and the marker that timevisord wrote. QEMU increments the first one when it loads the
+    /// page with the VM. Where they differ, the page's content was true on another host or at another time.
     #[inline(always)]
     fn markers(&self) -> (u64, u64) {
         let word = |at: usize| self.page.word(at).load(Relaxed);
         (word(vmclock::AT_DISRUPTION), word(header::AT_MARKER))
     }
 
-    /// True when a writer has been inside for too long; `since` is when this read began to wait.
+    /// True when a writer has taken too long; `since` is when this read began to wait.
     #[cold]
     pub(crate) fn gave_up(&self, since: &mut Option<u64>) -> bool {
         core::hint::spin_loop();
@@ -400,7 +400,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    /// True when the page was loaded with the VM and not written since.
+    /// True when the page was loaded with the VM and not written again.
     #[inline(always)]
     fn is_loaded(&self) -> bool {
         let (there, written) = self.markers;
@@ -408,7 +408,7 @@ impl Snapshot {
     }
 }
 
-/// What is known of a page that was loaded with the VM: that it is of the same timeline.
+/// The reading of a page that was loaded with the VM: only the timeline's identity is still known.
 #[cold]
 #[inline(never)]
 fn unknown(counter: u64, meta: u64, disruption: u64) -> Reading {
@@ -421,10 +421,10 @@ fn unknown(counter: u64, meta: u64, disruption: u64) -> Reading {
     Reading { counter, earliest, estimate, latest, disruption, error_bits: u64::MAX, meta, expired }
 }
 
-/// That this is a page of ours, in a version that this reader knows; the number of its entries.
+/// Checks that this is a Timevisor page of a known version, and returns the number of its entries.
 ///
 /// # Errors
-/// Whatever this reader does not know is refused, never guessed.
+/// The reader refuses whatever it does not know; it never guesses.
 pub fn check(page: &Page) -> Result<usize, OpenError> {
     if page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
         return Err(OpenError::NotAPage);
@@ -441,12 +441,12 @@ pub fn check(page: &Page) -> Result<usize, OpenError> {
     Ok(usize::from(u16::from_le_bytes([c0, c1])).min(entry::CAPACITY))
 }
 
-/// Whether an entry has a timeline. The reader of one that has none finds nothing it could name.
+/// True when the entry has a timeline.
 fn in_use(page: &Page, index: usize) -> bool {
     index == 0 || page.entry(index)[entry::ID].load(Relaxed) != 0
 }
 
-/// The entry of the timeline of this name; its generation may be another by the time it is read.
+/// The entry of the timeline with this name. Compare the generation when you read it: the entry may change hands.
 ///
 /// # Errors
 /// As [`check`], or [`OpenError::NoSuchEntry`].
@@ -459,7 +459,7 @@ pub fn find(page: &Page, name: &str) -> Result<usize, OpenError> {
     (0..check(page)?).find(named).ok_or(OpenError::NoSuchEntry)
 }
 
-/// A timeline's name as the page has it: at most 32 bytes are kept.
+/// A timeline's name as stored on the page, cut after 32 bytes.
 pub(crate) fn name_words(name: &str) -> [u64; 4] {
     let mut words = [0; 4];
     for (index, byte) in name.bytes().take(32).enumerate() {
@@ -468,19 +468,19 @@ pub(crate) fn name_words(name: &str) -> [u64; 4] {
     words
 }
 
-/// Which counter a page's entry wants, so that a reader can choose its own. Meaningless unless [`check`] finds no fault.
+/// The counter that a page's entry is written for, so that a reader can choose its own. Call [`check`] first.
 #[must_use]
 pub fn counter_of(page: &Page, index: usize) -> CounterId {
     CounterId::from_u8(Meta::unpack(page.entry(index)[entry::META].load(Relaxed)).counter)
 }
 
-/// The page's epoch. Meaningless unless [`check`] finds no fault.
+/// The page's epoch. Call [`check`] first.
 #[must_use]
 pub fn epoch_of(page: &Page) -> u64 {
     page.word(header::AT_EPOCH).load(Relaxed)
 }
 
-/// Without a counter there is only counting turns; a turn takes some 10 ns to 100 ns.
+/// Without a counter, patience is counted in turns, each of some 10 to 100 ns.
 const MAX_TURNS: u32 = 1 << 22;
 
 /// The words of `vmclock_abi` as a stock guest's driver sees them: for tests, dumps and pages without our header.

@@ -3,8 +3,8 @@
 use timevisor_clock_page::{ClockStatus, EntryIdentity, EntryUpdate, Lines, Slew, Update};
 use timevisor_time::{Duration, Local};
 
-use crate::lines::for_guest;
-use crate::mapping::Mapping;
+use crate::counter_mapping::CounterMapping;
+use crate::guest_clock::for_guest;
 
 /// One timeline's entry, as a function of the host's counter.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl TimelineEntry {
 
     /// For the page of a guest whose counter follows from the host's so; without that relation nothing is known there.
     #[must_use]
-    pub fn for_guest(&self, mapping: Option<&Mapping>) -> EntryUpdate {
+    pub fn for_guest(&self, mapping: Option<&CounterMapping>) -> EntryUpdate {
         let Some(mapping) = mapping else {
             return EntryUpdate { update: Err(ClockStatus::Unknown), ..self.on_host() };
         };
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_guest_reads_the_same_instant_at_the_same_moment() {
-        let mapping = Mapping { ratio: CounterRatio::ONE, offset: 500, running: true };
+        let mapping = CounterMapping { ratio: CounterRatio::ONE, offset: 500, running: true };
         let (host, guest) =
             (entry().on_host().update.unwrap(), entry().for_guest(Some(&mapping)).update.unwrap());
         let at = mapping.guest_from_host(2_000);

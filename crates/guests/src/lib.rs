@@ -4,10 +4,10 @@
 //! | --- | --- |
 //! | [`qemu`] | finding QEMU processes and their accelerator |
 //! | [`command_line`] | what a QEMU was started with |
-//! | [`mapping`] | guest counter = ratio * host counter + offset, for KVM and TCG |
+//! | [`counter_mapping`] | guest counter = ratio * host counter + offset, for KVM and TCG |
 //! | [`delivery`] | the page that a guest reads: the vmclock device, an nvdimm or an ivshmem device |
 //! | [`entries`] | timelines as entries of a page |
-//! | [`lines`] | the host's lines as functions of a guest's counter |
+//! | [`guest_clock`] | the host's lines as functions of a guest's counter |
 //! | [`vm`] | one VM that is served: what happens to its page when something happens to the VM |
 //! | [`transit`] | a VM on its way between hosts: what each side does with its page |
 //! | [`vcpus`] | which thread of a QEMU runs which vCPU |
@@ -20,10 +20,10 @@
 pub mod acpi;
 pub mod arguments;
 pub mod command_line;
+pub mod counter_mapping;
 pub mod delivery;
 pub mod entries;
-pub mod lines;
-pub mod mapping;
+pub mod guest_clock;
 pub mod qemu;
 pub mod transit;
 pub mod vcpus;

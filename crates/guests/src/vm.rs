@@ -21,10 +21,10 @@ use timevisor_linux::process::{PidFd, ProcessError};
 use timevisor_protocols::qmp::{QueryStatus, RunState, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
+use crate::counter_mapping::{self, CounterMapping, MappingError, MappingSource};
 use crate::delivery::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::entries::TimelineEntry;
-use crate::lines::{GuestCounter, for_guest};
-use crate::mapping::{self, CounterMapping, Mapping, MappingError};
+use crate::guest_clock::{GuestCounter, for_guest};
 use crate::qemu::Qemu;
 use crate::transit::{Step, Transit};
 
@@ -82,8 +82,8 @@ pub struct Vm {
     /// How the page gets in.
     pub delivery: DeliveryKind,
     writer: PageWriter<WritePage>,
-    source: Option<Box<dyn CounterMapping + Send>>,
-    mapping: Option<Mapping>,
+    source: Option<Box<dyn MappingSource + Send>>,
+    mapping: Option<CounterMapping>,
     problem: Option<String>,
     seen_disruptions: Option<u64>,
     transit: Transit,
@@ -142,7 +142,7 @@ impl Vm {
 
     /// Begins the page anew on another timescale; only before the guest's driver has probed it.
     pub fn change_timescale(&mut self, timescale: TimescaleId, host: HostIdentity) {
-        self.writer.begin_anew(identity(&self.name, timescale, host), host.tai_offset);
+        self.writer.start_over(identity(&self.name, timescale, host), host.tai_offset);
     }
 
     /// Reads the counter mapping again. True when it has changed, so that the page should be written now.
@@ -180,9 +180,9 @@ impl Vm {
         changed
     }
 
-    fn read_mapping(&mut self) -> Result<Mapping, MappingError> {
+    fn read_mapping(&mut self) -> Result<CounterMapping, MappingError> {
         if self.source.is_none() {
-            self.source = Some(mapping::for_qemu(&self.qemu)?);
+            self.source = Some(counter_mapping::for_qemu(&self.qemu)?);
         }
         match &mut self.source {
             Some(source) => source.read(),
@@ -214,7 +214,7 @@ impl Vm {
         }
         // Another epoch: the same snapshot can be loaded again and again, and no two of its readers' lives may look alike.
         let epoch = realtime().floor_nanos().unsigned_abs();
-        self.begin_anew(epoch);
+        self.start_over(epoch);
         self.replaced += 1;
         if self.held().is_some() {
             self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
@@ -286,10 +286,10 @@ impl Vm {
     fn arrive(&mut self) {
         self.stopped = false;
         self.suspended = false;
-        self.begin_anew(self.writer.identity().epoch);
+        self.start_over(self.writer.identity().epoch);
     }
 
-    fn begin_anew(&mut self, epoch: u64) {
+    fn start_over(&mut self, epoch: u64) {
         // Where the counter's relation is read stays: it is the same process, and to look for it again takes 30 ms, for which
         // the guest would be held back.
         self.mapping = None;
@@ -384,7 +384,7 @@ impl Vm {
         self.writer.require(0, required_ns);
         let updates: Vec<_> = entries.iter().map(|e| e.for_guest(self.mapping.as_ref())).collect();
         // Without a mapping nothing is published, so any counter will do.
-        let mapping = self.mapping.unwrap_or(Mapping::IDENTITY);
+        let mapping = self.mapping.unwrap_or(CounterMapping::IDENTITY);
         self.writer.write_entries(&updates, &GuestCounter { host: counter, mapping });
     }
 
@@ -425,7 +425,7 @@ impl Vm {
 
     /// How the guest's counter follows from the host's, while known.
     #[must_use]
-    pub fn mapping(&self) -> Option<&Mapping> {
+    pub fn mapping(&self) -> Option<&CounterMapping> {
         self.mapping.as_ref()
     }
 
@@ -442,7 +442,7 @@ impl Vm {
     }
 }
 
-fn guest_ticks(mapping: &Mapping, host_ticks: u64) -> u64 {
+fn guest_ticks(mapping: &CounterMapping, host_ticks: u64) -> u64 {
     mapping.guest_from_host(host_ticks).wrapping_sub(mapping.guest_from_host(0))
 }
 

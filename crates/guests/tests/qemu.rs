@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use timevisor_guests::acpi;
 use timevisor_guests::arguments::{Chipset, Delivery, Request, nvdimm_address};
+use timevisor_guests::counter_mapping::{MappingError, MappingSource, TcgMapping};
 use timevisor_guests::delivery::{
     DeliveryError, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
 };
-use timevisor_guests::mapping::{CounterMapping, MappingError, TcgMapping};
 use timevisor_guests::qemu::{self, Accelerator, Qemu, QemuError};
 use timevisor_linux::process::Process;
 

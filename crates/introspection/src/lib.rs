@@ -7,6 +7,7 @@
 //! | [`point`] | trap points: an instruction, and what is read there |
 //! | [`backend`] | ways to trap: QEMU's TCG with our plugin, KVM, QEMU's gdb stub |
 //! | [`os`] | guest systems: Linux, FreeRTOS, segments |
+//! | [`registry`] | the one table of guest systems |
 //! | [`tasks`] | events, the tasks that they tell of, and what these need |
 //!
 //! What it does not do: open sockets or files, stop VMs, or decide what follows from an event. A guest is never trusted: what it
@@ -17,6 +18,7 @@ pub mod backend;
 pub mod memory;
 pub mod os;
 pub mod point;
+pub mod registry;
 pub mod symbols;
 pub mod tasks;
 #[cfg(test)]

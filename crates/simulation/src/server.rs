@@ -214,7 +214,7 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use timevisor_protocols::ntp::{Client, Config, KissCode, Outcome, RejectReason};
+    use timevisor_protocols::ntp::{Client, Config, KissCode, Outcome, RejectReason, Response};
 
     use super::*;
 
@@ -223,6 +223,7 @@ mod tests {
         let calendar = Calendar::new(None).unwrap();
         let mut client = Client::new(Config::default(), Duration::ZERO).unwrap();
         let request = client.on_timer(Duration::ZERO, 77).unwrap();
+        client.sent(1);
         let mut server = Server::new(model.clone(), 1, "test");
         let answer = server.answer(&request.bytes, Duration::from_secs_f64(t_s), &calendar)?;
         assert_eq!(answer.departs, Duration::from_secs_f64(t_s) + micros(model.residence_us));
@@ -230,13 +231,21 @@ mod tests {
             Duration::from_millis(1),
             &answer.bytes,
             calendar.utc(Duration::ZERO),
+            |ta| (ta, 2),
         ))
+    }
+
+    fn accepted(model: &ServerModel, t_s: f64) -> Response {
+        match ask(model, t_s) {
+            Some(Outcome::Exchange(exchange)) => exchange.response,
+            other => panic!("not accepted at {t_s}: {other:?}"),
+        }
     }
 
     #[test]
     fn a_perfect_server_tells_the_truth_to_the_stamps_resolution() {
         let model = ServerModel { residence_us: 100.0, ..ServerModel::default() };
-        let Some(Outcome::Accepted(response)) = ask(&model, 1000.0) else { panic!("not accepted") };
+        let response = accepted(&model, 1000.0);
         let truth = Calendar::new(None).unwrap().utc(Duration::from_secs(1000));
         assert!((response.tb - truth).abs() <= NtpTimestamp::RESOLUTION);
         assert!(
@@ -255,7 +264,7 @@ mod tests {
         for (t, us) in [(9.0, 0.0), (10.0, 1000.0), (50.0, 500.0), (150.0, 550.0), (1000.0, 600.0)]
         {
             assert!((model.offset_s(t) * 1e6 - us).abs() < 1e-6, "{t}: {}", model.offset_s(t));
-            let Some(Outcome::Accepted(response)) = ask(&model, t) else { panic!("not accepted") };
+            let response = accepted(&model, t);
             let truth = Calendar::new(None).unwrap().utc(Duration::from_secs_f64(t));
             assert!(((response.tb - truth).as_secs_f64() * 1e6 - us).abs() < 1e-3);
         }
@@ -266,9 +275,7 @@ mod tests {
         let model =
             ServerModel { residence_us: 20.0, stamp_noise_us: 50.0, ..ServerModel::default() };
         for t in 0..200 {
-            let Some(Outcome::Accepted(r)) = ask(&model, f64::from(t)) else {
-                panic!("reversed at {t}")
-            };
+            let r = accepted(&model, f64::from(t));
             let truth = Calendar::new(None).unwrap().utc(Duration::from_secs(i64::from(t)));
             assert!(
                 r.tb - truth >= -NtpTimestamp::RESOLUTION
@@ -289,7 +296,7 @@ mod tests {
         assert_eq!(ask(&model, 5.0), None);
         assert_eq!(ask(&model, 15.0), Some(Outcome::Rejected(RejectReason::Unsynchronized)));
         assert_eq!(ask(&model, 25.0), Some(Outcome::KissOfDeath(KissCode::Deny)));
-        assert!(matches!(ask(&model, 30.0), Some(Outcome::Accepted(_))));
+        assert!(matches!(ask(&model, 30.0), Some(Outcome::Exchange(_))));
         let answer = Server::new(model, 1, "test").answer(
             b"short",
             Duration::from_secs(40),

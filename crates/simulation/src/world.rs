@@ -12,7 +12,7 @@
 //! What it does not do: judge ([`crate::report`]).
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 use timevisor_clock_page::{Counter, Lines, Policy, Reading};
 use timevisor_estimate::ensemble::Clock;
@@ -92,16 +92,6 @@ impl Ord for Scheduled {
     }
 }
 
-/// One request's counter values.
-struct Stamps {
-    id: u64,
-    ta: u64,
-    tf: Option<u64>,
-}
-
-/// An interleaved answer completes the exchange before it; older ones are never completed.
-const STAMPS_KEPT: usize = 4;
-
 struct Path {
     forward: Link,
     backward: Link,
@@ -110,9 +100,8 @@ struct Path {
 
 /// What dies with the daemon.
 struct Daemon {
-    clients: Vec<Client>,
-    /// Per reference: Ta and Tf of its latest requests, by id.
-    stamps: Vec<VecDeque<Stamps>>,
+    /// Of each reference; requests are stamped with the counter.
+    clients: Vec<Client<u64>>,
     clock: HostClock<Box<dyn Synchronizer>, SharedPage>,
     next_publication: Duration,
     last_clock: Option<(u64, Clock)>,
@@ -269,7 +258,6 @@ impl<'a> World<'a> {
         };
         self.daemon = Some(Daemon {
             clients: (0..names.len()).map(client).collect(),
-            stamps: names.iter().map(|_| VecDeque::with_capacity(STAMPS_KEPT)).collect(),
             clock,
             next_publication: now,
             last_clock: None,
@@ -288,9 +276,7 @@ impl<'a> World<'a> {
                 continue;
             }
             if let Some(request) = client.on_timer(now, self.cookies.bits()) {
-                let stamps = &mut daemon.stamps[index];
-                stamps.truncate(STAMPS_KEPT - 1);
-                stamps.push_front(Stamps { id: request.id, ta: counter, tf: None });
+                client.sent(counter);
                 requests.push((index, request.bytes.to_vec()));
             }
         }
@@ -322,31 +308,24 @@ impl<'a> World<'a> {
         // The host's idea of UTC only chooses the era.
         let approximate = self.calendar.utc(self.now) + Duration::from_secs(1000);
         let Some(daemon) = &mut self.daemon else { return };
-        let received = |stamps: &mut VecDeque<Stamps>, answered: u64| {
-            let mut request = stamps.iter_mut().filter(|s| s.id == answered);
-            request.next().map(|request| request.tf = Some(tf))
-        };
-        let stamps = &mut daemon.stamps[reference];
-        let response = match daemon.clients[reference].on_datagram(now, bytes, approximate) {
-            Outcome::Accepted(response) => response,
-            Outcome::Kept { answered } => {
-                received(stamps, answered);
-                return;
-            }
+        let stamps = |ta| (ta, tf);
+        let exchange = match daemon.clients[reference].on_datagram(now, bytes, approximate, stamps)
+        {
+            Outcome::Exchange(exchange) => exchange,
+            Outcome::Kept { .. } => return,
             Outcome::Rejected(_) | Outcome::KissOfDeath(_) => {
                 self.refused += 1;
                 return;
             }
         };
-        received(stamps, response.answered);
+        let response = exchange.response;
         let (Some(tb), Some(te)) =
             (self.calendar.to_tai(response.tb), self.calendar.to_tai(response.te))
         else {
             return;
         };
-        let request = stamps.iter().find(|s| s.id == response.request_id);
-        let Some(&Stamps { ta, tf: Some(tf), .. }) = request else { return };
-        let exchange = Exchange { ta, tb, te, tf, error: response.error_budget() };
+        let (ta, tf, error) = (exchange.ta, exchange.tf, response.error_budget());
+        let exchange = Exchange { ta, tb, te, tf, error };
         daemon.clock.handle(ClockEvent::Exchange { reference, exchange }, &mut self.machine);
         self.exchanges += 1;
         self.publish();

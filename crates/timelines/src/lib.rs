@@ -1,22 +1,22 @@
 //! Timelines: named time references that members bind to, each with its own Quality-of-Time requirement.
 //!
-//! The [`Registry`] is the whole model: who is there (sessions of tenants, each reading from an owner's pages), what they
-//! have bound to and need, where each timeline is on which page, and what the references must therefore deliver. It is
-//! driven by the daemon and by the simulation alike, from one thread; the monotonic time of a call is an argument.
+//! The [`Registry`] is the whole model: the sessions of tenants, each of which reads an owner's pages; their bindings and
+//! requirements; the place of each timeline on each page; and the accuracy that the references must therefore deliver.
+//! The daemon and the simulation drive it from one thread. Each call takes the monotonic time as an argument.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | [`name`] | [`TimelineName`] |
-//! | [`tenant`] | [`Tenant`] (who pays), [`Owner`] (where it reads) |
+//! | [`tenant`] | [`Tenant`] (whose quota), [`Owner`] (whose pages) |
 //! | [`parameters`] | limits per kind of tenant, pages, quarantine |
 //! | [`setup`] | what the operator configures |
-//! | [`quality`] | whether what is achieved meets a requirement; the tightest of many |
+//! | [`quality`] | whether an achieved quality meets a requirement; the tightest of many |
 //! | [`timeline`] | [`Timeline`] and where its time comes from |
 //! | `pages` | entries of an owner's pages and their generations |
-//! | [`registry`] | [`Registry`]: sessions, bindings, and all that follows from them |
+//! | [`registry`] | [`Registry`]: sessions, bindings and their consequences |
 //!
-//! What it does not do: read clocks or sockets, count requests per second, end leases that have gone silent (the daemon
-//! closes the session), or know what a timeline achieves (the caller's closures do).
+//! What it does not do: read clocks or sockets, count requests per second, end silent leases (the daemon closes the
+//! session), or measure what a timeline achieves (the caller's closures do).
 #![forbid(unsafe_code)]
 
 pub mod name;

@@ -7,9 +7,9 @@ use std::str::FromStr;
 
 use timevisor_protocols::channel::message::MAX_NAME_LEN;
 
-/// 1 to 32 of `A-Z a-z 0-9 . _ -`, not beginning with `.` or `-`: such names would be hidden files and options elsewhere.
+/// 1 to 32 of `A-Z a-z 0-9 . _ -`, not beginning with `.` or `-`, which would look like a hidden file or an option.
 ///
-/// Kept as on the page: zero padded. Zero sorts before every character of a name, so names sort as texts do.
+/// Stored as on the page: zero padded. Zero sorts before every character of a name, so names sort like texts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimelineName([u8; MAX_NAME_LEN]);
 
@@ -39,10 +39,10 @@ impl TimelineName {
     /// `elapsed`, which always exists.
     pub const ELAPSED: Self = Self::builtin(b"elapsed");
 
-    /// All that always exist.
+    /// All names that always exist.
     pub const BUILTIN: [Self; 3] = [Self::TAI, Self::UTC, Self::ELAPSED];
 
-    /// Before every name; no name itself.
+    /// Sorts before every name; not a name.
     pub(crate) const FIRST: Self = Self([0; MAX_NAME_LEN]);
 
     const fn builtin(text: &[u8]) -> Self {
@@ -59,7 +59,7 @@ impl TimelineName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         let len = self.0.iter().position(|byte| *byte == 0).unwrap_or(MAX_NAME_LEN);
-        // Only ASCII gets in.
+        // Only ASCII is accepted.
         std::str::from_utf8(&self.0[..len]).unwrap_or_default()
     }
 

@@ -1,7 +1,7 @@
 //! The entries of an owner's pages: which are free, since when, and which generation is next.
 //!
-//! Entry 0 of each page is the page's own clock, always there and of generation 0. The others are given out with a
-//! generation that grows with every use, the least recently freed first, and not before a quarantine has passed.
+//! Entry 0 of each page is the page's own clock, always in use, with generation 0. The other entries are assigned with a
+//! generation that grows with every use: the least recently freed first, and not before a quarantine has passed.
 //!
 //! What it does not do: know timelines, or write pages.
 
@@ -28,7 +28,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// The timeline that entry 0 is.
+    /// The timeline of entry 0.
     pub(crate) const fn timeline(self) -> TimelineId {
         match self {
             Self::Tai => TimelineId::TAI,
@@ -37,14 +37,14 @@ impl Scale {
     }
 }
 
-/// Names an entry of these pages, counted through all pages without the clocks.
+/// The number of an entry, counted through all pages without the clocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Slot(u16);
 
 /// Entries of pages.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Slots {
-    /// Of the present or else the last use.
+    /// The generation of the present use, or of the last one.
     generations: Vec<u16>,
     /// In the order in which they were freed.
     free: VecDeque<Free>,
@@ -58,8 +58,8 @@ struct Free {
 }
 
 impl Slots {
-    /// All free. First uses get the generation after `generation`: pages that outlive a daemon may have readers that know
-    /// earlier ones.
+    /// All entries free. First uses get the generation after `generation`, because readers of pages that outlive a daemon may
+    /// know earlier ones.
     pub(crate) fn new(pages: u32, generation: u16) -> Self {
         let entries = u32::from(ENTRIES_PER_PAGE - 1) * pages;
         let count = u16::try_from(entries).unwrap_or(u16::MAX);
@@ -70,24 +70,24 @@ impl Slots {
         }
     }
 
-    /// All there are.
+    /// The number of entries.
     pub(crate) fn capacity(&self) -> usize {
         self.generations.len()
     }
 
-    /// How many can be taken now.
+    /// The number of entries that can be taken now.
     pub(crate) fn ready(&self, now: Duration, quarantine: Duration) -> usize {
         self.free.partition_point(|free| free.since.is_none_or(|since| since + quarantine <= now))
     }
 
-    /// Takes the least recently freed; only after [`Slots::ready`] has said that there is one.
+    /// Takes the least recently freed entry. Call it only when [`Slots::ready`] is not 0.
     pub(crate) fn take(&mut self) -> Option<Slot> {
         let slot = self.free.pop_front()?.slot;
         self.renew(slot);
         Some(slot)
     }
 
-    /// Another use of an entry that is in use. 0 is the clock's, so it is left out when generations wrap.
+    /// Another use of an entry that is in use. Generation 0 is the clock's, so it is skipped when generations wrap.
     pub(crate) fn renew(&mut self, slot: Slot) {
         if let Some(generation) = self.generations.get_mut(usize::from(slot.0)) {
             *generation = generation.checked_add(1).unwrap_or(1);
@@ -99,7 +99,7 @@ impl Slots {
         self.free.push_back(Free { slot, since: Some(now) });
     }
 
-    /// Where an entry is, and of which generation.
+    /// The place and the generation of an entry.
     pub(crate) fn place(&self, slot: Slot) -> Place {
         let per_page = ENTRIES_PER_PAGE - 1;
         Place {

@@ -1,4 +1,4 @@
-//! Every number that the model uses, with its unit and why.
+//! Every number that the model uses, with its unit and its reason.
 
 use timevisor_protocols::channel::Limits;
 use timevisor_time::Duration;
@@ -12,16 +12,16 @@ pub struct Parameters {
     pub root: Limits,
     /// Limits of every other user of the host. 1,024 bindings are a service with a worker per core and then some.
     pub user: Limits,
-    /// Limits of every VM. Its page holds 17 timelines beside its clock, so 16 of its own leave room for a configured one.
+    /// Limits of every VM. Its page holds 17 timelines beside its clock, so 16 of the VM's leave room for a configured one.
     pub vm: Limits,
     /// 4 KiB pages of the host's file. 4 hold 68 timelines beside the clock; readers map the file once.
     pub host_pages: u32,
-    /// How long a freed entry stays unused. Readers notice another generation anyway; 1 s lets clients that have not read
-    /// for a while, or whose answers are still on their way, find nothing there rather than somebody else's timeline.
+    /// How long a freed entry stays unused. Readers notice another generation in any case. With 1 s, a client that has not
+    /// read for a while, or whose answer is still on its way, finds an empty entry instead of another tenant's timeline.
     pub quarantine: Duration,
 }
 
-/// Parameters that cannot be kept.
+/// An invalid parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} {problem}")]
 pub struct InvalidParameter {
@@ -61,10 +61,10 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Checks all of them.
+    /// Checks all parameters.
     ///
     /// # Errors
-    /// The first that is out of range.
+    /// The first parameter that is out of range.
     pub fn validate(&self) -> Result<(), InvalidParameter> {
         let kinds = [("root", self.root), ("user", self.user), ("vm", self.vm)];
         for (name, limits) in kinds {
@@ -84,7 +84,8 @@ impl Parameters {
             return Err(InvalidParameter { name: "host_pages", problem: "must be 1 to 4" });
         }
         if self.quarantine.is_negative() || self.quarantine > Duration::from_secs(60) {
-            let problem = "must be 0 to 60 s: longer keeps the pages full of nothing";
+            let problem =
+                "must be 0 to 60 s: a longer quarantine fills the pages with unused entries";
             return Err(InvalidParameter { name: "quarantine", problem });
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The refusals, worded once: each says what is wrong and what to do.
+//! All refusals: each says what is wrong and what to do next.
 
 use timevisor_protocols::channel::{Achieved, InvalidRequirement, Problem, ProblemCode};
 
@@ -47,7 +47,7 @@ pub(crate) fn other_epoch(name: TimelineName) -> Problem {
     problem(ProblemCode::Exists, message, "bind without create, or choose another name")
 }
 
-/// Of a name that the operator has given to others. That it is taken is no secret; binding to it is what is not allowed.
+/// The operator gave the name to other tenants. That it is taken is no secret; only binding to it is not allowed.
 pub(crate) fn reserved(name: TimelineName) -> Problem {
     let message = format!("the name {name} is reserved by the host's operator");
     problem(ProblemCode::Exists, message, "choose another name")
@@ -65,7 +65,7 @@ pub(crate) fn bindings_quota(limit: u32) -> Problem {
 }
 
 pub(crate) fn timelines_quota(limit: u32) -> Problem {
-    let message = format!("the limit of {limit} timelines of one's own is reached");
+    let message = format!("the limit of {limit} timelines per tenant is reached");
     problem(ProblemCode::Quota, message, "unbind from others first")
 }
 

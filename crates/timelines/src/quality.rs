@@ -1,16 +1,16 @@
-//! Whether what a timeline achieves meets a requirement, and the tightest of many requirements.
+//! Whether an achieved quality meets a requirement, and the tightest of many requirements.
 //!
 //! A worst-case requirement compares the hard bounds, side by side. A probability p compares one sigma of the estimate:
 //! the error is taken as normal, and the smaller side of the requirement must hold z(p) sigma, where
-//! P(|error| <= z sigma) = p. Then more than the requirement in either direction together has at most 1 - p; what a
-//! wider other side would give away is not taken. What is not known meets nothing.
+//! P(|error| <= z sigma) = p. The probability of an error beyond the requirement, on both sides together, is then at most
+//! 1 - p. A wider other side is not used. An unknown quality meets no requirement.
 //!
-//! What it does not do: know how a quality comes about, or round in anybody's favour.
+//! What it does not do: measure a quality, or round in favour of anyone.
 
 use timevisor_protocols::channel::{Achieved, Confidence, InvalidRequirement, Requirement};
 use timevisor_time::Duration;
 
-/// A checked requirement, as whole numbers to compare: made once, compared at every publication.
+/// A checked requirement in whole numbers: converted once, compared at every publication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Needs {
     error: Error,
@@ -19,17 +19,17 @@ pub struct Needs {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Error {
-    /// The hard bounds, each side for itself.
+    /// The hard bounds, each side separately.
     Bounds { below_ns: u64, above_ns: u64 },
     /// One sigma of the estimate.
     Sigma { ns: u64 },
 }
 
 impl Needs {
-    /// Of a requirement.
+    /// Converts a requirement.
     ///
     /// # Errors
-    /// Requirements that mean nothing.
+    /// A requirement without meaning, such as a negative width.
     pub fn of(requirement: &Requirement) -> Result<Self, InvalidRequirement> {
         requirement.validate()?;
         let &Requirement { below_ns, above_ns, resolution_ns, confidence } = requirement;
@@ -42,7 +42,7 @@ impl Needs {
         Ok(Self { error, resolution_ns })
     }
 
-    /// Whether `achieved` suffices.
+    /// True if `achieved` suffices.
     #[must_use]
     pub fn met_by(&self, achieved: &Achieved) -> bool {
         let within =
@@ -76,17 +76,17 @@ impl Needs {
     }
 }
 
-/// What references must deliver for all members together: the minimum of each.
+/// What references must deliver for all members together: the minimum of each kind of need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Demand {
-    /// The smallest half-width of the hard bounds that anybody needs.
+    /// The smallest half-width of the hard bounds that is needed.
     pub half_width_ns: Option<u64>,
-    /// The smallest sigma that anybody needs.
+    /// The smallest sigma that is needed.
     pub sigma_ns: Option<u64>,
 }
 
 impl Demand {
-    /// The minima of many; `None` where nobody needs anything.
+    /// The minima of many; `None` without a need.
     #[must_use]
     pub fn tightest(needs: impl IntoIterator<Item = Needs>) -> Option<Self> {
         let one = |needs: Needs| Self {
@@ -106,8 +106,8 @@ impl Demand {
         }
     }
 
-    /// A half-width of the bounds that keeps all of it: whatever lies within +-h has a sigma of h at most. For a sigma
-    /// this is more than needed; callers that can tell sigma apart use the fields.
+    /// A half-width of the bounds that meets both needs: a value within +-h has a sigma of at most h. For a sigma this is
+    /// more than needed; callers that can tell the two apart use the fields.
     #[must_use]
     pub fn sufficient_half_width(&self) -> Option<Duration> {
         let ns = self.half_width_ns.into_iter().chain(self.sigma_ns).min()?;
@@ -122,7 +122,7 @@ impl Demand {
     reason = "a float-to-integer `as` saturates, and the quotient is not negative"
 )]
 fn largest_sigma_ns(half_width_ns: u64, p: f64) -> u64 {
-    // The conversion rounds by 2^-53 of the value, which is nothing against what is known of a sigma.
+    // The conversion rounds by 2^-53 of the value, far less than the uncertainty of a sigma.
     (half_width_ns as f64 / two_sided_quantile(p)) as u64
 }
 

@@ -9,21 +9,21 @@ use crate::parameters::{InvalidParameter, Parameters};
 use crate::tenant::Tenant;
 use crate::timeline::ClockId;
 
-/// All that a registry starts from.
+/// The setup of a registry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Setup {
     /// The references of `tai`, `utc`, and of the TAI and UTC timelines that clients make.
     pub default_clock: ClockId,
     /// The operator's timelines.
     pub timelines: Vec<Configured>,
-    /// Limits and the like.
+    /// Parameters.
     pub parameters: Parameters,
 }
 
-/// One of the operator's timelines.
+/// A timeline that the operator configured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Configured {
-    /// Its name; no client can make another of that name.
+    /// Its name; no client can make a timeline with this name.
     pub name: TimelineName,
     /// Where its time comes from.
     pub origin: Origin,
@@ -31,7 +31,7 @@ pub struct Configured {
     pub visibility: Visibility,
 }
 
-/// A timeline's epoch, and what that needs.
+/// A timeline's epoch, with what it needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// TAI from these references.
@@ -43,16 +43,16 @@ pub enum Origin {
         /// Only while this tenant is bound is the timeline defined.
         master: Option<Tenant>,
     },
-    /// How long whoever reads has been running; only built in.
+    /// How long the reader's host or VM has been running; only built in.
     Elapsed,
 }
 
 /// Who may bind to a timeline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Visibility {
-    /// Whoever can connect.
+    /// Everyone who can connect.
     Everyone,
-    /// These only.
+    /// Only these tenants.
     Tenants(BTreeSet<Tenant>),
 }
 
@@ -62,21 +62,21 @@ pub enum InvalidSetup {
     /// Out of range.
     #[error(transparent)]
     Parameter(#[from] InvalidParameter),
-    /// `tai`, `utc` and `elapsed` are there already.
+    /// The name is built in: `tai`, `utc` or `elapsed`.
     #[error("timeline {0} always exists; choose another name for one with other references")]
     Builtin(TimelineName),
-    /// Which of the two?
+    /// Two timelines have the same name.
     #[error("timeline {0} is configured twice; remove one")]
     Twice(TimelineName),
     /// An empty list of tenants.
     #[error("timeline {0} is visible to nobody; list tenants, or leave the list out for everybody")]
     Unseen(TimelineName),
-    /// It could never be defined.
+    /// Its master may not bind, so it could never be defined.
     #[error("{master}, the master of timeline {name}, may not see it; add it to the tenants")]
     BlindMaster {
         /// The timeline's name.
         name: TimelineName,
-        /// Who is missing.
+        /// The master.
         master: Tenant,
     },
 }
@@ -94,7 +94,7 @@ impl Origin {
 }
 
 impl Visibility {
-    /// Whether a tenant may bind.
+    /// True if the tenant may bind.
     #[must_use]
     pub fn includes(&self, tenant: &Tenant) -> bool {
         match self {

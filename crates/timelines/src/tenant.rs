@@ -1,19 +1,19 @@
-//! Who pays for bindings, and where it reads: both come from the socket, never from the payload.
+//! Whose quota a binding uses, and which page its member reads. Both come from the socket, never from the payload.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Whom a session belongs to: the unit of quotas and of what can be seen.
+/// The owner of a session: the unit of quotas and of visibility.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tenant {
     /// A user of the host (`SO_PEERCRED`).
     User(u32),
-    /// All of a VM, by its name; users inside are the guest's own business.
+    /// A whole VM, by its name. Its users are the guest's concern.
     Vm(Arc<str>),
 }
 
-/// Where a session reads: whose pages its timelines are on.
+/// Whose pages a session reads.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Owner {
     /// The host's file, for programs on the host and in containers.

@@ -1,4 +1,4 @@
-//! What a timeline is, apart from who is bound to it.
+//! A timeline, without its members.
 
 use timevisor_protocols::channel::Epoch;
 use timevisor_time::Duration;
@@ -11,11 +11,11 @@ use crate::tenant::Tenant;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClockId(pub usize);
 
-/// Names a timeline for as long as the registry lives; never used again, never 0.
+/// The number of a timeline. Never 0; never reused while the registry lives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TimelineId(pub u64);
 
-/// Names one life of a local timeline; never used again. Another life means another zero.
+/// The number of one life of a local timeline; never reused. Each life has its own zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LifeId(pub u64);
 
@@ -26,14 +26,14 @@ pub enum Source {
     Clock(ClockId),
     /// The host's counter since a moment.
     Local {
-        /// Which life: the caller notes the counter's value when it sees a new one.
+        /// Which life. The caller notes the counter's value when it sees a new one.
         life: LifeId,
         /// The moment at which it reads 0, monotonic.
         zero: Duration,
     },
-    /// How long the owner of the page that it is read from has been running.
+    /// How long the page's owner has been running.
     Elapsed,
-    /// Local, but its master is not bound: nothing is known.
+    /// Local, but undefined, because its master is not bound.
     Undefined,
 }
 
@@ -50,9 +50,9 @@ pub struct Timeline {
 /// Who may bind.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Reach {
-    /// Built in or configured: as the operator says.
+    /// Built in or configured: whom the operator allows.
     Configured(Visibility),
-    /// Made by a client: its own tenant, which pays for it.
+    /// Made by a client: only that client's tenant, whose quota it uses.
     Private(Tenant),
 }
 
@@ -97,13 +97,13 @@ impl Timeline {
         }
     }
 
-    /// Whether it ends with its last binding.
+    /// True if it ends with its last binding.
     #[must_use]
     pub const fn temporary(&self) -> bool {
         matches!(self.reach, Reach::Private(_))
     }
 
-    /// Whether a tenant may bind to it.
+    /// True if the tenant may bind to it.
     #[must_use]
     pub fn visible_to(&self, tenant: &Tenant) -> bool {
         match &self.reach {

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, bail, ensure};
-use timevisor_guests::mapping::{KvmMapping, kvm::DEBUGFS};
-use timevisor_introspection::backend::kvm::codec::{self, Mapped};
+use timevisor_guests::counter_mapping::{KvmMapping, kvm::DEBUGFS};
+use timevisor_introspection::backend::Site;
 use timevisor_introspection::backend::kvm::layout::{KvmLayout, Vendor};
+use timevisor_introspection::backend::kvm::orders::{self, Orders, Points, Vm};
 use timevisor_introspection::backend::kvm::patches::{Patch, in_place, put};
-use timevisor_introspection::backend::kvm::sites::{self, Site};
+use timevisor_introspection::backend::kvm::sites;
 use timevisor_introspection::backend::kvm::trap::Trap;
 use timevisor_introspection::backend::{Action, Backend, Input};
 use timevisor_introspection::memory::ram::{InProcess, Ram, RamLayout};
 use timevisor_introspection::os::guest_os::GuestOs;
-use timevisor_introspection::point::{Point, Register, SLOT};
 use timevisor_introspection::symbols::btf::Btf;
 use timevisor_linux::bpf::guest_traps::{GuestTraps, Watch};
 use timevisor_linux::clock::monotonic;
@@ -37,9 +37,7 @@ pub struct Kvm {
     code: ProcessMemory,
     layout: RamLayout,
     base: u64,
-    target: [u8; codec::TARGET],
-    points: Vec<(u16, u64, [u8; codec::POINT])>,
-    watch: Watch,
+    orders: Orders,
     trap: Trap,
     prefixes: Arc<Prefixes>,
     traps: Option<GuestTraps>,
@@ -76,7 +74,6 @@ impl Kvm {
         })?;
         let sites = sites::find(memory, &tables, guest_os.points(), trap)?;
         let vendor = vendor()?;
-        let watch = watch(vendor, trap)?;
         let layout = match layout {
             Some(layout) => *layout,
             None => {
@@ -87,38 +84,21 @@ impl Kvm {
         // KVM's own reading of the counter is in the guest's ticks.
         let ratio = KvmMapping::new(DEBUGFS, vm.process.pid()).and_then(|mapping| mapping.ratio());
         let ratio = ratio.context("the rate of the guest's counter, which events' times need")?;
-        let bases = guest_os.processor_bases();
-        let encode = |point: &Point| {
-            let unknown = codec::needs(point, Register::Cr3)
-                || (bases.is_none() && codec::needs(point, Register::GsBase));
-            ensure!(
-                layout.vmcb.is_some() || !unknown,
-                "{}: it needs registers that this host's KVM does not show",
-                point.symbol
-            );
-            let bytes = codec::point(point).context("a trap point with too many reads")?;
-            Ok((point.id, point.address, bytes))
+        let seen = Vm {
+            pid: vm.process.pid(),
+            ram: &vm.layout,
+            base: vm.base,
+            tables,
+            processor_bases: guest_os.processor_bases(),
+            linear: guest_os.linear(),
         };
-        let points = guest_os.points().iter().map(encode).collect::<Result<_>>()?;
-        let mut pieces = [Mapped::default(); 2];
-        for (place, (address, len, at)) in pieces.iter_mut().zip(vm.layout.pieces()) {
-            *place = Mapped { address, len, at: vm.base + at };
-        }
+        let orders = Orders::new(&seen, guest_os.points(), &layout, vendor, trap)?;
         let this = Self {
             process: vm.process,
             code: ProcessMemory::writable(vm.process)?,
             layout: vm.layout,
             base: vm.base,
-            target: codec::target(
-                vm.process.pid(),
-                &tables,
-                pieces,
-                &layout,
-                bases.unwrap_or(0),
-                guest_os.linear().unwrap_or(0),
-            ),
-            points,
-            watch,
+            orders,
             trap,
             prefixes,
             traps: None,
@@ -130,26 +110,17 @@ impl Kvm {
     }
 
     fn put(&mut self, sites: &[Site]) -> Result<()> {
-        let patch = |site: &Site| {
-            let at =
-                self.layout.place(site.address, 5).context("a trap point outside of memory")?;
-            Ok(Patch { address: self.base + at, original: SLOT, patched: self.trap.bytes() })
+        let patch = |site| Patch::at(site, &self.layout, self.base, self.trap);
+        let patches: Option<Vec<_>> = sites.iter().map(patch).collect();
+        let patches = patches.context("a trap point outside of memory")?;
+        let Points { first, more } = self.orders.points(sites);
+        let watch = match self.orders.watch {
+            orders::Watch::HandleUd => Watch::HandleUd,
+            orders::Watch::FastPio => Watch::FastPio,
+            orders::Watch::Emulate => Watch::Emulate,
         };
-        let patches = sites.iter().map(patch).collect::<Result<Vec<_>>>()?;
-        let wanted = |id: u16| sites.iter().any(|site| site.point == id);
-        // Several with one number are one point in several places.
-        let (mut ids, mut points, mut more) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, address, bytes) in self.points.iter().filter(|(id, ..)| wanted(*id)) {
-            match (0..).zip(&ids).find(|(_, known)| *known == id) {
-                Some((place, _)) => more.push((*address, place)),
-                None => {
-                    ids.push(*id);
-                    points.push((*address, *bytes));
-                }
-            }
-        }
         // Programs first: what they do not see is not counted as lost.
-        self.traps = Some(GuestTraps::start(self.target, &points, &more, self.watch)?);
+        self.traps = Some(GuestTraps::start(self.orders.target, &first, &more, watch)?);
         self.prefixes.begin(self.process, &patches)?;
         self.patches = patches;
         let done = while_stopped(self.process, || put(&self.code, &self.patches));
@@ -222,21 +193,6 @@ impl Drop for Kvm {
     fn drop(&mut self) {
         if let Err(error) = self.take() {
             tracing::error!("process {}: trap points stay: {error:#}", self.process.pid());
-        }
-    }
-}
-
-/// Where KVM is watched.
-fn watch(vendor: Vendor, trap: Trap) -> Result<Watch> {
-    match (vendor, trap) {
-        (Vendor::Amd, Trap::Prefix) => Ok(Watch::HandleUd),
-        (Vendor::Intel, Trap::Prefix) => Ok(Watch::Emulate),
-        (Vendor::Amd, Trap::Port) => Ok(Watch::FastPio),
-        // Intel's KVM has not read the guest's place when it handles a port.
-        (Vendor::Intel, Trap::Port) => {
-            bail!(
-                "`--backend port` is for AMD's KVM only; `--backend kvm` is there for Intel's, not verified"
-            )
         }
     }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps what comes |
 //! | `watch.rs` | one attachment: a backend, driven over a link |
+//! | `need.rs` | the reservation that its tasks need |
 //! | `probe.rs` | what runs in a VM, and whether it really does |
 //! | `known.rs` | kernels that were found before |
 //! | `link.rs` | what such a link is |
@@ -16,6 +17,7 @@ mod in_place;
 mod known;
 mod kvm;
 mod link;
+mod need;
 mod probe;
 mod session;
 mod socket;
@@ -29,7 +31,8 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
-use timevisor_introspection::tasks::demand::{Declared, Need, Rules};
+use timevisor_introspection::backend::choice::NoBackend;
+use timevisor_introspection::tasks::demand::Declared;
 use timevisor_protocols::control::{
     ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
     IntrospectVm, Introspections, Response,
@@ -38,6 +41,7 @@ use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
 
 use self::in_place::Prefixes;
+use self::need::{Need, Rules};
 use self::session::Session;
 use self::target::{Common, Target};
 use crate::clock::HostClock;
@@ -46,10 +50,8 @@ use crate::report::error_response;
 use crate::reservations::Reservations;
 use crate::vms::Vms;
 
-/// A VM that has to be paused for a moment waits for it at most so long, and what a guest's tasks need.
+/// How long a session's thread waits at most for a pause of its VM, or for a reservation.
 const INTERVAL: Duration = Duration::from_nanos(20_000_000);
-/// What was refused is tried again after this.
-const AGAIN: Duration = Duration::from_secs(1);
 /// 1 / CONFIG_HZ of most distributions' kernels.
 const TICK: u64 = 4_000_000;
 
@@ -125,10 +127,10 @@ impl Introspection {
                 return error_response(ErrorCode::AlreadyExists, &text, step);
             }
         } else {
-            let target = match Target::of(qemu, asked.backend, &self.common) {
+            let target = match Target::new(qemu, asked.backend, &self.common) {
                 Ok(target) => target,
-                Err((text, next_step)) => {
-                    return error_response(ErrorCode::Unsupported, &text, next_step);
+                Err(NoBackend { problem, next_step }) => {
+                    return error_response(ErrorCode::Unsupported, &problem, next_step);
                 }
             };
             let (image, every_system_call) = (asked.image.clone(), asked.every_system_call);
@@ -246,10 +248,7 @@ fn follow(
     reservations: &mut Reservations,
 ) -> Option<u64> {
     let alone = session.rules.as_ref()?.sharing == Sharing::Alone;
-    let new = session.take_need();
-    let again = || session.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| (need, None));
-    let (need, asked) = new.or_else(again)?;
-    session.refused = None;
+    let (need, asked) = session.follow.next(session.take_need(), now)?;
     let wanted = match &need {
         Need::Nothing => None,
         Need::Reservation(wanted) => Some(wanted),
@@ -271,9 +270,7 @@ fn follow(
                 tracing::warn!("VM {vm}: not reserved: {text}");
             }
             session.reserved.refused = Some(text);
-            // Others are giving up what is needed, or have to do so by themselves.
-            let soon = code == ErrorCode::MakingRoom;
-            session.refused = Some((need, now + if soon { INTERVAL } else { AGAIN }));
+            session.follow.on_refusal(need, code == ErrorCode::MakingRoom, now);
             None
         }
     }

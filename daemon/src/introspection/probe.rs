@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use timevisor_introspection::backend::kvm::layout::KvmLayout;
 use timevisor_introspection::memory::ram::{InProcess, Ram};
-use timevisor_introspection::os::guest_os::{self, GuestOs};
+use timevisor_introspection::os::guest_os::GuestOs;
+use timevisor_introspection::os::running_kernel::{RunningKernel, Verdict};
+use timevisor_introspection::registry;
 use timevisor_introspection::symbols::image::{self, Image};
+use timevisor_linux::clock::monotonic;
 
 use super::known;
 use super::session::Shared;
@@ -46,7 +49,7 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     }
     let (mut all, mut reasons) = (Vec::new(), Vec::new());
     for (memory, base) in target.memories()? {
-        match guest_os::probe(&memory) {
+        match registry::probe(&memory) {
             Ok(found) => all.push((found, memory, base)),
             Err(why) => reasons.extend(why.iter().map(ToString::to_string)),
         }
@@ -59,48 +62,38 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     Ok(Found { guest_os, memory, base, is_only, layout: None })
 }
 
-/// The one of these whose heartbeat is seen. A guest that is idle for long is believed to run if nothing speaks against it.
+/// Waits until one of these kernels is seen to run.
 fn that_runs(
     mut found: Vec<Box<dyn GuestOs>>,
     memory: &Ram<InProcess>,
     shared: &Shared,
 ) -> Result<Box<dyn GuestOs>> {
-    let before: Vec<_> = found.iter().map(|guest_os| guest_os.heartbeat(memory)).collect();
-    let late = Instant::now() + HEARTBEAT;
+    let heartbeats = |found: &[Box<dyn GuestOs>]| -> Vec<Option<u64>> {
+        found.iter().map(|guest_os| guest_os.heartbeat(memory)).collect()
+    };
+    let kernels = RunningKernel::new(heartbeats(&found), monotonic());
     loop {
-        let pairs = found.iter().zip(&before);
-        let running: Vec<bool> = pairs
-            .map(|(guest_os, before)| before.is_none() || guest_os.heartbeat(memory) != *before)
-            .collect();
-        match running.iter().filter(|runs| **runs).count() {
-            1 => {
-                let which = running.iter().position(|runs| *runs).unwrap_or(0);
-                return Ok(found.swap_remove(which));
-            }
-            2.. => bail!(
-                "several kernels run in the guest's memory: a program imitates one, or a guest runs in it"
-            ),
-            _ => {}
-        }
-        let (over, reset) = {
+        let (over, was_reset) = {
             let told = shared.lock();
             (told.is_over(), told.was_reset)
         };
         ensure!(!over, "it is not wanted any more");
-        if Instant::now() > late {
-            ensure!(
-                found.len() == 1 && !reset,
+        match kernels.take(&heartbeats(&found), was_reset, monotonic()) {
+            Verdict::Again => std::thread::sleep(INTERVAL),
+            Verdict::Runs(which) => return Ok(found.swap_remove(which)),
+            Verdict::Several => bail!(
+                "several kernels run in the guest's memory: a program imitates one, or a guest runs in it"
+            ),
+            Verdict::NoneRuns => bail!(
                 "the kernel in the guest's memory does not run: the guest is paused, or was reset and has not booted yet"
-            );
-            return Ok(found.swap_remove(0));
+            ),
         }
-        std::thread::sleep(INTERVAL);
     }
 }
 
 /// The name of a kernel in memory that is seen to run while this one stands still.
 pub fn another_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Option<String> {
-    let found = guest_os::probe(memory).ok()?;
+    let found = registry::probe(memory).ok()?;
     let own = guest_os.heartbeat(memory);
     let before: Vec<_> = found.iter().map(|other| other.heartbeat(memory)).collect();
     let late = Instant::now() + ANOTHER;
@@ -136,7 +129,7 @@ fn by_image(target: &Target, path: &Path) -> Result<Found> {
     let file = File::open(path).with_context(named)?;
     file.take(most).read_to_end(&mut bytes).with_context(named)?;
     let image = Image::parse(&bytes).with_context(named)?;
-    let guest_os = guest_os::probe_image(&image).map_err(|why| {
+    let guest_os = registry::probe_image(&image).map_err(|why| {
         let why: Vec<String> = why.iter().map(ToString::to_string).collect();
         anyhow!("{}", why.join("; ")).context(named())
     })?;

@@ -1,6 +1,5 @@
-//! One VM: a thread of its own, because finding a kernel in memory takes seconds, and what it tells.
+//! The session of one VM: its thread, because a search for a kernel in memory takes seconds, and what this thread reports.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,36 +7,34 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use timevisor_introspection::tasks::demand::{Need, Rules};
-use timevisor_introspection::tasks::event::Event;
+use timevisor_introspection::backend::choice::Choice;
+use timevisor_introspection::tasks::follow::{Attempt, Follow};
+use timevisor_introspection::tasks::history::History;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
     IntrospectBackend, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
 };
 
-use super::target::{Target, Way};
+use super::need::{Need, Rules};
+use super::target::Target;
 use super::watch::watch;
 
-/// So many events are remembered for those who ask.
-const REMEMBERED: usize = 8192;
-/// So many in one answer.
-const AT_ONCE: usize = 256;
-/// After a problem it is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Between a problem and the next attempt to attach.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the thread and those who ask have in common.
+/// What a session's thread shares with the main thread.
 pub struct Shared(Mutex<Told>);
 
-/// What is known.
+/// What they tell each other.
 #[derive(Default)]
 pub struct Told {
-    /// Nobody wants it any more.
+    /// The user has detached, or the daemon ends.
     pub ended: bool,
-    /// The guest was reset: what was found in it is another one's.
+    /// The guest was reset since the thread last looked for its kernel.
     pub reset: bool,
-    /// At some time: an earlier kernel may be in memory.
+    /// The guest was reset at some time: an earlier kernel may still be in memory.
     pub was_reset: bool,
-    /// The VM has to be paused for a moment.
+    /// The thread asks for a short pause of the VM.
     pub pause: bool,
     pub attached: Option<usize>,
     pub problem: Option<String>,
@@ -45,13 +42,9 @@ pub struct Told {
     pub dropped: u64,
     pub senseless: u64,
     pub tasks: Vec<Value>,
-    /// What the tasks need, since it was taken last.
-    pub need: Option<Need>,
-    /// The host's counter when the guest asked for that.
-    pub asked: Option<u64>,
-    events: VecDeque<Event>,
-    /// The number of the next event.
-    next: u64,
+    /// A change of what the tasks need, until the main thread takes it.
+    pub need: Option<Attempt<Need>>,
+    pub history: History,
 }
 
 impl Shared {
@@ -61,41 +54,32 @@ impl Shared {
 }
 
 impl Told {
-    /// Whether trap points have to go.
+    /// Whether trap points have to be removed.
     pub fn is_over(&self) -> bool {
         self.ended || self.reset
-    }
-
-    pub fn event(&mut self, event: Event) {
-        if self.events.len() >= REMEMBERED {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
-        self.next += 1;
     }
 }
 
 pub struct Session {
     process: Process,
-    pub way: Way,
+    choice: Choice,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The file that its operator gave.
+    /// [`Target::image`].
     pub image: Option<PathBuf>,
-    /// Every system call is trapped, too.
+    /// [`Target::every_system_call`].
     pub every_system_call: bool,
-    /// How a reservation follows the tasks, if one does.
+    /// The rules by which a reservation follows the tasks, if one does.
     pub rules: Option<Rules>,
-    /// What came of that.
+    /// The reservation that was made, or why it was refused.
     pub reserved: IntrospectReserved,
-    /// How often the VM had been reset.
+    /// Resets of the VM so far.
     resets: u64,
-    /// What was refused, and when to try it again: others may have given back what is missing.
-    pub refused: Option<(Need, timevisor_time::Duration)>,
+    pub follow: Follow<Need>,
 }
 
 impl Session {
-    /// Begins, after the thread of a former one has taken away what it had in place.
+    /// Starts the thread. It first waits for the thread of a former session, which may still have trap points in place.
     pub fn start(
         target: Target,
         rules: Option<Rules>,
@@ -103,7 +87,8 @@ impl Session {
         former: Option<JoinHandle<()>>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared(Mutex::default()));
-        let (process, way, theirs) = (target.process, target.way.clone(), Arc::clone(&shared));
+        let (process, choice, theirs) =
+            (target.process, target.choice.clone(), Arc::clone(&shared));
         let (image, every_system_call) = (target.image.clone(), target.every_system_call);
         let thread = std::thread::Builder::new().name("introspect".to_owned());
         let ours = rules.clone();
@@ -115,7 +100,7 @@ impl Session {
         let thread = Some(thread);
         Ok(Self {
             process,
-            way,
+            choice,
             shared,
             thread,
             image,
@@ -123,11 +108,11 @@ impl Session {
             rules,
             reserved,
             resets,
-            refused: None,
+            follow: Follow::default(),
         })
     }
 
-    /// Ends it; its thread takes away what it has in place.
+    /// Tells the thread to remove its trap points and to end.
     pub fn end(mut self) -> Option<JoinHandle<()>> {
         self.shared.lock().ended = true;
         self.thread.take()
@@ -137,29 +122,27 @@ impl Session {
         self.process.is_running()
     }
 
-    /// Whether the VM has to be paused for a moment; once.
+    /// Whether the thread asks for a short pause of the VM. Each request is returned once.
     pub fn take_pause(&self) -> bool {
         std::mem::take(&mut self.shared.lock().pause)
     }
 
-    /// What its tasks need, if that has changed, and the host's counter when the guest asked for it; once.
-    pub fn take_need(&self) -> Option<(Need, Option<u64>)> {
-        let mut told = self.shared.lock();
-        let asked = told.asked.take();
-        told.need.take().map(|need| (need, asked))
+    /// What its tasks need, if that has changed. Each change is returned once.
+    pub fn take_need(&self) -> Option<Attempt<Need>> {
+        self.shared.lock().need.take()
     }
 
-    /// Whether that is how it was asked for.
+    /// Whether it uses this backend; without a backend, any will do.
     pub fn is_by(&self, backend: Option<IntrospectBackend>) -> bool {
-        backend.is_none_or(|asked| asked == self.way.backend())
+        backend.is_none_or(|asked| asked == self.choice.backend())
     }
 
-    /// Why the VM must not leave this host, if so.
+    /// Why the VM must not migrate, if so.
     pub fn holds(&self) -> Option<&'static str> {
-        self.way.holds()
+        self.choice.holds()
     }
 
-    /// How often the VM has been reset.
+    /// Takes the number of the VM's resets so far.
     pub fn set_resets(&mut self, resets: u64) {
         if std::mem::replace(&mut self.resets, resets) != resets {
             let mut told = self.shared.lock();
@@ -169,7 +152,7 @@ impl Session {
 
     pub fn row(&self, vm: &str) -> IntrospectRow {
         let told = self.shared.lock();
-        let (backend, reason) = self.way.name();
+        let (backend, reason) = self.choice.name();
         IntrospectRow {
             vm: vm.to_owned(),
             backend: backend.to_owned(),
@@ -181,7 +164,7 @@ impl Session {
             problem: told.problem.clone(),
             guest: told.guest.clone(),
             points: told.attached.unwrap_or(0),
-            events: told.next,
+            events: told.history.count(),
             dropped: told.dropped,
             senseless: told.senseless,
             reserved: self.rules.as_ref().map(|_| self.reserved.clone()),
@@ -189,18 +172,13 @@ impl Session {
         }
     }
 
-    /// From event `from` on.
+    /// The events from number `from` on.
     pub fn events(&self, from: Option<u64>) -> IntrospectEvents {
         let told = self.shared.lock();
-        let first = told.next - told.events.len() as u64;
-        let from = from.unwrap_or(told.next).min(told.next);
-        let begin = from.max(first);
-        let skip = usize::try_from(begin - first).unwrap_or(usize::MAX);
-        let events = told.events.iter().skip(skip).take(AT_ONCE);
-        let events: Vec<Value> =
-            events.map(|event| serde_json::to_value(event).unwrap_or_default()).collect();
-        let next = begin + events.len() as u64;
-        IntrospectEvents { events, next, forgotten: begin - from }
+        let part = told.history.part(from);
+        let value = |event| serde_json::to_value(event).unwrap_or_default();
+        let events = part.events.into_iter().map(value).collect();
+        IntrospectEvents { events, next: part.next, forgotten: part.forgotten }
     }
 }
 
@@ -217,8 +195,8 @@ fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
         let mut told = shared.lock();
         told.attached = None;
         told.tasks.clear();
-        // What is not known is not needed: a guest that has been reset has no tasks.
-        (told.need, told.asked) = (Some(Need::Nothing), None);
+        // Unknown tasks need nothing: after a reset there are none.
+        told.need = Some((Need::Nothing, None));
         if let Err(error) = ended {
             let text = format!("{error:#}");
             if told.problem.as_ref() != Some(&text) {
@@ -226,61 +204,7 @@ fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
             }
             told.problem = Some(text);
             drop(told);
-            std::thread::sleep(AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(sequence: u64) -> Event {
-        use timevisor_introspection::tasks::event::{Kind, Thread};
-        Event {
-            sequence,
-            counter: None,
-            counter_error: 0,
-            vcpu: 0,
-            thread: Thread::default(),
-            kind: Kind::Yield,
-        }
-    }
-
-    #[test]
-    fn events_are_given_in_parts_and_forgotten_in_the_end() {
-        let shared = Arc::new(Shared(Mutex::default()));
-        let process = Process::open(std::process::id()).unwrap();
-        let reserved = IntrospectReserved::default();
-        let (way, theirs) = (Way::Plugin("/x".into()), Arc::clone(&shared));
-        let session = Session {
-            process,
-            way,
-            shared: theirs,
-            thread: None,
-            image: None,
-            every_system_call: false,
-            rules: None,
-            reserved,
-            resets: 0,
-            refused: None,
-        };
-        for n in 0..REMEMBERED as u64 + 10 {
-            shared.lock().event(event(n));
-        }
-        let all = REMEMBERED as u64 + 10;
-        let now = session.events(None);
-        assert_eq!((now.events.len(), now.next, now.forgotten), (0, all, 0));
-        let first = session.events(Some(3));
-        assert_eq!(
-            (first.events.len(), first.next, first.forgotten),
-            (AT_ONCE, 10 + AT_ONCE as u64, 7)
-        );
-        assert_eq!(first.events[0]["sequence"], 10);
-        let last = session.events(Some(all - 1));
-        assert_eq!((last.events.len(), last.next), (1, all));
-        // Of another daemon's.
-        assert_eq!(session.events(Some(u64::MAX)).next, all);
-        assert_eq!(session.row("web").events, all);
     }
 }

@@ -1,8 +1,10 @@
-//! One attachment, from finding the guest's kernel to the end.
+//! One attachment to a guest: find its kernel, set trap points, report events, remove the points.
 
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
+use timevisor_introspection::backend::RawEvent;
+use timevisor_introspection::backend::choice::Choice;
 use timevisor_introspection::backend::gdb::Gdb;
 use timevisor_introspection::backend::kvm::Kvm;
 use timevisor_introspection::backend::kvm::layout::KvmLayout;
@@ -11,42 +13,39 @@ use timevisor_introspection::backend::{Action, Backend, Input, State};
 use timevisor_introspection::memory::ram::{InProcess, Ram};
 use timevisor_introspection::os::guest_os::GuestOs;
 use timevisor_introspection::os::pulse::{Pulse, Sign};
-use timevisor_introspection::tasks::demand::{Need, Rules, need};
-use timevisor_introspection::tasks::event::{Kind, RawEvent};
+use timevisor_introspection::tasks::demand::demand;
 use timevisor_introspection::tasks::initial_scan::{Looks, Verdict};
+use timevisor_introspection::tasks::report::Report;
 use timevisor_linux::clock::monotonic;
 use timevisor_time::Duration;
 
 use super::known::Kept;
 use super::kvm::{self, Where};
 use super::link::Link;
+use super::need::{Need, Rules, need};
 use super::probe::{Found, another_runs, probe, surely_runs};
 use super::session::Shared;
 use super::socket::Socket;
-use super::target::{Target, Way};
+use super::target::Target;
 
-/// vCPUs come to where points change within this, or never do.
+/// Maximum time to set or remove trap points: vCPUs that run reach a place where points can change within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What is told of tasks is at most so old.
-const TASKS_INTERVAL: Duration = Duration::from_nanos(20_000_000);
-/// How often its heartbeat is read.
-const PULSE_INTERVAL: Duration = Duration::from_nanos(1_000_000_000);
-/// Between two looks at the tasks that have begun.
+/// Between two looks of the initial scan.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// Until nobody wants it any more.
+/// Attaches to a guest and reports what its tasks do, until the session ends or the guest is reset.
 ///
 /// # Errors
-/// What is in the way: the guest may not be up yet, or its kernel not known.
+/// When the guest has not booted yet, its kernel is unknown, or the connection is lost.
 pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
     let Found { mut guest_os, memory, base, is_only, mut layout } = probe(target, shared)?;
     if target.every_system_call {
-        let needs_slot = matches!(target.way, Way::Kvm { .. });
+        let needs_slot = matches!(target.choice, Choice::Kvm { .. });
         guest_os.every_system_call(needs_slot).map_err(anyhow::Error::msg)?;
     }
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
-    let (link, backend) = way(target, &memory, base, &*guest_os, &mut layout)?;
+    let (link, backend) = open(target, &memory, base, &*guest_os, &mut layout)?;
     let mut watch = Watch {
         link,
         backend,
@@ -56,11 +55,8 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         rules,
         needed: Need::Nothing,
         dropped_before,
-        tasks_changed: false,
-        asked: None,
-        tell_at: Duration::ZERO,
+        report: Report::default(),
         pulse: Pulse::default(),
-        pulse_at: Duration::ZERO,
     };
     let hello = watch.backend.handle(Input::Connected, monotonic());
     watch.act(hello)?;
@@ -75,7 +71,7 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         ensure!(attached || monotonic() < late, "the trap points are not set");
     }
     watch.detach()?;
-    // A kernel that was reset is another one; one with more points than others are to find is of no use to them.
+    // The next session may use this kernel again, unless the guest was reset or the kernel has more points than usual.
     let is_usual = is_only && !target.every_system_call;
     if is_usual && !shared.lock().reset && watch.backend.state() == State::Detached {
         let Watch { guest_os, .. } = watch;
@@ -84,26 +80,26 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
     Ok(())
 }
 
-/// The way to trap in this VM.
-fn way(
+/// Opens the link to this VM for the backend that was chosen.
+fn open(
     target: &Target,
     memory: &Ram<InProcess>,
     base: u64,
     guest_os: &dyn GuestOs,
     layout: &mut Option<KvmLayout>,
 ) -> Result<(Box<dyn Link>, Box<dyn Backend>)> {
-    match &target.way {
-        Way::Plugin(socket) => {
+    match &target.choice {
+        Choice::Plugin(socket) => {
             let link = Socket::connect(socket, target.process)?;
             Ok((Box::new(link), Box::new(Tcg::default())))
         }
-        Way::Gdb(socket) => {
-            // The stub lets a VM go on, whoever has paused it.
+        Choice::Gdb(socket) => {
+            // The stub resumes a VM even if somebody else has paused it.
             surely_runs(guest_os, memory)?;
             let link = Socket::debug(socket, target.process)?;
             Ok((Box::new(link), Box::new(Gdb::default())))
         }
-        Way::Kvm { trap, .. } => {
+        Choice::Kvm { trap, .. } => {
             let vm = Where { process: target.process, layout: target.layout.clone(), base };
             let prefixes = Arc::clone(&target.common.prefixes);
             let (link, sites, ratio) =
@@ -121,36 +117,31 @@ struct Watch<'a> {
     shared: &'a Shared,
     rules: Option<&'a Rules>,
     needed: Need,
-    /// By earlier connections.
+    /// Events that earlier connections dropped.
     dropped_before: u64,
-    tasks_changed: bool,
-    /// The host's counter when the guest last asked for something else.
-    asked: Option<u64>,
-    tell_at: Duration,
+    report: Report,
     pulse: Pulse,
-    pulse_at: Duration,
 }
 
 impl Watch<'_> {
     fn turn(&mut self) -> Result<()> {
         let actions = self.link.turn(&mut *self.backend)?;
         self.act(actions)?;
-        self.tell_tasks(monotonic());
+        self.report_tasks(monotonic());
         Ok(())
     }
 
-    /// Whether it is still this kernel that runs.
+    /// Checks that the same kernel still runs.
     ///
     /// # Errors
-    /// When it is not: it has to be looked for anew.
+    /// When it does not: the session has to find the new kernel.
     fn feel_pulse(&mut self, target: &Target, now: Duration) -> Result<()> {
-        if now < self.pulse_at {
+        if !self.pulse.is_due(now) {
             return Ok(());
         }
-        self.pulse_at = now + PULSE_INTERVAL;
         match self.pulse.take(self.guest_os.heartbeat(&self.memory), now) {
             Sign::Anew => bail!("the guest's kernel has begun anew, or is gone"),
-            // Only those that are found by memory alone: an image's guest is what its operator says.
+            // Not where the user named an image: memory alone does not show which of those runs.
             Sign::Silent if target.image.is_none() => {
                 if let Some(other) = another_runs(&*self.guest_os, &self.memory) {
                     bail!("another kernel runs in the guest now, {other}: a kexec?");
@@ -161,7 +152,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Does them. Nothing is sent under the lock: who asks must not wait for QEMU.
+    /// Carries out the backend's actions. Nothing is sent under the lock: the main thread must not wait for QEMU.
     fn act(&mut self, actions: Vec<Action>) -> Result<()> {
         for action in actions {
             match action {
@@ -175,7 +166,7 @@ impl Watch<'_> {
                     self.shared.lock().dropped = self.dropped_before + dropped;
                 }
                 Action::Attached(points) => {
-                    let problem = self.find_begun().err();
+                    let problem = self.scan_initially().err();
                     let mut told = self.shared.lock();
                     (told.attached, told.problem) = (Some(points), problem);
                 }
@@ -183,7 +174,7 @@ impl Watch<'_> {
                     self.guest_os.cleanup();
                     self.shared.lock().attached = None;
                 }
-                // After a reboot, or when the guest traces itself.
+                // The guest has rebooted, or traces itself.
                 Action::Changed { point, found } => {
                     bail!("trap point {point}: the guest's kernel has {found:02x?} there now")
                 }
@@ -193,14 +184,14 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// The tasks that began before the points were there. Events wait meanwhile: whatever changes during these looks is told by them afterwards.
-    fn find_begun(&mut self) -> Result<(), String> {
+    /// Finds the tasks that began before the points were in place. Events wait meanwhile, and then tell what has changed during the scan.
+    fn scan_initially(&mut self) -> Result<(), String> {
         let mut looks = Looks::default();
         loop {
             match looks.take(self.guest_os.running(&self.memory)) {
                 Verdict::Again => std::thread::sleep(LOOK_INTERVAL),
                 Verdict::Known(tasks) => {
-                    self.tasks_changed |= !tasks.is_empty();
+                    self.report.on_scan(tasks.len());
                     self.guest_os.tasks_mut().begun(tasks);
                     return Ok(());
                 }
@@ -215,33 +206,31 @@ impl Watch<'_> {
     fn event(&mut self, raw: &RawEvent) {
         match self.guest_os.decode(raw) {
             Ok(event) => {
-                self.tasks_changed = true;
-                if matches!(event.kind, Kind::SetScheduler { .. } | Kind::Exit { .. }) {
-                    self.asked = event.counter;
-                }
-                self.shared.lock().event(event);
+                self.report.on_event(&event);
+                self.shared.lock().history.push(event);
             }
             Err(_) => self.shared.lock().senseless += 1,
         }
     }
 
-    fn tell_tasks(&mut self, now: Duration) {
-        if self.tasks_changed && now >= self.tell_at {
-            (self.tasks_changed, self.tell_at) = (false, now + TASKS_INTERVAL);
-            let tasks = self.guest_os.tasks().iter();
-            let tasks = tasks.map(|task| serde_json::to_value(task).unwrap_or_default()).collect();
-            self.shared.lock().tasks = tasks;
-            // Here and not where the clock is kept: a guest may make it long.
-            let needed = self.rules.map_or(Need::Nothing, |r| need(self.guest_os.tasks(), r));
-            if needed != self.needed {
-                self.needed = needed.clone();
-                let mut told = self.shared.lock();
-                (told.need, told.asked) = (Some(needed), self.asked);
-            }
+    fn report_tasks(&mut self, now: Duration) {
+        if !self.report.take(now) {
+            return;
+        }
+        let tasks = self.guest_os.tasks().iter();
+        let tasks = tasks.map(|task| serde_json::to_value(task).unwrap_or_default()).collect();
+        self.shared.lock().tasks = tasks;
+        // Planned here and not on the clock's thread: a guest can make this slow.
+        let needed = self.rules.map_or(Need::Nothing, |rules| {
+            need(demand(self.guest_os.tasks(), &rules.declared), rules)
+        });
+        if needed != self.needed {
+            self.needed = needed.clone();
+            self.shared.lock().need = Some((needed, self.report.asked()));
         }
     }
 
-    /// Takes the points away; they go with the connection in any case.
+    /// Removes the points. They also go when the connection ends.
     fn detach(&mut self) -> Result<()> {
         let actions = self.backend.detach(monotonic());
         self.act(actions)?;

@@ -16,7 +16,9 @@ use timevisor_linux::clock::{Bracket, bracket, realtime};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
 use timevisor_linux::udp::{Received, Sockets, UdpClient};
 use timevisor_protocols::control::Reference as Report;
-use timevisor_protocols::ntp::{Client, Config, KissCode, Outcome, Response, Status, refid};
+use timevisor_protocols::ntp::{
+    Client, Config, Exchange as PairedExchange, KissCode, Outcome, Response, Status, refid,
+};
 use timevisor_time::{Duration, Instant, Utc};
 
 use super::nts::{Nts, Progress};
@@ -31,12 +33,9 @@ const RESOLVING: Duration = Duration::from_millis(50);
 /// Readings per bracket: the narrowest counts.
 const BRACKET_TRIES: usize = 3;
 
-/// Our half of an answered request: (request, Ta, Tf).
-type Ours = (u64, u64, u64);
-
-/// What was known when the request left.
+/// What was known when a request left.
+#[derive(Clone, Copy, Debug)]
 struct Sent {
-    id: u64,
     ta: u64,
     before: Bracket,
     stamp: Option<Instant<Utc>>,
@@ -44,13 +43,10 @@ struct Sent {
 
 pub struct Ntp {
     name: String,
-    client: Client,
+    client: Client<Sent>,
     socket: Option<UdpClient>,
     /// Why there is no socket, and when to try again.
     unreachable: Option<(String, Duration)>,
-    sent: Option<Sent>,
-    /// Of the answer before: an interleaved answer completes that exchange.
-    before: Option<Ours>,
     last: Option<(Response, Duration)>,
     leap_problem: Option<String>,
     /// The resolver's thread: a name server that is silent must not hold the daemon up.
@@ -67,8 +63,6 @@ impl Ntp {
             client,
             socket: None,
             unreachable: None,
-            sent: None,
-            before: None,
             last: None,
             leap_problem: None,
             resolving: None,
@@ -158,7 +152,7 @@ impl Ntp {
             return self.give_up(describe(&error), now);
         }
         let stamp = socket.recv_tx_stamp().ok().flatten();
-        self.sent = Some(Sent { id: request.id, ta, before, stamp });
+        self.client.sent(Sent { ta, before, stamp });
     }
 
     /// A socket to the server; `None` while its name is being resolved.
@@ -226,7 +220,7 @@ impl Ntp {
         // Bounded: a flood must not keep the daemon from its other work.
         for _ in 0..16 {
             let Some(socket) = &mut self.socket else { break };
-            if let Some(sent) = self.sent.as_mut().filter(|s| s.stamp.is_none()) {
+            if let Some(sent) = self.client.sent_mut().filter(|s| s.stamp.is_none()) {
                 sent.stamp = socket.recv_tx_stamp().ok().flatten();
             }
             match socket.recv(&mut buffer) {
@@ -262,34 +256,10 @@ impl Ntp {
                 &opened[..]
             }
         };
-        match self.client.on_datagram(now, bytes, realtime()) {
-            Outcome::Kept { answered } => {
-                self.before = self.ours(answered, received, tf, around);
-                None
-            }
-            Outcome::Accepted(response) => {
-                let ours = self.ours(response.answered, received, tf, around);
-                let before = std::mem::replace(&mut self.before, ours);
-                let (_, ta, tf) =
-                    ours.into_iter().chain(before).find(|(id, ..)| *id == response.request_id)?;
-                let tai = |t| around.leap.to_tai(t);
-                let (tb, te) = match (tai(response.tb), tai(response.te)) {
-                    (Ok(tb), Ok(te)) => (tb, te),
-                    (Err(problem), _) | (_, Err(problem)) => {
-                        if self.leap_problem.as_ref() != Some(&problem) {
-                            tracing::warn!("reference {}: {problem}", self.name);
-                        }
-                        self.leap_problem = Some(problem);
-                        return None;
-                    }
-                };
-                self.leap_problem = None;
-                self.told_kiss = None;
-                let period = around.calibration.0;
-                let round_trip = period.span(tf.wrapping_sub(ta)) - (te - tb);
-                self.last = Some((response, round_trip));
-                Some(Exchange { ta, tb, te, tf, error: response.error_budget() })
-            }
+        let stamps = |sent: Sent| narrowed(&sent, received, tf, around);
+        match self.client.on_datagram(now, bytes, realtime(), stamps) {
+            Outcome::Exchange(exchange) => self.complete(&exchange, around),
+            Outcome::Kept { .. } => None,
             Outcome::Rejected(reason) => {
                 tracing::debug!("reference {}: answer rejected: {reason}", self.name);
                 None
@@ -303,17 +273,30 @@ impl Ntp {
         }
     }
 
-    /// Our stamps of the request that was answered just now.
-    fn ours(
+    /// The exchange on TAI, for the estimate; `None` while TAI - UTC is not known.
+    fn complete(
         &mut self,
-        answered: u64,
-        received: &Received,
-        tf: u64,
+        exchange: &PairedExchange,
         around: &Surroundings<'_>,
-    ) -> Option<Ours> {
-        let sent = self.sent.take_if(|sent| sent.id == answered)?;
-        let (ta, tf) = narrowed(&sent, received, tf, around);
-        Some((answered, ta, tf))
+    ) -> Option<Exchange> {
+        let PairedExchange { ta, tf, response } = *exchange;
+        let tai = |utc| around.leap.to_tai(utc);
+        let (tb, te) = match (tai(response.tb), tai(response.te)) {
+            (Ok(tb), Ok(te)) => (tb, te),
+            (Err(problem), _) | (_, Err(problem)) => {
+                if self.leap_problem.as_ref() != Some(&problem) {
+                    tracing::warn!("reference {}: {problem}", self.name);
+                }
+                self.leap_problem = Some(problem);
+                return None;
+            }
+        };
+        self.leap_problem = None;
+        self.told_kiss = None;
+        let period = around.calibration.0;
+        let round_trip = period.span(tf.wrapping_sub(ta)) - (te - tb);
+        self.last = Some((response, round_trip));
+        Some(Exchange { ta, tb, te, tf, error: response.error_budget() })
     }
 
     /// What those who follow us are told of this server.

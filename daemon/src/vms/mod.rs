@@ -5,14 +5,14 @@
 //! | `monitor.rs` | one QMP connection |
 //! | `channels.rs` | what timelines and reservations need to know of them |
 //! | `discovery.rs` | finding QEMU processes |
-//! | `host_time.rs` | how much processor time each vCPU has had |
+//! | `host_cpu_time.rs` | how much processor time each vCPU has had |
 //! | `prepared.rs` | page files of VMs that have not started yet |
 //! | `requests.rs` | answers to the CLI |
 //! | `registry.rs` | what a restarted daemon must know of them |
 
 mod channels;
 mod discovery;
-mod host_time;
+mod host_cpu_time;
 mod monitor;
 mod prepared;
 mod registry;
@@ -37,7 +37,7 @@ use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use self::discovery::Discovery;
-use self::host_time::{Sampler, Threads};
+use self::host_cpu_time::{Sampler, Threads};
 use self::monitor::{Monitor, News, Wanted};
 use self::prepared::Prepared;
 use self::registry::{Entry, Registry};
@@ -304,7 +304,7 @@ impl Vms {
                 }
             }
         }
-        self.sample_host_time(now, clock);
+        self.sample_host_cpu_time(now, clock);
         for served in &mut self.served {
             if let Some(lost) = served.reconnect.take_if(|lost| now >= lost.at) {
                 let pid = served.vm.qemu.process.pid();

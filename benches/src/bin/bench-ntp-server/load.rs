@@ -18,7 +18,7 @@ const BATCH: usize = 32;
 /// The same for the system calls.
 const COUNT: libc::c_uint = 32;
 const _: () = assert!(COUNT as usize == BATCH);
-/// Silence for so long means that what is in flight was lost.
+/// After this long without an answer, what is in flight is lost.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// What a turn brought.

@@ -40,7 +40,7 @@ class Unknown(TimevisorError):
 
 
 class Unreliable(TimevisorError):
-    """Bounds must not be relied on, and this is about bounds."""
+    """The bounds must not be relied on, and this needs them."""
 
     reading: Reading
 
@@ -76,7 +76,7 @@ class Cancelled(TimevisorError):
 
 
 class TimedOut(TimevisorError, TimeoutError):
-    """The time-out came first."""
+    """The time-out passed first."""
 
 
 class OutOfRange(TimevisorError, ValueError):
@@ -88,7 +88,7 @@ class KernelRefused(TimevisorError, OSError):
 
 
 class Invalid(TimevisorError, ValueError):
-    """A requirement that means nothing, a name that cannot be a timeline's, an age that is none."""
+    """A requirement that makes no sense, an invalid timeline name, or text that is not a saved age."""
 
 
 class NoChannel(TimevisorError):
@@ -98,7 +98,7 @@ class NoChannel(TimevisorError):
 
 
 class CannotBeMet(TimevisorError):
-    """The requirement is beyond what can be had."""
+    """The requirement cannot be met."""
 
     achievable: Achieved
 

@@ -69,7 +69,7 @@ class Client:
     def channel(self) -> Optional[ChannelChoice]:
         """Which channel is used, and why others are not; None before the first binding."""
     def timeline(self, name: str) -> Timeline:
-        """A timeline of the page, only to read: nobody is told, nothing is required.
+        """Opens a timeline of the page for reading only: sends no message and requires nothing.
 
         Raises NotFound, PageUnusable.
         """
@@ -135,7 +135,7 @@ class Timeline:
     def convert(self, stamp: int) -> Reading:
         """The time at which the counter was at ``stamp``. Raises TooOld, Unknown, Contradiction."""
     def observe(self) -> None:
-        """Takes note of what is published now, for later conversions. Call it every few seconds if you only take stamps."""
+        """Records the present publication for later conversions. Call it every few seconds if you only take stamps."""
     def compare_to(self, t_ns: int) -> Comparison:
         """Is it surely before ``t_ns`` now, surely after it, or is that not known?"""
     def is_surely_before(self, t_ns: int) -> bool:
@@ -186,7 +186,7 @@ class Timeline:
         timeout_ns: Optional[Span] = None,
         cancel: Optional[Cancel] = None,
     ) -> Waited:
-        """Sleeps for so long on this timeline."""
+        """Sleeps for this long on this timeline."""
     def wait_met(self, timeout_ns: Optional[Span] = None, *, cancel: Optional[Cancel] = None) -> Waited:
         """Waits until the time is known and meets the handle's requirement; disruptions do not end this wait."""
     def wait_fd(self, when: When, *, spin_ns: Optional[Span] = None) -> WaitFd:
@@ -240,9 +240,9 @@ class Binding(Timeline):
         """What the timeline gave at the bind or the last update."""
     @property
     def lease(self) -> Lease:
-        """Whether the host has the requirement at this moment. It is told again by itself after a lost connection."""
+        """Whether the requirement is in force on the host now. It is told again by itself after a lost connection."""
     def update(self, requirement: Optional[Requirement], *, best_effort: bool = False) -> Achieved:
-        """Changes the requirement; None: nothing is needed any more. Where that is refused, the old one stays in force."""
+        """Changes the requirement; None drops it. If the host refuses, the old one stays in force."""
     def unbind(self) -> None:
         """Withdraws the requirement and waits for the host's answer. A second time does nothing."""
     def __enter__(self) -> Binding: ...
@@ -342,7 +342,7 @@ class When:
         """This long before the last moment that is surely before it: latest + lead >= t > latest."""
     @staticmethod
     def sleep(span_ns: Span) -> When:
-        """So long on the timeline, counted from the beginning of the wait."""
+        """This long on the timeline, counted from the beginning of the wait."""
     @staticmethod
     def met() -> When:
         """The time is known and meets the handle's requirement."""
@@ -391,7 +391,7 @@ class Periodic:
         timeout_ns: Optional[Span] = None,
         cancel: Optional[Cancel] = None,
     ) -> Tick:
-        """Waits for the next tick. After a disruption it fails once, and begins anew on the grid."""
+        """Waits for the next tick. After a disruption it fails once, and starts over on the grid."""
     def fileno(self) -> int: ...
     def on_ready(self) -> Optional[Tick]:
         """Looks whether a tick is due; None: not yet."""
@@ -416,7 +416,7 @@ class Clock:
 
     def __new__(cls, now_ns: int, timescale: str = "tai") -> Clock: ...
     def timeline(self) -> Timeline:
-        """A handle like any other."""
+        """A handle, as to a real timeline."""
     @property
     def now_ns(self) -> Optional[int]:
         """Where it stands; None after ``forget``."""

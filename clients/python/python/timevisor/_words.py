@@ -66,7 +66,7 @@ class MissedTicks(_Word):
     CATCH_UP = "catch_up"
     """They come at once, one after the other, in order."""
     COALESCE = "coalesce"
-    """They come at once, as one: the newest."""
+    """Only the newest comes, at once."""
 
 
 class Change(_Word):
@@ -106,7 +106,7 @@ class ChannelChoice:
 
     address: str
     tenant: str
-    """Whom the server takes this client for: ``uid:1000``, ``vm:web``."""
+    """The tenant that the server takes this client for: ``uid:1000``, ``vm:web``."""
     passed_over: Tuple[Tried, ...]
 
 
@@ -148,12 +148,12 @@ class TimelineRow:
 
 @dataclass(frozen=True)
 class Held:
-    """The host has the requirement."""
+    """The requirement is in force on the host."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The host does not have the requirement; it is told again as soon as it can be."""
+    """The requirement is not in force on the host; the library states it again as soon as it can."""
 
     why: str
 

@@ -52,7 +52,7 @@ async def wait_surely_before(
 
 
 async def sleep(timeline: Timeline, span_ns: Span, *, spin_ns: Optional[Span] = None) -> Waited:
-    """Sleeps for so long on this timeline."""
+    """Sleeps for this long on this timeline."""
     return await _once(timeline.wait_fd(When.sleep(span_ns), spin_ns=spin_ns))
 
 
@@ -94,9 +94,10 @@ class Stream(Generic[_T_co]):
         return self
 
     async def __anext__(self) -> _T_co:
-        # A second reader of one descriptor would take the first one's place in the loop, which would then sleep for ever.
+        # A second reader of one descriptor would take the first one's place in the loop, which
+        # would then sleep for ever.
         if self._busy:
-            raise RuntimeError("another task is waiting on this stream; give each task one of its own")
+            raise RuntimeError("another task is waiting on this stream; give each task its own")
         self._busy = True
         try:
             return await _outcome(self._source)

@@ -1,5 +1,6 @@
-//! Sleeping for a source without the GIL. Python's signal handlers run in the main thread only, and only when it says that
-//! they may: it does when a signal interrupts the sleep, and every [`SLICE`] in case another thread got the signal.
+//! Sleeps for a source without the GIL. Python's signal handlers run in the main thread only, when
+//! it lets them: after a signal has interrupted the sleep, and every [`SLICE`], in case another
+//! thread got the signal.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ enum Pause<T> {
     Signals,
 }
 
-/// Waits for the one outcome of a source that nobody else has.
+/// Waits for the only outcome of a source that no other thread uses.
 pub fn once<S: Source>(py: Python<'_>, mut source: S, patience: &Patience) -> PyResult<S::Outcome> {
     until_outcome(py, &mut source, patience)
 }
@@ -48,7 +49,8 @@ pub fn until_outcome<S: Source>(
     source: &mut S,
     patience: &Patience,
 ) -> PyResult<S::Outcome> {
-    // Time-outs run on this machine's own clock: they are about patience, not about time.
+    // Time-outs use this machine's own clock: they limit the wait, and are no instants of the
+    // timeline.
     let deadline = patience.timeout.and_then(|span| Instant::now().checked_add(span));
     let slice = is_main_thread(py)?.then_some(SLICE);
     loop {

@@ -28,13 +28,14 @@ impl When {
         Self(timevisor::When::Past(t_ns.0))
     }
 
-    /// This long before the last moment that is surely before it: latest + lead has reached it, and latest has not.
+    /// This long before the last moment that is surely before it: latest + lead has reached it, and
+    /// latest has not.
     #[staticmethod]
     fn surely_before(t_ns: InstantNs, lead_ns: Span) -> Self {
         Self(timevisor::When::SurelyBefore { t_ns: t_ns.0, lead: lead_ns.0 })
     }
 
-    /// So long on the timeline, counted from the beginning of the wait.
+    /// This long on the timeline, counted from the beginning of the wait.
     #[staticmethod]
     fn sleep(span_ns: Span) -> Self {
         Self(timevisor::When::For(span_ns.0))
@@ -82,7 +83,8 @@ impl Cancel {
     }
 }
 
-/// A wait for an event loop: when the descriptor is readable, call `on_ready`. Closing it cancels the wait.
+/// A wait for an event loop: when the descriptor is readable, call `on_ready`. Closing it cancels
+/// the wait.
 #[pyclass(frozen, module = "timevisor")]
 pub struct WaitFd(Shared<timevisor::WaitFd>);
 
@@ -108,7 +110,8 @@ impl WaitFd {
     }
 }
 
-/// An action's time for an event loop: when the descriptor is readable, call `on_ready`. Closing it cancels.
+/// An action's time for an event loop: when the descriptor is readable, call `on_ready`. Closing it
+/// cancels.
 #[pyclass(frozen, module = "timevisor")]
 pub struct AtFd(Shared<timevisor::AtFd>);
 

@@ -1,4 +1,5 @@
-//! Waiting from Python: without the GIL while blocked, interrupted by signals, or as a descriptor for an event loop.
+//! Waiting from Python: without the GIL while blocked, interrupted by signals, or as a descriptor
+//! for an event loop.
 //!
 //! | module | owns |
 //! | --- | --- |

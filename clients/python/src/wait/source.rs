@@ -1,4 +1,5 @@
-//! The client's four waits behind one trait, and [`Shared`]: one of them, used by one thread at a time.
+//! The client's four waits behind one trait, and [`Shared`]: one of them, used by one thread at a
+//! time.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Mutex, TryLockError};
@@ -60,7 +61,8 @@ impl Source for Periodic {
     }
 }
 
-/// A source that Python holds. Two threads that wait on one would take each other's outcomes: the second one is told.
+/// A source that Python holds. Two threads that wait on one source would take each other's
+/// outcomes, so the second one gets an error.
 pub struct Shared<S> {
     fd: RawFd,
     /// None: closed.
@@ -84,7 +86,7 @@ impl<S: Source> Shared<S> {
             Ok(mut slot) => work(&mut slot),
             Err(TryLockError::Poisoned(slot)) => work(&mut slot.into_inner()),
             Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(
-                "another thread is waiting on it; give each thread one of its own, and end waits with Cancel",
+                "another thread is waiting on it; give each thread its own, and end waits with Cancel",
             )),
         }
     }

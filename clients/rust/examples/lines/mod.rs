@@ -1,5 +1,5 @@
-//! Answers lines of text with a line of JSON each: on stdin and stdout, or on a virtio-serial port whose other end is on the
-//! host. It knows nothing of what the lines mean.
+//! Answers lines of text with a line of JSON each: on stdin and stdout, or on a virtio-serial port
+//! whose other end is on the host. It knows nothing of what the lines mean.
 
 use std::error::Error;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! What is bound: every binding's wish, the number the present session has for it, and the handle that reads it.
+//! The bindings: each one's request, its number in the present session, and the handle that reads
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -31,7 +32,7 @@ impl Entry {
     }
 }
 
-/// All bindings of a client, by keys of its own.
+/// All bindings of a client, by keys that the client chooses.
 #[derive(Default)]
 pub(super) struct Leases {
     last_key: u64,
@@ -62,12 +63,12 @@ impl Leases {
         self.entries.values_mut().find(|entry| entry.binding == Some(binding))
     }
 
-    /// The session is gone.
+    /// The session has ended: no binding has a number any more.
     pub(super) fn lose_all(&mut self, why: &str) {
         self.entries.values_mut().for_each(|entry| entry.lost(why));
     }
 
-    /// What is to be bound again.
+    /// The bindings that have to be made again.
     pub(super) fn unbound(&self) -> Vec<(u64, Bind)> {
         let missing = self.entries.iter().filter(|(_, entry)| entry.binding.is_none());
         missing.map(|(key, entry)| (*key, entry.wish.clone())).collect()

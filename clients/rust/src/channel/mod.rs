@@ -1,13 +1,14 @@
-//! The connection to timevisord: requirements go up, places and refusals come down. Never time.
+//! The connection to timevisord. It carries requirements to the host, and page entries and refusals
+//! back. It never carries time.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | [`stream`] | the byte streams: Unix socket, virtio-serial port, vsock |
 //! | `worker` | the thread that serves the session: sends, keeps alive, connects and binds again |
-//! | `leases` | what is bound, and is to be bound again in a new session |
+//! | `leases` | the bindings, which a new session makes again |
 //!
-//! The thread exists because leases must be kept alive while the program computes; it starts with the first binding and ends
-//! with the last handle. After a fork only the parent has it.
+//! The thread exists because leases must be kept alive while the program computes; it starts with
+//! the first binding and ends with the last handle. After a fork only the parent has it.
 
 mod leases;
 pub(crate) mod stream;
@@ -34,9 +35,9 @@ use crate::unpoisoned;
 pub struct ChannelChoice {
     /// Where timevisord is reached.
     pub address: ChannelAddress,
-    /// Whom the server takes this client for: `uid:1000`, `vm:web`.
+    /// The tenant that the server takes this client for: `uid:1000`, `vm:web`.
     pub tenant: String,
-    /// Looked at before, and not taken.
+    /// Channels that were tried before and are not used.
     pub passed_over: Vec<Tried>,
 }
 
@@ -56,7 +57,8 @@ pub(crate) struct Setup {
 pub enum Lease {
     /// The host has it.
     Held,
-    /// The host does not have it, for this reason; it is told again as soon as it can be.
+    /// It is not in force on the host, for this reason. The library states it again as soon as it
+    /// can.
     Lost(String),
 }
 
@@ -80,7 +82,7 @@ enum Command {
     Stop,
 }
 
-/// The callers' end.
+/// The end that callers hold.
 pub(crate) struct Channel {
     commands: Mutex<Sender<Command>>,
     wake: Arc<EventFd>,
@@ -96,7 +98,7 @@ impl Channel {
         let wake = Arc::new(EventFd::new().map_err(failed)?);
         let chosen = Arc::default();
         let (commands, received) = mpsc::channel();
-        // A connection that is begun anew once, and an answer.
+        // One reconnection, and an answer.
         let patience = setup.timeout.saturating_mul(2).saturating_add(Duration::from_secs(2));
         let worker = worker::Worker::new(setup, received, Arc::clone(&wake), Arc::clone(&chosen));
         let thread = std::thread::Builder::new()
@@ -160,7 +162,8 @@ impl Channel {
         }
     }
 
-    /// In a child of the process that opened it there is no thread, and the connection is the parent's.
+    /// In a child of the process that opened it there is no thread, and the connection is the
+    /// parent's.
     fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
@@ -169,7 +172,8 @@ impl Channel {
         if self.is_forked() {
             return;
         }
-        // Nobody listens after a fork or a panic of the thread; whoever asked finds out at the answer.
+        // After a fork or a panic of the thread nobody reads this; the caller notices the missing
+        // answer.
         let _ = unpoisoned(self.commands.lock()).send(command);
         let _ = self.wake.set();
     }
@@ -178,7 +182,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if self.is_forked() {
-            // Joining a thread that this process does not have would not come back.
+            // Joining a thread that this process does not have would block for ever.
             core::mem::forget(self.thread.take());
             return;
         }
@@ -189,13 +193,14 @@ impl Drop for Channel {
     }
 }
 
-/// Opens a place on this client's own page (always, in a guest), or on the page that the server named, if that is another.
+/// Opens an entry of this client's own page (in a guest always), or of another page that the server
+/// named.
 pub(crate) fn open_place(
     setup: &Setup,
     page: Option<&HostPage>,
     place: timevisor_protocols::channel::Place,
 ) -> Result<Place, TimelineError> {
-    // The same page under another name, in a container: what the server calls it does not exist there.
+    // In a container the same page has another name; the server's name does not exist there.
     let other = page.filter(|page| epoch_of(&setup.page) != page.epoch);
     let named = other.map_or(setup.page_path.as_path(), |page| std::path::Path::new(&page.path));
     // The host's further pages are files beside the first one.

@@ -1,4 +1,4 @@
-//! The byte streams that a channel may run over, none of which ever blocks.
+//! The byte streams that a channel may use. None of them blocks.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -42,7 +42,8 @@ impl core::fmt::Display for ChannelAddress {
 }
 
 impl ChannelAddress {
-    /// In the order of preference. In a guest with timevisor-guest that holds the port, the socket is the way to it.
+    /// In the order of preference. In a guest with timevisor-guest that holds the port, the socket
+    /// is the way to it.
     pub(crate) fn candidates() -> Vec<Self> {
         vec![
             Self::Unix(PathBuf::from(HOST_SOCKET)),
@@ -51,7 +52,8 @@ impl ChannelAddress {
         ]
     }
 
-    /// From a path or `vsock:CID:PORT`, as command lines have it. A path is taken for what is there, or for a socket's.
+    /// From a path or `vsock:CID:PORT`, as command lines have it. The kind of file at the path
+    /// decides; a path without a file is taken for a socket's.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let numbers = text.strip_prefix("vsock:").and_then(|rest| rest.split_once(':'));
@@ -66,7 +68,7 @@ impl ChannelAddress {
     pub(crate) fn open(&self) -> Result<Stream, Tried> {
         let opened = match self {
             Self::Unix(path) => peer::connect(path).map(Stream::Unix),
-            // By name: without udev the kernel's own name for it is another.
+            // By name, because without udev the kernel's own name is another.
             Self::Port(path) => match path.strip_prefix(PORTS).ok().and_then(Path::to_str) {
                 Some(name) => VirtioPort::open(name).map(Stream::Port),
                 None => VirtioPort::at(path).map(Stream::Port),
@@ -89,7 +91,7 @@ pub(crate) enum Stream {
 pub(crate) enum Found {
     Bytes(usize),
     Nothing,
-    /// A port whose host has not opened the other end: it will.
+    /// The host has not opened the port's other end yet.
     Nobody,
     Closed,
 }

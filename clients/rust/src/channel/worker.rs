@@ -1,7 +1,7 @@
 //! The thread behind a channel: one poll(2) over the stream and the callers' flag.
 //!
-//! After a lost session everything is bound again; what is refused then is tried again every few seconds, and the handle's
-//! lease says why it is not held meanwhile.
+//! After a lost session the thread makes all bindings again. It retries refused ones every few
+//! seconds; meanwhile the handle's lease gives the reason.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
@@ -53,18 +53,18 @@ pub(super) struct Worker {
     chosen: Arc<Mutex<Option<ChannelChoice>>>,
     session: ClientSession,
     stream: Option<Stream>,
-    /// The address to try next, and whom it is open to now.
+    /// The index of the address to try next, or of the one that is open.
     address: usize,
     passed_over: Vec<Tried>,
     connect_at: Duration,
     pause: Duration,
-    /// Nobody is at the port's other end until then.
+    /// The port's other end is closed; the worker looks again at this time.
     quiet_until: Option<Duration>,
     again_at: Option<Duration>,
     page: Option<HostPage>,
     leases: Leases,
     asked: BTreeMap<u64, Asked>,
-    /// Until a session is open and takes them.
+    /// Requests that wait for an open session.
     waiting: VecDeque<Asked>,
     stopping: bool,
 }
@@ -143,7 +143,7 @@ impl Worker {
                 Ok(Command::Timelines(reply)) => Asked::Timelines(reply),
                 Ok(Command::Unbind { key, reply }) => {
                     let binding = self.leases.remove(key).and_then(|entry| entry.binding);
-                    // Not bound at present is as good as unbound.
+                    // A binding without a number needs no request.
                     let Some(binding) = binding else {
                         answer_opt(reply, Ok(()));
                         continue;
@@ -151,7 +151,7 @@ impl Worker {
                     let request = Request::Unbind(channel::Binding { binding });
                     match self.session.request(monotonic(), &request) {
                         Ok(id) => drop(self.asked.insert(id, Asked::Unbind(reply))),
-                        // The server cannot be told: end the session, which ends the binding.
+                        // The request cannot be sent, so end the session, which ends the binding.
                         Err(_) => {
                             answer_opt(reply, Ok(()));
                             self.restart("a binding could not be withdrawn otherwise");
@@ -161,12 +161,12 @@ impl Worker {
                 }
             };
             self.waiting.push_back(asked);
-            // Somebody waits: no pause.
+            // A caller waits, so connect without a pause.
             self.connect_at = monotonic();
         }
     }
 
-    /// There is no connection, and somebody needs one.
+    /// Whether a connection is missing and needed.
     fn is_wanted(&self) -> bool {
         self.stream.is_none() && !(self.waiting.is_empty() && self.leases.is_empty())
     }
@@ -194,7 +194,7 @@ impl Worker {
         self.fail_waiting(|| BindError::NoChannel { tried: tried.clone() });
     }
 
-    /// The stream is of no use any more.
+    /// Ends the session and drops its stream.
     fn disconnect(&mut self, why: &str) {
         self.stream = None;
         self.session.end();
@@ -265,7 +265,7 @@ impl Worker {
             address.map(|address| ChannelChoice { address, tenant, passed_over });
     }
 
-    /// Perhaps somebody is at another address.
+    /// Another address may work.
     fn unanswered(&mut self) {
         let after = self.setup.timeout;
         if self.setup.addresses.len() > 1 {
@@ -312,7 +312,7 @@ impl Worker {
                 Asked::Update { key, requirement, best_effort, .. } => {
                     let Some(binding) = self.leases.get(*key).and_then(|entry| entry.binding)
                     else {
-                        // Asked for as soon as it is bound again.
+                        // The change is stated when the binding is made again.
                         asked.fail(|| {
                             BindError::Channel("the binding is lost at present".to_owned())
                         });
@@ -346,7 +346,8 @@ impl Worker {
         match (asked, response) {
             (Asked::Bind(bind, reply), Response::Bound(bound)) => {
                 let granted = self.granted(bind, bound);
-                // Whoever asked has given up: a lease that nobody has would tighten the host's polling for nothing.
+                // The caller has given up. A lease without an owner would tighten the host's
+                // polling for nothing.
                 if let Err(SendError(Ok(granted))) = reply.send(granted)
                     && let Some(Entry { binding: Some(binding), .. }) =
                         self.leases.remove(granted.key)
@@ -390,7 +391,8 @@ impl Worker {
         };
         let timeline = Timeline::new(&bound.timeline, place, need, None);
         let lease = Arc::new(Mutex::new(Lease::Held));
-        // What was to be had once is asked for again later, whether or not it can be met then: readings say so.
+        // A requirement that was accepted once is stated again as best effort; readings say whether
+        // it is met.
         wish.best_effort = true;
         let key = self.leases.add(Entry {
             wish,
@@ -402,19 +404,19 @@ impl Worker {
         Ok(Granted { key, timeline, epoch, achieved, lease })
     }
 
-    /// Withdraws what nobody has a handle to.
+    /// Withdraws bindings without a handle.
     fn unbind(&mut self, binding: u64) {
         let request = Request::Unbind(channel::Binding { binding });
         match self.session.request(monotonic(), &request) {
             Ok(id) => drop(self.asked.insert(id, Asked::Unbind(None))),
-            // The server cannot be told: end the session, which ends its bindings.
+            // The request cannot be sent, so end the session, which ends its bindings.
             Err(_) => self.restart("a binding could not be withdrawn otherwise"),
         }
     }
 
     fn bound_again(&mut self, key: u64, bound: &Bound) {
         let Some(entry) = self.leases.get(key) else {
-            // Given up meanwhile.
+            // The caller has given up meanwhile.
             return self.unbind(bound.binding);
         };
         match open_place(&self.setup, self.page.as_ref(), bound.place) {
@@ -464,7 +466,7 @@ impl Worker {
         }
     }
 
-    /// Until something can be read or written, is asked, or is due.
+    /// Sleeps until the stream is ready, a caller asks, or a timer is due.
     fn sleep(&mut self, now: Duration) -> std::io::Result<()> {
         let connect = self.is_wanted().then_some(self.connect_at);
         let ready = if self.waiting.is_empty() { None } else { self.session.ready_at() };
@@ -504,7 +506,7 @@ impl Asked {
 }
 
 fn answer<T>(reply: &Reply<T>, with: Result<T, BindError>) {
-    // Whoever asked may have given up.
+    // The caller may have given up.
     let _ = reply.send(with);
 }
 

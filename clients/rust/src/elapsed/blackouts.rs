@@ -1,4 +1,5 @@
-//! How much of an age nothing ran: what went by on the global clock, less what was counted meanwhile.
+//! Blackouts: the time in which nothing ran. It is what passed on the global clock, less what the
+//! machine counted meanwhile.
 //!
 //! | from one look to the next | counted by |
 //! | --- | --- |
@@ -6,24 +7,25 @@
 //! | another page, or another disruption of a host's | CLOCK_MONOTONIC_RAW: CRIU restores into a time namespace in which it goes on from the checkpoint |
 //! | neither: the same clock goes on | nothing stopped, unless CLOCK_MONOTONIC_RAW plainly did (a restore on the same host) |
 //!
-//! This is what the machine says, not more: a process's SIGSTOP, or a `stop` of a KVM guest that stays on its host, leaves both running,
-//! and counts.
+//! Only what stops a counter is seen. SIGSTOP of a process, and `stop` of a KVM guest that stays on
+//! its host, leave both running: that time counts.
 
 use timevisor_estimate::RateLimits;
 use timevisor_estimate::elapsed::Age;
 use timevisor_time::{Duration, RateError};
 
-/// How far CLOCK_MONOTONIC_RAW's rate may be from the truth: the oscillator, and what the kernel took for its frequency when it
-/// booted. Emulated guests that had to measure it were seen further off: those are found out ([`Stopped::raw_is_right`]).
+/// How far CLOCK_MONOTONIC_RAW's rate may be from the truth: the oscillator, and what the kernel
+/// took for its frequency when it booted. Emulated guests that had to measure it were further off;
+/// [`Stopped::raw_is_right`] detects those.
 const RAW_RATE: RateError = RateError::from_ppb(1_000_000);
 
-/// Less than this is nothing that stopped anybody, and a shorter stretch proves no rate.
+/// A shorter gap is no blackout, and a shorter stretch proves no rate.
 const LEAST: Duration = Duration::from_millis(1);
 
 /// What was read at one moment.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Looked {
-    /// The age with everything.
+    /// The age, blackouts included.
     pub(super) total: Age,
     /// CLOCK_MONOTONIC_RAW before and after, ns.
     pub(super) raw: (u64, u64),
@@ -35,7 +37,7 @@ pub(super) struct Looked {
     pub(super) page: [u64; 5],
 }
 
-/// For how long nothing ran.
+/// How long nothing ran.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Stopped {
     pub(super) sum: Age,
@@ -45,7 +47,7 @@ pub(super) struct Stopped {
 }
 
 impl Stopped {
-    /// The age without it. `disrupted`: the clock that was read last does not go on.
+    /// The age without blackouts. `disrupted`: the clock that was read last has ended.
     pub(super) fn exclude(&mut self, now: Looked, disrupted: bool) -> Age {
         if let Some(last) = self.last.replace(now) {
             let stopped = if disrupted {
@@ -68,13 +70,14 @@ impl Stopped {
         }
     }
 
-    /// What CLOCK_MONOTONIC_RAW counted; nothing where it is another kernel's, or not to be relied on.
+    /// What CLOCK_MONOTONIC_RAW counted; `None` if it is another kernel's, or cannot be relied on.
     fn by_raw(&self, last: &Looked, now: &Looked) -> Option<Span> {
         let usable = self.raw_is_right != Some(false) && last.raw.1 <= now.raw.0;
         usable.then(|| raw(last, now))
     }
 
-    /// The page's clock has gone on. That CLOCK_MONOTONIC_RAW has not is the only sign of a restore on the same host.
+    /// The page's clock has gone on. That CLOCK_MONOTONIC_RAW has not is the only sign of a restore
+    /// on the same host.
     fn jump(&mut self, last: &Looked, now: &Looked) -> Age {
         let (went_by, raw) = (went_by(last, now), raw(last, now));
         let stopped = went_by.less(Some(raw));
@@ -85,7 +88,7 @@ impl Stopped {
         } else if went_by.least > LEAST && !slow {
             self.raw_is_right.get_or_insert(true);
         }
-        // A blackout must be plain: the errors of every look would add up.
+        // Only clear blackouts count, because the errors of all looks would add up.
         if slow && self.raw_is_right == Some(true) { stopped } else { Age::ZERO }
     }
 }
@@ -99,7 +102,8 @@ struct Span {
 }
 
 impl Span {
-    /// What is left of it when so much was counted; all or nothing where nobody counted.
+    /// What remains after subtracting what was counted; without a count, anything from nothing to
+    /// all of it.
     fn less(self, counted: Option<Self>) -> Age {
         let counted =
             counted.unwrap_or(Self { least: Duration::ZERO, likely: Duration::ZERO, ..self });
@@ -126,11 +130,12 @@ fn raw(last: &Looked, now: &Looked) -> Span {
     Span { least: least - RAW_RATE.over(least), likely: least, most: most + RAW_RATE.over(most) }
 }
 
-/// What the VM's counter counted. Which part of it on which host is not known: its rate was one of the two.
+/// What the VM's counter counted. How much of it on which host is not known, so its rate was one of
+/// the two.
 fn counted(last: &Looked, now: &Looked) -> Option<Span> {
     let vm = |looked: &Looked| [looked.page[2], looked.page[3]];
     let ticks = now.counter.wrapping_sub(last.counter);
-    // Back: a snapshot was loaded, or the VM was reset.
+    // The counter went back: a snapshot was loaded, or the VM was reset.
     let usable = vm(last) == vm(now) && vm(now) != [0; 2] && ticks >> 63 == 0;
     usable.then(|| Span {
         least: last.rate.shortest.min(now.rate.shortest).span(ticks),

@@ -1,10 +1,10 @@
-//! [`Elapsed`]: how long something has been running. It goes on over the migration of its VM, and over a checkpoint of its process
-//! that is restored on another host.
+//! [`Elapsed`]: how long something has been running. It goes on over the migration of its VM, and
+//! over a checkpoint of its process that is restored on another host.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | `mod` | [`Elapsed`], [`Blackouts`]: reading |
-//! | `blackouts` | how much of an age nothing ran |
+//! | `blackouts` | how long nothing ran |
 //! | `saved` | an age as text |
 
 mod blackouts;
@@ -27,14 +27,15 @@ use crate::{Status, unpoisoned};
 
 use self::blackouts::{Looked, Stopped};
 
-/// Whether time counts in which nothing ran: the blackout of a migration, a stopped VM, the time between a checkpoint and its restore.
+/// Whether an age counts the time in which nothing ran: the blackout of a migration, a stopped VM,
+/// the time between a checkpoint and its restore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Blackouts {
-    /// The age is what a clock on the wall says.
+    /// It does: the age is what a clock on the wall says.
     #[default]
     Count,
-    /// Without the time in which the counter of a guest stood still (a migration), or CLOCK_MONOTONIC_RAW of a container (a restore
-    /// by CRIU). Bounds are as wide as that leaves open.
+    /// It does not, as far as a guest's counter stood still (a migration), or a container's
+    /// CLOCK_MONOTONIC_RAW (a restore by CRIU). The bounds cover what remains unknown.
     Exclude,
 }
 
@@ -62,9 +63,9 @@ pub struct Elapsed {
 struct State {
     lifetime: Lifetime,
     stopped: Stopped,
-    /// Whose page it was at the last read, and after which disruption.
+    /// The page's identity and disruption marker at the last read.
     seen: Option<([u64; 5], u64)>,
-    /// The last reading: a later one is not before it.
+    /// The last reading; no later one is before it.
     last: Age,
 }
 
@@ -80,7 +81,7 @@ impl Elapsed {
         if now.is_known() && begun { Ok(age) } else { Err(ElapsedError::Unknown) }
     }
 
-    /// Goes on with an age that [`Self::save`] returned, here or elsewhere.
+    /// Resumes an age that [`Self::save`] returned, here or elsewhere.
     ///
     /// # Errors
     /// Not a saved age, or another timeline.
@@ -98,8 +99,9 @@ impl Elapsed {
         Ok(Self { timeline: timeline.clone(), blackouts, origin, state: Mutex::new(state) })
     }
 
-    /// The age now: a reading of a local timeline that was at 0 when the age began. Later readings are never before earlier ones.
-    /// Unknown where the counter was disrupted and the time is not known since.
+    /// The age now: a reading of a local timeline that was at 0 when the age began. Later readings
+    /// are never before earlier ones. Unknown where the counter was disrupted and the time is not
+    /// known since.
     ///
     /// # Errors
     /// The page cannot be read.
@@ -119,7 +121,8 @@ impl Elapsed {
         self.blackouts
     }
 
-    /// As text, for a file or another machine: [`Self::resume`] goes on with it. At most 1024 bytes of ASCII in one line.
+    /// As text, for a file or another machine: [`Self::resume`] goes on with it. At most 1024 bytes
+    /// of ASCII in one line.
     ///
     /// # Errors
     /// The page cannot be read.
@@ -140,7 +143,7 @@ impl Elapsed {
             estimate,
             latest,
             error_bits: u64::MAX,
-            // It goes on over every disruption.
+            // An age continues across every disruption.
             disruption: 0,
             origin: self.origin,
             status: if age.is_some() { of_tai.status } else { Status::Unknown },
@@ -177,7 +180,7 @@ impl State {
             estimate: reading.estimate.relabel(),
             latest: reading.latest.relabel(),
         });
-        // Its birth is asked for where it is needed: in the state.
+        // The answer is not needed here: it becomes part of the state.
         let _ = self.lifetime.update(reading.counter, rate, global.as_ref());
         let total = self.lifetime.clock()?.at(reading.counter);
         let ran = match blackouts {
@@ -193,7 +196,7 @@ impl State {
     }
 }
 
-/// An age that is not before `last`. Where it had to be moved, its `latest` still holds the truth, and so does its `earliest`.
+/// Moves an age forward where it is before `last`. Its bounds still hold the truth.
 fn not_before(age: Age, last: &Age) -> Age {
     let earliest = age.earliest.max(last.earliest);
     let estimate = age.estimate.max(last.estimate).max(earliest);

@@ -1,4 +1,5 @@
-//! An age as one line of text: `timevisor-elapsed 1` and numbers, spans in 2^-64 s. Strict: what does not look like one is refused.
+//! An age as one line of text: `timevisor-elapsed 1` and numbers, spans in 2^-64 s. Parsing is
+//! strict.
 
 use timevisor_estimate::elapsed::Age;
 use timevisor_estimate::{Birth, RateLimits};

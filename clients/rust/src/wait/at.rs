@@ -1,4 +1,4 @@
-//! [`AtOutcome`]: an action at its time, with the clock as good as it must be, or not at all.
+//! [`AtOutcome`]: an action at its time if the clock is good enough then, or not at all.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -29,7 +29,8 @@ pub enum AtOutcome {
     },
     /// Do not: the clock is not as good as it must be.
     QotViolated {
-        /// True time is within this of the estimate, ns; `u64::MAX`: that is not known, or must not be relied on.
+        /// True time is within this of the estimate, ns; `u64::MAX`: that is not known, or must not
+        /// be relied on.
         half_width_ns: u64,
         /// The reading.
         reading: Reading,
@@ -54,14 +55,16 @@ impl AtOutcome {
     }
 }
 
-/// An action's time for an event loop: when the descriptor is readable, call [`Self::on_ready`]. Dropping it cancels.
+/// An action's time for an event loop: when the descriptor is readable, call [`Self::on_ready`].
+/// Dropping it cancels.
 pub struct AtFd {
     pub(super) driver: Driver<At>,
     pub(super) over: bool,
 }
 
 impl AtFd {
-    /// Looks whether there is an outcome. `None`: not yet; also after there was one. May be called at any time.
+    /// Looks whether there is an outcome. `None`: not yet; also after there was one. May be called
+    /// at any time.
     ///
     /// # Errors
     /// As [`crate::Timeline::at`]; the wait has then ended.

@@ -1,4 +1,5 @@
-//! Sleeping for a machine: blocking in poll(2), or as a descriptor in somebody's event loop. No thread, no signal.
+//! Sleeping for a machine: blocking in poll(2), or as a descriptor in somebody's event loop. No
+//! thread, no signal.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -96,7 +97,7 @@ impl<M: Machine> Driver<M> {
         }
     }
 
-    /// For tests that drive a clock: whoever waits for it has seen it, and waits.
+    /// For tests that drive a clock: counts the looks that ended in further waiting.
     fn goes_on(&self) {
         #[cfg(test)]
         if let Some(waiters) = &self.timeline.shared.waiters {
@@ -108,20 +109,21 @@ impl<M: Machine> Driver<M> {
         &mut self.machine
     }
 
-    /// Not readable any more: there is nothing to come.
+    /// Makes the descriptor unreadable: nothing more will come.
     pub(crate) fn rest(&self) -> Result<(), WaitError> {
         self.alarm.clear()?;
         Ok(())
     }
 
-    /// Readable at once, because there is more to come.
+    /// Makes the descriptor readable at once, because more is due.
     pub(crate) fn fire(&self) -> Result<(), WaitError> {
         Ok(self.alarm.fire()?)
     }
 
     /// Sleeps until there is an outcome.
     pub(crate) fn block(&mut self, options: &WaitOptions) -> Result<M::Outcome, WaitError> {
-        // Time-outs run on this machine's own clock: they are about patience, not about time.
+        // Time-outs use this machine's own clock: they limit the wait, and are no instants of the
+        // timeline.
         let deadline = options.timeout.and_then(|span| Instant::now().checked_add(span));
         loop {
             if let Some(outcome) = self.step()? {

@@ -1,8 +1,8 @@
-//! The machine behind every wait, without any input or output: a look at the clock in, "look again after this long" or the
-//! outcome out. The drivers (`driver.rs`) sleep and look.
+//! The machine behind every wait, without any input or output: a look at the clock in, "look again
+//! after this long" or the outcome out. The drivers (`driver.rs`) sleep and look.
 //!
-//! A page has no notification, so no machine ever sleeps for longer than [`NAP`]: changed rates, bounds and disruptions are
-//! noticed within it.
+//! A page has no notification, so no machine ever sleeps for longer than [`NAP`]: changed rates,
+//! bounds and disruptions are noticed within it.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::snapshot::Snapshot;
 /// The longest sleep between two looks.
 pub(crate) const NAP: Duration = Duration::from_millis(100);
 
-/// Beyond this a sleep ends a little early, by a 512th, so that a rate that differs from CLOCK_MONOTONIC's (by 500 ppm at
-/// most) cannot make it late; the rest is slept in one piece.
+/// Beyond this a sleep ends a little early, by a 512th, so that a rate that differs from
+/// CLOCK_MONOTONIC's (by 500 ppm at most) cannot make it late; the rest is slept in one piece.
 const ONE_PIECE: Duration = Duration::from_millis(1);
 
 /// A look at the clock.
@@ -46,7 +46,8 @@ pub(crate) trait Machine {
     fn step(&mut self, look: &Look) -> Result<Next<Self::Outcome>, WaitError>;
 }
 
-/// How long to sleep with so many nanoseconds of the timeline to go (above 0), and so long to spin at the end.
+/// How long to sleep with this many nanoseconds of the timeline to go (above 0), and how long to
+/// spin at the end.
 pub(crate) fn nap<T>(left_ns: i64, spin: Duration) -> Next<T> {
     let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0));
     match left.checked_sub(spin) {
@@ -158,7 +159,7 @@ fn surely_before(
     Ok(nap(saturated(-late), spin))
 }
 
-/// Of a number that is not below zero.
+/// Limits a number that is not negative to 63 bits.
 fn saturated(ns: i128) -> i64 {
     i64::try_from(ns).unwrap_or(i64::MAX)
 }

@@ -130,7 +130,8 @@ fn surely_before_spins_at_the_end() {
     assert_eq!(machine.step(&look(&clock)).unwrap(), Next::Again);
 }
 
-/// Wider bounds bring the last sure moment closer, narrower ones put it off; one may be too late all at once.
+/// Wider bounds bring the last sure moment nearer, narrower ones delay it. A change of the bounds
+/// can make a wait too late.
 #[test]
 fn changed_bounds_arm_surely_before_anew() {
     let clock = Clock::new(0);
@@ -156,7 +157,7 @@ fn surely_before_needs_bounds_and_a_clock_that_goes_on() {
     let clock = Clock::new(0);
     for status in [Status::Unreliable, Status::Unknown] {
         clock.set_status(status);
-        // Due, to come, and too late: nothing of it is said.
+        // Whether the time is due, to come or past, the wait does not say.
         for t_ns in [50, 1_000_000, -1_000_000] {
             let doubtful = before(t_ns, 100).step(&look(&clock));
             let Err(WaitError::Unreliable { reading }) = doubtful else { panic!("{doubtful:?}") };
@@ -213,8 +214,9 @@ fn surely_before_at_the_ends_of_time() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Whatever the clock does between two looks: a success is surely before the time and within the lead of it, too late is what
-    /// is not surely before it, and no sleep goes beyond where the success begins.
+    /// For any change of the clock between two looks: a success is surely before the time and
+    /// within the lead, `TooLate` is not surely before it, and no sleep passes the moment at which
+    /// success begins.
     #[test]
     fn a_success_is_surely_before_the_time(
         t_ns in 1i64..10_000_000,

@@ -8,11 +8,12 @@
 //! | [`at`] | [`AtOutcome`]: an action at its time or not at all |
 //! | [`watch`] | [`Watch`]: when the clock ceases to be good enough |
 //!
-//! Every wait reads the clock again before it says that its time has come, and reports by how much it is late from that
-//! very reading. A wait ends with [`WaitError::Disrupted`] when the clock may have stepped: only the caller knows whether
-//! the time that was waited for is still the right one.
+//! Every wait reads the clock again before it says that its time has come, and reports by how much
+//! it is late from that very reading. A wait ends with [`WaitError::Disrupted`] when the clock may
+//! have stepped: only the caller knows whether the time that was waited for is still the right one.
 //!
-//! What it does not do: promise to be in time. That is the scheduler's business; lateness says how it went.
+//! What it does not do: promise to be in time. That depends on the scheduler; lateness says how
+//! late it was.
 
 pub mod at;
 mod driver;
@@ -42,14 +43,15 @@ pub enum When {
     Until(i64),
     /// This has surely passed: earliest is after it (Spanner's commit-wait).
     Past(i64),
-    /// `lead` before the last moment that is surely before `t_ns`: latest + lead has reached it, and latest has not.
+    /// `lead` before the last moment that is surely before `t_ns`: latest + lead has reached it,
+    /// and latest has not.
     SurelyBefore {
         /// ns since the timescale's epoch.
         t_ns: i64,
         /// What the program needs to wake up (50 to 100 us) and for its work; above zero.
         lead: Duration,
     },
-    /// So long on the timeline, counted from the estimate at the beginning of the wait.
+    /// This long on the timeline, counted from the estimate at the beginning of the wait.
     For(Duration),
     /// The time is known and meets the handle's requirement; disruptions do not end this wait.
     Met,
@@ -58,8 +60,9 @@ pub enum When {
 /// A wait that ended because its time had come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waited {
-    /// How far beyond the time that was waited for `reading` is, ns, never below 0: its estimate (for
-    /// [`When::Past`]: its earliest; for [`When::SurelyBefore`]: its latest + lead) less that time. 0 for [`When::Met`].
+    /// How far beyond the time that was waited for `reading` is, ns, never below 0: its estimate
+    /// (for [`When::Past`]: its earliest; for [`When::SurelyBefore`]: its latest + lead) less that
+    /// time. 0 for [`When::Met`].
     pub lateness_ns: i64,
     /// The reading that ended the wait.
     pub reading: Reading,
@@ -68,8 +71,8 @@ pub struct Waited {
 /// How to wait.
 #[derive(Clone, Debug, Default)]
 pub struct WaitOptions {
-    /// Do not sleep this close to the end but read the clock over and over: costs a processor, saves the wake-up's 50 us or
-    /// so. Zero (the default): always sleep.
+    /// Read the clock in a loop instead of sleeping this close to the end: costs a processor, saves
+    /// the wake-up of about 50 us. Zero (the default): always sleep.
     pub spin: Duration,
     /// Give up after this long, on this machine's own clock. `None` (the default): never.
     pub timeout: Option<Duration>,
@@ -100,7 +103,8 @@ impl WaitOptions {
     }
 }
 
-/// Ends waits from another thread. Clones are the same; once cancelled it stays so, for later waits too.
+/// Ends waits from another thread. Clones are the same; once cancelled it stays so, for later waits
+/// too.
 ///
 /// ```
 /// use timevisor::{Cancel, WaitError, WaitOptions, When, manual::Clock};
@@ -119,7 +123,7 @@ impl Cancel {
     /// Nothing is cancelled yet.
     ///
     /// # Errors
-    /// Without descriptors.
+    /// No descriptor is left.
     pub fn new() -> std::io::Result<Self> {
         EventFd::new().map(|flag| Self(Arc::new(flag)))
     }
@@ -146,18 +150,20 @@ impl Timeline {
         self.wait(When::Until(t_ns), &WaitOptions::default())
     }
 
-    /// Waits until `t_ns` has surely passed on every right clock: earliest > t (Spanner's commit-wait). It takes the distance
-    /// from the earliest bound to `t_ns`.
+    /// Waits until `t_ns` has surely passed on every right clock: earliest > t (Spanner's
+    /// commit-wait). It takes the distance from the earliest bound to `t_ns`.
     ///
     /// # Errors
-    /// As [`Self::wait_until`], and [`WaitError::Unreliable`] while the bounds must not be relied on.
+    /// As [`Self::wait_until`], and [`WaitError::Unreliable`] while the bounds must not be relied
+    /// on.
     pub fn wait_past(&self, t_ns: i64) -> Result<Waited, WaitError> {
         self.wait(When::Past(t_ns), &WaitOptions::default())
     }
 
-    /// Waits until `lead` before the last moment that is surely before `t_ns` on every right clock, to do then what must be done
-    /// before it: until latest + lead >= t. The reading that it returns has latest < t. `lead` covers the wake-up (50 to 100 us)
-    /// and the work; whoever needs to know that the work was done in time calls [`Self::is_surely_before`] after it.
+    /// Waits until `lead` before the last moment that is surely before `t_ns` on every right clock,
+    /// to do then what must be done before it: until latest + lead >= t. The reading that it
+    /// returns has latest < t. `lead` covers the wake-up (50 to 100 us) and the work; a caller that
+    /// needs to know whether the work was done in time calls [`Self::is_surely_before`] after it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -175,13 +181,13 @@ impl Timeline {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::wait_past`]; [`WaitError::TooLate`] when it is not surely before `t_ns` any more, at the call or at the wake-up;
-    /// a lead of zero.
+    /// As [`Self::wait_past`]; [`WaitError::TooLate`] when it is not surely before `t_ns` any more,
+    /// at the call or at the wake-up; a lead of zero.
     pub fn wait_surely_before(&self, t_ns: i64, lead: Duration) -> Result<Waited, WaitError> {
         self.wait(When::SurelyBefore { t_ns, lead }, &WaitOptions::default())
     }
 
-    /// Sleeps for so long on this timeline.
+    /// Sleeps for this long on this timeline.
     ///
     /// # Errors
     /// As [`Self::wait_until`].
@@ -189,7 +195,8 @@ impl Timeline {
         self.wait(When::For(span), &WaitOptions::default())
     }
 
-    /// Waits until the time is known and meets the handle's requirement: after a start, a disruption, or a violation.
+    /// Waits until the time is known and meets the handle's requirement: after a start, a
+    /// disruption, or a violation.
     ///
     /// # Errors
     /// [`WaitError::TimedOut`], or a page that cannot be read.
@@ -215,7 +222,8 @@ impl Timeline {
         Ok(WaitFd { driver, over: false })
     }
 
-    /// Every `period` of the timeline, at `phase_ns` and multiples of the period before and after it.
+    /// Every `period` of the timeline, at `phase_ns` and multiples of the period before and after
+    /// it.
     ///
     /// # Errors
     /// A period of zero or beyond 292 years.
@@ -228,8 +236,8 @@ impl Timeline {
         Periodic::new(self, period, phase_ns, missed)
     }
 
-    /// Waits until the estimate has reached `t_ns`, provided that the clock is then within `max_error` and it is not yet later
-    /// than `latest_ns`; both are checked now, too.
+    /// Waits until the estimate has reached `t_ns`, provided that the clock is then within
+    /// `max_error` and it is not yet later than `latest_ns`; both are checked now, too.
     ///
     /// # Errors
     /// As [`Self::wait_until`], but a disruption is an outcome here.
@@ -276,16 +284,18 @@ impl Timeline {
     /// What happens to the timeline and to its requirement, from now on.
     ///
     /// # Errors
-    /// Without descriptors.
+    /// No descriptor is left.
     pub fn watch(&self) -> Result<Watch, WaitError> {
         Watch::new(self)
     }
 }
 
-/// A wait for an event loop: when the descriptor is readable, call [`Self::on_ready`]. Dropping it cancels the wait.
+/// A wait for an event loop: when the descriptor is readable, call [`Self::on_ready`]. Dropping it
+/// cancels the wait.
 ///
-/// Works with everything that polls descriptors for reading: poll, epoll, io_uring, an async runtime's `AsyncFd`
-/// (`loop { fd.readable().await?.clear_ready(); if let Some(waited) = fd.get_mut().on_ready()? { break waited } }`).
+/// Works with everything that polls descriptors for reading: poll, epoll, io_uring, an async
+/// runtime's `AsyncFd` (`loop { fd.readable().await?.clear_ready(); if let Some(waited) =
+/// fd.get_mut().on_ready()? { break waited } }`).
 ///
 /// ```
 /// use std::time::Duration;
@@ -303,7 +313,8 @@ pub struct WaitFd {
 }
 
 impl WaitFd {
-    /// Looks whether the time has come. `None`: not yet, poll again; also after it has ended. May be called at any time.
+    /// Looks whether the time has come. `None`: not yet, poll again; also after it has ended. May
+    /// be called at any time.
     ///
     /// # Errors
     /// As [`Timeline::wait`]; the wait has then ended.

@@ -1,4 +1,5 @@
-//! [`Periodic`]: ticks on a grid of the timeline, the same on every machine that shares it, whatever each one's start.
+//! [`Periodic`]: ticks on a grid of the timeline. The grid is the same on every machine,
+//! independent of when each starts.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub enum MissedTicks {
     Skip,
     /// They come at once, one after the other, in order.
     CatchUp,
-    /// They come at once, as one: the newest.
+    /// Only the newest comes, at once.
     Coalesce,
 }
 
@@ -28,15 +29,18 @@ pub struct Tick {
     pub scheduled_ns: i64,
     /// The reading's estimate less `scheduled_ns`, ns, never below 0.
     pub lateness_ns: i64,
-    /// Ticks between the last one and this one that do not come (always 0 with [`MissedTicks::CatchUp`]).
+    /// Ticks between the last one and this one that do not come (always 0 with
+    /// [`MissedTicks::CatchUp`]).
     pub missed: u64,
     /// The reading that found it due.
     pub reading: Reading,
 }
 
-/// Ticks for ever: block with [`Self::tick`] or as an iterator, or poll the descriptor and call [`Self::on_ready`].
+/// Ticks for ever: block with [`Self::tick`] or as an iterator, or poll the descriptor and call
+/// [`Self::on_ready`].
 ///
-/// After a disruption one call fails with [`WaitError::Disrupted`]; the next one begins anew on the grid.
+/// After a disruption one call fails with [`WaitError::Disrupted`]; the next one starts over on the
+/// grid.
 ///
 /// ```
 /// use std::time::Duration;

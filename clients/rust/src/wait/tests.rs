@@ -12,7 +12,8 @@ fn ns(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
-/// Runs a wait in a thread and moves the clock only when the wait has looked at it: what was true before that is nothing to it.
+/// Runs a wait in a thread and moves the clock only when the wait has looked at it: what was true
+/// before that is nothing to it.
 fn while_waiting<T: Send>(
     clock: &Clock,
     wait: impl FnOnce(&Timeline) -> T + Send,
@@ -236,7 +237,7 @@ fn a_late_wake_up_is_no_missed_tick() {
 }
 
 #[test]
-fn ticks_begin_anew_after_a_disruption() {
+fn ticks_start_over_after_a_disruption() {
     let clock = Clock::new(0);
     let mut ticks = clock.timeline().periodic(ns(1_000), 0, MissedTicks::CatchUp).unwrap();
     assert!(ticks.on_ready().unwrap().is_none());

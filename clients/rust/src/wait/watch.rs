@@ -1,6 +1,8 @@
-//! [`Watch`]: tells when a timeline begins or ceases to be good enough, so that a program can degrade in time.
+//! [`Watch`]: tells when a timeline begins or ceases to be good enough, so that a program can
+//! degrade in time.
 //!
-//! It looks at the page every 100 ms, and at the moment at which the bounds will have grown too wide.
+//! It looks at the page every 100 ms, and at the moment at which the bounds will have grown too
+//! wide.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,7 +22,8 @@ use crate::timeline::{Timeline, ValidUntil};
 pub enum Change {
     /// The handle's requirement is met now (said at the beginning, too). Only with a requirement.
     Met,
-    /// The handle's requirement is not met now (said at the beginning, too). Only with a requirement.
+    /// The handle's requirement is not met now (said at the beginning, too). Only with a
+    /// requirement.
     Violated,
     /// The clock lost its references or its daemon: bounds hold and grow.
     Holdover,
@@ -41,7 +44,8 @@ pub struct Event {
     pub reading: Reading,
 }
 
-/// Events for ever: block with [`Self::event`] or as an iterator, or poll the descriptor and call [`Self::on_ready`].
+/// Events for ever: block with [`Self::event`] or as an iterator, or poll the descriptor and call
+/// [`Self::on_ready`].
 ///
 /// ```
 /// use std::time::Duration;

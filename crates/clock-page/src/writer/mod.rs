@@ -3,9 +3,9 @@
 //! Behavior: keeps its own copy of what it published and never reads time back from the page (a guest may be able to
 //! write it). Enters both sequence locks, then reads the counter, then decides the lines: no reader can have used the
 //! old lines at a later counter value than the one at which the new ones take over, so monotonicity is exact.
-//! Further timelines are entries of their own sequences (`slot.rs`); the page's own clock is entry 0.
-//! Remembers the sequences that it left, so that it can tell ([`PageWriter::is_intact`]) when somebody has put other bytes in
-//! the page's place (a VM monitor that loads a snapshot).
+//! Each further timeline is an entry with its own sequence (`slot.rs`); the page's own clock is entry 0.
+//! The writer remembers the sequences that it left. [`PageWriter::is_intact`] thus notices when something else wrote the
+//! page, for instance a VM monitor that loaded a snapshot.
 //! Limitations: one writer per page; the mapping's owner takes the lock.
 
 mod slot;
@@ -24,7 +24,7 @@ use crate::{Counter, CounterId};
 pub use self::slot::EntryIdentity;
 use self::slot::EntryState;
 
-/// What is fixed for the life of a page. A guest's driver reads counter and timescale once, when it probes.
+/// The fixed part of a page. A guest's driver reads counter and timescale only once, when it probes.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     /// The counter the readers read.
@@ -44,9 +44,9 @@ pub struct Identity {
 /// One publication, on the page's own timescale and counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Update {
-    /// The best knowledge; the writer continues from what it published before.
+    /// The best knowledge. The writer continues towards it from the lines in force.
     pub target: Lines<Local>,
-    /// What to say of it.
+    /// The status to publish.
     pub status: ClockStatus,
     /// One sigma of the estimate.
     pub estimated_error: Duration,
@@ -58,18 +58,18 @@ pub struct Update {
     pub slew: Slew,
 }
 
-/// What a further entry is to say.
+/// The content of a further entry.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryUpdate {
     /// Which entry, 1 to 17.
     pub index: usize,
-    /// Whose it is.
+    /// Its timeline.
     pub identity: EntryIdentity,
     /// The tightest required half-width, ns; 0: none.
     pub required_ns: u64,
-    /// Another number whenever what was published before is void.
+    /// Changes whenever earlier publications are void.
     pub disruptions: u64,
-    /// What to publish, or the status of a timeline that nothing is known of.
+    /// The update, or the status of a timeline whose time is unknown.
     pub update: Result<Update, ClockStatus>,
 }
 
@@ -85,7 +85,7 @@ pub struct PageWriter<P> {
     published: u64,
 }
 
-/// The sequences as this writer left them.
+/// The sequence numbers as this writer left them.
 #[derive(Default)]
 struct Left {
     abi: Cell<u32>,
@@ -100,19 +100,19 @@ impl<P: WritablePage> PageWriter<P> {
     #[must_use]
     pub fn take_over(page: P, identity: Identity, tai_offset: Option<i16>) -> Self {
         let mut writer = Self::new(page, identity);
-        writer.begin_anew(identity, tai_offset);
+        writer.start_over(identity, tai_offset);
         writer
     }
 
-    /// Another writer's bytes lie where this one's did (a migration or a restore has copied a page over it), or the page's
-    /// readers come from another host's page: both are begun anew, under a marker and sequences that neither had.
+    /// Rewrites the page from the start, under a marker and sequences that no earlier page had. Needed when a migration or
+    /// a restore copied another page over this one, or when the page's readers come from another host's page.
     pub fn arrive(&mut self, identity: Identity, tai_offset: Option<i16>) {
         self.own.disruption = fresh(&self.page, identity.epoch);
-        self.begin_anew(identity, tai_offset);
+        self.start_over(identity, tai_offset);
     }
 
-    /// Writes everything that is fixed and says `initializing`, as for a new reader.
-    pub fn begin_anew(&mut self, identity: Identity, tai_offset: Option<i16>) {
+    /// Writes the fixed part and the status `initializing`, as for a new reader.
+    pub fn start_over(&mut self, identity: Identity, tai_offset: Option<i16>) {
         self.identity = identity;
         self.jump_sequences();
         self.own.identity = own_identity(&identity);
@@ -130,9 +130,9 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// Takes over a page whose last lines are known (`update.target`) and whose counter has run on undisturbed since:
-    /// readers see no disruption, and what is published next continues from those lines. Only of the page's own clock:
-    /// bindings to other timelines do not outlive the daemon that gave them.
+    /// Takes over a page whose last lines are known (`update.target`), on a counter that was not disturbed since. Readers
+    /// see no disruption, and the next publication continues from those lines. This holds for the page's own clock only:
+    /// bindings to other timelines end with the daemon that gave them.
     #[must_use]
     pub fn recover(page: P, identity: Identity, update: &Update, counter: &impl Counter) -> Self {
         let mut writer = Self::new(page, identity);
@@ -146,8 +146,8 @@ impl<P: WritablePage> PageWriter<P> {
     }
 
     fn new(page: P, identity: Identity) -> Self {
-        // The marker is the one word that is read back: whatever it is, a changed one tells of a disruption. On a new page
-        // it begins where no other host's does, so that a guest that migrates between two pages always sees a change.
+        // The marker is the only word that is read back: any change of it tells of a disruption. On a new page it starts
+        // where no other host's does, so that a guest that migrates between two pages always sees a change.
         let disruption = match page.word(vmclock::AT_DISRUPTION).load(Relaxed) {
             0 => first_marker(identity.epoch) - 1,
             marker => marker,
@@ -179,7 +179,7 @@ impl<P: WritablePage> PageWriter<P> {
         lines
     }
 
-    /// Withdraws time and bounds. What is published next begins anew, so it counts as a disruption.
+    /// Withdraws time and bounds. The next publication starts from nothing, so this counts as a disruption.
     pub fn withdraw(&mut self, status: ClockStatus, tai_offset: Option<i16>) {
         self.disrupt();
         self.own.status = status;
@@ -190,13 +190,13 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// Tells readers that the clock may step at the next publication, and forgets the lines in force; of every timeline.
+    /// Tells readers that every timeline may step at the next publication, and forgets the lines in force.
     pub fn disrupt(&mut self) {
         self.own.disrupt();
         self.others.iter_mut().flatten().for_each(EntryState::disrupt);
     }
 
-    /// Makes the further entries be what is wanted: others are closed, new ones opened, all published.
+    /// Makes the further entries match: closes those that are not wanted, opens new ones, and publishes all.
     pub fn write_entries(&mut self, wanted: &[EntryUpdate], counter: &impl Counter) {
         for index in 1..entry::CAPACITY {
             if !wanted.iter().any(|w| w.index == index) {
@@ -223,8 +223,8 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// Gives entry `index` (not 0) to a timeline: `initializing`, with no time and no bounds. What the entry was before
-    /// ends. Publish next, so that nobody has to wait.
+    /// Gives entry `index` (not 0) to a timeline: `initializing`, with no time and no bounds. Its former timeline ends.
+    /// Publish next, so that no reader waits.
     pub fn open_entry(&mut self, index: usize, identity: EntryIdentity) {
         let marker = self.next_marker(index);
         let mut state = EntryState::new(index, self.identity.counter, identity, marker);
@@ -273,7 +273,7 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// Ends an entry: whoever still reads it finds no time and, once it is given away again, another generation.
+    /// Closes an entry. Its readers find no time and, once it is given to another timeline, another generation.
     pub fn close_entry(&mut self, index: usize) {
         self.withdraw_entry(index, ClockStatus::Unknown);
         if self.others[index - 1].take().is_some() {
@@ -284,18 +284,18 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// Says what is required of an entry's timeline, as a half-width in nanoseconds; 0: nothing.
+    /// Stores the half-width in nanoseconds that is required of an entry's timeline; 0: none.
     pub fn require(&self, index: usize, half_width_ns: u64) {
         self.page.entry(index)[entry::REQUIRED].store(half_width_ns, Relaxed);
     }
 
-    /// What an open entry has in force, if anything.
+    /// The lines that an open entry has in force.
     #[must_use]
     pub fn entry_in_force(&self, index: usize) -> Option<&Lines<Local>> {
         self.entry(index)?.in_force.as_ref()
     }
 
-    /// What an open entry was given to.
+    /// The timeline of an open entry.
     #[must_use]
     pub fn entry_identity(&self, index: usize) -> Option<&EntryIdentity> {
         self.entry(index).map(|state| &state.identity)
@@ -305,11 +305,11 @@ impl<P: WritablePage> PageWriter<P> {
         self.others.get(index.checked_sub(1)?)?.as_ref()
     }
 
-    /// Of a page that is taken over: an entry that nobody vouches for any more.
+    /// Clears an entry of a page that is taken over: nothing vouches for it any more.
     fn clear(&self, index: usize) {
         let identity = EntryIdentity::new(0, "", self.identity.timescale, 0);
         let marker = self.next_marker(index);
-        // A page that never had one stays zero; whatever else is there, nobody vouches for it.
+        // An entry that was never used stays zero; the daemon that vouched for any other content is gone.
         if self.page.entry(index).iter().all(|word| word.load(Relaxed) == 0) {
             self.left.entries[index].set(0);
             return;
@@ -329,7 +329,7 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// The timescale that is on the page, whoever wrote it; `None` for one that no stock driver takes, and where no page is.
+    /// The timescale on the page, whatever wrote it; `None` for one that stock drivers refuse, and where there is no page.
     #[must_use]
     pub fn found_timescale(&self) -> Option<TimescaleId> {
         if self.page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
@@ -339,7 +339,7 @@ impl<P: WritablePage> PageWriter<P> {
         [TimescaleId::Utc, TimescaleId::Tai].into_iter().find(|id| *id as u8 == scale)
     }
 
-    /// When `elapsed` read 0 for whoever owns the page, and what that is known to; `None` takes it off the page.
+    /// Stores when the page's owner was born (when `elapsed` read 0) and the error of that instant; `None` removes it.
     pub fn set_birth(&self, birth: Option<(Instant<Tai>, Duration)>) {
         let word = |at: usize, value: u64| self.page.word(at).store(value, Relaxed);
         let (zero, within) = birth.unwrap_or((Instant::from_bits(0), Duration::ZERO));
@@ -349,7 +349,7 @@ impl<P: WritablePage> PageWriter<P> {
         word(header::AT_BIRTH_WITHIN, if birth.is_some() { ceil_ns(within).max(1) } else { 0 });
     }
 
-    /// The same as it is on the page, whoever wrote it.
+    /// The birth instant on the page, whatever wrote it.
     #[must_use]
     pub fn found_birth(&self) -> Option<(Instant<Tai>, Duration)> {
         let word = |at: usize| self.page.word(at).load(Relaxed);
@@ -408,7 +408,7 @@ impl<P: WritablePage> PageWriter<P> {
         body(self);
         write_end(own, own_odd);
         write_end(abi, abi_odd);
-        // Not loaded: what is on the page by now need not be ours any more.
+        // The page's own sequence is not loaded: something else may have written the page by now.
         self.left.entries[0].set(own_odd.wrapping_add(1));
         #[expect(clippy::cast_possible_truncation, reason = "the ABI's sequence has 32 bits")]
         self.left.abi.set(abi_odd.wrapping_add(1) as u32);
@@ -423,8 +423,8 @@ impl<P: WritablePage> PageWriter<P> {
         self.left.entries[index].set(odd.wrapping_add(1));
     }
 
-    /// False once the page holds other bytes than this writer left: somebody has copied another page, or an older state of
-    /// this one, over it. What is there then was true for nobody who reads it now; [`Self::arrive`] makes it right.
+    /// False once another page, or an older state of this one, was copied over this page. Its content is then wrong for
+    /// every present reader; [`Self::arrive`] repairs it.
     #[must_use]
     pub fn is_intact(&self) -> bool {
         let abi: &AtomicU32 = self.page.head(vmclock::AT_SEQUENCE);
@@ -436,7 +436,7 @@ impl<P: WritablePage> PageWriter<P> {
             && self.left.entries.iter().enumerate().all(same)
     }
 
-    /// A reader that was stopped inside a read, and goes on where another writer's page is, must not find the sequence that
+    /// A reader may be stopped inside a read and continue on another writer's page. It must not find the sequence there that
     /// it began with.
     fn jump_sequences(&self) {
         let jump = scramble(self.identity.epoch) << 1;
@@ -445,7 +445,7 @@ impl<P: WritablePage> PageWriter<P> {
         abi.store(abi.load(Relaxed).wrapping_add(jump as u32), Relaxed);
         for index in 0..entry::CAPACITY {
             let sequence: &AtomicU64 = &self.page.entry(index)[entry::SEQUENCE];
-            // One that is 0 was never used.
+            // An entry with sequence 0 was never used.
             if index == 0 || sequence.load(Relaxed) != 0 {
                 sequence.store(sequence.load(Relaxed).wrapping_add(jump), Relaxed);
             }
@@ -456,7 +456,7 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// A VM's page only ever names a counter of the vmclock ABI; a host's fallback counter is none of them.
+    /// A VM's page names only counters of the vmclock ABI; a host's fallback counter is not one of them.
     fn vmclock_counter(&self) -> u8 {
         match self.identity.counter {
             CounterId::MonotonicRaw => CounterId::Invalid as u8,
@@ -518,8 +518,8 @@ impl<P: WritablePage> PageWriter<P> {
         self.own.store_lines(&self.page, lines, update);
     }
 
-    /// No time, no bounds. To a stock guest's driver that is `unreliable`: it then refuses to read, where for any other
-    /// status it would return 1970.
+    /// No time, no bounds. A stock guest's driver is told `unreliable`, so that it refuses to read; for any other status it
+    /// would return 1970.
     fn store_unknown(&self, tai_offset: Option<i16>) {
         self.store_small(ClockStatus::Unreliable, tai_offset, 0);
         for at in (vmclock::AT_COUNTER..=vmclock::AT_TIME_MAXERROR).step_by(8) {

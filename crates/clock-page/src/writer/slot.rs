@@ -12,21 +12,21 @@ use crate::lines::Lines;
 use crate::page::Page;
 use crate::reader::name_words;
 
-/// What an entry is given to.
+/// The timeline that an entry is given to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntryIdentity {
-    /// The timeline's id, never 0 except for the page's own clock, never used again.
+    /// The timeline's id; 0 only for the page's own clock. Ids are never reused.
     pub id: u64,
     /// Its name, zero padded.
     pub name: [u64; 4],
     /// Its timescale.
     pub timescale: TimescaleId,
-    /// Another one than that of the timelines that had this entry before.
+    /// Differs from the generations of the timelines that had this entry before.
     pub generation: u16,
 }
 
 impl EntryIdentity {
-    /// Of a timeline with this name; at most 32 bytes are kept.
+    /// The identity of a timeline with this name, cut after 32 bytes.
     #[must_use]
     pub fn new(id: u64, name: &str, timescale: TimescaleId, generation: u16) -> Self {
         Self { id, name: name_words(name), timescale, generation }
@@ -72,7 +72,7 @@ impl EntryState {
         self.disruption = self.disruption.wrapping_add(1);
     }
 
-    /// What `update` comes to at the counter's value now, continued from what is in force. Call it inside the section:
+    /// The lines of `update` at the present counter value, continued from those in force. Call this inside the section:
     /// the odd sequence must be visible before the counter is read (see the module's header).
     pub(super) fn next(&self, update: &Update, counter: &impl Counter) -> Lines<Local> {
         let now = counter.read_after_stores();

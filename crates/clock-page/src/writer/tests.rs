@@ -308,7 +308,7 @@ fn no_two_hosts_pages_can_be_taken_for_one() {
     let seen = words(source);
     different(words(destination), seen);
 
-    // The page does not travel (nvdimm): the destination's own one begins anew.
+    // The page does not travel (nvdimm): the destination's own one starts over.
     let before = words(destination);
     writer.arrive(*writer.identity(), Some(37));
     different(words(destination), seen);
@@ -361,7 +361,7 @@ fn restore(page: &Page, bytes: &[u8]) {
 }
 
 #[test]
-fn an_older_state_of_the_page_is_noticed_and_begun_anew() {
+fn an_older_state_of_the_page_is_noticed_and_started_over() {
     let page = Page::new();
     let counter = tsc(0);
     let mut writer = PageWriter::take_over(&page, identity(), Some(37));
@@ -421,7 +421,7 @@ fn whatever_the_writer_does_itself_leaves_the_page_intact() {
         &|w| w.write_entries(&[wanted(17, 6)], &counter),
         &|w| w.close_entry(17),
         &|w| w.withdraw(ClockStatus::Unknown, None),
-        &|w| w.begin_anew(identity(), Some(37)),
+        &|w| w.start_over(identity(), Some(37)),
         &|w| w.require(0, 9),
     ];
     for (number, step) in steps.iter().enumerate() {

@@ -89,7 +89,7 @@ impl Guard {
     }
 
     /// Forgets the polygon, not the minimum.
-    pub fn begin_anew(&mut self) {
+    pub fn start_over(&mut self) {
         self.polygon = None;
     }
 

@@ -102,7 +102,7 @@ impl HardBounds {
         let level1 = match self.level1.map_or(Ok(alone), |b| b.with(exchange, &self.limits)) {
             Ok(bounds) => bounds,
             Err(Contradiction { before, gap, .. }) => {
-                self.begin_anew(before, alone);
+                self.start_over(before, alone);
                 return Outcome::Contradicted(gap);
             }
         };
@@ -184,7 +184,7 @@ impl HardBounds {
 
     fn doubt(&mut self) {
         self.wander.doubted();
-        self.guard.begin_anew();
+        self.guard.start_over();
         self.doubtful = self.parameters.bounds.doubt_exchanges;
     }
 
@@ -203,7 +203,7 @@ impl HardBounds {
         level2
     }
 
-    fn begin_anew(&mut self, before: Bounds, alone: Bounds) {
+    fn start_over(&mut self, before: Bounds, alone: Bounds) {
         let before = match self.rebuild {
             Some(earlier) => earlier.before.hull(&before, &self.unmeasured),
             None => before,
@@ -243,7 +243,7 @@ impl HardBounds {
                 None
             }
             None => {
-                self.begin_anew(*level1, *level1);
+                self.start_over(*level1, *level1);
                 Some(Outcome::Contradicted(Duration::ZERO))
             }
         }

@@ -10,15 +10,19 @@ use timevisor_linux::mapping::SharedMapping;
 use timevisor_linux::page_file::{self, PageSize};
 use timevisor_linux::process::MapLine;
 
-use super::DeliveryError;
+use super::interface::DeliveryError;
 use crate::command_line::CommandLine;
 use crate::qemu::Qemu;
 
 /// Where the pages of virtual machines live: `DIRECTORY/NAME/page`.
 pub const DIRECTORY: &str = "/run/timevisor/vms";
 
+/// QEMU's nvdimm.
+pub(super) const NVDIMM: &str = "nvdimm";
+/// QEMU's ivshmem device.
+pub(super) const IVSHMEM: &str = "ivshmem-plain";
 /// The devices that can show a page file to a guest.
-const DEVICES: [&str; 2] = [super::nvdimm::DEVICE, super::ivshmem::DEVICE];
+const DEVICES: [&str; 2] = [NVDIMM, IVSHMEM];
 
 /// The page files below one directory.
 #[derive(Clone, Debug)]

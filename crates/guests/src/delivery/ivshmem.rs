@@ -10,11 +10,9 @@ use std::path::PathBuf;
 
 use timevisor_linux::mapping::SharedMapping;
 
-use super::{DeliveryError, DeliveryKind, PageDelivery, PageFiles};
+use super::files::{IVSHMEM, PageFiles};
+use super::interface::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::qemu::Qemu;
-
-/// QEMU's device.
-pub(super) const DEVICE: &str = "ivshmem-plain";
 
 /// The delivery by ivshmem.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +32,6 @@ impl PageDelivery for IvshmemPage {
     }
 
     fn attach(&self, qemu: &Qemu) -> Result<Option<SharedMapping>, DeliveryError> {
-        self.0.attach(qemu, DEVICE)
+        self.0.attach(qemu, IVSHMEM)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`vmclock_device`] | [`VmclockDevice`]: the page of QEMU's own device, QEMU 10 and newer |
+//! | `interface.rs` | [`PageDelivery`]: the interface of a delivery |
+//! | [`vmclock_device`] | [`VmclockDevice`]: the page of QEMU's vmclock device, QEMU 10 and newer |
 //! | [`nvdimm`] | [`NvdimmPage`]: a page file that the guest sees as read-only memory, QEMU 7 and newer |
 //! | [`ivshmem`] | [`IvshmemPage`]: a page file that the guest sees as a PCI device, for kernels without ptp_vmclock |
 //! | [`files`] | [`PageFiles`]: the page files of the last two |
@@ -10,120 +11,13 @@
 //! What it does not do: write the page, or create the virtual machine ([`crate::arguments`] says how).
 
 pub mod files;
+mod interface;
 pub mod ivshmem;
 pub mod nvdimm;
 pub mod vmclock_device;
 
-use std::path::PathBuf;
-
-use timevisor_linux::mapping::{MapError, SharedMapping};
-use timevisor_linux::page_file::PageFileError;
-use timevisor_linux::process::ProcessError;
-
 pub use files::PageFiles;
+pub use interface::{DeliveryError, DeliveryKind, PageDelivery};
 pub use ivshmem::IvshmemPage;
 pub use nvdimm::NvdimmPage;
 pub use vmclock_device::VmclockDevice;
-
-use crate::qemu::Qemu;
-
-/// The ways a page can reach a guest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeliveryKind {
-    /// QEMU's vmclock device.
-    Vmclock,
-    /// A read-only nvdimm with an SSDT.
-    Nvdimm,
-    /// The memory of an ivshmem device.
-    Ivshmem,
-}
-
-impl DeliveryKind {
-    /// The name used in JSON and configuration: `vmclock`, `nvdimm`, `ivshmem`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Vmclock => "vmclock",
-            Self::Nvdimm => "nvdimm",
-            Self::Ivshmem => "ivshmem",
-        }
-    }
-}
-
-/// Why a page that a virtual machine ought to have cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum DeliveryError {
-    /// The QEMU process could not be examined.
-    #[error("cannot look for the page in QEMU")]
-    Process(#[from] ProcessError),
-    /// A vmclock device whose page is private to QEMU.
-    #[error(
-        "{0} has a vmclock device, but its page is not shared; start it with `-machine aux-ram-share=on`"
-    )]
-    NotShared(String),
-    /// A vmclock device with a shared page, which is not there.
-    #[error("the page of {0} is not there yet; try again when QEMU has started")]
-    Starting(String),
-    /// Something in the page's place that is not one.
-    #[error("{target} of {name} is not a vmclock page: {reason}")]
-    NotAPage {
-        /// The virtual machine.
-        name: String,
-        /// The file.
-        target: String,
-        /// Why not.
-        reason: String,
-    },
-    /// The page could not be mapped.
-    #[error("cannot map the page of {name}")]
-    Map {
-        /// The virtual machine.
-        name: String,
-        /// Why.
-        #[source]
-        source: MapError,
-    },
-    /// The page file could not be used.
-    #[error("cannot use the page file of {name}")]
-    PageFile {
-        /// The virtual machine.
-        name: String,
-        /// Why.
-        #[source]
-        source: PageFileError,
-    },
-    /// QEMU has mapped a file that was replaced since: what we write would not reach the guest.
-    #[error("{name} reads a page file that is no longer at {path}; restart the virtual machine")]
-    Replaced {
-        /// The virtual machine.
-        name: String,
-        /// The path.
-        path: PathBuf,
-    },
-    /// A name that cannot be a folder.
-    #[error(
-        "{0:?} cannot name a virtual machine here: use letters, digits, dot, dash and underscore"
-    )]
-    Name(String),
-    /// The virtual machine's folder could not be made.
-    #[error("cannot create {path}")]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// The kernel's answer.
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-/// One way a page can reach a guest.
-pub trait PageDelivery {
-    /// Which.
-    fn kind(&self) -> DeliveryKind;
-
-    /// The page of this virtual machine, mapped for writing; `None` when it is not equipped in this way.
-    ///
-    /// # Errors
-    /// When it is equipped, but the page cannot be had.
-    fn attach(&self, qemu: &Qemu) -> Result<Option<SharedMapping>, DeliveryError>;
-}

@@ -6,11 +6,9 @@ use std::path::PathBuf;
 
 use timevisor_linux::mapping::SharedMapping;
 
-use super::{DeliveryError, DeliveryKind, PageDelivery, PageFiles};
+use super::files::{NVDIMM, PageFiles};
+use super::interface::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::qemu::Qemu;
-
-/// QEMU's device.
-pub(super) const DEVICE: &str = "nvdimm";
 
 /// The delivery by nvdimm.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +28,6 @@ impl PageDelivery for NvdimmPage {
     }
 
     fn attach(&self, qemu: &Qemu) -> Result<Option<SharedMapping>, DeliveryError> {
-        self.0.attach(qemu, DEVICE)
+        self.0.attach(qemu, NVDIMM)
     }
 }

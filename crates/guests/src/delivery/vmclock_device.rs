@@ -9,7 +9,7 @@ use std::path::Path;
 use timevisor_linux::mapping::{Access, PAGE_BYTES, SharedMapping};
 use timevisor_linux::page_file;
 
-use super::{DeliveryError, DeliveryKind, PageDelivery};
+use super::interface::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::qemu::Qemu;
 
 /// The delivery by QEMU's vmclock device.

@@ -1,25 +1,12 @@
-//! What there is to know about one kind of guest: the interface that `linux/`, `freertos/` and `segments/` implement.
+//! The interface of a guest system that was recognized: `linux/`, `freertos/` and `segments/` implement it.
 
 use core::fmt::Debug;
 
-use super::{freertos, linux, segments};
+use crate::backend::RawEvent;
 use crate::memory::{GuestMemory, PageTables};
 use crate::point::Point;
-use crate::symbols::image::Image;
-use crate::tasks::event::{Event, RawEvent};
+use crate::tasks::event::Event;
 use crate::tasks::table::{Task, Tasks};
-
-/// Why a plugin does not know a guest.
-#[derive(Debug, thiserror::Error)]
-#[error("not {name} {versions}: {reason}")]
-pub struct NotThis {
-    /// The plugin's name.
-    pub name: &'static str,
-    /// What it knows.
-    pub versions: &'static str,
-    /// What is missing.
-    pub reason: String,
-}
 
 /// A guest that was recognized.
 pub trait GuestOs: Debug + Send {
@@ -116,58 +103,4 @@ pub enum DecodeError {
         /// Which one.
         read: usize,
     },
-}
-
-/// Looks for one kind of guest in memory: the guest, with what looks just like it, or why it is none.
-pub type Probe = fn(&dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String>;
-
-/// The same for a guest whose symbols are in a file that its operator gives. That the file is what runs has been checked.
-pub type ProbeImage = fn(&Image<'_>) -> Result<Box<dyn GuestOs>, String>;
-
-/// One kind of guest.
-#[derive(Clone, Copy)]
-pub struct Plugin<P = Probe> {
-    /// Its name.
-    pub name: &'static str,
-    /// Which versions it was tested with.
-    pub versions: &'static str,
-    /// Looks for it.
-    pub probe: P,
-}
-
-/// Those that need nothing but memory.
-pub const PLUGINS: &[Plugin] = &[linux::PLUGIN];
-/// Those that need the guest's file.
-pub const IMAGE_PLUGINS: &[Plugin<ProbeImage>] = &[freertos::PLUGIN, segments::PLUGIN];
-
-/// The guest in this memory; several where an earlier kernel is still there.
-///
-/// # Errors
-/// Why each plugin does not know it.
-pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, Vec<NotThis>> {
-    first(PLUGINS, |probe| probe(memory))
-}
-
-/// The guest that this file says it is.
-///
-/// # Errors
-/// Why each plugin does not know it.
-pub fn probe_image(image: &Image<'_>) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
-    first(IMAGE_PLUGINS, |probe| probe(image))
-}
-
-fn first<P: Copy, T>(
-    plugins: &[Plugin<P>],
-    probe: impl Fn(P) -> Result<T, String>,
-) -> Result<T, Vec<NotThis>> {
-    let mut reasons = Vec::new();
-    for plugin in plugins {
-        match probe(plugin.probe) {
-            Ok(guest) => return Ok(guest),
-            Err(reason) => {
-                reasons.push(NotThis { name: plugin.name, versions: plugin.versions, reason });
-            }
-        }
-    }
-    Err(reasons)
 }

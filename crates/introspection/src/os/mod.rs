@@ -6,6 +6,7 @@
 //! | [`linux`] | stock Linux |
 //! | [`freertos`] | FreeRTOS |
 //! | [`segments`] | programs that say where real-time work begins and ends |
+//! | [`running_kernel`] | which of the kernels in memory runs |
 //! | [`pulse`] | whether the kernel that was found still runs |
 
 pub mod freertos;
@@ -13,4 +14,5 @@ pub mod guest_os;
 pub mod linux;
 pub mod pulse;
 mod reads;
+pub mod running_kernel;
 pub mod segments;

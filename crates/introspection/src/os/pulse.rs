@@ -8,6 +8,9 @@ pub const SILENCE: Duration = Duration::from_nanos(10_000_000_000);
 /// Looking for another kernel takes seconds of a processor for a large guest: after each time in vain twice as long is waited, up to this.
 const LONGEST: Duration = Duration::from_nanos(640_000_000_000);
 
+/// How often the heartbeat is read.
+const INTERVAL: Duration = Duration::from_nanos(1_000_000_000);
+
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sign {
@@ -23,11 +26,21 @@ pub enum Sign {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pulse {
     last: Option<u64>,
+    due_at: Duration,
     /// When to look, and how long the next wait is.
     look: Option<(Duration, Duration)>,
 }
 
 impl Pulse {
+    /// Whether to read the heartbeat now; once an interval.
+    pub fn is_due(&mut self, now: Duration) -> bool {
+        let is_due = now >= self.due_at;
+        if is_due {
+            self.due_at = now + INTERVAL;
+        }
+        is_due
+    }
+
     /// Takes a reading; `None` where the guest has no heartbeat, or it cannot be read.
     pub fn take(&mut self, heartbeat: Option<u64>, now: Duration) -> Sign {
         let Some(beat) = heartbeat else { return Sign::Well };
@@ -65,6 +78,14 @@ mod tests {
         assert_eq!(pulse.take(Some(8), at(2000)), Sign::Well);
         assert_eq!(pulse.take(Some(8), at(2009)), Sign::Well);
         assert_eq!(pulse.take(Some(8), at(2010)), Sign::Silent);
+    }
+
+    #[test]
+    fn it_is_read_once_a_second() {
+        let mut pulse = Pulse::default();
+        let ms = |ms: i64| Duration::from_nanos(ms * 1_000_000);
+        let read = (0..5000).step_by(20).filter(|now| pulse.is_due(ms(*now))).count();
+        assert_eq!(read, 5);
     }
 
     #[test]

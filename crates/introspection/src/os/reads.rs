@@ -1,7 +1,7 @@
 //! What a point's reads gave, for decoders.
 
+use crate::backend::RawEvent;
 use crate::os::guest_os::DecodeError;
-use crate::tasks::event::RawEvent;
 
 /// Reads of one event.
 pub(super) struct Reads<'a> {

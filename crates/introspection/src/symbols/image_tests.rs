@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::os::guest_os;
+use crate::registry;
 use crate::testing_elf::Elf;
 
 /// A FreeRTOS kernel as far as its file is looked at.
@@ -68,7 +68,7 @@ fn what_is_missing_is_said() {
     assert!(matches!(of(inside, "inside"), ImageError::NoSlot { .. }));
     // The note that says what is wrong has to be there for each kind of guest.
     let bytes = sample(false).bytes();
-    let why = guest_os::probe_image(&Image::parse(&bytes).unwrap()).unwrap_err();
+    let why = registry::probe_image(&Image::parse(&bytes).unwrap()).unwrap_err();
     let why: Vec<String> = why.iter().map(ToString::to_string).collect();
     assert!(why.len() == 2 && why.iter().all(|why| why.contains("no note of")), "{why:?}");
 }
@@ -79,7 +79,7 @@ fn ask(bytes: &[u8]) -> bool {
     let known = [image.slot("first") == Ok(0x10_0000), image.address("data") == Ok(0x5000)];
     let note = image.note(7).is_ok_and(|note| note.is_some());
     let _ = image.is_in(&sample(false).memory());
-    let _ = guest_os::probe_image(&image);
+    let _ = registry::probe_image(&image);
     note && known.iter().all(|known| *known)
 }
 

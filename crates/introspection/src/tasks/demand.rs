@@ -1,117 +1,109 @@
-//! What a guest's real-time tasks need of its vCPU: from what was learned of them to a reservation.
+//! What a guest's real-time tasks demand of its vCPU.
 //!
-//! Tasks under SCHED_DEADLINE say what they need. Of SCHED_FIFO and SCHED_RR a guest tells the priority only: cost and period of a job are
-//! what its operator says ([`Declared`]). A guest may ask for anything: its numbers are checked, and what is computed for it has limits.
-
-use timevisor_schedule::synthesis::{Search, Sharing};
-use timevisor_schedule::{Policy, Reservation, Task as Planned, TaskSet};
+//! A task under SCHED_DEADLINE tells its cost, deadline and period. A task under SCHED_FIFO or SCHED_RR tells its priority only; its operator
+//! declares cost and period ([`Declared`]). A guest may ask for anything, so the number of tasks and their periods have limits.
+//!
+//! What it does not do: find the reservation that meets this demand (timevisor-schedule).
 
 use crate::tasks::event;
 use crate::tasks::table::{Task, Tasks};
 
-/// More tasks are not planned for.
+/// Most tasks that are planned for.
 pub const MOST_TASKS: usize = 64;
-/// What Linux takes for SCHED_DEADLINE unless told otherwise (kernel.sched_deadline_period_{min,max}_us), ns.
+/// Periods that Linux accepts for SCHED_DEADLINE by default (kernel.sched_deadline_period_{min,max}_us), ns.
 const PERIODS: core::ops::RangeInclusive<u64> = 100_000..=4_194_304_000;
 
-/// What threads under SCHED_FIFO or SCHED_RR need of which only their priority can be seen; ns.
+/// What an operator declares for threads under SCHED_FIFO or SCHED_RR, which tell their priority only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Declared {
-    /// What they call themselves.
+    /// Their name (comm).
     pub comm: String,
-    /// Only those with this priority.
+    /// Restricts this to threads of one priority.
     pub priority: Option<u32>,
-    /// Processor time of a job.
+    /// Processor time of a job, ns.
     pub cost: u64,
-    /// Between two jobs, at least; the deadline.
+    /// Least time between two jobs, which is also the deadline; ns.
     pub period: u64,
 }
 
-/// How the reservation is to be; ns.
+/// A task to plan for; ns.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Rules {
-    /// Tasks with fixed priorities that are planned for.
-    pub declared: Vec<Declared>,
-    /// Its period; absent: half of the shortest deadline.
-    pub period: Option<u64>,
-    /// Who else may be on its core.
-    pub sharing: Sharing,
-    /// The host's 1 / HZ.
-    pub tick: u64,
+pub struct Planned {
+    /// For people: thread id and name.
+    pub name: String,
+    /// Processor time of a job.
+    pub cost: u64,
+    /// From a job's release to its deadline.
+    pub deadline: u64,
+    /// Least time between two jobs.
+    pub period: u64,
+    /// How long a job of the same priority that was released before may delay it.
+    pub blocking: u64,
 }
 
-/// What is needed.
+/// Which of the tasks runs first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// The one with the earliest deadline.
+    EarliestDeadline,
+    /// The one that is listed first.
+    Listed,
+}
+
+/// What a guest demands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Need {
-    /// No task that is planned for.
+pub enum Demand {
+    /// No task has to be planned for.
     Nothing,
-    /// This.
-    Reservation(Reservation),
-    /// More than there can be, or numbers that make no sense: why.
-    TooMuch(String),
+    /// These tasks.
+    Tasks(Order, Vec<Planned>),
+    /// No plan is possible; why.
+    Refused(String),
 }
 
-/// What these tasks need.
+/// What these tasks demand.
 #[must_use]
-pub fn need(tasks: &Tasks, rules: &Rules) -> Need {
-    let mut all: Vec<Planned> = tasks.iter().filter_map(planned).collect();
-    let fixed = match fixed_priorities(tasks, &rules.declared) {
+pub fn demand(tasks: &Tasks, declared: &[Declared]) -> Demand {
+    let mut all: Vec<Planned> = tasks.iter().filter_map(deadline_task).collect();
+    let fixed = match fixed_priorities(tasks, declared) {
         Ok(fixed) => fixed,
-        Err(why) => return Need::TooMuch(why),
+        Err(why) => return Demand::Refused(why),
     };
     if all.is_empty() && fixed.is_empty() {
-        return Need::Nothing;
+        return Demand::Nothing;
     }
-    let policy = if fixed.is_empty() {
-        Policy::Edf
+    let order = if fixed.is_empty() {
+        Order::EarliestDeadline
     } else {
-        // Linux runs them before all others. If deadline-monotonic priorities keep their deadlines, so does EDF, and others see no more of them.
+        // Linux runs deadline tasks before all others. If they meet their deadlines under deadline-monotonic priorities, they do so under EDF too,
+        // and the tasks below them get the same time.
         all.sort_by_key(|task| task.deadline);
-        Policy::Listed
+        Order::Listed
     };
     all.extend(fixed);
     if all.len() > MOST_TASKS {
         let count = all.len();
-        return Need::TooMuch(format!("{count} tasks; at most {MOST_TASKS} are planned for"));
+        return Demand::Refused(format!("{count} tasks; at most {MOST_TASKS} are planned for"));
     }
     if let Some(odd) = all.iter().find(|task| !PERIODS.contains(&task.period)) {
-        return Need::TooMuch(format!("{} has a period of {} ns", odd.name, odd.period));
+        return Demand::Refused(format!("{} has a period of {} ns", odd.name, odd.period));
     }
-    let set = match TaskSet::new(all, policy) {
-        Ok(set) => set,
-        Err(error) => return Need::TooMuch(error.to_string()),
-    };
-    let shortest = set.tasks().iter().map(|task| task.deadline).min().unwrap_or(1);
-    let period = rules.period.unwrap_or(shortest / 2).max(1);
-    let search = Search::new(rules.sharing);
-    let least = search.least_budget(&set, period).and_then(|b| search.reservation(b, period));
-    let with_slack = least.and_then(|least| search.with_slack(&set, least, rules.tick));
-    with_slack.map_or_else(
-        || {
-            let (count, percent) = (set.tasks().len(), set.utilization() * 100.0);
-            Need::TooMuch(format!(
-                "{count} tasks of {percent:.1} % fit in no reservation with a period of {} ms, ticks included",
-                period as f64 / 1e6
-            ))
-        },
-        Need::Reservation,
-    )
+    Demand::Tasks(order, all)
 }
 
-fn planned(task: &Task) -> Option<Planned> {
+fn deadline_task(task: &Task) -> Option<Planned> {
     let asked = task.attributes.filter(|asked| asked.policy == event::Policy::Deadline)?;
     let or = |value: u64, other: u64| if value == 0 { other } else { value };
     let period = or(asked.period_ns, asked.deadline_ns);
-    let name = name(task);
     let deadline = or(asked.deadline_ns, period);
-    Some(Planned { deadline, ..Planned::new(&name, asked.runtime_ns, period) })
+    Some(Planned { name: name(task), cost: asked.runtime_ns, deadline, period, blocking: 0 })
 }
 
 fn name(task: &Task) -> String {
     format!("{} {}", task.thread.tid, task.thread.comm)
 }
 
-/// A task with a fixed priority, and what is said of it.
+/// A task with a fixed priority, and what its operator declares for it.
 struct Fixed<'a> {
     task: &'a Task,
     policy: event::Policy,
@@ -131,14 +123,14 @@ impl<'a> Fixed<'a> {
     }
 }
 
-/// Those with fixed priorities that somebody has declared, the most urgent first.
+/// The declared tasks with fixed priorities, the most urgent first.
 ///
 /// # Errors
-/// When something that nobody has declared may delay them, or several take turns.
+/// When a task without a declaration may delay them, or tasks under SCHED_RR share a priority.
 fn fixed_priorities(tasks: &Tasks, declared: &[Declared]) -> Result<Vec<Planned>, String> {
     let mut all: Vec<_> = tasks.iter().filter_map(|task| Fixed::of(task, declared)).collect();
     all.sort_by_key(|one| core::cmp::Reverse(one.priority));
-    // What is less urgent than all of these delays none.
+    // Tasks below the least urgent declared one delay none of them.
     let lowest = all.iter().rfind(|one| one.needs.is_some()).map(|one| one.priority);
     all.retain(|one| lowest.is_some_and(|lowest| one.priority >= lowest));
     let planned = |(index, one): (usize, &Fixed<'_>)| {
@@ -150,139 +142,118 @@ fn fixed_priorities(tasks: &Tasks, declared: &[Declared]) -> Result<Vec<Planned>
         if one.policy == event::Policy::RoundRobin && all.iter().filter(equal).count() > 1 {
             return Err(format!("{name} takes turns with others of priority {priority}"));
         }
-        // Jobs of the same priority that were there before go first: one of each, as long as all are in time. Those before it in the list
-        // count as more urgent.
+        // A job waits for jobs of the same priority that were released before it: at most one of each task while all meet their deadlines.
+        // Tasks that are listed before it count as more urgent.
         let after = all[index + 1..].iter().filter(equal).filter_map(|other| other.needs);
         let blocking = after.fold(0, |sum: u64, other| sum.saturating_add(other.cost));
-        Ok(Planned { blocking, ..Planned::new(&name, needs.cost, needs.period) })
+        let Declared { cost, period, .. } = *needs;
+        Ok(Planned { name, cost, deadline: period, period, blocking })
     };
     all.iter().enumerate().map(planned).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::event::{Attributes, Event, Kind, Policy, Thread};
     use super::*;
-    use crate::tasks::event::{Attributes, Event, Kind, Thread};
 
     const MS: u64 = 1_000_000;
-    const RULES: Rules =
-        Rules { declared: Vec::new(), period: None, sharing: Sharing::Alone, tick: 4 * MS };
 
-    fn with(all: &[(u64, u64, u64)]) -> Tasks {
-        let attributes = |(runtime_ns, deadline_ns, period_ns): &(u64, u64, u64)| Attributes {
-            policy: event::Policy::Deadline,
-            runtime_ns: *runtime_ns,
-            deadline_ns: *deadline_ns,
-            period_ns: *period_ns,
-            ..Attributes::default()
-        };
-        asked(all.iter().map(attributes))
+    fn deadline(runtime_ns: u64, deadline_ns: u64, period_ns: u64) -> Attributes {
+        let policy = Policy::Deadline;
+        Attributes { policy, runtime_ns, deadline_ns, period_ns, ..Attributes::default() }
     }
 
-    fn asked(all: impl Iterator<Item = Attributes>) -> Tasks {
+    fn fixed(policy: Policy, priority: u32) -> Attributes {
+        Attributes { policy, priority, ..Attributes::default() }
+    }
+
+    fn asked(all: &[Attributes]) -> Tasks {
         let mut tasks = Tasks::default();
-        for (tid, attributes) in (1u32..).zip(all) {
+        for (tid, attributes) in (1u32..).zip(all.iter().copied()) {
             let target = Thread { tid, pid: tid, comm: "rt".into(), ..Thread::default() };
             let kind = Kind::SetScheduler { target, attributes };
-            let thread = Thread::default();
-            tasks.on_event(&Event {
-                sequence: 0,
-                counter: None,
-                counter_error: 0,
-                vcpu: 0,
-                thread,
-                kind,
-            });
+            let (counter, thread) = (None, Thread::default());
+            let event = Event { sequence: 0, counter, counter_error: 0, vcpu: 0, thread, kind };
+            tasks.on_event(&event);
         }
         tasks
-    }
-
-    fn budget(all: &[(u64, u64, u64)]) -> u64 {
-        match need(&with(all), &RULES) {
-            Need::Reservation(of) => {
-                assert_eq!(of.period(), 50 * MS);
-                of.budget()
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn it_grows_with_the_tasks() {
-        assert_eq!(need(&with(&[]), &RULES), Need::Nothing);
-        let one = budget(&[(20 * MS, 100 * MS, 100 * MS)]);
-        assert!((10 * MS..25 * MS).contains(&one), "{one}");
-        // Absent ones are as the kernel takes them.
-        assert_eq!(budget(&[(20 * MS, 100 * MS, 0)]), one);
-        let two = budget(&[(20 * MS, 100 * MS, 100 * MS), (20 * MS, 100 * MS, 100 * MS)]);
-        assert!(two > one + 5 * MS, "{two} after {one}");
-    }
-
-    #[test]
-    fn what_cannot_be_is_said() {
-        let refused = |all: &[(u64, u64, u64)]| match need(&with(all), &RULES) {
-            Need::TooMuch(why) => why,
-            other => panic!("{other:?}"),
-        };
-        assert!(refused(&[(60 * MS, 100 * MS, 100 * MS); 2]).contains("120.0 %"));
-        assert!(refused(&[(2 * MS, MS, MS)]).contains("1 rt"));
-        assert!(refused(&[(u64::MAX, u64::MAX, u64::MAX)]).contains("period"));
-        assert!(refused(&[(0, 100 * MS, 100 * MS)]).contains("cost"));
-        assert!(refused(&[(MS, 100 * MS, 100 * MS); MOST_TASKS + 1]).contains("65 tasks"));
-    }
-
-    fn fixed(policy: event::Policy, priority: u32) -> Attributes {
-        Attributes { policy, priority, ..Attributes::default() }
     }
 
     fn declared(priority: Option<u32>, cost: u64, period: u64) -> Declared {
         Declared { comm: "rt".into(), priority, cost, period }
     }
 
+    fn refused(tasks: &Tasks, declared: &[Declared]) -> String {
+        match demand(tasks, declared) {
+            Demand::Refused(why) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn deadline_tasks_tell_what_they_need() {
+        assert_eq!(demand(&asked(&[]), &[]), Demand::Nothing);
+        let tasks = asked(&[deadline(20 * MS, 80 * MS, 100 * MS), deadline(MS, 50 * MS, 0)]);
+        let planned = |name: &str, cost, deadline, period| Planned {
+            name: name.into(),
+            cost,
+            deadline,
+            period,
+            blocking: 0,
+        };
+        let all = vec![
+            planned("1 rt", 20 * MS, 80 * MS, 100 * MS),
+            // The kernel takes an absent period from the deadline.
+            planned("2 rt", MS, 50 * MS, 50 * MS),
+        ];
+        assert_eq!(demand(&tasks, &[]), Demand::Tasks(Order::EarliestDeadline, all));
+    }
+
+    #[test]
+    fn a_guest_cannot_ask_for_an_endless_plan() {
+        let whole = deadline(u64::MAX, u64::MAX, u64::MAX);
+        assert!(refused(&asked(&[whole]), &[]).contains("period"));
+        let many = vec![deadline(MS, 100 * MS, 100 * MS); MOST_TASKS + 1];
+        assert!(refused(&asked(&many), &[]).contains("65 tasks"));
+        assert!(
+            matches!(demand(&asked(&many[1..]), &[]), Demand::Tasks(_, all) if all.len() == 64)
+        );
+    }
+
     #[test]
     fn fixed_priorities_are_planned_for_as_declared() {
-        let fifo = event::Policy::Fifo;
-        let tasks = asked([fixed(fifo, 60), fixed(fifo, 59)].into_iter());
-        let rules = |declared: &[Declared]| Rules {
-            declared: declared.to_vec(),
-            period: Some(50 * MS),
-            ..RULES
-        };
-        assert_eq!(need(&tasks, &RULES), Need::Nothing, "nobody says what they need");
-        // The example of docs/explanation/real-time.md: rate-monotonic, 26.67 ms of 50 alone, and slack of a tick.
+        let tasks = asked(&[fixed(Policy::Fifo, 59), fixed(Policy::Fifo, 60)]);
+        assert_eq!(demand(&tasks, &[]), Demand::Nothing, "nobody declares what they need");
         let both = [declared(Some(60), 30 * MS, 150 * MS), declared(Some(59), 50 * MS, 200 * MS)];
-        let Need::Reservation(of) = need(&tasks, &rules(&both)) else { panic!("nothing") };
-        assert!((26_666_667..34 * MS).contains(&of.budget()), "{of:?}");
-        // The more urgent one alone needs nothing of the other; the other one would have to wait for what is not known.
-        assert!(matches!(need(&tasks, &rules(&both[..1])), Need::Reservation(_)));
-        let Need::TooMuch(why) = need(&tasks, &rules(&both[1..])) else { panic!("a plan") };
-        assert!(why.contains("1 rt needs is not known"), "{why}");
-        // A deadline task goes first.
-        let before = Attributes {
-            policy: event::Policy::Deadline,
-            runtime_ns: 20 * MS,
-            period_ns: 100 * MS,
-            ..Attributes::default()
+        let names = |tasks: &Tasks, declared: &[Declared]| match demand(tasks, declared) {
+            Demand::Tasks(Order::Listed, all) => {
+                all.into_iter().map(|task| (task.name, task.cost)).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
         };
-        let three = asked([before, fixed(fifo, 60), fixed(fifo, 59)].into_iter());
-        let Need::Reservation(more) = need(&three, &rules(&both)) else { panic!("nothing") };
-        assert!(more.budget() > of.budget() + 5 * MS, "{more:?} after {of:?}");
+        let [urgent, other] = [("2 rt".to_owned(), 30 * MS), ("1 rt".to_owned(), 50 * MS)];
+        assert_eq!(names(&tasks, &both), [urgent.clone(), other.clone()]);
+        // The more urgent one alone needs nothing of the other; the other one would wait for an unknown time.
+        assert_eq!(names(&tasks, &both[..1]), std::slice::from_ref(&urgent));
+        assert!(refused(&tasks, &both[1..]).contains("2 rt needs is not known"));
+        // Deadline tasks go first, by their deadlines.
+        let [late, early] = [deadline(MS, 90 * MS, 100 * MS), deadline(2 * MS, 80 * MS, 100 * MS)];
+        let fifo = [fixed(Policy::Fifo, 59), fixed(Policy::Fifo, 60)];
+        let four = asked(&[fifo[0], fifo[1], late, early]);
+        let first = [("4 rt".to_owned(), 2 * MS), ("3 rt".to_owned(), MS)];
+        assert_eq!(names(&four, &both), [&first[..], &[urgent, other]].concat());
     }
 
     #[test]
     fn equal_priorities_wait_for_each_other() {
-        let (fifo, turns) = (event::Policy::Fifo, event::Policy::RoundRobin);
-        let needs = |policies: [event::Policy; 2], deadline: u64| {
-            let tasks = asked(policies.map(|policy| fixed(policy, 9)).into_iter());
-            let all = vec![declared(None, 10 * MS, deadline)];
-            need(&tasks, &Rules { declared: all, period: Some(10 * MS), ..RULES })
+        let (fifo, turns) = (Policy::Fifo, Policy::RoundRobin);
+        let all = [declared(None, 10 * MS, 100 * MS)];
+        let Demand::Tasks(_, two) = demand(&asked(&[fixed(fifo, 9), fixed(fifo, 9)]), &all) else {
+            panic!("nothing")
         };
-        assert!(matches!(needs([fifo, fifo], 100 * MS), Need::Reservation(_)));
-        assert!(
-            matches!(needs([fifo, fifo], 19 * MS), Need::TooMuch(_)),
-            "one waits for the other"
-        );
-        let Need::TooMuch(why) = needs([turns, turns], 100 * MS) else { panic!("a plan") };
-        assert!(why.contains("takes turns"), "{why}");
+        assert_eq!(two.iter().map(|task| task.blocking).collect::<Vec<_>>(), [10 * MS, 0]);
+        assert!(refused(&asked(&[fixed(turns, 9), fixed(turns, 9)]), &all).contains("takes turns"));
+        assert!(matches!(demand(&asked(&[fixed(turns, 9)]), &all), Demand::Tasks(..)));
     }
 }

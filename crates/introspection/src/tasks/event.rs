@@ -1,37 +1,9 @@
-//! What backends tell: raw, as it was read at a point, and decoded by a guest-OS plugin.
+//! What a trap point told, decoded by the guest system.
 
 use serde::Serialize;
 
-/// What a backend read at a point.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RawEvent {
-    /// Of this attachment's backend; without gaps, in the order of the events over all vCPUs.
-    pub sequence: u64,
-    /// The host's counter at that moment, where the backend has it.
-    pub counter: Option<u64>,
-    /// It may have been so many ticks more or less.
-    pub counter_error: u64,
-    /// The point's id.
-    pub point: u16,
-    /// The vCPU.
-    pub vcpu: u16,
-    /// Bit n: read n could not be made; its bytes are zero.
-    pub failed: u16,
-    /// All reads' bytes.
-    pub data: Vec<u8>,
-}
-
-impl RawEvent {
-    /// The bytes of read `n` of `lens`; none if it failed.
-    #[must_use]
-    pub fn read(&self, lens: &[u16], n: usize) -> Option<&[u8]> {
-        if self.failed & 1u16.checked_shl(u32::try_from(n).ok()?)? != 0 {
-            return None;
-        }
-        let start: usize = lens.get(..n)?.iter().map(|len| usize::from(*len)).sum();
-        self.data.get(start..start + usize::from(*lens.get(n)?))
-    }
-}
+#[cfg(doc)]
+use crate::backend::RawEvent;
 
 /// A thread of the guest.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]

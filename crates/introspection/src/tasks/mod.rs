@@ -5,9 +5,15 @@
 //! | [`event`] | what a trap point told, and what it means |
 //! | [`table`] | the tasks that events told of |
 //! | [`initial_scan`] | the tasks that began before the trap points were set |
+//! | [`history`] | the latest events |
+//! | [`report`] | when tasks and demand are reported again |
 //! | [`demand`] | what these tasks need of a vCPU |
+//! | [`follow`] | how a reservation follows that demand |
 
 pub mod demand;
 pub mod event;
+pub mod follow;
+pub mod history;
 pub mod initial_scan;
+pub mod report;
 pub mod table;

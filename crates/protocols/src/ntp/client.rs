@@ -1,18 +1,21 @@
-//! The client side of one server association: when to ask, and which datagram answers.
+//! The client side of one server association: when to ask, which datagram answers, and which stamps belong together.
 //!
-//! At most one request is in flight. A request is known by its 64-bit random cookie; the answer must echo it, so only
-//! who saw the request can forge one (RFC 5905 section 8, TEST1 to TEST3, with a cookie in place of a time). A
-//! request ends exactly once: accepted, rejected by content, kissed, or lost by timeout. A packet that does not carry
-//! the cookie in flight never ends it.
+//! At most one request is in flight. A request is known by its 64-bit random cookie, which the answer must echo, so only
+//! somebody who saw the request can forge an answer (RFC 5905 section 8, TEST1 to TEST3, with a cookie in place of a
+//! time). A request ends exactly once: accepted, rejected by content, kissed, or lost by timeout. A packet that does not
+//! carry the cookie in flight never ends it.
 //!
-//! Asking is the business of `schedule.rs`: a burst at the start and when the server comes back after an outage, then
-//! polls. A late timer skips polls, it never catches up with a volley. Losses do not lengthen the interval: recovering
-//! fast from a broken network is worth one small packet per poll.
+//! `schedule.rs` decides when to ask: a burst at the start and when the server comes back after an outage, then polls. A
+//! late timer skips polls and never catches up with a volley. Losses do not lengthen the interval: recovering fast from a
+//! broken network is worth one small packet per poll.
 //!
 //! Interleaved mode (RFC 9769; [`Config::interleaved`]): a request that names the server's last receive stamp is
-//! answered with the departure of the answer before, measured instead of foreseen. Each answer then completes the
-//! exchange before it ([`Response::request_id`]). The server decides by each answer whether it still knows that
-//! exchange; where it does not, its answer is a basic one and is taken as such.
+//! answered with the departure of the previous answer, measured instead of predicted. Each answer then completes the
+//! previous exchange. The server decides by each answer whether it still knows that exchange. Where it does not, its
+//! answer is a basic one and is taken as such.
+//!
+//! The caller reports its stamp of each request ([`Client::sent`]) and turns it into Ta and Tf when the answer is there.
+//! The client keeps both until the exchange that they belong to is complete.
 //!
 //! What it does not do: choose among servers, add jitter to the schedule, resolve names, or keep any clock.
 
@@ -35,7 +38,7 @@ const REMEMBERED: usize = 16;
 /// exchange it has forgotten (RFC 9769 section 2; chronyd takes four, too).
 const MAX_INTERLEAVED_UNANSWERED: u32 = 4;
 
-/// A request to send now. Take the send stamp (Ta) around this and file it under `id`.
+/// A request to send now. Take the send stamp around this and report it with [`Client::sent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Counts up from 1; [`Response::request_id`] refers to it.
@@ -44,14 +47,24 @@ pub struct Request {
     pub bytes: [u8; HEADER_LEN],
 }
 
+/// A complete exchange: the server's stamps and ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exchange {
+    /// Our counter not after the request left (Ta).
+    pub ta: u64,
+    /// Our counter not before the answer arrived (Tf).
+    pub tf: u64,
+    /// The server's stamps (Tb and Te) and the error budget, from the same exchange as `ta` and `tf`.
+    pub response: Response,
+}
+
 /// What became of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Hand it to the estimator. Pair the stamps with Ta and Tf of [`Response::request_id`], and keep those of
-    /// [`Response::answered`] where that is another one.
-    Accepted(Response),
-    /// The first interleaved answer after a basic one: the exchange that it completes was accepted before. Keep Ta and
-    /// Tf of this request; the next answer completes its exchange.
+    /// Hand it to the estimator.
+    Exchange(Exchange),
+    /// The answer was accepted, and no exchange follows from it now. It is the first interleaved answer after a basic
+    /// one, so the exchange that it completes was handed out before; or the caller never reported a stamp.
     Kept {
         /// The request that was answered.
         answered: u64,
@@ -77,11 +90,13 @@ impl Cookies {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct InFlight {
+#[derive(Clone, Debug)]
+struct InFlight<S> {
     id: u64,
     cookies: Cookies,
     deadline: Duration,
+    /// The caller's stamp, once it is reported.
+    stamp: Option<S>,
 }
 
 /// The last exchange that was answered, for the interleaved mode.
@@ -90,8 +105,20 @@ struct Last {
     exchange: Response,
     /// The server's name for it: its receive stamp as it was on the wire.
     name: NtpTimestamp,
+    /// Our Ta and Tf of it; `None` if the caller reported no stamp.
+    stamps: Option<(u64, u64)>,
     /// It was handed to the estimator already, from a basic answer.
     used: bool,
+}
+
+impl Last {
+    /// The exchange with our stamps, as this response says it was.
+    fn outcome(&self, response: Response, answered: u64) -> Outcome {
+        match self.stamps {
+            Some((ta, tf)) => Outcome::Exchange(Exchange { ta, tf, response }),
+            None => Outcome::Kept { answered },
+        }
+    }
 }
 
 /// How the last ended request ended.
@@ -104,11 +131,12 @@ enum Ended {
     Kissed(KissCode),
 }
 
-/// One association. All `now` are monotonic time since an origin of the caller's choice.
+/// One association. All `now` are monotonic time since an origin of the caller's choice. `S` is the caller's stamp of a
+/// request: a counter value, or what is needed to compute one when the answer is there.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct Client<S> {
     schedule: Schedule,
-    in_flight: Option<InFlight>,
+    in_flight: Option<InFlight<S>>,
     /// Cookies of ended requests and whether an answer ended them.
     past: VecDeque<(Cookies, bool)>,
     /// DENY or RSTR, until an answer is accepted.
@@ -125,7 +153,7 @@ pub struct Client {
     counters: Counters,
 }
 
-impl Client {
+impl<S> Client<S> {
     /// An association whose first request is due at `start`.
     ///
     /// # Errors
@@ -169,7 +197,7 @@ impl Client {
     /// When [`Self::on_timer`] next has something to do. Ask again after every call that takes `&mut self`.
     #[must_use]
     pub fn poll_at(&self) -> Duration {
-        self.in_flight.map_or(self.schedule.next(), |f| f.deadline)
+        self.in_flight.as_ref().map_or(self.schedule.next(), |f| f.deadline)
     }
 
     /// Ends a request that timed out and, when one is due, makes the next. `random` must be unpredictable to others.
@@ -187,7 +215,7 @@ impl Client {
         let before = self.interleave_with();
         let cookies = self.fresh_cookies(random, before.is_some());
         let deadline = now + self.config().request_timeout;
-        self.in_flight = Some(InFlight { id, cookies, deadline });
+        self.in_flight = Some(InFlight { id, cookies, deadline, stamp: None });
         self.since.get_or_insert(now);
         self.unanswered += 1;
         self.schedule.sent(now);
@@ -199,27 +227,45 @@ impl Client {
         Some(Request { id, bytes: packet.to_bytes() })
     }
 
-    /// Judges a datagram from the server. `approx_utc` only chooses the era (68 years off still works).
+    /// Files the caller's stamp of the request in flight, in place of one that was reported before. Without a request in
+    /// flight, the stamp is dropped.
+    pub fn sent(&mut self, stamp: S) {
+        if let Some(request) = &mut self.in_flight {
+            request.stamp = Some(stamp);
+        }
+    }
+
+    /// The stamp of the request in flight, for what becomes known of it after the send (a kernel's time stamp).
+    pub fn sent_mut(&mut self) -> Option<&mut S> {
+        self.in_flight.as_mut()?.stamp.as_mut()
+    }
+
+    /// Judges a datagram from the server. `approx_utc` only chooses the era (68 years off still works). For an accepted
+    /// answer, `stamps` turns the stamp of the request that it answers into Ta and Tf.
     pub fn on_datagram(
         &mut self,
         now: Duration,
         bytes: &[u8],
         approx_utc: Instant<Utc>,
+        stamps: impl FnOnce(S) -> (u64, u64),
     ) -> Outcome {
         self.expire(now);
-        let (request, packet) = match self.matching(bytes) {
-            Ok(found) => found,
+        let packet = match Self::server_packet(bytes) {
+            Ok(packet) => packet,
             Err(reason) => return self.reject(reason),
         };
-        self.in_flight = None;
-        self.remember(request.cookies, true);
+        let Some(request) = self.in_flight.take_if(|f| f.cookies.has(packet.origin)) else {
+            return self.reject(self.unmatched(packet.origin));
+        };
+        let cookies = request.cookies;
+        self.remember(cookies, true);
         if packet.stratum == 0 {
             return self.kissed(now, &packet);
         }
-        let judged = if packet.origin == request.cookies.basic {
-            self.basic(&packet, request.id, approx_utc)
+        let judged = if packet.origin == cookies.basic {
+            self.basic(&packet, request, approx_utc, stamps)
         } else {
-            self.interleaved(&packet, request.id, approx_utc)
+            self.interleaved(&packet, request, approx_utc, stamps)
         };
         match judged {
             Ok(outcome) => {
@@ -239,7 +285,7 @@ impl Client {
     /// limited or denied us keeps its interval.
     pub fn restart(&mut self, now: Duration) {
         if let Some(request) = self.in_flight.take() {
-            self.lose(request);
+            self.lose(request.cookies);
         }
         self.last_exchange = None;
         self.schedule.restart(now);
@@ -299,8 +345,8 @@ impl Client {
         self.last_exchange.filter(|_| wanted).map(|last| last.name)
     }
 
-    /// The checks that need only the packet and our cookies; they come before anything in the packet is believed.
-    fn matching(&self, bytes: &[u8]) -> Result<(InFlight, Packet), RejectReason> {
+    /// The checks that need only the datagram.
+    fn server_packet(bytes: &[u8]) -> Result<Packet, RejectReason> {
         let (packet, tail) = Packet::parse(bytes).map_err(|_| RejectReason::TooShort)?;
         if packet.mode != Mode::Server {
             return Err(RejectReason::Mode);
@@ -309,13 +355,15 @@ impl Client {
             return Err(RejectReason::Version);
         }
         Tail::parse(tail).map_err(|_| RejectReason::MalformedTail)?;
-        match self.in_flight {
-            Some(request) if request.cookies.has(packet.origin) => Ok((request, packet)),
-            _ => Err(match self.past.iter().find(|(cookies, _)| cookies.has(packet.origin)) {
-                Some((_, true)) => RejectReason::Duplicate,
-                Some((_, false)) => RejectReason::Late,
-                None => RejectReason::BogusOrigin,
-            }),
+        Ok(packet)
+    }
+
+    /// Why a packet without the cookie in flight is refused.
+    fn unmatched(&self, origin: NtpTimestamp) -> RejectReason {
+        match self.past.iter().find(|(cookies, _)| cookies.has(origin)) {
+            Some((_, true)) => RejectReason::Duplicate,
+            Some((_, false)) => RejectReason::Late,
+            None => RejectReason::BogusOrigin,
         }
     }
 
@@ -327,27 +375,32 @@ impl Client {
     fn basic(
         &mut self,
         packet: &Packet,
-        id: u64,
+        InFlight { id, stamp, .. }: InFlight<S>,
         near: Instant<Utc>,
+        stamps: impl FnOnce(S) -> (u64, u64),
     ) -> Result<Outcome, RejectReason> {
         let exchange = Response::check(packet, id, near, &self.policy())?;
-        self.last_exchange = Some(Last { exchange, name: packet.receive, used: true });
-        Ok(Outcome::Accepted(exchange))
+        let stamps = stamp.map(stamps);
+        let last = Last { exchange, name: packet.receive, stamps, used: true };
+        self.last_exchange = Some(last);
+        Ok(last.outcome(exchange, id))
     }
 
     fn interleaved(
         &mut self,
         packet: &Packet,
-        id: u64,
+        InFlight { id, stamp, .. }: InFlight<S>,
         near: Instant<Utc>,
+        stamps: impl FnOnce(S) -> (u64, u64),
     ) -> Result<Outcome, RejectReason> {
         // Only a request that named an exchange has a cookie for this; nothing since can have taken it away.
         let before = self.last_exchange.ok_or(RejectReason::BogusOrigin)?;
         let policy = self.policy();
         let (complete, exchange) =
             Response::check_interleaved(packet, id, near, &policy, &before.exchange)?;
-        self.last_exchange = Some(Last { exchange, name: packet.receive, used: false });
-        Ok(if before.used { Outcome::Kept { answered: id } } else { Outcome::Accepted(complete) })
+        let stamps = stamp.map(stamps);
+        self.last_exchange = Some(Last { exchange, name: packet.receive, stamps, used: false });
+        Ok(if before.used { Outcome::Kept { answered: id } } else { before.outcome(complete, id) })
     }
 
     fn accepted(&mut self, now: Duration) {
@@ -380,12 +433,12 @@ impl Client {
 
     fn expire(&mut self, now: Duration) {
         if let Some(request) = self.in_flight.take_if(|f| now >= f.deadline) {
-            self.lose(request);
+            self.lose(request.cookies);
         }
     }
 
-    fn lose(&mut self, request: InFlight) {
-        self.remember(request.cookies, false);
+    fn lose(&mut self, cookies: Cookies) {
+        self.remember(cookies, false);
         self.counters.lost += 1;
         self.end(Ended::Lost);
     }

@@ -27,7 +27,7 @@ mod schedule;
 pub mod server;
 pub mod status;
 
-pub use client::{Client, Outcome, Request};
+pub use client::{Client, Exchange, Outcome, Request};
 pub use config::{Config, ConfigError};
 pub use format::{NtpShort, NtpTimestamp};
 pub use packet::{LeapIndicator, Mode, Packet, PacketError};

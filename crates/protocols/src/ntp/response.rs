@@ -26,13 +26,13 @@ pub struct Policy<'a> {
     pub own_ids: &'a [[u8; 4]],
 }
 
-/// An exchange, complete and checked.
+/// The server's part of an exchange, complete and checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Response {
-    /// Which [`super::Request`] the stamps belong to: pair them with its Ta and Tf. In basic mode the one that was just
-    /// answered, in interleaved mode the one that was answered before it.
+    /// Which [`super::Request`] the stamps belong to. In basic mode the one that was just answered, in interleaved mode
+    /// the one that was answered before it.
     pub request_id: u64,
-    /// Which request the datagram answers, always the one last sent: keep its Tf under this id.
+    /// Which request the datagram answers: always the one last sent.
     pub answered: u64,
     /// The request's arrival on the server's clock (T2).
     pub tb: Instant<Utc>,

@@ -1,6 +1,6 @@
 //! Behaviour of one association against a scripted server.
 
-use crate::server::{answer, kiss, secs, utc};
+use crate::server::{answer, kiss, secs, stamps, utc};
 use timevisor_protocols::ntp::{
     Client, Config, KissCode, LeapIndicator, Mode, NtpTimestamp, Outcome, Packet, RejectReason,
     Request, Status,
@@ -8,7 +8,7 @@ use timevisor_protocols::ntp::{
 use timevisor_time::Duration;
 
 struct Bench {
-    client: Client,
+    client: Client<u64>,
     now: Duration,
     random: u64,
 }
@@ -29,6 +29,7 @@ impl Bench {
             self.random =
                 self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             if let Some(request) = self.client.on_timer(self.now, self.random) {
+                self.client.sent(request.id);
                 return request;
             }
         }
@@ -40,7 +41,7 @@ impl Bench {
     }
 
     fn deliver_bytes(&mut self, bytes: &[u8]) -> Outcome {
-        self.client.on_datagram(self.now, bytes, utc(self.now))
+        self.client.on_datagram(self.now, bytes, utc(self.now), stamps)
     }
 
     fn exchange(&mut self) -> Outcome {
@@ -58,7 +59,7 @@ impl Bench {
             times.push(self.now);
             if answered {
                 let accepted = self.deliver(&answer(&request, self.now));
-                assert!(matches!(accepted, Outcome::Accepted(_)), "{accepted:?}");
+                assert!(matches!(accepted, Outcome::Exchange(_)), "{accepted:?}");
             }
         }
         times.windows(2).map(|w| (w[1] - w[0]).as_secs_f64().round() as i64).collect()
@@ -121,7 +122,7 @@ fn duplicates_and_late_answers_are_told_apart_from_forgeries() {
     let mut b = bench();
     let first = b.ask();
     let good = answer(&first, b.now);
-    assert!(matches!(b.deliver(&good), Outcome::Accepted(r) if r.request_id == first.id));
+    assert!(matches!(b.deliver(&good), Outcome::Exchange(x) if x.response.request_id == first.id));
     assert_eq!(b.deliver(&good), Outcome::Rejected(RejectReason::Duplicate));
 
     let second = b.ask();
@@ -133,7 +134,7 @@ fn duplicates_and_late_answers_are_told_apart_from_forgeries() {
     let forged = Packet { origin: NtpTimestamp::from_bits(12345), ..answer(&second, b.now) };
     assert_eq!(b.deliver(&forged), Outcome::Rejected(RejectReason::BogusOrigin));
     assert!(
-        matches!(b.deliver(&answer(&second, b.now)), Outcome::Accepted(_)),
+        matches!(b.deliver(&answer(&second, b.now)), Outcome::Exchange(_)),
         "the true answer still counts"
     );
 
@@ -161,7 +162,7 @@ fn stray_packets_do_not_end_the_request() {
         assert!(!reason.ends_request());
     }
     let with_mac = [&good.to_bytes()[..], &[0; 20]].concat();
-    assert!(matches!(b.deliver_bytes(&with_mac), Outcome::Accepted(_)));
+    assert!(matches!(b.deliver_bytes(&with_mac), Outcome::Exchange(_)));
 }
 
 #[test]
@@ -172,7 +173,7 @@ fn an_unsynchronized_server_is_unusable_with_the_reason() {
     assert_eq!(b.deliver(&unsynchronized), Outcome::Rejected(RejectReason::Unsynchronized));
     assert_eq!(b.client.status(), Status::Unusable { reason: RejectReason::Unsynchronized });
     assert_eq!(b.client.counters().lost, 0, "the answer came");
-    assert!(matches!(b.exchange(), Outcome::Accepted(_)));
+    assert!(matches!(b.exchange(), Outcome::Exchange(_)));
     assert_eq!(b.client.status(), Status::Reachable);
 }
 
@@ -220,7 +221,7 @@ fn deny_and_restrict_leave_one_attempt_per_hour() {
             matches!(b.client.status(), Status::Denied { .. }),
             "silence does not lift a denial"
         );
-        assert!(matches!(b.exchange(), Outcome::Accepted(_)));
+        assert!(matches!(b.exchange(), Outcome::Exchange(_)));
         assert_eq!(b.client.status(), Status::Reachable);
         assert_eq!(b.client.interval(), secs(16.0));
         let accepted = b.now;
@@ -278,14 +279,16 @@ fn restart_bursts_but_keeps_the_spacing() {
 fn a_broken_random_generator_cannot_make_an_old_answer_fit() {
     let mut b = bench();
     let first = b.client.on_timer(b.now, 0).unwrap();
+    b.client.sent(first.id);
     assert_ne!(first.bytes[40..], [0; 8], "zero would mean no time");
     let old = answer(&first, b.now);
-    assert!(matches!(b.deliver(&old), Outcome::Accepted(_)));
+    assert!(matches!(b.deliver(&old), Outcome::Exchange(_)));
     b.now = b.client.poll_at();
     let second = b.client.on_timer(b.now, 0).unwrap();
+    b.client.sent(second.id);
     assert_ne!(first.bytes, second.bytes);
     assert_eq!(b.deliver(&old), Outcome::Rejected(RejectReason::Duplicate));
-    assert!(matches!(b.deliver(&answer(&second, b.now)), Outcome::Accepted(_)));
+    assert!(matches!(b.deliver(&answer(&second, b.now)), Outcome::Exchange(_)));
 }
 
 #[test]

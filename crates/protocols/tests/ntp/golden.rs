@@ -7,6 +7,8 @@ use timevisor_protocols::ntp::{
 };
 use timevisor_time::{Duration, Instant};
 
+use crate::server::stamps;
+
 /// Sent by chronyd 4.3.
 const CHRONY_REQUEST: &str = "2300062000000000000000000000000000000000000000000000000000000000\
                               00000000000000006a4cddaa25d1d282";
@@ -26,7 +28,7 @@ fn hex(text: &str) -> [u8; HEADER_LEN] {
 #[test]
 fn our_request_is_byte_for_byte_chronys() {
     let config = Config { poll_min: Duration::from_secs(64), ..Config::default() };
-    let mut client = Client::new(config, Duration::ZERO).unwrap();
+    let mut client = Client::<u64>::new(config, Duration::ZERO).unwrap();
     assert_eq!(client.on_timer(Duration::ZERO, COOKIE).unwrap().bytes, hex(CHRONY_REQUEST));
     assert_eq!(Packet::request(NtpTimestamp::from_bits(COOKIE), 6).to_bytes(), hex(CHRONY_REQUEST));
 }
@@ -35,12 +37,13 @@ fn our_request_is_byte_for_byte_chronys() {
 fn chronys_answer_is_read_and_accepted() {
     let mut client = Client::new(Config::default(), Duration::ZERO).unwrap();
     let id = client.on_timer(Duration::ZERO, COOKIE).unwrap().id;
+    client.sent(id);
     let about = Instant::from_unix_nanos(1_795_180_187_000_000_000);
-    let Outcome::Accepted(r) =
-        client.on_datagram(Duration::from_micros(250), &hex(CHRONY_RESPONSE), about)
-    else {
-        panic!("not accepted");
-    };
+    let bytes = hex(CHRONY_RESPONSE);
+    let outcome = client.on_datagram(Duration::from_micros(250), &bytes, about, stamps);
+    let Outcome::Exchange(exchange) = outcome else { panic!("not accepted: {outcome:?}") };
+    assert_eq!((exchange.ta, exchange.tf), stamps(id));
+    let r = exchange.response;
     assert_eq!(r.request_id, id);
     assert_eq!(r.tb.floor_nanos(), 1_795_180_187_752_090_220);
     assert_eq!(r.te.floor_nanos(), 1_795_180_187_752_144_038);
@@ -67,7 +70,7 @@ fn a_full_sntp_request_decodes_and_is_not_an_answer() {
     let mut client = Client::new(Config::default(), Duration::ZERO).unwrap();
     let about = Instant::from_unix_nanos(0);
     assert_eq!(
-        client.on_datagram(Duration::ZERO, &bytes, about),
+        client.on_datagram(Duration::ZERO, &bytes, about, stamps),
         Outcome::Rejected(RejectReason::Mode)
     );
 }

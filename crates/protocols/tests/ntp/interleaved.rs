@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use timevisor_protocols::ntp::server::{Action, Config as ServerConfig, ServedClock, Server};
-use timevisor_protocols::ntp::{Client, Config, Outcome, Packet, RejectReason, Request, Response};
+use timevisor_protocols::ntp::{
+    Client, Config, Exchange, Outcome, Packet, RejectReason, Request, Response,
+};
 use timevisor_time::{Duration, Instant, Utc};
 
-use crate::server::answer;
+use crate::server::{answer, stamps};
 use crate::serving::{client as address, known, utc};
 
 const RESIDENCE: Duration = Duration::from_micros(20);
@@ -17,24 +19,24 @@ const LATENCY: Duration = Duration::from_micros(35);
 /// The roundings of two stamps.
 const ROUNDING: Duration = Duration::from_bits(1 << 34);
 
-fn interleaving() -> Client {
+pub fn interleaving() -> Client<u64> {
     let config =
         Config { interleaved: true, poll_min: Duration::from_secs(4), ..Config::default() };
     Client::new(config, Duration::ZERO).expect("a valid configuration")
 }
 
-struct World {
-    client: Client,
+pub struct World {
+    pub client: Client<u64>,
     server: Server,
-    now: Duration,
+    pub now: Duration,
     random: u64,
     /// The truth about each request that the server answered: arrival and departure.
     truth: BTreeMap<u64, (Instant<Utc>, Instant<Utc>)>,
-    seen: Vec<Response>,
+    pub seen: Vec<Response>,
 }
 
 impl World {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let config = ServerConfig { rate_interval: Duration::ZERO, ..ServerConfig::default() };
         Self {
             client: interleaving(),
@@ -46,7 +48,14 @@ impl World {
         }
     }
 
-    fn ask(&mut self) -> Request {
+    pub fn ask(&mut self) -> Request {
+        let request = self.ask_without_stamp();
+        self.client.sent(request.id);
+        request
+    }
+
+    /// A request whose stamp nobody reports.
+    pub fn ask_without_stamp(&mut self) -> Request {
         for _ in 0..3 {
             self.now = self.now.max(self.client.poll_at());
             self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(11);
@@ -58,7 +67,7 @@ impl World {
     }
 
     /// The server's reply; its departure is measured or not.
-    fn serve(&mut self, request: &Request, measured: bool) -> Vec<u8> {
+    pub fn serve(&mut self, request: &Request, measured: bool) -> Vec<u8> {
         let received = utc(0) + self.now + Duration::from_micros(100);
         let mut time = known(0, ERROR);
         time.transmit = received + RESIDENCE;
@@ -73,17 +82,20 @@ impl World {
         bytes.to_vec()
     }
 
-    fn deliver(&mut self, bytes: &[u8]) -> Outcome {
-        let outcome = self.client.on_datagram(self.now + Duration::from_micros(300), bytes, utc(0));
-        if let Outcome::Accepted(response) = outcome {
-            self.check(&response);
-            self.seen.push(response);
+    pub fn deliver(&mut self, bytes: &[u8]) -> Outcome {
+        let now = self.now + Duration::from_micros(300);
+        let outcome = self.client.on_datagram(now, bytes, utc(0), stamps);
+        if let Outcome::Exchange(exchange) = outcome {
+            self.check(&exchange);
+            self.seen.push(exchange.response);
         }
         outcome
     }
 
     /// The stamps must be those of the exchange that they are said to belong to.
-    fn check(&self, response: &Response) {
+    fn check(&self, exchange: &Exchange) {
+        let response = &exchange.response;
+        assert_eq!((exchange.ta, exchange.tf), stamps(response.request_id), "{exchange:?}");
         let (arrival, departure) = self.truth[&response.request_id];
         assert!(response.tb >= arrival && response.tb <= arrival + ROUNDING, "{response:?}");
         let expected = if response.is_interleaved() { departure } else { departure - LATENCY };
@@ -98,10 +110,11 @@ impl World {
 fn the_request_names_the_last_exchange_and_hides_everything_else() {
     let mut client = interleaving();
     let first = client.on_timer(Duration::ZERO, 0x6a4c_ddaa_25d1_d282).unwrap();
+    client.sent(first.id);
     let reply = answer(&first, Duration::ZERO);
     assert!(matches!(
-        client.on_datagram(Duration::EPSILON, &reply.to_bytes(), utc(0)),
-        Outcome::Accepted(_)
+        client.on_datagram(Duration::EPSILON, &reply.to_bytes(), utc(0), stamps),
+        Outcome::Exchange(_)
     ));
     let second = client.on_timer(Duration::from_secs(2), 0x1122_3344_5566_7788).unwrap();
     let (packet, _) = Packet::parse(&second.bytes).unwrap();
@@ -141,8 +154,11 @@ fn a_server_without_the_mode_is_asked_in_vain_and_answers_count() {
     for id in 1..=5 {
         now = now.max(client.poll_at());
         let request = client.on_timer(now, id * 77).unwrap();
-        let outcome = client.on_datagram(now, &answer(&request, now).to_bytes(), utc(0));
-        assert!(matches!(outcome, Outcome::Accepted(r) if r.request_id == id && r.answered == id));
+        client.sent(id);
+        let outcome = client.on_datagram(now, &answer(&request, now).to_bytes(), utc(0), stamps);
+        let Outcome::Exchange(exchange) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((exchange.response.request_id, exchange.response.answered), (id, id));
+        assert_eq!((exchange.ta, exchange.tf), stamps(id));
     }
 }
 
@@ -202,7 +218,7 @@ fn either_cookie_alone_is_enough_and_both_are_remembered() {
     }
     let request = world.ask();
     let bytes = world.serve(&request, true);
-    assert!(matches!(world.deliver(&bytes), Outcome::Accepted(_)));
+    assert!(matches!(world.deliver(&bytes), Outcome::Exchange(_)));
     assert_eq!(world.deliver(&bytes), Outcome::Rejected(RejectReason::Duplicate));
     let basic = answer(&request, world.now).to_bytes();
     assert_eq!(world.deliver(&basic), Outcome::Rejected(RejectReason::Duplicate));
@@ -225,7 +241,7 @@ proptest! {
                 _ => {
                     let bytes = world.serve(&request, measured);
                     let outcome = world.deliver(&bytes);
-                    prop_assert!(matches!(outcome, Outcome::Accepted(_) | Outcome::Kept { .. }), "{:?}", outcome);
+                    prop_assert!(matches!(outcome, Outcome::Exchange(_) | Outcome::Kept { .. }), "{:?}", outcome);
                     if let Some(old) = old.replace(bytes) {
                         prop_assert!(matches!(world.deliver(&old), Outcome::Rejected(_)));
                     }

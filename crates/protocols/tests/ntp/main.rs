@@ -3,6 +3,7 @@
 mod behaviour;
 mod golden;
 mod interleaved;
+mod pairing;
 mod polling;
 mod random;
 mod server;

@@ -5,10 +5,10 @@ use timevisor_protocols::ntp::{
 };
 use timevisor_time::Duration;
 
-use crate::server::{answer, kiss, secs, utc};
+use crate::server::{answer, kiss, secs, stamps, utc};
 
 struct Bench {
-    client: Client,
+    client: Client<u64>,
     now: Duration,
 }
 
@@ -26,6 +26,7 @@ impl Bench {
             self.now = self.now.max(self.client.poll_at());
             let random = self.now.floor_nanos().unsigned_abs() + 1;
             if let Some(request) = self.client.on_timer(self.now, random) {
+                self.client.sent(request.id);
                 return request;
             }
         }
@@ -36,13 +37,13 @@ impl Bench {
         let request = self.ask();
         let mut packet = answer(&request, self.now);
         change(&mut packet);
-        self.client.on_datagram(self.now, &packet.to_bytes(), utc(self.now))
+        self.client.on_datagram(self.now, &packet.to_bytes(), utc(self.now), stamps)
     }
 
     fn gaps(&mut self, n: usize) -> Vec<f64> {
         let mut times = vec![];
         for _ in 0..n {
-            assert!(matches!(self.exchange(|_| {}), Outcome::Accepted(_)));
+            assert!(matches!(self.exchange(|_| {}), Outcome::Exchange(_)));
             times.push(self.now);
         }
         times.windows(2).map(|w| (w[1] - w[0]).as_secs_f64()).collect()
@@ -124,7 +125,7 @@ fn a_rate_kiss_wins_over_every_controller() {
     let mut b = bench(Config::default());
     let request = b.ask();
     b.now += secs(0.5);
-    b.client.on_datagram(b.now, &kiss(&request, *b"RATE", 0).to_bytes(), utc(b.now));
+    b.client.on_datagram(b.now, &kiss(&request, *b"RATE", 0).to_bytes(), utc(b.now), stamps);
     let kissed = b.now;
     b.client.set_poll(secs(2.0), 1).unwrap();
     assert_eq!(b.client.interval(), secs(32.0));
@@ -142,7 +143,7 @@ fn a_denial_wins_as_well() {
     let mut b = bench(Config::default());
     let request = b.ask();
     b.now += secs(0.5);
-    b.client.on_datagram(b.now, &kiss(&request, *b"DENY", 0).to_bytes(), utc(b.now));
+    b.client.on_datagram(b.now, &kiss(&request, *b"DENY", 0).to_bytes(), utc(b.now), stamps);
     let denied = b.now;
     b.client.set_poll(secs(2.0), 1).unwrap();
     b.ask();
@@ -170,7 +171,7 @@ fn smearing_servers_are_refused_with_advice() {
         let Status::Unusable { reason } = b.client.status() else { panic!() };
         assert!(reason.to_string().contains("allow_smear"), "{reason}");
         let mut b = bench(Config { allow_smear: true, ..Config::default() });
-        assert!(matches!(b.exchange(smear), Outcome::Accepted(_)));
+        assert!(matches!(b.exchange(smear), Outcome::Exchange(_)));
     }
 }
 
@@ -182,7 +183,7 @@ fn a_server_that_follows_us_is_a_loop() {
     for id in ours {
         assert_eq!(b.exchange(|p| p.reference_id = id), Outcome::Rejected(RejectReason::Loop));
     }
-    assert!(matches!(b.exchange(|_| {}), Outcome::Accepted(_)));
+    assert!(matches!(b.exchange(|_| {}), Outcome::Exchange(_)));
     assert_eq!(b.client.counters().rejected_for(RejectReason::Loop), 2);
 }
 
@@ -193,15 +194,15 @@ fn extension_fields_of_any_kind_are_ignored_safely() {
         let request = b.ask();
         let mut bytes = answer(&request, b.now).to_bytes().to_vec();
         bytes.extend([&kind.to_be_bytes()[..], &32u16.to_be_bytes(), &[0xab; 28]].concat());
-        let outcome = b.client.on_datagram(b.now, &bytes, utc(b.now));
-        assert!(matches!(outcome, Outcome::Accepted(_)), "{kind:#x}: {outcome:?}");
+        let outcome = b.client.on_datagram(b.now, &bytes, utc(b.now), stamps);
+        assert!(matches!(outcome, Outcome::Exchange(_)), "{kind:#x}: {outcome:?}");
     }
     // The content behind the header never becomes the content of the header.
     let request = b.ask();
     let plain = answer(&request, b.now);
     let mut bytes = plain.to_bytes().to_vec();
     bytes.extend([0; 28]);
-    let outcome = b.client.on_datagram(b.now, &bytes, utc(b.now));
+    let outcome = b.client.on_datagram(b.now, &bytes, utc(b.now), stamps);
     assert_eq!(outcome, Outcome::Rejected(RejectReason::MalformedTail));
     assert_ne!(plain.transmit, NtpTimestamp::ZERO);
 }

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::server::{answer, kiss, utc};
+use crate::server::{answer, kiss, stamps, utc};
 use proptest::prelude::*;
 use timevisor_protocols::ntp::{
-    Client, Config, KissCode, LeapIndicator, Outcome, Packet, Request, Status,
+    Client, Config, Exchange, KissCode, LeapIndicator, Outcome, Packet, Request, Status,
 };
 use timevisor_time::Duration;
 
@@ -41,7 +41,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 struct World {
-    client: Client,
+    client: Client<u64>,
     now: Duration,
     /// Newest first, with the time of sending.
     sent: Vec<(Request, Duration)>,
@@ -53,8 +53,9 @@ struct World {
 
 impl World {
     fn deliver(&mut self, bytes: &[u8]) {
-        match self.client.on_datagram(self.now, bytes, utc(self.now)) {
-            Outcome::Accepted(response) => {
+        match self.client.on_datagram(self.now, bytes, utc(self.now), stamps) {
+            Outcome::Exchange(Exchange { ta, tf, response }) => {
+                assert_eq!((ta, tf), stamps(response.request_id));
                 let (request, sent) = self.sent.first().expect("an answer needs a request");
                 assert_eq!(
                     response.request_id, request.id,
@@ -87,6 +88,7 @@ impl World {
 
     fn timer(&mut self, random: u64) {
         let Some(request) = self.client.on_timer(self.now, random) else { return };
+        self.client.sent(request.id);
         if let Some((_, last)) = self.sent.first() {
             let gap = self.now - *last;
             assert!(
@@ -198,7 +200,7 @@ proptest! {
         let now = Duration::from_bits(now);
         let mut client = Client::new(Config::default(), now).unwrap();
         let _ = client.on_timer(now, 7);
-        let _ = client.on_datagram(now, &bytes, timevisor_time::Instant::from_bits(approx));
+        let _ = client.on_datagram(now, &bytes, timevisor_time::Instant::from_bits(approx), stamps);
         let _ = client.on_timer(now, 8);
         client.restart(now);
         let _ = (client.poll_at(), client.status().describe(now));

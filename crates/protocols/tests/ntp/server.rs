@@ -3,6 +3,11 @@
 use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpShort, NtpTimestamp, Packet, Request};
 use timevisor_time::{Duration, Instant, Utc};
 
+/// Ta and Tf of a request whose stamp is its id.
+pub fn stamps(id: u64) -> (u64, u64) {
+    (id * 1000, id * 1000 + 7)
+}
+
 /// UTC at monotonic zero in these tests.
 pub(crate) fn utc(now: Duration) -> Instant<Utc> {
     Instant::from_unix_nanos(1_800_000_000_000_000_000) + now

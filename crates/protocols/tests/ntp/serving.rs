@@ -11,6 +11,8 @@ use timevisor_protocols::ntp::{
 };
 use timevisor_time::{Duration, Instant, Utc};
 
+use crate::server::stamps;
+
 /// A client's request as chronyd sends it: version 4, poll 6, a random cookie.
 const REQUEST: &str = "2300062000000000000000000000000000000000000000000000000000000000\
                        00000000000000006a4cddaa25d1d282";
@@ -167,7 +169,7 @@ fn too_many_requests_get_one_kiss_and_then_nothing() {
         kissing = server.respond(now, &request.bytes, utc(0), &clock(), other);
         assert!(server.counters().of(Tally::Received) < 1000, "no kiss came");
     }
-    let outcome = client.on_datagram(Duration::EPSILON, &reply(kissing), utc(0));
+    let outcome = client.on_datagram(Duration::EPSILON, &reply(kissing), utc(0), stamps);
     assert!(matches!(outcome, Outcome::KissOfDeath(_)), "{outcome:?}");
 }
 
@@ -336,16 +338,18 @@ proptest! {
         let time = ServedTime { transmit, precision, ..known(0, error) };
         let mut client = Client::new(Default::default(), Duration::ZERO).unwrap();
         let request = client.on_timer(Duration::ZERO, 7).unwrap();
+        client.sent(request.id);
         let action = server(Config::default()).respond(
             Duration::ZERO, &request.bytes, received, &ServedClock::Known(time), "10.0.0.1:123".parse().unwrap());
         let (packet, _) = Packet::parse(&reply(action)).unwrap();
         prop_assert!(packet.receive.to_bits() & 1 == 1 && packet.transmit.to_bits() & 1 == 0);
-        let outcome = client.on_datagram(Duration::EPSILON, &reply(action), utc(0));
-        let Outcome::Accepted(response) = outcome else {
+        let outcome = client.on_datagram(Duration::EPSILON, &reply(action), utc(0), stamps);
+        let Outcome::Exchange(exchange) = outcome else {
             prop_assert!(error > Duration::from_millis(1400), "{:?}", outcome);
             prop_assert_eq!(outcome, Outcome::Rejected(RejectReason::Distance));
             return Ok(());
         };
+        let response = exchange.response;
         let distance = response.root_delay.half() + response.root_dispersion;
         prop_assert!(distance >= error, "{distance:?} < {error:?}");
         let shift = Duration::from_secs_f64(error.as_secs_f64() * off);

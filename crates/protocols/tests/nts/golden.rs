@@ -85,14 +85,15 @@ fn answers_are_authentic_and_the_ntp_client_accepts_them() {
     for session in SESSIONS {
         let mut client = Client::new(NtpConfig::default(), Duration::ZERO).unwrap();
         let request = client.on_timer(Duration::ZERO, NTP_COOKIE).unwrap();
+        client.sent(1);
         assert_eq!(request.bytes, header());
         let (mut association, response) = (session.waiting(), session.bytes("response"));
         let opened = association.open(&response).unwrap();
         assert_eq!(opened, response[..HEADER_LEN]);
         // 2026-11-20 16:41 UTC
         let about = Instant::from_unix_nanos(1_795_192_897_000_000_000);
-        let outcome = client.on_datagram(Duration::from_millis(1), &opened, about);
-        assert!(matches!(outcome, Outcome::Accepted(r) if r.stratum == 1), "{outcome:?}");
+        let outcome = client.on_datagram(Duration::from_millis(1), &opened, about, |ta| (ta, 9));
+        assert!(matches!(outcome, Outcome::Exchange(x) if x.response.stratum == 1), "{outcome:?}");
         // One spent, two came.
         let status = association.status(Duration::ZERO);
         assert_eq!(status, Status::Authenticated { cookies: 8, age: Duration::ZERO });

@@ -13,16 +13,17 @@ use crate::quality::Needs;
 use crate::tenant::{Owner, Tenant};
 use crate::timeline::{Reach, Source, Timeline, TimelineId};
 
-/// What is bound to.
+/// The target of a binding.
 enum Target {
     Existing(TimelineId),
-    /// As it will be if nothing else is in the way.
+    /// A timeline that the binding will make.
     New(Timeline),
 }
 
 impl Registry {
-    /// Binds a session to a timeline. `achieved` is what a timeline gives on an owner's pages now; `achievable` is what it
-    /// could with references asked as often as is allowed, and is asked for local timelines without a master too.
+    /// Binds a session to a timeline. `achieved` returns what a timeline gives on an owner's pages now; `achievable` returns
+    /// what it could give if its references were polled as often as is allowed. The latter is also called for local
+    /// timelines without a master.
     ///
     /// # Errors
     /// With the state unchanged: a malformed name or requirement, an unknown or taken name, a quota, a full page, and,
@@ -51,7 +52,7 @@ impl Registry {
             self.admit(key, timeline, required, achievable)?;
         }
         let id = timeline.id;
-        // Nothing is refused from here on.
+        // Nothing below this line may refuse.
         if let Target::New(timeline) = target {
             self.make(timeline, &tenant);
         }
@@ -60,10 +61,10 @@ impl Registry {
         self.bound(key, id, name, achieved)
     }
 
-    /// Changes what a binding requires. Other than with [`Registry::bind`], no place or quota is needed.
+    /// Changes what a binding requires. Unlike [`Registry::bind`], this needs no free entry and no quota.
     ///
     /// # Errors
-    /// With the old requirement in force: a binding that is none of this session's, a malformed requirement, and, unless
+    /// With the old requirement in force: a binding of another session, a malformed requirement, and, unless
     /// `best_effort`, one that cannot be met.
     pub fn update(
         &mut self,
@@ -86,7 +87,7 @@ impl Registry {
     /// Ends a binding.
     ///
     /// # Errors
-    /// A binding that is none of this session's.
+    /// A binding of another session.
     pub fn unbind(
         &mut self,
         session: u64,
@@ -116,7 +117,7 @@ impl Registry {
         self.groups.get(&id).ok_or_else(|| problem::no_timeline(name))
     }
 
-    /// Which timeline a tenant means by a name: the operator's, its own, or one that it makes.
+    /// The timeline that a tenant means by a name: the operator's, the tenant's own, or one to make.
     fn resolve(
         &self,
         tenant: &Tenant,
@@ -155,8 +156,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether the timeline is on the pages that the member reads, or can be put there. The last free entries, as many as
-    /// the operator's timelines may still need, but no more than half of all, are not for timelines that clients make.
+    /// Checks that the member's pages show the timeline or have a free entry for it. Some free entries are kept for the
+    /// operator's timelines: as many as those may still need, at most half of all.
     fn check_room(
         &self,
         key: MemberKey,
@@ -198,7 +199,7 @@ impl Registry {
         Err(problem::cannot_be_met(timeline.name, achievable))
     }
 
-    /// What the client is told; from now on it is told changes of `met`.
+    /// The answer to the client. From now on it is told when `met` changes.
     fn bound(
         &mut self,
         key: MemberKey,
@@ -227,7 +228,7 @@ impl Registry {
         })
     }
 
-    /// Where a member reads its timeline.
+    /// The place of a member's timeline on its pages.
     pub(super) fn place(&self, key: MemberKey, id: TimelineId) -> Place {
         let placed = self.owners.get(&key.owner).and_then(|pages| {
             let placed = pages.placed.get(&id)?;

@@ -1,6 +1,6 @@
-//! What clients are told unasked: that their requirement is met or not any more, that a timeline stepped, that it moved.
+//! Events for clients: a requirement is met or no longer met, a timeline stepped, a timeline moved to another place.
 //!
-//! What it does not do: remember events. They are returned once, to be sent at once.
+//! What it does not do: remember events. Each is returned once, and must be sent then.
 
 use timevisor_protocols::channel::{Achieved, Event};
 
@@ -19,9 +19,9 @@ impl Registry {
     ) -> Vec<(u64, Event)> {
         let mut events = self.take_disrupted();
         for group in self.groups.values_mut().filter(|group| !group.tally.is_empty()) {
-            // Looked up for the first member of each owner; they are next to each other.
+            // Looked up once for each owner, whose members are adjacent.
             let mut current: Option<(super::OwnerKey, Achieved)> = None;
-            // Apart, so that the group can be asked while its members change.
+            // Taken out, so that the group can be asked while its members change.
             let mut members = std::mem::take(&mut group.members);
             for (key, member) in &mut members {
                 let Some(required) = &member.required else { continue };
@@ -56,22 +56,22 @@ impl Registry {
         disrupted.into_iter().filter(still_there).map(|(_, key)| disruption(&key)).collect()
     }
 
-    /// References have stepped: events for all members of all timelines from them.
+    /// References stepped: returns an event for every member of every timeline that follows them.
     #[must_use]
     pub fn clock_disrupted(&self, clock: ClockId) -> Vec<(u64, Event)> {
         let groups = self.groups.values().filter(|group| group.timeline.clock() == Some(clock));
         groups.flat_map(|group| group.members.keys().map(disruption)).collect()
     }
 
-    /// A timeline has stepped: events for all its members.
+    /// A timeline stepped: returns an event for each of its members.
     #[must_use]
     pub fn timeline_disrupted(&self, timeline: TimelineId) -> Vec<(u64, Event)> {
         let group = self.groups.get(&timeline).into_iter();
         group.flat_map(|group| group.members.keys().map(disruption)).collect()
     }
 
-    /// A writer has taken an owner's pages over (their epoch changed): every entry begins another generation, and every
-    /// binding that reads there is told its place.
+    /// A writer took over an owner's pages (their epoch changed): every entry gets another generation, and every binding
+    /// that reads there is told its place.
     pub fn move_owner(&mut self, owner: &Owner) -> Vec<(u64, Event)> {
         let Some(key) = self.owner_keys.get(owner).copied() else { return Vec::new() };
         if let Some(pages) = self.owners.get_mut(&key) {

@@ -1,4 +1,4 @@
-//! A timeline with its members, and the tightest of what they need, kept in order.
+//! A timeline with its members, and their requirements in order, so that the tightest is at hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,11 @@ use crate::quality::{Demand, Needs};
 use crate::tenant::{Owner, Tenant};
 use crate::timeline::{Source, Timeline};
 
-/// Names an owner for as long as it has pages; never used again.
+/// The number of an owner while it has pages; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct OwnerKey(pub(super) u64);
 
-/// Names a member among all. Those who read from one owner's pages are next to each other, so that what they read is
-/// looked up once.
+/// The key of a member. Members that read the same owner's pages are adjacent, so that their quality is looked up once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct MemberKey {
     pub(super) owner: OwnerKey,
@@ -25,27 +24,27 @@ pub(super) struct MemberKey {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Member {
     pub(super) required: Option<Required>,
-    /// What the client was told last.
+    /// The state that the client was told last.
     pub(super) met: bool,
 }
 
-/// As asked, and as compared.
+/// A requirement, as asked and in the form that is compared.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Required {
     pub(super) requirement: Requirement,
     pub(super) needs: Needs,
 }
 
-/// Who must be bound for a local timeline to be defined.
+/// The tenant that must be bound for a local timeline to be defined.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Master {
     pub(super) tenant: Tenant,
     pub(super) bindings: u32,
-    /// It was bound before: the next life is another one.
+    /// True once it was bound: the next binding begins another life.
     pub(super) lived: bool,
 }
 
-/// A timeline and who is bound to it.
+/// A timeline and its members.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Group {
     pub(super) timeline: Timeline,
@@ -54,7 +53,7 @@ pub(super) struct Group {
     pub(super) tally: Tally,
 }
 
-/// What members need, in order: the minima are at hand at any time.
+/// The members' needs, in order, so that each minimum is at hand.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Tally {
     half_widths: BTreeSet<(u64, MemberKey)>,
@@ -87,7 +86,7 @@ impl Tally {
         (!self.is_empty()).then_some(demand)
     }
 
-    /// Whose requirement is the tightest: a worst case if there is one, else a probability.
+    /// The member with the tightest requirement: a worst case if there is one, else a probability.
     fn tightest(&self) -> Option<MemberKey> {
         self.half_widths.first().or(self.sigmas.first()).map(|(_, key)| *key)
     }
@@ -99,13 +98,13 @@ impl Group {
         Self { timeline, master, members: BTreeMap::new(), tally: Tally::default() }
     }
 
-    /// The tightest requirement of a member, as it was asked.
+    /// The tightest requirement of any member, as it was asked.
     pub(super) fn tightest(&self) -> Option<Requirement> {
         let member = self.members.get(&self.tally.tightest()?)?;
         member.required.map(|required| required.requirement)
     }
 
-    /// What it gives on an owner's pages: nothing while it is undefined, whatever the caller thinks.
+    /// The quality on an owner's pages; none while the timeline is undefined.
     pub(super) fn achieved(
         &self,
         owner: &Owner,

@@ -1,5 +1,5 @@
-//! The changes behind a binding, once all is checked: members join and leave, requirements are replaced, masters begin
-//! and end lives. Nothing here refuses.
+//! The changes behind a binding, after all checks: members join and leave, requirements are replaced, masters begin and
+//! end lives. Nothing here refuses.
 
 use timevisor_time::Duration;
 
@@ -9,7 +9,7 @@ use crate::tenant::Tenant;
 use crate::timeline::{Source, Timeline, TimelineId};
 
 impl Registry {
-    /// A timeline of a client's.
+    /// Makes a client's timeline.
     pub(super) fn make(&mut self, timeline: Timeline, tenant: &Tenant) {
         self.commit(&timeline);
         self.temporary.insert((tenant.clone(), timeline.name), timeline.id);
@@ -17,7 +17,7 @@ impl Registry {
         self.groups.insert(timeline.id, Group::new(timeline, None));
     }
 
-    /// A new member, without a requirement as yet.
+    /// Adds a member that has no requirement yet.
     pub(super) fn join(&mut self, key: MemberKey, id: TimelineId, tenant: &Tenant, now: Duration) {
         if let Some(session) = self.sessions.get_mut(&key.session) {
             session.bindings.insert(key.binding, id);
@@ -40,7 +40,7 @@ impl Registry {
         }
     }
 
-    /// The first binding of a master begins a life. Whoever knew an earlier one is told.
+    /// The first binding of a master begins a life. Members that knew an earlier one are told.
     fn master_joins(&mut self, id: TimelineId, tenant: &Tenant, now: Duration) {
         let life = self.next_life(now);
         let Some(group) = self.groups.get_mut(&id) else { return };
@@ -60,7 +60,7 @@ impl Registry {
         self.touch(id);
     }
 
-    /// Another requirement of a member's, in all the minima that it counts for.
+    /// Replaces a member's requirement in every minimum that it counts for.
     pub(super) fn replace_required(
         &mut self,
         key: MemberKey,
@@ -120,7 +120,7 @@ impl Registry {
         }
     }
 
-    /// The last binding of a master ends a life.
+    /// The end of a master's last binding ends the life.
     fn master_leaves(&mut self, id: TimelineId, tenant: &Tenant) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let Some(master) = group.master.as_mut().filter(|master| master.tenant == *tenant) else {

@@ -1,13 +1,13 @@
-//! The registry: one value that holds who is bound to what, and hands out what follows.
+//! The registry: one value that holds all bindings and derives their consequences.
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | this one | its making, owners of pages, sessions |
+//! | this one | construction, owners of pages, sessions |
 //! | `group` | a timeline with its members and their minima |
 //! | `binding` | bind, update, unbind: everything is checked first, so a refusal changes nothing |
 //! | `membership` | the changes that follow |
 //! | `outputs` | demand of references, entries of pages, rows for clients |
-//! | `events` | what clients are told unasked |
+//! | `events` | events for clients |
 //!
 //! Binding and unbinding cost O(log n); where they change the tightest requirement of a timeline, O(owners) on top, for
 //! the change counters of the pages that show it.
@@ -42,15 +42,15 @@ pub struct Registry {
     groups: BTreeMap<TimelineId, Group>,
     /// Built in and configured.
     configured: BTreeMap<TimelineName, TimelineId>,
-    /// Made by clients: each tenant has names of its own.
+    /// Made by clients; each tenant has its own names.
     temporary: BTreeMap<(Tenant, TimelineName), TimelineId>,
-    /// What each set of references must deliver; only where somebody needs something.
+    /// What each set of references must deliver, where there is a need.
     tallies: BTreeMap<ClockId, Tally>,
     owners: BTreeMap<OwnerKey, Pages>,
     owner_keys: BTreeMap<Owner, OwnerKey>,
     sessions: BTreeMap<u64, Session>,
     usage: BTreeMap<Tenant, Usage>,
-    /// Members whose timeline has stepped, not yet told.
+    /// Members whose timeline stepped and who are not told yet.
     disrupted: BTreeSet<(TimelineId, MemberKey)>,
     next_timeline: u64,
     next_life: u64,
@@ -61,7 +61,7 @@ pub struct Registry {
 #[derive(Clone, PartialEq, Debug)]
 struct Pages {
     owner: Owner,
-    /// What entry 0 is.
+    /// The timeline of entry 0.
     clock: TimelineId,
     slots: Slots,
     placed: BTreeMap<TimelineId, Placed>,
@@ -72,7 +72,7 @@ struct Pages {
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Placed {
     slot: Slot,
-    /// Bindings that read it there.
+    /// The number of bindings that read it there.
     readers: u32,
 }
 
@@ -85,7 +85,7 @@ struct Session {
     next_binding: u64,
 }
 
-/// What a tenant has, over all its sessions.
+/// The use of a tenant's quotas, over all its sessions.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct Usage {
     sessions: u32,
@@ -94,14 +94,14 @@ struct Usage {
 }
 
 impl Pages {
-    /// Whether a change of this timeline is a change of these pages.
+    /// True if a change of this timeline changes these pages.
     fn shows(&self, timeline: TimelineId) -> bool {
         self.clock == timeline || self.placed.contains_key(&timeline)
     }
 }
 
 impl Registry {
-    /// `tai`, `utc` and what is configured; nobody is there yet.
+    /// A registry with `tai`, `utc`, `elapsed` and the configured timelines, and without sessions.
     ///
     /// # Errors
     /// A setup that contradicts itself.
@@ -165,12 +165,12 @@ impl Registry {
         self.groups.insert(id, Group::new(timeline, master));
     }
 
-    /// The life that begins now; counted by [`Registry::commit`] only.
+    /// The number of the next life; only [`Registry::commit`] counts it.
     fn next_life(&self, now: Duration) -> Source {
         Source::Local { life: LifeId(self.next_life), zero: now }
     }
 
-    /// Counts the numbers that a timeline has taken.
+    /// Takes the numbers of a new timeline.
     fn commit(&mut self, timeline: &Timeline) {
         self.next_timeline = self.next_timeline.max(timeline.id.0 + 1);
         if let Source::Local { life, .. } = timeline.source {
@@ -178,14 +178,14 @@ impl Registry {
         }
     }
 
-    /// The limits and the like that it keeps.
+    /// Its parameters.
     #[must_use]
     pub const fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
     /// Begins to serve an owner's pages: those of the host's file, or the one of a VM. `generation` is the highest that an
-    /// earlier writer may have used on them, 0 for fresh ones. An owner that is served already is left as it is.
+    /// earlier writer may have used on them, 0 for fresh ones. Does nothing for an owner that is served already.
     pub fn add_owner(&mut self, owner: &Owner, scale: Scale, generation: u16) {
         if self.owner_keys.contains_key(owner) {
             return;
@@ -207,7 +207,7 @@ impl Registry {
         self.owners.insert(key, pages);
     }
 
-    /// An owner's pages are gone (the VM has ended), and with them the sessions that read there: their numbers.
+    /// An owner's pages are gone, because the VM ended. Ends the sessions that read there and returns their numbers.
     pub fn remove_owner(&mut self, owner: &Owner, now: Duration) -> Vec<u64> {
         let Some(key) = self.owner_keys.get(owner).copied() else { return Vec::new() };
         let reads_there =
@@ -221,10 +221,10 @@ impl Registry {
         ended
     }
 
-    /// Begins a session of a tenant that reads from an owner's pages; says what it may do.
+    /// Begins a session of a tenant that reads an owner's pages, and returns the tenant's limits.
     ///
     /// # Errors
-    /// A number that is taken, or an owner that has no pages.
+    /// The number is in use, or the owner has no pages.
     pub fn open(&mut self, session: u64, tenant: Tenant, owner: &Owner) -> Result<Limits, Problem> {
         if self.sessions.contains_key(&session) {
             return Err(problem::session_taken(session));
@@ -253,7 +253,7 @@ impl Registry {
         true
     }
 
-    /// The pages that show a timeline are no longer up to date.
+    /// Marks the pages that show a timeline as out of date.
     fn touch(&mut self, timeline: TimelineId) {
         for pages in self.owners.values_mut().filter(|pages| pages.shows(timeline)) {
             pages.changes += 1;

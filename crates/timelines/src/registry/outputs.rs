@@ -1,4 +1,4 @@
-//! What the daemon reads off: the demand of references, the entries of pages, the list of timelines.
+//! What the daemon derives from the registry: demand on references, entries of pages, the list of timelines.
 
 use timevisor_protocols::channel::{Achieved, Epoch, Limits, Place, Problem, TimelineRow};
 
@@ -8,12 +8,12 @@ use crate::quality::Demand;
 use crate::tenant::{Owner, Tenant};
 use crate::timeline::{ClockId, Source, Timeline, TimelineId};
 
-/// What must be on an owner's pages.
+/// One entry that an owner's pages must show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Where.
+    /// Its place.
     pub place: Place,
-    /// Which timeline.
+    /// Its timeline.
     pub timeline: TimelineId,
     /// Its name.
     pub name: TimelineName,
@@ -26,13 +26,13 @@ pub struct Entry {
 }
 
 impl Registry {
-    /// The tightest of all members of all timelines with these references; `None`: nobody needs anything. O(log n).
+    /// The tightest need of all members of all timelines with these references; `None` without a need. O(log n).
     #[must_use]
     pub fn demand(&self, clock: ClockId) -> Option<Demand> {
         self.tallies.get(&clock)?.demand()
     }
 
-    /// What must be on an owner's pages, entry 0 of page 0 first; nothing of owners that are not served.
+    /// The entries that an owner's pages must show, entry 0 of page 0 first; empty for an owner that is not served.
     pub fn entries<'a>(&'a self, owner: &Owner) -> impl Iterator<Item = Entry> + use<'a> {
         let pages = self.owner_keys.get(owner).and_then(|key| self.owners.get(key));
         pages.into_iter().flat_map(|pages| {
@@ -57,7 +57,7 @@ impl Registry {
         Some(self.owners.get(self.owner_keys.get(owner)?)?.changes)
     }
 
-    /// What a session may bind to, by name: its tenant's own timelines and those that the operator shows it.
+    /// The timelines that a session may bind to, by name: its tenant's own and those that the operator lets it use.
     ///
     /// # Errors
     /// There is no such session.
@@ -89,13 +89,13 @@ impl Registry {
         Ok(rows.collect())
     }
 
-    /// What a tenant may do.
+    /// The limits of a tenant.
     #[must_use]
     pub const fn limits(&self, tenant: &Tenant) -> Limits {
         self.parameters.limits(tenant)
     }
 
-    /// All timelines, with the number of bindings of each: for the operator's eyes.
+    /// All timelines, with the number of bindings of each, for the operator.
     pub fn timelines(&self) -> impl Iterator<Item = (&Timeline, usize)> {
         self.groups.values().map(|group| (&group.timeline, group.members.len()))
     }

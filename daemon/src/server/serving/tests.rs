@@ -10,12 +10,12 @@ use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::PageSize;
 use timevisor_protocols::ntp::server::{Config, Tally};
 use timevisor_protocols::ntp::{
-    Client, Config as ClientConfig, LeapIndicator, Outcome, Packet, Response,
+    Client, Config as ClientConfig, Exchange, LeapIndicator, Outcome, Packet,
 };
 use timevisor_time::{Period, RateError, TimescaleId};
 
 use super::*;
-use crate::server::Upstream;
+use crate::references::Upstream;
 
 const COUNTER: HostCounter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
 /// 2027-01-15T08:00:00 TAI.
@@ -206,28 +206,26 @@ fn a_client_of_the_thread_gets_the_pages_time() {
     socket.connect(address).unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     let near = Instant::from_unix_nanos(i128::from(TAI) * 1_000_000_000);
-    let mut ours = std::collections::BTreeMap::new();
-    let mut seen: Vec<Response> = Vec::new();
+    let mut seen: Vec<Exchange> = Vec::new();
     let mut now = Duration::ZERO;
     for n in 1..=8u64 {
         now = now.max(client.poll_at());
         let request = client.on_timer(now, n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).unwrap();
-        let before = COUNTER.read_ordered();
+        client.sent(COUNTER.read_ordered());
         socket.send(&request.bytes).unwrap();
         let mut buffer = [0; 128];
         let len = socket.recv(&mut buffer).unwrap();
-        ours.insert(request.id, (before, COUNTER.read_ordered()));
-        if let Outcome::Accepted(response) = client.on_datagram(now, &buffer[..len], near) {
-            seen.push(response);
+        let stamps = |ta| (ta, COUNTER.read_ordered());
+        if let Outcome::Exchange(exchange) = client.on_datagram(now, &buffer[..len], near, stamps) {
+            seen.push(exchange);
         }
         assert_eq!(Packet::parse(&buffer[..len]).unwrap().0.stratum, 3);
     }
     drop(tell);
     thread.join().unwrap();
     assert!(seen.len() >= 6, "{seen:?}");
-    assert!(seen.iter().filter(|r| r.is_interleaved()).count() >= 4, "{seen:?}");
-    for response in seen {
-        let (ta, tf) = ours[&response.request_id];
+    assert!(seen.iter().filter(|x| x.response.is_interleaved()).count() >= 4, "{seen:?}");
+    for Exchange { ta, tf, response } in seen {
         let page = |counter| {
             let reading = reference.reader.convert(counter).unwrap();
             (reading.estimate.relabel() - Duration::from_secs(37), reading.half_width())

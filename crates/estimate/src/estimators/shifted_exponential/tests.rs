@@ -521,7 +521,7 @@ fn feed(exchanges: &[(u64, i128, u64, i128)]) {
 
 /// Found by the property test below: centuries between exchanges overflow the covariance of some hypothesis.
 #[test]
-fn astronomical_spans_begin_anew() {
+fn astronomical_spans_start_over() {
     let poll = 207_788_733_502;
     feed(&[
         (0, 0, 0, 1),

@@ -5,9 +5,9 @@ use timevisor_time::Duration;
 use super::codec::{self, Decoder};
 use super::hit::{Hit, Next};
 use super::registers::{Registers, included};
+use crate::backend::RawEvent;
 use crate::backend::{Action, Backend, Input, Refused, State};
 use crate::point::{Point, limits};
-use crate::tasks::event::RawEvent;
 
 /// Whatever the stub is doing: stops the VM, takes all breakpoints away and lets it go on. QEMU must not hear it after a `D`: it
 /// would look for a vCPU that it has let go of.

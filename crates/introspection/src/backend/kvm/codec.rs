@@ -1,9 +1,9 @@
 //! Points and targets to bytes for the BPF programs, and their events from bytes: bpf/introspect.h.
 
 use super::layout::KvmLayout;
+use crate::backend::RawEvent;
 use crate::memory::PageTables;
 use crate::point::{Base, Point, Read, Register, limits};
-use crate::tasks::event::RawEvent;
 use timevisor_time::CounterRatio;
 
 /// Bytes of `struct target`.

@@ -7,7 +7,8 @@
 //! | `patches.rs` | bytes put in place and taken away, all or none |
 //! | `patch_journal.rs` | what is in place, on disk: a daemon that comes after a crash takes it away |
 //! | `layout.rs` | where things are in KVM's structures, by this kernel's BTF |
-//! | `codec.rs` | what BPF programs are told, and what they tell (bpf/introspect.h) |
+//! | `codec.rs` | orders to bytes and events from bytes (bpf/introspect.h) |
+//! | `orders.rs` | the orders for one VM, checked against this host's KVM |
 //! | `session.rs` | the backend: what is wanted, what is in place, and events |
 //!
 //! No real instruction is overwritten, and no vCPU may run while bytes change. Two conditions keep a guest with the prefix well: the host's switch
@@ -16,6 +17,7 @@
 
 pub mod codec;
 pub mod layout;
+pub mod orders;
 pub mod patch_journal;
 pub mod patches;
 mod session;

@@ -7,6 +7,11 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use timevisor_linux::process::ProcessMemory;
 
+use super::trap::Trap;
+use crate::backend::Site;
+use crate::memory::ram::RamLayout;
+use crate::point::SLOT;
+
 /// A change of five bytes in QEMU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,6 +22,15 @@ pub struct Patch {
     pub original: [u8; 5],
     /// What is to be there instead.
     pub patched: [u8; 5],
+}
+
+impl Patch {
+    /// The patch that traps at this site of a guest whose memory begins at `base` in QEMU's; `None` where the guest has no memory there.
+    #[must_use]
+    pub fn at(site: &Site, ram: &RamLayout, base: u64, trap: Trap) -> Option<Self> {
+        let address = base + ram.place(site.address, 5)?;
+        Some(Self { address, original: SLOT, patched: trap.bytes() })
+    }
 }
 
 /// Where code is.

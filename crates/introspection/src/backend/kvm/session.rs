@@ -6,7 +6,7 @@ use timevisor_protocols::channel::bucket::{Bucket, interval};
 use timevisor_time::Duration;
 
 use super::codec;
-use super::sites::Site;
+use crate::backend::Site;
 use crate::backend::{Action, Backend, Input, Refused, State};
 use crate::point::{Point, limits};
 use timevisor_time::CounterRatio;

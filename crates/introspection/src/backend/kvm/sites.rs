@@ -1,20 +1,12 @@
 //! Where a trap point is in the guest's memory, and whether KVM can emulate what follows it.
 
 use super::trap::Trap;
+use crate::backend::Site;
 use crate::memory::{GuestMemory, MemoryError, PageTables};
 use crate::point::{Point, SLOT};
 
 /// Bytes behind the point that are looked at.
 const NEXT: usize = 8;
-
-/// A point that can be trapped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Site {
-    /// The point's id.
-    pub point: u16,
-    /// Guest-physical.
-    pub address: u64,
-}
 
 /// Why a point cannot be trapped.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

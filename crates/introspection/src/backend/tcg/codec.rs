@@ -3,9 +3,9 @@
 //! A frame is a header of 8 bytes (u32 length of the payload, u16 kind, u16 zero) and its payload, little endian. The plugin runs in
 //! QEMU's process, which a guest may have taken over: nothing that it says is believed to be of a sensible size.
 
+use crate::backend::RawEvent;
 use crate::backend::Refused;
 use crate::point::{Base, Point, limits};
-use crate::tasks::event::RawEvent;
 
 /// Of the protocol.
 pub const VERSION: u16 = 2;

@@ -1,6 +1,6 @@
 use super::*;
+use crate::backend::RawEvent;
 use crate::point::SLOT;
-use crate::tasks::event::RawEvent;
 
 const NOW: Duration = Duration::ZERO;
 

@@ -2,10 +2,11 @@
 
 use super::note::Note;
 use super::points::{CREATE, DELAY, DELETE, OWN, PRIORITY, UNTIL};
+use crate::backend::RawEvent;
 use crate::os::guest_os::DecodeError;
 use crate::os::reads::{Reads, name};
 use crate::point::Point;
-use crate::tasks::event::{Attributes, Event, Kind, Policy, RawEvent, Thread};
+use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 
 /// CLOCK_MONOTONIC: ticks are counted from the scheduler's start on.
 const CLOCK: u32 = 1;

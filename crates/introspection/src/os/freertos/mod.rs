@@ -17,20 +17,14 @@ mod decode;
 mod note;
 mod points;
 
-use crate::os::guest_os::{DecodeError, GuestOs, Plugin, ProbeImage};
+use crate::backend::RawEvent;
+use crate::os::guest_os::{DecodeError, GuestOs};
 use crate::point::Point;
 use crate::symbols::image::Image;
-use crate::tasks::event::{Event, RawEvent};
+use crate::tasks::event::Event;
 use crate::tasks::table::Tasks;
 
 pub use note::Note;
-
-/// This plugin.
-pub const PLUGIN: Plugin<ProbeImage> = Plugin {
-    name: "FreeRTOS",
-    versions: "for x86 in a flat address space of 32 bits, with the note of plugins/freertos; tested with 11.2.0",
-    probe: |image| Ok(Box::new(FreeRtos::new(image)?)),
-};
 
 /// A guest's FreeRTOS.
 #[derive(Debug)]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::points::{CREATE, DELAY, DELETE, PRIORITY, UNTIL};
 use super::*;
-use crate::os::guest_os;
+use crate::registry;
 use crate::tasks::event::{Attributes, Kind, Policy, Thread};
 use crate::testing_elf::Elf;
 
@@ -20,7 +20,7 @@ fn kernel() -> Elf {
 fn guest(elf: &Elf) -> Result<Box<dyn GuestOs>, String> {
     let bytes = elf.bytes();
     let image = Image::parse(&bytes).map_err(|e| e.to_string())?;
-    guest_os::probe_image(&image).map_err(|why| why[0].to_string())
+    registry::probe_image(&image).map_err(|why| why[0].to_string())
 }
 
 /// An event whose reads are these; the task with block 0x2000 runs.

@@ -1,9 +1,10 @@
 //! Bytes of a point to an event.
 
 use super::points::{self, CALL, EXIT, POLICY, SET, SLEEP, TASK, YIELD};
+use crate::backend::RawEvent;
 use crate::os::guest_os::DecodeError;
 use crate::os::reads::{Reads, name};
-use crate::tasks::event::{Attributes, Event, Kind, Policy, RawEvent, Thread};
+use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 
 /// HRTIMER_MODE_REL (include/linux/hrtimer.h); other bits say where the timer runs.
 const RELATIVE: u64 = 1;

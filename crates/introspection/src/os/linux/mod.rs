@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `layout.rs` | where things are in this kernel, by its symbols and types |
 //! | `points.rs` | which functions are trapped, and what is read there |
+//! | `slot.rs` | the NOP that a trap replaces |
 //! | `decode.rs` | bytes to events |
 //! | `running.rs` | the real-time threads that there are |
 //! | `kernel_identity.rs` | whether a kernel that was found before is there still |
@@ -15,13 +16,15 @@ mod kernel_identity;
 mod layout;
 mod points;
 mod running;
+mod slot;
 
+use crate::backend::RawEvent;
 use crate::memory::{GuestMemory, PageTables};
-use crate::os::guest_os::{DecodeError, GuestOs, Plugin};
+use crate::os::guest_os::{DecodeError, GuestOs};
 use crate::point::Point;
 use crate::symbols::btf::Btf;
 use crate::symbols::kallsyms::{self, Kernel, Version};
-use crate::tasks::event::{Event, RawEvent};
+use crate::tasks::event::Event;
 use crate::tasks::table::{Task, Tasks};
 
 use kernel_identity::Mark;
@@ -29,22 +32,21 @@ use running::Running;
 
 pub use layout::{Layout, MEMBERS};
 
-/// This plugin.
-pub const PLUGIN: Plugin = Plugin {
-    name: "Linux",
-    versions: "5.18 and later with kallsyms and BTF; tested with 6.1, 6.12 and 7.3",
-    probe: |memory| {
-        let kernels = kallsyms::find_all(memory).map_err(|e| e.to_string())?;
-        let (mut found, mut why) = (Vec::new(), String::new());
-        for kernel in kernels {
-            match Linux::new(memory, &kernel) {
-                Ok(linux) => found.push(Box::new(linux) as Box<dyn GuestOs>),
-                Err(reason) => why = reason,
-            }
+/// Finds every supported Linux kernel in memory, also one that ran before a reset; at least one.
+///
+/// # Errors
+/// When there is none, or none that is supported.
+pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String> {
+    let kernels = kallsyms::find_all(memory).map_err(|e| e.to_string())?;
+    let (mut found, mut why) = (Vec::new(), String::new());
+    for kernel in kernels {
+        match Linux::new(memory, &kernel) {
+            Ok(linux) => found.push(Box::new(linux) as Box<dyn GuestOs>),
+            Err(reason) => why = reason,
         }
-        if found.is_empty() { Err(why) } else { Ok(found) }
-    },
-};
+    }
+    if found.is_empty() { Err(why) } else { Ok(found) }
+}
 
 /// A guest's Linux.
 #[derive(Debug)]

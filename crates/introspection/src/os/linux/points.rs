@@ -12,8 +12,9 @@
 //! All but the first and the last are of real-time tasks only: others' yields and ends are nobody's business, and many.
 
 use super::layout::Layout;
+use super::slot::{PointError, slot, slot_at};
 use crate::memory::GuestMemory;
-use crate::point::{Filter, Point, PointError, Read, Register, SLOT, slot, slot_at};
+use crate::point::{Filter, Point, Read, Register, SLOT};
 use crate::symbols::kallsyms::Kernel;
 use crate::tasks::event::Policy;
 

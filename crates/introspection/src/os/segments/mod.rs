@@ -6,11 +6,12 @@
 //!
 //! What it does not do: look at an operating system below the program, or at programs in an address space of their own.
 
-use crate::os::guest_os::{DecodeError, GuestOs, Plugin, ProbeImage};
+use crate::backend::RawEvent;
+use crate::os::guest_os::{DecodeError, GuestOs};
 use crate::os::reads::Reads;
 use crate::point::{Point, Read, Register, SLOT};
 use crate::symbols::image::Image;
-use crate::tasks::event::{Attributes, Event, Kind, Policy, RawEvent, Thread};
+use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 use crate::tasks::table::Tasks;
 
 /// The note's type (plugins/segments/timevisor-segments.c).
@@ -23,13 +24,6 @@ const SEGMENT: u16 = 32;
 const BEGIN: u16 = 1;
 const END: u16 = 2;
 const RETIRE: u16 = 3;
-
-/// This plugin.
-pub const PLUGIN: Plugin<ProbeImage> = Plugin {
-    name: "real-time segments",
-    versions: "of x86 programs in one flat address space with plugins/segments; tested with 32 bits",
-    probe: |image| Ok(Box::new(Segments::new(image)?)),
-};
 
 /// A guest program with segments.
 #[derive(Debug)]

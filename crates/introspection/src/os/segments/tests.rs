@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::os::guest_os;
-use crate::tasks::demand::{Need, Rules, need};
+use crate::registry;
+use crate::tasks::demand::{Demand, demand};
 use crate::testing_elf::Elf;
 
 const FUNCTIONS: [&str; 3] =
@@ -10,7 +10,7 @@ const FUNCTIONS: [&str; 3] =
 
 fn guest(wide: bool) -> Box<dyn GuestOs> {
     let bytes = Elf::with(wide, &FUNCTIONS).note(NOTE, &[VERSION]).bytes();
-    guest_os::probe_image(&Image::parse(&bytes).unwrap()).unwrap()
+    registry::probe_image(&Image::parse(&bytes).unwrap()).unwrap()
 }
 
 fn raw(point: u16, parts: &[&[u8]]) -> RawEvent {
@@ -41,9 +41,8 @@ fn a_segment_is_a_task_with_a_deadline() {
         let task = guest.tasks().get(7).unwrap();
         assert_eq!((task.jobs, task.attributes.unwrap().policy), (1, Policy::Deadline));
         // So a reservation can follow it.
-        let sharing = timevisor_schedule::synthesis::Sharing::Alone;
-        let rules = Rules { declared: Vec::new(), period: None, sharing, tick: 0 };
-        assert!(matches!(need(guest.tasks(), &rules), Need::Reservation(_)));
+        let Demand::Tasks(_, planned) = demand(guest.tasks(), &[]) else { panic!("nothing") };
+        assert_eq!((planned[0].cost, planned[0].deadline), (20 * MS, 80 * MS));
         // The end of one whose beginning was not seen is an event, and no task.
         guest.decode(&raw(END, &[&argument(8)])).unwrap();
         guest.decode(&raw(RETIRE, &[&argument(7)])).unwrap();
@@ -54,10 +53,10 @@ fn a_segment_is_a_task_with_a_deadline() {
 #[test]
 fn another_version_is_refused() {
     let bytes = Elf::with(false, &FUNCTIONS).note(NOTE, &[2]).bytes();
-    let why = guest_os::probe_image(&Image::parse(&bytes).unwrap()).map(drop).unwrap_err();
+    let why = registry::probe_image(&Image::parse(&bytes).unwrap()).map(drop).unwrap_err();
     assert!(why[1].to_string().contains("version is [02, 00, 00, 00], not 1"), "{why:?}");
     let bytes = Elf::with(false, &FUNCTIONS[..2]).note(NOTE, &[1]).bytes();
-    let why = guest_os::probe_image(&Image::parse(&bytes).unwrap()).map(drop).unwrap_err();
+    let why = registry::probe_image(&Image::parse(&bytes).unwrap()).map(drop).unwrap_err();
     assert!(why[1].to_string().contains("no symbol timevisor_retire_segment"), "{why:?}");
 }
 

@@ -1,15 +1,14 @@
-//! Looks for kallsyms_token_index: 256 numbers of 16 bits from 0 on that only grow, at a multiple of 4. Nothing else looks like it.
+//! Searches guest memory for kallsyms_token_index, a piece at a time.
 
-use super::{KallsymsError, Kernel, tables};
+use super::error::KallsymsError;
+use super::image::Kernel;
+use super::index::{INDEX, indices};
+use super::tables;
 use crate::memory::GuestMemory;
 
-/// The index in bytes.
-pub(super) const INDEX: usize = 512;
 /// Places to be tried; a kernel has one.
 const MOST: usize = 64;
 const CHUNK: usize = 1 << 20;
-/// A token is at most this long, with its end.
-const LONGEST: u16 = 256;
 
 /// A search that can be done a piece at a time.
 #[derive(Clone, Debug)]
@@ -87,49 +86,4 @@ impl Scan {
         }
         if kernels.is_empty() { Err(KallsymsError::NotFound(nearest)) } else { Ok(kernels) }
     }
-}
-
-/// Where in `chunk` an index begins. Looks at every 256th byte for numbers that grow, because every index has one with eight of them.
-fn indices(chunk: &[u8]) -> Vec<usize> {
-    const PROBE: usize = 16;
-    let mut found = Vec::new();
-    let mut at = 0;
-    while let Some(probe) = chunk.get(at..at + PROBE) {
-        // Zeros are the most of memory.
-        if probe[2..4] != probe[..2] && grow(probe) {
-            let first = at.saturating_sub(INDEX - PROBE).next_multiple_of(4);
-            let starts = (first..=at).step_by(4);
-            let is = |start: &usize| chunk.get(*start..start + INDEX).is_some_and(is_index);
-            found.extend(
-                starts
-                    .filter(is)
-                    .filter(|start| found.last() != Some(start))
-                    .take(1)
-                    .collect::<Vec<_>>(),
-            );
-        }
-        at += 256;
-    }
-    found
-}
-
-fn is_index(bytes: &[u8]) -> bool {
-    bytes[..2] == [0, 0] && grow(bytes)
-}
-
-/// Each more than the one before by what a token and its end take.
-fn grow(bytes: &[u8]) -> bool {
-    let mut last = None;
-    numbers(bytes).all(|number| {
-        let grows = last.is_none_or(|last: u16| {
-            number.checked_sub(last).is_some_and(|step| (2..=LONGEST).contains(&step))
-        });
-        last = Some(number);
-        grows
-    })
-}
-
-/// As 16-bit numbers.
-pub(super) fn numbers(bytes: &[u8]) -> impl Iterator<Item = u16> {
-    bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
 }

@@ -1,6 +1,18 @@
 //! Names and addresses of a kernel's symbols.
 
-use super::tables::length;
+/// The most that a name takes: a length of two bytes, and 511 characters of which none is shortened.
+pub(super) const NAME: usize = 513;
+
+/// A name's length and the bytes that say it (ULEB128, at most two of them); there are no empty names.
+pub(super) fn length(bytes: &[u8]) -> Option<(usize, usize)> {
+    let first = usize::from(*bytes.first()?);
+    let (len, head) = if first & 0x80 == 0 {
+        (first, 1)
+    } else {
+        ((first & 0x7f) | usize::from(*bytes.get(1)?) << 7, 2)
+    };
+    (len > 0 && len < NAME).then_some((len, head))
+}
 
 /// A kernel of 2026 has 200,000.
 pub(super) const MAX_SYMBOLS: usize = 1 << 20;

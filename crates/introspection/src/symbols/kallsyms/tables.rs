@@ -9,13 +9,11 @@
 //!
 //! Sequences (3 bytes for each name) are in 6.2 and in later releases of 6.1.
 
-use super::scan::{INDEX, numbers};
-use super::symbols::{MAX_SYMBOLS, Symbols, Tokens};
+use super::index::{INDEX, numbers};
+use super::symbols::{MAX_SYMBOLS, NAME, Symbols, Tokens, length};
 use crate::memory::{GuestMemory, MemoryError, read_some};
 
 const TOKENS: usize = 65536;
-/// The most that a name takes: a length of two bytes, and 511 characters of which none is shortened.
-const NAME: usize = 513;
 /// Of 256 names.
 const BLOCK: usize = 256 * NAME;
 const MARKERS: usize = MAX_SYMBOLS / 256;
@@ -177,17 +175,6 @@ fn walk(bytes: &[u8], markers: &[u32], count: usize) -> bool {
         at += head + len;
     }
     at <= bytes.len() && bytes.len() - at < 8
-}
-
-/// A name's length and the bytes that say it (ULEB128, at most two of them); there are no empty names.
-pub(super) fn length(bytes: &[u8]) -> Option<(usize, usize)> {
-    let first = usize::from(*bytes.first()?);
-    let (len, head) = if first & 0x80 == 0 {
-        (first, 1)
-    } else {
-        ((first & 0x7f) | usize::from(*bytes.get(1)?) << 7, 2)
-    };
-    (len > 0 && len < NAME).then_some((len, head))
 }
 
 /// Addresses from a base.

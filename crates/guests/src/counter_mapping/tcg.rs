@@ -10,8 +10,9 @@ use std::fs::File;
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
 use timevisor_clock_page::Counter as _;
 use timevisor_linux::process::{Process, ProcessMemory};
+use timevisor_time::CounterRatio;
 
-use super::{CounterMapping, CounterRatio, Mapping, MappingError};
+use super::mapping::{CounterMapping, MappingError, MappingSource};
 use crate::qemu::Qemu;
 
 /// How often a reading that was interrupted by a change is repeated.
@@ -70,8 +71,8 @@ impl TcgMapping {
     }
 }
 
-impl CounterMapping for TcgMapping {
-    fn read(&mut self) -> Result<Mapping, MappingError> {
+impl MappingSource for TcgMapping {
+    fn read(&mut self) -> Result<CounterMapping, MappingError> {
         if let Some(address) = self.icount {
             let mut mode = [0; 4];
             self.memory.read_at(address, &mut mode)?;
@@ -94,7 +95,7 @@ fn host_ticks() -> u64 {
 }
 
 /// The mapping in a state that was the same until the host's counter stood at `later`.
-fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<Mapping, MappingError> {
+fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<CounterMapping, MappingError> {
     let [p0, p1, p2, p3, p4, p5, p6, p7, offset @ .., _, _, _, _, l0, l1, l2, l3, e0, e1] = *bytes;
     let before = u64::from_le_bytes([p0, p1, p2, p3, p4, p5, p6, p7]);
     let offset = i64::from_le_bytes(offset);
@@ -112,7 +113,7 @@ fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<Mapping, MappingError
     if running && before.wrapping_sub(ticks).cast_signed() > 0 {
         return Err(MappingError::Unsettled);
     }
-    Ok(Mapping { ratio: CounterRatio::ONE, offset, running })
+    Ok(CounterMapping { ratio: CounterRatio::ONE, offset, running })
 }
 
 /// A running program's symbols and where it was loaded.
@@ -178,7 +179,7 @@ mod tests {
         let running = decode(&state(-3_183_874_828_902, 2, 0, 1), 3_183_874_828_903).unwrap();
         assert_eq!(
             running,
-            Mapping { ratio: CounterRatio::ONE, offset: -3_183_874_828_902, running: true }
+            CounterMapping { ratio: CounterRatio::ONE, offset: -3_183_874_828_902, running: true }
         );
         let stopped = decode(&state(522_311_348, 4, 0, 0), 0).unwrap();
         assert_eq!((stopped.running, stopped.guest_from_host(u64::MAX)), (false, 522_311_348));

@@ -1,15 +1,4 @@
-//! How a guest's counter follows from the host's: `guest = ratio * host + offset`.
-//!
-//! | module | owns |
-//! | --- | --- |
-//! | [`kvm`] | [`KvmMapping`]: the TSC offset and ratio of every vCPU, from debugfs |
-//! | [`tcg`] | [`TcgMapping`]: QEMU's own offset, from its memory |
-//!
-//! A mapping is exact while it holds, and changes at stop, cont, migration, restore and host suspend: read it again after
-//! every QMP event, before the vCPUs run where possible. What it does not do: watch for those events.
-
-pub mod kvm;
-pub mod tcg;
+//! The mapping, and why there may be none.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,14 +6,9 @@ use std::path::PathBuf;
 use timevisor_linux::process::ProcessError;
 use timevisor_time::{CounterRatio, Period};
 
-pub use kvm::KvmMapping;
-pub use tcg::TcgMapping;
-
-use crate::qemu::{Accelerator, Qemu};
-
 /// A guest's counter as a function of the host's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapping {
+pub struct CounterMapping {
     /// Guest ticks per host tick.
     pub ratio: CounterRatio,
     /// Added after scaling, modulo 2^64. While not `running`: the value at which the guest's counter stands.
@@ -33,7 +17,7 @@ pub struct Mapping {
     pub running: bool,
 }
 
-impl Mapping {
+impl CounterMapping {
     /// A reader of the host's own counter.
     pub const IDENTITY: Self = Self { ratio: CounterRatio::ONE, offset: 0, running: true };
 
@@ -135,30 +119,19 @@ pub enum MappingError {
     )]
     Disagree {
         /// The first vCPU's.
-        first: Mapping,
+        first: CounterMapping,
         /// Another vCPU's.
-        other: Mapping,
+        other: CounterMapping,
     },
 }
 
 /// A source of one guest's mapping.
-pub trait CounterMapping {
+pub trait MappingSource {
     /// The mapping at this moment.
     ///
     /// # Errors
     /// When there is none, or it cannot be read; the page must say so then.
-    fn read(&mut self) -> Result<Mapping, MappingError>;
-}
-
-/// The source for this QEMU's accelerator.
-///
-/// # Errors
-/// As the source's own constructor.
-pub fn for_qemu(qemu: &Qemu) -> Result<Box<dyn CounterMapping + Send>, MappingError> {
-    Ok(match qemu.accelerator {
-        Accelerator::Kvm => Box::new(KvmMapping::new(kvm::DEBUGFS, qemu.process.pid())?),
-        Accelerator::Tcg => Box::new(TcgMapping::attach(qemu)?),
-    })
+    fn read(&mut self) -> Result<CounterMapping, MappingError>;
 }
 
 #[cfg(test)]
@@ -168,19 +141,24 @@ mod tests {
 
     #[test]
     fn golden_values() {
-        let plain = Mapping { ratio: CounterRatio::ONE, offset: -3_183_874_828_902, running: true };
+        let plain =
+            CounterMapping { ratio: CounterRatio::ONE, offset: -3_183_874_828_902, running: true };
         assert_eq!(plain.guest_from_host(3_183_874_828_902), 0);
         assert_eq!(plain.guest_from_host(0), 0u64.wrapping_sub(3_183_874_828_902));
         // A 2.0 GHz guest on a 2.5 GHz host, VMX: ratio 0.8.
         let mul = (1u64 << 48) / 5 * 4;
-        let scaled =
-            Mapping { ratio: CounterRatio { mul, frac_bits: 48 }, offset: 1_000, running: true };
+        let scaled = CounterMapping {
+            ratio: CounterRatio { mul, frac_bits: 48 },
+            offset: 1_000,
+            running: true,
+        };
         assert_eq!(scaled.guest_from_host(2_500_000_000), 1_999_999_999 + 1_000);
         let (lower, upper) =
             scaled.period_for_guest(Period::from_hz(2_500_000_000).unwrap()).unwrap();
         assert_eq!(upper.to_bits() - lower.to_bits(), 1);
         assert!((upper.hz() - 2e9).abs() < 1.0, "{}", upper.hz());
-        let stopped = Mapping { running: false, offset: 522_311_348, ratio: CounterRatio::ONE };
+        let stopped =
+            CounterMapping { running: false, offset: 522_311_348, ratio: CounterRatio::ONE };
         assert_eq!(stopped.guest_from_host(77), 522_311_348);
     }
 
@@ -192,7 +170,7 @@ mod tests {
             ticks in 1u64..1 << 40, offset in any::<i64>(), start in 0u64..1 << 62,
         ) {
             let mul = u64::try_from((1u128 << frac_bits) * u128::from(percent) / 100).unwrap();
-            let mapping = Mapping { ratio: CounterRatio { mul, frac_bits }, offset, running: true };
+            let mapping = CounterMapping { ratio: CounterRatio { mul, frac_bits }, offset, running: true };
             let host = Period::from_hz(hz).unwrap();
             let (lower, upper) = mapping.period_for_guest(host).unwrap();
             prop_assert!(upper.to_bits() - lower.to_bits() <= 1);

@@ -3,14 +3,14 @@
 use timevisor_clock_page::{Counter, CounterId, Line, Lines};
 use timevisor_time::{Period, Tai};
 
-use crate::mapping::Mapping;
+use crate::counter_mapping::CounterMapping;
 
 /// The same clock on the guest's counter; `None` for a ratio that no counter has.
 ///
 /// With a ratio other than 1 the guest's counter is rounded down to whole ticks, so both bounds move out by one tick and
 /// the periods are rounded outward.
 #[must_use]
-pub fn for_guest(host: &Lines<Tai>, mapping: &Mapping) -> Option<Lines<Tai>> {
+pub fn for_guest(host: &Lines<Tai>, mapping: &CounterMapping) -> Option<Lines<Tai>> {
     let (base, expiry) = (mapping.guest_from_host(host.base), mapping.guest_from_host(host.expiry));
     if mapping.ratio.is_one() {
         return Some(Lines { base, expiry, ..*host });
@@ -36,7 +36,7 @@ pub struct GuestCounter<'a, C> {
     /// The host's counter.
     pub host: &'a C,
     /// How the guest's follows from it.
-    pub mapping: Mapping,
+    pub mapping: CounterMapping,
 }
 
 impl<C: Counter> Counter for GuestCounter<'_, C> {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn an_offset_changes_the_base_only() {
-        let mapping = Mapping { ratio: CounterRatio::ONE, offset: -5000, running: true };
+        let mapping = CounterMapping { ratio: CounterRatio::ONE, offset: -5000, running: true };
         let guest = for_guest(&host_lines(10_000), &mapping).unwrap();
         assert_eq!((guest.base, guest.expiry), (5000, 26_000_005_000));
         assert_eq!(guest.at(6000), host_lines(10_000).at(11_000));
@@ -91,7 +91,7 @@ mod tests {
             quarter in 1u64 << 46..1 << 50, svm in any::<bool>(),
         ) {
             let ratio = if svm { CounterRatio { mul: quarter >> 16, frac_bits: 32 } } else { CounterRatio { mul: quarter, frac_bits: 48 } };
-            let mapping = Mapping { ratio, offset, running: true };
+            let mapping = CounterMapping { ratio, offset, running: true };
             let host = host_lines(base);
             let guest = for_guest(&host, &mapping).unwrap();
             let (h, g) = (host.at(base + later), guest.at(mapping.guest_from_host(base + later)));

@@ -39,13 +39,13 @@ impl Default for Sampler {
 
 impl Vms {
     /// Samples every VM whose page can be read, if the time has come.
-    pub(super) fn sample_host_time(&mut self, now: Duration, clock: &HostClock) {
+    pub(super) fn sample_host_cpu_time(&mut self, now: Duration, clock: &HostClock) {
         if now < self.sampler.next {
             return;
         }
         self.sampler.next = now + INTERVAL;
         for served in self.served.iter_mut().filter(|served| served.vm.mapping().is_some()) {
-            served.sample_host_time(self.sampler.lag_ns, clock);
+            served.sample_host_cpu_time(self.sampler.lag_ns, clock);
         }
     }
 }
@@ -61,7 +61,7 @@ impl Served {
         Ok(if named.is_empty() { told } else { vcpus::one_each(named, &told) })
     }
 
-    fn sample_host_time(&mut self, lag_ns: u64, clock: &HostClock) {
+    fn sample_host_cpu_time(&mut self, lag_ns: u64, clock: &HostClock) {
         if self.threads.left == 0 {
             self.threads.vcpus = self.vcpus().unwrap_or_default();
             self.threads.left = LOOK_AGAIN;

@@ -7,7 +7,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{CounterMapping, CounterRatio, Mapping, MappingError};
+use timevisor_time::CounterRatio;
+
+use super::mapping::{CounterMapping, MappingError, MappingSource};
 
 /// Where KVM shows its virtual machines.
 pub const DEBUGFS: &str = "/sys/kernel/debug/kvm";
@@ -34,7 +36,7 @@ impl KvmMapping {
 
     /// A word of caution about a mapping, if one is due.
     #[must_use]
-    pub fn caution(mapping: &Mapping) -> Option<&'static str> {
+    pub fn caution(mapping: &CounterMapping) -> Option<&'static str> {
         (mapping.offset == 0 && mapping.ratio.is_one()).then_some(
             "tsc-offset is 0: software KVM (kvm_pvm, no VMX or SVM) reports that whatever the guest reads; \
              on real hardware it means that the guest reads the host's TSC",
@@ -46,7 +48,7 @@ impl KvmMapping {
     /// # Errors
     /// When there is no vCPU, or they differ in this, too.
     pub fn ratio(&self) -> Result<CounterRatio, MappingError> {
-        let mut agreed: Option<Mapping> = None;
+        let mut agreed: Option<CounterMapping> = None;
         for mapping in self.vcpus()? {
             match agreed {
                 None => agreed = Some(mapping),
@@ -57,7 +59,7 @@ impl KvmMapping {
         agreed.map(|first| first.ratio).ok_or_else(|| MappingError::NoVcpu(self.folder.clone()))
     }
 
-    fn vcpus(&self) -> Result<Vec<Mapping>, MappingError> {
+    fn vcpus(&self) -> Result<Vec<CounterMapping>, MappingError> {
         let mut names = entries(&self.folder)?;
         names.retain(|name| {
             name.strip_prefix("vcpu").is_some_and(|number| number.parse::<u32>().is_ok())
@@ -66,7 +68,7 @@ impl KvmMapping {
         names.iter().filter_map(|name| vcpu(&self.folder.join(name)).transpose()).collect()
     }
 
-    fn read_once(&self) -> Result<Mapping, MappingError> {
+    fn read_once(&self) -> Result<CounterMapping, MappingError> {
         let mut agreed = None;
         for mapping in self.vcpus()? {
             match agreed {
@@ -79,9 +81,9 @@ impl KvmMapping {
     }
 }
 
-impl CounterMapping for KvmMapping {
+impl MappingSource for KvmMapping {
     /// The mapping that all vCPUs share. KVM's guests count on while stopped, so it is always `running`.
-    fn read(&mut self) -> Result<Mapping, MappingError> {
+    fn read(&mut self) -> Result<CounterMapping, MappingError> {
         // Offset and ratio are separate files: a pair counts when it is read twice alike. vCPUs that disagree may be
         // on the way from one common offset to the next.
         let mut last = self.read_once();
@@ -101,7 +103,7 @@ impl CounterMapping for KvmMapping {
 }
 
 /// One vCPU; `None` for one without a TSC.
-fn vcpu(folder: &Path) -> Result<Option<Mapping>, MappingError> {
+fn vcpu(folder: &Path) -> Result<Option<CounterMapping>, MappingError> {
     let Some(offset) = number::<i64>(&folder.join("tsc-offset"))? else { return Ok(None) };
     let mul = number::<u64>(&folder.join("tsc-scaling-ratio"))?;
     let frac_bits = number::<u8>(&folder.join("tsc-scaling-ratio-frac-bits"))?;
@@ -117,7 +119,7 @@ fn vcpu(folder: &Path) -> Result<Option<Mapping>, MappingError> {
             return Err(MappingError::Number { path, source });
         }
     };
-    Ok(Some(Mapping { ratio, offset, running: true }))
+    Ok(Some(CounterMapping { ratio, offset, running: true }))
 }
 
 fn number<N: std::str::FromStr>(path: &Path) -> Result<Option<N>, MappingError> {
@@ -170,7 +172,7 @@ mod tests {
         root
     }
 
-    fn read(root: &tempfile::TempDir) -> Result<Mapping, MappingError> {
+    fn read(root: &tempfile::TempDir) -> Result<CounterMapping, MappingError> {
         KvmMapping::new(root.path(), 1234)?.read()
     }
 
@@ -179,7 +181,7 @@ mod tests {
         let unscaled = read(&tree(&["-3183874828902\n", "-3183874828902\n"], None)).unwrap();
         assert_eq!(
             unscaled,
-            Mapping { ratio: CounterRatio::ONE, offset: -3_183_874_828_902, running: true }
+            CounterMapping { ratio: CounterRatio::ONE, offset: -3_183_874_828_902, running: true }
         );
         assert_eq!(KvmMapping::caution(&unscaled), None);
         let scaled = read(&tree(&["5\n"], Some(("225179981368524\n", "48\n")))).unwrap();

@@ -1,0 +1,144 @@
+//! The one table of guest systems. Names, help texts, the table in docs/reference/introspection.md and dispatch come from it.
+//!
+//! To add a guest system, add a folder to `os/` and a line to [`GUEST_SYSTEMS`].
+
+use crate::memory::GuestMemory;
+use crate::os::freertos::FreeRtos;
+use crate::os::guest_os::GuestOs;
+use crate::os::linux;
+use crate::os::segments::Segments;
+use crate::symbols::image::Image;
+
+/// One kind of guest.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestSystem {
+    /// Its name.
+    pub name: &'static str,
+    /// The versions that are supported, and those that were tested.
+    pub versions: &'static str,
+    /// How it is recognized.
+    pub recognized_by: RecognizedBy,
+}
+
+/// Finds the kernels of one kind that are in memory, or says what is missing.
+pub type ProbeMemory = fn(&dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String>;
+
+/// Recognizes a guest by its file, or says what is missing.
+pub type ProbeImage = fn(&Image<'_>) -> Result<Box<dyn GuestOs>, String>;
+
+/// How a guest system is recognized.
+#[derive(Clone, Copy, Debug)]
+pub enum RecognizedBy {
+    /// By memory alone. Gives every kernel of this kind that is in memory: a former kernel may still be there.
+    Memory(ProbeMemory),
+    /// By the ELF file that the operator gives. The caller checks that this file is what runs.
+    Image(ProbeImage),
+}
+
+/// All guest systems, in the order in which they are tried.
+pub const GUEST_SYSTEMS: &[GuestSystem] = &[
+    GuestSystem {
+        name: "Linux",
+        versions: "5.18 and later with kallsyms and BTF; tested with 6.1, 6.12 and 7.3",
+        recognized_by: RecognizedBy::Memory(linux::probe),
+    },
+    GuestSystem {
+        name: "FreeRTOS",
+        versions: "for x86 in a flat address space of 32 bits, with the note of plugins/freertos; tested with 11.2.0",
+        recognized_by: RecognizedBy::Image(|image| Ok(Box::new(FreeRtos::new(image)?))),
+    },
+    GuestSystem {
+        name: "real-time segments",
+        versions: "of x86 programs in one flat address space with plugins/segments; tested with 32 bits",
+        recognized_by: RecognizedBy::Image(|image| Ok(Box::new(Segments::new(image)?))),
+    },
+];
+
+/// Why a guest is not of this kind.
+#[derive(Debug, thiserror::Error)]
+#[error("not {name} {versions}: {reason}")]
+pub struct NotThis {
+    /// [`GuestSystem::name`].
+    pub name: &'static str,
+    /// [`GuestSystem::versions`].
+    pub versions: &'static str,
+    /// What is missing.
+    pub reason: String,
+}
+
+/// Recognizes the guest in this memory. Gives several kernels where a former one is still in memory.
+///
+/// # Errors
+/// For each guest system, why this guest is none.
+pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, Vec<NotThis>> {
+    first(|by| match by {
+        RecognizedBy::Memory(probe) => Some(probe(memory)),
+        RecognizedBy::Image(_) => None,
+    })
+}
+
+/// Recognizes the guest by the file that its operator gives.
+///
+/// # Errors
+/// For each guest system, why this guest is none.
+pub fn probe_image(image: &Image<'_>) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
+    first(|by| match by {
+        RecognizedBy::Image(probe) => Some(probe(image)),
+        RecognizedBy::Memory(_) => None,
+    })
+}
+
+fn first<T>(probe: impl Fn(RecognizedBy) -> Option<Result<T, String>>) -> Result<T, Vec<NotThis>> {
+    let mut reasons = Vec::new();
+    for system in GUEST_SYSTEMS {
+        match probe(system.recognized_by) {
+            Some(Ok(guest)) => return Ok(guest),
+            Some(Err(reason)) => {
+                reasons.push(NotThis { name: system.name, versions: system.versions, reason });
+            }
+            None => {}
+        }
+    }
+    Err(reasons)
+}
+
+/// The names of the guest systems that need a file, for help texts: `A and B`.
+#[must_use]
+pub fn names_with_image() -> String {
+    let all = GUEST_SYSTEMS.iter();
+    let named = all.filter(|system| matches!(system.recognized_by, RecognizedBy::Image(_)));
+    named.map(|system| system.name).collect::<Vec<_>>().join(" and ")
+}
+
+/// The table of guest systems in Markdown, as docs/reference/introspection.md has it.
+#[must_use]
+pub fn table() -> String {
+    let mut out = "| guest system | versions | recognized by |\n| --- | --- | --- |\n".to_owned();
+    for GuestSystem { name, versions, recognized_by } in GUEST_SYSTEMS {
+        let by = match recognized_by {
+            RecognizedBy::Memory(_) => "its memory",
+            RecognizedBy::Image(_) => "its ELF file, `--image`",
+        };
+        out += &format!("| {name} | {versions} | {by} |\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_has_this_table() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/introspection.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains(&table()), "docs/reference/introspection.md lacks:\n{}", table());
+    }
+
+    #[test]
+    fn names_are_distinct_and_help_names_those_with_a_file() {
+        let names: std::collections::BTreeSet<_> = GUEST_SYSTEMS.iter().map(|s| s.name).collect();
+        assert_eq!(names.len(), GUEST_SYSTEMS.len());
+        assert_eq!(names_with_image(), "FreeRTOS and real-time segments");
+    }
+}

@@ -1,0 +1,51 @@
+//! What kallsyms_token_index looks like: 256 numbers of 16 bits, ascending from 0, at a multiple of 4. Nothing else in memory looks like it.
+
+/// Its size in bytes.
+pub(super) const INDEX: usize = 512;
+/// Longest token with its terminator.
+const LONGEST: u16 = 256;
+
+/// Where in `chunk` an index begins. Looks at every 256th byte for numbers that grow, because every index has one with eight of them.
+pub(super) fn indices(chunk: &[u8]) -> Vec<usize> {
+    const PROBE: usize = 16;
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(probe) = chunk.get(at..at + PROBE) {
+        // Zeros are the most of memory.
+        if probe[2..4] != probe[..2] && grow(probe) {
+            let first = at.saturating_sub(INDEX - PROBE).next_multiple_of(4);
+            let starts = (first..=at).step_by(4);
+            let is = |start: &usize| chunk.get(*start..start + INDEX).is_some_and(is_index);
+            found.extend(
+                starts
+                    .filter(is)
+                    .filter(|start| found.last() != Some(start))
+                    .take(1)
+                    .collect::<Vec<_>>(),
+            );
+        }
+        at += 256;
+    }
+    found
+}
+
+fn is_index(bytes: &[u8]) -> bool {
+    bytes[..2] == [0, 0] && grow(bytes)
+}
+
+/// Each more than the one before by what a token and its end take.
+fn grow(bytes: &[u8]) -> bool {
+    let mut last = None;
+    numbers(bytes).all(|number| {
+        let grows = last.is_none_or(|last: u16| {
+            number.checked_sub(last).is_some_and(|step| (2..=LONGEST).contains(&step))
+        });
+        last = Some(number);
+        grows
+    })
+}
+
+/// As 16-bit numbers.
+pub(super) fn numbers(bytes: &[u8]) -> impl Iterator<Item = u16> {
+    bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+}

@@ -1,0 +1,102 @@
+//! The latest events of one guest, for those who ask later. Bounded: a guest may make as many as it likes.
+
+use std::collections::VecDeque;
+
+use crate::tasks::event::Event;
+
+/// Events that are remembered.
+pub const REMEMBERED: usize = 8192;
+/// Most events in one answer.
+pub const ANSWER: usize = 256;
+
+/// The latest events, numbered from 0.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    events: VecDeque<Event>,
+    next: u64,
+}
+
+/// Part of a history.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part<'a> {
+    /// The events, in order.
+    pub events: Vec<&'a Event>,
+    /// The number of the event after them: the next question begins there.
+    pub next: u64,
+    /// How many events before them were asked for and are forgotten.
+    pub forgotten: u64,
+}
+
+impl History {
+    /// Adds an event.
+    pub fn push(&mut self, event: Event) {
+        if self.events.len() >= REMEMBERED {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+        self.next += 1;
+    }
+
+    /// How many events there have been.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.next
+    }
+
+    /// The events from number `from` on, or none but the number of the next one. A number that lies ahead, from an earlier daemon, counts as the next one.
+    #[must_use]
+    pub fn part(&self, from: Option<u64>) -> Part<'_> {
+        let first = self.next - self.events.len() as u64;
+        let from = from.unwrap_or(self.next).min(self.next);
+        let begin = from.max(first);
+        let skip = usize::try_from(begin - first).unwrap_or(usize::MAX);
+        let events: Vec<&Event> = self.events.iter().skip(skip).take(ANSWER).collect();
+        let next = begin + events.len() as u64;
+        Part { events, next, forgotten: begin - from }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::event::{Kind, Thread};
+
+    fn event(sequence: u64) -> Event {
+        Event {
+            sequence,
+            counter: None,
+            counter_error: 0,
+            vcpu: 0,
+            thread: Thread::default(),
+            kind: Kind::Yield,
+        }
+    }
+
+    #[test]
+    fn events_are_given_in_parts_and_forgotten_in_the_end() {
+        let mut history = History::default();
+        let all = REMEMBERED as u64 + 10;
+        for n in 0..all {
+            history.push(event(n));
+        }
+        let now = history.part(None);
+        assert_eq!((now.events.len(), now.next, now.forgotten), (0, all, 0));
+        let first = history.part(Some(3));
+        assert_eq!(
+            (first.events.len(), first.next, first.forgotten),
+            (ANSWER, 10 + ANSWER as u64, 7)
+        );
+        assert_eq!(first.events[0].sequence, 10);
+        let last = history.part(Some(all - 1));
+        assert_eq!((last.events.len(), last.next), (1, all));
+        assert_eq!(history.part(Some(u64::MAX)).next, all, "of an earlier daemon");
+        assert_eq!(history.count(), all);
+    }
+
+    #[test]
+    fn an_empty_history_has_an_answer() {
+        let empty = Part { events: Vec::new(), next: 0, forgotten: 0 };
+        assert_eq!(History::default().part(None), empty);
+        assert_eq!(History::default().part(Some(7)), empty);
+    }
+}

@@ -1,0 +1,133 @@
+//! The reservation that a guest's demand needs: crates/introspection's tasks, planned by crates/schedule.
+
+use timevisor_introspection::tasks::demand::{Declared, Demand, Order, Planned};
+use timevisor_schedule::synthesis::{Search, Sharing};
+use timevisor_schedule::{Policy, Reservation, Task, TaskSet};
+
+/// How a reservation follows a guest; ns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// Tasks with fixed priorities, as their operator declares them.
+    pub declared: Vec<Declared>,
+    /// The reservation's period; absent: half of the shortest deadline.
+    pub period: Option<u64>,
+    /// Whether other reservations may come to its core.
+    pub sharing: Sharing,
+    /// The host's 1 / HZ.
+    pub tick: u64,
+}
+
+/// What a guest needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// No reservation.
+    Nothing,
+    /// This reservation.
+    Reservation(Reservation),
+    /// More than any reservation gives, or numbers that make no sense: why.
+    TooMuch(String),
+}
+
+/// The least reservation for this demand, with slack for ticks.
+pub fn need(demand: Demand, rules: &Rules) -> Need {
+    let (order, tasks) = match demand {
+        Demand::Nothing => return Need::Nothing,
+        Demand::Refused(why) => return Need::TooMuch(why),
+        Demand::Tasks(order, tasks) => (order, tasks),
+    };
+    let policy = match order {
+        Order::EarliestDeadline => Policy::Edf,
+        Order::Listed => Policy::Listed,
+    };
+    let set = match TaskSet::new(tasks.into_iter().map(task).collect(), policy) {
+        Ok(set) => set,
+        Err(error) => return Need::TooMuch(error.to_string()),
+    };
+    let shortest = set.tasks().iter().map(|task| task.deadline).min().unwrap_or(1);
+    let period = rules.period.unwrap_or(shortest / 2).max(1);
+    let search = Search::new(rules.sharing);
+    let least = search.least_budget(&set, period).and_then(|b| search.reservation(b, period));
+    let with_slack = least.and_then(|least| search.with_slack(&set, least, rules.tick));
+    with_slack.map_or_else(
+        || {
+            let (count, percent) = (set.tasks().len(), set.utilization() * 100.0);
+            Need::TooMuch(format!(
+                "{count} tasks of {percent:.1} % fit in no reservation with a period of {} ms, ticks included",
+                period as f64 / 1e6
+            ))
+        },
+        Need::Reservation,
+    )
+}
+
+fn task(of: Planned) -> Task {
+    let Planned { name, cost, deadline, period, blocking } = of;
+    Task { deadline, blocking, ..Task::new(&name, cost, period) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const RULES: Rules =
+        Rules { declared: Vec::new(), period: None, sharing: Sharing::Alone, tick: 4 * MS };
+
+    fn planned(cost: u64, period: u64, blocking: u64) -> Planned {
+        Planned { name: "1 rt".into(), cost, deadline: period, period, blocking }
+    }
+
+    fn by_deadline(all: &[(u64, u64)]) -> Demand {
+        let all = all.iter().map(|(cost, period)| planned(*cost, *period, 0)).collect();
+        Demand::Tasks(Order::EarliestDeadline, all)
+    }
+
+    fn budget(all: &[(u64, u64)]) -> u64 {
+        match need(by_deadline(all), &RULES) {
+            Need::Reservation(of) => {
+                assert_eq!(of.period(), 50 * MS);
+                of.budget()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_grows_with_the_tasks() {
+        assert_eq!(need(Demand::Nothing, &RULES), Need::Nothing);
+        let one = budget(&[(20 * MS, 100 * MS)]);
+        assert!((10 * MS..25 * MS).contains(&one), "{one}");
+        let two = budget(&[(20 * MS, 100 * MS), (20 * MS, 100 * MS)]);
+        assert!(two > one + 5 * MS, "{two} after {one}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let refused = |demand: Demand| match need(demand, &RULES) {
+            Need::TooMuch(why) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(refused(by_deadline(&[(60 * MS, 100 * MS); 2])).contains("120.0 %"));
+        assert!(refused(by_deadline(&[(2 * MS, MS)])).contains("1 rt"));
+        assert!(refused(by_deadline(&[(0, 100 * MS)])).contains("cost"));
+        assert_eq!(refused(Demand::Refused("why".into())), "why");
+    }
+
+    #[test]
+    fn listed_tasks_are_planned_in_their_order() {
+        let rules = Rules { period: Some(50 * MS), ..RULES };
+        let of = |all: Vec<Planned>, rules: &Rules| need(Demand::Tasks(Order::Listed, all), rules);
+        // The example of the theory of reservations: rate-monotonic, 26.67 ms of 50 alone, and slack of a tick.
+        let both = vec![planned(30 * MS, 150 * MS, 0), planned(50 * MS, 200 * MS, 0)];
+        let Need::Reservation(two) = of(both.clone(), &rules) else { panic!("nothing") };
+        assert!((26_666_667..34 * MS).contains(&two.budget()), "{two:?}");
+        let three = [vec![planned(20 * MS, 100 * MS, 0)], both].concat();
+        let Need::Reservation(more) = of(three, &rules) else { panic!("nothing") };
+        assert!(more.budget() > two.budget() + 5 * MS, "{more:?} after {two:?}");
+        // Two of 10 ms that wait for each other: not within 19 ms.
+        let equal = |period| vec![planned(10 * MS, period, 10 * MS), planned(10 * MS, period, 0)];
+        let rules = Rules { period: Some(10 * MS), ..RULES };
+        assert!(matches!(of(equal(100 * MS), &rules), Need::Reservation(_)));
+        assert!(matches!(of(equal(19 * MS), &rules), Need::TooMuch(_)));
+    }
+}
