@@ -1,4 +1,5 @@
-//! `timevisor timelines`, `bind` and `watch`: Quality of Time from the shell, through the library that programs use.
+//! `timevisor timelines`, `bind` and `watch`: Quality of Time from the shell, through the library
+//! that programs use.
 
 use std::path::Path;
 use std::time::Duration as StdDuration;
@@ -18,7 +19,7 @@ pub struct ListOptions {
     json: bool,
 }
 
-/// What is bound to, and what is required of it.
+/// A timeline, and what is required of it.
 #[derive(Args)]
 pub struct Need {
     /// The timeline: `tai`, `utc`, or another one that `timevisor timelines` shows
@@ -50,7 +51,7 @@ pub struct BindOptionsOfShell {
     /// One JSON object a line
     #[arg(long)]
     json: bool,
-    /// Read again every so many seconds until interrupted; the binding ends with the command
+    /// Read again every this many seconds until interrupted; the binding ends with the command
     #[arg(long, value_name = "SECONDS")]
     every: Option<f64>,
 }
@@ -168,7 +169,7 @@ pub fn connect(directory: &Path) -> Result<Client> {
     Ok(options.connect()?)
 }
 
-/// With what can be had, where that is the question.
+/// Adds what can be achieved to a refusal for that reason.
 pub fn explained(error: BindError) -> anyhow::Error {
     let BindError::CannotBeMet { achievable, .. } = &error else { return error.into() };
     let span = |ns: Option<u64>| ns.map_or("unknown".to_owned(), nanos);

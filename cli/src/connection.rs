@@ -12,7 +12,7 @@ use timevisor_protocols::control::{ClientCodec, ErrorBody, Request, Response};
 /// The daemon answers in well under a millisecond; one that does not answer in this is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the daemon answers where it does not do what was asked.
+/// The daemon's answer when it refuses a request.
 #[derive(Debug)]
 pub struct Refused(pub ErrorBody);
 
@@ -67,7 +67,7 @@ fn explain(path: &Path, error: std::io::Error) -> anyhow::Error {
     }
 }
 
-/// The answer was to another question.
+/// The answer is not of the kind that was asked for.
 pub fn unexpected(response: &Response) -> anyhow::Error {
     anyhow!(
         "the daemon answered something else ({response:?}); install the same version of timevisor and timevisord"

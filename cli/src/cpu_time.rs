@@ -1,4 +1,5 @@
-//! `timevisor cpu-time`: how much processor time the host has given this VM's vCPUs, read from the clock page.
+//! `timevisor cpu-time`: how much processor time the host has given this VM's vCPUs, read from the
+//! clock page.
 
 use std::path::Path;
 

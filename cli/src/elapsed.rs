@@ -15,16 +15,17 @@ pub struct Options {
     /// One JSON object a line
     #[arg(long)]
     json: bool,
-    /// Read again every so many seconds until interrupted
+    /// Read again every this many seconds until interrupted
     #[arg(long, value_name = "SECONDS")]
     every: Option<f64>,
-    /// Instead: what can tell on this host how long a thread has been running, and why (tried for real, so as root)
+    /// Instead, print how this host can measure a thread's age, and why; tries it, so as root
     #[arg(long, conflicts_with_all = ["every", "since"])]
     source: bool,
-    /// An age of your own, for example of a container: it begins when there is no such file, and goes on with what the file says
+    /// Keep your own age in this file, for example a container's; begins if there is no such file
     #[arg(long, value_name = "FILE")]
     since: Option<PathBuf>,
-    /// Without the time between a checkpoint and its restore, or of a migration (as far as the kernel's clock stood still)
+    /// Leave out the time of a migration, or between a checkpoint and its restore, as far as the
+    /// kernel's clock stood still
     #[arg(long, requires = "since")]
     exclude_blackouts: bool,
 }
@@ -86,7 +87,7 @@ fn age_in(file: &Path, client: &Client, exclude: bool) -> Result<Elapsed> {
     Ok(age)
 }
 
-/// Replaces the file in one step: what it says is never half an age.
+/// Replaces the file in one step, so it never holds half an age.
 fn keep(file: &Path, saved: &str) -> std::io::Result<()> {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".new");

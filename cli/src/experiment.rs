@@ -40,8 +40,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Err(command.exec()).with_context(|| format!("cannot run {}", lab.display()))
 }
 
-/// Beside `program`; else the newest build in the `target` directory that holds `program`, or of the checkout around
-/// `directory`.
+/// Beside `program`; else the newest build in the `target` directory that holds `program`, or of
+/// the checkout around `directory`.
 fn find(program: &Path, directory: &Path) -> Option<PathBuf> {
     let folder = program.parent()?;
     let beside = folder.join(PROGRAM);

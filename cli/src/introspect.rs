@@ -24,13 +24,13 @@ use crate::connection::{ask, unexpected};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Learn what a VM's real-time tasks do; docs/how-to/introspect.md says what that needs
+    /// Begin to introspect a VM; docs/how-to/introspect.md says what that needs
     Attach(Attach),
-    /// No longer
+    /// Stop introspecting a VM
     Detach(Which),
-    /// What is learned of whom
+    /// List the introspected VMs and their real-time tasks
     List(List),
-    /// Events as they happen, until interrupted
+    /// Print events as they happen, until interrupted
     Trace(Trace),
 }
 
@@ -47,9 +47,11 @@ pub struct Which {
 enum Backend {
     /// Our plugin in a QEMU that emulates the guest
     Tcg,
-    /// KVM's instruction emulator and BPF on this host: experimental, and open to every guest of the host
+    /// KVM's instruction emulator and BPF on this host: experimental, and open to every guest of
+    /// the host
     Kvm,
-    /// A write to a port where nobody listens, and BPF on this host: experimental, dearer for the guest, and opens nothing
+    /// A write to a port where nobody listens, and BPF on this host: experimental, slower for the
+    /// guest, and opens nothing
     Port,
     /// QEMU's gdb stub, for debugging only: the VM stands still at every event
     Gdb,
@@ -64,16 +66,17 @@ pub struct Attach {
     backend: Option<Backend>,
     #[arg(long, value_name = "FILE", help = image_help())]
     image: Option<PathBuf>,
-    /// Trap every system call of a Linux guest, too, to see what that costs: nothing needs it
+    /// Also trap every system call of a Linux guest, to measure what that costs
     #[arg(long)]
     every_system_call: bool,
-    /// Reserve for its vCPU what its tasks under SCHED_DEADLINE need, and no longer than they do
+    /// Reserve for its vCPU what its tasks under SCHED_DEADLINE need, as long as they need it
     #[arg(long)]
     reserve: bool,
     /// With --reserve: the reservation's period [default: half of the shortest deadline]
     #[arg(long, value_name = "SPAN", value_parser = span, requires = "reserve")]
     period: Option<Duration>,
-    /// With --reserve: what its threads of this name under SCHED_FIFO or SCHED_RR need, which nothing in it tells; as often as needed
+    /// With --reserve: what the threads of this name under SCHED_FIFO or SCHED_RR need; may be
+    /// repeated
     #[arg(long = "task", value_name = "NAME[@PRIORITY]=COST/PERIOD", value_parser = task, requires = "reserve")]
     tasks: Vec<IntrospectTask>,
     /// With --reserve: no other reservation may come to its core
@@ -95,23 +98,23 @@ pub struct List {
 pub struct Trace {
     /// The VM
     vm: String,
-    /// What is remembered, too: events from this one on
+    /// Begin with the remembered events, from this number on
     #[arg(long, value_name = "N")]
     from: Option<u64>,
-    /// What there is, and no waiting for more
+    /// Print the remembered events, and do not wait for more
     #[arg(long)]
     once: bool,
     /// One JSON object a line
     #[arg(long, conflicts_with = "plot")]
     json: bool,
-    /// What is remembered as a picture, into this file (SVG): a row for each thread
+    /// Draw the remembered events into this SVG file: a row for each thread
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-/// A thread's name has at most so many bytes (TASK_COMM_LEN, its end not counted).
+/// The longest thread name in bytes (TASK_COMM_LEN without the terminator).
 const COMM: usize = 15;
-/// Between two questions.
+/// The pause between two requests.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 fn image_help() -> String {
@@ -183,7 +186,8 @@ fn attach(options: &Attach) -> Result<IntrospectAttach> {
     Ok(IntrospectAttach { vm, backend, image, every_system_call, reserve })
 }
 
-/// The file's path for timevisord, whose directory is another one. What is wrong with it is said here, at once: timevisord reads it later.
+/// The file's path for timevisord, whose directory is another one. What is wrong with it is said
+/// here, at once: timevisord reads it later.
 fn image(path: &Path) -> Result<PathBuf> {
     let whole = path.canonicalize().with_context(|| path.display().to_string())?;
     let bytes = std::fs::read(&whole).with_context(|| path.display().to_string())?;

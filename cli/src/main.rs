@@ -48,33 +48,34 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The time as an interval that holds the truth, read from the clock page
+    /// Print the time as an interval that contains true time, read from the clock page
     Now(now::Options),
-    /// The state of the daemon, its clock and its references
+    /// Show the state of the daemon, its clock and its references
     Status(status::Options),
-    /// The timelines that can be bound to
+    /// List the timelines that can be bound to
     Timelines(bind::ListOptions),
     /// Bind to a timeline with a requirement, and read it
     Bind(bind::BindOptionsOfShell),
-    /// How long this host has been running, or the VM when asked inside; strictly increasing, with bounds, over migrations
+    /// Print how long this host, or inside a VM that VM, has been running; with bounds, over
+    /// migrations
     Elapsed(elapsed::Options),
-    /// Inside a VM: how much processor time the host has given each vCPU, with bounds
+    /// Inside a VM: print how much processor time the host has given each vCPU, with bounds
     CpuTime(cpu_time::Options),
-    /// What becomes of a requirement, as it happens: met, violated, holdover, disrupted
+    /// Print what happens to a requirement: met, violated, holdover, disrupted
     Watch(bind::WatchOptions),
-    /// Recorded exchanges through the production clock, scored against the truth
+    /// Run recorded exchanges through the production clock, and score it against the truth
     Replay(replay::Options),
-    /// Scenarios in simulated worlds, judged by their limits; without the daemon
+    /// Run scenarios in simulated worlds, and judge them by their limits; needs no daemon
     Simulate(simulate::Options),
     /// Published evaluations, repeated with real guests; needs the lab (a checkout of the sources)
     Experiment(experiment::Options),
-    /// Reservations of processor time
+    /// Plan, make and audit reservations of processor time
     #[command(subcommand)]
     Reserve(reserve::Command),
-    /// What the real-time tasks of VMs do, learned without touching the guest
+    /// Learn what the real-time tasks of VMs do, without touching the guest
     #[command(subcommand)]
     Introspect(introspect::Command),
-    /// Virtual machines
+    /// List, serve and migrate virtual machines
     #[command(subcommand)]
     Vm(vm::Command),
 }

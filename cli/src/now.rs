@@ -1,4 +1,5 @@
-//! `timevisor now`: reads the page like every other client: no daemon, no root, also in a guest or container.
+//! `timevisor now`: reads the page like every other client: no daemon, no root, also in a guest or
+//! container.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
@@ -22,7 +23,7 @@ pub struct Options {
     /// Read this page instead of the host's, /dev/vmclock0 or an ivshmem device's
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// Read again every so many seconds until interrupted
+    /// Read again every this many seconds until interrupted
     #[arg(long, value_name = "SECONDS")]
     every: Option<f64>,
 }
@@ -76,7 +77,8 @@ fn open(directory: &Path, page: Option<&Path>) -> Result<ReadPage> {
             .with_context(|| format!("{} cannot be read", path.display()))?,
         Some(path) if path.starts_with("/sys") => SharedMapping::of_pci_resource(path)?,
         Some(path) => page_file::open(path)?,
-        // On a host that is itself somebody's guest, its own daemon's page is the better one: it carries the bounds on.
+        // On a host that is itself somebody's guest, its own daemon's page is the better one: it
+        // carries the bounds on.
         None if host.exists() => page_file::open(&host)?,
         None if Path::new(DEVICE).exists() => SharedMapping::of_device(Path::new(DEVICE))?,
         None => {

@@ -1,4 +1,5 @@
-//! `timevisor simulate`: scenario files through the production code in simulated worlds, judged by their limits.
+//! `timevisor simulate`: scenario files through the production code in simulated worlds, judged by
+//! their limits.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -27,7 +28,7 @@ pub struct Options {
     /// This seed instead of the scenario's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// So many runs with consecutive seeds; the table shows the worst of each figure
+    /// This many runs with consecutive seeds; the table shows the worst of each figure
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
     /// JSON instead of the table
@@ -97,7 +98,8 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Every scenario with every seed, on all processors; the order of the results is that of the scenarios and seeds.
+/// Every scenario with every seed, on all processors; the order of the results is that of the
+/// scenarios and seeds.
 fn run_all(scenarios: &[Scenario], seeds: u64) -> Vec<Vec<Report>> {
     let of = |scenario: &Scenario, n| Scenario {
         seed: scenario.seed.wrapping_add(n),

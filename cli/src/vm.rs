@@ -20,7 +20,7 @@ use crate::connection::{ask, unexpected};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// The VMs that are served
+    /// List the VMs that are served
     List(Json),
     /// Serve a running VM: write its page, follow its counter
     Add(Add),
@@ -41,7 +41,7 @@ pub struct Json {
 
 #[derive(Args)]
 pub struct Add {
-    /// The VM's QMP socket (best: stops and resumes are then known at once)
+    /// The VM's QMP socket (recommended: stops and resumes are then known at once)
     #[arg(long, value_name = "PATH")]
     qmp: Option<PathBuf>,
     /// The VM's process
@@ -56,11 +56,12 @@ pub struct Add {
     /// Let a VM that was started with -S run once its page is right
     #[arg(long)]
     resume: bool,
-    /// Await the VM's migration here, in QEMU's notation (tcp:0:4444, unix:PATH); QEMU was started with -incoming defer
+    /// Await the VM's migration here, in QEMU's notation (tcp:0:4444, unix:PATH); QEMU was started
+    /// with -incoming defer
     #[arg(long, value_name = "URI", requires = "qmp")]
     incoming: Option<String>,
-    /// Its age goes on from here: `elapsed_since` of `vm list --json` on the host it comes from (nvdimm; QEMU's vmclock device
-    /// brings it along)
+    /// Continue its age from here: `elapsed_since` of `vm list --json` on the source host (needed
+    /// with an nvdimm only)
     #[arg(long, value_name = "TAI_NS~WITHIN_NS", requires = "incoming")]
     elapsed_since: Option<ElapsedSince>,
     /// JSON
@@ -139,7 +140,8 @@ enum Way {
     Vmclock,
     /// A read-only nvdimm and an ACPI table, QEMU 7 and newer
     Nvdimm,
-    /// A read-only PCI device for guest kernels without ptp_vmclock, QEMU 7 and newer; no live migration
+    /// A read-only PCI device for guest kernels without ptp_vmclock, QEMU 7 and newer; no live
+    /// migration
     Ivshmem,
 }
 
@@ -234,7 +236,7 @@ fn add(directory: &Path, options: &Add) -> Result<()> {
     Ok(())
 }
 
-/// Asks for it and waits for its end; what happens in between is the daemon's.
+/// Asks for the migration and waits for its end; the daemon does the rest.
 fn migrate(directory: &Path, options: &Migrate) -> Result<()> {
     let name = &options.name;
     let tell = |to: Option<String>| {
@@ -374,8 +376,8 @@ fn user_id(users: &str, user: &str) -> Option<u32> {
     user.parse().ok().or_else(|| users.lines().find_map(field))
 }
 
-/// Lets QEMU's user read the VM's folder, whatever the umasks were, and make its QMP socket in a folder of its own: in the
-/// VM's folder itself it could replace the page. Returns that folder.
+/// Lets QEMU's user read the VM's folder, whatever the umasks were, and make its QMP socket in a
+/// separate folder: in the VM's folder itself it could replace the page. Returns that folder.
 fn open_to_qemu(directory: &Path, name: &str, user: u32) -> Result<PathBuf> {
     let vms = directory.join("vms");
     let folder = vms.join(name);

@@ -1,8 +1,10 @@
-//! The kernel's programs (bpf/elapsed.bpf.c), run by BPF_PROG_TEST_RUN on this kernel, against `ElapsedClock`: the same events, the same
-//! ages. Where the kernel refuses them, the refusal and its next step.
+//! The kernel's programs (bpf/elapsed.bpf.c), run by BPF_PROG_TEST_RUN on this kernel, against
+//! `ElapsedClock`: the same events, the same ages. Where the kernel refuses them, the refusal and
+//! its next step.
 //!
-//! The world has true time and counters that follow their cores' frequencies. The programs get what they would see: on their own
-//! core its counter, from another core only that core's word and the kernel's clock. The model gets the truth.
+//! The world has true time and counters that follow their cores' frequencies. The programs get what
+//! they would see: on their own core its counter, from another core only that core's word and the
+//! kernel's clock. The model gets the truth.
 #![cfg(target_arch = "x86_64")]
 #![expect(
     clippy::unwrap_used,
@@ -23,7 +25,8 @@ use timevisor_time::{Duration, Period};
 /// Divisors of 10^6 * 2^32, so that periods are exact in 2^-32 ns.
 const KHZ: [u64; 5] = [800_000, 1_000_000, 1_600_000, 2_000_000, 3_200_000];
 const SCALE: u64 = 1_000_000 << 32;
-/// What differs is rounding: a tick where another core's report is consolidated, 2^-64 s in the model.
+/// What differs is rounding: a tick where another core's report is consolidated, 2^-64 s in the
+/// model.
 const TOLERANCE_NS: f64 = 3.0;
 const EVENTS: u32 = 6000;
 
@@ -58,7 +61,8 @@ struct WorldCore {
     count: u64,
     khz: u64,
     model: ElapsedClock,
-    /// The model as it was before a change that another core reported, until that is consolidated: what readers go on seeing.
+    /// The model as it was before a change that another core reported, until that is consolidated:
+    /// what readers go on seeing.
     shown: Option<ElapsedClock>,
     running: Option<u32>,
 }
@@ -197,7 +201,8 @@ impl World {
         task.moved = false;
     }
 
-    /// Everything that is known without waiting for a consolidation is what the model says; running threads' ages increase.
+    /// Everything that is known without waiting for a consolidation is what the model says; running
+    /// threads' ages increase.
     fn compare(&mut self) {
         for (index, core) in self.cores.iter().enumerate() {
             let known = self.programs.core(u32::try_from(index).unwrap()).unwrap();
@@ -307,7 +312,8 @@ fn the_same_events_give_the_same_ages() {
     );
 }
 
-/// The programs that are attached, with this machine's counters: an announced frequency is consolidated at the core's counter.
+/// The programs that are attached, with this machine's counters: an announced frequency is
+/// consolidated at the core's counter.
 #[test]
 fn the_attached_programs_read_the_counters() {
     let _alone = alone();
@@ -335,7 +341,8 @@ fn the_attached_programs_read_the_counters() {
     assert_eq!(after.age, before.age_at(after.base), "consolidated with the old period");
 }
 
-/// A thread that moves between two cores of this machine all the time, as the kernel's own scheduler tells the programs.
+/// A thread that moves between two cores of this machine all the time, as the kernel's own
+/// scheduler tells the programs.
 #[test]
 fn a_thread_that_moves_has_one_age() {
     const MOVES: u64 = 200;
@@ -363,7 +370,8 @@ fn a_thread_that_moves_has_one_age() {
     assert_eq!((task.migrations, task.missed), (MOVES, 0));
     let (age, raw) = (after.0.nanos() - before.1.nanos(), after.1 - before.0);
     let apart = (age as f64 / raw as f64 - 1.0).abs();
-    // The calibration's error is a thousandth of this; a time that was left out or counted twice is many times as much.
+    // The calibration's error is a thousandth of this; a time that was left out or counted twice is
+    // many times as much.
     assert!(apart < 0.01, "the age is {age} ns, and {raw} ns went by");
     println!(
         "{MOVES} moves: {:.0} ppm from CLOCK_MONOTONIC_RAW in {raw} ns, {:.1} % of it between cores, {} arrivals missed",

@@ -11,7 +11,8 @@ use serde_json::Value;
 const SECOND: i64 = 1_000_000_000;
 const START: i64 = 1_262_304_000 * SECOND;
 
-/// A counter 20 ppm fast, 50 us each way, an exchange every 16 s for `seconds`; with the truth beside it if asked.
+/// A counter 20 ppm fast, 50 us each way, an exchange every 16 s for `seconds`; with the truth
+/// beside it if asked.
 fn write_trace(folder: &Path, seconds: i64, truth: bool) -> PathBuf {
     let counter = |ns: i64| ns + ns / 50_000;
     let mut rows =

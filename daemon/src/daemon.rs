@@ -25,7 +25,7 @@ use crate::server::{self, Server};
 use crate::timelines::{Timelines, Token as TimelineToken};
 use crate::vms::{Token as VmToken, Vms};
 
-/// Whose descriptor became ready.
+/// The owner of a descriptor that became ready.
 #[derive(Clone, Copy)]
 enum Token {
     Signal,
@@ -52,12 +52,12 @@ pub struct Daemon {
     started: Duration,
     next_publication: Duration,
     told: String,
-    /// Held for the life of the daemon: only one may write these pages.
+    /// Held for the life of the daemon: only one daemon may write these pages.
     _lock: File,
 }
 
 impl Daemon {
-    /// Takes everything that can fail; on return the pages are ours.
+    /// Does everything that can fail. On return this daemon owns the pages.
     pub fn start(config: Config) -> Result<Self> {
         let lock = take_directory(&config.run_directory)?;
         let signals = Signals::install().context("cannot install signal handlers")?;
@@ -223,7 +223,8 @@ impl Daemon {
         }
     }
 
-    /// What references say about themselves: true when there is something to publish.
+    /// Collects changes of what references say about themselves. Returns true when there is
+    /// something to publish.
     fn heed_references(&mut self, now: Duration) -> bool {
         for (index, reference) in self.references.iter_mut().enumerate() {
             if reference.take_replacement() {
@@ -242,7 +243,7 @@ impl Daemon {
         disrupted
     }
 
-    /// After the counter was disturbed.
+    /// Starts over after the counter was disturbed.
     fn restart(&mut self, now: Duration) {
         self.timelines.start_over(&self.clock);
         self.references.iter_mut().for_each(|r| r.restart(now));
@@ -251,7 +252,7 @@ impl Daemon {
         }
     }
 
-    /// What the clock needs, for how often servers are asked.
+    /// Returns what the clock needs, which decides how often servers are polled.
     fn tell_references(&mut self, now: Duration) {
         let knowledge = self.clock.knowledge();
         let configured = self.config.clock.required_bound.map(span);
@@ -278,13 +279,14 @@ impl Daemon {
         self.tell();
     }
 
-    /// One line to systemd and to the log whenever the state changes.
+    /// Tells systemd and the log whenever the state changes.
     fn tell(&mut self) {
         let status = self.clock.writer().status();
         let reason = self.clock.knowledge().reason.clone().unwrap_or_default();
         let state =
             format!("{}{}{reason}", status.name(), if reason.is_empty() { "" } else { ": " });
-        // The reason may carry a duration that changes all the time; the state's first word decides.
+        // The reason may carry a duration that changes all the time; only the state's first word is
+        // compared.
         if !self.told.starts_with(status.name()) {
             tracing::info!("clock {state}");
             let _ = self.notifier.status(&state);
@@ -338,7 +340,7 @@ impl Daemon {
         }
     }
 
-    /// True when the daemon is to end.
+    /// Returns true when the daemon must end.
     fn signalled(&mut self) -> bool {
         while let Some(signal) = self.signals.take() {
             match signal {
@@ -378,10 +380,11 @@ fn surroundings(clock: &HostClock) -> Surroundings<'_> {
     }
 }
 
-/// The run directory, made if needed, and locked: two daemons on one page would be two clocks.
+/// Opens the run directory, creates it if needed, and locks it: two daemons on one page would be
+/// two clocks.
 fn take_directory(path: &Path) -> Result<File> {
     fs::create_dir_all(path).with_context(|| {
-        format!("cannot make {}; run as root or change run_directory", path.display())
+        format!("cannot create {}; run as root or change run_directory", path.display())
     })?;
     fs::set_permissions(path, Permissions::from_mode(0o755)).with_context(|| {
         format!("{} is not ours; run as root or change run_directory", path.display())

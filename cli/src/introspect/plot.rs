@@ -1,4 +1,5 @@
-//! What each real-time task of a guest did and when, as a picture: a row for each thread, a mark for each event.
+//! What each real-time task of a guest did and when, as a picture: a row for each thread, a mark
+//! for each event.
 
 use std::collections::BTreeMap;
 

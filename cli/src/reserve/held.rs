@@ -76,7 +76,7 @@ pub struct Release {
     /// One of its vCPUs [default: all]
     #[arg(long, requires = "vm")]
     vcpu: Option<u32>,
-    /// Every VM's, also where timevisord does not run
+    /// Release those of every VM, also where timevisord does not run
     #[arg(long, conflicts_with = "vm")]
     all: bool,
     /// JSON
@@ -90,9 +90,9 @@ enum PromiseName {
     Core,
     /// Bounded tardiness only: SCHED_DEADLINE on all cores
     Global,
-    /// No budget, only before everything that is not real-time: SCHED_FIFO
+    /// No budget, only priority over everything that is not real-time: SCHED_FIFO
     Fifo,
-    /// Nothing: at most the budget, with the greatest weight beside others of its cgroup: cpu.max
+    /// No minimum: at most the budget, with the greatest weight in its cgroup: cpu.max
     Limit,
 }
 

@@ -1,4 +1,5 @@
-//! `timevisor reserve missed`: a guest says when a job was released and when it should have been done; was it the host, or the guest?
+//! `timevisor reserve missed`: a guest says when a job was released and when it should have been
+//! done; was it the host, or the guest?
 //!
 //! The guest's times mean the same here, because both read one clock.
 
@@ -20,7 +21,8 @@ pub struct Missed {
     /// The vCPU that was to run it
     #[arg(long, default_value_t = 0)]
     vcpu: u32,
-    /// When the job was released: 2026-11-22T21:15:00.250Z, or seconds as `timevisor now` prints them
+    /// When the job was released: 2026-11-22T21:15:00.250Z, or seconds as `timevisor now` prints
+    /// them
     #[arg(long, value_name = "TIME")]
     released: String,
     /// Its deadline, or when it was done after all

@@ -1,4 +1,5 @@
-//! `timevisor reserve`: the least reservation in which tasks meet their deadlines, and why; reservations for running VMs.
+//! `timevisor reserve`: the least reservation in which tasks meet their deadlines, and why;
+//! reservations for running VMs.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -30,17 +31,17 @@ use timevisor_schedule::synthesis::{Search, Sharing};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// The least budget in which the tasks of a file meet their deadlines, with slack, and why; nothing is applied
+    /// Compute the least budget in which the tasks of a file meet their deadlines; changes nothing
     Plan(PlanOptions),
     /// Reserve processor time for a VM's vCPU, or change what it has
     Apply(held::Apply),
-    /// What is reserved
+    /// List reservations
     List(held::List),
-    /// Whether reservations got what was promised
+    /// Print whether each reservation got what was promised
     Audit(held::List),
-    /// Why a job of a guest missed its deadline: the host, or the guest
+    /// Print why a job of a guest missed its deadline: the host, or the guest
     Missed(missed::Missed),
-    /// Give reservations back: every setting is as it was before
+    /// Release reservations and restore every setting
     Release(held::Release),
 }
 
@@ -51,16 +52,17 @@ pub struct PlanOptions {
     /// The reservation's period, for example 50ms; by default the one that costs least
     #[arg(long, value_name = "SPAN", value_parser = span)]
     period: Option<Duration>,
-    /// Divide the tasks among so many vCPUs, each with a reservation of its own
+    /// Divide the tasks among this many vCPUs, each with its own reservation
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with_all = ["budget", "plot"])]
     vcpus: u16,
-    /// Judge this budget instead of looking for the least one
+    /// Judge this budget instead of searching for the least one
     #[arg(long, value_name = "SPAN", value_parser = span, requires = "period")]
     budget: Option<Duration>,
     /// No other reservation will be on the core, or before this one
     #[arg(long)]
     alone: bool,
-    /// The same, and every release is at a replenishment: nothing else ever wakes the vCPU (docs/explanation/real-time.md)
+    /// The same, and every release is at a replenishment: nothing else ever wakes the vCPU
+    /// (docs/explanation/real-time.md)
     #[arg(long, conflicts_with = "alone")]
     aligned: bool,
     /// The host's timer tick, which enforces budgets (1 / CONFIG_HZ)
@@ -154,7 +156,8 @@ impl PlanOptions {
     }
 }
 
-/// No vCPU is filled above this, 1/1000: the kernel keeps 50 for everything else, and the recommended budget is above the least one.
+/// No vCPU is filled above this, 1/1000: the kernel keeps 50 for everything else, and the
+/// recommended budget is above the least one.
 const MOST: u64 = 900;
 
 /// A tick of most distributions' kernels (CONFIG_HZ=250), and a switch into a reservation.

@@ -4,7 +4,8 @@ use anyhow::{Result, bail};
 use timevisor_schedule::synthesis::{Search, Sharing, candidate_periods};
 use timevisor_schedule::{Aligned, Reservation, TaskSet, Verdict};
 
-/// Periods are looked for from here up, in these steps; ns. Shorter ones cost more switches than they save.
+/// Periods are looked for from here up, in these steps; ns. Shorter ones cost more switches than
+/// they save.
 const SHORTEST: u64 = 1_000_000;
 const STEP: u64 = 500_000;
 /// A budget that a tick enforces is not much shorter than it should be if it has so many of them.
@@ -45,8 +46,9 @@ pub struct Found {
     pub greatest: Vec<u64>,
 }
 
-/// What kernels have for reservations unless told otherwise: sched_rt_runtime_us of sched_rt_period_us, 1/1000 of a core. Debian's 7.2
-/// has all of it, and refuses a whole core nevertheless.
+/// What kernels have for reservations unless told otherwise: sched_rt_runtime_us of
+/// sched_rt_period_us, 1/1000 of a core. Debian's 7.2 has all of it, and refuses a whole core
+/// nevertheless.
 pub const KERNEL_SHARE: u64 = 950;
 
 impl Found {

@@ -1,4 +1,5 @@
-//! The SVG of a plan: what the reservation supplies in every interval, and what the tasks ask for in it.
+//! The SVG of a plan: what the reservation supplies in every interval, and what the tasks ask for
+//! in it.
 
 use timevisor_schedule::demand::due_within;
 use timevisor_schedule::fixed_priority::requested_by;
@@ -22,7 +23,8 @@ pub fn svg(set: &TaskSet, plan: &Plan, sharing: Sharing) -> Option<String> {
         Plan::Judged { reservation, verdict } => (vec![("given", *reservation)], limit(verdict)),
         Plan::TooMuch { .. } => return None,
     };
-    // The task that would be late first; where none is said to be, the one that waits for all others.
+    // The task that would be late first; where none is said to be, the one that waits for all
+    // others.
     let task = limiting.unwrap_or(set.tasks().len() - 1);
     let deadline = set.tasks()[task].deadline;
     let edf = set.policy() == Policy::Edf;

@@ -8,7 +8,8 @@ use crate::plot::{self, Line};
 /// A day at one point per second is more than a screen can show: each column keeps its extremes.
 const COLUMNS: usize = 1000;
 
-/// The axis reaches this much beyond what the bounds mostly are: the convergence at the start would dwarf the rest.
+/// The axis reaches this much beyond what the bounds mostly are: the convergence at the start would
+/// dwarf the rest.
 const MARGIN: f64 = 1.5;
 
 /// Offsets in us from truth (the dashed line at 0) over hours.

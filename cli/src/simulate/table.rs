@@ -8,7 +8,8 @@ use timevisor_simulation::{Summary, Verdict};
 pub fn document(rows: &[Summary]) -> Value {
     json!({
         "name": "simulate",
-        // Nothing that is measured here depends on the machine; the commit is the build's, where it was told.
+        // Nothing that is measured here depends on the machine; the commit is the build's, where it
+        // was told.
         "machine": std::env::consts::ARCH,
         "commit": std::env::var("TIMEVISOR_COMMIT").unwrap_or_else(|_| "unknown".to_owned()),
         "rows": rows,

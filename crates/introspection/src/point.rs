@@ -1,31 +1,31 @@
-//! Trap points: at which instruction of the guest's kernel, and what to read there. Data: every backend does the same with them.
+//! A trap point: an instruction of the guest's kernel, and what to read when it is reached. Plain data, the same for every backend.
 
-/// What a compiler puts at the beginning of a function for ftrace, and ftrace has not changed: NOP of 5 bytes.
+/// The 5-byte NOP that a compiler puts at the beginning of a function for ftrace, as long as ftrace has not changed it.
 pub const SLOT: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
-/// Limits of one set of points; the plugin's are the same.
+/// Limits of one set of points. The plugin has the same limits.
 pub mod limits {
-    /// Points at once.
+    /// Points of a set.
     pub const POINTS: usize = 32;
-    /// Reads of one.
+    /// Reads of a point.
     pub const READS: usize = 16;
-    /// Bytes that all reads of one give.
+    /// Bytes that all reads of a point give together.
     pub const DATA: usize = 256;
 }
 
-/// A register, numbered as KVM numbers them.
+/// A register, with KVM's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Register {
     /// The third argument.
     Rdx = 2,
-    /// The stack.
+    /// The stack pointer.
     Rsp = 4,
     /// The second argument.
     Rsi = 6,
     /// The first argument.
     Rdi = 7,
-    /// Where this processor's own variables are.
+    /// The base of this processor's variables.
     GsBase = 16,
     /// The page tables.
     Cr3 = 17,
@@ -34,13 +34,13 @@ pub enum Register {
 /// Where a read begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Base {
-    /// Memory at what a register holds.
+    /// Memory at the address in a register.
     Register(Register),
-    /// Memory at what an earlier read of 8 or 4 bytes gave.
+    /// Memory at the address that an earlier read of 8 or 4 bytes gave.
     Earlier(u8),
-    /// No memory: the register itself.
+    /// The register itself, no memory.
     Value(Register),
-    /// Memory at the offset itself: a variable of a guest in one address space.
+    /// Memory at the offset: a variable of a guest in one address space.
     Absolute,
 }
 
@@ -49,60 +49,60 @@ pub enum Base {
 pub struct Read {
     /// Where it begins.
     pub base: Base,
-    /// Added to that.
+    /// Added to the base.
     pub offset: i64,
-    /// So many bytes.
+    /// Number of bytes.
     pub len: u16,
 }
 
 impl Read {
-    /// Of memory at what a register holds.
+    /// Reads memory at the address in a register.
     #[must_use]
     pub const fn at(register: Register, offset: i64, len: u16) -> Self {
         Self { base: Base::Register(register), offset, len }
     }
 
-    /// Of memory at what an earlier read gave.
+    /// Reads memory at the address that an earlier read gave.
     #[must_use]
     pub const fn from(earlier: u8, offset: i64, len: u16) -> Self {
         Self { base: Base::Earlier(earlier), offset, len }
     }
 
-    /// Of memory at an address.
+    /// Reads memory at an address.
     #[must_use]
     pub const fn absolute(address: u64, len: u16) -> Self {
         Self { base: Base::Absolute, offset: address.cast_signed(), len }
     }
 
-    /// Of a register.
+    /// Reads a register.
     #[must_use]
     pub const fn value(register: Register) -> Self {
         Self { base: Base::Value(register), offset: 0, len: 8 }
     }
 }
 
-/// Only if this read's number is one of these.
+/// Drops an event unless one of its reads gives one of these numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Filter {
     /// Which read.
     pub read: u8,
-    /// Bit n: n passes.
+    /// Bit n is set: number n passes.
     pub mask: u64,
 }
 
-/// One instruction and what is read before it runs.
+/// One instruction, and what is read before it runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Point {
-    /// Told with each event.
+    /// Identifies the point in events.
     pub id: u16,
-    /// The function, for people.
+    /// The function's name, for messages.
     pub symbol: String,
     /// Virtual address of the instruction.
     pub address: u64,
-    /// What must be there.
+    /// The bytes that must be at this address.
     pub expected: [u8; 5],
-    /// In this order.
+    /// Done in this order.
     pub reads: Vec<Read>,
-    /// Who is wanted.
+    /// Which events are wanted; absent: all.
     pub filter: Option<Filter>,
 }

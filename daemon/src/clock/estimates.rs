@@ -1,6 +1,6 @@
-//! The estimators' state across restarts. It is written once a minute and at the end, so that a restarted daemon is as good
-//! as the previous one within a few exchanges. It holds guesses only: bounds start from nothing, or from the journal's
-//! lines.
+//! Saves the estimators' state across restarts: once a minute and at the end, so that a restarted
+//! daemon is as good as the previous one within a few exchanges. The file holds estimates only, no
+//! bounds: bounds start from the journal's lines, or from nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,23 +16,23 @@ use super::journal::CounterHistory;
 struct Contents {
     version: u32,
     history: CounterHistory,
-    /// By reference.
+    /// One state per reference.
     estimates: BTreeMap<String, Saved>,
 }
 
-/// The file.
+/// The file with the saved estimates.
 pub struct Estimates {
     path: PathBuf,
     fresh: PathBuf,
 }
 
 impl Estimates {
-    /// In the run directory.
+    /// The file `estimates.json` in the run directory.
     pub fn in_directory(directory: &Path) -> Self {
         Self { path: directory.join("estimates.json"), fresh: directory.join("estimates.json.new") }
     }
 
-    /// Replaces the file.
+    /// Replaces the file's contents.
     pub fn write(
         &self,
         history: &CounterHistory,
@@ -43,12 +43,12 @@ impl Estimates {
         fs::rename(&self.fresh, &self.path)
     }
 
-    /// Deletes them: the counter that they describe has a new history.
+    /// Deletes the file, because the counter that it describes has a new history.
     pub fn clear(&self) {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// The estimates to continue with, or why there are none.
+    /// Reads the estimates of the previous daemon, or says why there are none.
     pub fn read(&self, history: &CounterHistory) -> Result<BTreeMap<String, Saved>, String> {
         let bytes = fs::read(&self.path).map_err(|_| "none were saved since boot".to_owned())?;
         let contents: Contents =

@@ -1,7 +1,8 @@
-//! What a restarted daemon must know so that time does not go back: the host's lines, written *before* each publication
-//! and replaced atomically.
+//! The recovery journal: the host's lines, so that time does not go back when the daemon restarts.
+//! The daemon writes it *before* each publication and replaces it atomically.
 //!
-//! The journal is valid for this boot, this counter and this history of suspends. Otherwise it is ignored, with the reason.
+//! The journal is valid for one boot, one counter and one history of suspends. Otherwise the daemon
+//! ignores it and logs the reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +16,10 @@ use timevisor_time::{Instant, Period, Tai};
 /// Two readings of CLOCK_BOOTTIME - CLOCK_MONOTONIC differ by less than this unless the host was suspended in between.
 const SUSPEND_NOISE_NS: i64 = 1_000_000;
 
-/// The counter's history, as far as it decides whether lines still hold.
+/// The part of the counter's history that decides whether old lines still hold.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CounterHistory {
-    /// This boot.
+    /// The boot's id.
     pub boot_id: String,
     /// Which counter.
     pub counter: String,
@@ -27,7 +28,8 @@ pub struct CounterHistory {
 }
 
 impl CounterHistory {
-    /// Whether what was learned in this history still holds in the history `now`; if not, why.
+    /// Checks that what was learned in this history holds in the history `now`; the error says why
+    /// it does not.
     pub fn same_as(&self, now: &Self) -> Result<(), String> {
         if self.boot_id != now.boot_id {
             return Err("the machine was booted since".to_owned());
@@ -42,7 +44,7 @@ impl CounterHistory {
     }
 }
 
-/// The file's contents.
+/// The contents of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Contents {
@@ -53,23 +55,23 @@ struct Contents {
     /// Earliest, estimate, latest: (seconds, 2^-64 fraction, period in 2^-84 s).
     lines: [(u64, u64, u64); 3],
     holdover: u64,
-    /// The shortest and the longest period that the counter may have, 2^-84 s.
+    /// The shortest and the longest possible period of the counter, 2^-84 s.
     rate: Option<(u64, u64)>,
 }
 
-/// The file.
+/// The file with the journal.
 pub struct Journal {
     path: PathBuf,
     fresh: PathBuf,
 }
 
 impl Journal {
-    /// In the run directory.
+    /// The file `recovery.json` in the run directory.
     pub fn in_directory(directory: &Path) -> Self {
         Self { path: directory.join("recovery.json"), fresh: directory.join("recovery.json.new") }
     }
 
-    /// Replaces the journal.
+    /// Replaces the journal's contents.
     pub fn write(&self, history: &CounterHistory, entry: &JournalEntry) -> std::io::Result<()> {
         let pack = |line: &Line<Tai>| {
             let (sec, frac) = line.time.to_words();
@@ -89,12 +91,12 @@ impl Journal {
         fs::rename(&self.fresh, &self.path)
     }
 
-    /// Deletes it: the lines no longer hold.
+    /// Deletes the journal, because its lines no longer hold.
     pub fn clear(&self) {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// The last entry, or why there is none that applies to this history.
+    /// Reads the last entry, or says why none applies to this history.
     pub fn read(&self, history: &CounterHistory) -> Result<JournalEntry, String> {
         let bytes = fs::read(&self.path)
             .map_err(|_| "no recovery journal: first start since boot".to_owned())?;

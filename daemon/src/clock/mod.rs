@@ -1,8 +1,9 @@
-//! The host's clock on this machine. What is published when is decided by crates/host-clock; here it meets the machine.
+//! The host's clock on this machine. crates/host-clock decides what to publish and when; this room
+//! connects it to the machine.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `wiring.rs` | the counter, the page file, and what becomes of the publisher's actions |
+//! | `wiring.rs` | the counter, the page file, and the system calls behind the publisher's actions |
 //! | `journal.rs` | the recovery journal: the lines that a restarted daemon continues |
 //! | `estimates.rs` | the estimators' state across restarts |
 

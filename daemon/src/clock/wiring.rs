@@ -23,10 +23,11 @@ use crate::leap::Leap;
 /// A suspend changes CLOCK_BOOTTIME - CLOCK_MONOTONIC by more than this.
 const SUSPEND_NOISE: Duration = Duration::from_millis(1);
 
-/// How often estimates are saved: what is learned in a minute is learned again in a minute.
+/// How often estimates are saved. A crash loses at most this much learning.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What outlives this daemon. Without it, the clock belongs to this process alone and does not notice a suspend.
+/// Files that outlive this daemon. Without them, the clock belongs to this process alone and does
+/// not notice a suspend.
 struct Memory {
     history: CounterHistory,
     journal: Journal,
@@ -109,7 +110,7 @@ impl Host for Machine<'_> {
     }
 }
 
-/// The host's clock: the publisher, and the parts of this machine that it works on.
+/// The host's clock: the publisher and the parts of this machine that it needs.
 pub struct HostClock {
     pub counter: HostCounter,
     /// Why this counter was chosen.
@@ -203,7 +204,8 @@ impl HostClock {
         Ok(clock)
     }
 
-    /// Hands an event to the publisher and performs what follows from it. Returns the publication, if there was one.
+    /// Hands an event to the publisher and carries out its actions. Returns the publication, if
+    /// there was one.
     fn handle(&mut self, event: Event<Ensemble>) -> Option<Publication> {
         let mut machine =
             Machine { counter: &self.counter, leap: &self.leap, memory: self.memory.as_ref() };
@@ -220,12 +222,13 @@ impl HostClock {
         published
     }
 
-    /// Takes in an exchange with reference `reference`.
+    /// Handles an exchange with reference `reference`.
     pub fn observe(&mut self, reference: usize, exchange: &Exchange) {
         self.handle(Event::Exchange { reference, exchange: *exchange });
     }
 
-    /// True once after the machine was suspended. Everything known is void then; the references should start over.
+    /// Returns true once after the machine was suspended. Everything known is then void and the
+    /// references should restart.
     pub fn was_suspended(&mut self) -> bool {
         let Some(memory) = &mut self.memory else { return false };
         let now = suspended().0;
@@ -238,34 +241,34 @@ impl HostClock {
         true
     }
 
-    /// Forgets what reference `reference` said: another server has taken its place.
+    /// Forgets what reference `reference` said, because another server has taken its place.
     pub fn forget(&mut self, reference: usize) {
         self.handle(Event::Forget { reference });
     }
 
-    /// Voids everything known on this counter, for this reason.
+    /// Discards everything known about this counter and logs the reason.
     pub fn start_over(&mut self, reason: &str) {
         tracing::warn!("{reason}: the clock starts over");
         let estimate = self.ensemble(&self.names);
         self.handle(Event::StartOver { estimate });
     }
 
-    /// An estimate over these references that knows nothing yet.
+    /// Returns an estimate over these references that knows nothing yet.
     pub fn ensemble(&self, names: &[String]) -> Ensemble {
         ensemble(&self.config, names, &self.calibration)
     }
 
-    /// Writes the host's page from what is known now, and returns what all other pages are written from.
+    /// Writes the host's page and returns the publication from which all other pages are written.
     pub fn publish(&mut self) -> Option<Publication> {
         self.handle(Event::Publish)
     }
 
-    /// The last publication of this daemon: free running, with growing bounds.
+    /// Makes this daemon's last publication: free running, with growing bounds.
     pub fn publish_last(&mut self) -> Option<Publication> {
         self.handle(Event::PublishLast)
     }
 
-    /// When the host's elapsed clock read 0, as its page says; a boot clears it.
+    /// Reads the instant at which the host's elapsed clock read 0 from its page. A boot clears it.
     pub fn birth(&self) -> Option<Birth> {
         self.publisher.birth()
     }
@@ -279,42 +282,44 @@ impl HostClock {
         self.publisher.policy()
     }
 
-    /// Makes these the further entries of the host's first page, and states what is required of its own clock.
+    /// Sets the further entries of the host's first page and the requirements on the host's own
+    /// clock.
     pub fn write_entries(&mut self, required_ns: u64, entries: &[EntryUpdate]) {
         self.publisher.write_entries(required_ns, entries, &self.counter);
     }
 
-    /// The update for a further page of the host that repeats the first one.
+    /// Returns the update for a further page of the host; it repeats the clock of the first page.
     pub fn copy(&self) -> Option<Update> {
         self.publisher.copy()
     }
 
-    /// The NTP server that serves this clock.
+    /// Returns the NTP server that this clock follows, for the server's stratum and reference id.
     pub fn own_server(&self) -> &ServerConfig {
         &self.config.server
     }
 
-    /// In this long the lines in force must be renewed, or readers take the page for abandoned.
+    /// Returns the time until the lines in force must be renewed. After it, readers consider the
+    /// page abandoned.
     pub fn until_renewal(&self) -> Duration {
         self.publisher.until_renewal(&self.counter)
     }
 
-    /// What the last publication was based on.
+    /// Returns what the last publication was based on.
     pub fn knowledge(&self) -> &Knowledge {
         self.publisher.knowledge()
     }
 
-    /// The estimate over all references.
+    /// Returns the estimate over all references.
     pub fn estimate(&self) -> &Ensemble {
         self.publisher.estimate()
     }
 
-    /// The writer of the host's page.
+    /// Returns the writer of the host's page.
     pub fn writer(&self) -> &PageWriter<WritePage> {
         self.publisher.writer()
     }
 
-    /// True while nothing but an earlier daemon's lines is known.
+    /// Returns true while the clock has nothing but the lines of an earlier daemon.
     pub fn is_recovered_only(&self) -> bool {
         self.publisher.is_recovered_only()
     }
@@ -349,12 +354,12 @@ fn half_width(lines: &Lines<Tai>, now: u64) -> Duration {
     lines.rebased(now).half_width()
 }
 
-/// A value that differs from that of any earlier daemon: the time in nanoseconds does.
+/// Returns a value that no earlier daemon used: the time in nanoseconds.
 pub fn epoch() -> u64 {
     realtime().floor_nanos().unsigned_abs()
 }
 
-/// The host's identity for readers; zero where there is no /etc/machine-id.
+/// Returns the host's identity for readers; zero if there is no /etc/machine-id.
 fn machine_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     u128::from_str_radix(text.trim(), 16).map(u128::to_be_bytes).unwrap_or_default()

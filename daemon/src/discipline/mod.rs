@@ -1,15 +1,17 @@
-//! Optional: CLOCK_REALTIME follows the estimate, so that a host needs one daemon and not two.
+//! Optional: steers CLOCK_REALTIME by the estimate, so that a host needs one time daemon instead of
+//! two.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | this one | when to steer, what to declare, and putting everything back |
-//! | [`rivals`] | who else keeps the clock |
-//! | [`saved`] | the settings as they were, for the next daemon if this one is killed |
+//! | this one | when to steer, what to declare to the kernel, and the restore at the end |
+//! | [`rivals`] | other programs that steer the clock |
+//! | [`saved`] | the original settings, for the next daemon if this one is killed |
 //!
-//! Once a second the clock is read beside the counter; timevisor-estimate's `steering` is the control law, and
-//! timevisor-linux's `adjust` sets it. While the clock's own status is not to be relied on, the rate is held and the
-//! kernel is told that nobody vouches for the time. When somebody else changes the rate, steering ends at once and theirs
-//! is left alone. Nothing is ever fed back into the estimate: it counts a counter that nobody steers.
+//! Once a second the daemon reads the clock beside the counter. timevisor-estimate's `steering` is
+//! the control law, and timevisor-linux's `adjust` applies it. While our own clock is not reliable,
+//! the rate is held and the kernel's status becomes STA_UNSYNC. When another program changes the
+//! rate, steering ends at once and the other program's rate stays. The estimate does not depend on
+//! CLOCK_REALTIME, so steering has no feedback into it.
 
 mod rivals;
 mod saved;
@@ -27,16 +29,16 @@ use crate::config::Config;
 use crate::leap::Leap;
 use saved::Saved;
 
-/// The control law is made for about this.
+/// The control law is designed for about this interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// After a conflict it is looked again this often.
+/// After a conflict, the daemon checks again at this interval.
 const RETRY: Duration = Duration::from_secs(60);
-/// The kernel is given no new orders this near to a leap second.
+/// The kernel gets no new orders this close to a leap second.
 const LEAP_MARGIN: Duration = Duration::from_secs(5);
 const BRACKET_TRIES: usize = 5;
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// What was set last, to notice when somebody else sets something.
+/// The last settings that we made, to notice changes by other programs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Ours {
     rate: Rate,
@@ -45,7 +47,7 @@ struct Ours {
 enum State {
     /// Not steering, for this reason.
     Waiting(String),
-    /// Steering; `original` is to be put back.
+    /// Steering; `original` is restored at the end.
     Active { original: Settings, ours: Option<Ours> },
 }
 
@@ -54,7 +56,8 @@ pub struct Discipline {
     config: Config,
     saved: Saved,
     state: State,
-    /// The counter against CLOCK_MONOTONIC_RAW, since the start (or a suspend): the longer, the better known.
+    /// The counter's rate against CLOCK_MONOTONIC_RAW since the start (or a suspend). Precision
+    /// grows with time.
     first: RawBracket,
     next: Duration,
     last: Duration,
@@ -63,7 +66,7 @@ pub struct Discipline {
 }
 
 impl Discipline {
-    /// `None` unless configured; what an earlier daemon left set is put back then.
+    /// Returns `None` unless configured; then it restores what an earlier daemon left set.
     pub fn start(
         config: &Config,
         boot_id: String,
@@ -75,7 +78,7 @@ impl Discipline {
         if !config.clock.discipline {
             if let Some(original) = left {
                 tracing::info!(
-                    "putting the kernel's clock settings back that an earlier daemon changed"
+                    "restoring the kernel's clock settings that an earlier daemon changed"
                 );
                 put_back(&original, &saved);
             }
@@ -103,7 +106,7 @@ impl Discipline {
         self.next
     }
 
-    /// One step of the control loop.
+    /// Runs one step of the control loop.
     pub fn on_timer(&mut self, now: Duration, clock: &HostClock) {
         if now < self.next {
             return;
@@ -138,12 +141,13 @@ impl Discipline {
         self.obey(&command, Some((&reading, clock)), now);
     }
 
-    /// The counter was disturbed (a suspend, a migration): its rate is measured anew, against CLOCK_MONOTONIC_RAW from now.
+    /// Handles a disturbance of the counter (a suspend, a migration): measures its rate against
+    /// CLOCK_MONOTONIC_RAW from now on.
     pub fn restart(&mut self, clock: &HostClock) {
         self.first = best_bracket(&clock.counter);
     }
 
-    /// Puts everything back.
+    /// Restores the original settings.
     pub fn stop(&mut self) {
         let waiting = State::Waiting("ended".to_owned());
         if let State::Active { original, .. } = std::mem::replace(&mut self.state, waiting) {
@@ -151,7 +155,7 @@ impl Discipline {
         }
     }
 
-    /// For `timevisor status`.
+    /// Returns the state for `timevisor status`.
     pub fn report(&self) -> Report {
         let (state, detail) = match &self.state {
             State::Waiting(reason) => ("waiting", reason.clone()),
@@ -165,7 +169,7 @@ impl Discipline {
         }
     }
 
-    /// True when nobody else keeps the clock, and what is there now is safely noted.
+    /// Returns true when no other program steers the clock and the original settings are saved.
     fn begin(&mut self, now: Duration) -> bool {
         let outcome =
             adjust::settings().map_err(|e| format!("clock_adjtime is forbidden here: {e}"));
@@ -174,7 +178,7 @@ impl Discipline {
             Ok(original) => match rivals::conflict(&original, "set clock.discipline = false") {
                 Some(conflict) => Some(conflict),
                 None => match self.saved.write(&original) {
-                    Err(error) => Some(format!("the present settings cannot be noted: {error}")),
+                    Err(error) => Some(format!("the present settings cannot be saved: {error}")),
                     Ok(()) => {
                         tracing::info!("steering CLOCK_REALTIME");
                         self.law = Steering::new(self.config.steering());
@@ -198,7 +202,8 @@ impl Discipline {
         self.next = now + RETRY;
     }
 
-    /// Ends steering when the kernel's rate is not the one that was set: whoever set it keeps it.
+    /// Ends steering when the kernel's rate is not the one that we set. The other program's rate
+    /// stays.
     fn somebody_else(&mut self, now: Duration) -> bool {
         let State::Active { ours: Some(ours), .. } = &self.state else { return false };
         let changed = match adjust::settings() {
@@ -207,17 +212,17 @@ impl Discipline {
         };
         if changed {
             self.saved.clear();
-            let text = "somebody else changed its rate; find out who and stop it, or set clock.discipline = false";
+            let text = "another program changed its rate; find and stop that program, or set clock.discipline = false";
             self.wait(text.to_owned(), now);
         }
         changed
     }
 
-    /// True seconds per second of CLOCK_MONOTONIC_RAW, minus one.
+    /// Returns the true seconds per second of CLOCK_MONOTONIC_RAW, minus one.
     fn base(&self, clock: &HostClock) -> Option<f64> {
         let known = clock.knowledge().clock.as_ref()?;
         let raw = from_brackets(self.first, best_bracket(&clock.counter)).ok();
-        // In the first second the start's calibration is the better one.
+        // In the first second, the calibration at the start is more precise.
         let raw = raw.filter(|r| r.error < clock.calibration.error).unwrap_or(clock.calibration);
         Some(known.period.relative_to(raw.period))
     }
@@ -252,7 +257,7 @@ fn put_back(original: &Settings, saved: &Saved) {
     match adjust::restore(original) {
         Ok(()) => saved.clear(),
         Err(error) => tracing::error!(
-            "the kernel's clock settings cannot be put back: {error}; frequency was {} (2^-16 ppm), tick {}",
+            "the kernel's clock settings cannot be restored: {error}; frequency was {} (2^-16 ppm), tick {}",
             original.rate.frequency,
             original.rate.tick_us
         ),
@@ -295,7 +300,7 @@ fn declare(reading: &Reading, command: &Command, clock: &HostClock) -> Declarati
     }
 }
 
-/// A leap second at the end of this UTC day, which the kernel then carries out itself.
+/// Announces a leap second at the end of this UTC day. The kernel then inserts it itself.
 fn leap_today(leap: &Leap, utc: Instant<Utc>) -> LeapAction {
     let midnight = (utc.secs().div_euclid(SECONDS_PER_DAY) + 1) * SECONDS_PER_DAY;
     let at = |secs: i64| {
@@ -313,7 +318,7 @@ fn near_leap(leap: &Leap, utc: Instant<Utc>) -> bool {
     before.is_ok() && after.is_ok() && before != after
 }
 
-/// CLOCK_TAI is a fact, so it is set once it is known and wrong.
+/// Sets CLOCK_TAI's offset when it is known and the kernel's differs.
 fn tell_tai(leap: &Leap, utc: Instant<Utc>) {
     let Ok(offset) = leap.offset_at(utc) else { return };
     let known = adjust::settings().map(|s| s.tai_offset);

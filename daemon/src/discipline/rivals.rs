@@ -1,8 +1,10 @@
-//! Who else keeps CLOCK_REALTIME: two disciplines on one clock fight, and both are wrong.
+//! Finds other programs that steer CLOCK_REALTIME: two disciplines on one clock fight, and both are
+//! wrong.
 //!
-//! The kernel's own state is the better witness (a loop in use, a clock that somebody vouches for, a rate that changes
-//! under us); the list of programs names the culprit, and catches those that have only just started. What it does not
-//! see: programs in another PID namespace, until they act. timevisord and timevisor-guest share it.
+//! The kernel's own state is the better evidence: a loop in use, a synchronized status, a rate that
+//! changes under us. The list of programs names the culprit and catches programs that have only
+//! just started. Limitation: programs in another PID namespace are invisible until they act.
+//! timevisord and timevisor-guest share this module.
 
 use timevisor_linux::adjust::{self, Settings};
 use timevisor_linux::process::Process;
@@ -12,7 +14,7 @@ use timevisor_time::Duration;
 const PROGRAMS: &[&str] =
     &["chronyd", "ntpd", "ntp-daemon", "openntpd", "systemd-timesyn", "phc2sys", "timemaster"];
 
-/// Why steering may not begin. `instead`: what to do for this program not to steer.
+/// Says why steering may not begin. `instead` is the advice for how to turn our steering off.
 pub fn conflict(kernel: &Settings, instead: &str) -> Option<String> {
     if let Some(name) = running() {
         return Some(format!(
@@ -28,13 +30,13 @@ pub fn conflict(kernel: &Settings, instead: &str) -> Option<String> {
     match adjust::pending_adjtime() {
         Ok(Duration::ZERO) => None,
         Ok(pending) => Some(format!(
-            "somebody is slewing CLOCK_REALTIME with adjtime ({pending} left); stop that program"
+            "another program is slewing CLOCK_REALTIME with adjtime ({pending} left); stop that program"
         )),
         Err(error) => Some(format!("clock_adjtime is forbidden here: {error}; allow CAP_SYS_TIME")),
     }
 }
 
-/// The name of a program that runs and sets CLOCK_REALTIME.
+/// Returns the name of a running program that sets CLOCK_REALTIME.
 pub fn running() -> Option<String> {
     let processes = Process::all().ok()?;
     processes.iter().find_map(|process| {
@@ -45,7 +47,8 @@ pub fn running() -> Option<String> {
     })
 }
 
-/// chronyd(8): `-x` does not control the system clock, `-q`, `-Q` and the rest end by themselves or do.
+/// Flags of chronyd(8) with which it leaves the system clock alone (`-x`), or ends by itself (`-q`,
+/// `-Q`).
 fn leaves_alone(arguments: &[String]) -> bool {
     arguments.iter().skip(1).any(|argument| {
         let flags = argument.strip_prefix('-').unwrap_or("");

@@ -1,6 +1,6 @@
-//! The kernel's settings as they were before this daemon steered, in a file, so that even a daemon that was killed is
-//! cleaned up after: the next one puts them back, or steers on and puts them back in the end. timevisord and
-//! timevisor-guest share it, each with a file of its own.
+//! Saves the kernel's clock settings from before this daemon steered. If this daemon is killed, the
+//! next one restores them, at once or when its own steering ends. timevisord and timevisor-guest
+//! share this module; each has its own file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use timevisor_linux::adjust::{Rate, Settings};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// A reboot puts everything back by itself.
+    /// A reboot restores everything by itself.
     boot_id: String,
     tick_us: i64,
     frequency: i64,
@@ -23,19 +23,19 @@ struct Entry {
     tai_offset: i32,
 }
 
-/// The file.
+/// The file with the saved settings.
 pub struct Saved {
     path: PathBuf,
     boot_id: String,
 }
 
 impl Saved {
-    /// In this file, which need not exist.
+    /// Names the file, which need not exist.
     pub fn at(path: PathBuf, boot_id: String) -> Self {
         Self { path, boot_id }
     }
 
-    /// What an earlier daemon of this boot left behind.
+    /// Reads what an earlier daemon of this boot left behind.
     pub fn read(&self) -> Option<Settings> {
         let text = fs::read_to_string(&self.path).ok()?;
         let entry: Entry = serde_json::from_str(&text).ok()?;
@@ -50,7 +50,7 @@ impl Saved {
         })
     }
 
-    /// Before the first setting is changed.
+    /// Saves the settings. Must come before the first setting is changed.
     pub fn write(&self, settings: &Settings) -> std::io::Result<()> {
         let entry = Entry {
             boot_id: self.boot_id.clone(),
@@ -68,7 +68,7 @@ impl Saved {
         fs::rename(&fresh, &self.path)
     }
 
-    /// After everything was put back.
+    /// Deletes the file after everything was restored.
     pub fn clear(&self) {
         let _ = fs::remove_file(&self.path);
     }

@@ -1,8 +1,10 @@
-//! A running chronyd's knowledge, read only: CLOCK_REALTIME with chronyd's correction and chronyd's bound.
+//! Reads the time that a running chronyd has: CLOCK_REALTIME with chronyd's correction and
+//! chronyd's bound.
 //!
-//! chronyd answers with `correction`, what must be added to CLOCK_REALTIME now, and its root delay and dispersion, aged
-//! to the answer. It slews the correction away meanwhile, so between its reading and ours the correction may have moved
-//! by its slew rate times the time that the question took, which is added to the bound.
+//! chronyd answers with `correction`, which must be added to CLOCK_REALTIME now, and with its root
+//! delay and dispersion at the time of the answer. Meanwhile it slews the correction away. Between
+//! its reading and ours the correction may therefore have moved by the slew rate times the duration
+//! of the query; this is added to the bound.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -20,9 +22,9 @@ use super::tally::{Refused, Tally};
 use super::{Driver, Surroundings, random};
 use crate::config::{ChronyAddress, ChronyConfig, span};
 
-/// An answer on one machine that takes longer is lost.
+/// chronyd is on the same machine; an answer that takes longer is lost.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// CLOCK_REALTIME in whole nanoseconds, and the 25 bits of chronyd's numbers.
+/// The resolutions: CLOCK_REALTIME's whole nanoseconds, and the 25 bits of chronyd's numbers.
 const GRANULARITY: Duration = Duration::from_nanos(2);
 const BRACKET_TRIES: usize = 3;
 
@@ -144,7 +146,7 @@ impl Driver for Chrony {
                 }
             };
             let after = bracket(around.counter, BRACKET_TRIES);
-            // A late answer to an earlier question is not worth a word.
+            // A late answer to an earlier question needs no log line.
             let Some(asked) = self.asked.take() else { continue };
             let outcome = match parse_reply(&buffer[..length], asked.sequence) {
                 Ok(tracking) => {

@@ -1,18 +1,19 @@
-//! References as the daemon sees them: what to wait for, when to act, which exchanges came of it.
+//! References as the event loop drives them: when to act, which descriptor to wait for, and the
+//! exchanges that they return.
 //!
 //! | file | reference |
 //! | --- | --- |
 //! | `system.rs` | this machine's CLOCK_REALTIME with the kernel's maxerror |
-//! | `phc.rs` | a PTP hardware clock that somebody keeps right |
-//! | `ptp.rs` | a clock that ptp4l keeps, with ptp4l's own measurements |
+//! | `phc.rs` | a PTP hardware clock that another program or device keeps right |
+//! | `ptp.rs` | a clock that ptp4l steers, with ptp4l's own measurements |
 //! | `vmclock.rs` | the host's page, when this machine is a guest |
-//! | `chrony.rs` | a running chronyd's knowledge |
+//! | `chrony.rs` | a running chronyd |
 //! | `ntp.rs` | an NTP server |
 //! | `pool.rs` | several NTP servers behind one name |
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
-//! | `sampled.rs` | what all have in common that need no answer: a schedule around a reading |
-//! | `tally.rs` | what a reference remembers for status output |
+//! | `sampled.rs` | references that are read at once: a schedule around a reading |
+//! | `tally.rs` | counts and problems for status output |
 
 mod chrony;
 mod ntp;
@@ -43,17 +44,17 @@ use crate::references::sampled::Sampled;
 pub struct Surroundings<'a> {
     /// The host's counter.
     pub counter: &'a HostCounter,
-    /// Its period against CLOCK_MONOTONIC_RAW and how well that is known.
+    /// The counter's period against CLOCK_MONOTONIC_RAW, and the error of that period.
     pub calibration: (Period, RateError),
-    /// For UTC references.
+    /// The leap second table, for UTC references.
     pub leap: &'a Leap,
-    /// How to talk to servers.
+    /// Which sockets to open towards servers.
     pub sockets: Sockets,
-    /// The NTP server of this daemon, which no reference may follow.
+    /// This daemon's own NTP server, which no reference may follow.
     pub own_server: &'a ServerConfig,
 }
 
-/// One reference, whatever its kind: what the event loop calls. Nothing here blocks.
+/// One reference of any kind, as the event loop calls it. Nothing here blocks.
 trait Driver {
     /// When [`Self::on_timer`] next has something to do.
     fn poll_at(&self) -> Duration;
@@ -61,49 +62,51 @@ trait Driver {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// Its time has come.
+    /// Acts because its time has come.
     fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange>;
-    /// Its socket is ready.
+    /// Reads because its socket is ready.
     fn on_ready(&mut self, _now: Duration, _around: &Surroundings<'_>) -> Vec<Exchange> {
         Vec::new()
     }
-    /// The past has lost its meaning.
+    /// Starts over because older exchanges have lost their meaning.
     fn restart(&mut self, now: Duration);
-    /// True once after the counter's relation to time was broken: everybody's past has lost its meaning.
+    /// Returns true once after the counter's relation to time was broken, which voids what every
+    /// reference has said.
     fn take_disruption(&mut self) -> bool {
         false
     }
-    /// True once after another server took the place of the one before: what that one said is to be forgotten.
+    /// Returns true once after another server replaced the previous one, whose exchanges must be
+    /// forgotten.
     fn take_replacement(&mut self) -> bool {
         false
     }
-    /// What the clock needs of this reference now.
+    /// Receives what the clock needs of this reference now.
     fn require(&mut self, _now: Duration, _need: &Need) {}
-    /// The NTP server behind it, for those who follow us.
+    /// Returns the NTP server behind this reference, for our own server's answers.
     fn upstream(&self) -> Option<Upstream> {
         None
     }
-    /// For `timevisor status`.
+    /// Returns the state for `timevisor status`.
     fn report(&self, now: Duration) -> Report;
 }
 
 /// An NTP server that the clock follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Upstream {
-    /// Its own stratum.
+    /// The server's own stratum.
     pub stratum: u8,
-    /// The reference id of who is synchronized to it.
+    /// The reference id that a host synchronized to this server shows.
     pub id: [u8; 4],
 }
 
-/// What the clock needs of a reference, and what it thinks of it.
+/// What the clock needs of a reference, and the clock's opinion of it.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Need {
-    /// The tightest half-width that somebody requires.
+    /// The tightest half-width that any timeline requires.
     pub required: Option<Duration>,
-    /// What is not known of the counter's rate, as a ratio.
+    /// The error of the counter's rate, as a ratio.
     pub rate: Option<f64>,
-    /// The others have outvoted it.
+    /// The other references outvote this one.
     pub falseticker: bool,
 }
 
@@ -111,7 +114,7 @@ pub struct Need {
 pub struct Reference(Box<dyn Driver>);
 
 impl Reference {
-    /// All that are configured, in order; the members of a pool share its addresses.
+    /// Makes all configured references, in order. The members of a pool share its addresses.
     pub fn all(configs: &[ReferenceConfig], now: Duration) -> anyhow::Result<Vec<Self>> {
         let mut pools: BTreeMap<&str, pool::Shared> = BTreeMap::new();
         let mut all = Vec::new();
@@ -127,7 +130,8 @@ impl Reference {
         Ok(all)
     }
 
-    /// From its (already validated) configuration; nothing is contacted yet. A member of a pool is alone with it.
+    /// Makes a reference from its validated configuration and contacts nothing yet. A pool's member
+    /// gets a pool without other members.
     pub fn new(config: &ReferenceConfig, now: Duration) -> anyhow::Result<Self> {
         let name = config.name();
         Ok(Self(match config {
@@ -151,61 +155,62 @@ impl Reference {
         }))
     }
 
-    /// When [`Self::on_timer`] next has something to do.
+    /// Returns when [`Self::on_timer`] next has something to do.
     pub fn poll_at(&self) -> Duration {
         self.0.poll_at()
     }
 
-    /// The socket to wait for.
+    /// Returns the socket to wait for.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.fd()
     }
 
-    /// Its time has come.
+    /// Acts because its time has come.
     pub fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {
         self.0.on_timer(now, around)
     }
 
-    /// Its socket is ready.
+    /// Reads because its socket is ready.
     pub fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
         self.0.on_ready(now, around)
     }
 
-    /// Start over: the host was suspended, the past has lost its meaning.
+    /// Starts over: the host was suspended and older exchanges have lost their meaning.
     pub fn restart(&mut self, now: Duration) {
         self.0.restart(now);
     }
 
-    /// True once after this machine's counter was disturbed, for instance by a migration.
+    /// Returns true once after this machine's counter was disturbed, for instance by a migration.
     pub fn take_disruption(&mut self) -> bool {
         self.0.take_disruption()
     }
 
-    /// True once after this reference became another server.
+    /// Returns true once after another server took this reference's place.
     pub fn take_replacement(&mut self) -> bool {
         self.0.take_replacement()
     }
 
-    /// What the clock needs of it now; it polls accordingly.
+    /// Receives what the clock needs of it now, and adapts the poll interval.
     pub fn require(&mut self, now: Duration, need: &Need) {
         self.0.require(now, need);
     }
 
-    /// The NTP server behind it, for those who follow us.
+    /// Returns the NTP server behind this reference, for our own server's answers.
     pub fn upstream(&self) -> Option<Upstream> {
         self.0.upstream()
     }
 
-    /// For `timevisor status`; the caller adds what the estimate knows.
+    /// Returns the state for `timevisor status`; the caller adds what the estimate knows.
     pub fn report(&self, now: Duration) -> Report {
         self.0.report(now)
     }
 }
 
-/// What an attacker off the path would have to guess.
+/// Returns a number that an off-path attacker would have to guess.
 fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
-        // No randomness at all (never seen on Linux): the clock's low bits still make answers distinct.
+        // Without any randomness (never seen on Linux), the clock's low bits still make requests
+        // distinct.
         timevisor_linux::clock::realtime().to_words().1
     })
 }

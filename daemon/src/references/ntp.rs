@@ -1,9 +1,9 @@
-//! An NTP server: the codec and state machine are crates/protocols', the socket crates/linux'; this file brings stamps
-//! and counter together.
+//! One NTP server: crates/protocols has the packet format and the state machine, crates/linux the
+//! socket; this file adds the time stamps.
 //!
-//! Ta is read before the packet is sent and Tf after it was received, so the bounds hold whatever the kernel does.
-//! Where the kernel stamps packets, its stamps move Ta later and Tf earlier, never beyond what the brackets around the
-//! exchange prove.
+//! Ta is read before the packet is sent and Tf after it was received, so the bounds hold whatever
+//! the kernel does. Where the kernel stamps packets, its stamps move Ta later and Tf earlier, but
+//! never beyond what the brackets around the exchange prove.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,14 +26,15 @@ use super::{Surroundings, Upstream, random};
 use crate::config::{ReferenceConfig, ServerConfig};
 
 const PORT: u16 = 123;
-/// A name that does not resolve, or a route that is missing, is tried again after this.
+/// A name that does not resolve or a missing route is tried again after this time.
 const RETRY: Duration = Duration::from_secs(10);
-/// The resolver's answer is looked for this often.
+/// How often the daemon checks whether the resolver has answered.
 const RESOLVING: Duration = Duration::from_millis(50);
-/// Readings per bracket: the narrowest counts.
+/// Readings per bracket, of which the narrowest counts.
 const BRACKET_TRIES: usize = 3;
 
-/// What was known when a request left.
+/// Our clocks when a request left: the counter before it, a bracket, and the kernel's stamp if
+/// there is one.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     ta: u64,
@@ -49,7 +50,7 @@ pub struct Ntp {
     unreachable: Option<(String, Duration)>,
     last: Option<(Response, Duration)>,
     leap_problem: Option<String>,
-    /// The resolver's thread: a name server that is silent must not hold the daemon up.
+    /// The answer of the resolver's thread. A silent name server must not block the daemon.
     resolving: Option<Receiver<Result<SocketAddr>>>,
     told_kiss: Option<KissCode>,
     nts: Option<Nts>,
@@ -71,7 +72,7 @@ impl Ntp {
         })
     }
 
-    /// The association with `address` that this configuration describes.
+    /// Makes the association with `address` as configured.
     pub fn of(config: &ReferenceConfig, address: &str, now: Duration) -> Result<Self> {
         let nts = config.nts_server().map(|server| Nts::new(address, server)).transpose()?;
         Self::new(address, config.ntp_config()?, nts, now)
@@ -81,7 +82,7 @@ impl Ntp {
         &self.name
     }
 
-    /// False while nothing can be had from this server; one that limits us still serves.
+    /// Returns false while this server gives no time. A server that limits us still serves.
     pub fn serves(&self) -> bool {
         let status = self.client.status();
         let good =
@@ -155,7 +156,7 @@ impl Ntp {
         self.client.sent(Sent { ta, before, stamp });
     }
 
-    /// A socket to the server; `None` while its name is being resolved.
+    /// Opens a socket to the server; returns `None` while the name is being resolved.
     fn connect(&mut self, around: &Surroundings<'_>) -> Result<Option<UdpClient>> {
         let name = &self.name;
         let keyed = self.nts.as_ref().and_then(Nts::peer);
@@ -179,7 +180,7 @@ impl Ntp {
         Ok(Some(UdpClient::open(peer, around.sockets)?))
     }
 
-    /// Refuses ourselves, and makes the client refuse servers that have their time from us.
+    /// Refuses our own server, and makes the client refuse servers that follow us.
     fn check_own(&mut self, peer: SocketAddr, own: &ServerConfig) -> Result<()> {
         if own.listen.is_empty() {
             return Ok(());
@@ -189,7 +190,8 @@ impl Ntp {
         } else {
             Ipv6Addr::UNSPECIFIED.into()
         };
-        // Our address as that server knows it; without a route to it, opening the real socket will say so.
+        // Our address as that server sees it. Without a route, opening the real socket will report
+        // the error.
         let local = || -> std::io::Result<IpAddr> {
             let socket = UdpSocket::bind((any, 0))?;
             socket.connect(peer)?;
@@ -217,7 +219,7 @@ impl Ntp {
         let mut exchanges = Vec::new();
         // An answer with eight NTS cookies has more than 1024 bytes.
         let mut buffer = [0u8; 2048];
-        // Bounded: a flood must not keep the daemon from its other work.
+        // The limit keeps a flood of packets from blocking the daemon's other work.
         for _ in 0..16 {
             let Some(socket) = &mut self.socket else { break };
             if let Some(sent) = self.client.sent_mut().filter(|s| s.stamp.is_none()) {
@@ -230,7 +232,8 @@ impl Ntp {
                     exchanges.extend(self.on_datagram(now, bytes, &received, tf, around));
                 }
                 Ok(None) => break,
-                // "Connection refused" and its like: the request is lost, the state machine's timeout counts it.
+                // "Connection refused" and similar errors: the request is lost, and the state
+                // machine counts its timeout.
                 Err(error) => {
                     tracing::debug!("reference {}: {}", self.name, describe(&error));
                     break;
@@ -273,7 +276,7 @@ impl Ntp {
         }
     }
 
-    /// The exchange on TAI, for the estimate; `None` while TAI - UTC is not known.
+    /// Converts the exchange to TAI for the estimate; returns `None` while TAI - UTC is not known.
     fn complete(
         &mut self,
         exchange: &PairedExchange,
@@ -299,7 +302,7 @@ impl Ntp {
         Some(Exchange { ta, tb, te, tf, error: response.error_budget() })
     }
 
-    /// What those who follow us are told of this server.
+    /// Returns this server's stratum and id, for our own server's answers.
     pub fn upstream(&self) -> Option<Upstream> {
         let (response, _) = self.last?;
         let id = refid::of_address(self.socket.as_ref()?.peer().ip());
@@ -342,7 +345,7 @@ impl Ntp {
     }
 }
 
-/// Ta and Tf, moved inwards by the kernel's stamps where there are any.
+/// Computes Ta and Tf and narrows them by the kernel's stamps, where there are any.
 fn narrowed(sent: &Sent, received: &Received, tf: u64, around: &Surroundings<'_>) -> (u64, u64) {
     if sent.stamp.is_none() && received.stamp.is_none() {
         return (sent.ta, tf);
@@ -358,13 +361,13 @@ fn narrowed(sent: &Sent, received: &Received, tf: u64, around: &Surroundings<'_>
     if ta <= earlier { (ta, earlier) } else { (sent.ta, tf) }
 }
 
-/// An address that needs no resolver.
+/// Parses an address that needs no resolver.
 fn literal(name: &str) -> Option<SocketAddr> {
     let ip = || Some(SocketAddr::new(name.parse().ok()?, PORT));
     name.parse().ok().or_else(ip)
 }
 
-/// Asks the resolver in a thread: getaddrinfo waits for many seconds for a name server that does not answer.
+/// Asks the resolver in a thread, because getaddrinfo waits many seconds for a silent name server.
 fn resolve(name: String) -> Result<Receiver<Result<SocketAddr>>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()

@@ -1,8 +1,9 @@
-//! A PTP hardware clock that somebody else keeps right: a card with its own GNSS receiver, a hypervisor's clock, or one
-//! that ptp4l keeps (whose error the `ptp` reference knows better).
+//! A PTP hardware clock that another program or device keeps right: a card with its own GNSS
+//! receiver, a hypervisor's clock, or a clock that ptp4l steers (there the `ptp` reference knows
+//! the error better).
 //!
-//! The error is the configured accuracy and the granularity of the device's nanoseconds; how long the reading took is in
-//! the exchange itself.
+//! The error is the configured accuracy plus the granularity of the device's nanoseconds. The
+//! duration of the reading is part of the exchange itself.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,12 +31,13 @@ impl Reader {
         Self { path, open: None }
     }
 
-    /// How it is being read.
+    /// The method of reading.
     pub fn method(&self) -> Option<Method> {
         self.open.as_ref().map(|(_, method)| *method)
     }
 
-    /// One reading. After a failure the device is opened anew the next time: it may have been unplugged.
+    /// Takes one reading. After a failure the next call opens the device again, as it may have been
+    /// unplugged.
     pub fn read(&mut self, around: &Surroundings<'_>) -> Result<Sample, Refused> {
         let (phc, method) = match self.open.take() {
             Some(open) => open,
@@ -115,7 +117,7 @@ impl Source for PhcSource {
     }
 }
 
-/// A count on `scale` as TAI.
+/// Converts a count on `scale` to TAI.
 pub fn to_tai(
     count: Instant<Tai>,
     scale: Scale,

@@ -1,10 +1,12 @@
-//! Several NTP servers behind one name: each address is a reference of its own, and one that does not serve is replaced.
+//! Several NTP servers behind one name. Each address is one reference, and an address that does not
+//! serve is replaced.
 //!
-//! The number of references is fixed (`servers`), as the vote needs it: [`Member`] n is `NAME#n` in status output. The
-//! name is resolved in a thread, again when all known addresses are in use or given up. An address that was given up is
-//! not taken again for an hour.
+//! The number of references is fixed (`servers`), because the vote needs it; member n is `NAME#n`
+//! in status output. A thread resolves the name, and again when all known addresses are in use or
+//! given up. An address that was given up is not used again for an hour.
 //!
-//! What it does not do: find out that two addresses belong to one server (an IPv4 and an IPv6 one may).
+//! Limitation: it does not detect that two addresses belong to one server (its IPv4 and IPv6
+//! addresses, for instance).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,17 +26,17 @@ use super::{Driver, Need, Surroundings, Upstream};
 use crate::config::ReferenceConfig;
 
 const PORT: u16 = 123;
-/// A pool's name gives other addresses after a minute or so (the usual time to live is 130 s).
+/// A pool's name returns other addresses after a minute or two (the usual time to live is 130 s).
 const RESOLVE_AGAIN: Duration = Duration::from_secs(130);
-/// The resolver's answer, or a free address, is looked for this often.
+/// How often the daemon checks for the resolver's answer or a free address.
 const LOOK: Duration = Duration::from_millis(250);
-/// A server that has been of no use for this long is replaced: its state machine has asked eight times before it says
-/// unreachable, and a vote lost by chance is over by then.
+/// A server that was useless for this long is replaced. By then its state machine has asked eight
+/// times and reported it unreachable, and a vote lost by chance is over.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An address that was given up may be better again after this.
+/// An address that was given up may be better after this time.
 const GIVEN_UP: Duration = Duration::from_secs(3600);
 
-/// Who has which address.
+/// Which member has which address.
 #[derive(Default)]
 struct Addresses {
     free: VecDeque<SocketAddr>,
@@ -43,7 +45,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    /// New answers of the resolver.
+    /// The answers of the resolver's thread.
     fn learn(&mut self, found: &[SocketAddr], now: Duration) {
         self.given_up.retain(|(_, until)| now < *until);
         for address in found {
@@ -68,7 +70,7 @@ impl Addresses {
     }
 }
 
-/// A pool in the hands of its members, all in one thread.
+/// A pool, shared by its members in one thread.
 pub type Shared = Rc<RefCell<Pool>>;
 
 /// One pool.
@@ -91,7 +93,7 @@ impl Pool {
         }))
     }
 
-    /// A free address; asks the resolver when there is none.
+    /// Returns a free address; asks the resolver when there is none.
     fn take(&mut self, now: Duration) -> Option<SocketAddr> {
         self.hear(now);
         let address = self.addresses.take();
@@ -120,7 +122,7 @@ impl Pool {
             }
             Err(error) => {
                 self.problem = Some(format!("{error:#}"));
-                // A name server that is back should be noticed soon.
+                // Soon, to notice when a name server is back.
                 self.resolve_at = now + Duration::from_secs(10);
             }
         }
@@ -155,7 +157,7 @@ impl Member {
         }
     }
 
-    /// Looks for an address where there is none, and for another where the present one is of no use.
+    /// Finds an address if this member has none, and another one if the present address is useless.
     fn look(&mut self, now: Duration) {
         self.look_at = now + LOOK;
         let useless = match &self.server {
@@ -172,7 +174,7 @@ impl Member {
         }
     }
 
-    /// The old server stays until there is another.
+    /// The old server stays until a new one is found.
     fn replace(&mut self, now: Duration) {
         let Some(address) = self.pool.borrow_mut().take(now) else {
             if self.server.is_none() {
@@ -268,7 +270,7 @@ impl Driver for Member {
     }
 }
 
-/// Asks the resolver in a thread: getaddrinfo waits for many seconds for a name server that does not answer.
+/// Asks the resolver in a thread, because getaddrinfo waits many seconds for a silent name server.
 fn resolve(name: String) -> Result<Receiver<Result<Vec<SocketAddr>>>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()
@@ -301,7 +303,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Drives the members for this many seconds of their own time; nobody answers.
+    /// Drives the members for this many seconds of simulated time; no server answers.
     fn run(members: &mut [Member], now: &mut Duration, seconds: i64) -> Vec<usize> {
         let leap = Leap::load(&ClockConfig { tai_offset: Some(37), ..ClockConfig::default() });
         let counter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
@@ -330,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_server_that_does_not_answer_is_replaced_and_one_alone_is_kept() {
-        // Sockets that are bound and never read: silent, and nobody else's.
+        // Sockets that are bound and never read: silent servers.
         let silent: Vec<_> =
             (0..3).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let at: Vec<_> = silent.iter().map(|s| s.local_addr().unwrap()).collect();
@@ -345,7 +347,8 @@ mod tests {
         assert_eq!(run(&mut members, &mut now, 60), Vec::<usize>::new());
         let used = |m: &Member| m.server.as_ref().map(|(address, _)| *address);
         assert_eq!((used(&members[0]), used(&members[1])), (Some(at[0]), Some(at[1])));
-        // Eight requests, then a minute: the first to give up takes the one address that is left.
+        // Eight requests and a minute later, the first member to give up takes the one remaining
+        // address.
         assert_eq!(run(&mut members, &mut now, 90).len(), 1);
         let both = [used(&members[0]), used(&members[1])];
         assert!(both.contains(&Some(at[2])) && both[0] != both[1], "{both:?}");

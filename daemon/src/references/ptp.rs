@@ -1,8 +1,9 @@
-//! A clock that ptp4l keeps: the clock is read here, and how far it may be from true time is what ptp4l measures.
+//! A clock that ptp4l steers: this file reads the clock, and ptp4l's own measurements give the
+//! bound.
 //!
-//! Once per poll ptp4l is asked for its five data sets over its management socket; when the last reply is in, the clock
-//! (the PHC, or CLOCK_REALTIME for a ptp4l with software time stamps) is read, and the bound follows from
-//! timevisor-protocols' `ptp::bound`.
+//! Once per poll it asks ptp4l for its five data sets over the management socket. After the last
+//! reply it reads the clock (the PHC, or CLOCK_REALTIME if ptp4l uses software time stamps), and
+//! timevisor-protocols' `ptp::bound` computes the bound.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -19,11 +20,11 @@ use super::tally::{Refused, Tally};
 use super::{Driver, Surroundings};
 use crate::config::{PtpConfig, Scale, span};
 
-/// ptp4l answers within a scheduling delay or not at all.
+/// ptp4l answers within a scheduling delay, or not at all.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const BRACKET_TRIES: usize = 3;
 
-/// The clock that ptp4l keeps.
+/// The clock that ptp4l steers.
 enum Clock {
     Phc(Reader),
     Realtime,
@@ -97,7 +98,8 @@ impl Ptp {
             .window
             .judge(state, sample.time.floor_nanos())
             .map_err(|refusal| Refused::new(refusal.name(), refusal))?;
-        // The clock is ahead of true time by something in `offset`: the middle of it is taken away, half is the error.
+        // The clock's lead over true time lies in `offset`: its middle is subtracted, and half its
+        // width is the error.
         let half = (offset.most - offset.least).half() + Duration::EPSILON;
         let corrected = sample.time - (offset.least + half);
         let time = to_tai(corrected.relabel::<Tai>(), scale, around)?;
@@ -118,7 +120,7 @@ impl Driver for Ptp {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             let socket = self.config.socket.display();
             let text = format!(
-                "ptp4l answers not all questions at {socket}; check domain and transport_specific"
+                "ptp4l does not answer all questions at {socket}; check domain and transport_specific"
             );
             self.give_up(Refused::new("no-answer", text));
         }
@@ -127,7 +129,7 @@ impl Driver for Ptp {
             if let Err(error) = self.ask(now) {
                 let socket = self.config.socket.display();
                 let text = format!(
-                    "ptp4l cannot be asked at {socket}: {error}; is it running, and this daemon root?"
+                    "cannot ask ptp4l at {socket}: {error}; is it running, and does this daemon run as root?"
                 );
                 self.give_up(Refused::new("unreachable", text));
             }
@@ -138,7 +140,7 @@ impl Driver for Ptp {
     fn on_ready(&mut self, _now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
         let mut buffer = [0; 1500];
         let mut exchanges = Vec::new();
-        // Bounded: five replies, and one more for each further port.
+        // The limit is five replies, plus one for each further port.
         for _ in 0..64 {
             let Some(socket) = &self.socket else { break };
             let length = match socket.recv(&mut buffer) {

@@ -1,4 +1,5 @@
-//! References that are read at once, without waiting for an answer: a clock between two counter reads.
+//! References that are read at once, without waiting for an answer: a clock read between two
+//! counter reads.
 
 use timevisor_estimate::Exchange;
 use timevisor_protocols::control::Reference as Report;
@@ -9,19 +10,19 @@ use super::{Driver, Surroundings};
 
 /// A clock that can be read now.
 pub trait Source {
-    /// The kind in status output.
+    /// The reference's kind in status output.
     fn kind(&self) -> &'static str;
-    /// What is being read and trusted, for status output.
+    /// What is read and trusted, for status output.
     fn detail(&self) -> String;
-    /// Reads it.
+    /// Reads the clock.
     fn sample(&mut self, around: &Surroundings<'_>) -> Result<Exchange, Refused>;
-    /// True once after the counter's relation to time was broken (a guest was migrated).
+    /// Returns true once after the counter's relation to time was broken (a guest was migrated).
     fn take_disruption(&mut self) -> bool {
         false
     }
 }
 
-/// A source with its schedule.
+/// A clock with its poll schedule.
 pub struct Sampled<S> {
     source: S,
     tally: Tally,

@@ -1,8 +1,10 @@
-//! One NTP server as the event loop drives it: the association of `ntp.rs`, polled as the required bound demands.
+//! One NTP server as the event loop drives it: the association of `ntp.rs`, with a poll interval
+//! that follows the required bound.
 //!
-//! Without a required bound the configured interval stays. With one, timevisor-estimate's `polling` decides from what
-//! this server's exchanges were like (half the round trip and the server's error: the best and the mean of the last 64)
-//! and from how well the counter's rate is known.
+//! Without a required bound, the configured interval stays. With one, timevisor-estimate's
+//! `polling` chooses the interval from the quality of this server's exchanges and from the error of
+//! the counter's rate. The quality is half the round trip plus the server's error: the best and the
+//! mean of the last 64.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -17,18 +19,19 @@ use super::ntp::Ntp;
 use super::{Driver, Need, Surroundings, Upstream};
 use crate::config::ReferenceConfig;
 
-/// Exchanges remembered: a quarter of an hour at 16 s, long enough to have met an empty queue.
+/// Exchanges remembered: a quarter of an hour at 16 s, which is long enough to include an empty
+/// queue.
 const REMEMBERED: usize = 64;
-/// The plan is looked at again this often; the client needs no more.
+/// How often the interval is chosen again.
 const REVIEW: Duration = Duration::from_secs(4);
 
 pub struct Server {
     ntp: Ntp,
     controller: Controller,
-    /// Half-widths that single exchanges proved.
+    /// Half-widths proved by single exchanges.
     proved: VecDeque<Duration>,
     review_at: Duration,
-    /// The interval as configured and one request, for when nobody requires anything.
+    /// The configured interval and one request per poll, for when no timeline requires a bound.
     configured: Option<(Duration, u32)>,
     required: Option<Duration>,
 }
@@ -46,7 +49,7 @@ impl Server {
         Self { ntp, controller, proved, review_at: now, configured: None, required: None }
     }
 
-    /// False while nothing can be had from it.
+    /// Returns false while this server gives no time.
     pub fn serves(&self) -> bool {
         self.ntp.serves()
     }
@@ -59,7 +62,7 @@ impl Server {
         self.proved.push_back(round_trip.max(Duration::ZERO).half() + exchange.error);
     }
 
-    /// Nobody requires anything any more.
+    /// Returns to the configured interval when no timeline requires a bound any more.
     fn poll_as_configured(&mut self) {
         let Some((interval, burst)) = self.configured else { return };
         self.controller = Controller::new(*self.controller.limits());
@@ -116,7 +119,7 @@ impl Driver for Server {
         }
         let Some(demand) = self.demand(need) else { return };
         let Some(plan) = self.controller.update(&demand) else { return };
-        // A poll's requests keep their distance from each other, so fewer may fit than the budget allows.
+        // The requests of a poll keep a minimum distance, so fewer may fit than the budget allows.
         for burst in (1..=plan.burst).rev() {
             if self.ntp.set_poll(plan.interval, burst).is_ok() {
                 tracing::debug!(

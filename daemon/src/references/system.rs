@@ -1,8 +1,10 @@
-//! CLOCK_REALTIME as a reference: read between two counter reads, with the kernel's own maximum error.
+//! CLOCK_REALTIME as a reference: read between two counter reads, with the kernel's own maximum
+//! error.
 //!
-//! The bound is as good as the kernel's `maxerror`, which whoever disciplines the clock declares (chronyd: root distance)
-//! and which the kernel lets grow by 500 ppm. While the kernel says that nobody disciplines the clock (STA_UNSYNC), there
-//! is no exchange: an unknown error is not a large one. `assumed_max_error` overrides both, on the operator's word.
+//! The bound is as good as the kernel's `maxerror`. The program that disciplines the clock declares
+//! it (chronyd: root distance), and the kernel lets it grow by 500 ppm. While the kernel reports an
+//! undisciplined clock (STA_UNSYNC), there is no exchange, because the error is unknown.
+//! `assumed_max_error` overrides both on the operator's responsibility.
 
 use timevisor_estimate::Exchange;
 use timevisor_linux::clock::{KernelClock, bracket, kernel_clock};

@@ -1,4 +1,5 @@
-//! What a reference remembers for `timevisor status`: how often it gave an exchange, why not, and whether it does now.
+//! What a reference remembers for `timevisor status`: the number of exchanges, the reasons for
+//! failures, and the current problem.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::Reach;
 use timevisor_time::{Duration, Period};
 
-/// Why there is no exchange: a word for programs, a sentence with the next step for people.
+/// Why there is no exchange: a word for programs, and a sentence with the next step for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
     pub word: &'static str,
@@ -21,7 +22,7 @@ impl Refused {
     }
 }
 
-/// The fates of a reference's readings.
+/// The outcomes of a reference's readings.
 pub struct Tally {
     pub name: String,
     accepted: u64,
@@ -43,7 +44,7 @@ impl Tally {
         }
     }
 
-    /// Counts it; a new kind of problem is logged once.
+    /// Counts a failure; logs a new kind of problem once.
     pub fn take(&mut self, outcome: Result<Exchange, Refused>) -> Option<Exchange> {
         self.reach = self.reach.pushed(outcome.is_ok());
         match outcome {
@@ -66,7 +67,7 @@ impl Tally {
         }
     }
 
-    /// `good` is the detail while there is no problem.
+    /// Makes the report. `good` is the detail text while there is no problem.
     pub fn report(&self, kind: &str, good: &str, poll: Duration, period: Option<Period>) -> Report {
         let (status, detail) = match &self.problem {
             Some(problem) => (problem.word, problem.text.as_str()),

@@ -1,9 +1,10 @@
-//! We are a guest: the host's page says what time it is, and between which bounds.
+//! The reference of a guest: the host's page gives the time and its bounds.
 //!
-//! A page that a timevisord fills has hard bounds of its own (lines that also hold after the host stopped writing). Any
-//! other hypervisor's page is taken if it states a maximum error of its time and of its period; both are then as good as
-//! that hypervisor's word. The disruption marker is watched: when it changes, this machine's counter may have jumped
-//! (live migration), and everything known before is void.
+//! A page written by timevisord has hard bounds; its lines hold even after the host stopped
+//! writing. Any other hypervisor's page is accepted if it states a maximum error for its time and
+//! its period; both are then as good as that hypervisor's claim. The disruption marker is watched:
+//! when it changes, this machine's counter may have jumped (live migration), and everything known
+//! before is void.
 
 use std::path::PathBuf;
 
@@ -29,7 +30,7 @@ pub struct VmclockSource {
     disrupted: bool,
 }
 
-/// What the page says at one counter value.
+/// The page's contents at one counter value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Said {
     scale: TimescaleId,
@@ -60,7 +61,7 @@ impl VmclockSource {
         if before.is_some_and(|marker| marker != said.marker) {
             self.disrupted = true;
             let text =
-                "the host disrupted this guest's time (it was migrated or restored); starting anew";
+                "the host disrupted this guest's time (it was migrated or restored); starting over";
             return Err(Refused::new("disrupted", text));
         }
         let scale = match said.scale {
@@ -128,7 +129,7 @@ fn judge(status: ClockStatus) -> Result<(), Refused> {
     }
 }
 
-/// A Timevisor page: its bounds.
+/// Reads a Timevisor page with its bounds.
 fn read_lines(page: &Page) -> Result<Said, Refused> {
     let counter = counter(counter_of(page, 0))?;
     let reader = Reader::open(page, counter, 0).map_err(|e| Refused::new("page", e))?;
@@ -145,7 +146,8 @@ fn read_lines(page: &Page) -> Result<Said, Refused> {
     })
 }
 
-/// Any vmclock page: its time, the maximum errors it states, and its counter, with the vmclock ABI's arithmetic.
+/// Reads any vmclock page with the vmclock ABI's arithmetic: its time, the stated maximum errors,
+/// its counter.
 fn read_abi(page: &Page) -> Result<Said, Refused> {
     let block = Vmclock::read(page).map_err(|e| Refused::new("page", e))?;
     let block = block.map_err(|e| Refused::new("stalled", e))?;

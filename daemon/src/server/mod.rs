@@ -1,15 +1,15 @@
-//! `[server]`: this host's clock served over NTP, so that hosts can follow hosts and guests without a page are served.
+//! `[server]`: serves this host's clock over NTP, to other hosts and to guests without a page.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | this one | starting the thread, what the daemon tells it and asks of it |
+//! | this one | starting the thread, what the daemon tells it and reads from it |
 //! | `serving.rs` | the thread: sockets, the page, stamps |
 //!
-//! The server has a thread of its own and reads the published page like any other program, so that no flood of requests
-//! can delay a measurement. What the page does not say (stratum, reference id, the next leap second) comes over a
-//! channel that the daemon never waits for.
+//! The server runs in its own thread and reads the published page like any other program, so that a
+//! flood of requests cannot delay a measurement. Facts that the page lacks (stratum, reference id,
+//! the next leap second) arrive over a channel on which the daemon never waits.
 //!
-//! What it does not do: drop privileges, or serve more than NTP's client/server mode.
+//! Limitations: the server does not drop privileges, and it serves only NTP's client/server mode.
 
 mod serving;
 
@@ -32,17 +32,19 @@ use crate::clock::HostClock;
 use crate::config::ServerConfig;
 use crate::references::{Reference, Upstream};
 
-/// Facts wait here when the server is busy; more than a few would be out of date anyway.
+/// Capacity of the channel of facts to the server. If the server is too busy to read a few, older
+/// ones are out of date anyway.
 const FACTS_WAITING: usize = 4;
 
-/// What the page does not say.
+/// The facts that the page lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// Stratum and reference id of what the clock follows; `None` where it is no NTP server.
+    /// Stratum and reference id of the server that the clock follows; `None` if it follows no NTP
+    /// server.
     pub upstream: Option<Upstream>,
-    /// Counter value of the newest exchange that went in.
+    /// Counter value of the newest exchange in the estimate.
     pub as_of: u64,
-    /// TAI - UTC; `None` while it is not known, and then UTC is not served.
+    /// TAI - UTC; without it, UTC is not served.
     pub leap: Option<LeapPlan>,
 }
 
@@ -56,10 +58,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the server of a page that is already there; `None` when none is configured.
+    /// Starts the server for a page that exists; returns `None` when no server is configured.
     ///
     /// # Errors
-    /// When an address cannot be had or the page cannot be read.
+    /// When an address cannot be bound or the page cannot be read.
     pub fn start(
         config: &ServerConfig,
         page: &Path,
@@ -72,7 +74,7 @@ impl Server {
         let sockets = sockets.collect::<Result<Vec<_>, _>>().context("[server]")?;
         let protocol = timevisor_protocols::ntp::server::Server::new(
             config.protocol()?,
-            getrandom::u64().map_err(|e| anyhow!("the kernel gives no random numbers: {e}"))?,
+            getrandom::u64().map_err(|e| anyhow!("the kernel returns no random numbers: {e}"))?,
         )?;
         let counts = Arc::new(Counts::default());
         let (facts, told) = sync_channel(FACTS_WAITING);
@@ -89,12 +91,13 @@ impl Server {
         Ok(Some(Self { facts, counts, listen }))
     }
 
-    /// Tells it what has changed. When it is too busy to listen the next call will do: never waits.
+    /// Sends new facts to the server. Never waits: if the server is busy, the next call will
+    /// deliver them.
     pub fn tell(&self, facts: Facts) {
         let _ = self.facts.try_send(facts);
     }
 
-    /// For `timevisor status`.
+    /// Returns the state for `timevisor status`.
     pub fn report(&self) -> ServerSummary {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         let names = Tally::ALL.iter().map(|tally| tally.name().to_owned());
@@ -114,7 +117,7 @@ pub fn facts(clock: &HostClock, references: &[Reference]) -> Facts {
     }
 }
 
-/// Zero or more.
+/// Zero if negative.
 fn nonnegative(span: Duration) -> StdDuration {
     StdDuration::from_nanos(u64::try_from(span.ceil_nanos()).unwrap_or(0))
 }

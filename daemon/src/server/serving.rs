@@ -1,7 +1,8 @@
 //! The server's thread: waits for requests, reads the page, answers.
 //!
-//! Stamps are sound bounds: an arrival is never taken for earlier, a departure never for later than it was. The kernel's
-//! stamps move both nearer to the truth as far as brackets around them prove (crates/linux, `stamps`).
+//! Stamps are sound bounds: an arrival's stamp is never too early, and a departure's never too
+//! late. The kernel's stamps move both nearer to the truth, as far as the brackets around them
+//! prove it (crates/linux, `stamps`).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -27,26 +28,26 @@ use timevisor_time::{Duration, Instant, Utc};
 
 use super::{Counts, Facts, nonnegative};
 
-/// How long the thread sleeps without requests: facts are taken in, and the bracket before the next request is renewed,
-/// which limits how far CLOCK_REALTIME can have been slewed meanwhile.
+/// How long the thread sleeps without requests. Then it reads new facts and renews the bracket
+/// before the next request, which limits how far CLOCK_REALTIME can have been slewed meanwhile.
 const IDLE: Duration = Duration::from_millis(500);
-/// A reply has left this long after it was composed, unless the machine is stalled; the bound's growth until then is
-/// part of what the reply says.
+/// Upper limit of the time between composing a reply and its departure, unless the machine stalls.
+/// The reply's error includes the bound's growth until then.
 const SEND_HORIZON: Duration = Duration::from_millis(10);
-/// Batches of one socket before the others are looked after.
+/// Batches served from one socket before the other sockets get their turn.
 const BATCHES_IN_TURN: usize = 8;
-/// Departures whose stamps have not come for so many later ones never will.
+/// A departure's stamp that has not arrived after this many later departures is lost.
 const MAX_PENDING: usize = 256;
-/// A local clock that is no NTP server's (chronyd and ntpd show the same for theirs).
+/// The reference id of a local clock that follows no NTP server (chronyd and ntpd show the same).
 const LOCAL_ID: [u8; 4] = [127, 127, 1, 1];
 
-/// A departure that the kernel is asked to stamp.
+/// A departure for which the kernel was asked to make a stamp.
 struct Pending {
     token: u64,
     departure: Departure,
-    /// Before the reply was composed.
+    /// The bracket before the reply was composed.
     before: Bracket,
-    /// When it was composed.
+    /// The time at which the reply was composed.
     composed: u64,
 }
 
@@ -55,13 +56,13 @@ pub(super) struct Serving {
     clock: PageClock,
     server: Server,
     batch: Batch,
-    /// CLOCK_REALTIME at a moment when nothing waited in any socket.
+    /// CLOCK_REALTIME at a moment when no socket had a waiting request.
     quiet: Bracket,
     pending: VecDeque<Pending>,
     next_token: u64,
 }
 
-/// The page, and what it does not say.
+/// The page and the facts that it lacks.
 struct PageClock {
     reader: Reader<ReadPage, HostCounter>,
     calibration: Calibration,
@@ -93,7 +94,7 @@ impl Serving {
         })
     }
 
-    /// Until the daemon ends.
+    /// Serves until the daemon ends.
     pub(super) fn run(mut self, told: &Receiver<Facts>, counts: &Counts) {
         loop {
             let mut fds: Vec<_> =
@@ -149,7 +150,7 @@ impl Serving {
             self.sockets[index].send(&mut self.batch);
             self.take_departures(index, false);
             if received < BATCH {
-                // Whatever comes from now on comes after this bracket.
+                // All later arrivals come after this bracket.
                 self.quiet = after;
                 return;
             }
@@ -186,12 +187,13 @@ impl Serving {
         }
     }
 
-    /// Tells the server when replies left, as far as the kernel has said. `woken` when poll says that it has.
+    /// Tells the server when replies left, as far as the kernel has reported it. `woken`: poll
+    /// reported a stamp or an error on this socket.
     fn take_departures(&mut self, index: usize, woken: bool) {
         let stamps = self.sockets[index].departures();
         if stamps.is_empty() {
             if woken {
-                // Whatever it is: it must not keep poll from waiting.
+                // Read and drop any error, because it would make poll return at once for ever.
                 self.sockets[index].forget_departures();
             }
         } else {
@@ -236,7 +238,8 @@ impl PageClock {
         StampMap::new(before, after, self.calibration.period, limit)
     }
 
-    /// The clock to serve now to a request that arrived at a counter value; UTC at its arrival; the counter now.
+    /// Returns the clock to serve to a request that arrived at a counter value, UTC at its arrival,
+    /// and the counter now.
     fn at(&self, arrived: u64) -> (ServedClock, Instant<Utc>, u64) {
         let readings = || -> Result<_, ReadError> {
             let at_arrival = self.reader.convert(arrived)?;
@@ -294,13 +297,14 @@ impl PageClock {
         (ServedClock::Known(time), received)
     }
 
-    /// When the newest exchange went in, by the period alone: nobody computes with it.
+    /// Returns when the newest exchange arrived, by the period alone: nothing computes with this
+    /// value.
     fn updated(&self, facts: &Facts, leap: &LeapPlan, now: &Reading) -> Instant<Utc> {
         let age = self.calibration.period.span(now.counter.saturating_sub(facts.as_of));
         leap.utc((now.estimate - age).relabel()).map_or(EPOCH, |(utc, _)| utc)
     }
 
-    /// UTC at a counter value and its error.
+    /// Returns UTC at a counter value and its error.
     fn utc_at(&self, counter: u64) -> Option<(Instant<Utc>, Duration)> {
         let reading = self.reader.convert(counter).ok().filter(Reading::has_estimate)?;
         let (utc, _) = self.facts?.leap?.utc(reading.estimate.relabel())?;
@@ -310,8 +314,9 @@ impl PageClock {
 
 const EPOCH: Instant<Utc> = Instant::from_bits(0);
 
-/// log2 of how long a reading takes, in seconds, rounded up: the precision of RFC 5905 section 7.3. The time between
-/// the nearest two of many readings, or a tick of the counter if that is longer.
+/// Returns log2 of the duration of a reading in seconds, rounded up: the precision of RFC 5905
+/// section 7.3. It is the shortest time between two of many readings, or one tick of the counter if
+/// that is longer.
 fn precision(reader: &Reader<ReadPage, HostCounter>, calibration: &Calibration) -> Result<i8> {
     let mut least = u64::MAX;
     let mut before = reader.read()?.counter;
@@ -324,7 +329,7 @@ fn precision(reader: &Reader<ReadPage, HostCounter>, calibration: &Calibration) 
     Ok(log2_ceil(span))
 }
 
-/// The smallest n with 2^n s >= `span`, from -32 (the resolution of NTP's stamps) to 0.
+/// Returns the smallest n with 2^n s >= `span`, from -32 (the resolution of NTP's stamps) to 0.
 fn log2_ceil(span: Duration) -> i8 {
     (-32..0).find(|n| span.to_bits() <= 1i128 << (64 + i32::from(*n))).unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! The ages of the host and of each VM, fed from publications and from the birth instants on their pages.
+//! The ages of the host and of each VM, computed from publications and from the birth instants on
+//! their pages.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use timevisor_timelines::Owner;
 use crate::clock::HostClock;
 use crate::vms::Vms;
 
-/// The age of every owner of a page.
+/// The ages of all page owners.
 #[derive(Default)]
 pub struct Ages {
     ages: BTreeMap<Owner, Age>,
@@ -20,7 +21,7 @@ pub struct Ages {
 }
 
 impl Ages {
-    /// Takes in a publication at counter value `now`.
+    /// Updates the ages from a publication at counter value `now`.
     pub fn update(&mut self, publication: &Publication, clock: &HostClock, vms: &Vms, now: u64) {
         let calibrated = RateLimits::around(clock.calibration.period, clock.calibration.error);
         let moment = Moment::new(&publication.clock, calibrated, now, clock.policy().expiry(now));
@@ -42,12 +43,14 @@ impl Ages {
         }
     }
 
-    /// The counter was disturbed: ages continue from the birth instants once the time is known again.
+    /// Handles a disturbance of the counter: ages continue from the birth instants once the time is
+    /// known again.
     pub fn start_over(&mut self) {
         self.ages.values_mut().for_each(Age::start_over);
     }
 
-    /// An owner's age as lines on the host's counter, and a count that grows when what they said before is void.
+    /// Returns an owner's age as lines on the host's counter, and a count that grows whenever
+    /// earlier values become void.
     pub fn lines(&self, owner: &Owner) -> (Option<Lines<Local>>, u64) {
         let (Some(age), Some(moment)) = (self.ages.get(owner), &self.moment) else {
             return (None, 0);

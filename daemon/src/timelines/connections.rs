@@ -1,5 +1,5 @@
-//! The channel's connections: the host's socket, VMs' ports, vsock. Moves bytes between them and their state machines, and
-//! knows who is at the other end, from the socket alone.
+//! The channel's connections: the host's socket, VMs' ports, vsock. This file moves bytes between
+//! them and their state machines, and identifies the peer by the socket alone.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -17,18 +17,18 @@ use timevisor_protocols::channel::{
 use timevisor_time::Duration;
 use timevisor_timelines::{Owner, Tenant};
 
-/// Connections from the host at the same time; each user may have half of them at most.
+/// Most connections from the host at the same time; each user may have half of them.
 const MAX_HOST_CONNECTIONS: usize = 2048;
-/// Connections over vsock per VM.
+/// Most connections over vsock per VM.
 const MAX_PER_VM: usize = 16;
-/// Read at once; a peer that sends more waits its turn.
+/// Most bytes read at once; a peer that sends more waits its turn.
 const READ_SIZE: usize = 16 << 10;
 
-/// Names a connection; never used again.
+/// Identifies a connection; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ConnectionId(u64);
 
-/// Whose descriptor became ready.
+/// The owner of a descriptor that became ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Token {
     Listener,
@@ -46,13 +46,13 @@ pub struct Connection {
     pub id: ConnectionId,
     pub tenant: Tenant,
     pub owner: Owner,
-    /// The VM's QEMU, for a port of its own.
+    /// The VM's QEMU, for a VM's port.
     pub pid: Option<u32>,
     stream: Stream,
     session: ServerSession,
-    /// To begin anew with, where the stream cannot be closed.
+    /// The limits for the next session, for a stream that cannot be closed.
     config: ServerConfig,
-    /// Whose leases end with the connection.
+    /// The owner of the leases that end with the connection.
     leased: Option<u64>,
     allowance: Allowance,
 }
@@ -75,8 +75,8 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Listens at `path` for everybody on this host, and on vsock where there is one. The caller holds the run directory's
-    /// lock, so a socket that is there is stale.
+    /// Listens at `path` for the host's programs, and on vsock where there is one. The caller holds
+    /// the run directory's lock, so an existing socket is stale.
     pub fn listen(path: &Path) -> Result<Self> {
         if path.exists() {
             fs::remove_file(path)
@@ -93,7 +93,7 @@ impl Connections {
                 None
             }
         };
-        // Numbers of sessions grow with time, so that no later daemon uses one again.
+        // Session numbers start from the time, so that no later daemon reuses one.
         let next_session = crate::clock::epoch().max(1);
         let path = path.to_owned();
         Ok(Self { listener, path, vsock, open: Vec::new(), next: 1, next_session })
@@ -102,7 +102,7 @@ impl Connections {
     pub fn fds(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool)> {
         let listeners = std::iter::once((Token::Listener, self.listener.as_fd(), false))
             .chain(self.vsock.as_ref().map(|v| (Token::Vsock, v.as_fd(), false)));
-        // Who sends too much is not read for a while; then it is the peer that waits, not the host.
+        // We stop reading from a peer that floods us, so that the peer waits and not the host.
         let readable = |c: &&Connection| c.allowance.paused_until.is_none();
         let open = self.open.iter().filter(readable).map(|c| {
             let fd = match &c.stream {
@@ -120,7 +120,7 @@ impl Connections {
         self.open.iter().filter_map(due).min().unwrap_or(Duration::MAX)
     }
 
-    /// Somebody on the host connects: who it is, if there is room.
+    /// Accepts a connection from the host: identifies its user and checks that there is room.
     pub fn accept(&mut self) -> Option<(UnixStream, Tenant)> {
         let (stream, _) = self.listener.accept().ok()?;
         let uid = peer::peer_uid(&stream).ok()?;
@@ -130,27 +130,25 @@ impl Connections {
         let all = self.open.iter().filter(of_host).count();
         let own = self.open.iter().filter(|c| c.tenant == tenant).count();
         if all >= MAX_HOST_CONNECTIONS || own >= MAX_HOST_CONNECTIONS / 2 {
-            tracing::warn!("a client of {tenant} was turned away: {all} are connected");
+            tracing::warn!("refused a client of {tenant}: {all} are connected");
             return None;
         }
         Some((stream, tenant))
     }
 
-    /// A guest connects over vsock; `vm` knows VMs by their context ids.
+    /// Accepts a guest's connection over vsock; `vm` finds VMs by their context ids.
     pub fn accept_vsock(
         &mut self,
         vm: impl Fn(u32) -> Option<String>,
     ) -> Option<(VsockStream, String)> {
         let (stream, cid) = self.vsock.as_ref()?.accept().ok()?;
         let Some(name) = vm(cid) else {
-            tracing::warn!(
-                "somebody with vsock context {cid}, which is no VM's here, was turned away"
-            );
+            tracing::warn!("refused a connection from vsock context {cid}: no VM here has it");
             return None;
         };
         let tenant = Tenant::vm(&name);
         if self.open.iter().filter(|c| c.tenant == tenant).count() >= MAX_PER_VM {
-            tracing::warn!("a connection of {tenant} was turned away: it has {MAX_PER_VM}");
+            tracing::warn!("refused a connection of {tenant}: it has {MAX_PER_VM} already");
             return None;
         }
         Some((stream, name))
@@ -164,7 +162,7 @@ impl Connections {
         self.add(Stream::Vsock(stream), Tenant::vm(name), Owner::vm(name), None, config);
     }
 
-    /// The port of a VM, whose other end is its QEMU.
+    /// Connects a VM's port, whose other end is its QEMU.
     pub fn add_port(&mut self, stream: UnixStream, name: &str, pid: u32, config: ServerConfig) {
         self.add(Stream::Unix(stream), Tenant::vm(name), Owner::vm(name), Some(pid), config);
     }
@@ -202,7 +200,8 @@ impl Connections {
         self.open.iter().find(|c| c.id == id)
     }
 
-    /// Reads what is there and writes what fits: what the other end wants, and whether it is still there.
+    /// Reads what has arrived and writes what fits. Returns the peer's requests, and whether the
+    /// peer is still there.
     pub fn serve(&mut self, id: ConnectionId, now: Duration) -> Vec<Demand> {
         let Some(index) = self.open.iter().position(|c| c.id == id) else { return Vec::new() };
         let connection = &mut self.open[index];
@@ -250,13 +249,13 @@ impl Connections {
         demands
     }
 
-    /// Closes a connection: the session that it had.
+    /// Closes a connection and returns its session.
     pub fn close(&mut self, id: ConnectionId) -> Option<u64> {
         let index = self.open.iter().position(|c| c.id == id)?;
         self.open.swap_remove(index).leased
     }
 
-    /// Connections for which `gone` holds are closed: the sessions that they had.
+    /// Closes the connections for which `gone` holds and returns their sessions.
     pub fn close_all(&mut self, gone: impl Fn(&Connection) -> bool) -> Vec<u64> {
         let ids: Vec<_> = self.open.iter().filter(|c| gone(c)).map(|c| c.id).collect();
         ids.into_iter().filter_map(|id| self.close(id)).collect()
@@ -270,7 +269,7 @@ impl Connections {
         }
     }
 
-    /// Tells a session something unasked.
+    /// Sends a session a message that it did not ask for.
     pub fn tell(&mut self, session: u64, event: &Event) {
         if let Some(connection) =
             self.open.iter_mut().find(|c| c.session.session() == Some(session))
@@ -280,7 +279,8 @@ impl Connections {
         }
     }
 
-    /// Ends the session of a connection that expired, and writes what waits: sessions that are gone.
+    /// Ends the sessions of expired connections and writes what waits. Returns the sessions that
+    /// ended.
     pub fn on_timer(&mut self, now: Duration) -> Vec<u64> {
         let mut gone = Vec::new();
         for connection in &mut self.open {
@@ -297,7 +297,7 @@ impl Connections {
         gone
     }
 
-    /// Writes what waits and fits. Connections that cannot go on are closed: their sessions.
+    /// Writes what waits and fits. Closes connections that fail and returns their sessions.
     pub fn flush(&mut self) -> Vec<u64> {
         let (mut dead, mut ended) = (Vec::new(), Vec::new());
         for connection in &mut self.open {
@@ -320,8 +320,9 @@ impl Drop for Connections {
 }
 
 impl Connection {
-    /// A VM's port stays connected: QEMU (10.0, hw/char/virtio-serial-bus.c) loses a guest's buffer that it holds at that
-    /// moment, and the guest's port is stuck for good. The session begins anew instead; the session that had leases.
+    /// Restarts the session of a VM's port and returns the old session if it had leases. The port
+    /// itself stays connected: QEMU (10.0, hw/char/virtio-serial-bus.c) loses a guest's buffer that
+    /// it holds when the port closes, and the guest's port then hangs for good.
     fn renew(&mut self) -> Option<u64> {
         self.session = ServerSession::new(self.config.clone());
         self.leased.take()
@@ -333,7 +334,7 @@ impl Connection {
         }
     }
 
-    /// False when the other end is gone.
+    /// Returns false when the peer is gone.
     fn flush(&mut self) -> bool {
         while !self.session.output().is_empty() {
             match self.stream.write(self.session.output()) {
@@ -347,7 +348,7 @@ impl Connection {
     }
 }
 
-/// How much a peer may send: bytes in the long run, and at once.
+/// A limit on how much a peer may send: bytes per second in the long run, and bytes at once.
 struct Allowance {
     per_second: u64,
     left: i64,
@@ -356,9 +357,9 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// Requests are some hundred bytes.
+    /// A request has some hundred bytes.
     const BYTES_PER_REQUEST: u64 = 1024;
-    /// A program that starts binds to everything it needs.
+    /// A program that starts binds everything it needs at once.
     const BURST: i64 = 256 << 10;
 
     fn new(requests_per_second: u64) -> Self {
@@ -374,7 +375,7 @@ impl Allowance {
         self.at = now;
     }
 
-    /// So much was read.
+    /// Counts bytes that were read.
     fn spend(&mut self, now: Duration, bytes: usize) {
         self.refill(now);
         self.left = self.left.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -426,7 +427,7 @@ mod tests {
         assert!(allowance.paused_until.is_some());
         allowance.resume(at(2001));
         assert_eq!(allowance.paused_until, None);
-        // In the long run it is the rate that counts.
+        // In the long run the rate counts.
         let (mut read, mut now) = (0u64, at(10_000));
         while now < at(20_000) {
             if allowance.paused_until.is_none() {

@@ -1,4 +1,4 @@
-//! Timelines as the registry names them: what an entry of a page says, and how accurate it is. The lines come from
+//! Timelines as entries of pages: what an entry says and how accurate it is. The lines come from
 //! crates/host-clock.
 
 use timevisor_clock_page::{EntryIdentity, Lines};
@@ -9,10 +9,11 @@ use timevisor_protocols::channel::{Achieved, Epoch};
 use timevisor_time::{Duration, Local, Period, TimescaleId};
 use timevisor_timelines::{ClockId, Entry, Source};
 
-/// Entries follow lines that are published at the same moment; their estimates catch up within this long.
+/// Entries follow lines that were published at the same moment; their estimates catch up within
+/// this time.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// What a page's entry says. `age` is the age of the page's owner, with its count of disruptions.
+/// Makes a page's entry. `age` is the age of the page's owner, with its count of disruptions.
 pub fn entry(
     clocks: &TimelineClocks,
     entry: &Entry,
@@ -42,14 +43,14 @@ pub fn entry(
     }
 }
 
-/// The quality that a timeline has now.
+/// Returns a timeline's current quality.
 pub fn achieved(
     clocks: &TimelineClocks,
     source: Source,
     epoch: Epoch,
     age: Option<Lines<Local>>,
 ) -> Achieved {
-    // As clients compute it: a counter of 1 GHz resolves 1 ns, however many ppm its rate is off.
+    // Computed as clients do it: a counter of 1 GHz resolves 1 ns, whatever its rate error.
     let nominal = clocks.nominal().to_bits();
     let tick = nominal - nominal / 1024;
     let resolution_ns = ns(Period::from_bits(tick).span_ceil(1));
@@ -90,7 +91,7 @@ fn clock(clocks: &TimelineClocks, source: Source) -> Option<&ClockState> {
     }
 }
 
-/// Rounded up: errors never understate. `None` for what is not known.
+/// Rounds up, because errors must never be understated. `None` means unknown.
 fn ns(span: Duration) -> Option<u64> {
     (span < Duration::MAX).then(|| u64::try_from(span.ceil_nanos()).unwrap_or(0))
 }

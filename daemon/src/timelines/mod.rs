@@ -1,12 +1,12 @@
-//! Timelines as the daemon serves them: who is bound to what, over which connection, and what that puts on which page.
-//! What a timeline says is decided by crates/host-clock.
+//! Timelines as the daemon serves them: which client is bound to which timeline, over which
+//! connection, and which page shows it. crates/host-clock decides what a timeline says.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | this one | the registry (crates/timelines) between connections, clocks and pages |
+//! | this one | the registry (crates/timelines) connected to connections, clocks and pages |
 //! | `connections.rs` | the host's socket, VMs' ports, vsock |
-//! | `ages.rs` | how long the host and each VM have been running |
-//! | `entries.rs` | timelines as entries of pages, and how accurate they are |
+//! | `ages.rs` | the ages of the host and of each VM |
+//! | `entries.rs` | timelines as entries of pages, and their accuracy |
 //! | `pages.rs` | the host's further pages |
 
 mod ages;
@@ -39,7 +39,7 @@ use crate::vms::Vms;
 
 pub use connections::Token;
 
-/// VMs' ports are looked for this often.
+/// How often the daemon looks for new ports of VMs.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 pub struct Timelines {
@@ -47,14 +47,14 @@ pub struct Timelines {
     registry: Registry,
     connections: Connections,
     subsets: Vec<SubsetClock<Ensemble>>,
-    /// The host's clock first, then the subsets.
+    /// The host's clock first, then the subsets of references.
     achievable: Vec<Achievable>,
     clocks: TimelineClocks,
     ages: Ages,
     further: FurtherPages,
     next_look: Duration,
     disruptions: Vec<u64>,
-    /// What has been written of each owner's changes.
+    /// Which of each owner's changes are on its page.
     written: BTreeMap<Owner, u64>,
 }
 
@@ -93,17 +93,18 @@ impl Timelines {
         self.connections.poll_at().min(self.next_look)
     }
 
-    /// Takes an exchange with reference `index` in, for the timelines that follow it alone.
+    /// Feeds an exchange with reference `index` to the timelines that follow only some references.
     pub fn observe(&mut self, index: usize, exchange: &Exchange) {
         self.subsets.iter_mut().for_each(|subset| subset.observe(index, exchange));
     }
 
-    /// Reference `index` became another server.
+    /// Forgets what reference `index` said, because it is another server now.
     pub fn forget(&mut self, index: usize) {
         self.subsets.iter_mut().for_each(|subset| subset.forget(index));
     }
 
-    /// The counter was disturbed: everything known on it is void, local timelines included.
+    /// Handles a disturbance of the counter: everything known on it is void, local timelines
+    /// included.
     pub fn start_over(&mut self, clock: &HostClock) {
         for subset in &mut self.subsets {
             subset.start_over(clock.ensemble(&names_of(&self.config, subset.references())));
@@ -112,7 +113,7 @@ impl Timelines {
         self.ages.start_over();
     }
 
-    /// The tightest bound that anybody requires of what reference `index` goes into.
+    /// Returns the tightest bound required of any timeline that reference `index` feeds.
     pub fn required(&self, index: usize) -> Option<Duration> {
         let follows =
             |n: &usize| *n == 0 || self.subsets.get(n - 1).is_some_and(|s| s.follows(index));
@@ -121,7 +122,7 @@ impl Timelines {
         demands.filter_map(|demand| demand.sufficient_half_width()).min()
     }
 
-    /// After the host's clock was published: every timeline on every page.
+    /// Updates every timeline on every page after a publication of the host's clock.
     pub fn publish(&mut self, publication: &Publication, clock: &mut HostClock, vms: &mut Vms) {
         let mut states = vec![publication.clock];
         states.extend(self.subsets.iter_mut().map(|subset| subset.publish(&clock.counter)));
@@ -146,7 +147,7 @@ impl Timelines {
         self.finish(clock, vms);
     }
 
-    /// Local timelines whose life has begun get their zero, those that ended lose it.
+    /// Sets the zero of local timelines that have begun, and clears it for those that ended.
     fn begin_local(&mut self, clock: &HostClock) {
         let lives = |timeline: &Timeline| match timeline.source() {
             Source::Local { life, .. } => Some(life.0),
@@ -159,8 +160,8 @@ impl Timelines {
         }
     }
 
-    /// After a VM's page was written because something happened to the VM: what else is on it follows at once, and not only
-    /// with the next publication.
+    /// Updates the other entries of a VM's page at once after an event of the VM changed the page,
+    /// instead of with the next publication.
     pub fn follow(&mut self, clock: &mut HostClock, vms: &mut Vms) {
         let Some(publication) = vms.take_rewritten().copied() else { return };
         let now = clock.counter.read_ordered();
@@ -220,7 +221,7 @@ impl Timelines {
         }
     }
 
-    /// Reads and answers.
+    /// Reads requests and answers them.
     pub fn on_ready(&mut self, token: Token, clock: &mut HostClock, vms: &mut Vms) {
         match token {
             Token::Listener => {
@@ -262,7 +263,7 @@ impl Timelines {
         self.finish(clock, vms);
     }
 
-    /// A VM that has come gets its pages and its port, one that has gone loses them.
+    /// Gives a new VM its pages and its port, and takes them from a VM that has gone.
     fn look_for_ports(&mut self, vms: &Vms, now: Duration) {
         let gone: Vec<Owner> =
             self.written.keys().filter(|owner| !is_served(owner, vms)).cloned().collect();
@@ -324,7 +325,8 @@ impl Timelines {
         let could = |timeline: &Timeline, _: &Owner| achievable(clocks, best, timeline);
         let response = match request {
             Request::Bind(bind) => {
-                // A timeline that is made now has no lines yet: they are written first, and then asked.
+                // A new timeline has no lines yet, so they are written before its quality is
+                // computed.
                 let bound = self.registry.bind(session, &bind, now, gives, could)?;
                 self.begin_local(clock);
                 self.write_changed(clock, vms);
@@ -353,7 +355,7 @@ impl Timelines {
         Ok(response)
     }
 
-    /// Pages that show something else now are written at once: who was bound can read.
+    /// Writes changed pages at once, so that a client that was just bound can read.
     fn write_changed(&mut self, clock: &mut HostClock, vms: &mut Vms) {
         let changed: Vec<Owner> = self
             .written
@@ -366,7 +368,7 @@ impl Timelines {
         }
     }
 
-    /// Sends what waits; whoever cannot be reached any more loses its leases, and the pages follow.
+    /// Sends what waits. Clients that are unreachable lose their leases, and the pages follow.
     fn finish(&mut self, clock: &mut HostClock, vms: &mut Vms) {
         let now = monotonic();
         for session in self.connections.flush() {
@@ -383,7 +385,7 @@ impl Timelines {
     }
 }
 
-/// The names of the references with these indices.
+/// Returns the names of the references with these indices.
 fn names_of(config: &Config, references: &[usize]) -> Vec<String> {
     references.iter().map(|index| config.references[*index].name()).collect()
 }
@@ -395,7 +397,8 @@ fn is_served(owner: &Owner, vms: &Vms) -> bool {
     }
 }
 
-/// On a VM's page nothing is known while its counter's relation to the host's is not.
+/// Makes the entry of a VM's page, which knows nothing while the relation between its counter and
+/// the host's is unknown.
 fn achieved(
     clocks: &TimelineClocks,
     ages: &Ages,
@@ -409,7 +412,8 @@ fn achieved(
     }
 }
 
-/// What is not known yet is not refused: the binding is there, and says that it is not met.
+/// Judges a binding's requirement. An unknown quality is no reason to refuse: the binding is made
+/// and reported as unmet.
 fn achievable(clocks: &TimelineClocks, best: &[Achievable], timeline: &Timeline) -> Achieved {
     let now = accuracy(clocks, timeline.source(), timeline.epoch(), None);
     let unknown = Achieved {
@@ -431,7 +435,8 @@ fn achievable(clocks: &TimelineClocks, best: &[Achievable], timeline: &Timeline)
     }
 }
 
-/// Readers compare generations; a daemon does not know how far the one before it had counted.
+/// The first generation of this daemon. Readers compare generations, and this daemon does not know
+/// how far the previous one had counted.
 fn first_generation() -> u16 {
     let number = getrandom::u64().unwrap_or_else(|_| crate::clock::epoch());
     u16::try_from(number & 0xffff).unwrap_or(0)

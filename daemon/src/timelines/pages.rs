@@ -1,4 +1,5 @@
-//! The host's pages: the one at `clock`, whose further entries hold 17 timelines, and `clock.1` and so on for more.
+//! The host's pages: `clock`, whose further entries hold 17 timelines, then `clock.1` and so on for
+//! more.
 
 use std::path::{Path, PathBuf};
 
@@ -9,16 +10,17 @@ use timevisor_linux::page_file::{self, PageSize};
 
 use crate::clock::{HostClock, epoch};
 
-/// The pages beside the first one; made when they are first needed, and kept.
+/// The pages beside the first one; created when first needed, and kept.
 pub struct FurtherPages {
     directory: PathBuf,
     writers: Vec<PageWriter<WritePage>>,
-    /// The host's disruption marker as it was written last.
+    /// The host's disruption marker as last written.
     seen: Option<u64>,
 }
 
 impl FurtherPages {
-    /// Those that an earlier daemon left are taken over at once: their timelines have nobody who vouches for them.
+    /// Takes over the pages of an earlier daemon at once, because no daemon updates their timelines
+    /// any more.
     pub fn in_directory(directory: &Path, clock: &HostClock) -> Self {
         let mut pages = Self { directory: directory.to_owned(), writers: Vec::new(), seen: None };
         while pages.path(pages.writers.len() + 1).exists() {
@@ -43,7 +45,8 @@ impl FurtherPages {
         Ok(())
     }
 
-    /// Makes page `number` (1 or more) hold these entries, beside the host's clock. Without entries no page is made.
+    /// Writes these entries to page `number` (1 or more), beside the host's clock. Creates no page
+    /// for an empty list.
     pub fn write(
         &mut self,
         number: usize,
@@ -70,7 +73,7 @@ impl FurtherPages {
         Ok(())
     }
 
-    /// How many there are beside the first.
+    /// Returns the number of pages beside the first.
     pub fn len(&self) -> usize {
         self.writers.len()
     }

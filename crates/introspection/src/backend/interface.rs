@@ -1,7 +1,7 @@
 //! The interface of a backend: bytes and now in, actions out.
 //!
-//! A driver owns the connection and the clock. It calls [`Backend::handle`] with what happens, does every action in order, asks
-//! [`Backend::poll_at`] when to come back, and reads only while [`Backend::may_read`].
+//! A driver owns the connection and the clock. It reports every event to [`Backend::handle`], carries out the actions in order, calls again at
+//! [`Backend::poll_at`], and reads only while [`Backend::may_read`] is true.
 
 use core::fmt::Debug;
 
@@ -22,11 +22,11 @@ pub struct Site {
 /// What happened to a backend's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Input<'a> {
-    /// It stands.
+    /// The connection is open.
     Connected,
-    /// Bytes came.
+    /// These bytes arrived.
     Bytes(&'a [u8]),
-    /// It is gone.
+    /// The connection has ended.
     Closed,
     /// [`Backend::poll_at`] has come.
     Timer,
@@ -34,44 +34,44 @@ pub enum Input<'a> {
     Put,
     /// [`Action::Take`] was done.
     Taken,
-    /// So many events found no place, all in all.
+    /// Total number of events that were dropped.
     Dropped(u64),
 }
 
-/// What to do.
+/// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Send these bytes.
     Send(Vec<u8>),
-    /// Stop the VM and let it go on (QMP `stop`, `cont`, if it runs): a vCPU that is never idle gets to where points can change.
+    /// Stop and resume the VM (QMP `stop`, `cont`, if it runs), so that a vCPU that is never idle leaves its translated code and points can change.
     Pause,
-    /// Watch for traps, stop the VM, put KVM's prefix at these places, all or none, and let it go on.
+    /// Watch for traps, stop the VM, put the trap at all of these sites or at none, and resume the VM.
     Put(Vec<Site>),
-    /// Stop the VM, take all of them away, and let it go on.
+    /// Stop the VM, remove all traps, and resume it.
     Take,
-    /// All points are in place, so many.
+    /// All points are in place; their number.
     Attached(usize),
     /// No point is left.
     Detached,
     /// A point was hit.
     Event(RawEvent),
-    /// So many events were dropped since the connection began, all in all.
+    /// Total number of events that this connection has dropped.
     Dropped(u64),
-    /// Something else is at a point now: it is not trapped.
+    /// The code at a point has changed, so that it is no longer trapped.
     Changed {
         /// The point.
         point: u16,
-        /// What is there.
+        /// The bytes there.
         found: Vec<u8>,
     },
-    /// Give the connection up; say why, and what to do.
+    /// Close the connection, and report this reason and next step.
     Close(String),
 }
 
-/// Where a backend is.
+/// The state of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Without a connection. Points that are wanted are set when there is one.
+    /// Without a connection. Points that are wanted are set when it opens.
     Away,
     /// Connected, without points.
     Detached,
@@ -84,37 +84,37 @@ pub enum State {
 /// A set of points that a backend cannot take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
-    /// Too many.
+    /// Too many points.
     #[error("{0} trap points; this backend takes at most {1}")]
     Points(usize, usize),
-    /// One reads too much.
+    /// A point reads too much.
     #[error("trap point {0} reads more than a point may, or in an impossible way")]
     Reads(u16),
 }
 
 /// One way of trapping, for one VM.
 pub trait Backend: Debug + Send {
-    /// As users name it.
+    /// Its name for users.
     fn name(&self) -> &'static str;
 
-    /// Where it is.
+    /// Its state.
     fn state(&self) -> State;
 
-    /// Traps these points, and no others.
+    /// Traps exactly these points.
     ///
     /// # Errors
-    /// When it cannot take them; nothing has changed then.
+    /// When it cannot trap all of them; nothing changes then.
     fn attach(&mut self, points: &[Point], now: Duration) -> Result<Vec<Action>, Refused>;
 
-    /// Traps nothing. Done when [`Action::Detached`] comes, or the connection ends.
+    /// Removes all points. Done when [`Action::Detached`] comes or the connection ends.
     fn detach(&mut self, now: Duration) -> Vec<Action>;
 
-    /// Something happened.
+    /// Takes an event in, and returns what to do.
     fn handle(&mut self, input: Input<'_>, now: Duration) -> Vec<Action>;
 
-    /// Whether to read from the connection: a guest that has sent too much waits.
+    /// Whether to read from the connection. False while a guest sends too much.
     fn may_read(&self, now: Duration) -> bool;
 
-    /// When to come with [`Input::Timer`], or to read again.
+    /// When to call with [`Input::Timer`], or to read again.
     fn poll_at(&self, now: Duration) -> Option<Duration>;
 }

@@ -1,17 +1,17 @@
 //! Reading a guest's memory: physical through [`GuestMemory`], virtual by a walk of its page tables.
 //!
-//! The tables are the guest's, and so is whatever they say: a walk reads at most five entries, and an entry that points outside of
-//! memory is an error, not a wish. Writing is not here.
+//! The guest controls its page tables, so a walk trusts none of them: it reads at most five entries, and an entry that points outside
+//! of memory is an error. This module never writes.
 
 pub mod ram;
 
 /// Where a read failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// No main memory is there.
+    /// The guest has no main memory at this address.
     #[error("the guest has no memory at {0:#x}")]
     NotRam(u64),
-    /// The page tables map nothing there.
+    /// The page tables do not map this address.
     #[error("the guest has mapped nothing at {0:#x}")]
     NotMapped(u64),
     /// The host could not read it.
@@ -29,14 +29,14 @@ pub trait GuestMemory {
     /// Fills `buffer` from `address`. Not atomic: the guest may run.
     ///
     /// # Errors
-    /// When part of it is no main memory, or cannot be read.
+    /// When part of the range is no main memory, or cannot be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), MemoryError>;
 
-    /// Where main memory is: first address and length, ascending, apart from each other.
+    /// The ranges of main memory, each with its first address and its length; ascending and disjoint.
     fn ranges(&self) -> Vec<(u64, u64)>;
 }
 
-/// Reads `len` bytes, or fewer at the end of that piece of main memory.
+/// Reads `len` bytes, or fewer where the range of main memory ends before.
 ///
 /// # Errors
 /// As [`GuestMemory::read`].
@@ -67,14 +67,14 @@ pub struct PageTables {
 /// Bits 12 to 51 of an entry (Intel SDM volume 3, 5.5).
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const PRESENT: u64 = 1;
-/// A page of 1 GiB or 2 MiB, where it stands in a table of that level.
+/// The entry maps a page of 1 GiB or 2 MiB; only in tables of those levels.
 const HUGE: u64 = 1 << 7;
 
 impl PageTables {
-    /// The physical address that is mapped at `address`.
+    /// Translates a virtual to a physical address.
     ///
     /// # Errors
-    /// When nothing is, or a table lies outside of memory.
+    /// When nothing is mapped there, or a table lies outside of memory.
     pub fn translate(&self, memory: &dyn GuestMemory, address: u64) -> Result<u64, MemoryError> {
         let levels = if self.five_levels { 5 } else { 4 };
         let top = 12 + 9 * levels - 1;

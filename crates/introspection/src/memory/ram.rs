@@ -1,9 +1,9 @@
 //! Where a byte of guest-physical memory is in QEMU's main memory backend.
 //!
-//! QEMU's PC machines have one block of main memory, of which the guest sees the beginning from 0 on and the rest from 4 GiB on. Where
-//! it is split: hw/i386/pc_q35.c (pc_q35_init), pc_piix.c (pc_init1) and microvm.c (microvm_memory_init) of QEMU 7.2 to 10.0. Holes
-//! that firmware and video memory make below 1 MiB are not memory that a kernel uses for itself. Not here: memory devices (DIMMs), NUMA
-//! with several backends, SGX, and machines that move memory above 1 TiB.
+//! QEMU's PC machines have one block of main memory. The guest sees its beginning at address 0 and the rest at 4 GiB. The split follows
+//! hw/i386/pc_q35.c (pc_q35_init), pc_piix.c (pc_init1) and microvm.c (microvm_memory_init) of QEMU 7.2 to 10.0. The holes of firmware and
+//! video memory below 1 MiB are ignored, because no kernel keeps its own data there. Not supported: memory devices (DIMMs), NUMA with
+//! several backends, SGX, and machines that move memory above 1 TiB.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use crate::memory::{GuestMemory, MemoryError};
 
 const GIB: u64 = 1 << 30;
 const FOUR_GIB: u64 = 4 * GIB;
-/// With more, an AMD guest's memory above 4 GiB may begin at 1 TiB (pc_memory_init, the HyperTransport hole).
+/// Most memory that is supported. With more, an AMD guest's memory above 4 GiB may begin at 1 TiB (pc_memory_init, the HyperTransport hole).
 const MOST: u64 = 1010 * GIB;
 
 /// How a machine type splits its memory.
@@ -29,13 +29,13 @@ pub enum Machine {
     Microvm,
 }
 
-/// Why the layout is not known.
+/// Why the layout is unknown.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// Another machine.
+    /// The machine type is unknown.
     #[error("how machine type {0} places its memory is not known; known are q35, pc and microvm")]
     Machine(String),
-    /// Too much memory.
+    /// More memory than is supported.
     #[error("{0} bytes of memory: this machine may place them elsewhere; up to 1010 GiB is known")]
     TooMuch(u64),
     /// No memory.
@@ -44,10 +44,10 @@ pub enum LayoutError {
 }
 
 impl Machine {
-    /// By the type that `-machine` names.
+    /// Parses the value of `-machine`.
     ///
     /// # Errors
-    /// When its split is not known.
+    /// When the type's split is unknown.
     pub fn parse(name: &str) -> Result<Self, LayoutError> {
         match name {
             "microvm" => Ok(Self::Microvm),
@@ -78,24 +78,24 @@ impl Machine {
     }
 }
 
-/// One piece.
+/// A contiguous piece of guest memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
     address: u64,
     len: u64,
-    /// In the backend.
+    /// Its offset in the backend.
     at: u64,
 }
 
-/// Which piece of the backend is where.
+/// Which pieces of the backend the guest sees, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RamLayout(Vec<Piece>);
 
 impl RamLayout {
-    /// Of a machine with `size` bytes of main memory, and `max-ram-below-4g` where it is set.
+    /// The layout of a machine with `size` bytes of main memory, and `max-ram-below-4g` where it is set.
     ///
     /// # Errors
-    /// When it is not known.
+    /// When the layout is unknown.
     pub fn new(machine: Machine, size: u64, below_4g: Option<u64>) -> Result<Self, LayoutError> {
         if size == 0 {
             return Err(LayoutError::Empty);
@@ -111,12 +111,12 @@ impl RamLayout {
         Ok(Self(pieces.into_iter().filter(|piece| piece.len > 0).collect()))
     }
 
-    /// Every piece: guest-physical address, length, place in the backend.
+    /// Every piece: guest-physical address, length, offset in the backend.
     pub fn pieces(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         self.0.iter().map(|piece| (piece.address, piece.len, piece.at))
     }
 
-    /// Where `len` bytes at guest-physical `address` are in the backend.
+    /// The offset in the backend of `len` bytes at guest-physical `address`; `None` where they are in no piece, or in two.
     #[must_use]
     pub fn place(&self, address: u64, len: u64) -> Option<u64> {
         let piece = self.0.iter().find(|p| address >= p.address && address - p.address < p.len)?;
@@ -125,7 +125,7 @@ impl RamLayout {
     }
 }
 
-/// The backend's bytes.
+/// Reads a backend.
 pub trait Backing {
     /// Fills `buffer` from byte `at` on.
     ///
@@ -134,19 +134,19 @@ pub trait Backing {
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
-/// A `memory-backend-file`'s file, or a `memory-backend-memfd` through /proc/PID/fd: with `share=on`, else it holds nothing of the guest.
+/// The file of a `memory-backend-file`, or a `memory-backend-memfd` through /proc/PID/fd. It holds the guest's memory only with `share=on`.
 impl Backing for File {
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.read_exact_at(buffer, at)
     }
 }
 
-/// Any backend, through QEMU's own memory.
+/// Any backend, read through QEMU's memory.
 #[derive(Debug)]
 pub struct InProcess {
-    /// QEMU's.
+    /// QEMU's memory.
     pub memory: ProcessMemory,
-    /// Where in it the backend begins (QMP: human-monitor-command `gpa2hva 0`).
+    /// The backend's address in it (QMP: human-monitor-command `gpa2hva 0`).
     pub base: u64,
 }
 
@@ -157,7 +157,7 @@ impl Backing for InProcess {
     }
 }
 
-/// Where a backend of this size may begin in QEMU's memory: mappings that are as large, and no file's that is not written to.
+/// Where a backend of this size may begin in QEMU's memory: at every writable mapping of this size.
 #[must_use]
 pub fn bases(maps: &[MapLine], size: u64) -> Vec<u64> {
     let may_be = |map: &&MapLine| map.permissions.starts_with("rw") && map.end - map.start == size;
@@ -172,7 +172,7 @@ pub struct Ram<B> {
 }
 
 impl<B: Backing> Ram<B> {
-    /// What `backing` holds, placed by `layout`.
+    /// The contents of `backing`, at the addresses of `layout`.
     pub const fn new(layout: RamLayout, backing: B) -> Self {
         Self { layout, backing }
     }

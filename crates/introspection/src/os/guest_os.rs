@@ -8,88 +8,88 @@ use crate::point::Point;
 use crate::tasks::event::Event;
 use crate::tasks::table::{Task, Tasks};
 
-/// A guest that was recognized.
+/// A recognized guest.
 pub trait GuestOs: Debug + Send {
-    /// What it is, with its version: `Linux 6.12.95`.
+    /// Its system and version: `Linux 6.12.95`.
     fn name(&self) -> String;
 
-    /// What its kernel's addresses are mapped by; `None` where the guest has no page tables.
+    /// The page tables of its kernel; `None` where the guest has no page tables.
     fn address_space(&self) -> Option<PageTables> {
         None
     }
 
-    /// Address of an array with the GS_BASE of each of its processors, in the order of the vCPUs; `None` where it has none.
+    /// Guest-virtual address of an array with the GS base of each processor, in the order of the vCPUs; `None` where it has none.
     fn processor_bases(&self) -> Option<u64> {
         None
     }
 
-    /// The address of guest-physical 0 where its kernel has all of its memory in order, so that nothing needs to be walked there; `None` where
-    /// it has none.
+    /// The guest-virtual address at which its kernel maps all memory in order, so that no page walk is needed there; `None` where it has no such
+    /// mapping.
     fn linear(&self) -> Option<u64> {
         None
     }
 
-    /// A number that changes as long as its kernel runs: what an earlier kernel left in memory looks the same, and stands still.
+    /// A number that changes while its kernel runs. The heartbeat of an earlier kernel that is still in memory stands still.
     fn heartbeat(&self, _memory: &dyn GuestMemory) -> Option<u64> {
         None
     }
 
-    /// Its real-time tasks now, ascending by tid, whoever saw them begin; `None` where there is no way to know. The guest runs meanwhile, and one
-    /// look may see what never was: [`begun`](crate::tasks::initial_scan).
+    /// The real-time tasks that run now, ascending by tid; `None` where there is no way to know. The guest runs meanwhile, so a single look may see a
+    /// state that never was ([`crate::tasks::initial_scan`]).
     ///
     /// # Errors
-    /// Why this look saw nothing.
+    /// Why this look found nothing.
     fn running(&self, _memory: &dyn GuestMemory) -> Result<Option<Vec<Task>>, String> {
         Ok(None)
     }
 
-    /// Whether this very kernel is still where it was found, with nothing at its points: what can be read at once. That it runs is said by its
-    /// heartbeat only. `false` where that cannot be known: then it is looked for anew.
+    /// Whether this kernel is still in memory at the same address, with no trap at its points. Only the heartbeat tells that it also runs. `false`
+    /// where that cannot be known; the caller then searches again.
     fn is_there(&self, _memory: &dyn GuestMemory) -> bool {
         false
     }
 
-    /// Where to trap, and what to read there.
+    /// Its trap points.
     fn points(&self) -> &[Point];
 
-    /// Adds a point at the entry of all system calls, or, for a backend that needs a NOP, at the beginnings of all of them. Nobody needs it: it
-    /// shows what that would cost.
+    /// Adds a point at the entry of all system calls, or, for a backend that needs a NOP, a point at the entry of each. Its only use is
+    /// to measure what that costs.
     ///
     /// # Errors
-    /// Where there is none.
+    /// When its system calls are unknown.
     fn every_system_call(&mut self, _needs_slot: bool) -> Result<(), String> {
         Err(format!("{} has no system calls that are known here", self.name()))
     }
 
-    /// What a point of [`Self::points`] had to tell.
+    /// Decodes an event of one of its points.
     ///
     /// # Errors
-    /// When it is of no such point, or a read that it needs has failed.
+    /// When there is no such point, or a read that the event needs has failed.
     fn event(&self, raw: &RawEvent) -> Result<Event, DecodeError>;
 
-    /// The real-time tasks that events have told about.
+    /// The real-time tasks that events have reported.
     fn tasks(&self) -> &Tasks;
 
-    /// The same, to be kept up to date.
+    /// The same tasks, for updates.
     fn tasks_mut(&mut self) -> &mut Tasks;
 
-    /// [`Self::event`], which the table of tasks learns of.
+    /// Decodes an event, and updates the table of tasks.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Self::event`].
     fn decode(&mut self, raw: &RawEvent) -> Result<Event, DecodeError> {
         let event = self.event(raw)?;
         self.tasks_mut().on_event(&event);
         Ok(event)
     }
 
-    /// Forgets what events told: after a detachment, a reboot, or events that were lost.
+    /// Forgets all tasks: after a detachment, a reboot, or a loss of events.
     fn cleanup(&mut self) {
         *self.tasks_mut() = Tasks::default();
     }
 }
 
-/// An event that makes no sense.
+/// Why an event cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
     /// No point has this id.

@@ -1,33 +1,34 @@
-//! Whether the kernel that is introspected is still the one that runs. A kexec puts another one into memory, and nobody tells: the old one stays
-//! where it is, with all trap points, and its heartbeat stands still.
+//! Detects that another kernel runs than the one that is introspected. No event reports a kexec: the old kernel stays in memory with all
+//! trap points, and only its heartbeat stops.
 
 use timevisor_time::Duration;
 
-/// A kernel that has nothing to do ticks every few seconds.
+/// How long a heartbeat may stand still. An idle kernel still ticks every few seconds.
 pub const SILENCE: Duration = Duration::from_nanos(10_000_000_000);
-/// Looking for another kernel takes seconds of a processor for a large guest: after each time in vain twice as long is waited, up to this.
+/// Longest wait between two searches for another kernel. A search takes seconds of processor time for a large guest, so the wait doubles after
+/// every search that finds none.
 const LONGEST: Duration = Duration::from_nanos(640_000_000_000);
 
 /// How often the heartbeat is read.
 const INTERVAL: Duration = Duration::from_nanos(1_000_000_000);
 
-/// What is to be done.
+/// What the heartbeat says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sign {
-    /// Nothing.
+    /// The kernel runs, or may still run.
     Well,
-    /// It has begun anew: in the same place, another boot.
+    /// The heartbeat went back: the guest has booted again, with its kernel at the same address.
     Anew,
-    /// It has stood still for a while: it may be idle or paused, or another kernel runs. Whoever can is to look for one.
+    /// The heartbeat has stood still for a while: the kernel is idle or paused, or another one runs. The caller should look for one.
     Silent,
 }
 
-/// What was seen of a kernel's heartbeat.
+/// The history of a kernel's heartbeat.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pulse {
     last: Option<u64>,
     due_at: Duration,
-    /// When to look, and how long the next wait is.
+    /// When to search for another kernel, and the wait before that.
     look: Option<(Duration, Duration)>,
 }
 

@@ -1,9 +1,9 @@
-//! What a point's reads gave, for decoders.
+//! The results of a point's reads, for decoders.
 
 use crate::backend::RawEvent;
 use crate::os::guest_os::DecodeError;
 
-/// Reads of one event.
+/// The reads of one event.
 pub(super) struct Reads<'a> {
     /// The event.
     pub(super) raw: &'a RawEvent,
@@ -40,7 +40,7 @@ impl Reads<'_> {
     }
 }
 
-/// A name until its zero. A guest chooses it: nothing of it may act on a terminal or a log.
+/// A name up to its terminating zero. The guest chooses it, so characters that could act on a terminal or a log are replaced.
 pub(super) fn name(bytes: &[u8]) -> String {
     let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let shown = |byte: &u8| if (0x20..0x7f).contains(byte) { char::from(*byte) } else { '?' };

@@ -1,17 +1,17 @@
-//! Where members of a kernel's structures are, by its BPF type format (Documentation/bpf/btf.rst, include/uapi/linux/btf.h).
+//! The offsets of the members of a kernel's structures, by its BPF type format (Documentation/bpf/btf.rst, include/uapi/linux/btf.h).
 //!
-//! The bytes are a guest's. Every length is checked against what is there, nothing is allocated by a number that they state, names are
-//! followed through at most eight structures in each other and a million members. Bit fields are refused: nobody here reads one.
+//! The bytes come from a guest. Every length is checked against the bytes that are there, and no allocation follows a number in them. A name is
+//! followed through at most eight nested structures and a million members. Bit fields are refused, because nothing here reads one.
 
 use crate::memory::{GuestMemory, MemoryError};
 use crate::symbols::kallsyms::{Kernel, SymbolError};
 
 const MAGIC: u16 = 0xeb9f;
-/// A stock kernel of 2026 has 5 MiB.
+/// Most bytes of type information. A stock kernel of 2026 has 5 MiB.
 const MAX_BYTES: u64 = 64 << 20;
 const MAX_DEPTH: u32 = 8;
 const MAX_MEMBERS: u32 = 1 << 20;
-/// typedef, const and the like in a row.
+/// Most typedefs, consts and the like in a row.
 const MAX_MODIFIERS: u32 = 32;
 
 mod kind {

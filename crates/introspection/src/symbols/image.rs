@@ -1,10 +1,9 @@
-//! The ELF file of a guest in one flat address space: its operator gives it, because such a guest carries no symbols in its memory.
+//! The ELF file of a guest in one flat address space. The operator gives it, because such a guest has no symbols in its memory.
 //!
-//! The file is checked against the guest's memory before anything of it is used ([`Image::is_in`]): a build that is not the one that runs
-//! would put trap points into the middle of other functions. Nothing here allocates by what the file says; whatever is wrong with the
-//! file is an error.
+//! The file is checked against the guest's memory before it is used ([`Image::is_in`]): another build would put trap points into the middle of
+//! other functions. No allocation follows a number in the file, and every inconsistency is an error.
 //!
-//! What it does not do: relocate, read DWARF, or follow page tables. Virtual addresses have to be physical ones.
+//! What it does not do: relocate, read DWARF, or follow page tables. Virtual and physical addresses have to be the same.
 
 use object::LittleEndian as Le;
 use object::elf::{EM_386, EM_X86_64};
@@ -17,9 +16,9 @@ use object::read::elf::{
 use crate::memory::{GuestMemory, MemoryError};
 use crate::point::SLOT;
 
-/// Larger files are no RTOS.
+/// Largest file that is read; no RTOS is larger.
 pub const MOST_BYTES: usize = 64 << 20;
-/// Sections of code; linkers make one or two.
+/// Most sections of code; linkers make one or two.
 const MOST_PARTS: usize = 64;
 /// Owner of our notes, without the zero at its end.
 const OWNER: &[u8] = b"Timevisor";
@@ -91,7 +90,7 @@ fn unsound(error: object::Error) -> ImageError {
     ImageError::Elf(error.to_string())
 }
 
-/// A file that has been looked at.
+/// A parsed file.
 #[derive(Clone, Debug)]
 pub struct Image<'a> {
     bytes: &'a [u8],

@@ -1,9 +1,9 @@
-//! Where functions and variables of a guest are.
+//! The addresses of a guest's functions and variables, and the offsets in its structures.
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`kallsyms`] | a kernel's own symbol table, found in memory |
-//! | [`btf`] | where the members of its structures are |
+//! | [`kallsyms`] | a Linux kernel's symbol table, found in memory |
+//! | [`btf`] | the offsets in its structures |
 //! | [`image`] | the ELF file of a guest that carries no symbols |
 
 pub mod btf;

@@ -1,4 +1,4 @@
-//! What a trap point told, decoded by the guest system.
+//! An event of a trap point, decoded by the guest system.
 
 use serde::Serialize;
 
@@ -8,11 +8,11 @@ use crate::backend::RawEvent;
 /// A thread of the guest.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Thread {
-    /// In the guest's initial pid namespace.
+    /// Its number in the guest's initial pid namespace.
     pub tid: u32,
     /// Its process.
     pub pid: u32,
-    /// What it calls itself; what is no printable ASCII is replaced.
+    /// Its name; characters other than printable ASCII are replaced.
     pub comm: String,
     /// Its policy before the event.
     pub policy: Policy,
@@ -37,14 +37,14 @@ pub enum Policy {
     Deadline,
     /// SCHED_EXT.
     Ext,
-    /// sched_setparam: what it has.
+    /// sched_setparam: the policy stays.
     Keep,
-    /// Unknown here.
+    /// An unknown policy.
     Other(u32),
 }
 
 impl Policy {
-    /// By the kernel's number.
+    /// The policy with the kernel's number.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         match number {
@@ -74,15 +74,15 @@ pub struct Attributes {
     pub policy: Policy,
     /// SCHED_FLAG_*.
     pub flags: u64,
-    /// Of normal tasks.
+    /// For normal tasks.
     pub nice: i32,
-    /// Of FIFO and round robin.
+    /// For FIFO and round robin tasks.
     pub priority: u32,
-    /// Of deadline tasks.
+    /// For deadline tasks.
     pub runtime_ns: u64,
-    /// Of deadline tasks; 0: the period.
+    /// For deadline tasks; 0: the period.
     pub deadline_ns: u64,
-    /// Of deadline tasks; 0: the deadline.
+    /// For deadline tasks; 0: the deadline.
     pub period_ns: u64,
 }
 
@@ -90,7 +90,7 @@ pub struct Attributes {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Kind {
-    /// Somebody asks for a policy. The kernel may still refuse; the next event of `target` tells its policy.
+    /// A request for a policy. Requests are reported even if the kernel rejects them; the next event of `target` has its policy.
     SetScheduler {
         /// Whose policy.
         target: Thread,
@@ -103,19 +103,19 @@ pub enum Kind {
     Sleep {
         /// CLOCK_*.
         clock: u32,
-        /// Until `ns`, else for so long.
+        /// `ns` is an instant; otherwise a duration.
         absolute: bool,
         /// Nanoseconds.
         ns: i64,
     },
-    /// It ends.
+    /// The thread ends.
     Exit {
-        /// As wait(2) tells it.
+        /// As in wait(2).
         status: u32,
     },
-    /// Any system call, where that was asked for.
+    /// A system call, where the user asked for all of them.
     SystemCall {
-        /// Of the 64-bit table.
+        /// Its number in the 64-bit table.
         number: u32,
     },
 }
@@ -131,9 +131,9 @@ pub struct Event {
     pub counter_error: u64,
     /// The vCPU.
     pub vcpu: u16,
-    /// Who.
+    /// The thread that was running.
     pub thread: Thread,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
     pub kind: Kind,
 }

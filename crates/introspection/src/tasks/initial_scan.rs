@@ -1,21 +1,21 @@
-//! Tasks that began before anybody was watching, by looks at a guest that runs meanwhile.
+//! Finds the tasks that began before the trap points were set, by repeated looks at a running guest.
 //!
-//! The trap points are in place before the first look, and what they tell is taken in after the last one: whatever changes between
-//! two looks is told by an event, too. Two looks in a row that see the same are believed.
+//! The trap points are in place before the first look, and their events are handled after the last one, so events report whatever changes
+//! between two looks. A result is believed when two looks in a row agree.
 
 use crate::tasks::table::Task;
 
-/// So many looks, until it is given up.
+/// Most looks before the scan is given up.
 const LOOKS: u32 = 10;
 
 /// What to do after a look.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Look again, a moment later.
+    /// Look again a moment later.
     Again,
-    /// These have begun.
+    /// These tasks were running.
     Known(Vec<Task>),
-    /// Nothing is known of them: why, where that can be otherwise.
+    /// The tasks are unknown; why, unless this guest system cannot know them.
     NotKnown(Option<String>),
 }
 
@@ -27,7 +27,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Takes in what [`GuestOs::running`](crate::os::guest_os::GuestOs::running) said.
+    /// Takes the result of [`GuestOs::running`](crate::os::guest_os::GuestOs::running).
     pub fn take(&mut self, seen: Result<Option<Vec<Task>>, String>) -> Verdict {
         self.count += 1;
         let why = match seen {

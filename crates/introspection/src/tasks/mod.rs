@@ -2,8 +2,8 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`event`] | what a trap point told, and what it means |
-//! | [`table`] | the tasks that events told of |
+//! | [`event`] | events, decoded |
+//! | [`table`] | the tasks that events report |
 //! | [`initial_scan`] | the tasks that began before the trap points were set |
 //! | [`history`] | the latest events |
 //! | [`report`] | when tasks and demand are reported again |

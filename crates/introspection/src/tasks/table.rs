@@ -1,4 +1,4 @@
-//! The real-time tasks of a guest, as events tell of them. Bounded: a guest may make as many as it likes.
+//! The real-time tasks of a guest, by its events. Bounded, because a guest may create any number of them.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,23 @@ use serde::Serialize;
 
 use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 
-/// A guest's real-time tasks that are remembered.
+/// Most tasks of a guest that are remembered.
 pub const MOST: usize = 1024;
 
 /// One task.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Task {
-    /// Who it is.
+    /// The thread.
     pub thread: Thread,
-    /// What was asked for it last, where that was seen; what it had when it was found.
+    /// The attributes of its latest request, where one was seen, or those that the initial scan found.
     pub attributes: Option<Attributes>,
-    /// Ends of jobs that were seen: yields and sleeps.
+    /// Ends of jobs so far: yields and sleeps.
     pub jobs: u64,
     /// The counter at the last event, if there was one.
     pub counter: Option<u64>,
 }
 
-/// All of them, by thread.
+/// All tasks, by thread.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tasks {
     all: BTreeMap<u32, Task>,
@@ -41,7 +41,7 @@ impl Tasks {
         self.all.get(&tid)
     }
 
-    /// How many there were no room for.
+    /// Number of tasks that there was no room for.
     #[must_use]
     pub const fn forgotten(&self) -> u64 {
         self.forgotten
@@ -76,7 +76,7 @@ impl Tasks {
         }
     }
 
-    /// Takes in tasks that began before the events. What an event has told of a thread stays.
+    /// Takes in the tasks of the initial scan. A task that an event has reported stays as it is.
     pub fn begun(&mut self, tasks: Vec<Task>) {
         for task in tasks {
             if !self.all.contains_key(&task.thread.tid) && self.has_room(task.thread.tid) {
@@ -85,7 +85,7 @@ impl Tasks {
         }
     }
 
-    /// Whether there is room for this one, which is counted otherwise.
+    /// Whether there is room for this task; counts it where there is none.
     fn has_room(&mut self, tid: u32) -> bool {
         let room = self.all.len() < MOST || self.all.contains_key(&tid);
         self.forgotten += u64::from(!room);

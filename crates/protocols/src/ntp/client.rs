@@ -1,23 +1,26 @@
-//! The client side of one server association: when to ask, which datagram answers, and which stamps belong together.
+//! The client side of one association with a server: when to ask, which datagrams to accept, and
+//! which stamps belong together.
 //!
-//! At most one request is in flight. A request is known by its 64-bit random cookie, which the answer must echo, so only
-//! somebody who saw the request can forge an answer (RFC 5905 section 8, TEST1 to TEST3, with a cookie in place of a
-//! time). A request ends exactly once: accepted, rejected by content, kissed, or lost by timeout. A packet that does not
-//! carry the cookie in flight never ends it.
+//! At most one request is in flight. Each request has a random 64-bit cookie that the answer must
+//! echo, so only an attacker who saw the request can forge an answer (RFC 5905 section 8, TEST1 to
+//! TEST3, with a cookie in place of a time). A request ends exactly once: accepted, rejected by
+//! content, kissed, or lost by timeout. A packet without the cookie in flight never ends it.
 //!
-//! `schedule.rs` decides when to ask: a burst at the start and when the server comes back after an outage, then polls. A
-//! late timer skips polls and never catches up with a volley. Losses do not lengthen the interval: recovering fast from a
-//! broken network is worth one small packet per poll.
+//! `schedule.rs` decides when to ask: in a burst at the start and when the server returns after an
+//! outage, then in polls. A late timer skips polls; it never makes up for them in a volley. Losses
+//! do not lengthen the interval, because a fast recovery from a broken network is worth one small
+//! packet per poll.
 //!
-//! Interleaved mode (RFC 9769; [`Config::interleaved`]): a request that names the server's last receive stamp is
-//! answered with the departure of the previous answer, measured instead of predicted. Each answer then completes the
-//! previous exchange. The server decides by each answer whether it still knows that exchange. Where it does not, its
-//! answer is a basic one and is taken as such.
+//! Interleaved mode (RFC 9769; [`Config::interleaved`]): a request names the server's last receive
+//! stamp, and the server answers with the measured departure of its previous answer. Each answer
+//! then completes the previous exchange. If the server has forgotten that exchange, it sends a
+//! basic answer, which is accepted as such.
 //!
-//! The caller reports its stamp of each request ([`Client::sent`]) and turns it into Ta and Tf when the answer is there.
-//! The client keeps both until the exchange that they belong to is complete.
+//! Pairing of stamps: the caller reports its stamp of each request ([`Client::sent`]) and converts
+//! it to Ta and Tf when the answer arrives. The client keeps both until their exchange is complete.
 //!
-//! What it does not do: choose among servers, add jitter to the schedule, resolve names, or keep any clock.
+//! What it does not do: choose among servers, add jitter to the schedule, resolve names, or keep a
+//! clock.
 
 use std::collections::VecDeque;
 
@@ -31,11 +34,12 @@ use super::response::{KissCode, Policy, Response};
 use super::schedule::Schedule;
 use super::status::{Counters, Reach, RejectReason, Status};
 
-/// How many ended requests are remembered to tell late and duplicate answers from forged ones.
+/// How many ended requests are remembered, to tell late and duplicate answers from forged ones.
 const REMEMBERED: usize = 16;
 
-/// After this many requests without an answer the next is a basic one: the server must not be asked for ever about an
-/// exchange it has forgotten (RFC 9769 section 2; chronyd takes four, too).
+/// After this many requests without an answer, the next request is a basic one: the server may have
+/// forgotten the exchange that interleaved requests name (RFC 9769 section 2; chronyd uses four,
+/// too).
 const MAX_INTERLEAVED_UNANSWERED: u32 = 4;
 
 /// A request to send now. Take the send stamp around this and report it with [`Client::sent`].
@@ -63,19 +67,20 @@ pub struct Exchange {
 pub enum Outcome {
     /// Hand it to the estimator.
     Exchange(Exchange),
-    /// The answer was accepted, and no exchange follows from it now. It is the first interleaved answer after a basic
-    /// one, so the exchange that it completes was handed out before; or the caller never reported a stamp.
+    /// The answer was accepted, but no exchange follows from it now. Either it is the first
+    /// interleaved answer after a basic one, whose exchange was handed out before; or the caller
+    /// reported no stamp.
     Kept {
         /// The request that was answered.
         answered: u64,
     },
-    /// Counted; nothing to do.
+    /// Counted; nothing else to do.
     Rejected(RejectReason),
-    /// The server declined; the schedule already obeys. Worth a log line.
+    /// The server declined; the schedule obeys already. The caller may log it.
     KissOfDeath(KissCode),
 }
 
-/// What an answer's origin field must be.
+/// The possible origin fields of an answer to one request.
 #[derive(Clone, Copy, Debug)]
 struct Cookies {
     /// The request's transmit field: a basic answer.
@@ -99,20 +104,20 @@ struct InFlight<S> {
     stamp: Option<S>,
 }
 
-/// The last exchange that was answered, for the interleaved mode.
+/// The last answered exchange, kept for the interleaved mode.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     exchange: Response,
-    /// The server's name for it: its receive stamp as it was on the wire.
+    /// The name by which the server knows it: its receive stamp as it was on the wire.
     name: NtpTimestamp,
-    /// Our Ta and Tf of it; `None` if the caller reported no stamp.
+    /// Our Ta and Tf; `None` if the caller reported no stamp.
     stamps: Option<(u64, u64)>,
-    /// It was handed to the estimator already, from a basic answer.
+    /// True if it was handed to the estimator already, from a basic answer.
     used: bool,
 }
 
 impl Last {
-    /// The exchange with our stamps, as this response says it was.
+    /// Pairs our stamps with the server's.
     fn outcome(&self, response: Response, answered: u64) -> Outcome {
         match self.stamps {
             Some((ta, tf)) => Outcome::Exchange(Exchange { ta, tf, response }),
@@ -121,7 +126,7 @@ impl Last {
     }
 }
 
-/// How the last ended request ended.
+/// The outcome of the last request that ended.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
     Never,
@@ -131,30 +136,31 @@ enum Ended {
     Kissed(KissCode),
 }
 
-/// One association. All `now` are monotonic time since an origin of the caller's choice. `S` is the caller's stamp of a
-/// request: a counter value, or what is needed to compute one when the answer is there.
+/// One association. Every `now` is monotonic time since an origin that the caller chooses. `S` is
+/// the caller's stamp of a request: a counter value, or what the caller needs to compute one when
+/// the answer arrives.
 #[derive(Clone, Debug)]
 pub struct Client<S> {
     schedule: Schedule,
     in_flight: Option<InFlight<S>>,
     /// Cookies of ended requests and whether an answer ended them.
     past: VecDeque<(Cookies, bool)>,
-    /// DENY or RSTR, until an answer is accepted.
+    /// DENY or RSTR, until the next accepted answer.
     denied: Option<KissCode>,
     last_exchange: Option<Last>,
-    /// Requests since then.
+    /// Requests since the last accepted answer.
     unanswered: u32,
     own_ids: Vec<[u8; 4]>,
     last: Ended,
     ended: u64,
     reach: Reach,
-    /// For [`Status::Unreachable`]: the last acceptance, or the first request.
+    /// The last acceptance or the first request, for [`Status::Unreachable`].
     since: Option<Duration>,
     counters: Counters,
 }
 
 impl<S> Client<S> {
-    /// An association whose first request is due at `start`.
+    /// Makes an association whose first request is due at `start`.
     ///
     /// # Errors
     /// What [`Config::validate`] finds.
@@ -176,31 +182,34 @@ impl<S> Client<S> {
         })
     }
 
-    /// The reference ids that a server shows which has its time from this host: [`super::refid::of_address`] of our own
-    /// addresses as that server knows them. Its answers are refused as [`RejectReason::Loop`].
+    /// Sets the reference ids that a server synchronized to this host shows:
+    /// [`super::refid::of_address`] of our addresses as the server sees them. Its answers are
+    /// refused as [`RejectReason::Loop`].
     pub fn set_own_ids(&mut self, ids: Vec<[u8; 4]>) {
         self.own_ids = ids;
     }
 
     /// Polls every `interval` from now on, with `burst` requests each, [`Config::burst_spacing`] apart.
     ///
-    /// A server that limited us (RATE) keeps the interval it asked for, and gets single requests; one that denied us is
-    /// asked no sooner. Bursts at the start and after outages stay as configured.
+    /// A server that limited us (RATE) keeps its interval and gets single requests. A server that
+    /// denied us is not asked sooner. Bursts at the start and after outages stay as configured.
     ///
     /// # Errors
-    /// As [`Config::validate`] with this interval as `poll_min`, and where the requests do not fit into it; nothing
-    /// changes then.
+    /// As [`Config::validate`] with this interval as `poll_min`, and if the requests do not fit
+    /// into it. Nothing changes then.
     pub fn set_poll(&mut self, interval: Duration, burst: u32) -> Result<(), ConfigError> {
         self.schedule.set_poll(interval, burst)
     }
 
-    /// When [`Self::on_timer`] next has something to do. Ask again after every call that takes `&mut self`.
+    /// Returns when [`Self::on_timer`] next has something to do. Ask again after every call that
+    /// takes `&mut self`.
     #[must_use]
     pub fn poll_at(&self) -> Duration {
         self.in_flight.as_ref().map_or(self.schedule.next(), |f| f.deadline)
     }
 
-    /// Ends a request that timed out and, when one is due, makes the next. `random` must be unpredictable to others.
+    /// Ends a request that timed out, and makes the next request if one is due. `random` must be
+    /// unpredictable to others.
     pub fn on_timer(&mut self, now: Duration, random: u64) -> Option<Request> {
         self.expire(now);
         if now < self.schedule.next() {
@@ -227,21 +236,22 @@ impl<S> Client<S> {
         Some(Request { id, bytes: packet.to_bytes() })
     }
 
-    /// Files the caller's stamp of the request in flight, in place of one that was reported before. Without a request in
-    /// flight, the stamp is dropped.
+    /// Stores the caller's stamp of the request in flight and replaces an earlier one. Without a
+    /// request in flight, the stamp is dropped.
     pub fn sent(&mut self, stamp: S) {
         if let Some(request) = &mut self.in_flight {
             request.stamp = Some(stamp);
         }
     }
 
-    /// The stamp of the request in flight, for what becomes known of it after the send (a kernel's time stamp).
+    /// Returns the stamp of the request in flight, to complete it after the send (with a kernel's
+    /// time stamp, for instance).
     pub fn sent_mut(&mut self) -> Option<&mut S> {
         self.in_flight.as_mut()?.stamp.as_mut()
     }
 
-    /// Judges a datagram from the server. `approx_utc` only chooses the era (68 years off still works). For an accepted
-    /// answer, `stamps` turns the stamp of the request that it answers into Ta and Tf.
+    /// Judges a datagram from the server. `approx_utc` only chooses the era (68 years off still
+    /// works). For an accepted answer, `stamps` converts the stamp of its request to Ta and Tf.
     pub fn on_datagram(
         &mut self,
         now: Duration,
@@ -280,9 +290,9 @@ impl<S> Client<S> {
         }
     }
 
-    /// Starts over with a burst, for when the past has lost its meaning: the host was suspended, the network is back.
-    /// Gives up the request in flight. Never asks sooner than `burst_spacing` after the last request, and a server that
-    /// limited or denied us keeps its interval.
+    /// Starts over with a burst, after the host was suspended or the network came back. Gives up
+    /// the request in flight. Never asks sooner than `burst_spacing` after the last request, and a
+    /// server that limited or denied us keeps its interval.
     pub fn restart(&mut self, now: Duration) {
         if let Some(request) = self.in_flight.take() {
             self.lose(request.cookies);
@@ -291,7 +301,7 @@ impl<S> Client<S> {
         self.schedule.restart(now);
     }
 
-    /// The state to show.
+    /// Returns the state to show.
     #[must_use]
     pub fn status(&self) -> Status {
         if let Some(code) = self.denied {
@@ -310,42 +320,43 @@ impl<S> Client<S> {
         }
     }
 
-    /// What has happened so far.
+    /// Returns the counts of everything that has happened.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The last eight requests.
+    /// Returns the outcomes of the last eight requests.
     #[must_use]
     pub fn reach(&self) -> Reach {
         self.reach
     }
 
-    /// The interval between polls outside bursts.
+    /// Returns the interval between polls outside bursts.
     #[must_use]
     pub fn interval(&self) -> Duration {
         self.schedule.interval()
     }
 
-    /// As it was passed to [`Self::new`], with the interval that [`Self::set_poll`] last asked for.
+    /// Returns the configuration passed to [`Self::new`], with the interval of the last
+    /// [`Self::set_poll`].
     #[must_use]
     pub fn config(&self) -> &Config {
         self.schedule.config()
     }
 
-    /// Eight requests in a row failed.
+    /// True if eight requests in a row failed.
     fn is_out(&self) -> bool {
         !self.reach.any() && self.ended >= Reach::BITS
     }
 
-    /// The name of the exchange whose departure the next request asks for.
+    /// Returns the name of the exchange whose departure the next request asks for.
     fn interleave_with(&self) -> Option<NtpTimestamp> {
         let wanted = self.config().interleaved && self.unanswered < MAX_INTERLEAVED_UNANSWERED;
         self.last_exchange.filter(|_| wanted).map(|last| last.name)
     }
 
-    /// The checks that need only the datagram.
+    /// Parses a datagram and checks what needs no state.
     fn server_packet(bytes: &[u8]) -> Result<Packet, RejectReason> {
         let (packet, tail) = Packet::parse(bytes).map_err(|_| RejectReason::TooShort)?;
         if packet.mode != Mode::Server {
@@ -358,7 +369,7 @@ impl<S> Client<S> {
         Ok(packet)
     }
 
-    /// Why a packet without the cookie in flight is refused.
+    /// Says why a packet without the cookie in flight is refused.
     fn unmatched(&self, origin: NtpTimestamp) -> RejectReason {
         match self.past.iter().find(|(cookies, _)| cookies.has(origin)) {
             Some((_, true)) => RejectReason::Duplicate,
@@ -393,7 +404,8 @@ impl<S> Client<S> {
         near: Instant<Utc>,
         stamps: impl FnOnce(S) -> (u64, u64),
     ) -> Result<Outcome, RejectReason> {
-        // Only a request that named an exchange has a cookie for this; nothing since can have taken it away.
+        // Only a request that named an exchange has an interleaved cookie, and that exchange is
+        // still stored.
         let before = self.last_exchange.ok_or(RejectReason::BogusOrigin)?;
         let policy = self.policy();
         let (complete, exchange) =
@@ -415,7 +427,8 @@ impl<S> Client<S> {
         self.end(Ended::Accepted);
     }
 
-    /// RFC 5905 section 7.4. The cookie matched, so only the server, or one on the path to it, can have sent this.
+    /// Obeys a kiss (RFC 5905 section 7.4). The cookie matched, so only the server or an attacker
+    /// on the path can have sent it.
     fn kissed(&mut self, now: Duration, packet: &Packet) -> Outcome {
         let code = KissCode::from_reference_id(packet.reference_id);
         self.counters.kisses += 1;
@@ -459,9 +472,10 @@ impl<S> Client<S> {
         self.past.push_front((cookies, answered));
     }
 
-    /// `random`, moved on past zero ("no time") and past cookies still remembered: even a broken generator cannot make
-    /// an old answer match a new request. The second cookie follows from the first; both leave in one packet, so who
-    /// has seen either has seen both.
+    /// Makes the cookies from `random`, skipping zero ("no time") and the remembered cookies, so
+    /// that even a broken generator cannot make an old answer match a new request. The second
+    /// cookie follows from the first; both leave in one packet, so anyone who has seen one has seen
+    /// both.
     fn fresh_cookies(&self, random: u64, interleaved: bool) -> Cookies {
         let mut basic = random;
         loop {
@@ -480,15 +494,15 @@ impl<S> Client<S> {
     }
 }
 
-/// A one-to-one mixing of 64 bits (the finalizer of splitmix64), so that different first cookies have different second
-/// ones.
+/// A bijective mix of 64 bits (the finalizer of splitmix64): different first cookies give different
+/// second cookies.
 const fn scrambled(bits: u64) -> u64 {
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
 }
 
-/// The largest power of two not above `span`, as log2 s: the poll field's format.
+/// Returns the largest power of two not above `span`, as log2 s: the poll field's format.
 fn log2_floor(span: Duration) -> i8 {
     span.to_bits()
         .checked_ilog2()

@@ -1,14 +1,14 @@
-//! Every tunable of one association, with its unit and why.
+//! Every tunable of one association, with its unit and the reason for its default.
 //!
 //! What it does not do: read files. The daemon maps its TOML onto this and calls [`Config::validate`].
 
 use timevisor_time::Duration;
 
-/// A server that answered DENY or RSTR is never asked again sooner (RFC 5905 section 7.4 would stop for good; an hour
-/// lets an operator's fix on the server take effect without a restart here).
+/// A server that answered DENY or RSTR is never asked again sooner. RFC 5905 section 7.4 would stop
+/// for good; after an hour, an operator's fix on the server takes effect without a restart here.
 pub const MIN_DENIED_RETRY: Duration = Duration::from_secs(3600);
 
-/// How one server is asked and which of its answers are refused. All spans are in our monotonic time.
+/// How to ask one server, and which of its answers to refuse. All spans are in our monotonic time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Interval between requests after the burst. Default 16 s: the bound widens with the oscillator's wander between
@@ -16,29 +16,31 @@ pub struct Config {
     pub poll_min: Duration,
     /// The interval to which RATE kisses may double `poll_min`. Default 1024 s, NTP's customary maximum (2^10).
     pub poll_max: Duration,
-    /// Requests in the burst at the start and after an outage. Default 8: enough to meet one packet with little
-    /// queueing. Polite up to 16; 1 means no burst.
+    /// Requests in the burst at the start and after an outage. Default 8, which is enough to
+    /// include one packet with little queueing. Up to 16 is polite; 1 means no burst.
     pub burst_count: u32,
-    /// Interval between the requests of a burst. Default 2 s, the customary iburst spacing, which rate limits admit.
+    /// Interval between the requests of a burst. Default 2 s, the usual iburst spacing, which rate
+    /// limits permit.
     pub burst_spacing: Duration,
-    /// An answer that takes longer is late. Default 1.5 s: a round trip r bounds time no better than +-r/2, so beyond
-    /// that an answer is worth less than waiting for the next. At most one request is in flight, so this must not
-    /// exceed `burst_spacing` or `poll_min`.
+    /// An answer that takes longer is late. Default 1.5 s: a round trip r bounds the time to +-r/2
+    /// at best, so waiting longer is worth less than the next request. At most one request is in
+    /// flight, so this must not exceed `burst_spacing` or `poll_min`.
     pub request_timeout: Duration,
     /// Answers whose own error budget (root distance) exceeds this are refused. Default 1.5 s, MAXDIST of RFC 5905
     /// section 14.
     pub max_distance: Duration,
     /// Interval between attempts after DENY or RSTR. Default and minimum [`MIN_DENIED_RETRY`].
     pub denied_retry: Duration,
-    /// Ask for the interleaved mode (RFC 9769), in which the server tells with each answer when the answer *before*
-    /// really left. A server that does not know the mode is asked in basic mode by itself.
+    /// Use the interleaved mode (RFC 9769), in which each answer of the server tells when its
+    /// *previous* answer really left. Servers that do not know the mode give basic answers.
     ///
-    /// Default off: what a basic answer proves holds at once, while an interleaved exchange is complete only one poll
-    /// later, by which time the oscillator's uncertainty may have cost more (at 15 ppm and 16 s: 240 us) than the
-    /// server's delay between stamping and sending (10 to 100 us). Worth it for polls of a second or less.
+    /// Default off. The bounds from a basic answer hold at once. An interleaved exchange is
+    /// complete only one poll later, and until then the oscillator's uncertainty may have cost more
+    /// (at 15 ppm and 16 s: 240 us) than the server's delay between stamping and sending (10 to 100
+    /// us). Useful for polls of a second or less.
     pub interleaved: bool,
-    /// Accept servers that declare that they smear leap seconds. Default off: around a leap second their time is
-    /// off UTC by up to a second, which no error budget of theirs admits.
+    /// Accept servers that declare that they smear leap seconds. Default off: around a leap second
+    /// their time differs from UTC by up to a second, which their error budget does not include.
     pub allow_smear: bool,
 }
 
@@ -58,15 +60,15 @@ impl Default for Config {
     }
 }
 
-/// A configuration that no association can be run with.
+/// A configuration with which no association can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Outside the range that makes sense.
+    /// Outside the useful range.
     #[error("{name} is {value}, which is not from {min} to {max}; change it")]
     Span {
         /// The field.
         name: &'static str,
-        /// What it was.
+        /// The configured value.
         value: Duration,
         /// Smallest permitted.
         min: Duration,
@@ -76,10 +78,10 @@ pub enum ConfigError {
     /// Outside 1 to 16.
     #[error("burst_count is {value}, which is not from 1 (no burst) to 16; change it")]
     BurstCount {
-        /// What it was.
+        /// The configured value.
         value: u32,
     },
-    /// A second request would start while the first is still awaited.
+    /// A second request would start while the first one is still waiting for its answer.
     #[error(
         "request_timeout {timeout} exceeds {name} {interval}; shorten the timeout or lengthen the interval"
     )]
@@ -109,7 +111,7 @@ impl Config {
     /// Checks every field and their relations.
     ///
     /// # Errors
-    /// The first field that is out of its range.
+    /// Reports the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         // 2^-6 s is the fastest that chrony offers; 2^17 s is MAXPOLL of RFC 5905 section 7.2.
         let (fastest, slowest) = (Duration::from_micros(15_625), Duration::from_secs(1 << 17));
@@ -140,10 +142,10 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that a poll of `burst` requests, `burst_spacing` apart, is over before the next one.
+    /// Checks that a poll of `burst` requests, `burst_spacing` apart, ends before the next poll.
     ///
     /// # Errors
-    /// Not from 1 to 16, or too many for the interval.
+    /// When `burst` is not from 1 to 16, or too large for the interval.
     pub fn check_poll_burst(&self, burst: u32) -> Result<(), ConfigError> {
         check_burst_count(burst)?;
         let spacing = self.burst_spacing;

@@ -1,9 +1,10 @@
 //! What may follow the header: extension fields and a MAC (RFC 5905 section 7.5 as replaced by RFC 7822).
 //!
-//! The two are told apart by length alone: a last field without a MAC has at least 28 bytes, a MAC at most 24.
+//! Length alone tells the two apart: a last field without a MAC has at least 28 bytes, a MAC at
+//! most 24.
 //!
-//! What it does not do: interpret a field or verify a MAC. The plain client asks for neither and uses this only to
-//! refuse a packet whose end makes no sense.
+//! What it does not do: interpret a field or verify a MAC. The plain client needs neither; it only
+//! refuses packets with a malformed end.
 
 /// Key id alone: a crypto-NAK.
 const CRYPTO_NAK_LEN: usize = 4;

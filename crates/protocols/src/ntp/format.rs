@@ -1,7 +1,8 @@
 //! NTP's two fixed-point formats (RFC 5905 section 6) and the era of a 32-bit second.
 //!
-//! What it does not do: guess the era. A 32.32 timestamp names an instant only beside a reference instant that is right
-//! to within 68 years; whoever has no idea of the time at all can use the daemon's build date.
+//! What it does not do: guess the era. A 32.32 timestamp names an instant only together with a
+//! reference instant that is right to within 68 years. A caller without any idea of the time can
+//! use the daemon's build date.
 
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -35,7 +36,8 @@ impl NtpShort {
         Self(u32::try_from(units.max(0)).unwrap_or(u32::MAX))
     }
 
-    /// The value as written. Senders may have truncated, so the truth can lie up to [`Self::RESOLUTION`] above it.
+    /// Returns the value as sent. Senders may have truncated it, so the truth can lie up to
+    /// [`Self::RESOLUTION`] above.
     #[must_use]
     pub const fn to_duration(self) -> Duration {
         Duration::from_bits((self.0 as i128) << 48)
@@ -70,7 +72,7 @@ impl NtpTimestamp {
         self.0 == 0
     }
 
-    /// Drops the era and what is finer than 2^-32 s.
+    /// Drops the era and everything finer than 2^-32 s.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,

@@ -5,13 +5,13 @@
 //! | [`format`](mod@format) | the 16.16 and 32.32 number formats, and the era of a 32-bit second |
 //! | [`packet`] | the 48-byte header |
 //! | [`extension`] | what may follow the header: extension fields and a MAC (RFC 7822) |
-//! | [`config`] | every tunable of an association, with its unit and why |
-//! | [`client`] | the state machine: which answer to believe; basic and interleaved mode (RFC 9769) |
+//! | [`config`] | every tunable of an association, with unit and reason |
+//! | [`client`] | the state machine: which answers to accept, pairing of stamps; basic and interleaved mode (RFC 9769) |
 //! | `schedule` | when to ask |
 //! | [`response`] | the checks on an answer's content, and the server's own error budget |
 //! | [`refid`] | reference ids: of addresses, and of servers that smear leap seconds |
 //! | [`server`] | answering requests |
-//! | [`status`] | what is shown to people: reachability, counters, reasons, advice |
+//! | [`status`] | what operators see: reachability, counters, reasons, advice |
 //!
 //! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take timestamps, or
 //! compute offsets.

@@ -1,7 +1,7 @@
 //! The 48-byte NTP header (RFC 5905 section 7.3), to and from bytes.
 //!
 //! What it does not do: judge the content. Every 48-byte string is a header; [`super::client`] and
-//! [`super::response`] decide what to believe. What follows the header is [`super::extension`]'s.
+//! [`super::response`] decide what to accept. [`super::extension`] parses what follows the header.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -104,12 +104,12 @@ pub enum PacketError {
         "{len} bytes are too few for the 48-byte NTP header; check that the port belongs to an NTP server"
     )]
     TooShort {
-        /// How many bytes there were.
+        /// The number of bytes.
         len: usize,
     },
 }
 
-/// The header as it lies on the wire, figure 8.
+/// The header's layout on the wire, figure 8.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Wire {
@@ -129,11 +129,12 @@ struct Wire {
 const _: () = assert!(size_of::<Wire>() == HEADER_LEN);
 
 impl Packet {
-    /// A client request that says nothing about us but how often we ask.
+    /// Makes a client request that reveals nothing about us except the poll interval.
     ///
-    /// Only the transmit field varies: `cookie` is a random number that the server must echo, not a time, so neither
-    /// our clock nor its quality leaks and a forger must see the request. Zero fields and the precision of 32 follow
-    /// draft-ietf-ntp-data-minimization; chronyd sends the same bytes.
+    /// Only the transmit field varies: `cookie` is a random number that the server must echo, not a
+    /// time. So our clock and its quality do not leak, and a forger must see the request. Zero
+    /// fields and the precision of 32 follow draft-ietf-ntp-data-minimization; chronyd sends the
+    /// same bytes.
     #[must_use]
     pub const fn request(cookie: NtpTimestamp, poll: i8) -> Self {
         Self {
@@ -179,7 +180,7 @@ impl Packet {
         Ok((packet, tail))
     }
 
-    /// Encodes the header. Of the version, the low three bits are sent.
+    /// Encodes the header, with the low three bits of the version.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let wire = Wire {

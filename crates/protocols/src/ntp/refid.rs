@@ -1,18 +1,20 @@
-//! Reference ids: what the 32 bits say about where a server has its time from (RFC 5905 section 7.3).
+//! Reference ids: the 32 bits that name a server's source of time (RFC 5905 section 7.3).
 //!
 //! | function | about |
 //! | --- | --- |
 //! | [`of_address`] | the id of a server that is synchronized to this address |
-//! | [`declares_smear`] | servers that say that they smear leap seconds |
+//! | [`declares_smear`] | servers that declare that they smear leap seconds |
 //!
-//! What it does not do: find smearing servers that say nothing, such as the clients of a smearing server (their id is
-//! its address), or decide what to do about them ([`super::response`]).
+//! What it does not do: detect smearing servers that do not declare it, such as the clients of a
+//! smearing server (their id is its address), or decide what to do about them
+//! ([`super::response`]).
 
 use std::net::IpAddr;
 
 use md5::{Digest, Md5};
 
-/// chronyd while its `smoothtime` or leap smear is at work: 127.127.1.255 (ntp.h, `NTP_REFID_SMOOTH`).
+/// chronyd's id while its `smoothtime` or leap smear is active: 127.127.1.255 (ntp.h,
+/// `NTP_REFID_SMOOTH`).
 const CHRONY_SMOOTHED: [u8; 4] = [127, 127, 1, 255];
 /// ntpd while it smears: 254 and the smear's offset in 2:22 fixed point (ntpd's README.leapsmear).
 const NTPD_SMEARED: u8 = 254;
@@ -32,10 +34,11 @@ pub fn of_address(address: IpAddr) -> [u8; 4] {
     }
 }
 
-/// True when a server of `stratum` says by its reference id that its time is smeared around leap seconds.
+/// Returns true if the reference id of a server of `stratum` declares a leap smear.
 ///
-/// One in 256 servers that are themselves synchronized over IPv6 has an id that looks like ntpd's by chance, because
-/// the hash of an address may start with 254; they are refused, too, unless smearing is allowed for that server.
+/// One in 256 servers that are synchronized over IPv6 has an id that looks like ntpd's by chance,
+/// because the hash of its source's address may start with 254. Such servers are refused, too,
+/// unless smearing is allowed for them.
 #[must_use]
 pub fn declares_smear(reference_id: [u8; 4], stratum: u8) -> bool {
     reference_id == CHRONY_SMOOTHED

@@ -1,7 +1,7 @@
-//! The content of an answer: the checks it must pass and the error budget it states for itself.
+//! The content of an answer: the checks that it must pass, and its own error budget.
 //!
-//! What it does not do: know what was asked. [`super::client`] has already matched the cookie before these checks; the
-//! round trip and everything that needs our counter is the estimator's.
+//! What it does not do: know the request. [`super::client`] matches the cookie before these checks,
+//! and the estimator handles the round trip and everything else that needs our counter.
 
 use std::fmt;
 
@@ -15,29 +15,29 @@ use super::status::RejectReason;
 /// The first stratum that means "unsynchronized" (MAXSTRAT, RFC 5905 section 7.2).
 pub const MAX_STRATUM: u8 = 16;
 
-/// What an association demands of a server.
+/// An association's requirements on a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'a> {
     /// The largest error budget.
     pub max_distance: Duration,
     /// Whether a declared leap smear is accepted.
     pub allow_smear: bool,
-    /// The reference ids that a server shows which has its time from us.
+    /// The reference ids of servers that are synchronized to us.
     pub own_ids: &'a [[u8; 4]],
 }
 
 /// The server's part of an exchange, complete and checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Response {
-    /// Which [`super::Request`] the stamps belong to. In basic mode the one that was just answered, in interleaved mode
-    /// the one that was answered before it.
+    /// The [`super::Request`] to which the stamps belong. In basic mode it is the one just
+    /// answered; in interleaved mode, the one answered before it.
     pub request_id: u64,
-    /// Which request the datagram answers: always the one last sent.
+    /// The request that the datagram answers: always the last one sent.
     pub answered: u64,
     /// The request's arrival on the server's clock (T2).
     pub tb: Instant<Utc>,
-    /// The answer's departure on the server's clock (T3): in basic mode as the server foresaw it, in interleaved mode
-    /// as it was.
+    /// The answer's departure on the server's clock (T3): predicted in basic mode, measured in
+    /// interleaved mode.
     pub te: Instant<Utc>,
     /// Round trip from the server to its reference clock, as stated.
     pub root_delay: Duration,
@@ -54,11 +54,12 @@ pub struct Response {
 }
 
 impl Response {
-    /// Checks a header that answers request `request_id` in basic mode. `approx_utc` chooses the era only: 68 years off
-    /// still works.
+    /// Checks a header that answers request `request_id` in basic mode. `approx_utc` only chooses
+    /// the era: 68 years off still works.
     ///
     /// # Errors
-    /// The first check that fails: synchronized, stratum, smear, loop, timestamps, root distance, order.
+    /// Reports the first check that fails: synchronized, stratum, smear, loop, timestamps, root
+    /// distance, order.
     pub fn check(
         packet: &Packet,
         request_id: u64,
@@ -73,18 +74,19 @@ impl Response {
         if reversal > log2_span(packet.precision) {
             return Err(RejectReason::TimeReversed);
         }
-        // Servers fill the bits below their precision with noise (RFC 5905 section 6, chronyd), so that the stamps of
-        // one moment come in any order: always in a simulator, where an answer takes no time. The budget covers that.
+        // Servers fill the bits below their precision with noise (RFC 5905 section 6, chronyd), so
+        // two stamps of one moment come in any order. In a simulator, where an answer takes no
+        // time, this always happens. The error budget covers it.
         let middle = response.te + reversal.half();
         Ok(Self { tb: middle, te: middle, ..response })
     }
 
-    /// Checks a header that answers request `request_id` in interleaved mode: its receive stamp is that request's, its
-    /// transmit stamp is that of the answer to `before`.
+    /// Checks a header that answers request `request_id` in interleaved mode: its receive stamp
+    /// belongs to that request, its transmit stamp to the answer to `before`.
     ///
-    /// Returns `before` with the departure as it really was, and the new exchange, whose `te` is not known yet (it is
-    /// `tb` until then). The stamps must be in the order of the events: we had the answer to `before` in hand before we
-    /// asked again.
+    /// Returns `before` with its measured departure, and the new exchange, whose `te` is not known
+    /// yet (it equals `tb` until then). The stamps must be in the order of the events: the answer
+    /// to `before` arrived before we asked again.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -103,7 +105,7 @@ impl Response {
         Ok((complete, Self { te: new.tb, ..new }))
     }
 
-    /// Everything but the order of the stamps.
+    /// Checks everything except the order of the stamps.
     fn read(
         packet: &Packet,
         request_id: u64,
@@ -144,20 +146,20 @@ impl Response {
         Ok(response)
     }
 
-    /// True when the departure is the one that really was (RFC 9769).
+    /// Returns true if the departure was measured (RFC 9769).
     #[must_use]
     pub const fn is_interleaved(&self) -> bool {
         self.answered != self.request_id
     }
 
-    /// How far `tb` and `te` may be from UTC by the server's own statement, rounded outward.
+    /// Returns how far `tb` and `te` may be from UTC by the server's own statement, rounded up.
     ///
     /// e = root dispersion + root delay / 2 (the root distance of RFC 5905 section 11.1 without our own path)
     /// plus 2^precision (granularity of the stamps) and 2^-32 s (their format).
     ///
-    /// The two 16.16 fields are taken as they were sent. chrony rounds them up (util.c, `UTI_DoubleToNtp32`), and so does
-    /// [`super::server`]; ntpd truncates them after having added milliseconds (MINDISPERSE). A server that truncated
-    /// without a margin would understate its error by up to 22.9 us.
+    /// The two 16.16 fields are used as sent. chrony rounds them up (util.c, `UTI_DoubleToNtp32`),
+    /// and so does [`super::server`]; ntpd truncates them after adding milliseconds (MINDISPERSE).
+    /// A server that truncates without a margin understates its error by up to 22.9 us.
     #[must_use]
     pub fn error_budget(&self) -> Duration {
         self.root_dispersion
@@ -176,7 +178,7 @@ pub enum KissCode {
     Deny,
     /// RSTR: access denied by local policy of the server.
     Restrict,
-    /// Any other code, such as INIT or STEP: nothing to obey.
+    /// Any other code, such as INIT or STEP, which asks nothing of us.
     Other([u8; 4]),
 }
 
@@ -193,7 +195,7 @@ impl KissCode {
     }
 }
 
-/// The four letters; bytes that are not printable are shown escaped.
+/// Shows the four letters; unprintable bytes are escaped.
 impl fmt::Display for KissCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,11 +1,12 @@
 //! When the next request of an association is due.
 //!
-//! A burst at the start and when the server comes back after an outage; then, every interval, one poll of one or more
-//! requests. The interval and the requests per poll can be changed while it runs ([`Schedule::set_poll`]), so that a
-//! controller can follow what is required of the clock; RATE kisses put a floor under the interval that nothing lowers,
-//! and DENY and RSTR leave one attempt per `denied_retry`.
+//! A burst at the start and when the server returns after an outage; then one poll of one or more
+//! requests per interval. The interval and the requests per poll can change at run time
+//! ([`Schedule::set_poll`]), so that a controller can follow the required bound. RATE kisses set a
+//! lower limit of the interval that nothing undercuts, and DENY and RSTR leave one attempt per
+//! `denied_retry`.
 //!
-//! What it does not do: know which answer belongs to which request, or add jitter.
+//! What it does not do: match answers with requests, or add jitter.
 
 use timevisor_time::Duration;
 
@@ -17,20 +18,21 @@ const MAX_ASKED_POLL: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
-    /// As configured, but for `poll_min`, which is the interval asked for last.
+    /// The configuration, with the last requested interval as `poll_min`.
     config: Config,
     /// Requests of one poll.
     per_poll: u32,
-    /// What RATE kisses have made of the interval; zero without one.
+    /// The lower limit of the interval set by RATE kisses; zero without one.
     floor: Duration,
     denied: bool,
     next: Duration,
     last_sent: Option<Duration>,
     /// Requests still to come in this burst or poll.
     left: u32,
-    /// Since when the interval to the next poll counts.
+    /// The start of the interval to the next poll.
     poll_started: Duration,
-    /// The burst at the start or after an outage: the interval counts from its last request, not its first.
+    /// True in the burst at the start or after an outage, whose last request starts the interval
+    /// instead of its first.
     recovering: bool,
 }
 
@@ -63,8 +65,8 @@ impl Schedule {
         if self.denied { self.config.denied_retry.max(interval) } else { interval }
     }
 
-    /// Polls every `interval` from now on, with `burst` requests each. A server that limited us keeps its floor and gets
-    /// single requests.
+    /// Polls every `interval` from now on, with `burst` requests each. A server that limited us
+    /// keeps its limit and gets single requests.
     pub(super) fn set_poll(&mut self, interval: Duration, burst: u32) -> Result<(), ConfigError> {
         let config = Config {
             poll_min: interval,
@@ -78,14 +80,14 @@ impl Schedule {
         if self.left == 0
             && let Some(sent) = self.last_sent
         {
-            // Never sooner than the requests of a burst, nor than a kiss has said.
+            // Never sooner than the spacing of a burst, nor than a kiss permits.
             let due = (self.poll_started + self.interval()).max(sent + self.config.burst_spacing);
             self.next = if self.is_limited() { self.next.max(due) } else { due };
         }
         Ok(())
     }
 
-    /// A request leaves now.
+    /// Records that a request leaves now.
     pub(super) fn sent(&mut self, now: Duration) {
         if self.left == 0 {
             self.recovering = false;
@@ -100,7 +102,7 @@ impl Schedule {
         self.next = self.after(now);
     }
 
-    /// When the request after the one sent at `sent` is due.
+    /// Returns when the request after the one sent at `sent` is due.
     fn after(&self, sent: Duration) -> Duration {
         let spaced = sent + self.config.burst_spacing;
         if self.left > 0 {
@@ -112,7 +114,8 @@ impl Schedule {
         }
     }
 
-    /// Starts a burst, unless the server limited or denied us; `first_done` when its first request was just answered.
+    /// Starts a burst, unless the server limited or denied us. `first_done`: its first request was
+    /// just answered.
     pub(super) fn burst(&mut self, first_done: bool) {
         if !self.is_limited() {
             self.left = self.config.burst_count - u32::from(first_done);
@@ -120,7 +123,7 @@ impl Schedule {
         }
     }
 
-    /// The burst starts at `now`, but keeps its distance from the last request.
+    /// Starts the burst at `now`, at the minimum distance from the last request.
     pub(super) fn restart(&mut self, now: Duration) {
         if !self.is_limited() {
             self.burst(false);
@@ -128,7 +131,7 @@ impl Schedule {
         }
     }
 
-    /// An answer was accepted: a denial is over, and what a burst still holds is due soon.
+    /// Records an accepted answer: a denial is over, and the rest of a burst is due soon.
     pub(super) fn accepted(&mut self) {
         let was_denied = std::mem::take(&mut self.denied);
         if let Some(sent) = self.last_sent
@@ -138,8 +141,8 @@ impl Schedule {
         }
     }
 
-    /// A RATE kiss with this poll field (log2 s): the interval doubles, or becomes what the field asks for if that is
-    /// more, for good.
+    /// Obeys a RATE kiss with this poll field (log2 s): permanently doubles the interval, or sets
+    /// it to the field's value if that is more.
     pub(super) fn limited(&mut self, now: Duration, poll: i8) {
         let interval = self.interval();
         let doubled = (interval + interval).min(self.config.poll_max);
@@ -151,7 +154,7 @@ impl Schedule {
         self.pause(now);
     }
 
-    /// A DENY or RSTR kiss.
+    /// Obeys a DENY or RSTR kiss.
     pub(super) fn denied(&mut self, now: Duration) {
         self.denied = true;
         self.pause(now);

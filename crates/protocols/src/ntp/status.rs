@@ -1,4 +1,5 @@
-//! What people see of an association: reachability, counters, reasons for refusing an answer, and advice.
+//! What operators see of an association: reachability, counters, reasons for refused answers, and
+//! advice.
 //!
 //! What it does not do: change anything. [`super::client`] writes these; the daemon and the command line read them.
 
@@ -12,10 +13,10 @@ use super::response::KissCode;
 /// Why a datagram was not accepted. The text says what to do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, thiserror::Error)]
 pub enum RejectReason {
-    /// Fewer than 48 bytes.
+    /// The datagram has fewer than 48 bytes.
     #[error("shorter than an NTP header; check that the port belongs to an NTP server")]
     TooShort,
-    /// Neither extension fields nor a MAC behind the header.
+    /// The bytes behind the header are neither extension fields nor a MAC.
     #[error("what follows the header is malformed; check the path for damaged packets")]
     MalformedTail,
     /// Not version 4.
@@ -58,7 +59,7 @@ pub enum RejectReason {
          or set allow_smear for this one"
     )]
     LeapSmear,
-    /// The server has its time from us (RFC 5905's synchronization loop).
+    /// The server is synchronized to us (RFC 5905's synchronization loop).
     #[error("the server has its time from this host, which would be a loop; use another")]
     Loop,
 }
@@ -103,8 +104,8 @@ impl RejectReason {
         }
     }
 
-    /// True when the answer was provably to our request and therefore ended it; a stray packet leaves the request
-    /// waiting for the true answer.
+    /// Returns true if the datagram certainly answered our request and so ended it. After a stray
+    /// packet, the request still waits for the true answer.
     #[must_use]
     pub const fn ends_request(self) -> bool {
         matches!(
@@ -120,7 +121,7 @@ impl RejectReason {
     }
 }
 
-/// What has happened since the association was made.
+/// Counts of all events since the association was made.
 ///
 /// `sent` = accepted + lost + kisses + those rejections whose [`RejectReason::ends_request`] + the one in flight.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -160,7 +161,7 @@ impl Reach {
     /// Length of the register in requests.
     pub const BITS: u64 = 8;
 
-    /// With the newest request's fate shifted in.
+    /// Returns the register with the newest request's outcome shifted in.
     #[must_use]
     pub const fn pushed(self, answered: bool) -> Self {
         Self((self.0 << 1) | answered as u8)
@@ -172,7 +173,7 @@ impl Reach {
         self.0
     }
 
-    /// True when any of the last eight was answered.
+    /// Returns true if any of the last eight requests was answered.
     #[must_use]
     pub const fn any(self) -> bool {
         self.0 != 0
@@ -237,7 +238,7 @@ impl Status {
         }
     }
 
-    /// One line for the operator: what is the case and what to do about it.
+    /// Returns one line for the operator: the state and what to do about it.
     #[must_use]
     pub fn describe(&self, now: Duration) -> String {
         match self {
@@ -287,7 +288,7 @@ mod tests {
         let names: std::collections::BTreeSet<_> =
             RejectReason::ALL.iter().map(|r| r.name()).collect();
         assert_eq!(names.len(), RejectReason::ALL.len());
-        // Ordered like the enum: a variant missing at the end or in the middle shows here.
+        // In the order of the enum, so that a missing variant shows here.
         assert!(RejectReason::ALL.iter().enumerate().all(|(i, r)| *r as usize == i));
         assert_eq!(RejectReason::ALL.last(), Some(&RejectReason::Loop));
     }

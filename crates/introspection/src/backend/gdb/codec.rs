@@ -1,10 +1,10 @@
 //! Packets (GDB manual, "Overview" of the remote protocol): `$body#checksum`, acknowledged by `+`. Run-length encoding is refused: QEMU
 //! does not use it.
 
-/// More than QEMU's largest packet (MAX_PACKET_LENGTH of gdbstub, 131,104 from 8.2 on).
+/// Longest packet; more than QEMU's largest (MAX_PACKET_LENGTH of gdbstub, 131,104 from 8.2 on).
 const MAX_PACKET: usize = 256 << 10;
 
-/// What is wrong with what came.
+/// What is wrong with the bytes that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// Too long.
@@ -31,7 +31,7 @@ pub fn packet(body: &str) -> Vec<u8> {
     format!("${body}#{sum:02x}").into_bytes()
 }
 
-/// Bytes to packets' bodies.
+/// Splits bytes into the bodies of packets.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -92,7 +92,7 @@ fn unescape(body: &[u8]) -> Result<Vec<u8>, Fault> {
     Ok(all)
 }
 
-/// Bytes written as two hexadecimal digits each.
+/// Decodes bytes from two hexadecimal digits each.
 #[must_use]
 pub fn bytes(hex: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());

@@ -1,10 +1,10 @@
-//! What is read at a point: registers are there, memory is asked for.
+//! The reads at a point: registers are known, memory is requested.
 
 use super::codec;
 use super::registers::Registers;
 use crate::point::{Base, Point, Read};
 
-/// A vCPU that stands at a point.
+/// A vCPU that has stopped at a point.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Hit {
     /// Which one.

@@ -1,15 +1,15 @@
-//! For debugging only: the gdb remote serial protocol, as QEMU's `-gdb unix:PATH,server=on,wait=off` speaks it. Nothing else is needed, and
-//! the VM stands still at every hit.
+//! For debugging only: the gdb remote serial protocol of QEMU's `-gdb unix:PATH,server=on,wait=off`. It needs nothing else, but the VM stops at
+//! every hit.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `codec.rs` | packets, and what is written in them |
-//! | `registers.rs` | where registers are in what `g` answers, by the target's description |
-//! | `hit.rs` | what is read at a point, one request at a time |
-//! | `session.rs` | the backend: what is asked next |
+//! | `codec.rs` | packets and their contents |
+//! | `registers.rs` | offsets of registers in the answer to `g`, by the target's description |
+//! | `hit.rs` | the reads at a point, one request at a time |
+//! | `session.rs` | the backend: one request after the other |
 //!
-//! QEMU stops the VM when somebody connects, and neither lets it go on nor takes breakpoints away when the connection ends. Who drives this
-//! has to say [`LAST_WORDS`], whatever becomes of it.
+//! QEMU stops the VM when a client connects. When the connection ends, it neither resumes the VM nor removes breakpoints. So the driver has to send
+//! [`LAST_WORDS`] however it ends.
 
 pub mod codec;
 mod hit;

@@ -1,10 +1,10 @@
-//! Where registers are in what `g` answers: one after the other, as the target's description has them (GDB manual, "Target Descriptions").
+//! The offsets of registers in the answer to `g`, where they follow in the order of the target's description (GDB manual, "Target Descriptions").
 //!
-//! Only as much of XML as QEMU's files are made of.
+//! Parses only the part of XML that QEMU's files use.
 
 use crate::point::Register;
 
-/// Registers' places, in bytes.
+/// Offsets of registers, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Registers {
     rip: usize,
@@ -67,7 +67,7 @@ fn at(all: &[u8], place: usize) -> Option<u64> {
     Some(u64::from_le_bytes(all.get(place..place + 8)?.try_into().ok()?))
 }
 
-/// The first file that a description is made of; QEMU has the processor's own registers there.
+/// The first file that a description includes; QEMU has the processor's registers there.
 pub(super) fn included(xml: &str) -> Option<String> {
     let text = without_comments(xml);
     let name = attribute(tags(&text, "xi:include").next()?, "href")?;

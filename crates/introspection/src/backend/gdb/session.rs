@@ -1,4 +1,4 @@
-//! The backend: one request at a time, and what its answer leads to.
+//! The gdb backend: one request at a time, each followed by what its answer asks for.
 
 use timevisor_time::Duration;
 
@@ -9,19 +9,19 @@ use crate::backend::RawEvent;
 use crate::backend::{Action, Backend, Input, Refused, State};
 use crate::point::{Point, limits};
 
-/// Whatever the stub is doing: stops the VM, takes all breakpoints away and lets it go on. QEMU must not hear it after a `D`: it
-/// would look for a vCPU that it has let go of.
+/// Stops the VM, removes all breakpoints and resumes it, whatever the stub is doing. QEMU must not receive it after a `D`: it would look for a vCPU
+/// that it has released.
 pub const LAST_WORDS: &[u8] = b"+\x03$D#44";
-/// Not for QEMU: whoever would say [`LAST_WORDS`] does not have to any more, beginning with what comes with this.
+/// Not for QEMU: tells the relay that it no longer has to send [`LAST_WORDS`], from the bytes with this one on.
 pub const QUIET: u8 = 0;
-/// QEMU answers at once, or not at all; the VM stands still meanwhile.
+/// How long an answer may take. QEMU answers at once or not at all, and the VM is stopped meanwhile.
 const PATIENCE: Duration = Duration::from_nanos(10_000_000_000);
-/// A description is not larger.
+/// Longest description.
 const MAX_DESCRIPTION: usize = 256 << 10;
 /// SIGTRAP.
 const TRAP: u8 = 5;
 
-/// What was asked, and is answered next.
+/// The request that is answered next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Phase {
     /// No connection.

@@ -1,4 +1,4 @@
-//! Points and targets to bytes for the BPF programs, and their events from bytes: bpf/introspect.h.
+//! Encodes points and targets for the BPF programs, and decodes their events (bpf/introspect.h).
 
 use super::layout::KvmLayout;
 use crate::backend::RawEvent;
@@ -25,8 +25,8 @@ pub struct Mapped {
     pub at: u64,
 }
 
-/// `struct target`. `bases` is the guest-virtual address of an array with the GS_BASE of each processor, for hosts that are not AMD; `linear` the one
-/// of guest-physical 0, where the guest's kernel has all memory in order. 0: it has none.
+/// `struct target`. `bases` is the guest-virtual address of an array with the GS base of each processor, for hosts that are not AMD. `linear` is the
+/// guest-virtual address at which the guest's kernel maps all memory in order. 0 means that there is none.
 #[must_use]
 pub fn target(
     pid: u32,

@@ -1,4 +1,4 @@
-//! Where things are in KVM's structures on this host.
+//! Offsets in the structures of this host's KVM.
 
 use crate::symbols::btf::{Btf, BtfError};
 

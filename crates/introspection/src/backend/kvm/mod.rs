@@ -1,18 +1,18 @@
-//! Guests under KVM: the NOP at a trap point is replaced by an instruction that KVM has to handle, and BPF programs on this host see it do so.
+//! Guests under KVM: an instruction that KVM has to handle replaces the NOP at a trap point, and BPF programs on this host see KVM handle it.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `trap.rs` | that instruction: KVM's forced emulation prefix, or a write to a port |
 //! | `sites.rs` | where trap points are in QEMU's memory, and which instructions KVM may emulate behind them |
-//! | `patches.rs` | bytes put in place and taken away, all or none |
-//! | `patch_journal.rs` | what is in place, on disk: a daemon that comes after a crash takes it away |
-//! | `layout.rs` | where things are in KVM's structures, by this kernel's BTF |
+//! | `patches.rs` | changes of the guest's code, all or none |
+//! | `patch_journal.rs` | these changes on disk, for the daemon that starts after a crash |
+//! | `layout.rs` | offsets in KVM's structures, by this kernel's BTF |
 //! | `codec.rs` | orders to bytes and events from bytes (bpf/introspect.h) |
 //! | `orders.rs` | the orders for one VM, checked against this host's KVM |
-//! | `session.rs` | the backend: what is wanted, what is in place, and events |
+//! | `session.rs` | the backend: points that are wanted, traps that are in place, and events |
 //!
-//! No real instruction is overwritten, and no vCPU may run while bytes change. Two conditions keep a guest with the prefix well: the host's switch
-//! (`timevisor_linux::kvm::prefix`) is on for as long as a prefix is in any guest, and the instruction behind it is one that KVM is known to emulate
+//! Only NOPs are overwritten, and no vCPU may run while bytes change. A guest with the prefix works under two conditions: the host's switch
+//! (`timevisor_linux::kvm::prefix`) stays on while any guest has a prefix, and the instruction behind the prefix is one that KVM is known to emulate
 //! exactly. AMD was tested in emulation; Intel's path is written from the kernel's source and NOT VERIFIED ON HARDWARE.
 
 pub mod codec;

@@ -1,4 +1,4 @@
-//! What is in place in guests, on disk: written before it is, forgotten after it is gone.
+//! The journal of changes to guests' code, on disk: an entry is written before the change, and removed after the change is undone.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use timevisor_linux::process::Process;
 use super::patches::Patch;
 use super::trap::Trap;
 
-/// One VM's.
+/// The changes in one VM.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Patched {
@@ -17,12 +17,12 @@ pub struct Patched {
     pub pid: u32,
     /// Clock ticks after boot (proc(5), field 22): tells a process from a later one with the same pid.
     pub start_time: u64,
-    /// What may be in place.
+    /// Patches that may be in place.
     pub patches: Vec<Patch>,
 }
 
 impl Patched {
-    /// That very QEMU, if it still runs.
+    /// This QEMU, if it still runs.
     #[must_use]
     pub fn process(&self) -> Option<Process> {
         let process = Process::open(self.pid).ok()?;
@@ -30,18 +30,18 @@ impl Patched {
     }
 }
 
-/// All of it.
+/// The whole journal.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InPlace {
-    /// The host's switch was off before, and is to be off again.
+    /// The daemon has turned the host's switch on, and has to turn it off again.
     pub switched_on: bool,
-    /// By VM.
+    /// One entry for each VM.
     pub vms: Vec<Patched>,
 }
 
 impl InPlace {
-    /// Whether the host's switch has to be on.
+    /// Whether any patch needs the host's switch.
     #[must_use]
     pub fn needs_switch(&self) -> bool {
         let mut patches = self.vms.iter().flat_map(|vm| &vm.patches);
@@ -49,7 +49,7 @@ impl InPlace {
     }
 }
 
-/// The file.
+/// The journal's file.
 #[must_use]
 pub fn file(directory: &Path) -> CrashFile<InPlace> {
     CrashFile::new(directory, "introspection.json")

@@ -1,6 +1,6 @@
-//! Bytes in a guest's code: put in place and taken away, all or none, and only where what is there is what should be.
+//! Changes of a guest's code: all or none, and only where the expected bytes are.
 //!
-//! Whoever calls this has stopped every vCPU.
+//! The caller has stopped every vCPU.
 
 use std::io;
 
@@ -16,11 +16,11 @@ use crate::point::SLOT;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Patch {
-    /// In QEMU's memory.
+    /// Address in QEMU's memory.
     pub address: u64,
-    /// What belongs there.
+    /// The guest's bytes.
     pub original: [u8; 5],
-    /// What is to be there instead.
+    /// The trap's bytes.
     pub patched: [u8; 5],
 }
 
@@ -33,15 +33,15 @@ impl Patch {
     }
 }
 
-/// Where code is.
+/// Access to a guest's code.
 pub trait Code {
-    /// Five bytes.
+    /// Reads five bytes.
     ///
     /// # Errors
     /// The host's.
     fn get(&self, address: u64) -> io::Result<[u8; 5]>;
 
-    /// Writes them.
+    /// Writes five bytes.
     ///
     /// # Errors
     /// The host's.
@@ -63,25 +63,25 @@ impl Code for ProcessMemory {
 /// Why nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
-    /// The guest's code is another one by now.
+    /// The guest's code has changed since it was last read.
     #[error(
         "the guest's code has {found:02x?} where {expected:02x?} was a moment ago; nothing was changed"
     )]
     Changed {
-        /// What is there.
+        /// The bytes there.
         found: [u8; 5],
-        /// What was.
+        /// The bytes that were there.
         expected: [u8; 5],
     },
-    /// Memory.
+    /// Memory could not be read or written.
     #[error("the guest's code cannot be changed")]
     Io(#[from] io::Error),
 }
 
-/// Puts all of them in place.
+/// Makes all changes.
 ///
 /// # Errors
-/// When one cannot be; the others are taken away again.
+/// When one of them fails; the others are then undone.
 pub fn put(code: &dyn Code, patches: &[Patch]) -> Result<(), PatchError> {
     for patch in patches {
         let found = code.get(patch.address)?;
@@ -98,10 +98,10 @@ pub fn put(code: &dyn Code, patches: &[Patch]) -> Result<(), PatchError> {
     Ok(())
 }
 
-/// Takes all of them away that are there still: a guest that has another kernel by now is left alone. How many there were.
+/// Undoes the changes that are still in place, and returns their number. Other bytes are left alone: the guest may have booted another kernel.
 ///
 /// # Errors
-/// When memory cannot be reached; some may be in place still.
+/// When memory cannot be reached; some changes may then remain.
 pub fn take(code: &dyn Code, patches: &[Patch]) -> io::Result<usize> {
     let mut taken = 0;
     for patch in patches {
@@ -113,7 +113,7 @@ pub fn take(code: &dyn Code, patches: &[Patch]) -> io::Result<usize> {
     Ok(taken)
 }
 
-/// How many of them are in place.
+/// The number of changes that are in place.
 ///
 /// # Errors
 /// When memory cannot be reached.

@@ -1,4 +1,4 @@
-//! The backend: what is wanted, what is in place, and the events in between. A driver stops the VM, writes, and brings the events.
+//! The KVM backend: points that are wanted, traps that are in place, and events. A driver stops the VM, writes its memory, and delivers the events.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::backend::{Action, Backend, Input, Refused, State};
 use crate::point::{Point, limits};
 use timevisor_time::CounterRatio;
 
-/// Events a second of one guest, and at once.
+/// Most events of one guest: a second, and in a burst.
 const RATE_HZ: u32 = 20_000;
 const BURST: u32 = 20_000;
-/// Places beyond the first of each point.
+/// Most addresses beyond the first of each point.
 const MORE: usize = 1024;
 
 /// One VM under KVM.
@@ -30,7 +30,7 @@ pub struct Kvm {
 }
 
 impl Kvm {
-    /// For points that have been found at these places, in their order, in a guest whose counter counts at `ratio` times the host's rate.
+    /// A backend for points at these sites, in the order of the points. The guest's counter runs at `ratio` times the host's rate.
     #[must_use]
     pub fn new(sites: Vec<Site>, ratio: CounterRatio) -> Self {
         Self {

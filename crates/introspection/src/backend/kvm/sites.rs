@@ -1,11 +1,11 @@
-//! Where a trap point is in the guest's memory, and whether KVM can emulate what follows it.
+//! Finds a trap point in the guest's memory, and checks that KVM can emulate the instruction behind it.
 
 use super::trap::Trap;
 use crate::backend::Site;
 use crate::memory::{GuestMemory, MemoryError, PageTables};
 use crate::point::{Point, SLOT};
 
-/// Bytes behind the point that are looked at.
+/// Bytes behind the NOP that are checked.
 const NEXT: usize = 8;
 
 /// Why a point cannot be trapped.
@@ -46,10 +46,10 @@ pub enum SiteError {
     },
 }
 
-/// Where these points are, for this form of trap. `tables` are those of the guest's kernel.
+/// Finds the sites of these points for this form of trap. `tables` belong to the guest's kernel.
 ///
 /// # Errors
-/// The first that cannot be trapped: then none is.
+/// For the first point that cannot be trapped.
 pub fn find(
     memory: &dyn GuestMemory,
     tables: &PageTables,
@@ -87,8 +87,8 @@ fn site(
     Ok(Site { point: point.id, address })
 }
 
-/// Whether the first instruction of these is one of the few that functions begin with, and that KVM's emulator does as the processor does (all
-/// of them were compared, in state and memory): pushes, moves between registers, `xor` and `test` of registers, `sub` from the stack, jumps and calls.
+/// Whether these bytes begin with an instruction that functions often begin with and that KVM emulates exactly. Each was compared with the
+/// processor, in registers and memory: pushes, moves between registers, `xor` and `test` of registers, `sub` from the stack, jumps and calls.
 fn is_emulated(next: [u8; NEXT]) -> bool {
     let registers = |modrm: u8| modrm >> 6 == 3;
     match next {

@@ -1,10 +1,10 @@
-//! What stands in place of a NOP while a point is trapped: one instruction that makes the guest's vCPU leave it for KVM, and changes nothing.
+//! The instruction that replaces a NOP while a point is trapped. It makes the vCPU exit to KVM, and changes nothing in the guest.
 //!
-//! It has to be one instruction. With two (`xor eax,eax; vmmcall`: a hypercall that does not exist, which costs least) an interrupt can come between them,
-//! and the address of the second one is then on a stack of the guest, where no look at its vCPUs finds it: the NOP cannot come back as long as
-//! a thread may sleep there, because from its third byte on it is another instruction, one that writes. So there is no such form.
+//! It has to be a single instruction. Two of them (`xor eax,eax; vmmcall`, an unknown hypercall, would cost least) can be separated by an interrupt.
+//! The address of the second one is then on a stack of the guest, and no look at the vCPUs finds it. The NOP could not be restored while a thread may
+//! sleep there, because from its third byte on it is another instruction, one that writes.
 
-/// A form of it.
+/// A form of trap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trap {
     /// `ud2; .ascii "kvm"`: KVM emulates the next instruction, and goes on behind it (arch/x86/kvm/x86.c, handle_ud). Needs the host's switch.

@@ -1,16 +1,16 @@
-//! The bytes between timevisord and the plugin: plugins/tcg/introspect.h is the other end, and says the same.
+//! The protocol between timevisord and the plugin; plugins/tcg/introspect.h describes the other end.
 //!
 //! A frame is a header of 8 bytes (u32 length of the payload, u16 kind, u16 zero) and its payload, little endian. The plugin runs in
-//! QEMU's process, which a guest may have taken over: nothing that it says is believed to be of a sensible size.
+//! QEMU's process, which a guest may have taken over, so every size is checked.
 
 use crate::backend::RawEvent;
 use crate::backend::Refused;
 use crate::point::{Base, Point, limits};
 
-/// Of the protocol.
+/// Version of the protocol.
 pub const VERSION: u16 = 2;
 const MAGIC: u32 = 0x5049_5654;
-/// From the plugin: an event with all its data has 288 bytes.
+/// Longest frame from the plugin. An event with all its data has 288 bytes.
 const MAX_PAYLOAD: usize = 1024;
 const HEADER: usize = 8;
 const NO_FILTER: u8 = 0xff;
@@ -82,7 +82,7 @@ pub enum Message {
     },
 }
 
-/// What makes a stream useless.
+/// Why a stream is useless.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// A frame that is too long.
@@ -96,7 +96,7 @@ pub enum Fault {
     Kind(u16),
 }
 
-/// Cuts a stream into messages.
+/// Splits a stream into messages.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -186,10 +186,10 @@ fn status(fields: &mut Fields<'_>) -> Option<Message> {
     Some(Message::Status { next: fields.u64()?, dropped: fields.u64()? })
 }
 
-/// Asks for these points and no others.
+/// Encodes a request for exactly these points.
 ///
 /// # Errors
-/// When they break the limits that both ends have.
+/// When they exceed the limits.
 pub fn points(generation: u32, all: &[Point]) -> Result<Vec<u8>, Refused> {
     if all.len() > limits::POINTS {
         return Err(Refused::Points(all.len(), limits::POINTS));
@@ -246,7 +246,7 @@ fn one(point: &Point) -> Option<Vec<u8>> {
     point.filter.is_none_or(|filter| decides(filter.read)).then_some(bytes)
 }
 
-/// What is left of a payload.
+/// The rest of a payload.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

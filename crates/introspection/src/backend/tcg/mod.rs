@@ -1,6 +1,6 @@
-//! A guest without KVM: QEMU's TCG with the plugin in plugins/tcg, which traps by translating an instruction with a call before it.
+//! Guests that QEMU emulates (TCG). The plugin in plugins/tcg traps an instruction by translating it with a call before it.
 //!
-//! Nothing in the guest changes. QEMU is started with `-plugin libtimevisor-introspect.so,socket=PATH`.
+//! The guest's memory does not change. QEMU is started with `-plugin libtimevisor-introspect.so,socket=PATH`.
 
 pub mod codec;
 mod session;

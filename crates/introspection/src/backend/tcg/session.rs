@@ -1,4 +1,4 @@
-//! The backend: what is wanted, what the plugin has, and the events in between.
+//! The TCG backend: points that are wanted, points that the plugin has, and events.
 
 use timevisor_protocols::channel::bucket::{Bucket, interval};
 use timevisor_time::Duration;
@@ -8,10 +8,10 @@ use crate::backend::{Action, Backend, Input, Refused, State};
 use super::codec::{self, Decoder, Message};
 use crate::point::Point;
 
-/// Events a second of one guest, and at once.
+/// Most events of one guest: a second, and in a burst.
 const RATE_HZ: u32 = 20_000;
 const BURST: u32 = 20_000;
-/// A guest that is never idle and translates nothing new is helped after this.
+/// When to pause a guest that is never idle and translates no new code, so that its points can change.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// One VM's plugin.
@@ -83,7 +83,7 @@ impl Tcg {
         self.over = true;
         self.pause_at = None;
         Action::Close(format!(
-            "the TCG plugin: {why}; build the plugin anew (make -C plugins/tcg) and restart the VM with it"
+            "the TCG plugin: {why}; build the plugin again (make -C plugins/tcg) and restart the VM with it"
         ))
     }
 

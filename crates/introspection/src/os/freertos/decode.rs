@@ -1,4 +1,4 @@
-//! Bytes of a point to an event.
+//! Decodes the bytes of a point to an event.
 
 use super::note::Note;
 use super::points::{CREATE, DELAY, DELETE, OWN, PRIORITY, UNTIL};
@@ -8,10 +8,10 @@ use crate::os::reads::{Reads, name};
 use crate::point::Point;
 use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 
-/// CLOCK_MONOTONIC: ticks are counted from the scheduler's start on.
+/// CLOCK_MONOTONIC: ticks count from the start of the scheduler.
 const CLOCK: u32 = 1;
 
-/// Of ticks.
+/// Nanoseconds of a number of ticks.
 fn ns(ticks: u32, note: &Note) -> i64 {
     // At most 2^32 seconds.
     i64::try_from(u64::from(ticks) * 1_000_000_000 / u64::from(note.tick_rate_hz))

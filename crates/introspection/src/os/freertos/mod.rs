@@ -1,14 +1,14 @@
-//! FreeRTOS on x86 in one flat address space (port GCC/IA32_flat); tested with 11.2.0. It has no symbols in memory and no types: its file
-//! is given, and a note in it, written by plugins/freertos, says where things are.
+//! FreeRTOS on x86 in one flat address space (port GCC/IA32_flat); tested with 11.2.0. It has neither
+//! symbols nor types in memory, so the user gives its ELF file. A note in that file, written by plugins/freertos, has the offsets.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `note.rs` | what the kernel says of itself |
+//! | `note.rs` | the kernel's version and offsets, from its note |
 //! | `points.rs` | which functions are trapped, and what is read there |
 //! | `decode.rs` | bytes to events |
 //!
-//! A task is its control block: `tid` is the block's address, which is the handle that the guest's own functions take, and which another
-//! task may get after its end. There are no processes: `pid` is 0. Priorities are FreeRTOS's own.
+//! A task's `tid` is the address of its control block, which is also its handle in the guest; a later task may get the same address. There are no
+//! processes, so `pid` is 0. Priorities are those of FreeRTOS.
 //!
 //! What it does not do: kernels with several cores or MPU wrappers, ends of jobs that wait for queues or notifications, inherited
 //! priorities.

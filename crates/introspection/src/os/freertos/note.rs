@@ -1,17 +1,17 @@
-//! What a FreeRTOS kernel says of itself: plugins/freertos/freertos_tasks_c_additions.h writes it.
+//! The note in a FreeRTOS kernel, written by plugins/freertos/freertos_tasks_c_additions.h.
 
 /// The note's type.
 pub(super) const KIND: u32 = 1;
-/// Of what follows in the note.
+/// Version of the note's layout.
 const LAYOUT: u32 = 1;
-/// Larger than any task control block.
+/// Limit of offsets; larger than any task control block.
 const MOST_OFFSET: u32 = 65_536;
-/// So much of a name is read.
+/// Bytes of a name that are read at most.
 const MOST_NAME: u32 = 16;
-/// Above it, a tick is less than a nanosecond.
+/// Highest tick rate. Above it, a tick would be shorter than a nanosecond.
 const MOST_RATE: u32 = 1_000_000_000;
 
-/// A kernel.
+/// What the note says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Note {
     /// Major, minor, build.

@@ -1,8 +1,8 @@
-//! The functions that are trapped. All of them have their arguments on the stack: cdecl, above the return address.
+//! The functions that are trapped. All of them take their arguments on the stack, above the return address (cdecl).
 //!
 //! | point | function | why this one |
 //! | --- | --- | --- |
-//! | 1 | timevisor_task_created(tcb) | the kernel's own hook (traceTASK_CREATE), which every way to create a task passes when its block is complete |
+//! | 1 | timevisor_task_created(tcb) | the kernel's hook (traceTASK_CREATE), which runs for every new task when its block is complete |
 //! | 2 | xTaskDelayUntil(&previous, increment) | the end of a periodic task's job; vTaskDelayUntil is a macro for it |
 //! | 3 | vTaskDelay(ticks) | the end of a job that is not periodic |
 //! | 4 | vTaskPrioritySet(task, priority) | a task's own handle may be NULL |
@@ -18,7 +18,7 @@ pub(super) const DELAY: u16 = 3;
 pub(super) const PRIORITY: u16 = 4;
 pub(super) const DELETE: u16 = 5;
 
-/// What every point reads first: the running task, its name, whether the scheduler runs.
+/// The first reads of every point: the running task, its name, and whether the scheduler runs.
 pub(super) const OWN: usize = 3;
 
 pub(super) fn all(image: &Image<'_>, note: &Note) -> Result<Vec<Point>, ImageError> {

@@ -1,4 +1,4 @@
-//! Bytes of a point to an event.
+//! Decodes the bytes of a point to an event.
 
 use super::points::{self, CALL, EXIT, POLICY, SET, SLEEP, TASK, YIELD};
 use crate::backend::RawEvent;
@@ -9,7 +9,7 @@ use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 /// HRTIMER_MODE_REL (include/linux/hrtimer.h); other bits say where the timer runs.
 const RELATIVE: u64 = 1;
 
-/// A task whose reads begin with this one.
+/// Decodes the task whose reads begin at this one.
 fn thread(reads: &Reads<'_>, first: usize) -> Result<Thread, DecodeError> {
     Ok(Thread {
         policy: Policy::new(reads.u32(first + usize::from(POLICY))?),
@@ -33,7 +33,7 @@ fn attributes(reads: &Reads<'_>, n: usize) -> Result<Attributes, DecodeError> {
     })
 }
 
-/// Of a register whose upper half is anything.
+/// The lower half of a register; a 32-bit argument leaves the upper half undefined.
 fn low(register: u64) -> u32 {
     u32::try_from(register & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }

@@ -1,16 +1,16 @@
-//! Whether a kernel that was found before is there still: its banner, its page tables, and the bytes at its points.
+//! Checks that a kernel that was found before is still in memory, by its banner, its page tables and the bytes at its points.
 //!
-//! Another kernel at the same place has another banner, or was built from the same sources by the same machine in the same second. One that
-//! was left behind by a reset has all of this, too: whether it runs is for its heartbeat to say.
+//! Another kernel at the same address has another banner, unless the same machine built it from the same sources in the same second. A kernel
+//! that a reset left behind passes this check too; only its heartbeat tells that it no longer runs.
 
 use crate::memory::{GuestMemory, MemoryError, PageTables};
 use crate::point::Point;
 use crate::symbols::kallsyms::{Kernel, SymbolError};
 
-/// Bytes of a banner that are compared: release, builder, compiler, and the time of the build.
+/// Bytes of the banner that are compared: they hold release, builder, compiler, and the time of the build.
 const BANNER: usize = 256;
 
-/// What a kernel is known by.
+/// What identifies a kernel.
 #[derive(Debug)]
 pub(super) struct Mark {
     /// Virtual and physical address of the image.
@@ -19,7 +19,7 @@ pub(super) struct Mark {
     banner: (u64, Box<[u8; BANNER]>),
 }
 
-/// Why there is none.
+/// Why a kernel has no identity.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MarkError {
     #[error(transparent)]

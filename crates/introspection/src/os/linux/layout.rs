@@ -1,9 +1,9 @@
-//! Where a Linux kernel keeps what is read.
+//! The offsets of the structure members that points read.
 
 use crate::symbols::btf::Btf;
 use crate::symbols::kallsyms::Symbols;
 
-/// Members that are read, each with the bytes that it must have.
+/// The members that points read, each with the size in bytes that it must have.
 pub const MEMBERS: [(&str, &str, u32); 11] = [
     ("task_struct", "pid", 4),
     ("task_struct", "tgid", 4),
@@ -18,7 +18,7 @@ pub const MEMBERS: [(&str, &str, u32); 11] = [
     ("sched_attr", "sched_period", 8),
 ];
 
-/// Places of [`MEMBERS`] that are the same everywhere: struct sched_attr is an interface to programs (include/uapi/linux/sched/types.h).
+/// The [`MEMBERS`] with fixed offsets: struct sched_attr is part of the user-space interface (include/uapi/linux/sched/types.h).
 const SCHED_ATTR: [u32; 7] = [4, 8, 16, 20, 24, 32, 40];
 
 /// Offsets in this kernel.

@@ -2,12 +2,12 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `layout.rs` | where things are in this kernel, by its symbols and types |
+//! | `layout.rs` | offsets in this kernel's structures, by its symbols and types |
 //! | `points.rs` | which functions are trapped, and what is read there |
 //! | `slot.rs` | the NOP that a trap replaces |
 //! | `decode.rs` | bytes to events |
-//! | `running.rs` | the real-time threads that there are |
-//! | `kernel_identity.rs` | whether a kernel that was found before is there still |
+//! | `running.rs` | the real-time threads that run now |
+//! | `kernel_identity.rs` | whether a kernel that was found before is still in memory |
 //!
 //! What it does not do: read user memory, follow kernel modules' symbols, or see what a system call returned.
 
@@ -32,10 +32,10 @@ use running::Running;
 
 pub use layout::{Layout, MEMBERS};
 
-/// Finds every supported Linux kernel in memory, also one that ran before a reset; at least one.
+/// Finds every supported Linux kernel in memory, including one that ran before a reset.
 ///
 /// # Errors
-/// When there is none, or none that is supported.
+/// When there is no supported kernel.
 pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String> {
     let kernels = kallsyms::find_all(memory).map_err(|e| e.to_string())?;
     let (mut found, mut why) = (Vec::new(), String::new());
@@ -93,8 +93,8 @@ impl Linux {
     }
 }
 
-/// The direct map (Documentation/arch/x86/x86_64/mm.rst): where it begins, if the kernel's page tables say so, too, for the kernel's own code. What
-/// comes behind it is more than a terabyte away from its beginning: no address of it is taken for memory of a smaller guest.
+/// The beginning of the direct map (Documentation/arch/x86/x86_64/mm.rst), if the page tables map the kernel's code there too. The next region begins
+/// more than a terabyte later, so none of its addresses is taken for memory of a smaller guest.
 fn linear(memory: &dyn GuestMemory, kernel: &Kernel) -> Option<u64> {
     let mut base = [0; 8];
     kernel.read(memory, kernel.symbols.address("page_offset_base").ok()?, &mut base).ok()?;

@@ -2,14 +2,14 @@
 //!
 //! | point | function | why this one |
 //! | --- | --- | --- |
-//! | 1 | __sched_setscheduler(p, attr) | all of sched_setscheduler, sched_setparam and sched_setattr pass it, with the kernel's own copy of the attributes |
+//! | 1 | __sched_setscheduler(p, attr) | sched_setscheduler, sched_setparam and sched_setattr all pass it, with the kernel's copy of the attributes |
 //! | 2 | do_sched_yield() | sched_yield of both system call tables |
 //! | 3 | hrtimer_nanosleep(ns, mode, clock) | nanosleep and clock_nanosleep, with the time already read from the program |
-//! | 4 | do_exit(code) | every end of a thread |
+//! | 4 | do_exit(code) | every thread that ends passes it |
 //! | 5 | x64_sys_call(regs, number) | every system call, where that is asked for, by backends that need no NOP: Linux 6.9 and later |
 //! | 5 | \__x64_sys_*(regs) | the same, by backends that need one |
 //!
-//! All but the first and the last are of real-time tasks only: others' yields and ends are nobody's business, and many.
+//! Points 2 to 4 report real-time tasks only: the yields, sleeps and ends of other tasks are many, and nobody needs them.
 
 use super::layout::Layout;
 use super::slot::{PointError, slot, slot_at};
@@ -24,13 +24,13 @@ pub(super) const SLEEP: u16 = 3;
 pub(super) const EXIT: u16 = 4;
 pub(super) const CALL: u16 = 5;
 
-/// Bytes of a task: pointer, policy, pid and tgid, comm. What decides whether an event is wanted comes first.
+/// Lengths of the reads of a task: pointer, policy, pid and tgid, comm. The policy comes first because it decides whether an event is wanted.
 pub(super) const TASK: [u16; 4] = [8, 4, 8, 16];
-/// Which of these is the policy.
+/// Index of the policy.
 pub(super) const POLICY: u8 = 1;
-/// Where struct pt_regs has the number of the call (arch/x86/include/asm/ptrace.h).
+/// Offset of the system call's number in struct pt_regs (arch/x86/include/asm/ptrace.h).
 const ORIG_AX: i64 = 120;
-/// struct sched_attr as far as it is read.
+/// Bytes of struct sched_attr that are read.
 pub(super) const ATTRIBUTES: u16 = 48;
 
 /// The lengths of a point's reads.
@@ -90,7 +90,7 @@ pub(super) fn all(
     ])
 }
 
-/// The common entry of system calls. It is built without ftrace's NOP: there is room for a trap that takes no room only.
+/// The common entry of system calls. It has no ftrace NOP, so only a backend that needs none can trap it.
 pub(super) fn system_call_entry(
     memory: &dyn GuestMemory,
     kernel: &Kernel,
@@ -104,7 +104,7 @@ pub(super) fn system_call_entry(
     Ok(Point { id: CALL, symbol, address, expected, reads, filter: None })
 }
 
-/// The beginning of each system call of 64-bit programs, where it has ftrace's NOP.
+/// The entry of each 64-bit system call that has an ftrace NOP.
 pub(super) fn system_calls(
     memory: &dyn GuestMemory,
     kernel: &Kernel,

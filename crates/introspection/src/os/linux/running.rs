@@ -1,8 +1,8 @@
-//! The real-time threads that there are now: the kernel's list of processes, and each one's list of threads.
+//! Finds the real-time threads that run now, by the kernel's list of processes and each process's list of threads.
 //!
-//! The guest runs while its lists are read, and may write anything into them: at most [`MOST_THREADS`] entries are followed, each has to
-//! point back to where it was come from, and one walk alone is not believed ([`crate::tasks::initial_scan`]). The kernel's own threads are left
-//! out, which no program has asked for; so are those that are ending, whose end may have been before anybody looked.
+//! The guest runs while its lists are read, and may write anything into them. So a walk follows at most [`MOST_THREADS`] entries, each entry
+//! has to point back to its predecessor, and one walk alone is not believed ([`crate::tasks::initial_scan`]). Kernel threads are left out,
+//! because no program asked for them. Ending threads are left out, because their exit may have come before the trap points.
 
 use crate::memory::{GuestMemory, MemoryError, PageTables};
 use crate::os::reads::name;
@@ -11,12 +11,12 @@ use crate::symbols::kallsyms::Kernel;
 use crate::tasks::event::{Attributes, Policy, Thread};
 use crate::tasks::table::Task;
 
-/// Processes and threads together; a kernel with more of them is not walked to its end.
+/// Most processes and threads together that a walk follows.
 const MOST_THREADS: usize = 16_384;
 /// PF_EXITING and PF_KTHREAD (include/linux/sched.h).
 const LEFT_OUT: u32 = 0x4 | 0x0020_0000;
 
-/// Members that are read, each with the bytes that it must have.
+/// The members that a walk reads, each with the size in bytes that it must have.
 const MEMBERS: [(&str, &str, u32); 15] = [
     ("task_struct", "tasks", 16),
     ("task_struct", "signal", 8),
@@ -35,7 +35,7 @@ const MEMBERS: [(&str, &str, u32); 15] = [
     ("task_struct", "dl.dl_period", 8),
 ];
 
-/// Where they are.
+/// Their offsets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running {
     /// Address of init_task.

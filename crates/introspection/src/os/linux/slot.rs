@@ -1,4 +1,4 @@
-//! The NOP at the beginning of a kernel function, which ftrace may use and a trap replaces.
+//! The slot of a kernel function: the NOP at its beginning that ftrace may use, and that a trap replaces.
 
 use crate::memory::{GuestMemory, MemoryError};
 use crate::point::SLOT;
@@ -31,22 +31,22 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What may stand before the slot: endbr64, or the NOPs of 4 bytes that the kernel seals it with (6.1 to 6.18: 66 0f 1f 00, later: 0f 1f 40 d6).
+/// What may come before the slot: endbr64, or one of the 4-byte NOPs that the kernel replaces it by (6.1 to 6.18: 66 0f 1f 00, later: 0f 1f 40 d6).
 const BEFORE: [[u8; 4]; 3] =
     [[0xf3, 0x0f, 0x1e, 0xfa], [0x66, 0x0f, 0x1f, 0x00], [0x0f, 0x1f, 0x40, 0xd6]];
 
 /// The address of a function's slot.
 ///
 /// # Errors
-/// When there is no such function, or no untouched slot at its beginning.
+/// When there is no such function, or it does not begin with an unused slot.
 pub fn slot(memory: &dyn GuestMemory, kernel: &Kernel, symbol: &str) -> Result<u64, PointError> {
     slot_at(memory, kernel, kernel.symbols.address(symbol)?, symbol)
 }
 
-/// The same of a function that is known to be at this address.
+/// The address of the slot of the function at this address.
 ///
 /// # Errors
-/// When there is no untouched slot at its beginning.
+/// When the function does not begin with an unused slot.
 pub fn slot_at(
     memory: &dyn GuestMemory,
     kernel: &Kernel,

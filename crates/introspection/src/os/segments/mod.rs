@@ -1,10 +1,10 @@
-//! Real-time segments, as ChronOS has them: a program in one flat address space says where real-time work begins and ends
-//! (plugins/segments), and what it needs. The worked example of docs/how-to/write-introspection-plugin.md.
+//! Real-time segments, as in ChronOS: a program in one flat address space marks where real-time work begins and ends (plugins/segments), and
+//! says what that work needs. The worked example of docs/how-to/write-introspection-plugin.md.
 //!
-//! A segment is told of as a task under SCHED_DEADLINE: `tid` is its id, a beginning is what it asks for, an end is the end of a job. So
-//! whatever is done for such tasks is done for segments: `introspect list`, and reservations that follow a guest.
+//! A segment appears as a task under SCHED_DEADLINE: `tid` is the segment's id, its beginning is a request, and its end is the end of a job. So
+//! everything that works for such tasks works for segments: `introspect list`, and reservations that follow a guest.
 //!
-//! What it does not do: look at an operating system below the program, or at programs in an address space of their own.
+//! What it does not do: look at an operating system below the program, or at programs in separate address spaces.
 
 use crate::backend::RawEvent;
 use crate::os::guest_os::{DecodeError, GuestOs};
@@ -16,7 +16,7 @@ use crate::tasks::table::Tasks;
 
 /// The note's type (plugins/segments/timevisor-segments.c).
 const NOTE: u32 = 2;
-/// Of the functions and of struct timevisor_segment.
+/// Version of the functions and of struct timevisor_segment.
 const VERSION: u32 = 1;
 /// struct timevisor_segment: id, zero, wcet, deadline, period.
 const SEGMENT: u16 = 32;

@@ -1,10 +1,10 @@
-//! Where the kernel's image is: what its symbols say must be there is looked for, and its own page tables must agree.
+//! Finds the kernel's image: the contents that its symbols promise have to be there, and its page tables have to agree.
 
 use super::symbols::Symbols;
 use super::tables::{Addresses, IMAGE, Tables, Why};
 use crate::memory::{GuestMemory, MemoryError, PageTables};
 
-/// What every x86-64 kernel's physical address is a multiple of (CONFIG_PHYSICAL_ALIGN, at least 2 MiB).
+/// Alignment of every x86-64 kernel's physical address (CONFIG_PHYSICAL_ALIGN, at least 2 MiB).
 const ALIGNMENT: u64 = 2 << 20;
 const BANNER: &[u8] = b"Linux version ";
 /// The largest image that is tried.
@@ -140,7 +140,7 @@ impl Kernel {
     }
 }
 
-/// Virtual less physical address, by two entries of the syscall table.
+/// The difference of virtual and physical addresses, by two entries of the syscall table.
 fn by_syscalls(memory: &dyn GuestMemory, symbols: &Symbols) -> Result<u64, Why> {
     let at = |name: &str| symbols.address(name).map_err(|e| e.to_string());
     let mut entries = [0; 16];

@@ -1,11 +1,11 @@
-//! What kallsyms_token_index looks like: 256 numbers of 16 bits, ascending from 0, at a multiple of 4. Nothing else in memory looks like it.
+//! Recognizes kallsyms_token_index: 256 numbers of 16 bits, ascending from 0, at a multiple of 4. Nothing else in memory looks like it.
 
 /// Its size in bytes.
 pub(super) const INDEX: usize = 512;
 /// Longest token with its terminator.
 const LONGEST: u16 = 256;
 
-/// Where in `chunk` an index begins. Looks at every 256th byte for numbers that grow, because every index has one with eight of them.
+/// Where in `chunk` an index begins. Looks for growing numbers at every 256th byte: every index covers such a byte.
 pub(super) fn indices(chunk: &[u8]) -> Vec<usize> {
     const PROBE: usize = 16;
     let mut found = Vec::new();
@@ -33,7 +33,7 @@ fn is_index(bytes: &[u8]) -> bool {
     bytes[..2] == [0, 0] && grow(bytes)
 }
 
-/// Each more than the one before by what a token and its end take.
+/// Whether each number exceeds the one before by the size of a token and its terminator.
 fn grow(bytes: &[u8]) -> bool {
     let mut last = None;
     numbers(bytes).all(|number| {

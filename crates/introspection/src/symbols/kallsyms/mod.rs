@@ -1,4 +1,4 @@
-//! A guest kernel's own symbol table (kallsyms), found in its memory: no System.map, no help from the guest, with or without KASLR.
+//! A guest kernel's symbol table (kallsyms), found in its memory: without a System.map or the guest's help, with or without KASLR.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -7,10 +7,10 @@
 //! | `tables.rs` | the other tables around it: three layouts (scripts/kallsyms.c of 6.1, 6.5, 7.2) |
 //! | `symbols.rs` | names and addresses, decoded |
 //! | `error.rs` | why no kernel was found |
-//! | `image.rs` | where the kernel is, physically and virtually, checked by its banner, its syscall table and its own page tables |
+//! | `image.rs` | the kernel's physical and virtual address, checked by its banner, its syscall table and its page tables |
 //!
-//! All of it is bytes that a guest wrote. Sizes are bounded before they are used, and what does not fit together is not used. A guest's
-//! program can imitate a kernel in its own memory: then there are two, and neither is taken.
+//! All these bytes come from a guest. Sizes are bounded before they are used, and tables that contradict each other are rejected. A program in the
+//! guest can imitate a kernel in its memory: then two are found, and neither is used.
 
 mod error;
 mod image;
@@ -26,7 +26,7 @@ pub use symbols::{SymbolError, Symbols};
 
 use crate::memory::GuestMemory;
 
-/// Finds every kernel there is, also one that ran before a reset, all memory at once; at least one.
+/// Finds every kernel in memory, including one that ran before a reset, in one search.
 ///
 /// # Errors
 /// When there is none.
@@ -36,7 +36,7 @@ pub fn find_all(memory: &dyn GuestMemory) -> Result<Vec<Kernel>, KallsymsError> 
     scan.kernels(memory)
 }
 
-/// Finds the one kernel there is, all memory at once. [`Scan`] does the same in pieces.
+/// Finds the only kernel in memory, in one search. [`Scan`] does the same in pieces.
 ///
 /// # Errors
 /// When there is none, or more than one.

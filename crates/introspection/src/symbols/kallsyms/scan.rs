@@ -6,7 +6,7 @@ use super::index::{INDEX, indices};
 use super::tables;
 use crate::memory::GuestMemory;
 
-/// Places to be tried; a kernel has one.
+/// Most candidates; a kernel has one.
 const MOST: usize = 64;
 const CHUNK: usize = 1 << 20;
 

@@ -1,6 +1,6 @@
 //! Names and addresses of a kernel's symbols.
 
-/// The most that a name takes: a length of two bytes, and 511 characters of which none is shortened.
+/// Most bytes of a compressed name: a length of two bytes, and 511 characters without a token.
 pub(super) const NAME: usize = 513;
 
 /// A name's length and the bytes that say it (ULEB128, at most two of them); there are no empty names.
@@ -14,14 +14,14 @@ pub(super) fn length(bytes: &[u8]) -> Option<(usize, usize)> {
     (len > 0 && len < NAME).then_some((len, head))
 }
 
-/// A kernel of 2026 has 200,000.
+/// Most symbols. A kernel of 2026 has 200,000.
 pub(super) const MAX_SYMBOLS: usize = 1 << 20;
-/// All names together.
+/// Most bytes of all names together.
 const MAX_TEXT: usize = 64 << 20;
 /// KSYM_NAME_LEN.
 const MAX_NAME: usize = 512;
 
-/// The pieces that names are made of.
+/// The tokens that names are made of.
 #[derive(Debug)]
 pub(super) struct Tokens(pub(super) Vec<Vec<u8>>);
 

@@ -1,5 +1,5 @@
-//! From the token index to all tables. scripts/kallsyms.c writes them one after the other; they are found by how they end where the next
-//! one begins, and believed if every number of one agrees with the others.
+//! Finds all tables, beginning with the token index. scripts/kallsyms.c writes them one after the other, so each table is found by its end, where the
+//! next one begins. The tables are used only if all their numbers agree.
 //!
 //! | layout | order | addresses |
 //! | --- | --- | --- |
@@ -14,13 +14,13 @@ use super::symbols::{MAX_SYMBOLS, NAME, Symbols, Tokens, length};
 use crate::memory::{GuestMemory, MemoryError, read_some};
 
 const TOKENS: usize = 65536;
-/// Of 256 names.
+/// Names for each marker.
 const BLOCK: usize = 256 * NAME;
 const MARKERS: usize = MAX_SYMBOLS / 256;
 /// Kernel addresses of an image (arch/x86/include/asm/page_64_types.h: 1 GiB from __START_KERNEL_map on).
 pub(super) const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
 
-/// What a symbol's number means.
+/// How a symbol's entry gives its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Addresses {
     /// Virtual addresses.
@@ -38,7 +38,7 @@ pub(super) struct Tables {
     pub(super) index: u64,
 }
 
-/// Why that is no table.
+/// Why the bytes are no table.
 pub(super) type Why = String;
 
 pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> {
@@ -100,7 +100,7 @@ pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> 
     Ok(Tables { symbols, addresses, index })
 }
 
-/// The tokens that end where `bytes` ends: where they begin, and all of them.
+/// The tokens that end where `bytes` ends, and where they begin.
 pub(super) fn tokens(bytes: &[u8], index: &[u16]) -> Option<(usize, Tokens)> {
     let last = usize::from(*index.last()?);
     // Its own length is not known, nor how many bytes follow to align the index.
@@ -147,7 +147,7 @@ fn markers(bytes: &[u8]) -> Option<(usize, Vec<u32>)> {
     })
 }
 
-/// The names that end where `bytes` ends: where they begin, and how many there are.
+/// The names that end where `bytes` ends: where they begin, and their number.
 fn names(bytes: &[u8], markers: &[u32]) -> Option<(usize, usize)> {
     let last = *markers.last()? as usize;
     // Aligned as their end is.
@@ -164,7 +164,7 @@ fn names(bytes: &[u8], markers: &[u32]) -> Option<(usize, usize)> {
     })
 }
 
-/// Whether so many names fill `bytes`, and the markers point at every 256th.
+/// Whether this number of names fills `bytes`, and the markers point at every 256th of them.
 fn walk(bytes: &[u8], markers: &[u32], count: usize) -> bool {
     let mut at = 0;
     for n in 0..count {

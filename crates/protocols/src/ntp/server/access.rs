@@ -1,32 +1,32 @@
-//! Who is answered: address prefixes, the longest that matches decides.
+//! Which clients are answered: address prefixes, of which the longest match decides.
 //!
-//! What it does not do: look at names, ports or interfaces.
+//! What it does not do: consider names, ports or interfaces.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// IPv4 addresses are compared in their IPv6 form, ::ffff:a.b.c.d, which is this much longer.
+/// IPv4 addresses are compared in their IPv6 form, ::ffff:a.b.c.d, whose prefix has this length.
 const MAPPED: u8 = 96;
 
-/// An address prefix, such as `10.0.0.0/8` or `fd00::/8`; an address alone is that one host.
+/// An address prefix, such as `10.0.0.0/8` or `fd00::/8`; a bare address means one host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Prefix {
     bits: u128,
-    /// Of the IPv6 form.
+    /// Length of the IPv6 form.
     len: u8,
 }
 
-/// A text that is no prefix.
+/// A text that is not a prefix.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PrefixError {
-    /// Neither an address nor an address and a length.
+    /// Neither an address nor an address with a length.
     #[error("{text:?} is no address prefix; write it like 10.0.0.0/8, fd00::/8 or 192.0.2.7")]
     Syntax {
         /// What it was.
         text: String,
     },
-    /// Longer than the address.
+    /// The prefix is longer than the address.
     #[error("{text:?} has a length beyond the address's {max} bits; make it shorter")]
     Length {
         /// What it was.
@@ -34,12 +34,12 @@ pub enum PrefixError {
         /// The address's length.
         max: u8,
     },
-    /// The address has ones beyond the prefix: it may be a host where a network was meant.
+    /// The address has one bits beyond the prefix: it may be a host where a network was meant.
     #[error("{text:?} has bits set beyond its length; write {prefix}, or the address alone")]
     HostBits {
         /// What it was.
         text: String,
-        /// With these bits cleared.
+        /// The prefix with these bits cleared.
         prefix: Prefix,
     },
 }
@@ -99,16 +99,16 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The prefixes that are and are not answered.
+/// The allowed and the denied prefixes.
 #[derive(Clone, Debug)]
 pub struct AccessList {
-    /// Longest first; of equal ones, the denied first.
+    /// Longest first; of equal ones, the denied one first.
     rules: Vec<(Prefix, bool)>,
 }
 
 impl AccessList {
-    /// Of the prefixes that cover an address the longest decides; the same prefix in both lists is denied. What no
-    /// prefix covers is denied.
+    /// The longest prefix that covers an address decides. A prefix in both lists is denied, and so
+    /// is an address that no prefix covers.
     #[must_use]
     pub fn new(allow: &[Prefix], deny: &[Prefix]) -> Self {
         let denied = deny.iter().map(|prefix| (*prefix, false));
@@ -117,7 +117,7 @@ impl AccessList {
         Self { rules }
     }
 
-    /// Whether `address` is answered.
+    /// Returns whether `address` is answered.
     #[must_use]
     pub fn admits(&self, address: IpAddr) -> bool {
         let address = as_v6(address);
@@ -126,7 +126,7 @@ impl AccessList {
     }
 }
 
-/// This machine, its links and private networks: whom a host can serve without having been told.
+/// This machine, its links and private networks: clients that a host can serve by default.
 #[must_use]
 pub fn local_networks() -> Vec<Prefix> {
     let v4 = |a, b, c, d, len: u8| Prefix {

@@ -1,10 +1,11 @@
-//! The table of clients: what the rate limit and the interleaved mode remember of each address.
+//! The table of clients: what the rate limit and the interleaved mode remember about each address.
 //!
-//! Fixed memory: sets of eight places; an address can be in one set only, and a new one takes the place that was not
-//! used for longest. Which set is a keyed hash of the address (SipHash), so that nobody can aim at one.
+//! The memory is fixed: sets of eight places. An address can be in one set only, and a new address
+//! takes the least recently used place of its set. A keyed hash of the address (SipHash) chooses
+//! the set, so that an attacker cannot aim at one.
 //!
-//! What it does not do: tell apart clients behind one address (they share the limit, and at most one of them gets
-//! interleaved replies), or lump together the addresses of one network.
+//! What it does not do: distinguish clients behind one address (they share the limit, and at most
+//! one of them gets interleaved replies), or group the addresses of a network.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -17,23 +18,23 @@ use crate::ntp::format::NtpTimestamp;
 /// Places per set.
 const WAYS: usize = 8;
 
-/// What the rate limit says.
+/// The rate limit's decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Answer; the client is at this place of the table.
+    /// Answer; the client has this place in the table.
     Admitted(usize),
-    /// Too often: say so, once in the time in which the whole burst is granted again.
+    /// Too often; send a kiss, once per time in which the whole burst is granted again.
     Kiss,
-    /// Too often, and it has been told.
+    /// Too often, and the kiss was sent.
     Limited,
 }
 
-/// When a reply left.
+/// The departure of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Left {
-    /// As the client shall see it.
+    /// The departure time to show to the client.
     pub at: NtpTimestamp,
-    /// The error of that.
+    /// The error of the departure time.
     pub error: Duration,
 }
 
@@ -41,10 +42,10 @@ pub struct Left {
 struct Client {
     address: IpAddr,
     seen: Duration,
-    /// The token bucket in its equivalent form as a virtual schedule: when the next request would be due if all came
-    /// evenly. A request may come earlier than that by the whole burst.
+    /// The token bucket as a virtual schedule: when the next request would be due if all came
+    /// evenly. A request may come earlier than that by up to the whole burst.
     due: Duration,
-    /// Not to be kissed again before.
+    /// The next kiss comes no earlier than this.
     kissable: Duration,
     /// The receive stamp of the last reply whose departure is wanted; zero for none.
     name: NtpTimestamp,
@@ -62,7 +63,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// An empty table; `key` is secret.
+    /// Makes an empty table; `key` is secret.
     #[must_use]
     pub fn new(config: &Config, key: u64) -> Self {
         let places = config.clients.next_power_of_two().max(WAYS);
@@ -71,7 +72,7 @@ impl Clients {
         Self { places: vec![None; places], interval, tolerance, key }
     }
 
-    /// A request of `address`: finds or makes its place, and applies the rate limit.
+    /// Finds or makes the place of `address` and applies the rate limit to its request.
     pub fn visit(&mut self, address: IpAddr, now: Duration) -> Verdict {
         let slot = self.place(address, now);
         let (interval, tolerance) = (self.interval, self.tolerance);
@@ -88,7 +89,8 @@ impl Clients {
         Verdict::Limited
     }
 
-    /// The receive stamp `stamp`, moved on if it was the name of the reply before: names must differ.
+    /// Returns the receive stamp `stamp`, incremented if the previous reply had it: names must
+    /// differ.
     #[must_use]
     pub fn unique(&self, slot: usize, stamp: NtpTimestamp) -> NtpTimestamp {
         match &self.places[slot] {
@@ -99,20 +101,22 @@ impl Clients {
         }
     }
 
-    /// When the reply called `name` left, if that is known; only once, so that no two replies tell it (RFC 9769).
+    /// Returns the departure of the reply called `name`, if known. Only once, so that no two
+    /// replies tell it (RFC 9769).
     pub fn take_departure(&mut self, slot: usize, name: NtpTimestamp) -> Option<Left> {
         let client = self.places[slot].as_mut().filter(|client| client.name == name)?;
         client.left.take()
     }
 
-    /// A reply called `name` leaves, and the client will ask when it did.
+    /// Records that a reply called `name` leaves, whose departure the client will ask for.
     pub fn expect_departure(&mut self, slot: usize, name: NtpTimestamp) {
         if let Some(client) = &mut self.places[slot] {
             (client.name, client.left) = (name, None);
         }
     }
 
-    /// The reply called `name` left at `at`; too late to matter if another one was made since.
+    /// Stores the departure of the reply called `name`. Has no effect if a later reply was made
+    /// meanwhile.
     pub fn departed(&mut self, slot: usize, name: NtpTimestamp, at: NtpTimestamp, error: Duration) {
         if let Some(client) = self.places.get_mut(slot).and_then(Option::as_mut)
             && client.name == name
@@ -121,7 +125,7 @@ impl Clients {
         }
     }
 
-    /// The place of `address`, made if needed.
+    /// Returns the place of `address`, made if needed.
     fn place(&mut self, address: IpAddr, now: Duration) -> usize {
         let first = self.set_of(address);
         let set = &self.places[first..first + WAYS];
@@ -142,13 +146,13 @@ impl Clients {
         slot
     }
 
-    /// The first place of an address's set.
+    /// Returns the first place of an address's set.
     fn set_of(&self, address: IpAddr) -> usize {
         let mut hasher = DefaultHasher::new();
         self.key.hash(&mut hasher);
         address.hash(&mut hasher);
         let sets = self.places.len() / WAYS;
-        // Truncating a hash to usize loses nothing that counts.
+        // Truncating a hash to usize loses nothing that matters.
         usize::try_from(hasher.finish() & 0xffff_ffff).unwrap_or(0) % sets * WAYS
     }
 }
@@ -205,7 +209,8 @@ mod tests {
 
     #[test]
     fn memory_is_fixed_and_the_silent_are_forgotten_first() {
-        // One request per 1000 s: to be admitted a second time is to have been forgotten.
+        // The rate is one request per 1000 s, so a second admission means that the client was
+        // forgotten.
         let mut clients = table(16, 1_000_000, 1);
         let mut new =
             |n: u32, ms| matches!(clients.visit(address(n), at(ms)), Verdict::Admitted(_));

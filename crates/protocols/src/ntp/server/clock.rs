@@ -1,11 +1,11 @@
-//! What the server serves, and the header that says it.
+//! The served clock and the header that describes it.
 //!
-//! The error of the served time becomes the root dispersion, rounded up to its unit of 2^-16 s, with a root delay of
-//! zero: the root distance that a client computes (root delay / 2 + root dispersion, RFC 5905 section 11.1) is then
-//! never below the error. Splitting it would say nothing more about the truth: the bound does not distinguish the paths
-//! behind it.
+//! The error of the served time becomes the root dispersion, rounded up to its unit of 2^-16 s, and
+//! the root delay is zero. The root distance that a client computes (root delay / 2 + root
+//! dispersion, RFC 5905 section 11.1) is then never below the error. A split would add no
+//! information, because the bound does not distinguish the paths behind it.
 //!
-//! What it does not do: find out the time. The caller reads its clock when a reply is composed.
+//! What it does not do: know the time. The caller reads its clock when it composes a reply.
 
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -16,7 +16,7 @@ use crate::ntp::response::MAX_STRATUM;
 /// A clock with a greater error is not synchronized (MAXDISP, RFC 5905 section 7.2).
 pub const MAX_ERROR: Duration = Duration::from_secs(16);
 
-/// What the two stamps' roundings can add to the error: each is off by less than 2^-30 s.
+/// The most that rounding the two stamps can add to the error: each is off by less than 2^-30 s.
 const STAMP_ERROR: Duration = Duration::from_bits(1 << 34);
 
 /// The clock to serve, at the moment a reply is composed.
@@ -24,43 +24,44 @@ const STAMP_ERROR: Duration = Duration::from_bits(1 << 34);
 pub enum ServedClock {
     /// Its time is known.
     Known(ServedTime),
-    /// It must not be served, and the client is told.
+    /// It must not be served, and the client is told so.
     Unknown(Unsynchronized),
-    /// Nothing true can be said at this moment, but soon: UTC has no name for a second that is being inserted, or the
-    /// clock steps between the arrival and the reply.
+    /// No true statement is possible at this moment, but soon: UTC has no name for a second that is
+    /// being inserted, or the clock steps between the arrival and the reply.
     Mute,
 }
 
-/// Time and what is known about it.
+/// A known time and its quality.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServedTime {
-    /// Now, as served: the estimate.
+    /// The present time to serve: the estimate.
     pub transmit: Instant<Utc>,
-    /// The estimate was and is this close to true UTC: from the request's arrival until the reply has left.
+    /// The estimate's greatest distance from true UTC, from the request's arrival until the reply
+    /// has left.
     pub error: Duration,
     /// Whether a leap second is pending.
     pub leap: LeapIndicator,
     /// 1 to 15.
     pub stratum: u8,
-    /// Where the time comes from.
+    /// The source of the time.
     pub reference_id: [u8; 4],
     /// When the clock was last set by its reference.
     pub reference: Instant<Utc>,
-    /// How finely the clock is read, log2 s, rounded up.
+    /// The precision of reading the clock, log2 s, rounded up.
     pub precision: i8,
 }
 
 /// Why a clock is not served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unsynchronized {
-    /// It was never set, or its error is beyond all use.
+    /// It was never set, or its error is too large to be useful.
     Starting,
-    /// What is known about it was contradicted.
+    /// A contradiction to its bounds was found.
     Contradicted,
 }
 
 impl ServedTime {
-    /// Whether a reply may say this time at all.
+    /// Returns whether a reply may carry this time at all.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.error.is_negative()
@@ -69,13 +70,14 @@ impl ServedTime {
             && self.leap != LeapIndicator::Unsynchronized
     }
 
-    /// The error as the header says it: not below it, and less than 2^-16 s + 2^-30 s above it.
+    /// Returns the error as the header states it: not below it, and less than 2^-16 s + 2^-30 s
+    /// above it.
     #[must_use]
     pub fn root_dispersion(&self) -> NtpShort {
         NtpShort::from_duration_ceil(self.error + STAMP_ERROR)
     }
 
-    /// A reply to `request` without its three stamps.
+    /// Makes a reply to `request` without its three stamps.
     pub(super) fn header(&self, request: &Packet, poll: i8) -> Packet {
         Packet {
             leap: self.leap,
@@ -96,8 +98,8 @@ impl ServedTime {
 }
 
 impl Unsynchronized {
-    /// A reply that says so: leap indicator 3, stratum 0 (the wire's form of 16, RFC 5905 section 7.3), no times, and a
-    /// kiss code of figure 13 that says why.
+    /// Makes a reply that says so: leap indicator 3, stratum 0 (which stands for 16 on the wire, RFC 5905
+    /// section 7.3), no times, and a kiss code of figure 13 with the reason.
     pub(super) fn header(self, request: &Packet, poll: i8) -> Packet {
         let code = match self {
             Self::Starting => *b"INIT",
@@ -107,8 +109,8 @@ impl Unsynchronized {
     }
 }
 
-/// A reply that serves no time (RFC 5905 section 7.4). A client that did not send `request` cannot be harmed by it: it
-/// carries the request's cookie.
+/// Makes a reply that serves no time (RFC 5905 section 7.4). It carries the request's cookie, so it
+/// cannot harm a client that did not send `request`.
 pub(super) fn refusal(request: &Packet, poll: i8, code: [u8; 4]) -> Packet {
     Packet {
         leap: LeapIndicator::Unsynchronized,

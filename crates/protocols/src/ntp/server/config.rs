@@ -1,4 +1,4 @@
-//! Every tunable of the server, with its unit and why.
+//! Every tunable of the server, with its unit and the reason for its default.
 //!
 //! What it does not do: read files. The daemon maps its TOML onto this and calls [`Config::validate`].
 
@@ -6,23 +6,26 @@ use timevisor_time::Duration;
 
 use super::access::{Prefix, local_networks};
 
-/// Whom the server answers and how often.
+/// Which clients the server answers, and how often.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Address prefixes that are answered. Default: this machine, its links and private networks, so that a server on
     /// a public address is not open to the world by accident.
     pub allow: Vec<Prefix>,
-    /// Address prefixes that are not, where they are longer than an allowed one. Default: none.
+    /// Address prefixes that are not answered, where they are longer than an allowed one. Default:
+    /// none.
     pub deny: Vec<Prefix>,
-    /// How many clients (addresses) are remembered for the rate limit and the interleaved mode; 160 bytes each,
-    /// allocated once. Beyond that the one that was silent longest is forgotten. Default 8192.
+    /// How many clients (addresses) are remembered for the rate limit and the interleaved mode; 160
+    /// bytes each, allocated once. A new client replaces the one that was silent longest. Default
+    /// 8192.
     pub clients: usize,
-    /// One request per this span is answered to each address in the long run; zero switches the limit off. Default
-    /// 500 ms: twice as often as the fastest customary poll (1 s).
+    /// Each address gets one answer per this span in the long run; zero turns the limit off.
+    /// Default 500 ms: twice as often as the fastest usual poll (1 s).
     pub rate_interval: Duration,
-    /// So many may come at once. Default 16: two initial bursts of eight.
+    /// The number of requests that may come at once. Default 16: two initial bursts of eight.
     pub rate_burst: u32,
-    /// Answer in the interleaved mode (RFC 9769) whoever asks for it. Default on: it costs something only then.
+    /// Answer in the interleaved mode (RFC 9769) when a client asks for it. Default on: only such
+    /// clients cost anything.
     pub interleaved: bool,
 }
 
@@ -39,16 +42,16 @@ impl Default for Config {
     }
 }
 
-/// A configuration that no server can be run with.
+/// A configuration with which no server can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Too few to be of use, or too much memory.
+    /// Too few to be useful, or too much memory.
     #[error("clients is {0}, which is not from 16 to 1048576; change it")]
     Clients(usize),
-    /// Negative, or so long that nobody is served.
+    /// Negative, or so long that no client is served.
     #[error("rate_interval is {0}, which is not from 0 (no limit) to 1024 s; change it")]
     RateInterval(Duration),
-    /// Nothing would be answered, or the limit would mean nothing.
+    /// Nothing would be answered, or the limit would be meaningless.
     #[error("rate_burst is {0}, which is not from 1 to 1024; change it")]
     RateBurst(u32),
 }
@@ -57,7 +60,7 @@ impl Config {
     /// Checks every field.
     ///
     /// # Errors
-    /// The first field that is out of its range.
+    /// Reports the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !(16..=1 << 20).contains(&self.clients) {
             return Err(ConfigError::Clients(self.clients));
@@ -71,7 +74,8 @@ impl Config {
         Ok(())
     }
 
-    /// The poll field of replies, log2 s: the smallest that the rate limit admits for ever.
+    /// Returns the poll field of replies, log2 s: the smallest that the rate limit permits
+    /// permanently.
     pub(super) fn suggested_poll(&self) -> i8 {
         let fits = |poll: &i8| super::super::format::log2_span(*poll) >= self.rate_interval;
         (-6..=10).find(fits).unwrap_or(10)

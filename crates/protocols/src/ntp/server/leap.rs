@@ -1,6 +1,7 @@
-//! TAI - UTC around the next leap second, as a server needs it: which UTC it is now, and what to announce.
+//! TAI - UTC around the next leap second, for a server: the present UTC and the announcement.
 //!
-//! What it does not do: read a leap second table. Whoever has one makes the plan, and makes it again when it changes.
+//! What it does not do: read a leap second table. The caller makes the plan, and makes it again
+//! when its table changes.
 
 use timevisor_time::{Duration, Instant, Tai, Utc};
 
@@ -8,10 +9,11 @@ use crate::ntp::packet::LeapIndicator;
 
 /// A leap second ends a UTC day and is announced during that day (RFC 5905 figure 9).
 const ANNOUNCED: Duration = Duration::from_secs(86_400);
-/// POSIX has no name for the inserted second, and servers disagree on what to say in it: nothing is said this near.
+/// No time is served this close to an inserted second: POSIX has no name for it, and servers
+/// disagree on what to say.
 const AMBIGUOUS: Duration = Duration::from_secs(2);
 
-/// What the leap second table says about now and the near future.
+/// What the leap second table says about the present and the near future.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeapPlan {
     /// TAI - UTC in seconds until then.
@@ -21,7 +23,8 @@ pub struct LeapPlan {
 }
 
 impl LeapPlan {
-    /// UTC at a TAI instant, and what to announce; `None` within two seconds of a leap second.
+    /// Returns UTC at a TAI instant and the announcement; `None` within two seconds of a leap
+    /// second.
     #[must_use]
     pub fn utc(&self, tai: Instant<Tai>) -> Option<(Instant<Utc>, LeapIndicator)> {
         let with = |offset: i16| (tai - Duration::from_secs(i64::from(offset))).relabel::<Utc>();

@@ -2,20 +2,21 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`config`] | every tunable, with its unit and why |
-//! | [`access`] | who is answered: address prefixes |
+//! | [`config`] | every tunable, with unit and reason |
+//! | [`access`] | which clients are answered: address prefixes |
 //! | [`clients`] | the table of clients, of fixed size: rate limit, and the last departure for the interleaved mode |
-//! | [`clock`] | what is served, and how a reply says it: [`ServedClock`] |
+//! | [`clock`] | the served clock and its header: [`ServedClock`] |
 //! | [`leap`] | TAI - UTC around the next leap second |
-//! | [`tally`] | what became of requests, counted |
+//! | [`tally`] | counts of requests by outcome |
 //!
-//! Only clients are answered (mode 3, versions 1 to 4, in their own version); a reply has 48 bytes, which is never more
-//! than the request had. There is no control or monitoring mode that could be asked for more.
+//! The server answers only clients (mode 3, versions 1 to 4, each in its own version). A reply has
+//! 48 bytes, never more than the request. There is no control or monitoring mode that could amplify
+//! traffic.
 //!
-//! What it does not do: open sockets, read clocks, authenticate (a request with a MAC or with NTS is not answered,
-//! because an answer without would be worthless to who asked), smear leap seconds, or serve symmetric and broadcast
-//! modes. A flood from forged addresses can use up a victim's share of the rate limit, so that the victim gets no
-//! answers here while it lasts.
+//! What it does not do: open sockets, read clocks, authenticate, smear leap seconds, or serve
+//! symmetric and broadcast modes. A request with a MAC or with NTS gets no answer, because an
+//! unauthenticated answer is worthless to its sender. A flood from forged addresses can use up a
+//! victim's share of the rate limit; the victim gets no answers here while it lasts.
 
 pub mod access;
 pub mod clients;
@@ -39,26 +40,27 @@ pub use config::{Config, ConfigError};
 pub use leap::LeapPlan;
 pub use tally::{Counters, Tally};
 
-/// What to do about a request.
+/// The reply to a request, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Send this to where the request came from.
+    /// Send this to the request's source.
     Reply {
         /// The datagram.
         bytes: [u8; HEADER_LEN],
-        /// The client will ask when this reply left: tell [`Server::departed`], if the kernel says.
+        /// The client will ask when this reply left: pass its departure to [`Server::departed`] if
+        /// the kernel reports it.
         departure: Option<Departure>,
     },
-    /// The same, but it is a kiss of death (RATE).
+    /// The same, but the reply is a kiss of death (RATE).
     Kiss {
         /// The datagram.
         bytes: [u8; HEADER_LEN],
     },
-    /// Nothing; the reason is counted already.
+    /// No reply; the reason is counted already.
     Drop(Tally),
 }
 
-/// Whose departure is wanted.
+/// Identifies a reply whose departure is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Departure {
     slot: usize,
@@ -66,12 +68,12 @@ pub struct Departure {
     name: NtpTimestamp,
 }
 
-/// The lowest bit of a server's stamps tells which they are, as chronyd has it: set in receive stamps and clear in
-/// transmit stamps. A client's origin field then shows whether it asks for the interleaved mode, and only for such
-/// clients a departure must be measured and kept.
+/// The lowest bit of a server's stamps tells their kind, as in chronyd: it is set in receive stamps
+/// and clear in transmit stamps. A client's origin field then shows whether it asks for the
+/// interleaved mode, and departures are measured and kept only for such clients.
 const RECEIVE_FLAG: u64 = 1;
 
-/// The server. All `now` are monotonic time since an origin of the caller's choice.
+/// The server. Every `now` is monotonic time since an origin that the caller chooses.
 #[derive(Debug)]
 pub struct Server {
     config: Config,
@@ -81,8 +83,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that knows no client yet. `seed` is random: it keeps others from choosing addresses that crowd one
-    /// corner of the table.
+    /// Makes a server that knows no client yet. `seed` is random and keeps attackers from choosing
+    /// addresses that crowd one set of the table.
     ///
     /// # Errors
     /// What [`Config::validate`] finds.
@@ -95,8 +97,9 @@ impl Server {
 
     /// Judges and answers one datagram that arrived from `from`.
     ///
-    /// `received` is when it arrived, on the served clock: its error must be within [`ServedTime::error`], except that
-    /// it may be later than the arrival really was. It is not used while the clock is unknown.
+    /// `received` is its arrival on the served clock. Its error must be within
+    /// [`ServedTime::error`], except that it may be later than the real arrival. It is not used
+    /// while the clock is unknown.
     pub fn respond(
         &mut self,
         now: Duration,
@@ -115,12 +118,13 @@ impl Server {
         action
     }
 
-    /// A reply's departure as the kernel stamped it: UTC as served, never later than it really left, with its error.
+    /// Stores a reply's departure as the kernel stamped it: UTC as served, never later than the
+    /// real departure, with its error.
     pub fn departed(&mut self, departure: Departure, at: Instant<Utc>, error: Duration) {
         self.clients.departed(departure.slot, departure.name, transmit_stamp(at), error);
     }
 
-    /// What has happened so far.
+    /// Returns the counts of everything that has happened.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -165,7 +169,7 @@ impl Server {
         slot: usize,
     ) -> Action {
         if received > time.transmit {
-            // The clock stepped between the two readings: nothing true can be said.
+            // The clock stepped between the two readings: no true statement is possible.
             return Action::Drop(Tally::Stepped);
         }
         let asks_departure = self.config.interleaved && asks_departure(request);
@@ -181,7 +185,8 @@ impl Server {
             self.counters.add(Tally::Interleaved);
             reply.origin = request.receive;
             reply.transmit = before.at;
-            // The stamp is as good as the clock was then, which may have been worse than it is now.
+            // The stamp has the clock's error of that time, which may have been larger than the
+            // present one.
             let error = time.error.max(before.error);
             reply.root_dispersion = ServedTime { error, ..*time }.root_dispersion();
         }
@@ -201,7 +206,7 @@ impl Server {
     fn kiss(&self, request: &Packet, received: Instant<Utc>, clock: &ServedClock) -> Action {
         let mut reply = clock::refusal(request, self.config.suggested_poll(), *b"RATE");
         if let ServedClock::Known(time) = clock {
-            // Without stamps clients do not take the packet for an answer.
+            // Without stamps, clients do not accept the packet as an answer.
             reply.receive = receive_stamp(received);
             reply.transmit = transmit_stamp(time.transmit);
         }
@@ -209,7 +214,7 @@ impl Server {
     }
 }
 
-/// A request that can be answered, or why not.
+/// Returns a request that can be answered, or the reason why not.
 fn understood(request: &[u8]) -> Result<Packet, Tally> {
     let (packet, tail) = Packet::parse(request).map_err(|_| Tally::Malformed)?;
     if packet.mode != Mode::Client || !(1..=VERSION).contains(&packet.version) {
@@ -219,7 +224,7 @@ fn understood(request: &[u8]) -> Result<Packet, Tally> {
         return Ok(packet);
     }
     if packet.version < VERSION {
-        // Before version 4 there are no extension fields: this is a MAC.
+        // Versions before 4 have no extension fields: this is a MAC.
         return Err(Tally::Authenticated);
     }
     let tail = Tail::parse(tail).map_err(|_| Tally::Malformed)?;
@@ -230,14 +235,15 @@ fn understood(request: &[u8]) -> Result<Packet, Tally> {
 /// NTS Authenticator and Encrypted Extension Fields (RFC 8915 section 5.6).
 const NTS_AUTHENTICATOR: u16 = 0x0404;
 
-/// The request is in interleaved mode, or would be if we knew the exchange it names (RFC 9769 section 2).
+/// Returns true if the request is in interleaved mode, or would be if we knew the exchange that it
+/// names (RFC 9769 section 2).
 fn asks_departure(request: &Packet) -> bool {
     request.version == VERSION
         && request.origin.to_bits() & RECEIVE_FLAG != 0
         && request.receive != request.transmit
 }
 
-/// An address that one host can have sent from.
+/// Returns true for an address from which one host can have sent.
 const fn is_host(address: IpAddr) -> bool {
     let broadcast = match address {
         IpAddr::V4(address) => address.is_broadcast(),
@@ -246,14 +252,14 @@ const fn is_host(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && !broadcast
 }
 
-/// Rounded up, with the flag set: later by less than 2^-30 s, which is the safe side of an arrival.
+/// Rounds up and sets the flag: later by less than 2^-30 s, the safe direction for an arrival.
 fn receive_stamp(at: Instant<Utc>) -> NtpTimestamp {
     let up = NtpTimestamp::from_instant(at + NtpTimestamp::RESOLUTION).to_bits();
     NtpTimestamp::from_bits(up | RECEIVE_FLAG)
 }
 
-/// Rounded down, with the flag clear: earlier by less than 2^-30 s, which is the safe side of a departure. Never zero,
-/// which would mean "unknown".
+/// Rounds down and clears the flag: earlier by less than 2^-30 s, the safe direction for a
+/// departure. Never zero, which would mean "unknown".
 fn transmit_stamp(at: Instant<Utc>) -> NtpTimestamp {
     match NtpTimestamp::from_instant(at).to_bits() & !RECEIVE_FLAG {
         0 => NtpTimestamp::from_bits(2),

@@ -1,4 +1,4 @@
-//! What became of requests, counted.
+//! Counts of requests by outcome.
 
 /// One kind of event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -6,11 +6,11 @@
 pub enum Tally {
     /// Datagrams that arrived.
     Received,
-    /// Replies, kisses not among them.
+    /// Replies except kisses.
     Answered,
-    /// Of these, in interleaved mode.
+    /// Replies in interleaved mode.
     Interleaved,
-    /// Of these, such as said that the clock is not synchronized.
+    /// Replies that the clock is not synchronized.
     Unsynchronized,
     /// RATE kisses.
     Kissed,
@@ -63,23 +63,23 @@ impl Tally {
     }
 }
 
-/// How often each has happened. `Received` is the sum of `Answered`, `Kissed` and everything dropped.
+/// The count of each event. `Received` is the sum of `Answered`, `Kissed` and everything dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters([u64; Tally::ALL.len()]);
 
 impl Counters {
-    /// One more.
+    /// Counts one more.
     pub(super) fn add(&mut self, what: Tally) {
         self.0[what as usize] += 1;
     }
 
-    /// How often this has happened.
+    /// Returns the count of one event.
     #[must_use]
     pub const fn of(&self, what: Tally) -> u64 {
         self.0[what as usize]
     }
 
-    /// All of them, in the order of [`Tally::ALL`].
+    /// Returns all counts, in the order of [`Tally::ALL`].
     #[must_use]
     pub const fn all(&self) -> &[u64; Tally::ALL.len()] {
         &self.0
