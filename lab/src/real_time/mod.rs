@@ -27,7 +27,7 @@ use crate::client::{Client, Launch, Way};
 use crate::host::Host;
 use crate::scenario::Context;
 
-pub use inside::{Inside, VM, prefer};
+pub use inside::{Inside, Observed, VM, prefer};
 
 /// Of the paper's example, tau1 and tau2: cost and period, ms.
 pub const TASKS: [&str; 2] = ["30/150", "50/200"];

@@ -156,6 +156,13 @@ impl Stalls {
         self.all.iter().map(part).sum()
     }
 
+    /// The most that was lost in any span of this length, ns.
+    #[must_use]
+    pub fn most_in(&self, length: i64) -> u64 {
+        let from = |stall: &Stall| self.within(stall.from, stall.from.saturating_add(length));
+        self.all.iter().map(from).max().unwrap_or(0)
+    }
+
     /// How many stalls there were, how much was lost in all, and in the longest one; ns.
     #[must_use]
     pub fn summary(&self) -> (usize, u64, u64) {
@@ -181,6 +188,7 @@ mod tests {
         assert_eq!(stalls.within(0, 100 * MS), 18_000_000);
         assert_eq!(stalls.within(65 * MS, 100 * MS), 5_000_000, "the overlap is the limit");
         assert_eq!(stalls.within(0, 50 * MS), 0);
+        assert_eq!(stalls.most_in(1_000 * MS), 18_000_000);
         assert_eq!(Stalls::of(None, &on), Stalls::default());
     }
 }

@@ -165,16 +165,20 @@ fn against_load(host: &Host, guest: &mut Client, turns: u64) -> anyhow::Result<S
         let found = Attributes::of(tid)?;
         ensure!(found.policy == Policy::DEADLINE && found.period == PERIOD_NS, "{found:?}");
         let [core] = allowed_of(tid)?[..] else { bail!("it has more than its core") };
+        let audit = |host: &Host| -> anyhow::Result<Value> {
+            Ok(host.json(&["reserve", "audit"])?[0]["audit"].clone())
+        };
         let witness = Witness::start(core);
+        let before = audit(host)?;
         let run = costs::run(guest, (turns, SECONDS), hog, 0)?;
-        let audit = host.json(&["reserve", "audit"])?[0]["audit"].clone();
+        let after = audit(host)?;
         let stalls = witness.end(&run.on)?;
         let reservation = Reservation::alone(BUDGET_NS, PERIOD_NS)?;
         let judged = Judgement::of(&run, &declared, reservation, &stalls);
         let busy = if hog { " and a busy guest" } else { "" };
         told.push(format!("{BUDGET}{busy}: {}; {judged}", text(&run.found)));
         judged.check().with_context(|| format!("{told:?}"))?;
-        judge::owes_nothing(&audit, &stalls)?;
+        judge::owes_nothing(&before, &after, &stalls)?;
     }
     Ok(told.join("; "))
 }
