@@ -266,6 +266,19 @@ mod tests {
     }
 
     #[test]
+    fn the_audit_needs_a_stall_of_its_size() {
+        let audit = |broken: u64, missing_ms: u64| serde_json::json!({"broken": broken, "most_missing_ns": missing_ms * 1_000_000});
+        // 18 ms were lost.
+        let stalls = Stalls::of(Some(vec![[50 * MS, 70 * MS]]), &Runtimes::default());
+        let none = Stalls::default();
+        owes_nothing(&audit(1, 90), &audit(1, 90), &none).unwrap();
+        owes_nothing(&audit(1, 20), &audit(2, 20), &stalls).unwrap();
+        assert!(owes_nothing(&audit(1, 20), &audit(2, 20), &none).is_err());
+        assert!(owes_nothing(&audit(1, 90), &audit(2, 90), &stalls).is_err());
+        assert!(owes_nothing(&audit(1, 20), &audit(3, 20), &stalls).is_err());
+    }
+
+    #[test]
     fn few_excuses_pass() {
         let mut jobs: Vec<_> = (1..10).map(|n| [n * 200, n * 200, n * 200 + 30]).collect();
         jobs.insert(0, [0, 0, 160]);

@@ -135,7 +135,7 @@ struct Stall {
 }
 
 impl Stalls {
-    fn of(gaps: Option<Vec<[i64; 2]>>, on: &Runtimes) -> Self {
+    pub(super) fn of(gaps: Option<Vec<[i64; 2]>>, on: &Runtimes) -> Self {
         let watched = gaps.is_some();
         let sleep = u64::try_from(SLEEP.as_nanos()).unwrap_or(u64::MAX);
         let stall = |[from, to]: [i64; 2]| {
