@@ -41,7 +41,7 @@ pub struct BoundParameters {
     pub surprise_wander: f64,
     /// A message this many standard deviations too early is a surprise. The estimate's error has longer tails than a
     /// Gaussian's, because queueing pulls it to one side: at 4, an alarm in 20 honest days of most worlds was false
-    /// (docs/decisions/0036-scenario-limits-over-20-seeds.md).
+    /// (docs/decisions/0038-scenario-limits-over-20-seeds.md).
     pub surprise_sigmas: f64,
     /// Two of three in one direction.
     pub repeated_sigmas: f64,

@@ -9,7 +9,9 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use timevisor_linux::clock::{monotonic, realtime};
 use timevisor_linux::scheduling::threads;
+use timevisor_schedule::Supply;
 
+use super::judge::within_any;
 use super::runtimes::{Recording, Runtimes};
 use super::{Load, Responses, TASKS, arguments, calibrate_loaded, responses, tasks};
 use crate::client::Client;
@@ -46,7 +48,58 @@ pub struct Demand {
     pub later: Vec<(u64, u64)>,
 }
 
+impl Demand {
+    /// The longest response that `supply` promises to a job with this demand, ns; see [`timevisor_schedule::fixed_priority::response`].
+    #[must_use]
+    pub fn response(&self, supply: &impl Supply) -> u64 {
+        let mut work = self.first;
+        loop {
+            let t = supply.time_for(work);
+            let before = self.later.iter().filter(|(offset, _)| *offset < t);
+            let wanted = self.first + before.map(|(_, cost)| cost).sum::<u64>();
+            if wanted <= work {
+                return t;
+            }
+            work = wanted;
+        }
+    }
+}
+
 impl Run {
+    /// The jobs that were in progress while this one waited or ran, itself included, as task and index.
+    #[must_use]
+    pub fn involved(&self, task: usize, job: usize) -> Vec<(usize, usize)> {
+        let Job { release, end, .. } = self.jobs[task][job];
+        let all = self.jobs.iter().enumerate();
+        let all = all.flat_map(|(task, jobs)| (0..jobs.len()).map(move |job| (task, job)));
+        let overlaps = |(task, job): &(usize, usize)| {
+            let other = self.jobs[*task][*job];
+            other.begin < end && release < other.end
+        };
+        all.filter(overlaps).collect()
+    }
+
+    /// As [`Self::demand`], without the time in which the vCPU ran and no job was in progress.
+    #[must_use]
+    pub fn demand_of_jobs(&self, task: usize, job: usize) -> Demand {
+        let Job { release, end, .. } = self.jobs[task][job];
+        let span =
+            |(task, job): (usize, usize)| [self.jobs[task][job].begin, self.jobs[task][job].end];
+        let mut spans: Vec<_> = self.involved(task, job).into_iter().map(span).collect();
+        let in_jobs = within_any(&self.on, &mut spans, release, end);
+        let mut demand = self.demand(task, job);
+        demand.first = demand.first.saturating_sub(self.on.within(release, end) - in_jobs);
+        demand
+    }
+
+    /// From the first release to the last end, ns.
+    #[must_use]
+    pub fn span(&self) -> (i64, i64) {
+        let all = || self.jobs.iter().flatten();
+        let from = all().map(|job| job.release).min().unwrap_or(0);
+        (from, all().map(|job| job.end).max().unwrap_or(from))
+    }
+
     /// What a job took itself.
     #[must_use]
     pub fn cost(&self, task: usize, job: usize) -> u64 {
@@ -124,7 +177,21 @@ pub fn run(
     hog: bool,
     shift_ms: u64,
 ) -> anyhow::Result<Run> {
-    let words = arguments(turns, seconds, hog, shift_ms, &tasks()).join(" ");
+    run_tasks(guest, (turns, seconds), hog, shift_ms, &tasks())
+}
+
+/// The same for these tasks, the most urgent one first.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_tasks(
+    guest: &mut Client,
+    (turns, seconds): (u64, u64),
+    hog: bool,
+    shift_ms: u64,
+    tasks: &[String],
+) -> anyhow::Result<Run> {
+    let words = arguments(turns, seconds, hog, shift_ms, tasks).join(" ");
     let patience = Duration::from_secs(60 + 30 * seconds);
     let recording = Recording::start(vcpu(guest.guest.pid())?)?;
     let before = pair();
@@ -132,6 +199,12 @@ pub fn run(
     let here = [before, pair()];
     let on = recording.end()?;
     let report: Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
+    let jobs = jobs(&report, here)?;
+    Ok(Run { found: responses(&said)?, jobs, on })
+}
+
+/// The jobs of a report of lab-rt, by the clock here. `here`: [`pair`] before and after.
+pub(super) fn jobs(report: &Value, here: [[i64; 2]; 2]) -> anyhow::Result<Vec<Vec<Job>>> {
     let there = clock(&report["clock_ns"]).context("the guest does not know the time")?;
     // By its CLOCK_MONOTONIC, as it is here.
     let at = |ns: i64| along(along(ns, there), here.map(|[monotonic, utc]| [utc, monotonic]));
@@ -141,8 +214,7 @@ pub fn run(
     };
     let jobs = |task: &Value| task["jobs_ns"].as_array()?.iter().map(job).collect::<Option<_>>();
     let rows = report["tasks"].as_array().context("no tasks")?;
-    let jobs = rows.iter().map(jobs).collect::<Option<Vec<_>>>().context("odd jobs")?;
-    Ok(Run { found: responses(&said)?, jobs, on })
+    rows.iter().map(jobs).collect::<Option<Vec<_>>>().context("odd jobs")
 }
 
 /// How many turns a millisecond has, so that nearly every job (all but one in a hundred) takes at most what it declares: measured by jobs
@@ -178,7 +250,7 @@ pub fn vcpu(pid: u32) -> anyhow::Result<u32> {
 }
 
 /// CLOCK_MONOTONIC and UTC here: of some readings the one that took least. The lab's server serves this machine's CLOCK_REALTIME.
-fn pair() -> [i64; 2] {
+pub(super) fn pair() -> [i64; 2] {
     let reading = || {
         let before = monotonic();
         let utc = realtime().floor_nanos();

@@ -3,14 +3,18 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `costs.rs` | what each job of a run really cost |
+//! | `judge.rs` | whether each job was in time, and which late ones are excused |
+//! | `witness.rs` | when a core was taken away |
 //! | `runtimes.rs` | when a thread ran |
 //! | `stolen.rs` | time that was taken from this machine meanwhile |
 //! | `inside.rs` | the same under KVM, on a host inside a guest |
 
 pub mod costs;
 mod inside;
+pub mod judge;
 pub mod runtimes;
 pub mod stolen;
+pub mod witness;
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -23,7 +27,7 @@ use crate::client::{Client, Launch, Way};
 use crate::host::Host;
 use crate::scenario::Context;
 
-pub use inside::{Inside, VM, prefer};
+pub use inside::{Inside, Observed, VM, prefer};
 
 /// Of the paper's example, tau1 and tau2: cost and period, ms.
 pub const TASKS: [&str; 2] = ["30/150", "50/200"];
@@ -35,6 +39,8 @@ pub fn tasks() -> Vec<String> {
 }
 /// Busy processes for each processor.
 const LOAD: usize = 3;
+/// The same where the guest must not get what it needs.
+const STARVING: usize = 6;
 
 /// Busy processes, until dropped.
 #[derive(Debug)]
@@ -46,9 +52,22 @@ impl Load {
     /// # Errors
     /// When one cannot be started.
     pub fn start() -> anyhow::Result<Self> {
+        Self::of(LOAD)
+    }
+
+    /// Six for each processor, so that a guest without a reservation must be late: on two processors it is one of 13 equal threads and
+    /// gets 15 % of a processor, and the paper's tasks need 45 %.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn starving() -> anyhow::Result<Self> {
+        Self::of(STARVING)
+    }
+
+    fn of(each: usize) -> anyhow::Result<Self> {
         let one =
             || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn();
-        let count = LOAD * timevisor_linux::affinity::online()?.len();
+        let count = each * timevisor_linux::affinity::online()?.len();
         Ok(Self((0..count).map(|_| one()).collect::<Result<_, _>>()?))
     }
 }

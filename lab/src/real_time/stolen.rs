@@ -68,6 +68,20 @@ impl Watch {
     }
 }
 
+/// What was taken from one core since this machine was started, ms.
+#[must_use]
+pub fn of_core_ms(core: usize) -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    steal(&stat).get(core).copied().unwrap_or(0) * TICK_MS
+}
+
+/// The same for the core that lost most.
+#[must_use]
+pub fn most_ms() -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    steal(&stat).into_iter().max().unwrap_or(0) * TICK_MS
+}
+
 /// Each processor's.
 fn steal(stat: &str) -> Vec<u64> {
     let lines = stat.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));

@@ -2,13 +2,12 @@
 //! nothing, and one that took less is promised more.
 
 use serde_json::{Value, json};
-use timevisor_schedule::{Reservation, Supply, Ticked, Worst};
+use timevisor_schedule::{Reservation, Ticked, Worst};
 
 use super::PERIOD_NS;
 use crate::real_time::costs::{self, Demand, Run};
 
-/// This machine's, ns: 1 / CONFIG_HZ.
-pub(super) const TICK_NS: u64 = 4_000_000;
+pub(super) use crate::real_time::judge::TICK_NS;
 
 /// A job in a reservation; ns.
 #[derive(Debug, Clone, Copy)]
@@ -74,26 +73,12 @@ pub(super) fn all(run: &Run, budget: u64) -> anyhow::Result<Vec<Needed>> {
                 response: (job.end - job.release).unsigned_abs(),
                 deadline,
                 least: least(&demand, deadline)?,
-                promised: response(&demand, &supply),
-                ticked: response(&demand, &Ticked { supply, tick: TICK_NS }),
+                promised: demand.response(&supply),
+                ticked: demand.response(&Ticked { supply, tick: TICK_NS }),
             });
         }
     }
     Ok(found)
-}
-
-/// As [`timevisor_schedule::fixed_priority::response`], for a job whose demand is known.
-fn response(demand: &Demand, supply: &impl Supply) -> u64 {
-    let mut work = demand.first;
-    loop {
-        let t = supply.time_for(work);
-        let before = demand.later.iter().filter(|(offset, _)| *offset < t);
-        let wanted = demand.first + before.map(|(_, cost)| cost).sum::<u64>();
-        if wanted <= work {
-            return t;
-        }
-        work = wanted;
-    }
 }
 
 /// The least budget in which it is in time, to the microsecond; the period where none is.
@@ -102,7 +87,7 @@ fn least(demand: &Demand, deadline: u64) -> anyhow::Result<u64> {
     while fits - not > 1 {
         let us = not.midpoint(fits);
         let supply = Worst(Reservation::alone(us * 1000, PERIOD_NS)?);
-        if response(demand, &supply) <= deadline { fits = us } else { not = us }
+        if demand.response(&supply) <= deadline { fits = us } else { not = us }
     }
     Ok(fits * 1000)
 }
@@ -130,13 +115,13 @@ mod tests {
         // tau2 with one job of tau1 before it and one 150 ms later, as the analysis has it at the critical instant.
         let demand = Demand { first: 80 * MS, later: vec![(150 * MS, 30 * MS)] };
         let supply = Worst(Reservation::alone(28 * MS, 50 * MS).unwrap());
-        assert_eq!(response(&demand, &supply), 146 * MS);
+        assert_eq!(demand.response(&supply), 146 * MS);
         // With 4 ms less it is not done at 150 ms, but just then: the second job of tau1 comes too late to count.
-        assert_eq!(response(&demand, &Ticked { supply, tick: TICK_NS }), 150 * MS);
+        assert_eq!(demand.response(&Ticked { supply, tick: TICK_NS }), 150 * MS);
         assert_eq!(least(&demand, 200 * MS).unwrap(), 26_667_000);
         // A job that takes more meets the second one.
         let more = Demand { first: 85 * MS, ..demand };
-        assert_eq!(response(&more, &supply), (200 + 22 + 3) * MS);
+        assert_eq!(more.response(&supply), (200 + 22 + 3) * MS);
     }
 
     #[test]

@@ -9,7 +9,6 @@ use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpShort, NtpTimestamp, Pack
 use timevisor_time::Duration as Span;
 
 use crate::host::{Host, mentions};
-use crate::interrupt::in_time;
 use crate::ntp_impostor::{Impostor, shifted};
 use crate::reader::HostPage;
 use crate::scenario::Context;
@@ -119,18 +118,23 @@ fn dead_name_server(ctx: &Context) -> anyhow::Result<Duration> {
     let mut daemon = common::start_through(ctx, &host, &wrapper, &lines)?;
     host.wait_synchronized(10_000)?;
     let page = HostPage::open(host.directory())?;
-    let (mut slowest, started) = (Duration::ZERO, Instant::now());
+    let (mut slowest, mut answers) = (Duration::ZERO, 0);
     // Both of the resolver's attempts, 5 s each, and the report on them.
     host.wait_until("the name does not resolve", |h| {
         let asked = Instant::now();
         let row = reference_row(h, "time.example.net")?;
         slowest = slowest.max(asked.elapsed());
+        answers += 1;
         honest_reading(&page)?;
         ensure!(row["accepted"] == 0, "somebody answered: {row}");
         Ok(row["detail"].to_string().contains("cannot resolve time.example.net"))
     })?;
-    let waited = || format!("status waited {slowest:?} for the name server");
-    in_time(started.elapsed() > 4 * slowest, waited)?;
+    // A status that waits for the name server takes 5 s, so that there would be two or three. One that this machine delays is no reason
+    // for so few.
+    ensure!(
+        answers >= 20,
+        "{answers} answers while the name server was asked, the slowest after {slowest:?}"
+    );
     ensure!(page.read()?.status().name() == "synchronized", "the page lapsed");
     daemon.check_alive()?;
     Ok(slowest)

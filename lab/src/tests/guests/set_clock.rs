@@ -10,7 +10,7 @@ use timevisor_clock_page::Counter as _;
 use crate::client;
 use crate::guest::Guest;
 use crate::host::{Host, mentions};
-use crate::interrupt::{self, in_time};
+use crate::interrupt;
 use crate::qemu::Delivery;
 use crate::reader::{GuestReader, HostPage};
 use crate::scenario::Context;
@@ -239,7 +239,7 @@ impl Lab {
         let offset = client::offset(&self.host, NAME)?;
         let [_, began, _] = self.host_time(resumed.wrapping_add(offset.cast_unsigned()))?;
         let late_ms = (stepped - began) as f64 / 1e6;
-        in_time(late_ms < 1000.0, || format!("stepped {late_ms} ms after the resume"))?;
+        ensure!(late_ms < 1000.0, "stepped {late_ms} ms after the resume");
         mentions(&self.log()?, &["the page was disrupted"])?;
         Ok(format!(
             "a stop of 3 s: late by {:.3} s, stepped {late_ms:.1} ms after `cont`",

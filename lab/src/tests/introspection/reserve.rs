@@ -1,13 +1,19 @@
 //! The whole of it: an unmodified guest starts real-time tasks, their reservation is there before their first job, and a busy host makes none
 //! of them late; the same tasks are late when nobody looks.
 
-use anyhow::{Context as _, ensure};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
+use timevisor_schedule::Reservation;
 
 use crate::client::Client;
 use crate::host::Host;
-use crate::interrupt::in_time;
-use crate::real_time::{self, Load, Responses, Restore, run_tasks, text};
+use crate::real_time::costs::{self, Run};
+use crate::real_time::judge::{self, Declared, Judgement};
+use crate::real_time::witness::Witness;
+use crate::real_time::{Load, Restore, text};
 use crate::scenario::Context;
 use crate::tests::introspection::calls::{emulated, row};
 
@@ -28,39 +34,78 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
         [ctx.program("timevisor-lab-guest", "lab-rt")?, ctx.program("timevisor", "timevisor")?];
     let mut guest = emulated(ctx, &host, &programs, &[])?;
 
-    let turns = real_time::calibrate_loaded(&host, &mut guest, "web")?;
+    let turns = costs::calibrate(&host, &mut guest, "web")?;
     let mut told = Vec::new();
     for (policy, tasks, more) in [("deadline", TASKS, &[][..]), ("FIFO", FIXED, &DECLARED)] {
-        let without = loaded(&mut guest, turns, &tasks)?;
-        told.push(format!("{policy}, nobody looks: {}", text(&without)));
         // The more urgent one may be in time with the little that there is.
-        let late = without.iter().any(|task| task.misses() * 2 > task.ms.len());
-        in_time(late, || format!("the host was not loaded; {told:?}"))?;
+        let without = {
+            let _load = Load::starving()?;
+            costs::run_tasks(&mut guest, (turns, SECONDS / 3), false, 0, &words(&tasks))?
+        };
+        let supply = judge::is_starved(&without, &needed(&tasks))?;
+        told.push(format!("{policy}, nobody looks: {} ({supply})", text(&without.found)));
 
         let attach = ["introspect", "attach", "web", "--reserve", "--alone"];
         host.cli(&[&attach, more].concat())?;
         host.wait_until("the trap points", |host| Ok(row(host)?["state"] == "attached"))?;
         ensure!(held(&host)?.is_empty(), "reserved for nothing: {:?}", held(&host)?);
-        let with = loaded(&mut guest, turns, &tasks)?;
-        told.push(format!("introspected: {}", text(&with)));
+        let (with, judged) = reserved(&host, &mut guest, turns, &tasks)?;
+        told.push(format!("introspected: {}; {judged}", text(&with.found)));
         // It went with the tasks.
         host.wait_until("nothing to be reserved", |host| Ok(held(host)?.is_empty()))?;
         let row = row(&host)?;
         ensure!(row["dropped"] == 0 && row["reserved"]["refused"].is_null(), "{row}");
-        in_time(missed(&with) == 0, || format!("{told:?}, {row}"))?;
+        judged.check().with_context(|| format!("{told:?}, {row}"))?;
         host.cli(&["introspect", "detach", "web"])?;
     }
     Ok(told.join("; "))
 }
 
-fn loaded(guest: &mut Client, turns: u64, tasks: &[&str]) -> anyhow::Result<Vec<Responses>> {
+/// Runs the tasks beside a busy host. Their reservation comes when they start: meanwhile this waits for it, and watches its core from then on.
+fn reserved(
+    host: &Host,
+    guest: &mut Client,
+    turns: u64,
+    tasks: &[&str],
+) -> anyhow::Result<(Run, Judgement)> {
     let _load = Load::start()?;
-    let tasks: Vec<String> = tasks.iter().map(|task| (*task).to_owned()).collect();
-    run_tasks(guest, (turns, SECONDS), false, 0, &tasks)
+    let ended = AtomicBool::new(false);
+    let (run, watched) = std::thread::scope(|scope| {
+        let watched = scope.spawn(|| -> anyhow::Result<Option<(Value, Witness)>> {
+            while !ended.load(Ordering::Relaxed) {
+                if let Some(row) = held(host)?.into_iter().find(|row| row["problem"].is_null()) {
+                    let core = usize::try_from(row["core"].as_u64().context("no core")?)?;
+                    return Ok(Some((row, Witness::start(core))));
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Ok(None)
+        });
+        let run = costs::run_tasks(guest, (turns, SECONDS), false, 0, &words(tasks));
+        ended.store(true, Ordering::Relaxed);
+        (run, watched.join())
+    });
+    let run = run?;
+    let watched = watched.map_err(|_| anyhow!("the thread that waits for it panicked"))??;
+    let (row, witness) = watched.context("nothing was reserved while the tasks ran")?;
+    let stalls = witness.end(&run.on)?;
+    let ns = |name: &str| row[name].as_u64().with_context(|| format!("no {name} in {row}"));
+    let reservation = Reservation::alone(ns("budget_ns")?, ns("period_ns")?)?;
+    let judged = Judgement::of(&run, &needed(tasks), reservation, &stalls);
+    Ok((run, judged))
 }
 
-fn missed(run: &[Responses]) -> usize {
-    run.iter().map(Responses::misses).sum()
+fn words(tasks: &[&str]) -> Vec<String> {
+    tasks.iter().map(|task| (*task).to_owned()).collect()
+}
+
+/// What these tasks take, by their own words.
+fn needed(tasks: &[&str]) -> Vec<Declared> {
+    let ns = |task: &str, part| {
+        let ms = task.split('/').nth(part).and_then(|ms| ms.parse::<u64>().ok());
+        ms.unwrap_or_default() * 1_000_000
+    };
+    tasks.iter().map(|task| Declared { cost: ns(task, 0), deadline: ns(task, 1) }).collect()
 }
 
 fn held(host: &Host) -> anyhow::Result<Vec<Value>> {

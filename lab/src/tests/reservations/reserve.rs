@@ -3,17 +3,20 @@
 //! Where this machine lets nobody change cpusets or real-time policies, the test says so and fails: nothing else here would show it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 use timevisor_linux::affinity::allowed_of;
 use timevisor_linux::scheduling::{Attributes, Policy, schedstat, threads};
+use timevisor_schedule::Reservation;
 
 use crate::client::Client;
 use crate::host::{Host, mentions};
-use crate::interrupt::{self, in_time};
-use crate::real_time::{self, Load, Responses, Restore, run, text};
+use crate::interrupt;
+use crate::real_time::judge::{self, Judgement};
+use crate::real_time::witness::Witness;
+use crate::real_time::{self, Load, Restore, costs, text};
 use crate::scenario::Context;
 
 const SECONDS: u64 = 12;
@@ -70,7 +73,7 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     let _restore = Restore::of(&host);
     let mut guest = real_time::guest(ctx, &host, "guest")?;
     let pid = u32::try_from(host.vm("guest")?["pid"].as_u64().context("no pid")?)?;
-    let turns = real_time::calibrate_loaded(&host, &mut guest, "guest")?;
+    let turns = costs::calibrate(&host, &mut guest, "guest")?;
     let before = settings(pid)?;
 
     // What is wrong is told, and changes nothing.
@@ -90,7 +93,7 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     mentions(&dry, &["SCHED_DEADLINE 32ms of 50ms within 50ms"])?;
     same(&before, &settings(pid)?).context("after a dry run")?;
 
-    let (told, audits) = against_load(&host, &mut guest, turns)?;
+    let told = against_load(&host, &mut guest, turns)?;
     // Another period, in place: never without a reservation.
     host.cli(&["reserve", "apply", "guest", "--alone", "--budget", "12ms/20ms"])?;
     let tid =
@@ -99,7 +102,7 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     ensure!((found.runtime, found.period) == (12_000_000, 20_000_000), "{found:?}");
     let share = given(&host, &mut guest, pid, tid)?;
     host.cli(&["reserve", "apply", "guest", "--alone", "--budget", "32ms/50ms"])?;
-    audited(&host, &mut guest, &audits)?;
+    audited(&host, &mut guest)?;
 
     // A daemon that dies leaves the promise in force, and the next one goes on with it.
     host.kill();
@@ -138,49 +141,46 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// The tasks beside a busy host, without and with reservations: what was missed, in words, and what the audit found.
-fn against_load(
-    host: &Host,
-    guest: &mut Client,
-    mut turns: u64,
-) -> anyhow::Result<(String, Vec<Value>)> {
-    let mut load = Load::start()?;
+/// The budget that the analysis accepts for the paper's tasks with one tick of enforcement delay and jobs a tenth longer than declared. (The
+/// paper's 28 of 50 ms leave tau2 exactly the tick, so that nothing can be promised; the experiment rtvm-responses shows it.)
+const BUDGET: &str = "32ms/50ms";
+const BUDGET_NS: u64 = 32_000_000;
+const PERIOD_NS: u64 = 50_000_000;
+
+/// The tasks beside a busy host, without and with reservations: what was missed, in words.
+fn against_load(host: &Host, guest: &mut Client, turns: u64) -> anyhow::Result<String> {
+    let declared = judge::declared();
+    let starving = Load::starving()?;
     interrupt::sleep(std::time::Duration::from_secs(1))?;
-    let without = run(guest, turns, SECONDS, false)?;
-    let missed = |run: &[Responses]| run.iter().map(Responses::misses).sum::<usize>();
-    let jobs: usize = without.iter().map(|task| task.ms.len()).sum();
-    let mut told = vec![format!("without: {}", text(&without))];
-    in_time(missed(&without) * 2 > jobs / 2, || format!("the host was not loaded: {told:?}"))?;
-    let mut audits = Vec::new();
-    for (budget, hog) in [("28ms/50ms", false), ("32ms/50ms", true)] {
+    let without = costs::run(guest, (turns, SECONDS / 3), false, 0)?;
+    let supply = judge::is_starved(&without, &declared)?;
+    drop(starving);
+    let mut told = vec![format!("without: {} ({supply})", text(&without.found))];
+    let _load = Load::start()?;
+    for hog in [false, true] {
+        host.cli(&["reserve", "apply", "guest", "--alone", "--budget", BUDGET])?;
+        let row = host.json(&["reserve", "list"])?[0].clone();
+        ensure!(row["problem"].is_null() && row["promise"] == "core", "{row}");
+        let tid = u32::try_from(row["tid"].as_u64().context("no tid")?)?;
+        let found = Attributes::of(tid)?;
+        ensure!(found.policy == Policy::DEADLINE && found.period == PERIOD_NS, "{found:?}");
+        let [core] = allowed_of(tid)?[..] else { bail!("it has more than its core") };
+        let audit = |host: &Host| -> anyhow::Result<Value> {
+            Ok(host.json(&["reserve", "audit"])?[0]["audit"].clone())
+        };
+        let witness = Witness::start(core);
+        let before = audit(host)?;
+        let run = costs::run(guest, (turns, SECONDS), hog, 0)?;
+        let after = audit(host)?;
+        let stalls = witness.end(&run.on)?;
+        let reservation = Reservation::alone(BUDGET_NS, PERIOD_NS)?;
+        let judged = Judgement::of(&run, &declared, reservation, &stalls);
         let busy = if hog { " and a busy guest" } else { "" };
-        let mut kept = false;
-        // This machine may become slower for a while, and jobs longer than they were declared: then they are measured anew. A
-        // reservation that is of no use is so always.
-        for again in [false, true, true] {
-            if again {
-                drop(load);
-                turns = real_time::calibrate_loaded(host, guest, "guest")?;
-                load = Load::start()?;
-            }
-            host.cli(&["reserve", "apply", "guest", "--alone", "--budget", budget])?;
-            let row = host.json(&["reserve", "list"])?[0].clone();
-            ensure!(row["problem"].is_null() && row["promise"] == "core", "{row}");
-            let tid = u32::try_from(row["tid"].as_u64().context("no tid")?)?;
-            let found = Attributes::of(tid)?;
-            ensure!(found.policy == Policy::DEADLINE && found.period == 50_000_000, "{found:?}");
-            ensure!(allowed_of(tid)?.len() == 1, "it has more than its core");
-            let found = run(guest, turns, SECONDS, hog)?;
-            told.push(format!("{budget}{busy}: {}", text(&found)));
-            kept = missed(&found) * 4 < missed(&without);
-            if kept {
-                break;
-            }
-        }
-        in_time(kept, || format!("{budget} is of no use: {told:?}"))?;
-        audits.push(host.json(&["reserve", "audit"])?[0]["audit"].clone());
+        told.push(format!("{BUDGET}{busy}: {}; {judged}", text(&run.found)));
+        judged.check().with_context(|| format!("{told:?}"))?;
+        judge::owes_nothing(&before, &after, &stalls)?;
     }
-    Ok((told.join("; "), audits))
+    Ok(told.join("; "))
 }
 
 /// How much of a processor timevisord takes.
@@ -195,14 +195,8 @@ fn busy_share(host: &Host) -> anyhow::Result<f64> {
 const BUSY: &str = "(while :; do :; done) >/dev/null 2>&1 & echo $! >/run/busy";
 const NO_LONGER_BUSY: &str = "kill $(cat /run/busy)";
 
-/// The host kept its promises (`audits`), and a guest that wants more than it has reserved is seen.
-fn audited(host: &Host, guest: &mut Client, audits: &[Value]) -> anyhow::Result<()> {
-    for audit in audits {
-        let of = |name: &str| audit[name].as_u64().context("no audit");
-        let kept = of("satisfied")? + of("exhausted")? + of("unclear")?;
-        // A virtual machine's host takes its processors away now and then.
-        in_time(of("broken")? * 10 <= kept, || format!("the host owes: {audits:?}"))?;
-    }
+/// A guest that wants more than it has reserved is seen, and the cause of a late job is told.
+fn audited(host: &Host, guest: &mut Client) -> anyhow::Result<()> {
     let exhausted = |host: &Host| -> anyhow::Result<u64> {
         host.json(&["reserve", "audit"])?[0]["audit"]["exhausted"].as_u64().context("no audit")
     };
@@ -268,7 +262,7 @@ fn given(host: &Host, guest: &mut Client, pid: u32, tid: u32) -> anyhow::Result<
     // 40 %, and what the two readings and their programs took.
     let said = || format!("{least} to {most} s of {busy_s} s");
     ensure!(least < busy_s * 0.5, "{}", said());
-    in_time(most > busy_s * 0.3, said)?;
+    ensure!(most > busy_s * 0.3, "{}", said());
     Ok(format!(
         "a guest that was busy for {busy_s:.1} s had {least:.2} to {most:.2} s of a processor"
     ))
@@ -294,6 +288,8 @@ fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::R
     ensure!(row["promise"] == "limit" && row["core"].is_null() && row["audit"].is_null(), "{row}");
     guest.guest.sh(BUSY)?;
     // In this order: what delays this thread meanwhile makes the share less.
+    let cgroup = cpu_cgroup(pid, tid)?;
+    let held_back = throttled(&cgroup)?;
     let (began, before) = (std::time::Instant::now(), schedstat(pid, tid)?.ran);
     interrupt::sleep(SPAN)?;
     let ran = schedstat(pid, tid)?.ran - before;
@@ -301,9 +297,44 @@ fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::R
     guest.guest.sh(NO_LONGER_BUSY)?;
     // Periods begin and end elsewhere, and the kernel hands budgets out in slices of 5 ms.
     ensure!(share < 0.22, "it had {share} of a processor");
-    in_time(share > 0.1, || format!("a busy guest had {share} of a processor"))?;
+    // On a busy machine it may get less than the limit, but then the limit does not hold it back so often: each time it did, the guest had
+    // its 10 ms.
+    let [periods, throttled] = throttled(&cgroup)?.map(|now| now as f64);
+    let [periods, throttled] = [periods - held_back[0] as f64, throttled - held_back[1] as f64];
+    let least = 0.2 * (throttled - 2.0) / periods.max(1.0) * 0.75;
+    ensure!(
+        share > least,
+        "a busy guest had {share} of a processor, held back in {throttled} of {periods} periods"
+    );
     host.cli(&["reserve", "release", "guest"])?;
     Ok(format!("limited to 20 % of a processor a busy guest had {:.1} %", share * 100.0))
+}
+
+/// The directory of a thread's cgroup that limits processor time: of v1's controller cpu, or v2's.
+fn cpu_cgroup(pid: u32, tid: u32) -> anyhow::Result<PathBuf> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/cgroup"))?;
+    let of = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        let root = match controllers {
+            "" => "/sys/fs/cgroup",
+            all if all.split(',').any(|one| one == "cpu") => "/sys/fs/cgroup/cpu",
+            _ => return None,
+        };
+        let directory = Path::new(root).join(path.trim_start_matches('/'));
+        directory.join("cpu.stat").is_file().then_some(directory)
+    };
+    text.lines().find_map(of).with_context(|| format!("no cpu.stat of {text}"))
+}
+
+/// How many periods a cgroup's limit had, and in how many it held the cgroup back.
+fn throttled(cgroup: &Path) -> anyhow::Result<[u64; 2]> {
+    let text = std::fs::read_to_string(cgroup.join("cpu.stat"))?;
+    let of = |name: &str| -> anyhow::Result<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        Ok(line.with_context(|| format!("no {name} in {text}"))?.trim().parse()?)
+    };
+    Ok([of("nr_periods ")?, of("nr_throttled ")?])
 }
 
 /// A budget that follows what the guest uses, up and down, and makes room for others.
