@@ -112,6 +112,8 @@ impl NestedHost {
             .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
             // It can end without a word on its console: a triple fault is told here.
             .args(["-d", "cpu_reset", "-D", resets.as_str()])
+            // Tests look at the threads of its processors.
+            .args(["-name", "host,debug-threads=on"])
             .append(format!("tsc=reliable {append}").trim_end())
             .start()?;
         guest.wait_ready()?;

@@ -1,13 +1,23 @@
-//! Says what is going on while somebody waits: a line when a step begins, one every 5 s, and one with the time it took.
+//! Says what is going on while somebody waits: a line when a step begins, one every 5 s (into a file: more and more seldom), and one with
+//! the time it took.
 //!
 //! It prints to standard output only, and knows nothing of the work.
 
+use std::io::{IsTerminal as _, stdout};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest silence.
+/// The longest silence for somebody who watches.
 pub const SILENCE: Duration = Duration::from_secs(5);
+/// The same for a file, which nobody watches line by line.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// How long to say nothing after a silence of `last`.
+#[must_use]
+pub fn next_silence(last: Duration) -> Duration {
+    if stdout().is_terminal() { SILENCE } else { (last * 2).min(LONGEST) }
+}
 
 /// Steps that take less are not worth a second line.
 const SHORT: Duration = Duration::from_secs(1);
@@ -22,8 +32,10 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::
     let (done, waiting) = channel::<()>();
     let result = thread::scope(|scope| {
         scope.spawn(move || {
-            while waiting.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+            let mut silence = SILENCE;
+            while waiting.recv_timeout(silence) == Err(RecvTimeoutError::Timeout) {
                 println!("    still: {what} ({} s)", started.elapsed().as_secs());
+                silence = next_silence(silence);
             }
         });
         // Dropped at the end of the work, also when it panics: the thread above then ends.

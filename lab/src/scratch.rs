@@ -55,6 +55,42 @@ fn is_running(pid: u32) -> bool {
     !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X']))
 }
 
+/// Where a test finds the machine's own /proc; its own one shows the processes of its namespace.
+const HOST_PROC: &str = "/run/host-proc";
+
+/// The machine's number of thread `tid` of this PID namespace: tracepoints tell no other.
+///
+/// # Errors
+/// When there is no such thread.
+pub(crate) fn host_tid(tid: u32) -> anyhow::Result<u32> {
+    if !in_test() {
+        return Ok(tid);
+    }
+    let here = fs::read_link("/proc/self/ns/pid")?;
+    let processes = fs::read_dir(HOST_PROC).context("the machine's /proc is not there")?;
+    for process in processes.filter_map(Result::ok).map(|entry| entry.path()) {
+        if fs::read_link(process.join("ns/pid")).is_ok_and(|ns| ns == here)
+            && let Ok(threads) = fs::read_dir(process.join("task"))
+        {
+            for thread in threads.filter_map(Result::ok).map(|entry| entry.path()) {
+                let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
+                if let Some(outer) = outer_of(&status, tid) {
+                    return Ok(outer);
+                }
+            }
+        }
+    }
+    anyhow::bail!("no thread {tid} among the machine's")
+}
+
+/// The outermost number of the thread with this status, if its innermost one is `tid`.
+fn outer_of(status: &str, tid: u32) -> Option<u32> {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let mut numbers = numbers.split_whitespace().map_while(|n| n.parse::<u32>().ok());
+    let outer = numbers.next()?;
+    (numbers.last().unwrap_or(outer) == tid).then_some(outer)
+}
+
 /// A name that [`is_stale`] recognizes.
 pub(crate) fn name(suffix: &str) -> String {
     format!("{PREFIX}{}-{suffix}", owner())
@@ -63,6 +99,15 @@ pub(crate) fn name(suffix: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_is_known_by_its_innermost_number() {
+        let status = "Name:\tx\nNSpid:\t4711\t20\t3\nNSsid:\t1\n";
+        assert_eq!(outer_of(status, 3), Some(4711));
+        assert_eq!(outer_of(status, 20), None);
+        assert_eq!(outer_of("NSpid:\t12\n", 12), Some(12));
+        assert_eq!(outer_of("Name:\tx\n", 12), None);
+    }
 
     #[test]
     fn only_names_of_dead_processes_are_stale() {

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 
+use crate::scratch;
+
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// For each processor: ten minutes of ticks.
 const BUFFER_KB: &str = "16384";
@@ -33,7 +35,8 @@ impl Recording {
         let recording = Self { instance };
         recording.set("trace_clock", "mono")?;
         recording.set("buffer_size_kb", BUFFER_KB)?;
-        recording.set("events/sched/sched_stat_runtime/filter", &format!("pid == {tid}"))?;
+        let pid = scratch::host_tid(tid)?;
+        recording.set("events/sched/sched_stat_runtime/filter", &format!("pid == {pid}"))?;
         recording.set("events/sched/sched_stat_runtime/enable", "1")?;
         Ok(recording)
     }

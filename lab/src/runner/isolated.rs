@@ -22,7 +22,10 @@ use crate::scenario::{Context, Need, Test};
 use crate::scratch;
 
 /// PID 1 of the namespaces; it reaps what the test's programs leave behind. The test itself is its child.
-const INIT: &str = "mount -t proc proc /proc && mount -t tmpfs -o mode=755 tmpfs /run && mkdir /run/lock \
+///
+/// The machine's own /proc stays readable at `scratch::host_tid`.
+const INIT: &str = "mount -t tmpfs -o mode=755 tmpfs /run && mkdir /run/lock /run/host-proc \
+                    && mount --rbind /proc /run/host-proc && mount -t proc proc /proc \
                     && ip link set lo up && \"$@\"; status=$?; exit $status";
 /// Held by the lab that runs an exclusive test.
 const LOCK: &str = "/run/lock/timevisor-lab";

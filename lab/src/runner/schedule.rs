@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Outcome, Verdict};
 use crate::interrupt;
-use crate::progress::SILENCE;
+use crate::progress::{SILENCE, next_silence};
 use crate::scenario::{Need, Test};
 
 /// A test takes one slot, or two if it keeps two processors busy. Tests mostly wait: one after another, they kept 0.7 of two
@@ -64,7 +64,7 @@ pub fn run<S: Start>(tests: &[Test], starter: &S, seconds: impl Fn(&Test) -> f64
         is_exclusive(a).cmp(&is_exclusive(b)).then(seconds(b).total_cmp(&seconds(a)))
     });
     let (mut ran, mut places) = (Vec::new(), Vec::<Place<S::Running>>::new());
-    let (began, mut said) = (Instant::now(), Instant::now());
+    let (began, mut said, mut silence) = (Instant::now(), Instant::now(), SILENCE);
     let mut told_to_end = false;
     while !places.is_empty() || !(waiting.is_empty() || interrupt::requested()) {
         if interrupt::requested() && !told_to_end {
@@ -98,9 +98,10 @@ pub fn run<S: Start>(tests: &[Test], starter: &S, seconds: impl Fn(&Test) -> f64
                 ran.push(Ran { test: place.test, verdict, seconds, tries: place.tries });
             }
         }
-        if said.elapsed() >= SILENCE && !places.is_empty() {
+        if said.elapsed() >= silence && !places.is_empty() {
             println!("  {}", progress(&places, ran.len(), tests.len(), began));
             said = Instant::now();
+            silence = next_silence(silence);
         }
         std::thread::sleep(LOOK);
     }

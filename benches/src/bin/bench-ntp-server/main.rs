@@ -32,7 +32,7 @@ use crate::servers::Server;
 /// One core has to answer this many requests a second.
 const MIN_RATE: f64 = 100_000.0;
 /// And at least as many as chronyd. Five runs on a loaded machine gave ratios of 1.10 to 1.12
-/// (docs/decisions/limits-ntp-server.md).
+/// (docs/decisions/0038-scenario-limits-over-20-seeds.md).
 const MIN_RATIO: f64 = 1.0;
 
 const COLUMNS: [Column; 6] = [

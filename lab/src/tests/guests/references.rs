@@ -78,7 +78,7 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     let gave_up = wait(&mut guest, "the rival is noticed", |status| {
         Ok(status["discipline"]["state"] == "waiting")
     })?;
-    mentions(&gave_up["discipline"]["detail"].to_string(), &["somebody else"])?;
+    mentions(&gave_up["discipline"]["detail"].to_string(), &["another program changed its rate"])?;
     guest.sh("kill $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
     let theirs = settings(&mut guest)?;
     ensure!(

@@ -79,7 +79,6 @@ fn migrate_by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<Stri
         Ok((libvirt, host, printed))
     };
     let (libvirt_a, host_a, printed_a) = side(1)?;
-    let (libvirt_b, host_b, printed_b) = side(2)?;
     let definition = |printed| Definition {
         name: NAME,
         memory_mib: MEMORY_MIB,
@@ -99,6 +98,8 @@ fn migrate_by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<Stri
     let before = compare(&host_a, &mut guest, true)?;
     let marker = guest.ask("read")?["disruption"].clone();
 
+    // Both daemons see all of this machine's QEMUs, and the first one that finds a vmclock device keeps its page.
+    let (libvirt_b, host_b, printed_b) = side(2)?;
     let moved = libvirt_b.migrate_here(&domain, &definition(&printed_b))?;
     if paused {
         host_b.wait_until("it to arrive", |host| {

@@ -278,7 +278,7 @@ fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::R
     let refused = |said: anyhow::Result<String>, part: &str| -> anyhow::Result<()> {
         mentions(&format!("{:#}", said.err().context("it was applied")?), &[part])
     };
-    refused(apply("10ms/50ms", &["--at-most", "20ms"]), "no budget that could follow")?;
+    refused(apply("10ms/50ms", &["--at-most", "20ms"]), "has a budget that can follow the use")?;
     refused(apply("500us/50ms", &[]), "limits from 1 ms on")?;
     ensure!(host.json(&["reserve", "list"])? == Value::Array(Vec::new()), "a refusal is held");
     // Twice: the second one replaces the first.
