@@ -2,7 +2,7 @@
 
 pub(crate) mod bpf;
 pub(crate) mod container;
-pub(crate) mod elapsed;
+pub(crate) mod truth;
 
 use crate::scenario::Need::{Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
@@ -17,7 +17,7 @@ const TESTS: &[Test] = &[
         tier: Tier::All,
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 45,
-        run: elapsed::elapsed,
+        run: truth::elapsed,
     },
     Test {
         name: "elapsed-container",

@@ -6,14 +6,14 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use timevisor_linux::counter::Tsc;
 
-use super::hosts::Hosts;
 use super::journey::right;
+use super::pair::Hosts;
 use crate::client::{self, Client, Launch, Way};
 use crate::experiments::truth::Truth;
 use crate::host::{Host, mentions};
 use crate::qemu::Qemu;
 use crate::scenario::Context;
-use crate::tests::elapsed::elapsed::{age, went_by};
+use crate::tests::elapsed::truth::{age, went_by};
 use crate::tests::timelines::guest::AGENT_IS_UP;
 use crate::tests::timelines::host::row;
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use timevisor_linux::counter::Tsc;
 
-use super::hosts::{Hosts, check};
+use super::pair::{Hosts, check};
 use crate::client::{self, Client, Launch, Way};
 use crate::experiments::truth::Truth;
 use crate::host::{Host, mentions};

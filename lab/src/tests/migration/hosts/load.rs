@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use super::hosts::Hosts;
 use super::journey::{Course, text};
+use super::pair::Hosts;
 use crate::client::Way;
 use crate::scenario::Context;
 

@@ -3,7 +3,7 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `carried.rs` | its age, its timescale, and what its programs require |
-//! | `hosts.rs` | the two hosts, their oscillators, what was true there |
+//! | `pair.rs` | the two hosts, their oscillators, what was true there |
 //! | `journey.rs` | moves of a guest that reads all the while |
 //! | `load.rs` | moves of a busy guest between busy hosts |
 //! | `postcopy.rs` | a guest that runs before its memory is there |
@@ -12,9 +12,9 @@
 //! | `unprepared.rs` | destinations that do not know the time, or nothing of Timevisor |
 
 mod carried;
-mod hosts;
 mod journey;
 mod load;
+mod pair;
 mod postcopy;
 mod soak;
 mod stays;
@@ -22,8 +22,8 @@ mod unprepared;
 
 use anyhow::Context as _;
 
-pub(crate) use self::hosts::Hosts;
 use self::journey::{Course, text};
+pub(crate) use self::pair::Hosts;
 use crate::client::Way;
 use crate::qemu::Qemu;
 use crate::scenario::Context;

@@ -7,8 +7,8 @@ use anyhow::{Context as _, ensure};
 use serde_json::json;
 use timevisor_linux::counter::Tsc;
 
-use super::hosts::{Hosts, check};
 use super::journey::right;
+use super::pair::{Hosts, check};
 use crate::client::{self, Client, Launch, Way};
 use crate::experiments::truth::Truth;
 use crate::host::{Host, mentions};

@@ -10,8 +10,8 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use timevisor_linux::counter::Tsc;
 
-use super::hosts::Hosts;
 use super::journey::{Course, Move, preparing, text};
+use super::pair::Hosts;
 use crate::client::{self, Client, Launch, Way, connect_port};
 use crate::experiments::lan::Lan;
 use crate::experiments::plot::{self, Series};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 
-use super::hosts::Hosts;
+use super::pair::Hosts;
 use crate::client::{self, Client, Launch, Way};
 use crate::host::{Host, mentions};
 use crate::scenario::Context;

@@ -6,8 +6,8 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use timevisor_linux::counter::Tsc;
 
-use super::hosts::{Hosts, check, lines};
 use super::journey::right;
+use super::pair::{Hosts, check, lines};
 use crate::chronyd::Chronyd;
 use crate::client::{self, Client, Launch, Way};
 use crate::experiments::truth::Truth;
