@@ -161,7 +161,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs `test` in this process, which a [`Starter`] has started, and writes its verdict.
+/// Runs `test` in this process, which the runner has started, and writes its verdict.
 ///
 /// # Errors
 /// When the verdict cannot be written.
