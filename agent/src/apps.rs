@@ -25,8 +25,8 @@ pub struct Apps {
 }
 
 impl Apps {
-    /// Listens for everybody in this guest. A socket that nobody answers at is stale; at one that somebody does, there is
-    /// an agent already (or this machine is a host).
+    /// Listens for everybody in this guest. A socket that nobody answers at is stale; at one that
+    /// somebody does, there is an agent already (or this machine is a host).
     pub fn listen(path: &Path) -> Result<Self> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)

@@ -45,7 +45,8 @@ impl Host {
         Self { way, channel: None, connected: false, again: Duration::ZERO, told: String::new() }
     }
 
-    /// To wait for. A port that nobody has connected to is always ready, and is looked at by time instead.
+    /// To wait for. A port that nobody has connected to is always ready, and is looked at by time
+    /// instead.
     pub fn fd(&self, relay: &Relay) -> Option<PollFd<'_>> {
         let fd = match self.channel.as_ref().filter(|_| self.connected)? {
             Channel::Port(port) => port.as_fd(),

@@ -1,5 +1,6 @@
-//! timevisor-guest: lets many applications in a guest share the guest's one channel to its host's timevisord. Optional: a
-//! single application can use the channel itself, and reading the clock needs neither.
+//! timevisor-guest: lets many applications in a guest share the guest's one channel to its host's
+//! timevisord. Optional: a single application can use the channel itself, and reading the clock
+//! needs neither.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -9,8 +10,8 @@
 //! | `wait_sync.rs` | `wait-sync`, which needs none of that |
 //! | `set_clock/` | `--set-clock` and `set-clock`: the guest's CLOCK_REALTIME, from the page |
 //!
-//! All rules of the channel are in timevisor-protocols' relay, those of the clock in timevisor-estimate's `steering` and
-//! `set_clock/law.rs`.
+//! All rules of the channel are in timevisor-protocols' relay, those of the clock in
+//! timevisor-estimate's `steering` and `set_clock/law.rs`.
 #![forbid(unsafe_code)]
 
 mod apps;
@@ -44,7 +45,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the host may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Lets applications in this guest share its channel to the host's timevisord, and keeps its CLOCK_REALTIME if asked to.
+/// Lets applications in this guest share its channel to the host's timevisord, and keeps its
+/// CLOCK_REALTIME if asked to.
 #[derive(Parser)]
 #[command(name = "timevisor-guest", version)]
 struct Arguments {
@@ -53,7 +55,8 @@ struct Arguments {
     /// Where applications connect
     #[arg(long, value_name = "PATH", default_value = HOST_SOCKET)]
     socket: PathBuf,
-    /// The channel: `auto` takes the virtio-serial port if there is one, else vsock; or a port's path, or `vsock`
+    /// The channel: `auto` takes the virtio-serial port if there is one, else vsock; or a port's
+    /// path, or `vsock`
     #[arg(long, value_name = "CHANNEL", default_value = "auto")]
     channel: String,
     #[command(flatten)]
@@ -135,7 +138,8 @@ impl Agent {
         // After the socket, which only one agent has.
         set_clock::clean_up();
         let clock = Keeper::start(&arguments.clock, monotonic())?;
-        // Numbers that grow with time: neither a host nor an application takes us for the agent before.
+        // Numbers that grow with time: neither a host nor an application takes us for the agent
+        // before.
         let number = realtime().floor_nanos().unsigned_abs();
         let client = ClientConfig {
             client: format!("timevisor-guest/{}", env!("CARGO_PKG_VERSION")),

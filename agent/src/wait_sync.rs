@@ -1,5 +1,5 @@
-//! `timevisor-guest wait-sync`: ends when the time is known well enough, so that a boot or a restored VM can wait for it;
-//! with `--clock`, when CLOCK_REALTIME is right as well.
+//! `timevisor-guest wait-sync`: ends when the time is known well enough, so that a boot or a
+//! restored VM can wait for it; with `--clock`, when CLOCK_REALTIME is right as well.
 //!
 //! It reads the page and the clock; it needs neither the agent nor a channel, and sets nothing.
 
@@ -22,7 +22,8 @@ pub struct WaitSync {
     /// True time may be this far from the estimate
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "1ms")]
     within: Duration,
-    /// CLOCK_REALTIME may be this far outside of the page's interval; without this option it is not looked at
+    /// CLOCK_REALTIME may be this far outside of the page's interval; without this option it is not
+    /// looked at
     #[arg(long, value_name = "SPAN", value_parser = span)]
     clock: Option<Duration>,
     /// Fail when it has not come true by then

@@ -33,7 +33,8 @@ pub struct Options {
     /// This seed instead of the scenario's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// N runs with consecutive seeds from the scenario's, or the seeds A to B; the table shows the worst of each figure
+    /// N runs with consecutive seeds from the scenario's, or the seeds A to B; the table shows the
+    /// worst of each figure
     #[arg(long, value_name = "N|A..B", default_value = "1")]
     seeds: Seeds,
     /// JSON instead of the table

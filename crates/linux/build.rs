@@ -1,5 +1,6 @@
-//! Compiles the programs of bpf/ with clang for the feature `bpf`. Where there is no clang, or it fails, everything else is built all
-//! the same: the object is empty, and loading it says why (`bpf::BpfError::NotBuilt`).
+//! Compiles the programs of bpf/ with clang for the feature `bpf`. Where there is no clang, or it
+//! fails, everything else is built all the same: the object is empty, and loading it says why
+//! (`bpf::BpfError::NotBuilt`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +39,8 @@ fn main() {
 /// The reason in one line where it does not work.
 fn compile(clang: &str, folder: &Path, source: &Path, object: &Path) -> Result<(), String> {
     let out = Command::new(clang)
-        // v3 has the atomics that the records are locked with; -g brings the types of maps and the relocations.
+        // v3 has the atomics that the records are locked with; -g brings the types of maps and the
+        // relocations.
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-c"])
         .arg(source)
         .arg("-o")

@@ -1,4 +1,5 @@
-//! The control socket: accepts, decodes, hands requests on, and never lets a client hold the daemon up.
+//! The control socket: accepts, decodes, hands requests on, and never lets a client hold the daemon
+//! up.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -26,7 +27,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`. The caller holds the run directory's lock, so a socket that is there is stale.
+    /// Listens at `path`. The caller holds the run directory's lock, so a socket that is there is
+    /// stale.
     pub fn listen(path: &Path) -> Result<Self> {
         if path.exists() {
             fs::remove_file(path)
@@ -62,7 +64,8 @@ impl Control {
         }
     }
 
-    /// The requests that have arrived from client `slot`; ones that are not understood are answered here.
+    /// The requests that have arrived from client `slot`; ones that are not understood are answered
+    /// here.
     pub fn read(&mut self, slot: usize) -> Vec<Request> {
         let Some(client) = self.clients.get_mut(slot).and_then(Option::as_mut) else {
             return Vec::new();
@@ -95,7 +98,8 @@ impl Control {
         requests
     }
 
-    /// Answers client `slot`. A client that does not take its answer is dropped: the daemon never waits for one.
+    /// Answers client `slot`. A client that does not take its answer is dropped: the daemon never
+    /// waits for one.
     pub fn answer(&mut self, slot: usize, response: &Response) {
         let Some(client) = self.clients.get_mut(slot).and_then(Option::as_mut) else { return };
         let sent = match ServerCodec::encode(response) {

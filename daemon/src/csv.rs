@@ -1,14 +1,17 @@
 //! `--csv`: a clock for one process, printed once a second, and nothing else.
 //!
-//! It asks the configured references as the daemon does, through the same [`HostClock`], but serves nobody: no page file,
-//! no control socket, no VMs, no journal, no word to systemd. It needs no rights and no directory, and makes only the
-//! calls that a network simulator in LD_PRELOAD stands in for: clock_gettime, socket, sendto, recvfrom, and poll on those
-//! sockets alone. It starts no thread. Signals keep their default action: every line is out by then.
+//! It asks the configured references as the daemon does, through the same [`HostClock`], but serves
+//! nobody: no page file, no control socket, no VMs, no journal, no word to systemd. It needs no
+//! rights and no directory, and makes only the calls that a network simulator in LD_PRELOAD stands
+//! in for: clock_gettime, socket, sendto, recvfrom, and poll on those sockets alone. It starts no
+//! thread. Signals keep their default action: every line is out by then.
 //!
-//! Because CLOCK_BOOTTIME is not among those calls, it does not notice when the machine is suspended.
+//! Because CLOCK_BOOTTIME is not among those calls, it does not notice when the machine is
+//! suspended.
 //!
-//! A line is `time,estimate,earliest,latest` in seconds since 1970 on UTC, with nine decimals: CLOCK_REALTIME, and what the
-//! clock said at the same moment. The last three are empty while the clock knows nothing. There is no header.
+//! A line is `time,estimate,earliest,latest` in seconds since 1970 on UTC, with nine decimals:
+//! CLOCK_REALTIME, and what the clock said at the same moment. The last three are empty while the
+//! clock knows nothing. There is no header.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write};
@@ -26,8 +29,8 @@ use crate::references::{Reference, Surroundings};
 
 /// One line per second.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The first request leaves after this: clknetsim moves its clocks on at every read until something has waited for
-/// 100 ms, and back then.
+/// The first request leaves after this: clknetsim moves its clocks on at every read until something
+/// has waited for 100 ms, and back then.
 const SETTLE: Duration = Duration::from_millis(200);
 /// CLOCK_REALTIME is read between two counter reads; the narrowest of this many pairs counts.
 const BRACKET_TRIES: usize = 3;
@@ -168,10 +171,12 @@ fn seconds(nanos: i64) -> String {
     format!("{sign}{}.{:09}", nanos / second, nanos % second)
 }
 
-/// The daemon resolves names in a thread, because it has others to serve meanwhile. Here the first line may wait.
+/// The daemon resolves names in a thread, because it has others to serve meanwhile. Here the first
+/// line may wait.
 fn resolved(reference: &ReferenceConfig) -> Result<ReferenceConfig> {
     let mut reference = reference.clone();
-    // An authenticated server's name is what its certificate must have; its keys come through a thread anyway.
+    // An authenticated server's name is what its certificate must have; its keys come through a
+    // thread anyway.
     if let ReferenceConfig::Ntp { pool: Some(pool), .. } = &reference {
         bail!("--csv cannot use the pool {pool}; name its servers with --server");
     }

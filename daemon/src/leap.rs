@@ -8,7 +8,8 @@ use timevisor_time::{Duration, Instant, LeapTable, Tai, Utc};
 
 use crate::config::ClockConfig;
 
-/// A reference's UTC is ambiguous around a leap second, and servers disagree on how; exchanges this near are not used.
+/// A reference's UTC is ambiguous around a leap second, and servers disagree on how; exchanges this
+/// near are not used.
 const AMBIGUOUS: Duration = Duration::from_secs(2);
 
 /// The source of TAI - UTC.
@@ -73,7 +74,8 @@ impl Leap {
         self.offset_at(utc)
     }
 
-    /// The offset at a TAI instant and the next change that the table knows; `None` where it knows nothing.
+    /// The offset at a TAI instant and the next change that the table knows; `None` where it knows
+    /// nothing.
     pub fn plan(&self, tai: Instant<Tai>) -> Option<LeapPlan> {
         if let Some(offset) = self.configured {
             return Some(LeapPlan { offset, change: None });

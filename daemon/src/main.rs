@@ -1,4 +1,5 @@
-//! timevisord: one daemon per host. It synchronizes once and publishes a clock page for the host and for every VM.
+//! timevisord: one daemon per host. It synchronizes once and publishes a clock page for the host
+//! and for every VM.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -14,7 +15,8 @@
 //! | `server/` | the clock served over NTP, in a thread of its own |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
 //!
-//! It wires and decides nothing: what is published when is crates/host-clock's, other algorithms are in crates/ as well.
+//! It wires and decides nothing: what is published when is crates/host-clock's, other algorithms
+//! are in crates/ as well.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -54,8 +56,8 @@ struct Arguments {
     /// An NTP server, instead of all configured references; may be repeated
     #[arg(long = "server", value_name = "ADDRESS")]
     servers: Vec<String>,
-    /// Serve nothing; print `time,estimate,earliest,latest` once a second: CLOCK_REALTIME and this clock, in UTC seconds
-    /// since 1970. Works under a network simulator in LD_PRELOAD
+    /// Serve nothing; print `time,estimate,earliest,latest` once a second: CLOCK_REALTIME and this
+    /// clock, in UTC seconds since 1970. Works under a network simulator in LD_PRELOAD
     #[arg(long)]
     csv: bool,
     /// Check the configuration and exit

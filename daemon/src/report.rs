@@ -98,7 +98,8 @@ fn clock_summary(clock: &HostClock, references: &[Reference]) -> ClockSummary {
     }
 }
 
-/// Why the clock is not synchronized, with what the operator can do: the first reference's trouble if there is one.
+/// Why the clock is not synchronized, with what the operator can do: the first reference's trouble
+/// if there is one.
 fn reason(clock: &HostClock, references: &[Reference]) -> Option<String> {
     let own = clock.knowledge().reason.clone()?;
     let prefix = if clock.is_recovered_only() { "resumed from before the restart; " } else { "" };

@@ -1,5 +1,6 @@
-//! A host, or whatever answers in its place, in front of the client's end: only what was asked is answered, once, in its
-//! own session; what is sent are frames of the session, at the server's pace.
+//! A host, or whatever answers in its place, in front of the client's end: only what was asked is
+//! answered, once, in its own session; what is sent are frames of the session, at the server's
+//! pace.
 #![no_main]
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
-//! Applications and a host around the relay, in any interleaving, with a host that keeps books, and with anything in its
-//! place: no binding changes hands, nobody is told of another's, every timer ends, and with an honest host what is bound
-//! there in the end is what applications hold.
+//! Applications and a host around the relay, in any interleaving, with a host that keeps books, and
+//! with anything in its place: no binding changes hands, nobody is told of another's, every timer
+//! ends, and with an honest host what is bound there in the end is what applications hold.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +22,8 @@ fuzz_target!(|data: &[u8]| decode(data, run));
 
 fn run(u: &mut Unstructured) -> Result<()> {
     let honest = u.arbitrary()?;
-    // Of a request a second or two, what a stalled stream bunches up (keep-alives, then a hello) may be too many; it is then
-    // refused, and asked again later.
+    // Of a request a second or two, what a stalled stream bunches up (keep-alives, then a hello)
+    // may be too many; it is then refused, and asked again later.
     let rate = u.int_in_range(4..=200)?;
     let mut config = RelayConfig::new(client_config(), NonZeroU64::MIN);
     config.limits.bindings = 6;

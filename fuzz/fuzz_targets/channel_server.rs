@@ -1,6 +1,6 @@
-//! Applications and guests in front of the server's end, in two ways: any stream, cut in any way; and frames of every
-//! standing between garbage, as time goes by. No request twice, none beyond the rate, sessions one after the other, answers
-//! once and to the session that asked.
+//! Applications and guests in front of the server's end, in two ways: any stream, cut in any way;
+//! and frames of every standing between garbage, as time goes by. No request twice, none beyond the
+//! rate, sessions one after the other, answers once and to the session that asked.
 #![no_main]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! Replies of chronyd: only to the question that was asked, and with an error that is never below what it says itself.
+//! Replies of chronyd: only to the question that was asked, and with an error that is never below
+//! what it says itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! QEMU's command line, which belongs to the user who started the VM: a value with commas comes back as it was meant, and nothing
-//! is found that is not there.
+//! QEMU's command line, which belongs to the user who started the VM: a value with commas comes
+//! back as it was meant, and nothing is found that is not there.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -25,7 +25,8 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Commas are doubled; the option syntax has no way to write the zero byte that separates arguments.
+/// Commas are doubled; the option syntax has no way to write the zero byte that separates
+/// arguments.
 fn check_quoting(value: &str) {
     let quoted = value.replace(',', ",,");
     let words = ["qemu", "-device", &format!("vmclock,id={quoted}")].map(str::to_owned);

@@ -1,5 +1,6 @@
-//! Lines on the control socket, both ways: what is understood means the same when it is sent again, every error can be
-//! answered, VM names are safe as file names, and how the stream is cut does not matter.
+//! Lines on the control socket, both ways: what is understood means the same when it is sent again,
+//! every error can be answered, VM names are safe as file names, and how the stream is cut does not
+//! matter.
 #![no_main]
 
 use std::fmt::Debug;
@@ -58,7 +59,8 @@ fn check_request(read: &Result<Request, ControlError>) {
     }
 }
 
-/// The floats of a status are read to within a unit in the last place only, so it need not compare equal.
+/// The floats of a status are read to within a unit in the last place only, so it need not compare
+/// equal.
 fn check_response(response: &Response) {
     let line = ServerCodec::encode(response).expect("it came in a line");
     let again = ClientCodec::default().on_bytes(&line);

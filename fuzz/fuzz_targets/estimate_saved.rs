@@ -1,5 +1,5 @@
-//! A saved estimate as a file may have it, or a true one with arbitrary numbers in it: what is accepted starts where it
-//! says, and can be gone on from without a panic.
+//! A saved estimate as a file may have it, or a true one with arbitrary numbers in it: what is
+//! accepted starts where it says, and can be gone on from without a panic.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};

@@ -1,9 +1,10 @@
 //! The estimate fed with arbitrary exchanges, in two kinds of world.
 //!
-//! - *honest*: the counter runs at one rate within its tolerance, messages only come late, and the reference is within its
-//!   stated error. Then truth must lie inside the bounds at all times and nothing may be called a contradiction.
-//! - *hostile*: every number is arbitrary. Then no panic, and what is said must be coherent: earliest <= estimate <= latest,
-//!   a period within its limits, an error that is not negative.
+//! - *honest*: the counter runs at one rate within its tolerance, messages only come late, and the
+//!   reference is within its stated error. Then truth must lie inside the bounds at all times and
+//!   nothing may be called a contradiction.
+//! - *hostile*: every number is arbitrary. Then no panic, and what is said must be coherent:
+//!   earliest <= estimate <= latest, a period within its limits, an error that is not negative.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -77,7 +78,8 @@ fn honest(u: &mut Unstructured, nominal: Period) -> Result<()> {
     Ok(())
 }
 
-/// Departs at `ta`; delays and the reference's residence are arbitrary, its errors within what it states.
+/// Departs at `ta`; delays and the reference's residence are arbitrary, its errors within what it
+/// states.
 fn true_exchange(u: &mut Unstructured, world: &World, ta: u64) -> Result<Exchange> {
     let mut delay = || Ok(Duration::from_nanos(10 * log_scaled(u)?));
     let (forward, residence, backward, error) = (delay()?, delay()?, delay()?, delay()?);

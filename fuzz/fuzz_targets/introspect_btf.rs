@@ -1,4 +1,5 @@
-//! A guest's type information: parsed or refused, and whatever member is found lies in its structure's own words.
+//! A guest's type information: parsed or refused, and whatever member is found lies in its
+//! structure's own words.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};

@@ -1,5 +1,5 @@
-//! Anything in place of QEMU's gdb stub: events in sequence, of points that were asked for; nothing after the connection was given up; how
-//! the stream is cut does not matter.
+//! Anything in place of QEMU's gdb stub: events in sequence, of points that were asked for; nothing
+//! after the connection was given up; how the stream is cut does not matter.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

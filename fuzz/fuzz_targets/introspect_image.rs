@@ -1,5 +1,5 @@
-//! A guest's file: refused, or what it says is in it; a guest that it is taken for traps where the file has a slot, and decodes or refuses
-//! whatever is read there.
+//! A guest's file: refused, or what it says is in it; a guest that it is taken for traps where the
+//! file has a slot, and decodes or refuses whatever is read there.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A guest's memory with a kernel's tables in it, damaged: a kernel or an error, with names that are safe to print, and every address of
-//! the image where the image is.
+//! A guest's memory with a kernel's tables in it, damaged: a kernel or an error, with names that
+//! are safe to print, and every address of the image where the image is.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};

@@ -1,10 +1,12 @@
-//! Leap second tables: what is accepted converts there and back for as long as it is valid, and is silent afterwards.
+//! Leap second tables: what is accepted converts there and back for as long as it is valid, and is
+//! silent afterwards.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use timevisor_time::{Duration, Instant, LeapError, LeapTable, Tai, Utc};
 
-/// A table can be inverted if its steps are of one second and not on successive days; stranger ones must not panic.
+/// A table can be inverted if its steps are of one second and not on successive days; stranger ones
+/// must not panic.
 const DAY_S: i64 = 86_400;
 
 fuzz_target!(|data: &[u8]| {
@@ -53,7 +55,8 @@ fn check(table: &LeapTable, utc: Instant<Utc>, usual: bool) {
             let tai = table.to_tai(utc).expect("its offset is known");
             if usual && utc.secs().abs() < 1 << 60 {
                 assert_eq!((tai.to_bits() - utc.to_bits()) >> 64, i128::from(offset));
-                // A second that was deleted has no TAI instant of its own: it is the second after it.
+                // A second that was deleted has no TAI instant of its own: it is the second after
+                // it.
                 let second = Duration::from_secs(1);
                 let Ok(next) = table.offset_at(utc + second) else { return };
                 let wanted = if next < offset { utc + second } else { utc };

@@ -1,5 +1,6 @@
-//! One association under arbitrary datagrams, many of which carry the right cookie: only the request in flight can be
-//! answered, once, in time, by the bytes that echo its cookie; and the books always balance.
+//! One association under arbitrary datagrams, many of which carry the right cookie: only the
+//! request in flight can be answered, once, in time, by the bytes that echo its cookie; and the
+//! books always balance.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -89,7 +90,8 @@ impl World {
         self.client.sent(id);
     }
 
-    /// Arbitrary but for what a server's answer to a recent request must have; perhaps the answer itself.
+    /// Arbitrary but for what a server's answer to a recent request must have; perhaps the answer
+    /// itself.
     fn answer(&self, u: &mut Unstructured) -> Result<Vec<u8>> {
         let mut header: [u8; HEADER_LEN] = u.arbitrary()?;
         header[0] = header[0] & 0xc0 | VERSION << 3 | 4;
@@ -99,7 +101,8 @@ impl World {
             header[24..32].copy_from_slice(&cookie.to_bits().to_be_bytes());
         }
         if u.arbitrary()? {
-            // Within the budget: a root delay and dispersion of less than half a second, both stamps of one moment.
+            // Within the budget: a root delay and dispersion of less than half a second, both
+            // stamps of one moment.
             header[4..6].fill(0);
             header[8..10].fill(0);
             header.copy_within(32..36, 40);

@@ -1,5 +1,5 @@
-//! Arbitrary requests: a reply is never longer than its request, goes only to who may ask, repeats the request's cookie,
-//! and never claims a better time than the server has.
+//! Arbitrary requests: a reply is never longer than its request, goes only to who may ask, repeats
+//! the request's cookie, and never claims a better time than the server has.
 #![no_main]
 
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +28,8 @@ const ADDRESSES: [(&str, bool); 10] = [
     ("ff02::101", false),
 ];
 
-/// Nearer than this the era of a stamp is known (68 years are; some room for the stamps' own distance).
+/// Nearer than this the era of a stamp is known (68 years are; some room for the stamps' own
+/// distance).
 const ERA: Duration = Duration::from_secs(1 << 30);
 
 fuzz_target!(|data: &[u8]| decode(data, run));

@@ -1,4 +1,5 @@
-//! Arbitrary bytes in place of a TLS server: without a certificate that was trusted there are never any keys.
+//! Arbitrary bytes in place of a TLS server: without a certificate that was trusted there are never
+//! any keys.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,6 @@
-//! An NTS association under arbitrary, damaged and authentic datagrams: exactly what was sealed with the server's key for
-//! the request in flight is opened, once, and a request is authentic in the server's eyes.
+//! An NTS association under arbitrary, damaged and authentic datagrams: exactly what was sealed
+//! with the server's key for the request in flight is opened, once, and a request is authentic in
+//! the server's eyes.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -120,7 +121,8 @@ impl World {
         self.awaited.is_some_and(named)
     }
 
-    /// A packet with well-formed fields, among them perhaps the right identifier, and no authenticator.
+    /// A packet with well-formed fields, among them perhaps the right identifier, and no
+    /// authenticator.
     fn not_sealed(&self, u: &mut Unstructured) -> Result<Vec<u8>> {
         let mut header: [u8; HEADER_LEN] = u.arbitrary()?;
         if u.arbitrary()? {

@@ -1,5 +1,5 @@
-//! The messages of NTS key establishment: what is accepted can be sent as it was understood, has what a client needs, and
-//! no beginning of it is accepted.
+//! The messages of NTS key establishment: what is accepted can be sent as it was understood, has
+//! what a client needs, and no beginning of it is accepted.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};

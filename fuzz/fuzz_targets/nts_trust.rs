@@ -1,4 +1,5 @@
-//! Files of certificate authorities: what is accepted holds at least one, and no more than there are PEM blocks.
+//! Files of certificate authorities: what is accepted holds at least one, and no more than there
+//! are PEM blocks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Arbitrary 4096 bytes in place of a clock page: a reader refuses them or comes to an end with a coherent reading, and a
-//! writer that takes them over leaves a page that every reader understands.
+//! Arbitrary 4096 bytes in place of a clock page: a reader refuses them or comes to an end with a
+//! coherent reading, and a writer that takes them over leaves a page that every reader understands.
 #![no_main]
 
 use std::cell::Cell;
@@ -35,7 +35,8 @@ fn run(u: &mut Unstructured) -> Result<()> {
         bytes.0[header::AT_VERSION + 4..][..2].copy_from_slice(&size.to_le_bytes());
     }
     let pointer = NonNull::from(&mut bytes.0).cast();
-    // SAFETY: aligned, one page long, alive until the end of this function, and accessed only as a page until then.
+    // SAFETY: aligned, one page long, alive until the end of this function, and accessed only as a
+    // page until then.
     let page: &Page = unsafe { Page::from_mapping(pointer) };
     if let Ok(entries) = check(page) {
         assert!(entries <= entry::CAPACITY);
@@ -107,7 +108,8 @@ fn read(page: &Page, index: usize, start: u64) {
     );
 }
 
-/// Whatever was there before: unknown after the takeover, and true lines after the first publication.
+/// Whatever was there before: unknown after the takeover, and true lines after the first
+/// publication.
 fn take_over(page: &Page, start: u64) {
     let identity = Identity {
         counter: CounterId::X86Tsc,

@@ -1,5 +1,5 @@
-//! Datagrams in place of ptp4l's: a state needs all five answers of one round, and what follows from it always admits that
-//! the clock is right.
+//! Datagrams in place of ptp4l's: a state needs all five answers of one round, and what follows
+//! from it always admits that the clock is right.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};

@@ -1,5 +1,5 @@
-//! A byte stream in place of QEMU's: replies only to commands that were sent, `Ready` once, nothing after a fault, and how
-//! the stream is cut does not matter.
+//! A byte stream in place of QEMU's: replies only to commands that were sent, `Ready` once, nothing
+//! after a fault, and how the stream is cut does not matter.
 #![no_main]
 
 use std::collections::BTreeSet;

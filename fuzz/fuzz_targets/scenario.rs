@@ -1,5 +1,5 @@
-//! Scenario files: mistakes are explained, and a world that validation lets through can be run: no value that it accepts
-//! makes the simulation panic or the clock leave its own rules.
+//! Scenario files: mistakes are explained, and a world that validation lets through can be run: no
+//! value that it accepts makes the simulation panic or the clock leave its own rules.
 #![no_main]
 
 use std::error::Error as _;

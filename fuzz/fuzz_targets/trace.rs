@@ -1,5 +1,5 @@
-//! Recorded traces: rows and truth come back from their own text, a compressed file means the same as a plain one, and
-//! hostile rows do not break a replay.
+//! Recorded traces: rows and truth come back from their own text, a compressed file means the same
+//! as a plain one, and hostile rows do not break a replay.
 #![no_main]
 
 use std::fmt::Write as _;
@@ -16,7 +16,8 @@ use timevisor_simulation::trace::{
 };
 use timevisor_time::Duration;
 
-/// Replays are bounded in rows and in counter seconds: without a truth there is one reading per second.
+/// Replays are bounded in rows and in counter seconds: without a truth there is one reading per
+/// second.
 const MOST_ROWS: usize = 64;
 const MOST_SECONDS: u64 = 10_000;
 

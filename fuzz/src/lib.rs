@@ -7,7 +7,8 @@
 //! | [`edited`] | a copy of authentic bytes with damage |
 //! | [`pieces`] | a stream as a peer may cut it |
 //!
-//! What it does not do: know any format. Each file in `fuzz_targets` says what it asserts beyond "no panic".
+//! What it does not do: know any format. Each file in `fuzz_targets` says what it asserts beyond
+//! "no panic".
 #![forbid(unsafe_code)]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -17,7 +18,8 @@ pub fn decode(data: &[u8], body: impl FnOnce(&mut Unstructured) -> Result<()>) {
     let _ended_early = body(&mut Unstructured::new(data));
 }
 
-/// 0 to 4095 times a power of two up to 2^15: small and large numbers are equally near for a mutation.
+/// 0 to 4095 times a power of two up to 2^15: small and large numbers are equally near for a
+/// mutation.
 ///
 /// # Errors
 /// No bytes are left.
@@ -50,7 +52,8 @@ pub fn edited(u: &mut Unstructured, original: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `stream` in pieces of `first`, then `second` bytes, and so on in turns; the lengths count from 1.
+/// `stream` in pieces of `first`, then `second` bytes, and so on in turns; the lengths count
+/// from 1.
 pub fn pieces(stream: &[u8], first: u8, second: u8) -> impl Iterator<Item = &[u8]> {
     let mut lengths = [first, second].into_iter().cycle();
     let mut rest = stream;

@@ -1,4 +1,5 @@
-//! A private apt for one suite: resolves and downloads packages without touching the system's apt or dpkg.
+//! A private apt for one suite: resolves and downloads packages without touching the system's apt
+//! or dpkg.
 //!
 //! The mirror comes from the system's own apt configuration. Nothing is installed here.
 
@@ -38,7 +39,8 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Prepares the state directory of `suite` below `root`; fetches the package lists when there are none.
+    /// Prepares the state directory of `suite` below `root`; fetches the package lists when there
+    /// are none.
     ///
     /// # Errors
     /// When no mirror or no archive keyring is known, or the lists cannot be fetched.
@@ -132,7 +134,8 @@ impl Apt {
         command
     }
 
-    /// The suite's own settings; apt reads them after the system's, of which a proxy stays in force.
+    /// The suite's own settings; apt reads them after the system's, of which a proxy stays in
+    /// force.
     fn configuration(&self) -> String {
         let own = |key: &str, name: &str| format!("{key} \"{}\";\n", self.dir.join(name).display());
         let paths = [

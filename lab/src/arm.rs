@@ -1,10 +1,11 @@
-//! Builds and runs our code for 64-bit Arm: Debian 13's Rust compiler with both standard libraries, Debian's cross linker,
-//! and QEMU's user emulation.
+//! Builds and runs our code for 64-bit Arm: Debian 13's Rust compiler with both standard libraries,
+//! Debian's cross linker, and QEMU's user emulation.
 //!
-//! rustup's servers are out of reach in many labs, and Debian 12's own compiler is older than our edition. The compiler is
-//! unpacked into the cache, never installed, and runs with its own C library. Limitations: the emulator orders memory as
-//! its host does, and counts in steps of a microsecond; so the order of instructions is checked in the machine code
-//! ([`functions`]), and nothing here measures.
+//! rustup's servers are out of reach in many labs, and Debian 12's own compiler is older than our
+//! edition. The compiler is unpacked into the cache, never installed, and runs with its own C
+//! library. Limitations: the emulator orders memory as its host does, and counts in steps of a
+//! microsecond; so the order of instructions is checked in the machine code ([`functions`]), and
+//! nothing here measures.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -172,7 +173,8 @@ fn unpack(apt_dir: &Path, dir: &Path, refresh: bool) -> anyhow::Result<String> {
     Ok(names)
 }
 
-/// The same suite of the Arm port, as a further state beside that of [`Apt`], which reads amd64 alone.
+/// The same suite of the Arm port, as a further state beside that of [`Apt`], which reads amd64
+/// alone.
 fn arm_apt(apt_dir: &Path, refresh: bool) -> anyhow::Result<Apt> {
     let name = format!("{SUITE}-arm64");
     let (amd64, arm64) = (apt_dir.join(SUITE), apt_dir.join(&name));
@@ -198,7 +200,8 @@ fn arm_apt(apt_dir: &Path, refresh: bool) -> anyhow::Result<Apt> {
     Apt::open(apt_dir, &name)
 }
 
-/// A script for cargo to run as rustc: Debian 13's compiler needs a newer C library than Debian 12 has.
+/// A script for cargo to run as rustc: Debian 13's compiler needs a newer C library than Debian 12
+/// has.
 fn wrapper(usr: &Path) -> String {
     let usr = usr.display();
     format!(
@@ -225,7 +228,8 @@ fn complaints(output: &str) -> String {
     if lines.is_empty() { command::tail(output, 12) } else { lines.join("\n") }
 }
 
-/// The functions of an Arm program whose name contains `name`, as instructions like `mrs x9, cntvct_el0`.
+/// The functions of an Arm program whose name contains `name`, as instructions like
+/// `mrs x9, cntvct_el0`.
 ///
 /// # Errors
 /// When objdump fails or there is no such function.

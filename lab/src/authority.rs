@@ -46,7 +46,8 @@ impl Authority {
         Ok(fs::write(path, self.0.pem())?)
     }
 
-    /// Writes `name.crt` and `name.key` for the server at `address`, valid from 2020 to the end of `last_year`.
+    /// Writes `name.crt` and `name.key` for the server at `address`, valid from 2020 to the end of
+    /// `last_year`.
     ///
     /// # Errors
     /// When the files cannot be written.

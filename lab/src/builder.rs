@@ -1,6 +1,7 @@
 //! Composes the command line of a guest and starts it.
 //!
-//! The result of [`GuestBuilder::start`] is a [`Guest`]. Whether KVM works is the caller's knowledge.
+//! The result of [`GuestBuilder::start`] is a [`Guest`]. Whether KVM works is the caller's
+//! knowledge.
 
 use std::ffi::OsString;
 use std::fs;
@@ -36,7 +37,8 @@ pub struct GuestBuilder {
 }
 
 impl GuestBuilder {
-    /// A guest with 256 MiB and one CPU; its logs `guest.serial.log` and `guest.qemu.log` go to `log_dir`.
+    /// A guest with 256 MiB and one CPU; its logs `guest.serial.log` and `guest.qemu.log` go to
+    /// `log_dir`.
     pub fn new(
         qemu: &Qemu,
         kernel: &Path,
@@ -118,7 +120,8 @@ impl GuestBuilder {
         self
     }
 
-    /// A further virtio-serial port: `/dev/virtio-ports/NAME` in the guest, a listening `socket` on the host.
+    /// A further virtio-serial port: `/dev/virtio-ports/NAME` in the guest, a listening `socket` on
+    /// the host.
     #[must_use]
     pub fn port(mut self, name: &str, socket: &Path) -> Self {
         self.ports.push((name.to_owned(), socket.to_owned()));
@@ -192,7 +195,8 @@ impl GuestBuilder {
         add("-accel", accel.into());
         add("-cpu", cpu.into());
         add("-smp", self.cpus.to_string());
-        // An explicit backend: QEMU 10.0 under TCG aborts in migration without one when there is an nvdimm.
+        // An explicit backend: QEMU 10.0 under TCG aborts in migration without one when there is an
+        // nvdimm.
         let backend = match &self.memory_file {
             None => "memory-backend-ram".to_owned(),
             Some(path) => format!("memory-backend-file,share=on,mem-path={}", path.display()),

@@ -1,6 +1,7 @@
 //! A real chronyd as NTP server in its own network namespace, on its own copy of the clock.
 //!
-//! It never touches the system clock (`-x`), opens no command socket, and reads no system configuration.
+//! It never touches the system clock (`-x`), opens no command socket, and reads no system
+//! configuration.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -54,7 +55,8 @@ impl Chronyd {
         lines: &str,
     ) -> anyhow::Result<Self> {
         let dir = scratch::directory()?;
-        // A copy, because a distribution's AppArmor profile for /usr/sbin/chronyd forbids our directory.
+        // A copy, because a distribution's AppArmor profile for /usr/sbin/chronyd forbids our
+        // directory.
         let program = dir.path().join("chronyd");
         fs::copy("/usr/sbin/chronyd", &program)
             .context("cannot copy /usr/sbin/chronyd; install the package chrony")?;

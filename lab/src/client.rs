@@ -1,4 +1,5 @@
-//! A guest as a client of timevisord: started the way the documentation tells a user to, with lab-reader inside.
+//! A guest as a client of timevisord: started the way the documentation tells a user to, with
+//! lab-reader inside.
 
 use std::path::PathBuf;
 
@@ -161,7 +162,8 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Awaits the migration of such a guest at `uri`, with the page of this host, instead of booting.
+    /// Awaits the migration of such a guest at `uri`, with the page of this host, instead of
+    /// booting.
     #[must_use]
     pub fn incoming(mut self, uri: &'a str) -> Self {
         self.incoming = Some(uri);
@@ -230,7 +232,8 @@ impl<'a> Launch<'a> {
             builder = builder.oscillator(oscillator);
         }
         if self.held {
-            // Waiting for its page before the first instruction is what makes the driver's probe certain.
+            // Waiting for its page before the first instruction is what makes the driver's probe
+            // certain.
             builder = builder.paused();
         }
         // The second QMP socket is timevisord's; the lab keeps its own.

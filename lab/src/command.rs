@@ -12,7 +12,8 @@ use anyhow::{Context as _, anyhow, bail};
 /// Runs `command` to its end and returns its standard output.
 ///
 /// # Errors
-/// When it cannot start or fails; the text holds the command line and the end of its standard error.
+/// When it cannot start or fails; the text holds the command line and the end of its standard
+/// error.
 pub fn output(command: &mut Command) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let out = command.output().with_context(|| {
@@ -55,10 +56,12 @@ pub fn tail(text: &str, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// A command whose process is killed by the kernel when the thread that starts it ends, however it ends.
+/// A command whose process is killed by the kernel when the thread that starts it ends, however it
+/// ends.
 ///
-/// `setpriv` sets the parent-death signal and executes the program, so the child's PID is the program's.
-/// The child gets its own process group, so Ctrl-C reaches only the lab, which then ends its children in order.
+/// `setpriv` sets the parent-death signal and executes the program, so the child's PID is the
+/// program's. The child gets its own process group, so Ctrl-C reaches only the lab, which then ends
+/// its children in order.
 pub fn tethered(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program).process_group(0);
@@ -74,7 +77,8 @@ pub struct Tethered {
 }
 
 impl Tethered {
-    /// Starts `command` (from [`tethered`]); its output goes to the file `log`, after its command line.
+    /// Starts `command` (from [`tethered`]); its output goes to the file `log`, after its command
+    /// line.
     ///
     /// # Errors
     /// When the log cannot be created or the command cannot start.

@@ -48,7 +48,8 @@ pub struct Comparison {
     pub guest: Nanos,
     /// What the host's page says of the very same counter value.
     pub host: Nanos,
-    /// How far the guest's estimate lies outside the host's readings before and after it, ns; 0 when between them.
+    /// How far the guest's estimate lies outside the host's readings before and after it, ns; 0
+    /// when between them.
     pub outside: i64,
     /// The stock driver's clock, where there is one.
     pub ptp: Option<Ptp>,

@@ -1,7 +1,9 @@
-//! Containers of Debian's runc: a read-only root with our static programs, no capabilities, and the host's page.
+//! Containers of Debian's runc: a read-only root with our static programs, no capabilities, and the
+//! host's page.
 //!
-//! What Docker, Podman and Kubernetes ask of runc, without their daemons and images: `docker run --user 65534 --cap-drop ALL
-//! --read-only -v /run/timevisor/clock:/run/timevisor/clock:ro`. No network, no devices but runc's own.
+//! What Docker, Podman and Kubernetes ask of runc, without their daemons and images:
+//! `docker run --user 65534 --cap-drop ALL --read-only -v /run/timevisor/clock:/run/timevisor/clock:ro`.
+//! No network, no devices but runc's own.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -39,8 +41,8 @@ pub struct Container {
 }
 
 impl Container {
-    /// With `programs` in /bin, runs as `user`. Mounted read-only: the host's page file `source` as [`PAGE`], or its whole
-    /// run directory as the folder of that.
+    /// With `programs` in /bin, runs as `user`. Mounted read-only: the host's page file `source` as
+    /// [`PAGE`], or its whole run directory as the folder of that.
     ///
     /// # Errors
     /// When its files cannot be made.

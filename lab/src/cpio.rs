@@ -1,4 +1,5 @@
-//! Writes a newc cpio archive, the format of an initramfs (kernel: Documentation/driver-api/early-userspace).
+//! Writes a newc cpio archive, the format of an initramfs (kernel:
+//! Documentation/driver-api/early-userspace).
 //!
 //! Directories are created as needed. Hard links and compression are not supported.
 

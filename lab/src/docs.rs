@@ -1,7 +1,9 @@
-//! The documentation's cheap commands, run for real: blocks of shell commands that are marked `run=start`.
+//! The documentation's cheap commands, run for real: blocks of shell commands that are marked
+//! `run=start`.
 //!
-//! Each page's blocks run in the page's order, in a folder of the page, against a daemon in a scratch directory. What is
-//! marked `not-run` says why; `docs/check.py` checks that every block is one or the other.
+//! Each page's blocks run in the page's order, in a folder of the page, against a daemon in a
+//! scratch directory. What is marked `not-run` says why; `docs/check.py` checks that every block is
+//! one or the other.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,7 +21,8 @@ use crate::scenario::Context;
 /// Pages that would be of no use without a command that runs.
 const STARTS: [&str; 2] = ["first-host.md", "first-reservation.md"];
 
-/// The least budget that [`STARTS`]' task file needs: 80/3 ms of 50 (docs/explanation/real-time.md).
+/// The least budget that [`STARTS`]' task file needs: 80/3 ms of 50
+/// (docs/explanation/real-time.md).
 const LEAST_BUDGET_NS: i64 = 26_666_667;
 
 /// One fenced block: its info string and its text.

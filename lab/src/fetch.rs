@@ -1,7 +1,8 @@
 //! Fetches kernels, QEMU 10 and a static busybox as Debian packages and unpacks them into a cache.
 //!
-//! Nothing is installed, and a second run needs no network. Each artifact has a lock file with the suite, name,
-//! version, size and SHA-256 of its packages; a locked file that the mirror has dropped is resolved again.
+//! Nothing is installed, and a second run needs no network. Each artifact has a lock file with the
+//! suite, name, version, size and SHA-256 of its packages; a locked file that the mirror has
+//! dropped is resolved again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -32,8 +33,8 @@ impl Fetcher {
 
     /// Makes `artifact` available and returns the root of its unpacked files.
     ///
-    /// Artifacts are `busybox`, `qemu-10`, `ntpd-rs`, `kernel:SUITE` and `kernel:SUITE:VERSION`, where VERSION is the
-    /// beginning of a version, as in `kernel:trixie-backports:6.17`.
+    /// Artifacts are `busybox`, `qemu-10`, `ntpd-rs`, `kernel:SUITE` and `kernel:SUITE:VERSION`,
+    /// where VERSION is the beginning of a version, as in `kernel:trixie-backports:6.17`.
     ///
     /// # Errors
     /// When the name is unknown, the network fails, or a file does not match its checksum.

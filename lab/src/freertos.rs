@@ -1,5 +1,5 @@
-//! Builds guests in one flat address space from lab/freertos. FreeRTOS's source comes with a crate that carries it: cargo fetches that,
-//! checks it against the lock file, and keeps it.
+//! Builds guests in one flat address space from lab/freertos. FreeRTOS's source comes with a crate
+//! that carries it: cargo fetches that, checks it against the lock file, and keeps it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,8 @@ use crate::programs;
 const CRATE: &str = "freertos-next";
 const KERNEL: &str = "FreeRTOS-Kernel";
 
-/// Builds one of them (a no-op when it is up to date) and returns its path: `periodic` or `segments`.
+/// Builds one of them (a no-op when it is up to date) and returns its path: `periodic` or
+/// `segments`.
 ///
 /// # Errors
 /// When the source cannot be fetched, or it does not build.

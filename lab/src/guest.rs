@@ -94,7 +94,8 @@ impl Guest {
     /// After `timeout`, or when QEMU ends; the text holds the end of the serial log.
     pub fn wait_for_line(&mut self, needle: &str, timeout: Duration) -> anyhow::Result<String> {
         let found = interrupt::poll_until(timeout, || {
-            // Liveness first: a guest that prints its last line and powers off must not race with the reading.
+            // Liveness first: a guest that prints its last line and powers off must not race with
+            // the reading.
             let ended = self.process.has_ended()?;
             let text = self.serial_text();
             let complete = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
@@ -159,8 +160,8 @@ impl Guest {
         Ok(output)
     }
 
-    /// The lab port as a byte stream, for a guest program that opens `/dev/virtio-ports/org.timevisor.lab`
-    /// itself (with an image that does not serve).
+    /// The lab port as a byte stream, for a guest program that opens
+    /// `/dev/virtio-ports/org.timevisor.lab` itself (with an image that does not serve).
     pub fn lab_port(&self) -> &UnixStream {
         &self.lab
     }
@@ -189,7 +190,8 @@ fn connect(process: &mut Tethered, socket: &Path) -> anyhow::Result<Qmp> {
     })?
     .context("it opened no QMP socket within 20 s")?;
     Qmp::new(stream).or_else(|error| {
-        // QEMU listens before it looks at its devices; its own words say more than the lost connection.
+        // QEMU listens before it looks at its devices; its own words say more than the lost
+        // connection.
         interrupt::poll_until(Duration::from_secs(2), || {
             process.check_alive()?;
             Ok(None::<()>)

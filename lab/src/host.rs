@@ -1,6 +1,8 @@
-//! A timevisord of the test's own: its binary, run directory, configuration and log, and the CLI against it.
+//! A timevisord of the test's own: its binary, run directory, configuration and log, and the CLI
+//! against it.
 //!
-//! The very binaries a user gets, built from this workspace. The daemon is killed when the value is dropped.
+//! The very binaries a user gets, built from this workspace. The daemon is killed when the value is
+//! dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};

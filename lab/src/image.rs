@@ -1,6 +1,8 @@
-//! Builds the guest's initramfs: a static busybox, the modules a test needs, the test's files and its snippet.
+//! Builds the guest's initramfs: a static busybox, the modules a test needs, the test's files and
+//! its snippet.
 //!
-//! The image holds no init system and no package manager; it is built anew for each test in a few milliseconds.
+//! The image holds no init system and no package manager; it is built anew for each test in a few
+//! milliseconds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +41,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image for `kernel` with the busybox at `busybox`, that serves [`crate::guest::Guest::sh`].
+    /// An image for `kernel` with the busybox at `busybox`, that serves
+    /// [`crate::guest::Guest::sh`].
     pub fn new(kernel: &Kernel, busybox: &Path) -> Self {
         Self {
             kernel: kernel.clone(),
@@ -91,8 +94,8 @@ impl Image {
         Ok(image.program(from))
     }
 
-    /// Runs this shell text after `LAB-READY`; its status is printed as `LAB-DONE STATUS`, except under
-    /// [`Afterwards::Serve`], where the serving starts right after it.
+    /// Runs this shell text after `LAB-READY`; its status is printed as `LAB-DONE STATUS`, except
+    /// under [`Afterwards::Serve`], where the serving starts right after it.
     #[must_use]
     pub fn snippet(mut self, text: &str) -> Self {
         text.clone_into(&mut self.snippet);

@@ -1,7 +1,8 @@
-//! Ctrl-C: a flag that every waiting loop polls, so that an interrupted test unwinds and its guards clean up.
+//! Ctrl-C: a flag that every waiting loop polls, so that an interrupted test unwinds and its guards
+//! clean up.
 //!
-//! A second Ctrl-C ends the process at once; the children then die by their parent-death signal and the next
-//! run removes stale network namespaces. This module does not forward signals to children.
+//! A second Ctrl-C ends the process at once; the children then die by their parent-death signal and
+//! the next run removes stale network namespaces. This module does not forward signals to children.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 pub fn install() -> anyhow::Result<()> {
     let interrupted = INTERRUPTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // In this order: the first signal finds the flag down and raises it, the second ends the process.
+        // In this order: the first signal finds the flag down and raises it, the second ends the
+        // process.
         flag::register_conditional_shutdown(signal, 130, Arc::clone(interrupted))
             .and_then(|_| flag::register(signal, Arc::clone(interrupted)))
             .context("cannot install the Ctrl-C handler")?;
@@ -46,7 +48,8 @@ pub fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Marks errors that say only that something took longer than it should: on a busy machine that is no finding yet.
+/// Marks errors that say only that something took longer than it should: on a busy machine that is
+/// no finding yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Late;
 
@@ -58,7 +61,8 @@ impl fmt::Display for Late {
     }
 }
 
-/// For what real time decides alone, and a machine with neighbours may miss: an error with the mark [`Late`] unless `kept`.
+/// For what real time decides alone, and a machine with neighbours may miss: an error with the mark
+/// [`Late`] unless `kept`.
 ///
 /// # Errors
 /// The same.

@@ -1,4 +1,5 @@
-//! A guest's introspection as timevisord will do it: its memory found, its kernel probed, the plugin driven over its socket.
+//! A guest's introspection as timevisord will do it: its memory found, its kernel probed, the
+//! plugin driven over its socket.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -218,7 +219,8 @@ impl Pause for Cannot {
     }
 }
 
-/// A process that attaches and prints every event, to be killed: `timevisor-lab watch SOCKET PID BASE MIB`.
+/// A process that attaches and prints every event, to be killed:
+/// `timevisor-lab watch SOCKET PID BASE MIB`.
 ///
 /// # Errors
 /// When it cannot attach, or the connection ends.

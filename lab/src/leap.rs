@@ -1,4 +1,5 @@
-//! Keeps the system's leap second table valid: timevisord refuses an expired one, and so must the lab.
+//! Keeps the system's leap second table valid: timevisord refuses an expired one, and so must the
+//! lab.
 
 use std::fs;
 use std::time::SystemTime;

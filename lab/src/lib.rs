@@ -1,4 +1,5 @@
-//! The lab: boots stock kernels under stock QEMU with a page in them, and runs Timevisor's end-to-end tests.
+//! The lab: boots stock kernels under stock QEMU with a page in them, and runs Timevisor's
+//! end-to-end tests.
 //!
 //! It is used by the demo and by the tests and is never shipped. A test reads like this:
 //!

@@ -1,9 +1,10 @@
 //! A private libvirtd with its domains, in mount, network and PID namespaces of its own.
 //!
-//! The packages' own libvirtd and QEMU, with Debian's defaults (QEMU runs as an unprivileged user), but none of the
-//! host's state: a libvirtd that the user runs is neither asked nor disturbed, and the death of the namespaces' PID 1
-//! takes every domain along. The processes are visible in the host's /proc, as timevisord needs it. Not covered: sVirt
-//! (AppArmor, SELinux), which is switched off because it would load profiles into the host's kernel.
+//! The packages' own libvirtd and QEMU, with Debian's defaults (QEMU runs as an unprivileged user),
+//! but none of the host's state: a libvirtd that the user runs is neither asked nor disturbed, and
+//! the death of the namespaces' PID 1 takes every domain along. The processes are visible in the
+//! host's /proc, as timevisord needs it. Not covered: sVirt (AppArmor, SELinux), which is switched
+//! off because it would load profiles into the host's kernel.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -43,8 +44,9 @@ fn uuid(name: &str) -> String {
     format!("5a1c0de0-7157-4e57-8c10-{:012x}", folded & 0xffff_ffff_ffff)
 }
 
-/// The program that libvirt takes for a QEMU; an unpacked one is put in its place, for libvirt passes neither firmware
-/// directories nor an environment, and QEMU's modules must be those of its own build.
+/// The program that libvirt takes for a QEMU; an unpacked one is put in its place, for libvirt
+/// passes neither firmware directories nor an environment, and QEMU's modules must be those of its
+/// own build.
 const EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
 
 /// A running libvirtd; dropping it ends it and all its domains.
@@ -78,7 +80,8 @@ impl Libvirt {
         Self::start_with(qemu, log_dir, 1, None, controllers)
     }
 
-    /// Host `number` of several, each with its own identity, and with `hook` (a shell text) as its hook for domains.
+    /// Host `number` of several, each with its own identity, and with `hook` (a shell text) as its
+    /// hook for domains.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -169,7 +172,8 @@ impl Libvirt {
         format!("qemu+unix:///system?socket={}", socket.display())
     }
 
-    /// Moves `domain` here, live, as `definition` says; held paused on arrival where `paused` is set in that.
+    /// Moves `domain` here, live, as `definition` says; held paused on arrival where `paused` is
+    /// set in that.
     ///
     /// # Errors
     /// When libvirt refuses or the migration fails.
@@ -223,7 +227,8 @@ impl Libvirt {
     fn define(&self, domain: &Definition<'_>) -> anyhow::Result<PathBuf> {
         let name = domain.name;
         let copy = |from: &Path, what: &str| -> anyhow::Result<PathBuf> {
-            // A copy, because libvirt gives the file to QEMU's user, and because that user must reach it.
+            // A copy, because libvirt gives the file to QEMU's user, and because that user must
+            // reach it.
             let to = self.directory().join(format!("{name}.{what}"));
             fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
             Ok(to)

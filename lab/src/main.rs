@@ -1,4 +1,5 @@
-//! `timevisor-lab`: fetches kernels and QEMU, and runs the end-to-end tests. It decides nothing itself.
+//! `timevisor-lab`: fetches kernels and QEMU, and runs the end-to-end tests. It decides nothing
+//! itself.
 
 #![forbid(unsafe_code)]
 

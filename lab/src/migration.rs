@@ -18,16 +18,17 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub struct Migration {
     /// From the command to the destination's readiness.
     pub total: Duration,
-    /// From the source's STOP to the destination's RESUME, by QEMU's own time stamps; `None` when the
-    /// destination was started paused and so waits for [`Guest::cont`].
+    /// From the source's STOP to the destination's RESUME, by QEMU's own time stamps; `None` when
+    /// the destination was started paused and so waits for [`Guest::cont`].
     pub downtime: Option<Duration>,
 }
 
 /// Moves the guest from `source` to `destination`, which was started with
 /// [`crate::builder::GuestBuilder::incoming`] and otherwise the same options.
 ///
-/// With `ignore_shared` memory that is shared with the host (the page of an nvdimm delivery) is not copied, so
-/// the guest sees the destination's page at once; without it QEMU 7.2 crashes on a read-only page.
+/// With `ignore_shared` memory that is shared with the host (the page of an nvdimm delivery) is not
+/// copied, so the guest sees the destination's page at once; without it QEMU 7.2 crashes on a
+/// read-only page.
 ///
 /// # Errors
 /// When QEMU refuses or the migration fails.

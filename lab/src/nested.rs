@@ -1,8 +1,9 @@
-//! A guest that is itself a host: KVM, a dynamically linked QEMU, timevisord and the CLI inside a lab guest.
+//! A guest that is itself a host: KVM, a dynamically linked QEMU, timevisord and the CLI inside a
+//! lab guest.
 //!
-//! QEMU's translator (TCG) runs AMD's SVM as Linux wants it, so the inner guest runs under the real KVM module, with its
-//! real debugfs, on any machine. It is slow: every exit of the inner guest is emulated. The arrival of a live migration
-//! and Intel's VMX are out of reach this way.
+//! QEMU's translator (TCG) runs AMD's SVM as Linux wants it, so the inner guest runs under the real
+//! KVM module, with its real debugfs, on any machine. It is slow: every exit of the inner guest is
+//! emulated. The arrival of a live migration and Intel's VMX are out of reach this way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,7 +73,8 @@ impl NestedHost {
         Self::boot_for(ctx, outer, qemu, [kernel, kernel], 2, "", more)
     }
 
-    /// The same with a kernel for itself and one for its guests, so many processors, and more arguments for its own kernel.
+    /// The same with a kernel for itself and one for its guests, so many processors, and more
+    /// arguments for its own kernel.
     ///
     /// # Errors
     /// As [`Self::boot`].
@@ -108,7 +110,9 @@ impl NestedHost {
             .name("host")
             .memory_mib(HOST_MIB)
             .cpus(processors)
-            // TCG's SVM with tables of five levels is nobody's use of it. TCG's TSC is the machine's own, which timevisord takes only on the processor's word that it is invariant.
+            // TCG's SVM with tables of five levels is nobody's use of it. TCG's TSC is the
+            // machine's own, which timevisord takes only on the processor's word that it is
+            // invariant.
             .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
             // It can end without a word on its console: a triple fault is told here.
             .args(["-d", "cpu_reset", "-D", resets.as_str()])
@@ -145,8 +149,9 @@ impl NestedHost {
     /// Runs one line of shell on it.
     ///
     /// # Errors
-    /// As [`Guest::sh`]. A host with several processors that has ended by a triple fault counts as [`Late`] (further tries at the end): TCG's emulation of SVM
-    /// on several threads does that now and then, also where nothing of ours has run.
+    /// As [`Guest::sh`]. A host with several processors that has ended by a triple fault counts as
+    /// [`Late`] (further tries at the end): TCG's emulation of SVM on several threads does that now
+    /// and then, also where nothing of ours has run.
     pub fn sh(&mut self, line: &str) -> anyhow::Result<String> {
         self.guest.sh(line).map_err(|error| {
             let said = self.resets.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
@@ -211,9 +216,11 @@ impl NestedHost {
         self.sh(&format!("tail -n {lines} /run/*.log")).unwrap_or_else(|error| format!("{error:#}"))
     }
 
-    /// Starts a VM under KVM with what `timevisor vm args` prints, paused, and returns when it is found.
+    /// Starts a VM under KVM with what `timevisor vm args` prints, paused, and returns when it is
+    /// found.
     ///
-    /// Its sockets are `/run/NAME.reader`, for [`Self::qmp`] `/run/NAME.qmp`, and for [`Self::inner_sh`] `/run/NAME.lab`.
+    /// Its sockets are `/run/NAME.reader`, for [`Self::qmp`] `/run/NAME.qmp`, and for
+    /// [`Self::inner_sh`] `/run/NAME.lab`.
     ///
     /// # Errors
     /// When it does not start or is not found.
@@ -264,7 +271,8 @@ impl NestedHost {
         self.json(&format!("lab-compare qmp /run/{name}.qmp {command} '{arguments}'"))
     }
 
-    /// Runs one line of shell, without single quotes, in a VM that [`Self::launch`] started, however long it takes.
+    /// Runs one line of shell, without single quotes, in a VM that [`Self::launch`] started,
+    /// however long it takes.
     ///
     /// # Errors
     /// When it fails, or `patience` ends.

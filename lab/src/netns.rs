@@ -1,4 +1,5 @@
-//! A network namespace joined to the host by a veth pair; removed on drop, and at the next start if we were killed.
+//! A network namespace joined to the host by a veth pair; removed on drop, and at the next start if
+//! we were killed.
 //!
 //! No delay or loss is added, and nothing is routed beyond the pair.
 
@@ -31,7 +32,8 @@ impl Namespace {
         let taken = command::run("ip", &["-4", "-o", "address"])?;
         let free = (1..=250).filter(|n| !taken.contains(&format!(" 10.213.{n}.")));
         for number in free {
-            // The interface's name is the lock: of two runs that choose the same number, one fails here.
+            // The interface's name is the lock: of two runs that choose the same number, one fails
+            // here.
             let (outer, inner) = (format!("tvlab{number}"), format!("tvlab{number}n"));
             let add = ["link", "add", &outer, "type", "veth", "peer", "name", &inner];
             match command::run("ip", &add) {
@@ -78,7 +80,8 @@ impl Namespace {
         format!("tvlab{}", self.number)
     }
 
-    /// The name of a bridge that an experiment may put before it; removed with the namespace after a killed run.
+    /// The name of a bridge that an experiment may put before it; removed with the namespace after
+    /// a killed run.
     pub fn bridge(&self) -> String {
         format!("{}b", self.interface())
     }

@@ -1,7 +1,8 @@
-//! An NTP server in a thread of the test, on the loopback: honest by default, and whatever the test makes of it.
+//! An NTP server in a thread of the test, on the loopback: honest by default, and whatever the test
+//! makes of it.
 //!
-//! It serves this machine's CLOCK_REALTIME, which is what the lab's chronyds serve too. What to send instead of the
-//! honest answer is a function of it, and may change while the server runs.
+//! It serves this machine's CLOCK_REALTIME, which is what the lab's chronyds serve too. What to
+//! send instead of the honest answer is a function of it, and may change while the server runs.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

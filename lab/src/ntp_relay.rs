@@ -1,5 +1,5 @@
-//! Somebody on the path between an NTP client and its server: passes requests on, and answers after whatever the test
-//! does to them.
+//! Somebody on the path between an NTP client and its server: passes requests on, and answers after
+//! whatever the test does to them.
 //!
 //! One client, one request at a time. Requests are passed on as they are.
 

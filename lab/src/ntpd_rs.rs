@@ -1,8 +1,9 @@
 //! ntpd-rs as an NTP server with NTS, in a network namespace: another implementation than chronyd.
 //!
-//! Debian trixie's package with that suite's C library, unpacked and not installed. It has no sources, so it serves the
-//! system clock without setting it; that it cannot is made sure by taking CAP_SYS_TIME away. Its cookies' keys are in
-//! memory only: after a restart it cannot read the cookies of before.
+//! Debian trixie's package with that suite's C library, unpacked and not installed. It has no
+//! sources, so it serves the system clock without setting it; that it cannot is made sure by taking
+//! CAP_SYS_TIME away. Its cookies' keys are in memory only: after a restart it cannot read the
+//! cookies of before.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpStream};

@@ -1,7 +1,8 @@
 //! Another oscillator for a host of the lab: lab/oscillator/oscillator.c before its processes.
 //!
-//! All hosts of the lab are one machine with one TSC. Processes that are started through this read another counter, with a
-//! rate, a start and a wander of its own, as on another machine; what was true at one of its values is still known.
+//! All hosts of the lab are one machine with one TSC. Processes that are started through this read
+//! another counter, with a rate, a start and a wander of its own, as on another machine; what was
+//! true at one of its values is still known.
 
 use std::f64::consts::TAU;
 use std::ffi::OsStr;
@@ -48,8 +49,8 @@ impl Oscillator {
 
     /// As [`command::tethered`]; `program` must be linked dynamically and start no other program.
     pub fn tethered(&self, program: impl AsRef<OsStr>) -> Command {
-        // env comes last: a process that has begun to trap cannot execute another program, which reads the TSC before
-        // its libraries are there.
+        // env comes last: a process that has begun to trap cannot execute another program, which
+        // reads the TSC before its libraries are there.
         let mut command = command::tethered("env");
         let Parameters { ppb, offset, amplitude_ppb, period } = self.parameters;
         command

@@ -1,7 +1,7 @@
 //! Installs Debian packages the lab needs on the host, by name, without starting their services.
 //!
-//! Services stay down because a chronyd started by its package would discipline the very clock under test.
-//! Kernels and QEMU 10 are never installed; see [`crate::fetch`].
+//! Services stay down because a chronyd started by its package would discipline the very clock
+//! under test. Kernels and QEMU 10 are never installed; see [`crate::fetch`].
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -94,8 +94,9 @@ pub fn is_root() -> bool {
 
 /// Runs apt-get in a private mount namespace in which policy-rc.d forbids every service start.
 ///
-/// Only the namespace sees the policy, so a killed run leaves nothing that could block the administrator's
-/// own installs; where the file does not exist, the mount point is an empty file that is not executable.
+/// Only the namespace sees the policy, so a killed run leaves nothing that could block the
+/// administrator's own installs; where the file does not exist, the mount point is an empty file
+/// that is not executable.
 fn apt_get(args: &[&str]) -> anyhow::Result<()> {
     let dir = tempfile::tempdir().context("cannot create a temporary directory")?;
     let policy = dir.path().join("policy-rc.d");

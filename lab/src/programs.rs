@@ -1,6 +1,8 @@
-//! Our own programs as tests use them: for guests fully static, so that a busybox image can run them; for LD_PRELOAD dynamic.
+//! Our own programs as tests use them: for guests fully static, so that a busybox image can run
+//! them; for LD_PRELOAD dynamic.
 //!
-//! [`build_all`] builds every program with one cargo invocation for each profile, before tests run. Tests only look up paths.
+//! [`build_all`] builds every program with one cargo invocation for each profile, before tests run.
+//! Tests only look up paths.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -106,7 +108,8 @@ fn outside_of_tests(what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The path of the static binary `bin`, which is built unless a test asks: [`build_all`] has built it then.
+/// The path of the static binary `bin`, which is built unless a test asks: [`build_all`] has built
+/// it then.
 ///
 /// # Errors
 /// When it does not build.

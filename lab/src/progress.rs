@@ -1,5 +1,5 @@
-//! Says what is going on while somebody waits: a line when a step begins, one every 5 s (into a file: more and more seldom), and one with
-//! the time it took.
+//! Says what is going on while somebody waits: a line when a step begins, one every 5 s (into a
+//! file: more and more seldom), and one with the time it took.
 //!
 //! It prints to standard output only, and knows nothing of the work.
 

@@ -1,7 +1,8 @@
 //! Debian's Python and our wheel as one tar archive, for guests and containers that have neither.
 //!
-//! The interpreter is the host's own package: what `apt-get install python3` puts on any Debian 12, and the C library that
-//! it needs. The wheel is built and installed the way docs/reference/clients/python.md says, into Debian's directory for that.
+//! The interpreter is the host's own package: what `apt-get install python3` puts on any Debian 12,
+//! and the C library that it needs. The wheel is built and installed the way
+//! docs/reference/clients/python.md says, into Debian's directory for that.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,7 +72,8 @@ impl Python {
     }
 }
 
-/// The wheel in the workspace's target folder, which is built unless a test asks: the runner has built it then.
+/// The wheel in the workspace's target folder, which is built unless a test asks: the runner has
+/// built it then.
 ///
 /// # Errors
 /// When it does not build.

@@ -9,8 +9,8 @@ use anyhow::Context as _;
 
 use crate::command;
 
-/// The guest physical address at which the nvdimm delivery places its page: where QEMU starts its region for
-/// memory devices as long as the guest has less than 3 GiB.
+/// The guest physical address at which the nvdimm delivery places its page: where QEMU starts its
+/// region for memory devices as long as the guest has less than 3 GiB.
 pub const NVDIMM_ADDRESS: u64 = 0x1_0000_0000;
 
 /// Size of the file behind an nvdimm page; QEMU wants a multiple of 2 MiB.

@@ -147,8 +147,8 @@ impl Context {
         }
     }
 
-    /// The newest cloud kernel of a suite (`bookworm` has 6.1, `trixie-backports` 7.2), or a certain one
-    /// (`trixie-backports:6.17`); fetched on first use.
+    /// The newest cloud kernel of a suite (`bookworm` has 6.1, `trixie-backports` 7.2), or a
+    /// certain one (`trixie-backports:6.17`); fetched on first use.
     ///
     /// # Errors
     /// When it cannot be fetched.
@@ -180,7 +180,8 @@ impl Context {
         Qemu::system()
     }
 
-    /// A QEMU with the vmclock device: the system's own if it is new enough, else one fetched and unpacked.
+    /// A QEMU with the vmclock device: the system's own if it is new enough, else one fetched and
+    /// unpacked.
     ///
     /// # Errors
     /// When it cannot be fetched or does not run.
@@ -239,7 +240,8 @@ impl Context {
         crate::introspection::plugin(&self.lab_dir)
     }
 
-    /// A guest in one flat address space (lab/freertos): `periodic`, which is FreeRTOS, or `segments`.
+    /// A guest in one flat address space (lab/freertos): `periodic`, which is FreeRTOS, or
+    /// `segments`.
     ///
     /// # Errors
     /// When FreeRTOS's source cannot be fetched, or it does not build.
@@ -296,7 +298,8 @@ pub fn family_of(families: &[Family], name: &str) -> &'static str {
     families.iter().find(holds).map_or("", |family| family.name)
 }
 
-/// Part `index` of `count` (from 1): tests are dealt out by their time, so that all parts take about as long.
+/// Part `index` of `count` (from 1): tests are dealt out by their time, so that all parts take
+/// about as long.
 ///
 /// # Errors
 /// When the text is not `INDEX/COUNT`.

@@ -1,4 +1,5 @@
-//! Temporary directories with short paths (sockets must stay below 108 bytes), found again after a killed run.
+//! Temporary directories with short paths (sockets must stay below 108 bytes), found again after a
+//! killed run.
 
 use std::fs;
 

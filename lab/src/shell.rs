@@ -1,4 +1,5 @@
-//! The host's side of the lab port while the guest serves: one line of shell out, its status and output back.
+//! The host's side of the lab port while the guest serves: one line of shell out, its status and
+//! output back.
 //!
 //! The guest's side is `serve` in `init.sh`.
 
@@ -11,7 +12,8 @@ use anyhow::{Context as _, bail};
 
 use crate::interrupt::{self, Late};
 
-/// Sends `line` and waits for its status and output. Where none comes in time, nothing more can be asked.
+/// Sends `line` and waits for its status and output. Where none comes in time, nothing more can be
+/// asked.
 pub(crate) fn exchange(
     port: &mut UnixStream,
     line: &str,

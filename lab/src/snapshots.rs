@@ -1,6 +1,7 @@
 //! Snapshots of a running guest in a qcow2 file, by QMP alone: no qemu-img, no disk in the guest.
 //!
-//! [`save`] and [`load`] are QMP's `snapshot-save` and `snapshot-load`, which do what the monitor's `savevm` and `loadvm` do.
+//! [`save`] and [`load`] are QMP's `snapshot-save` and `snapshot-load`, which do what the monitor's
+//! `savevm` and `loadvm` do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,7 +74,8 @@ fn job(guest: &mut Guest, command: &str, mut arguments: Value) -> anyhow::Result
     Ok(())
 }
 
-/// At what value the guest's counter stood still while `act` stopped the guest under TCG: the first such value.
+/// At what value the guest's counter stood still while `act` stopped the guest under TCG: the first
+/// such value.
 ///
 /// # Errors
 /// When `act` fails, or the guest was not stopped.

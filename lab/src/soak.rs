@@ -1,4 +1,5 @@
-//! `make soak`: four guests against the host for minutes; the table behind "host and guest read one clock".
+//! `make soak`: four guests against the host for minutes; the table behind "host and guest read one
+//! clock".
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use crate::programs;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 
-/// Compares every guest with the host once a second for `minutes`, prints a table and writes target/results/soak.json.
+/// Compares every guest with the host once a second for `minutes`, prints a table and writes
+/// target/results/soak.json.
 ///
 /// # Errors
 /// When anything fails, or guest and host do not agree once.

@@ -9,7 +9,8 @@ use anyhow::Context as _;
 
 use crate::command;
 
-/// Writes `vmclock.asl` for a page at the guest physical `address` into `dir`; returns the compiled table.
+/// Writes `vmclock.asl` for a page at the guest physical `address` into `dir`; returns the compiled
+/// table.
 ///
 /// # Errors
 /// When iasl (package acpica-tools) is missing or refuses the source.

@@ -1,4 +1,5 @@
-//! `make soak-sync`: timevisord against a real chronyd in a network namespace, its page against that server's clock.
+//! `make soak-sync`: timevisord against a real chronyd in a network namespace, its page against
+//! that server's clock.
 //!
 //! The server serves this machine's CLOCK_REALTIME, so the truth is read directly beside the page.
 

@@ -6,8 +6,8 @@ use timevisor::Reading;
 use timevisor_clock_page::ClockStatus;
 use timevisor_time::{Duration, Instant, Local, TimescaleId, Utc};
 
-/// CLOCK_REALTIME, and what the page says of the same moment in UTC. True time was between `earliest` and `latest` when
-/// `realtime` was read, however long that took.
+/// CLOCK_REALTIME, and what the page says of the same moment in UTC. True time was between
+/// `earliest` and `latest` when `realtime` was read, however long that took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beside {
     pub realtime: Instant<Utc>,
@@ -52,8 +52,8 @@ impl fmt::Display for Unusable {
 }
 
 impl Beside {
-    /// From what the page says of a counter value before, in the middle of, and after the reading of CLOCK_REALTIME: its
-    /// width counts as uncertainty.
+    /// From what the page says of a counter value before, in the middle of, and after the reading
+    /// of CLOCK_REALTIME: its width counts as uncertainty.
     pub fn of(
         before: &Reading,
         middle: &Reading,

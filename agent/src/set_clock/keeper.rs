@@ -1,8 +1,9 @@
 //! `--set-clock`: keeps CLOCK_REALTIME with the page for as long as the agent runs.
 //!
-//! The page tells nobody that it has changed (a device whose page is timevisord's raises no interrupt), so its marker is
-//! looked at a hundred times a second: a read of some 100 ns, and a wake-up. The law is asked once a second, and at once when
-//! the marker is another or the time has become known.
+//! The page tells nobody that it has changed (a device whose page is timevisord's raises no
+//! interrupt), so its marker is looked at a hundred times a second: a read of some 100 ns, and a
+//! wake-up. The law is asked once a second, and at once when the marker is another or the time has
+//! become known.
 
 use timevisor_linux::adjust::{Declaration, LeapAction};
 use timevisor_time::Duration;

@@ -1,10 +1,11 @@
 //! When to step, when to slew, and by how much: pure.
 //!
-//! A step is allowed once in every *era* of the page: at the start, when its disruption marker changes, and when TAI - UTC
-//! does (CLOCK_REALTIME is then off by the leap second, of which nobody has told the kernel). The first usable reading of
-//! the era decides: surely off by more than the threshold, and the clock is stepped to the estimate. Whatever happens later
-//! in the era is slewed, by the law that timevisord steers a host's clock with (timevisor-estimate `steering`): at most 500
-//! ppm, so that CLOCK_REALTIME goes on forwards.
+//! A step is allowed once in every *era* of the page: at the start, when its disruption marker
+//! changes, and when TAI - UTC does (CLOCK_REALTIME is then off by the leap second, of which nobody
+//! has told the kernel). The first usable reading of the era decides: surely off by more than the
+//! threshold, and the clock is stepped to the estimate. Whatever happens later in the era is
+//! slewed, by the law that timevisord steers a host's clock with (timevisor-estimate `steering`):
+//! at most 500 ppm, so that CLOCK_REALTIME goes on forwards.
 
 use core::fmt;
 
@@ -80,8 +81,8 @@ impl Law {
         Self { mode, threshold, steering: Steering::new(Parameters::default()), era: None }
     }
 
-    /// One usable reading, about once a second, and at once in a new era. `base`: true seconds per second of
-    /// CLOCK_MONOTONIC_RAW, minus one.
+    /// One usable reading, about once a second, and at once in a new era. `base`: true seconds per
+    /// second of CLOCK_MONOTONIC_RAW, minus one.
     pub fn update(&mut self, era: Era, beside: &Beside, base: f64, elapsed: Duration) -> Order {
         let step = self.may_step(era).filter(|_| beside.outside() > self.threshold);
         self.era = Some(era);
@@ -181,7 +182,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to the page, slewing never takes the clock back: its rate stays within 500 ppm of the base.
+        /// Whatever happens to the page, slewing never takes the clock back: its rate stays within
+        /// 500 ppm of the base.
         #[test]
         fn slewing_goes_on_forwards(
             micros in -10_000_000_000i64..10_000_000_000, markers in proptest::collection::vec(0u64..3, 1..40),
@@ -193,7 +195,8 @@ mod tests {
             for disruption in markers {
                 let order = law.update(Era { disruption, ..FIRST }, &off(offset), base, SECOND);
                 prop_assert_eq!(order.step, None);
-                // The kernel works off an eighth of the phase per second (timevisor-linux `adjust`).
+                // The kernel works off an eighth of the phase per second (timevisor-linux
+                // `adjust`).
                 let slewed = order.phase.as_secs_f64() / 8.0;
                 prop_assert!(slewed.abs() <= 500.1e-6, "{slewed}");
                 prop_assert!((order.rate.ratio() - base).abs() <= 1.1e-6);

@@ -1,5 +1,5 @@
-//! Steps and slews the guest's CLOCK_REALTIME from the page, after a boot, a resume, a migration or a restore: what the
-//! kernel's clock cannot know of by itself.
+//! Steps and slews the guest's CLOCK_REALTIME from the page, after a boot, a resume, a migration or
+//! a restore: what the kernel's clock cannot know of by itself.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -11,8 +11,9 @@
 //! | `keeper.rs` | `--set-clock`: the agent's part |
 //! | `once.rs` | `set-clock` |
 //!
-//! What it does not do: hold back programs that run already. They see a clock that is late from the resume until the step
-//! (docs/how-to/guest-clock.md); programs for which that is too long read the page.
+//! What it does not do: hold back programs that run already. They see a clock that is late from the
+//! resume until the step (docs/how-to/guest-clock.md); programs for which that is too long read the
+//! page.
 
 mod beside;
 mod keeper;
@@ -31,8 +32,8 @@ pub use saved_clock::clean_up;
 /// What the agent does about CLOCK_REALTIME.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Options {
-    /// Keep CLOCK_REALTIME with the page: `step` sets it at the start and whenever the page was disrupted (a resume, a
-    /// migration, a restore), and slews otherwise; `slew` never sets it
+    /// Keep CLOCK_REALTIME with the page: `step` sets it at the start and whenever the page was
+    /// disrupted (a resume, a migration, a restore), and slews otherwise; `slew` never sets it
     #[arg(long, value_name = "MODE", value_enum)]
     set_clock: Option<Mode>,
     /// Step only where CLOCK_REALTIME is surely this far off; less is slewed away

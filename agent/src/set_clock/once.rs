@@ -1,5 +1,5 @@
-//! `timevisor-guest set-clock`: sets CLOCK_REALTIME once, and ends when it is right. For boots without the agent, and for
-//! whatever runs after a restore.
+//! `timevisor-guest set-clock`: sets CLOCK_REALTIME once, and ends when it is right. For boots
+//! without the agent, and for whatever runs after a restore.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
-//! Saves the kernel's clock settings, changes them while no other program disciplines the clock, and restores them when
-//! this program stops. After a program was killed, the next one restores them.
+//! Saves the kernel's clock settings, changes them while no other program disciplines the clock,
+//! and restores them when this program stops. After a program was killed, the next one restores
+//! them.
 //!
-//! A file lock admits one timevisor-guest at a time. The kernel drops it when its holder dies, so that no program cleans
-//! up after one that still runs.
+//! A file lock admits one timevisor-guest at a time. The kernel drops it when its holder dies, so
+//! that no program cleans up after one that still runs.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ pub struct SavedClock {
 }
 
 impl SavedClock {
-    /// Takes them. `force`: even where somebody else keeps CLOCK_REALTIME. `instead`: what to do if this is refused.
+    /// Takes them. `force`: even where somebody else keeps CLOCK_REALTIME. `instead`: what to do if
+    /// this is refused.
     pub fn take(force: bool, instead: &str) -> Result<Self> {
         let lock = lock()?.context(
             "another timevisor-guest keeps CLOCK_REALTIME already; let it, or stop it first",
@@ -57,8 +59,9 @@ impl SavedClock {
 
     /// Sets rate and phase, and declares how good the clock is.
     ///
-    /// The phase goes to the kernel's own loop (ADJ_OFFSET) rather than into the frequency: the loop stops by itself when the
-    /// offset is worked off, so that a program that is killed in the middle leaves no clock that runs fast for ever.
+    /// The phase goes to the kernel's own loop (ADJ_OFFSET) rather than into the frequency: the
+    /// loop stops by itself when the offset is worked off, so that a program that is killed in the
+    /// middle leaves no clock that runs fast for ever.
     pub fn steer(&mut self, rate: KernelRate, phase: Duration, say: &Declaration) -> Result<()> {
         let rate = Rate { tick_us: rate.tick_us, frequency: rate.frequency };
         adjust::steer(rate, phase, say)

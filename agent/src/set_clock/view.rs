@@ -57,7 +57,8 @@ impl View {
         &self.timeline
     }
 
-    /// The era that the page is in: the cheap look, no system call. `None` when it cannot be read just now.
+    /// The era that the page is in: the cheap look, no system call. `None` when it cannot be read
+    /// just now.
     pub fn era(&mut self) -> Option<Era> {
         let reading = match self.timeline.now() {
             Ok(reading) => reading,
@@ -106,8 +107,8 @@ impl View {
     }
 }
 
-/// True seconds per second of CLOCK_MONOTONIC_RAW, minus one: what the kernel's rate has to make up for. Fed forward,
-/// because the kernel's loop alone would end 8 us off for every ppm.
+/// True seconds per second of CLOCK_MONOTONIC_RAW, minus one: what the kernel's rate has to make up
+/// for. Fed forward, because the kernel's loop alone would end 8 us off for every ppm.
 pub struct Pace {
     first: RawBracket,
     known: f64,
@@ -119,7 +120,8 @@ impl Pace {
         Self { first: view.raw(), known: found }
     }
 
-    /// The counter was disturbed: it is measured anew from now on, and what was known counts until then.
+    /// The counter was disturbed: it is measured anew from now on, and what was known counts until
+    /// then.
     pub fn restart(&mut self, view: &View) {
         self.first = view.raw();
     }

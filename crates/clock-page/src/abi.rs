@@ -1,6 +1,8 @@
-//! Numbers of the page ABI. Everything is little endian; docs/reference/page-abi.md shows it byte by byte.
+//! Numbers of the page ABI. Everything is little endian; docs/reference/page-abi.md shows it byte
+//! by byte.
 //!
-//! `vmclock_abi` is Linux's (include/uapi/linux/vmclock-abi.h); the rest of the page is ours and versioned.
+//! `vmclock_abi` is Linux's (include/uapi/linux/vmclock-abi.h); the rest of the page is ours and
+//! versioned.
 
 /// Size of a page and of every mapping of one.
 pub const PAGE_SIZE: usize = 4096;
@@ -28,7 +30,8 @@ pub mod vmclock {
     pub const AT_DISRUPTION: usize = 0x10;
     /// u64 flags.
     pub const AT_FLAGS: usize = 0x18;
-    /// Two bytes of padding, u8 status, u8 smearing hint, s16 tai_offset, u8 leap indicator, u8 counter_period_shift.
+    /// Two bytes of padding, u8 status, u8 smearing hint, s16 tai_offset, u8 leap indicator, u8
+    /// counter_period_shift.
     pub const AT_SMALL: usize = 0x20;
     /// u64 counter value.
     pub const AT_COUNTER: usize = 0x28;
@@ -78,16 +81,19 @@ pub mod header {
     pub const AT_VM_ID: usize = 0x120;
     /// u64: changes whenever the page is (re)initialized.
     pub const AT_EPOCH: usize = 0x130;
-    /// u64: the disruption marker of `vmclock_abi` as timevisord wrote it. Another one there: QEMU has loaded the page from
-    /// another host or another time, and nobody has written it since. 0: a writer that did not know this word.
+    /// u64: the disruption marker of `vmclock_abi` as timevisord wrote it. Another one there: QEMU
+    /// has loaded the page from another host or another time, and nobody has written it since. 0: a
+    /// writer that did not know this word.
     pub const AT_MARKER: usize = 0x138;
-    /// 16 bytes: the instant (TAI: seconds, fraction) at which the timeline `elapsed` read 0 for the owner of the page.
+    /// 16 bytes: the instant (TAI: seconds, fraction) at which the timeline `elapsed` read 0 for
+    /// the owner of the page.
     pub const AT_BIRTH: usize = 0x140;
     /// u64: what that instant is known to, ns, rounded up; 0: not known.
     pub const AT_BIRTH_WITHIN: usize = 0x150;
 }
 
-/// A timeline entry, 24 words of 8 bytes; the first one, at 0x200, is the same clock as `vmclock_abi`.
+/// A timeline entry, 24 words of 8 bytes; the first one, at 0x200, is the same clock as
+/// `vmclock_abi`.
 pub mod entry {
     /// Offset of entry 0.
     pub const AT_FIRST: usize = 0x200;
@@ -98,7 +104,8 @@ pub mod entry {
 
     /// Sequence.
     pub const SEQUENCE: usize = 0;
-    /// u8 status, u8 timescale, u8 generation (low), u8 counter id, s16 TAI - UTC, u8 flags, u8 generation (high).
+    /// u8 status, u8 timescale, u8 generation (low), u8 counter id, s16 TAI - UTC, u8 flags, u8
+    /// generation (high).
     pub const META: usize = 1;
     /// Counter value at which the lines start.
     pub const BASE: usize = 2;
@@ -114,7 +121,8 @@ pub mod entry {
     pub const HOLDOVER: usize = 13;
     /// One-sigma error of the estimate, 2^-64 s, saturated.
     pub const ESTIMATED_ERROR: usize = 14;
-    /// Disruption marker: as in `vmclock_abi`, repeated here so that a read needs one sequence only.
+    /// Disruption marker: as in `vmclock_abi`, repeated here so that a read needs one sequence
+    /// only.
     pub const DISRUPTION: usize = 15;
     /// Counter value of the newest reference fact that went in.
     pub const AS_OF: usize = 16;
@@ -165,7 +173,8 @@ pub(crate) struct Meta {
     pub(crate) tai_offset: Option<i16>,
     /// FLAG_BOUNDS and FLAG_ESTIMATE; FLAG_TAI_OFFSET follows from `tai_offset`.
     pub(crate) flags: u8,
-    /// Another one with every timeline that the entry is given to; in this word because every read loads it anyway.
+    /// Another one with every timeline that the entry is given to; in this word because every read
+    /// loads it anyway.
     pub(crate) generation: u16,
 }
 

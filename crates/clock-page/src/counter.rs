@@ -1,6 +1,7 @@
 //! The counter that a page's lines are functions of.
 
-/// Which counter a page is written for: the vmclock ABI's `counter_id`, plus one of our own for the fallback.
+/// Which counter a page is written for: the vmclock ABI's `counter_id`, plus one of our own for the
+/// fallback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum CounterId {
@@ -46,8 +47,8 @@ pub trait Counter {
     /// Reads it, ordered after every earlier load (`lfence; rdtsc`, `isb; mrs cntvct_el0`).
     fn read_ordered(&self) -> u64;
 
-    /// Reads it after every earlier store has become visible to other processors (`mfence; lfence; rdtsc`,
-    /// `dsb ish; isb; mrs cntvct_el0`).
+    /// Reads it after every earlier store has become visible to other processors
+    /// (`mfence; lfence; rdtsc`, `dsb ish; isb; mrs cntvct_el0`).
     fn read_after_stores(&self) -> u64 {
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
         self.read_ordered()

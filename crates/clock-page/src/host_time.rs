@@ -1,10 +1,10 @@
-//! How much processor time the host has given each vCPU, as the VM's page tells it. A guest's own clocks cannot tell:
-//! they also count the time for which its vCPU waited.
+//! How much processor time the host has given each vCPU, as the VM's page tells it. A guest's own
+//! clocks cannot tell: they also count the time for which its vCPU waited.
 //!
-//! A sample stays usable after it was taken: a vCPU can have run at most as long as the time that has passed since. A
-//! reading is therefore an interval. Compare two readings only while the disruption marker is the same, because another
-//! host runs the vCPUs in other threads.
-//! Limitation: the page has room for [`vcpus::CAPACITY`] vCPUs; further ones are not told.
+//! A sample stays usable after it was taken: a vCPU can have run at most as long as the time that
+//! has passed since. A reading is therefore an interval. Compare two readings only while the
+//! disruption marker is the same, because another host runs the vCPUs in other threads. Limitation:
+//! the page has room for [`vcpus::CAPACITY`] vCPUs; further ones are not told.
 
 use core::ops::Deref;
 use core::sync::atomic::AtomicU64;
@@ -62,7 +62,8 @@ impl<P: WritablePage> PageWriter<P> {
 }
 
 impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
-    /// How much processor time vCPU `index` has had; `None` while that or the counter's rate is unknown.
+    /// How much processor time vCPU `index` has had; `None` while that or the counter's rate is
+    /// unknown.
     ///
     /// # Errors
     /// [`ReadError::WriterStalled`] when the writer died inside an update.
@@ -87,7 +88,8 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
                 return Err(ReadError::WriterStalled);
             }
         };
-        // The clock's reading tells whether the page is this host's, and the limits of the counter's rate.
+        // The clock's reading tells whether the page is this host's, and the limits of the
+        // counter's rate.
         let (reading, lines) = (self.convert(now)?, self.lines()?);
         if ran == NOT_KNOWN || !reading.has_estimate() {
             return Ok(None);

@@ -1,8 +1,10 @@
-//! Earliest, estimate and latest as affine functions of the counter, and the rules that successive ones obey.
+//! Earliest, estimate and latest as affine functions of the counter, and the rules that successive
+//! ones obey.
 //!
-//! Rules (docs/explanation/bounds.md, normative in UAPI.13 VMClock): for one counter value, bounds published later lie
-//! inside bounds published earlier, and the estimate never reads earlier than before, unless a disruption is signalled.
-//! [`Lines::continued`] enforces both; the property tests below attack them.
+//! Rules (docs/explanation/bounds.md, normative in UAPI.13 VMClock): for one counter value, bounds
+//! published later lie inside bounds published earlier, and the estimate never reads earlier than
+//! before, unless a disruption is signalled. [`Lines::continued`] enforces both; the property tests
+//! below attack them.
 
 use timevisor_time::{Duration, Instant, Interval, Period};
 
@@ -25,9 +27,10 @@ impl<S> Copy for Line<S> {}
 
 /// Earliest, estimate and latest from one base counter value on.
 ///
-/// Invariant: `earliest <= estimate <= latest` at the base and at the expiry, and the estimate's period is within those of
-/// the bounds give or take the holdover, hence at every later counter value. The periods of the bounds, give or take the
-/// holdover, also limit the true rate, so the lines extend backwards (see [`Self::at`]).
+/// Invariant: `earliest <= estimate <= latest` at the base and at the expiry, and the estimate's
+/// period is within those of the bounds give or take the holdover, hence at every later counter
+/// value. The periods of the bounds, give or take the holdover, also limit the true rate, so the
+/// lines extend backwards (see [`Self::at`]).
 #[derive(PartialEq, Eq, Debug)]
 pub struct Lines<S> {
     /// Counter value at which the lines start.
@@ -40,7 +43,8 @@ pub struct Lines<S> {
     pub estimate: Line<S>,
     /// True time is not after this.
     pub latest: Line<S>,
-    /// Extra growth of each bound beyond the expiry, 2^-84 s a tick. Zero where the periods are safe for ever.
+    /// Extra growth of each bound beyond the expiry, 2^-84 s a tick. Zero where the periods are
+    /// safe for ever.
     pub holdover: u64,
 }
 
@@ -57,7 +61,8 @@ impl<S> Copy for Lines<S> {}
 pub struct Slew {
     /// The gap to the target is closed in this many ticks, as far as the bounds' periods allow.
     pub horizon: u64,
-    /// A gap ahead of the estimate that is wider than this is jumped, not slewed: jumping ahead is monotonic.
+    /// A gap ahead of the estimate that is wider than this is jumped, not slewed: jumping ahead is
+    /// monotonic.
     pub jump: Duration,
 }
 
@@ -86,9 +91,11 @@ impl<S> Lines<S> {
         }
     };
 
-    /// Evaluates the lines. Before the base the bounds widen backwards: the lower one falls at the fastest rate.
+    /// Evaluates the lines. Before the base the bounds widen backwards: the lower one falls at the
+    /// fastest rate.
     ///
-    /// Rounds down by less than 2^-64 s; writers add that unit to `latest` once (see [`Self::rebased`]).
+    /// Rounds down by less than 2^-64 s; writers add that unit to `latest` once (see
+    /// [`Self::rebased`]).
     #[inline(always)]
     #[must_use]
     pub fn at(&self, counter: u64) -> At<S> {
@@ -146,7 +153,8 @@ impl<S> Lines<S> {
         Interval::new(at.earliest, at.latest)
     }
 
-    /// The same lines with another base. One unit is added to `latest`: evaluation rounds down, bounds round outward.
+    /// The same lines with another base. One unit is added to `latest`: evaluation rounds down,
+    /// bounds round outward.
     #[must_use]
     pub fn rebased(&self, base: u64) -> Self {
         let at = self.at(base);
@@ -159,7 +167,8 @@ impl<S> Lines<S> {
         }
     }
 
-    /// The same knowledge from `base` on, with ends that move at the limits of the rate and hold for ever.
+    /// The same knowledge from `base` on, with ends that move at the limits of the rate and hold
+    /// for ever.
     #[must_use]
     pub fn free_running(&self, base: u64) -> Self {
         let (shortest, longest) = self.rate_limits();
@@ -193,14 +202,17 @@ impl<S> Lines<S> {
         (self.latest.time - self.estimate.time).max(self.estimate.time - self.earliest.time)
     }
 
-    /// What to publish at counter value `now` when `self` is in force and `target` is the new best knowledge.
+    /// What to publish at counter value `now` when `self` is in force and `target` is the new best
+    /// knowledge.
     ///
-    /// A target with a holdover must not expire before `self`: its growth would begin too early to nest.
+    /// A target with a holdover must not expire before `self`: its growth would begin too early to
+    /// nest.
     ///
-    /// Bounds nest until shortly before `self` expires ([`renewal`]). The estimate starts where `self` stands, or ahead
-    /// of it, and moves towards the target at a rate that the bounds allow. An estimate above the new upper bound must
-    /// not go back: it runs at the slowest allowed rate, and the upper bound is raised to it. That is sound, because the
-    /// estimate was inside the previous bound, and temporary.
+    /// Bounds nest until shortly before `self` expires ([`renewal`]). The estimate starts where
+    /// `self` stands, or ahead of it, and moves towards the target at a rate that the bounds allow.
+    /// An estimate above the new upper bound must not go back: it runs at the slowest allowed rate,
+    /// and the upper bound is raised to it. That is sound, because the estimate was inside the
+    /// previous bound, and temporary.
     #[must_use]
     pub fn continued(&self, target: &Self, now: u64, slew: Slew) -> Self {
         let old = self.rebased(now);
@@ -220,8 +232,8 @@ impl<S> Lines<S> {
         out
     }
 
-    /// True when the lines have expired, or will expire before the next publication. Kept lines keep their expiry, and a
-    /// clock with a living daemon must not look abandoned.
+    /// True when the lines have expired, or will expire before the next publication. Kept lines
+    /// keep their expiry, and a clock with a living daemon must not look abandoned.
     #[must_use]
     pub fn is_renewal_due(&self, now: u64, next_expiry: u64, slew: Slew) -> bool {
         self.is_expired(now) || self.expiry.wrapping_sub(now) <= renewal(now, next_expiry, slew)
@@ -237,7 +249,8 @@ impl<S> Lines<S> {
             kept = true;
         }
         if !not_below(&old.latest, &new.latest, left) {
-            // `rebased` added a unit; without undoing it an upper bound that is kept for ever would creep up.
+            // `rebased` added a unit; without undoing it an upper bound that is kept for ever would
+            // creep up.
             new.latest = Line { time: self.at(now).latest, ..self.latest };
             kept = true;
         }
@@ -248,8 +261,8 @@ impl<S> Lines<S> {
         }
     }
 
-    /// The period nearest to the line's own that keeps it inside the bounds: up to the expiry along the bounds' lines, and
-    /// beyond it at the limits of the rate.
+    /// The period nearest to the line's own that keeps it inside the bounds: up to the expiry along
+    /// the bounds' lines, and beyond it at the limits of the rate.
     fn inside_until_expiry(&self, line: &Line<S>) -> Period {
         let (slowest, fastest) = self.rate_limits();
         let ticks = self.expiry.wrapping_sub(self.base);
@@ -268,7 +281,8 @@ impl<S> Lines<S> {
 
 #[inline(always)]
 fn ahead<S>(line: Line<S>, ticks: u64) -> Instant<S> {
-    // Plain addition: 2^63 s of seconds leave room for any 64-bit tick count; `Instant + Duration` would saturate.
+    // Plain addition: 2^63 s of seconds leave room for any 64-bit tick count; `Instant + Duration`
+    // would saturate.
     let bits = line.time.to_bits().wrapping_add(line.period.span(ticks).to_bits());
     Instant::from_bits(bits)
 }
@@ -278,8 +292,9 @@ fn not_below<S>(a: &Line<S>, b: &Line<S>, ticks: u64) -> bool {
     a.time.to_bits() >= b.time.to_bits() && ahead(*a, ticks).to_bits() >= ahead(*b, ticks).to_bits()
 }
 
-/// How long before their expiry lines are renewed, in ticks: a 64th of the slew's horizon, at most a 16th of the next
-/// lines' validity. A publisher that writes once in this span never lets readers see an expired page.
+/// How long before their expiry lines are renewed, in ticks: a 64th of the slew's horizon, at most
+/// a 16th of the next lines' validity. A publisher that writes once in this span never lets readers
+/// see an expired page.
 #[must_use]
 pub fn renewal(now: u64, next_expiry: u64, slew: Slew) -> u64 {
     (slew.horizon / 64).min(next_expiry.wrapping_sub(now) / 16)

@@ -1,4 +1,5 @@
-//! Random facts against the rules of [`Lines::continued`]: soundness, nesting, monotonicity, the invariant.
+//! Random facts against the rules of [`Lines::continued`]: soundness, nesting, monotonicity, the
+//! invariant.
 
 use proptest::prelude::*;
 use timevisor_time::{RateError, Tai};
@@ -6,12 +7,13 @@ use timevisor_time::{RateError, Tai};
 use super::*;
 
 const HZ: u64 = 2_600_000_000;
-/// Evaluation rounds by less than a unit each time; nothing physical is that small (2^-60 s is 10^-9 ns).
+/// Evaluation rounds by less than a unit each time; nothing physical is that small (2^-60 s is
+/// 10^-9 ns).
 const ROUNDING: Duration = Duration::from_bits(16);
 const SLEW: Slew = Slew { horizon: 8 * HZ, jump: Duration::from_millis(1) };
 
-/// One step: counter ticks since the last one, the slack of the two facts and of the estimate (fractions of it),
-/// the true rate's place within the limits.
+/// One step: counter ticks since the last one, the slack of the two facts and of the estimate
+/// (fractions of it), the true rate's place within the limits.
 #[derive(Clone, Debug)]
 struct Step {
     ticks: u64,

@@ -1,4 +1,5 @@
-//! The page itself: 4 KiB of atomics, because a reader in another process or guest looks at it while we write.
+//! The page itself: 4 KiB of atomics, because a reader in another process or guest looks at it
+//! while we write.
 
 use core::mem::size_of;
 use core::ops::Deref;
@@ -7,8 +8,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{PAGE_SIZE, entry, vcpus};
 
-/// One page. The first 16 bytes are 32-bit words (the vmclock sequence is one), all others 64-bit words, and no byte is
-/// ever accessed at two widths: mixed-width atomic accesses have no defined meaning.
+/// One page. The first 16 bytes are 32-bit words (the vmclock sequence is one), all others 64-bit
+/// words, and no byte is ever accessed at two widths: mixed-width atomic accesses have no defined
+/// meaning.
 #[repr(C, align(4096))]
 pub struct Page {
     head: [AtomicU32; 4],
@@ -41,12 +43,13 @@ impl Page {
     /// A page in shared memory.
     ///
     /// # Safety
-    /// `start` must be 4096-byte aligned and point to 4096 bytes that stay mapped for `'a`. Other processes may write
-    /// to them at any time; nobody in this process may access them except through a `Page`. A read-only mapping must
-    /// only ever be read.
+    /// `start` must be 4096-byte aligned and point to 4096 bytes that stay mapped for `'a`. Other
+    /// processes may write to them at any time; nobody in this process may access them except
+    /// through a `Page`. A read-only mapping must only ever be read.
     #[must_use]
     pub unsafe fn from_mapping<'a>(start: NonNull<u8>) -> &'a Self {
-        // SAFETY: the caller vouches for alignment, size and lifetime; all fields are atomics, valid for any bits.
+        // SAFETY: the caller vouches for alignment, size and lifetime; all fields are atomics,
+        // valid for any bits.
         unsafe { start.cast::<Self>().as_ref() }
     }
 

@@ -1,17 +1,21 @@
-//! How a publisher turns knowledge into page lines, and when: the rules that the daemon and the simulation share.
+//! How a publisher turns knowledge into page lines, and when: the rules that the daemon and the
+//! simulation share.
 //!
-//! Elsewhere: the knowledge (crates/estimate), when references are asked, and writing ([`crate::writer`]).
+//! Elsewhere: the knowledge (crates/estimate), when references are asked, and writing
+//! ([`crate::writer`]).
 
 use timevisor_time::{Duration, Instant, Interval, Period, Tai};
 
 use crate::lines::{Line, Lines, Slew, renewal};
 
-/// The time in which the estimate closes a gap. It is longer than the interval between publications, so that a daemon
-/// that dies in the middle of a slew leaves a rate that is only slightly off. It is shorter than a poll interval.
+/// The time in which the estimate closes a gap. It is longer than the interval between
+/// publications, so that a daemon that dies in the middle of a slew leaves a rate that is only
+/// slightly off. It is shorter than a poll interval.
 const SLEW_HORIZON: Duration = Duration::from_secs(8);
 /// A wider gap ahead is jumped: slewing it at 15 ppm would take minutes.
 const SLEW_JUMP: Duration = Duration::from_millis(1);
-/// An estimate this far above the upper bound steps back as a disruption: slewing at 100 ppm would take 17 minutes.
+/// An estimate this far above the upper bound steps back as a disruption: slewing at 100 ppm would
+/// take 17 minutes.
 const STEP_BACK: Duration = Duration::from_millis(100);
 
 /// Parameters of one publisher.
@@ -55,7 +59,8 @@ impl Policy {
     #[must_use]
     pub fn lines(&self, now: u64, known: &Known) -> Lines<Tai> {
         let bits = |p: Period| p.to_bits();
-        // Beyond the validity only the limits of the rate hold; the ends then move faster by this much.
+        // Beyond the validity only the limits of the rate hold; the ends then move faster by this
+        // much.
         let above = bits(known.limits.1).saturating_sub(bits(known.slopes.1));
         let below = bits(known.slopes.0).saturating_sub(bits(known.limits.0));
         Lines {
@@ -68,16 +73,18 @@ impl Policy {
         }
     }
 
-    /// Earlier lines, when nothing was learned since. They still hold, and their ends move at the limits of the rate.
+    /// Earlier lines, when nothing was learned since. They still hold, and their ends move at the
+    /// limits of the rate.
     #[must_use]
     pub fn free_running(&self, now: u64, before: &Lines<Tai>) -> Lines<Tai> {
         Lines { expiry: self.expiry(now), ..before.free_running(now) }
     }
 
-    /// True when the clock must step, as a disruption. New knowledge can exclude everything that was published, for
-    /// instance when a restarted daemon recovered lines that followed another reference. Continuing from such lines
-    /// would hold the clock back for ever. Continuing from an estimate far above the upper bound would do so for hours;
-    /// that happens after the wrong one of two disagreeing references was believed.
+    /// True when the clock must step, as a disruption. New knowledge can exclude everything that
+    /// was published, for instance when a restarted daemon recovered lines that followed another
+    /// reference. Continuing from such lines would hold the clock back for ever. Continuing from an
+    /// estimate far above the upper bound would do so for hours; that happens after the wrong one
+    /// of two disagreeing references was believed.
     #[must_use]
     pub fn must_step(&self, in_force: &Lines<Tai>, target: &Lines<Tai>, now: u64) -> bool {
         let estimate = in_force.at(now).estimate;
@@ -93,8 +100,9 @@ impl Policy {
         in_force.map_or_else(|| target.rebased(now), |old| old.continued(target, now, self.slew()))
     }
 
-    /// How long until the lines in force must be renewed; later, readers take the page for abandoned. It is the middle
-    /// of the time in which renewal is allowed ([`Lines::is_renewal_due`]).
+    /// How long until the lines in force must be renewed; later, readers take the page for
+    /// abandoned. It is the middle of the time in which renewal is allowed
+    /// ([`Lines::is_renewal_due`]).
     #[must_use]
     pub fn until_renewal<S>(&self, in_force: Option<&Lines<S>>, now: u64) -> Duration {
         let (next, slew) = (self.expiry(now), self.slew());

@@ -1,4 +1,5 @@
-//! Reading the page: one sequence-locked snapshot, one counter read, three multiplications; no syscall, no allocation.
+//! Reading the page: one sequence-locked snapshot, one counter read, three multiplications; no
+//! syscall, no allocation.
 
 use core::fmt;
 use core::ops::Deref;
@@ -12,15 +13,17 @@ use crate::page::Page;
 use crate::seqlock::{read_begin, read_valid};
 use crate::{Counter, CounterId};
 
-/// How long a reader waits for a writer. A writer takes well under a microsecond, unless it is preempted; one that takes
-/// longer than this has died. Twice what the Linux driver waits (drivers/ptp/ptp_vmclock.c, VMCLOCK_MAX_WAIT).
+/// How long a reader waits for a writer. A writer takes well under a microsecond, unless it is
+/// preempted; one that takes longer than this has died. Twice what the Linux driver waits
+/// (drivers/ptp/ptp_vmclock.c, VMCLOCK_MAX_WAIT).
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// [`PATIENCE`] in ticks where the page does not know its period yet: 0.1 s at 2.6 GHz, 4 s at 62.5 MHz.
+/// [`PATIENCE`] in ticks where the page does not know its period yet: 0.1 s at 2.6 GHz, 4 s at 62.5
+/// MHz.
 const PATIENCE_TICKS: u64 = 1 << 28;
 
-/// [`PATIENCE`] in ticks of a 10 GHz counter, faster than any real counter: a damaged page may state a period so short
-/// that the wait would never end.
+/// [`PATIENCE`] in ticks of a 10 GHz counter, faster than any real counter: a damaged page may
+/// state a period so short that the wait would never end.
 const MOST_TICKS: u64 = 1 << 31;
 
 /// Why a page cannot be read at all.
@@ -28,7 +31,8 @@ const MOST_TICKS: u64 = 1 << 31;
 pub enum OpenError {
     /// Not a vmclock page.
     NotAPage,
-    /// A vmclock page that Timevisor does not fill: another hypervisor's, or QEMU's device with no timevisord.
+    /// A vmclock page that Timevisor does not fill: another hypervisor's, or QEMU's device with no
+    /// timevisord.
     NotTimevisor,
     /// A page of another ABI version.
     Version(u32),
@@ -151,7 +155,8 @@ impl Reading {
         self.meta().generation
     }
 
-    /// The generation and the counter in one number. A reader that sees it change must open the entry again.
+    /// The generation and the counter in one number. A reader that sees it change must open the
+    /// entry again.
     #[inline(always)]
     #[must_use]
     pub fn place(&self) -> u64 {
@@ -217,8 +222,8 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         self.read_with(|| self.counter.read_ordered())
     }
 
-    /// The estimate now, without bounds and status; `None` while nothing is known. Cheaper than [`Self::read`], for spans
-    /// that are measured often, as on the timeline `elapsed`.
+    /// The estimate now, without bounds and status; `None` while nothing is known. Cheaper than
+    /// [`Self::read`], for spans that are measured often, as on the timeline `elapsed`.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -243,7 +248,8 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         Ok(reading.has_estimate().then_some(reading.estimate))
     }
 
-    /// Now, but the processor may reorder the counter read. For dense time stamps that need no order.
+    /// Now, but the processor may reorder the counter read. For dense time stamps that need no
+    /// order.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -252,7 +258,8 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         self.read_with(|| self.counter.read_unordered())
     }
 
-    /// Evaluates the lines now in force at a counter value, which may be from the recent past: the bounds widen backwards.
+    /// Evaluates the lines now in force at a counter value, which may be from the recent past: the
+    /// bounds widen backwards.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -364,8 +371,9 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         }
     }
 
-    /// The page's disruption marker, and the marker that timevisord wrote. QEMU increments the first one when it loads the
-    /// page with the VM. Where they differ, the page's content was true on another host or at another time.
+    /// The page's disruption marker, and the marker that timevisord wrote. QEMU increments the
+    /// first one when it loads the page with the VM. Where they differ, the page's content was true
+    /// on another host or at another time.
     #[inline(always)]
     fn markers(&self) -> (u64, u64) {
         let word = |at: usize| self.page.word(at).load(Relaxed);
@@ -446,7 +454,8 @@ fn in_use(page: &Page, index: usize) -> bool {
     index == 0 || page.entry(index)[entry::ID].load(Relaxed) != 0
 }
 
-/// The entry of the timeline with this name. Compare the generation when you read it: the entry may change hands.
+/// The entry of the timeline with this name. Compare the generation when you read it: the entry may
+/// change hands.
 ///
 /// # Errors
 /// As [`check`], or [`OpenError::NoSuchEntry`].
@@ -468,7 +477,8 @@ pub(crate) fn name_words(name: &str) -> [u64; 4] {
     words
 }
 
-/// The counter that a page's entry is written for, so that a reader can choose its own. Call [`check`] first.
+/// The counter that a page's entry is written for, so that a reader can choose its own. Call
+/// [`check`] first.
 #[must_use]
 pub fn counter_of(page: &Page, index: usize) -> CounterId {
     CounterId::from_u8(Meta::unpack(page.entry(index)[entry::META].load(Relaxed)).counter)
@@ -483,7 +493,8 @@ pub fn epoch_of(page: &Page) -> u64 {
 /// Without a counter, patience is counted in turns, each of some 10 to 100 ns.
 const MAX_TURNS: u32 = 1 << 22;
 
-/// The words of `vmclock_abi` as a stock guest's driver sees them: for tests, dumps and pages without our header.
+/// The words of `vmclock_abi` as a stock guest's driver sees them: for tests, dumps and pages
+/// without our header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vmclock {
     /// u8 counter_id.

@@ -1,10 +1,12 @@
 //! The sequence lock of the page: odd while a writer is inside, even otherwise.
 //!
-//! Writer: odd (relaxed), fence(release), data, even (release). Reader: load (acquire), data, fence(acquire), load
-//! (relaxed). Both fences are needed: the release fence keeps the data stores behind the odd store, the acquire fence
-//! keeps the data loads before the second sequence load. The loom tests below take each away and see a torn read.
+//! Writer: odd (relaxed), fence(release), data, even (release). Reader: load (acquire), data,
+//! fence(acquire), load (relaxed). Both fences are needed: the release fence keeps the data stores
+//! behind the odd store, the acquire fence keeps the data loads before the second sequence load.
+//! The loom tests below take each away and see a torn read.
 //!
-//! Limitations: one writer at a time (crates/linux takes a file lock); readers spin while the writer is inside.
+//! Limitations: one writer at a time (crates/linux takes a file lock); readers spin while the
+//! writer is inside.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -107,7 +109,8 @@ mod tests {
     }
 }
 
-/// `RUSTFLAGS="--cfg loom" cargo test -p timevisor-clock-page --release seqlock` (part of `make check`).
+/// `RUSTFLAGS="--cfg loom" cargo test -p timevisor-clock-page --release seqlock` (part of
+/// `make check`).
 #[cfg(all(test, loom))]
 mod model {
     use super::*;

@@ -1,6 +1,8 @@
-//! When an elapsed clock read 0, on the global clock: what one host hands to the next, or a daemon to its successor.
+//! When an elapsed clock read 0, on the global clock: what one host hands to the next, or a daemon
+//! to its successor.
 //!
-//! Whatever happened in between (a blackout, a suspend, a restart), the age is then the global clock's distance from it.
+//! Whatever happened in between (a blackout, a suspend, a restart), the age is then the global
+//! clock's distance from it.
 
 use timevisor_time::{Duration, Instant, Tai};
 

@@ -1,12 +1,14 @@
 //! One estimate from those of several references that agree.
 //!
-//! Each estimate weighs as much as it can be relied on: 1 / (sigma^2 + (half-width)^2 / 3). The half-width stands for the
-//! asymmetry of the path, which no estimator sees: uniform within the bounds. Weights are smoothed over `handover`, or the
-//! mean would follow the half-widths, which rise from one exchange to the next and fall with it.
+//! Each estimate weighs as much as it can be relied on: 1 / (sigma^2 + (half-width)^2 / 3). The
+//! half-width stands for the asymmetry of the path, which no estimator sees: uniform within the
+//! bounds. Weights are smoothed over `handover`, or the mean would follow the half-widths, which
+//! rise from one exchange to the next and fall with it.
 //!
-//! Continuity: paths differ in asymmetry, so whenever voices join or leave, their mean jumps although no clock did. The
-//! jump goes into a bridge, an offset that is added to the mean and decays (parameter `handover`). Only a disruption,
-//! where continuity has no meaning, removes it at once.
+//! Continuity: paths differ in asymmetry, so whenever voices join or leave, their mean jumps
+//! although no clock did. The jump goes into a bridge, an offset that is added to the mean and
+//! decays (parameter `handover`). Only a disruption, where continuity has no meaning, removes it at
+//! once.
 //!
 //! Not here: who may speak ([`crate::selection`]) and the bounds.
 
@@ -68,7 +70,8 @@ impl Combination {
         self.voices.retain(|(i, _)| *i != index);
     }
 
-    /// The mean of `voices` (at least one) at `now`. `disruptions` counts the moments at which continuity ended.
+    /// The mean of `voices` (at least one) at `now`. `disruptions` counts the moments at which
+    /// continuity ended.
     ///
     /// # Panics
     /// Without a voice.
@@ -99,7 +102,8 @@ impl Combination {
         }
     }
 
-    /// A voice's weight moves to what it should be now; a new voice has it at once, for the bridge takes the jump.
+    /// A voice's weight moves to what it should be now; a new voice has it at once, for the bridge
+    /// takes the jump.
     fn smoothed(&self, now: u64, voices: &[(usize, View)]) -> Vec<f64> {
         let share = self.last.map_or(1.0, |(at, _, period)| {
             let span = period.span(now.wrapping_sub(at)).as_secs_f64();

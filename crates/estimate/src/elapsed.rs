@@ -1,10 +1,11 @@
-//! The elapsed clock: how long something has been running, over changes of the counter and of its rate (RVEC,
-//! docs/explanation/elapsed.md; the paper "RVEC and HPGC", sections 3.1 and 3.2).
+//! The elapsed clock: how long something has been running, over changes of the counter and of its
+//! rate (RVEC, docs/explanation/elapsed.md; the paper "RVEC and HPGC", sections 3.1 and 3.2).
 //!
-//! A counter alone measures one stretch: until its rate changes (a core's frequency), or until it is another counter
-//! (another core, another machine). At each such event the stretch is *consolidated* into the age, and the next one
-//! begins. Readings are strictly increasing and precise to the rates' errors (the paper's SIP property): every tick adds
-//! something, no event takes anything away.
+//! A counter alone measures one stretch: until its rate changes (a core's frequency), or until it
+//! is another counter (another core, another machine). At each such event the stretch is
+//! *consolidated* into the age, and the next one begins. Readings are strictly increasing and
+//! precise to the rates' errors (the paper's SIP property): every tick adds something, no event
+//! takes anything away.
 //!
 //! | event | call |
 //! | --- | --- |
@@ -115,8 +116,8 @@ impl ElapsedClock {
         Self { base, consolidated: age, rate }
     }
 
-    /// The age at a counter value. Values before the stretch in force, which a reader may still hold, give the age at its
-    /// beginning.
+    /// The age at a counter value. Values before the stretch in force, which a reader may still
+    /// hold, give the age at its beginning.
     #[must_use]
     pub fn at(&self, counter: u64) -> Age {
         let ticks = counter.wrapping_sub(self.base);
@@ -139,17 +140,19 @@ impl ElapsedClock {
         *self = Self { base: new, consolidated: self.at(old), rate };
     }
 
-    /// So long a time went by that no counter has counted: a blackout, as the global clock measured it.
+    /// So long a time went by that no counter has counted: a blackout, as the global clock measured
+    /// it.
     pub fn skip(&mut self, blackout: Age) {
         self.consolidated = self.consolidated.plus(blackout);
     }
 
-    /// At `counter` the age is known to lie within these limits, from elsewhere. The estimate never goes back for it: where it is
-    /// beyond them, so is `latest`.
+    /// At `counter` the age is known to lie within these limits, from elsewhere. The estimate never
+    /// goes back for it: where it is beyond them, so is `latest`.
     pub fn confine(&mut self, counter: u64, earliest: Duration, latest: Duration) {
         self.change_rate(counter, self.rate);
         let age = &mut self.consolidated;
-        // Limits that exclude each other say that one of them is wrong; the wider answer is the honest one.
+        // Limits that exclude each other say that one of them is wrong; the wider answer is the
+        // honest one.
         if earliest > age.latest || latest < age.earliest {
             age.earliest = age.earliest.min(latest.max(Duration::ZERO));
             age.latest = age.latest.max(earliest);

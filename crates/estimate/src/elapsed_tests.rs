@@ -15,7 +15,8 @@ fn stretches_add_up() {
     let ghz = |n: u64| rate(n * 1_000_000_000, 0, 0);
     let mut clock = ElapsedClock::new(1_000, Age::ZERO, ghz(2));
     assert_eq!(clock.at(1_000), Age::ZERO);
-    // 3 s at 2 GHz; half the frequency for 2 s; another core, whose counter is behind, for 1 s at 4 GHz.
+    // 3 s at 2 GHz; half the frequency for 2 s; another core, whose counter is behind, for 1 s at 4
+    // GHz.
     clock.change_rate(6_000_001_000, ghz(1));
     clock.change_counter(8_000_001_000, 5, ghz(4));
     let age = clock.at(4_000_000_005);
@@ -42,7 +43,8 @@ fn what_is_no_rate_or_age_is_refused() {
     assert!(Age::new(no - one, no, one).is_err());
 }
 
-/// Something that happens to a clock; true time goes on by `ticks` of the counter in force before it.
+/// Something that happens to a clock; true time goes on by `ticks` of the counter in force before
+/// it.
 #[derive(Clone, Debug)]
 enum Event {
     Read,
@@ -82,8 +84,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// SIP: strictly increasing over any sequence of events, and the limits hold what is true, for oscillators that are
-    /// anywhere within their stated limits.
+    /// SIP: strictly increasing over any sequence of events, and the limits hold what is true, for
+    /// oscillators that are anywhere within their stated limits.
     #[test]
     fn readings_grow_strictly_and_hold_the_truth(
         start in any::<u64>(),
@@ -138,7 +140,8 @@ proptest! {
         }
     }
 
-    /// A reader that still holds a value from before an event never reads more than whoever reads after it.
+    /// A reader that still holds a value from before an event never reads more than whoever reads
+    /// after it.
     #[test]
     fn values_from_before_an_event_are_not_later_than_the_event(
         base in any::<u64>(), ticks in 1u64..1 << 40, before in 0u64..1 << 40, hz in 2_000_000u64..5_000_000_000,

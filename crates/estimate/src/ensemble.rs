@@ -122,7 +122,8 @@ impl Ensemble {
         self.references.iter().filter_map(save).collect()
     }
 
-    /// Goes on with the estimates of an earlier daemon; references that are not there any more are ignored.
+    /// Goes on with the estimates of an earlier daemon; references that are not there any more are
+    /// ignored.
     ///
     /// # Errors
     /// The first state that cannot be true. The others are used.
@@ -161,7 +162,8 @@ impl Ensemble {
         self.combination.heaviest()
     }
 
-    /// Grows whenever bounds were invalidated: what is published next need not nest in what was published before.
+    /// Grows whenever bounds were invalidated: what is published next need not nest in what was
+    /// published before.
     #[must_use]
     pub fn disruptions(&self) -> u64 {
         self.disagreements + self.voids
@@ -182,7 +184,8 @@ impl Ensemble {
             .filter_map(|(i, (_, r))| r.at(now).map(|v| (i, v)))
             .collect();
         let intervals: Vec<_> = views.iter().map(|(_, v)| v.interval).collect();
-        // Of all references, not only of those that have answered: whoever answers first may be the one that is wrong.
+        // Of all references, not only of those that have answered: whoever answers first may be the
+        // one that is wrong.
         let faulty = default_faulty(self.references.len());
         let Some(first) = views.first().filter(|_| views.len() > faulty) else {
             return self.nothing(now, views.len(), faulty + 1);
@@ -192,12 +195,14 @@ impl Ensemble {
             let interval = agree(&intervals, faulty).map_or(vote.interval, |wide| wide.interval);
             Agreement { interval, ..vote }
         });
-        // Its end is a new beginning too: what was published meanwhile may have followed the wrong one.
+        // Its end is a new beginning too: what was published meanwhile may have followed the wrong
+        // one.
         if agreement.is_none() != self.disagreeing {
             self.disagreements += 1;
         }
         self.disagreeing = agreement.is_none();
-        // Without a majority nobody knows who is right: the hull of everybody is all that can be said.
+        // Without a majority nobody knows who is right: the hull of everybody is all that can be
+        // said.
         let outcome = agreement.unwrap_or_else(|| Agreement {
             interval: intervals.iter().fold(first.1.interval, |hull, i| hull.hull(i)),
             members: (0..views.len()).collect(),

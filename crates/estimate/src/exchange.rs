@@ -2,7 +2,8 @@
 
 use timevisor_time::{Duration, Instant, Tai};
 
-/// Counter value `ta` came before the reference read `tb`, and the reference's later reading `te` before our `tf`.
+/// Counter value `ta` came before the reference read `tb`, and the reference's later reading `te`
+/// before our `tf`.
 ///
 /// A PHC or system clock bracket is the same shape with `tb == te`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,8 +16,8 @@ pub struct Exchange {
     pub te: Instant<Tai>,
     /// Our counter after the answer arrived.
     pub tf: u64,
-    /// The reference's own error: root dispersion + root delay / 2 + stamp granularity (NTP), or the documented
-    /// accuracy of the interface.
+    /// The reference's own error: root dispersion + root delay / 2 + stamp granularity (NTP), or
+    /// the documented accuracy of the interface.
     pub error: Duration,
 }
 
@@ -75,7 +76,8 @@ impl Exchange {
         self.ta.wrapping_add(self.round_trip() / 2)
     }
 
-    /// Checks everything that one exchange shows by itself and against the one `before` it (docs/explanation/bounds.md).
+    /// Checks everything that one exchange shows by itself and against the one `before` it
+    /// (docs/explanation/bounds.md).
     ///
     /// # Errors
     /// The reason to discard it.

@@ -1,7 +1,9 @@
-//! One thing's age over everything that happens to it: the elapsed clock and the birth that it goes on from.
+//! One thing's age over everything that happens to it: the elapsed clock and the birth that it goes
+//! on from.
 //!
-//! Between two disruptions of the counter the age is an [`ElapsedClock`]'s, confined by the global clock. After one, it is the global
-//! clock's distance from the birth. Whoever was never told the time has no birth, and begins anew.
+//! Between two disruptions of the counter the age is an [`ElapsedClock`]'s, confined by the global
+//! clock. After one, it is the global clock's distance from the birth. Whoever was never told the
+//! time has no birth, and begins anew.
 
 use crate::birth::{Birth, Global};
 use crate::elapsed::{Age, ElapsedClock, Rate};
@@ -36,8 +38,8 @@ impl Lifetime {
         self.birth
     }
 
-    /// Takes in what is known at counter value `now`: the counter's rate and, where it may be relied on, the global clock. Returns
-    /// the birth when that has just become known.
+    /// Takes in what is known at counter value `now`: the counter's rate and, where it may be
+    /// relied on, the global clock. Returns the birth when that has just become known.
     pub fn update(&mut self, now: u64, rate: Rate, global: Option<&Global>) -> Option<Birth> {
         match (&mut self.clock, self.birth, global) {
             (None, None, _) => self.clock = Some(ElapsedClock::new(now, Age::ZERO, rate)),

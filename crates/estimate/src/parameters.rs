@@ -13,7 +13,8 @@ pub const WANDER_MODELS: usize = 8;
 /// Parameters of [`crate::bounds`] beyond the limits of the rate. Spans are in seconds.
 #[derive(Clone, Debug)]
 pub struct BoundParameters {
-    /// Bounds on how fast the rate may change, 1/s, ascending. Steps of three: a level is at most three times too wide.
+    /// Bounds on how fast the rate may change, 1/s, ascending. Steps of three: a level is at most
+    /// three times too wide.
     pub wander_levels: [f64; WANDER_LEVELS],
     /// One bound for ever, 1/s, instead of following the estimator.
     pub fixed_wander: Option<f64>,
@@ -39,9 +40,9 @@ pub struct BoundParameters {
     pub lower_after_s: f64,
     /// In force after a surprise, 1/s.
     pub surprise_wander: f64,
-    /// A message this many standard deviations too early is a surprise. The estimate's error has longer tails than a
-    /// Gaussian's, because queueing pulls it to one side: at 4, an alarm in 20 honest days of most worlds was false
-    /// (docs/decisions/0038-scenario-limits-over-20-seeds.md).
+    /// A message this many standard deviations too early is a surprise. The estimate's error has
+    /// longer tails than a Gaussian's, because queueing pulls it to one side: at 4, an alarm in 20
+    /// honest days of most worlds was false (docs/decisions/0038-scenario-limits-over-20-seeds.md).
     pub surprise_sigmas: f64,
     /// Two of three in one direction.
     pub repeated_sigmas: f64,
@@ -53,21 +54,25 @@ pub struct BoundParameters {
     pub contradicted_for_s: f64,
     /// Exchanges before the guard starts: the minimum round trip must be known.
     pub guard_after: u64,
-    /// The learned minimum round trip may be this much too large, in units of the mean queueing: after 64 exchanges it
-    /// is by less in 99.9 % of all cases.
+    /// The learned minimum round trip may be this much too large, in units of the mean queueing:
+    /// after 64 exchanges it is by less in 99.9 % of all cases.
     pub guard_margin: f64,
-    /// And this much more, s, for stamps: where most messages do not queue at all, the mean queueing leaves no margin.
+    /// And this much more, s, for stamps: where most messages do not queue at all, the mean
+    /// queueing leaves no margin.
     pub guard_noise_s: f64,
     /// But no more than this share of the minimum itself, or short paths would have no guard.
     pub guard_share: f64,
-    /// The share of a reference's stated error by which an honest one may move. With half, a clock that starts to lie is
-    /// noticed before it has moved through the stated error and the minimum delay, where the truth is lost.
+    /// The share of a reference's stated error by which an honest one may move. With half, a clock
+    /// that starts to lie is noticed before it has moved through the stated error and the minimum
+    /// delay, where the truth is lost.
     pub guard_error: f64,
     /// The guard's wander, in units of what would keep a polygon of its width around the truth.
     pub guard_wander: f64,
-    /// The minimum is that of the last one to two windows of this many exchanges, so that a longer path is learned.
+    /// The minimum is that of the last one to two windows of this many exchanges, so that a longer
+    /// path is learned.
     pub guard_window: u32,
-    /// The guard's wander is the least that was asked for in the last one to two windows of this many exchanges.
+    /// The guard's wander is the least that was asked for in the last one to two windows of this
+    /// many exchanges.
     pub guard_delay: u32,
     /// Exchanges that must agree after a doubt before the bounds are trusted again.
     pub doubt_exchanges: u32,
@@ -168,26 +173,31 @@ fn first_wrong(checks: &[(&'static str, bool, &'static str)]) -> Result<(), Inva
     }
 }
 
-/// Parameters of [`crate::Ensemble`]; the defaults are docs/explanation/bounds.md's and estimation.md's.
+/// Parameters of [`crate::Ensemble`]; the defaults are docs/explanation/bounds.md's and
+/// estimation.md's.
 #[derive(Clone, Debug)]
 pub struct Parameters {
-    /// Bound on the counter's rate against its nominal one before any data: a crystal's tolerance is +-50 ppm, and a
-    /// margin. The uncertainty of the nominal rate itself is added by the caller.
+    /// Bound on the counter's rate against its nominal one before any data: a crystal's tolerance
+    /// is +-50 ppm, and a margin. The uncertainty of the nominal rate itself is added by the
+    /// caller.
     pub unmeasured_rate: RateError,
     /// Bound on the rate against the measured one: temperature and ageing of an ordinary crystal.
     pub measured_rate: RateError,
-    /// A rate counts as measured once the bounds prove it to this: well below `measured_rate`, so that it adds little.
+    /// A rate counts as measured once the bounds prove it to this: well below `measured_rate`, so
+    /// that it adds little.
     pub rate_known_within: RateError,
     /// Round trips below this are wrong stamps, not fast networks.
     pub minimum_round_trip: Duration,
-    /// Exchanges that must agree with each other after a contradiction before the bounds are trusted again.
+    /// Exchanges that must agree with each other after a contradiction before the bounds are
+    /// trusted again.
     pub rebuild_exchanges: u32,
     /// Level 2 and the guard.
     pub bounds: BoundParameters,
-    /// When a reference joins or leaves, the difference it makes to the estimate fades in over this long.
+    /// When a reference joins or leaves, the difference it makes to the estimate fades in over this
+    /// long.
     pub handover: Duration,
-    /// How long a published line must hold: longer than the interval between publications, or readers fall back on
-    /// free running.
+    /// How long a published line must hold: longer than the interval between publications, or
+    /// readers fall back on free running.
     pub validity: Duration,
     /// The default estimator.
     pub estimator: shifted_exponential::Parameters,

@@ -1,29 +1,32 @@
 //! How often a server has to be asked so that the bound stays as tight as somebody needs it.
 //!
-//! Right after a good exchange the half-width is at its floor; until the next it grows with what is not known of the
-//! rate. A poll interval T is short enough when, even if `losses` polls in a row are lost,
+//! Right after a good exchange the half-width is at its floor; until the next it grows with what is
+//! not known of the rate. A poll interval T is short enough when, even if `losses` polls in a row
+//! are lost,
 //!
 //! ```text
 //! floor(n) + rate * (1 + losses) T + wander * ((1 + losses) T)^2 / 2  <=  required
 //! floor(n) = best + (typical - best) / n
 //! ```
 //!
-//! n being the requests of a poll: of n exponentially distributed queueing delays the shortest has 1/n of their mean.
-//! One request per poll is used while that suffices; where the shortest allowed interval does not, more requests per poll
-//! are, as far as the packet budget goes. So a tighter requirement, a wider wander or a less certain rate never lengthens
-//! the interval.
+//! n being the requests of a poll: of n exponentially distributed queueing delays the shortest has
+//! 1/n of their mean. One request per poll is used while that suffices; where the shortest allowed
+//! interval does not, more requests per poll are, as far as the packet budget goes. So a tighter
+//! requirement, a wider wander or a less certain rate never lengthens the interval.
 //!
-//! What it does not do: send anything, or know whether the requirement can be met at all; where it cannot, the budget is
-//! used up and the status of the clock tells.
+//! What it does not do: send anything, or know whether the requirement can be met at all; where it
+//! cannot, the budget is used up and the status of the clock tells.
 
 use timevisor_time::Duration;
 
 /// What limits the polling of one server.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limits {
-    /// Never more often than this. What the server's operator allows; 2 s is what customary rate limits admit in bursts.
+    /// Never more often than this. What the server's operator allows; 2 s is what customary rate
+    /// limits admit in bursts.
     pub poll_min: Duration,
-    /// Never less often than this: reachability is known to within a few of these. 1024 s is NTP's customary maximum.
+    /// Never less often than this: reachability is known to within a few of these. 1024 s is NTP's
+    /// customary maximum.
     pub poll_max: Duration,
     /// Requests per poll at most. 8 is the customary burst.
     pub burst_max: u32,
@@ -114,7 +117,8 @@ pub struct Demand {
     pub required: Duration,
     /// The bound right after a typical exchange.
     pub typical: Duration,
-    /// The bound right after an exchange that met no queue: half the shortest round trip and the server's own error.
+    /// The bound right after an exchange that met no queue: half the shortest round trip and the
+    /// server's own error.
     pub best: Duration,
     /// What is not known of the counter's rate, as a ratio.
     pub rate: f64,
@@ -131,7 +135,8 @@ pub struct Plan {
     pub burst: u32,
 }
 
-/// The longest interval, and the fewest requests, that keep what is required; within the limits in any case.
+/// The longest interval, and the fewest requests, that keep what is required; within the limits in
+/// any case.
 #[must_use]
 pub fn plan(demand: &Demand, limits: &Limits) -> Plan {
     let shortest = limits.shortest();
@@ -147,12 +152,14 @@ pub fn plan(demand: &Demand, limits: &Limits) -> Plan {
     Plan { interval: shortest, burst: enough.unwrap_or(most) }
 }
 
-/// Rounded down to an eighth of a second, so that noise in what is known does not become another plan each time.
+/// Rounded down to an eighth of a second, so that noise in what is known does not become another
+/// plan each time.
 fn whole_eighths(interval: Duration) -> Duration {
     Duration::from_bits(interval.to_bits() >> 61 << 61)
 }
 
-/// How long the bound stays within what is required after a poll of n requests; `None` when it never is.
+/// How long the bound stays within what is required after a poll of n requests; `None` when it
+/// never is.
 fn longest_interval(demand: &Demand, n: u32, losses: u32) -> Option<Duration> {
     let queueing = (demand.typical - demand.best).max(Duration::ZERO).as_secs_f64();
     let floor = demand.best.as_secs_f64() + queueing / f64::from(n);
@@ -161,14 +168,16 @@ fn longest_interval(demand: &Demand, n: u32, losses: u32) -> Option<Duration> {
         return None;
     }
     let (rate, wander) = (demand.rate.max(0.0), demand.wander.max(0.0));
-    // The positive root of wander t^2 / 2 + rate t = room, in the form that loses no digits for small wander.
+    // The positive root of wander t^2 / 2 + rate t = room, in the form that loses no digits for
+    // small wander.
     let t = 2.0 * room / (rate + (rate * rate + 2.0 * wander * room).sqrt());
     // Nothing grows: as long as can be.
     let t = if t.is_finite() { t } else { 1e9 };
     Some(Duration::from_secs_f64(t / f64::from(1 + losses)))
 }
 
-/// Follows the plan without hunting: shortens at once, lengthens only when the plan is half as long again.
+/// Follows the plan without hunting: shortens at once, lengthens only when the plan is half as long
+/// again.
 #[derive(Clone, Copy, Debug)]
 pub struct Controller {
     limits: Limits,

@@ -22,7 +22,8 @@ fn limits() -> Limits {
 
 #[test]
 fn the_formula() {
-    // 1000 us required, 100 us floor, 15 ppm: 60 s, halved for one loss; an eighth of a second is rounded away.
+    // 1000 us required, 100 us floor, 15 ppm: 60 s, halved for one loss; an eighth of a second is
+    // rounded away.
     let found = plan(&demand(1000), &limits());
     assert_eq!(found.burst, 1);
     let about = |interval: Duration, seconds: f64| {
@@ -40,7 +41,8 @@ fn the_formula() {
 
 #[test]
 fn bursts_come_where_the_shortest_interval_does_not_suffice() {
-    // At 2 s the bound grows by 60 us before a second poll is due; 100 us - 60 us = 40 us is the best floor there is.
+    // At 2 s the bound grows by 60 us before a second poll is due; 100 us - 60 us = 40 us is the
+    // best floor there is.
     let found = plan(&demand(125), &limits());
     assert_eq!(found.interval, Duration::from_secs(2));
     // floor(n) <= 125 - 60 = 65 would take n = 3, but the budget allows one request a second.

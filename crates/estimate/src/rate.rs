@@ -1,8 +1,9 @@
 //! What is known about the counter's rate, and what the hard bounds prove about it.
 //!
-//! Two bounds with many ticks between them enclose the average period: it is at least (earliest now - latest then) and
-//! at most (latest now - earliest then), per tick. Once that is tight, the assumption "within 15 ppm of the measured
-//! rate" replaces "within 100 ppm of the nominal one". Limits only ever narrow, until a contradiction resets them.
+//! Two bounds with many ticks between them enclose the average period: it is at least (earliest
+//! now - latest then) and at most (latest now - earliest then), per tick. Once that is tight, the
+//! assumption "within 15 ppm of the measured rate" replaces "within 100 ppm of the nominal one".
+//! Limits only ever narrow, until a contradiction resets them.
 
 use timevisor_time::{Duration, Period, RateError};
 
@@ -62,8 +63,8 @@ impl RateMeasurement {
         Self { anchor: None }
     }
 
-    /// Takes the newest bounds in. Returns limits on the *average* period since the best anchor so far, once they are
-    /// within `known_within`.
+    /// Takes the newest bounds in. Returns limits on the *average* period since the best anchor so
+    /// far, once they are within `known_within`.
     pub fn observe(&mut self, bounds: &Bounds, known_within: RateError) -> Option<RateLimits> {
         let Some(anchor) = self.anchor else {
             self.anchor = Some(*bounds);
@@ -71,7 +72,8 @@ impl RateMeasurement {
         };
         let ticks = bounds.at().wrapping_sub(anchor.at());
         let proven = average(&anchor, bounds, ticks)?;
-        // A first exchange with a long round trip makes a poor anchor; narrower bounds later make a better one.
+        // A first exchange with a long round trip makes a poor anchor; narrower bounds later make a
+        // better one.
         if bounds.interval().width() < anchor.interval().width().half() {
             self.anchor = Some(*bounds);
         }
@@ -109,7 +111,8 @@ mod tests {
 
     #[test]
     fn the_average_rate_is_proven_by_the_bounds() {
-        // The counter is 20 ppm slow: 100 s take 99.998 s of ticks. Bounds of +-50 us at both ends prove +-1 ppm.
+        // The counter is 20 ppm slow: 100 s take 99.998 s of ticks. Bounds of +-50 us at both ends
+        // prove +-1 ppm.
         let mut m = RateMeasurement::new();
         let known = RateError::from_ppm(3);
         assert_eq!(m.observe(&bounds(0, 0, 50_000), known), None);

@@ -1,8 +1,10 @@
-//! One reference: its bounds, its rate, its estimate, and what happens when its facts contradict each other.
+//! One reference: its bounds, its rate, its estimate, and what happens when its facts contradict
+//! each other.
 //!
-//! A contradiction means that an assumption failed: the reference stepped or lied, the oscillator left its limits, or
-//! the counter was disturbed. Which one is not knowable here. Until enough further exchanges agree with each other, the
-//! bounds are the hull of what was known before and what is known since, and they are not trusted.
+//! A contradiction means that an assumption failed: the reference stepped or lied, the oscillator
+//! left its limits, or the counter was disturbed. Which one is not knowable here. Until enough
+//! further exchanges agree with each other, the bounds are the hull of what was known before and
+//! what is known since, and they are not trusted.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +26,8 @@ pub enum Observation {
     Discarded(Discard),
     /// It contradicted what was known, by this much; the bounds are being rebuilt.
     Contradiction(Duration),
-    /// It needs a path or a clock that moved by this much; the bounds are not trusted until more exchanges agree.
+    /// It needs a path or a clock that moved by this much; the bounds are not trusted until more
+    /// exchanges agree.
     Doubt(Duration),
 }
 
@@ -73,8 +76,8 @@ impl ReferenceClock {
         Self {
             parameters: parameters.clone(),
             unmeasured,
-            // The bounds' ends are convex in time. With slopes over twice the validity, lines that are published in
-            // time nest in those before, although each is steeper than the last.
+            // The bounds' ends are convex in time. With slopes over twice the validity, lines that
+            // are published in time nest in those before, although each is steeper than the last.
             horizon: nominal.ticks_in(parameters.validity + parameters.validity),
             bounds: HardBounds::new(parameters, nominal, unmeasured),
             estimator: ShiftedExponential::new(&parameters.estimator, nominal),
@@ -86,14 +89,15 @@ impl ReferenceClock {
         }
     }
 
-    /// Takes rate limits over that were measured before (by an earlier daemon, of the same oscillator since the same
-    /// boot). Ones that say no more than the nominal rate does, or that exclude it, are ignored.
+    /// Takes rate limits over that were measured before (by an earlier daemon, of the same
+    /// oscillator since the same boot). Ones that say no more than the nominal rate does, or that
+    /// exclude it, are ignored.
     pub fn adopt_rate(&mut self, measured: &RateLimits) {
         self.bounds.adopt_rate(measured);
     }
 
-    /// Goes on with the estimate of an earlier daemon, of the same counter since the same boot. The bounds begin anew:
-    /// a guess may be inherited, a guarantee may not.
+    /// Goes on with the estimate of an earlier daemon, of the same counter since the same boot. The
+    /// bounds begin anew: a guess may be inherited, a guarantee may not.
     ///
     /// # Errors
     /// A saved state that cannot be true; nothing has changed then.
@@ -103,7 +107,8 @@ impl ReferenceClock {
         Ok(())
     }
 
-    /// The estimate for [`Self::resume`]; `None` while it is too young to be worth keeping, or not trusted.
+    /// The estimate for [`Self::resume`]; `None` while it is too young to be worth keeping, or not
+    /// trusted.
     #[must_use]
     pub fn saved(&self) -> Option<Saved> {
         self.estimator.saved().filter(|_| self.bounds.is_trusted())
@@ -150,7 +155,8 @@ impl ReferenceClock {
         let bounds = self.bounds.segment(now, until)?;
         let estimate = self.estimator.at(now)?;
         let limits = *self.bounds.limits();
-        // The estimate follows what is believed now, even while the bounds still hold what was believed before.
+        // The estimate follows what is believed now, even while the bounds still hold what was
+        // believed before.
         let current = self.bounds.current(now, until)?.interval;
         Some(View {
             interval: bounds.interval,

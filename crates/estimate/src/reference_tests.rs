@@ -5,7 +5,8 @@ use super::*;
 const HZ: u64 = 1_000_000_000;
 const START: i128 = 1_700_000_000_000_000_000;
 
-/// A counter 20 ppm slow, a path of 30 us each way plus deterministic queueing, a reference off by `step_ns`.
+/// A counter 20 ppm slow, a path of 30 us each way plus deterministic queueing, a reference off by
+/// `step_ns`.
 struct Lab {
     clock: ReferenceClock,
     n: u64,
@@ -122,7 +123,8 @@ fn a_rate_measured_before_a_restart_is_used_at_once() {
     assert_eq!(after.clock.at(counter).unwrap().limits, measured);
 }
 
-/// Found by fuzzing: an end of the bounds met the end of what an instant holds, and their slopes crossed.
+/// Found by fuzzing: an end of the bounds met the end of what an instant holds, and their slopes
+/// crossed.
 #[test]
 fn an_absurd_error_makes_no_absurd_slopes() {
     let nominal = Period::from_hz(62_500_000).unwrap();

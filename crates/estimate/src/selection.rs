@@ -1,4 +1,5 @@
-//! Which references agree: Marzullo's hull of the points that at least N - f intervals cover (docs/explanation/bounds.md).
+//! Which references agree: Marzullo's hull of the points that at least N - f intervals cover
+//! (docs/explanation/bounds.md).
 
 use timevisor_time::{Instant, Interval};
 
@@ -19,12 +20,13 @@ pub fn default_faulty(n: usize) -> usize {
     n.saturating_sub(1) / 2
 }
 
-/// The hull of all points that at least `intervals.len() - faulty` intervals cover; `None` when there is no such point.
+/// The hull of all points that at least `intervals.len() - faulty` intervals cover; `None` when
+/// there is no such point.
 #[must_use]
 pub fn agree<S>(intervals: &[Interval<S>], faulty: usize) -> Option<Agreement<S>> {
     let needed = intervals.len().checked_sub(faulty).filter(|n| *n > 0)?;
-    // A point that is covered often enough exists iff some interval's lower end is such a point, and the hull runs from
-    // the first such lower end to the last such upper end.
+    // A point that is covered often enough exists iff some interval's lower end is such a point,
+    // and the hull runs from the first such lower end to the last such upper end.
     let covered = |t: Instant<S>| intervals.iter().filter(|i| i.contains(t)).count() >= needed;
     let ends =
         |end: fn(&Interval<S>) -> Instant<S>| intervals.iter().map(end).filter(|t| covered(*t));

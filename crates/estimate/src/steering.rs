@@ -1,27 +1,35 @@
 //! The control law that keeps CLOCK_REALTIME with the estimate: pure numbers in, a command out.
 //!
-//! The plant is the kernel's clock: CLOCK_MONOTONIC_RAW times one plus the frequency that is set, plus a phase that the
-//! kernel works off by itself, an eighth of what is left each second (timevisor-linux `adjust`). So
+//! The plant is the kernel's clock: CLOCK_MONOTONIC_RAW times one plus the frequency that is set,
+//! plus a phase that the kernel works off by itself, an eighth of what is left each second
+//! (timevisor-linux `adjust`). So
 //!
-//! - *frequency* = base + integral. The base is fed forward: the estimate knows how much faster true time runs than
-//!   CLOCK_MONOTONIC_RAW. The integral takes up what that leaves over (the kernel rounds the length of its ticks, some
-//!   tens of ppb); it moves only while the offset is small, so that a slew does not wind it up.
-//! - *phase* = the offset, at most `max_slew` times the kernel's time constant, so that the clock is never slewed faster
-//!   than `max_slew`. The kernel has a second's delay, and 1/8 a second is far below what would make that oscillate.
-//! - *step*: only where the operator allowed it, at one of the first `step_limit` updates, and for an offset above
-//!   `step_threshold`, which the bound must prove: an offset that could be smaller is slewed.
+//! - *frequency* = base + integral. The base is fed forward: the estimate knows how much faster
+//!   true time runs than CLOCK_MONOTONIC_RAW. The integral takes up what that leaves over (the
+//!   kernel rounds the length of its ticks, some tens of ppb); it moves only while the offset is
+//!   small, so that a slew does not wind it up.
+//! - *phase* = the offset, at most `max_slew` times the kernel's time constant, so that the clock
+//!   is never slewed faster than `max_slew`. The kernel has a second's delay, and 1/8 a second is
+//!   far below what would make that oscillate.
+//! - *step*: only where the operator allowed it, at one of the first `step_limit` updates, and for
+//!   an offset above `step_threshold`, which the bound must prove: an offset that could be smaller
+//!   is slewed.
 //!
-//! What it does not do: system calls, or steer on a status that is not to be relied on; the caller holds then.
+//! What it does not do: system calls, or steer on a status that is not to be relied on; the caller
+//! holds then.
 
 use timevisor_time::Duration;
 
 /// The kernel works off 1/8 of the phase per second.
 const PHASE_TIME_CONSTANT: Duration = Duration::from_secs(8);
-/// The integral's time constant in seconds: 16 times slower than the phase's, so that the two do not swing together.
+/// The integral's time constant in seconds: 16 times slower than the phase's, so that the two do
+/// not swing together.
 const INTEGRAL_SECONDS: f64 = 128.0;
-/// The integral never exceeds this: a thousand times the rounding that it is for would be somebody else's doing.
+/// The integral never exceeds this: a thousand times the rounding that it is for would be somebody
+/// else's doing.
 const INTEGRAL_LIMIT: f64 = 1e-6;
-/// An offset counts as no more than this, so that the last minute of a slew winds up no more than some 50 ppb.
+/// An offset counts as no more than this, so that the last minute of a slew winds up no more than
+/// some 50 ppb.
 const INTEGRAL_CLAMP: Duration = Duration::from_micros(1);
 /// Offsets beyond this are being slewed away and say nothing about the rate.
 const INTEGRAL_RANGE: Duration = Duration::from_micros(500);
@@ -38,7 +46,8 @@ const TICK_RANGE_US: i64 = 1_000;
 /// Limits of the steering.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Parameters {
-    /// The clock is never slewed faster than this, ppm. 500 is the kernel's own limit for adjtime(3).
+    /// The clock is never slewed faster than this, ppm. 500 is the kernel's own limit for
+    /// adjtime(3).
     pub max_slew_ppm: u32,
     /// Offsets above this may be stepped; `None`: never.
     pub step_threshold: Option<Duration>,

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The kernel's clock (kernel/time/ntp.c) and an oscillator, in seconds. Floats suffice: spans of minutes to 1e-9.
+/// The kernel's clock (kernel/time/ntp.c) and an oscillator, in seconds. Floats suffice: spans of
+/// minutes to 1e-9.
 struct Plant {
     /// CLOCK_REALTIME minus true time.
     error: f64,
@@ -86,7 +87,8 @@ fn it_converges_without_overshoot() {
         let mut plant = Plant::new(start, oscillator, 50e-9);
         let mut steering = Steering::new(Parameters::default());
         let errors = simulate(&mut plant, &mut steering, 1200, 1.0);
-        // 2 ms at an eighth a second is below a microsecond after 8 * ln(2000) = 61 s, with a second's delay.
+        // 2 ms at an eighth a second is below a microsecond after 8 * ln(2000) = 61 s, with a
+        // second's delay.
         assert!(errors[80].abs() < 1.5e-6, "{}", errors[80]);
         let overshoot = errors.iter().map(|e| -e * start.signum()).fold(0.0, f64::max);
         assert!(overshoot < 1e-6, "{overshoot} from {start}");
@@ -179,7 +181,8 @@ proptest! {
         prop_assert!((9_000..=11_000).contains(&rate.tick_us) && rate.frequency.abs() <= 500 << 16);
     }
 
-    /// Any start, any oscillator, noisy estimates, irregular updates: it gets there and stays there.
+    /// Any start, any oscillator, noisy estimates, irregular updates: it gets there and stays
+    /// there.
     #[test]
     fn it_converges_from_anywhere(
         start in -20e-3_f64..20e-3, oscillator in -400e-6_f64..400e-6, rounding in -60e-9_f64..60e-9,

@@ -1,15 +1,16 @@
 //! The ACPI table that shows a page at a fixed guest address to a stock guest kernel.
 //!
-//! One device with the hardware id that Linux's ptp_vmclock driver binds to (drivers/ptp/ptp_vmclock.c) and one memory
-//! resource. An encoder for exactly this table, not for AML in general; its output equals iasl's (tests below).
+//! One device with the hardware id that Linux's ptp_vmclock driver binds to
+//! (drivers/ptp/ptp_vmclock.c) and one memory resource. An encoder for exactly this table, not for
+//! AML in general; its output equals iasl's (tests below).
 
 /// What the table declares to be read.
 const RESOURCE_BYTES: u64 = 4096;
 
 /// Encodes the SSDT for a page at guest-physical `address`, for `-acpitable file=`.
 ///
-/// In ASL: device `\_SB.VCLK` with `_HID` AMZNC10C, `_CID` and `_DDN` VMCLOCK, `_STA` 0xF, and a `_CRS` of one
-/// QWordMemory (Cacheable, ReadOnly) of 4096 bytes; see testdata/ssdt-100000000.asl.
+/// In ASL: device `\_SB.VCLK` with `_HID` AMZNC10C, `_CID` and `_DDN` VMCLOCK, `_STA` 0xF, and a
+/// `_CRS` of one QWordMemory (Cacheable, ReadOnly) of 4096 bytes; see testdata/ssdt-100000000.asl.
 #[must_use]
 pub fn ssdt(address: u64) -> Vec<u8> {
     let device = [
@@ -28,7 +29,8 @@ pub fn ssdt(address: u64) -> Vec<u8> {
 const BYTE_PREFIX: u8 = 0x0a;
 const STRING_PREFIX: u8 = 0x0d;
 
-/// ACPI 6.5, 5.2.6: the common table header, then the definition block. The sum of all bytes is zero.
+/// ACPI 6.5, 5.2.6: the common table header, then the definition block. The sum of all bytes is
+/// zero.
 fn table(block: &[u8]) -> Vec<u8> {
     let length = u32::try_from(36 + block.len()).unwrap_or(u32::MAX);
     let mut table = Vec::new();

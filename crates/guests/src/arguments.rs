@@ -1,6 +1,8 @@
-//! What to add to a virtual machine so that it reads a page: QEMU arguments, or a libvirt domain's elements.
+//! What to add to a virtual machine so that it reads a page: QEMU arguments, or a libvirt domain's
+//! elements.
 //!
-//! Pure text. It does not make the page or the table ([`crate::delivery`], [`crate::acpi`]), and does not start anything.
+//! Pure text. It does not make the page or the table ([`crate::delivery`], [`crate::acpi`]), and
+//! does not start anything.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -47,8 +49,8 @@ pub struct Request {
     pub memory_mib: u64,
     /// Its chipset.
     pub chipset: Chipset,
-    /// Make main memory an explicit backend: QEMU 10 under TCG aborts in migration with an nvdimm otherwise
-    /// (assertion in tlb_reset_dirty_range_all).
+    /// Make main memory an explicit backend: QEMU 10 under TCG aborts in migration with an nvdimm
+    /// otherwise (assertion in tlb_reset_dirty_range_all).
     pub explicit_memory: bool,
     /// Where our own QMP socket shall be; it stands beside libvirt's.
     pub qmp: PathBuf,
@@ -61,12 +63,14 @@ pub struct Request {
 )]
 pub struct MemoryError(u64);
 
-/// Near 1 TiB, QEMU moves memory around a hole that some processors need, and the address below would be wrong.
+/// Near 1 TiB, QEMU moves memory around a hole that some processors need, and the address below
+/// would be wrong.
 const LARGEST_MIB: u64 = 900 * 1024;
 const GIB: u64 = 1024;
 
-/// The guest-physical address at which QEMU can plug the nvdimm: the first GiB boundary after main memory, at least 4 GiB
-/// (hw/i386/pc.c, pc_get_device_memory_range; hw/i386/pc_q35.c and pc_piix.c split memory below 4 GiB).
+/// The guest-physical address at which QEMU can plug the nvdimm: the first GiB boundary after main
+/// memory, at least 4 GiB (hw/i386/pc.c, pc_get_device_memory_range; hw/i386/pc_q35.c and pc_piix.c
+/// split memory below 4 GiB).
 ///
 /// # Errors
 /// No memory, or too much of it for the address to be certain.
@@ -125,9 +129,11 @@ impl Request {
                 add("-acpitable", format!("file={}", commas(&ssdt.to_string_lossy())));
             }
             Delivery::Ivshmem { page } => {
-                // The bar is as large as the backend, which may be smaller than its file: just the page.
+                // The bar is as large as the backend, which may be smaller than its file: just the
+                // page.
                 add("-object", backend(page, "4K"));
-                // QEMU makes devices in this form after all others, so that it takes no slot that another one asks for.
+                // QEMU makes devices in this form after all others, so that it takes no slot that
+                // another one asks for.
                 let device = r#"{"driver":"ivshmem-plain","memdev":"timevisor-page"}"#;
                 add("-device", device.to_owned());
             }
@@ -136,8 +142,8 @@ impl Request {
         Ok(out)
     }
 
-    /// The guest's way to state requirements: a virtio-serial port, whose socket lies beside the QMP socket. libvirt makes it
-    /// itself ([`Self::libvirt_xml`]).
+    /// The guest's way to state requirements: a virtio-serial port, whose socket lies beside the
+    /// QMP socket. libvirt makes it itself ([`Self::libvirt_xml`]).
     fn port(&self) -> Vec<[String; 2]> {
         let channel = commas(&self.channel().to_string_lossy());
         let arguments = [

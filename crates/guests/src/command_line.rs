@@ -1,7 +1,8 @@
 //! What a QEMU was started with: the few options that matter here.
 //!
-//! Pure. Understands `key=value,...` with doubled commas and the JSON form that libvirt uses. It does not read
-//! `-readconfig` files, so what a running process shows (open files, memory) outranks what is written here.
+//! Pure. Understands `key=value,...` with doubled commas and the JSON form that libvirt uses. It
+//! does not read `-readconfig` files, so what a running process shows (open files, memory) outranks
+//! what is written here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ pub struct CommandLine {
     pub icount: bool,
     /// `-machine aux-ram-share=on`.
     pub aux_ram_share: bool,
-    /// QMP sockets with a path: `-qmp unix:PATH`, or `-mon mode=control` with a chardev of type socket.
+    /// QMP sockets with a path: `-qmp unix:PATH`, or `-mon mode=control` with a chardev of type
+    /// socket.
     pub qmp_sockets: Vec<PathBuf>,
     /// The socket behind the virtio-serial port [`CHANNEL`], where its path is given.
     pub channel: Option<PathBuf>,
@@ -211,8 +213,8 @@ fn bytes(text: &str, unit: u64) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// QEMU's option syntax (util/qemu-option.c): the first word may leave out its key; `,,` is a comma; a word without `=`
-/// is `on`.
+/// QEMU's option syntax (util/qemu-option.c): the first word may leave out its key; `,,` is a
+/// comma; a word without `=` is `on`.
 fn pairs(text: &str, first_key: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let parts = text.replace(",,", "\0");
@@ -227,7 +229,8 @@ fn pairs(text: &str, first_key: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// The JSON form: strings as they are, booleans as on and off, numbers in decimal; nested values are left out.
+/// The JSON form: strings as they are, booleans as on and off, numbers in decimal; nested values
+/// are left out.
 fn json(text: &str) -> BTreeMap<String, String> {
     let Ok(serde_json::Value::Object(object)) = serde_json::from_str(text) else {
         return BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Timelines as entries of a page: the host's lines of each timeline, converted to the reader's counter. Pure.
+//! Timelines as entries of a page: the host's lines of each timeline, converted to the reader's
+//! counter. Pure.
 
 use timevisor_clock_page::{ClockStatus, EntryIdentity, EntryUpdate, Lines, Slew, Update};
 use timevisor_time::{Duration, Local};
@@ -17,7 +18,8 @@ pub struct TimelineEntry {
     pub required_ns: u64,
     /// Changes whenever earlier publications become void.
     pub disruptions: u64,
-    /// The lines in force on the host's counter, on the timeline's own scale; `None` while nothing is known.
+    /// The lines in force on the host's counter, on the timeline's own scale; `None` while nothing
+    /// is known.
     pub lines: Option<Lines<Local>>,
     /// Its status.
     pub status: ClockStatus,
@@ -38,7 +40,8 @@ impl TimelineEntry {
         self.with(self.lines, self.as_of, self.slew_horizon)
     }
 
-    /// The entry for the page of a guest with this counter mapping. Without a mapping its time is unknown.
+    /// The entry for the page of a guest with this counter mapping. Without a mapping its time is
+    /// unknown.
     #[must_use]
     pub fn for_guest(&self, mapping: Option<&CounterMapping>) -> EntryUpdate {
         let Some(mapping) = mapping else {

@@ -7,7 +7,8 @@ use crate::counter_mapping::CounterMapping;
 
 /// Converts lines to the guest's counter; `None` for a ratio that no counter has.
 ///
-/// Unless the ratio is 1, the guest's counter is rounded down to whole ticks. So both bounds move out by one tick, and the periods are rounded outward.
+/// Unless the ratio is 1, the guest's counter is rounded down to whole ticks. So both bounds move
+/// out by one tick, and the periods are rounded outward.
 #[must_use]
 pub fn for_guest(host: &Lines<Tai>, mapping: &CounterMapping) -> Option<Lines<Tai>> {
     let (base, expiry) = (mapping.guest_from_host(host.base), mapping.guest_from_host(host.expiry));
@@ -86,7 +87,8 @@ mod tests {
         #[test]
         fn a_guest_reads_what_the_host_reads_and_its_bounds_hold_the_hosts(
             base in 1u64 << 40..1 << 52, later in 0u64..100_000_000_000, offset in any::<i64>(),
-            // Scaling to between a quarter and four times, as VMX (48 bits) and SVM (32 bits) count it.
+            // Scaling to between a quarter and four times, as VMX (48 bits) and SVM (32 bits) count
+            // it.
             quarter in 1u64 << 46..1 << 50, svm in any::<bool>(),
         ) {
             let ratio = if svm { CounterRatio { mul: quarter >> 16, frac_bits: 32 } } else { CounterRatio { mul: quarter, frac_bits: 48 } };

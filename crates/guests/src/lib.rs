@@ -1,4 +1,5 @@
-//! A virtual machine as an object: its process, the page it reads, and how its counter relates to the host's.
+//! A virtual machine as an object: its process, the page it reads, and how its counter relates to
+//! the host's.
 //!
 //! | module | owns |
 //! | --- | --- |

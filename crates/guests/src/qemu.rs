@@ -77,7 +77,8 @@ impl Qemu {
     pub fn open(process: Process) -> Result<Self, QemuError> {
         let arguments = process.arguments()?;
         let comm = process.comm()?;
-        // `-name process=` changes comm, wrappers change the first argument; one of the two is enough.
+        // `-name process=` changes comm, wrappers change the first argument; one of the two is
+        // enough.
         let first = arguments.first().map(|path| Path::new(path).file_name().unwrap_or_default());
         let is_qemu = is_qemu(&comm) || first.and_then(|name| name.to_str()).is_some_and(is_qemu);
         if !is_qemu || arguments.is_empty() {
@@ -95,7 +96,8 @@ impl Qemu {
     }
 }
 
-/// `qemu-system-x86_64` (Debian, upstream), cut to 15 bytes in comm; `qemu-kvm` (Red Hat), `kvm` (Debian's link).
+/// `qemu-system-x86_64` (Debian, upstream), cut to 15 bytes in comm; `qemu-kvm` (Red Hat), `kvm`
+/// (Debian's link).
 fn is_qemu(name: &str) -> bool {
     name.starts_with("qemu-system-") || name == "qemu-kvm" || name == "kvm"
 }

@@ -1,4 +1,5 @@
-//! A VM on its way between hosts: what each side has to do with its page, and when (docs/how-to/migrate-vms.md).
+//! A VM on its way between hosts: what each side has to do with its page, and when
+//! (docs/how-to/migrate-vms.md).
 //!
 //! | side | on | then |
 //! | --- | --- | --- |
@@ -53,7 +54,8 @@ impl Transit {
                 *self = Self::Left;
                 return Step::Leave;
             }
-            // The answer came between the last event and QEMU's last step; a saved snapshot has another state.
+            // The answer came between the last event and QEMU's last step; a saved snapshot has
+            // another state.
             RunState::FinishMigrate if self.has_been_copied() => {
                 *self = Self::Left;
                 return Step::Leave;
@@ -91,7 +93,8 @@ impl Transit {
                 *self = Self::Failed("QEMU does not say why".to_owned());
                 Step::AskWhy
             }
-            // An operator may run it here again after it has left; the time on this page is then right.
+            // An operator may run it here again after it has left; the time on this page is then
+            // right.
             (Self::Left | Self::Leaving(MigrationStatus::Completed), VmEvent::Resume) => {
                 *self = Self::Here;
                 Step::Nothing
@@ -247,7 +250,8 @@ mod tests {
         assert_eq!(transit, Transit::Left);
     }
 
-    /// Whatever an incoming VM's QEMU says, a refusal of a command does not make it one that stays here.
+    /// Whatever an incoming VM's QEMU says, a refusal of a command does not make it one that stays
+    /// here.
     #[test]
     fn an_incoming_one_stays_incoming_when_a_command_fails() {
         let mut transit = Transit::Incoming;

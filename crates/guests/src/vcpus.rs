@@ -1,5 +1,5 @@
-//! The threads of a QEMU that run its vCPUs. Their names identify them with `debug-threads=on` (the default of libvirt, and of QEMU from 10 on);
-//! otherwise QEMU's monitor does (`query-cpus-fast`).
+//! The threads of a QEMU that run its vCPUs. Their names identify them with `debug-threads=on` (the
+//! default of libvirt, and of QEMU from 10 on); otherwise QEMU's monitor does (`query-cpus-fast`).
 
 use timevisor_linux::scheduling::Thread;
 use timevisor_protocols::qmp::CpuThread;
@@ -32,8 +32,9 @@ pub fn named(threads: &[Thread]) -> Vec<Vcpu> {
     all
 }
 
-/// Keeps one thread for each vCPU. A thread that a vCPU's thread has started (plugins do so) inherits its name. Then `told` decides, and without it the
-/// lowest number, which belongs to the older thread unless thread numbers have wrapped.
+/// Keeps one thread for each vCPU. A thread that a vCPU's thread has started (plugins do so)
+/// inherits its name. Then `told` decides, and without it the lowest number, which belongs to the
+/// older thread unless thread numbers have wrapped.
 #[must_use]
 pub fn one_each(mut named: Vec<Vcpu>, told: &[Vcpu]) -> Vec<Vcpu> {
     let twins = named.windows(2).any(|pair| pair[0].index == pair[1].index);
@@ -44,7 +45,8 @@ pub fn one_each(mut named: Vec<Vcpu>, told: &[Vcpu]) -> Vec<Vcpu> {
     named
 }
 
-/// The vCPUs as QEMU's monitor reports them. Threads of other processes are left out: the monitor's answer alone must not make us change another process.
+/// The vCPUs as QEMU's monitor reports them. Threads of other processes are left out: the monitor's
+/// answer alone must not make us change another process.
 #[must_use]
 pub fn told(threads: &[Thread], cpus: &[CpuThread], emulated: bool) -> Vec<Vcpu> {
     let known: Vec<CpuThread> = cpus

@@ -1,16 +1,19 @@
 //! One VM that is served: what happens to its page when something happens to the VM.
 //!
-//! Rules: a page tells the time only while the relation between the guest's counter and the host's is known. While it is unknown (stopped,
-//! suspended, unreadable, vCPUs that disagree), time and bounds are withdrawn. When it has changed, the disruption marker changes too. Only the
-//! marker and the sequences are ever read back from the page. If they differ from what we wrote, a snapshot has put its page there, and the page
-//! starts over.
+//! Rules: a page tells the time only while the relation between the guest's counter and the host's
+//! is known. While it is unknown (stopped, suspended, unreadable, vCPUs that disagree), time and
+//! bounds are withdrawn. When it has changed, the disruption marker changes too. Only the marker
+//! and the sequences are ever read back from the page. If they differ from what we wrote, a
+//! snapshot has put its page there, and the page starts over.
 //!
-//! A page is withdrawn at every stop, although the TSC runs on under KVM, for two reasons. Nothing reports what happens to a stopped VM before it
-//! runs again; loading a snapshot sets the TSC. And a snapshot that is saved while stopped holds a page without time, which is harmless wherever it
+//! A page is withdrawn at every stop, although the TSC runs on under KVM, for two reasons. Nothing
+//! reports what happens to a stopped VM before it runs again; loading a snapshot sets the TSC. And
+//! a snapshot that is saved while stopped holds a page without time, which is harmless wherever it
 //! is loaded.
 //!
-//! Limitation: under TCG without a QMP socket, a stop and resume is found by polling. For one polling interval after the resume the guest may read a
-//! page that is late by the length of the pause.
+//! Limitation: under TCG without a QMP socket, a stop and resume is found by polling. For one
+//! polling interval after the resume the guest may read a page that is late by the length of the
+//! pause.
 
 use timevisor_clock_page::{
     ClockStatus, Counter, CounterId, Identity, PageWriter, Sample, Slew, Update,
@@ -51,8 +54,8 @@ pub enum AttachError {
 /// The content of the host's page, from which guests' pages follow.
 #[derive(Clone, Copy, Debug)]
 pub struct HostUpdate {
-    /// The host's lines in force on the host's counter, on TAI, or the status of a host without time. The host's
-    /// estimate already moves monotonically.
+    /// The host's lines in force on the host's counter, on TAI, or the status of a host without
+    /// time. The host's estimate already moves monotonically.
     pub update: Result<Update, ClockStatus>,
     /// TAI - UTC, where known.
     pub tai_offset: Option<i16>,
@@ -90,7 +93,8 @@ pub struct Vm {
     arrivals: u64,
     /// QEMU has reported that the vCPUs do not run.
     stopped: bool,
-    /// QEMU has reported that the guest sleeps (S3). Waking resets the vCPUs, and under KVM their counters too.
+    /// QEMU has reported that the guest sleeps (S3). Waking resets the vCPUs, and under KVM their
+    /// counters too.
     suspended: bool,
     /// How often the page was found overwritten.
     replaced: u64,
@@ -98,11 +102,12 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Finds the VM's page and takes it over: from now on it says `initializing` on the right counter and timescale.
+    /// Finds the VM's page and takes it over: from now on it says `initializing` on the right
+    /// counter and timescale.
     ///
     /// # Errors
-    /// No page, or one that is not ours to write. A counter mapping that cannot be read is not an error: the page then
-    /// says that the time is unknown, and the reason is in [`Self::problem`].
+    /// No page, or one that is not ours to write. A counter mapping that cannot be read is not an
+    /// error: the page then says that the time is unknown, and the reason is in [`Self::problem`].
     pub fn attach(
         qemu: Qemu,
         name: &str,
@@ -145,7 +150,8 @@ impl Vm {
         self.writer.start_over(identity(&self.name, timescale, host), host.tai_offset);
     }
 
-    /// Reads the counter mapping again. True when it has changed, so that the page should be written now.
+    /// Reads the counter mapping again. True when it has changed, so that the page should be
+    /// written now.
     pub fn look(&mut self) -> bool {
         if self.transit == Transit::Left {
             return false;
@@ -199,8 +205,8 @@ impl Vm {
         }
     }
 
-    /// Whether the page may be overwritten now, and has to be polled: QEMU loads snapshots into stopped VMs. It cannot write page files, which it maps
-    /// read-only.
+    /// Whether the page may be overwritten now, and has to be polled: QEMU loads snapshots into
+    /// stopped VMs. It cannot write page files, which it maps read-only.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
         self.delivery == DeliveryKind::Vmclock && self.held().is_some()
@@ -212,7 +218,8 @@ impl Vm {
         if self.transit == Transit::Incoming || self.writer.is_intact() {
             return;
         }
-        // A new epoch, because the same snapshot can be loaded repeatedly, and its readers must be able to tell the loads apart.
+        // A new epoch, because the same snapshot can be loaded repeatedly, and its readers must be
+        // able to tell the loads apart.
         let epoch = realtime().floor_nanos().unsigned_abs();
         self.start_over(epoch);
         self.replaced += 1;
@@ -241,7 +248,8 @@ impl Vm {
         (self.look(), step)
     }
 
-    /// Takes an event from QMP. Returns whether the page should be written now, and what else the caller has to do.
+    /// Takes an event from QMP. Returns whether the page should be written now, and what else the
+    /// caller has to do.
     pub fn on_event(&mut self, event: &VmEvent) -> (bool, Step) {
         let step = self.transit.on_event(event);
         self.take_step(step);
@@ -258,7 +266,8 @@ impl Vm {
                 self.suspended = false;
                 self.look()
             }
-            // It may still sleep (`stop` and `cont` do not wake it), or have another state (a snapshot, a reset).
+            // It may still sleep (`stop` and `cont` do not wake it), or have another state (a
+            // snapshot, a reset).
             VmEvent::Resume | VmEvent::Reset { .. } if self.suspended => {
                 self.stopped = false;
                 return (false, Step::AskStatus);
@@ -268,7 +277,8 @@ impl Vm {
                 self.look()
             }
             VmEvent::Reset { .. } => self.look(),
-            // Under KVM the counter runs on while the vCPUs are held back, so the page can be right before they run.
+            // Under KVM the counter runs on while the vCPUs are held back, so the page can be right
+            // before they run.
             _ => step == Step::Arrive && self.look(),
         };
         (write, step)
@@ -282,7 +292,8 @@ impl Vm {
         }
     }
 
-    /// The VM has arrived from another host: its page, or what its guest has read so far, comes from there.
+    /// The VM has arrived from another host: its page, or what its guest has read so far, comes
+    /// from there.
     fn arrive(&mut self) {
         self.stopped = false;
         self.suspended = false;
@@ -290,11 +301,13 @@ impl Vm {
     }
 
     fn start_over(&mut self, epoch: u64) {
-        // The source stays: the process is the same, and a new search would hold the guest back for 30 ms.
+        // The source stays: the process is the same, and a new search would hold the guest back for
+        // 30 ms.
         self.mapping = None;
         let mut identity = Identity { epoch, ..*self.writer.identity() };
         if self.delivery == DeliveryKind::Vmclock {
-            // QEMU has copied the source's page, and the guest's driver uses the timescale that it found there.
+            // QEMU has copied the source's page, and the guest's driver uses the timescale that it
+            // found there.
             identity.timescale = self.writer.found_timescale().unwrap_or(identity.timescale);
             identity.timeline = timeline_of(identity.timescale);
         }
@@ -309,7 +322,8 @@ impl Vm {
         self.arrivals
     }
 
-    /// The instant on its page at which its elapsed clock read 0. Only QEMU's vmclock device brings its page along in a migration.
+    /// The instant on its page at which its elapsed clock read 0. Only QEMU's vmclock device brings
+    /// its page along in a migration.
     #[must_use]
     pub fn birth(&self) -> Option<(Instant<Tai>, Duration)> {
         self.writer.found_birth()
@@ -338,7 +352,8 @@ impl Vm {
         &mut self.transit
     }
 
-    /// Writes the page, if its counter's relation to the host's is known. Call [`Self::look`] first.
+    /// Writes the page, if its counter's relation to the host's is known. Call [`Self::look`]
+    /// first.
     pub fn publish(&mut self, host: &HostUpdate, counter: &impl Counter) {
         if self.seen_disruptions.is_some_and(|seen| seen != host.disruptions) {
             self.writer.disrupt();
@@ -372,7 +387,8 @@ impl Vm {
         self.writer.publish(&update, &GuestCounter { host: counter, mapping });
     }
 
-    /// Sets the page's further entries to these timelines, and the requirement on its clock in ns (0: none).
+    /// Sets the page's further entries to these timelines, and the requirement on its clock in ns
+    /// (0: none).
     pub fn publish_entries(
         &mut self,
         required_ns: u64,
@@ -386,7 +402,8 @@ impl Vm {
         self.writer.write_entries(&updates, &GuestCounter { host: counter, mapping });
     }
 
-    /// Writes the processor time of each vCPU's thread, if the counter mapping is known. `host` is a [`Sample`] on the host's counter.
+    /// Writes the processor time of each vCPU's thread, if the counter mapping is known. `host` is
+    /// a [`Sample`] on the host's counter.
     pub fn write_host_time(&self, host: &Sample<'_>) {
         if let Some(mapping) = self.mapping {
             let base = mapping.guest_from_host(host.base);
@@ -461,7 +478,8 @@ fn timeline_of(timescale: TimescaleId) -> &'static str {
     if timescale == TimescaleId::Utc { "utc" } else { "tai" }
 }
 
-/// A VM's id: its name, cut or padded to 16 bytes. Names are unique on a host, and the host's id stands beside it.
+/// A VM's id: its name, cut or padded to 16 bytes. Names are unique on a host, and the host's id
+/// stands beside it.
 fn vm_id(name: &str) -> [u8; 16] {
     let mut id = [0; 16];
     for (to, from) in id.iter_mut().zip(name.bytes()) {

@@ -1,7 +1,8 @@
 //! Against real QEMUs, without a guest: the TCG mapping, discovery, and every delivery.
 //!
-//! Uses `qemu-system-x86_64` of the PATH, or every command in TIMEVISOR_TEST_QEMU (separated by `;`, arguments allowed),
-//! and passes with a note where there is none. The lab checks the same things from inside guests.
+//! Uses `qemu-system-x86_64` of the PATH, or every command in TIMEVISOR_TEST_QEMU (separated by
+//! `;`, arguments allowed), and passes with a note where there is none. The lab checks the same
+//! things from inside guests.
 
 #![expect(clippy::unwrap_used, reason = "every line here is a test")]
 
@@ -120,8 +121,8 @@ fn host_counter() -> u64 {
     timevisor_linux::counter::Tsc::unchecked().read_ordered()
 }
 
-/// Whether one counter value is not earlier than another, on the circle of 2^64: a guest's counter starts at zero, so its
-/// value for a moment before its start lies below.
+/// Whether one counter value is not earlier than another, on the circle of 2^64: a guest's counter
+/// starts at zero, so its value for a moment before its start lies below.
 fn not_before(later: u64, earlier: u64) -> bool {
     later.wrapping_sub(earlier) < 1 << 63
 }

@@ -1,12 +1,13 @@
-//! The best accuracy that a clock had in the last minutes: the base of admission. A requirement below it cannot be met,
-//! however often references are asked.
+//! The best accuracy that a clock had in the last minutes: the base of admission. A requirement
+//! below it cannot be met, however often references are asked.
 
 use timevisor_clock_page::Lines;
 use timevisor_time::Duration;
 
 use crate::publication::ClockState;
 
-/// The best is remembered for one to two of these, so a path that got worse is known to be so after that time.
+/// The best is remembered for one to two of these, so a path that got worse is known to be so after
+/// that time.
 const WINDOW: Duration = Duration::from_secs(600);
 
 /// How accurate lines are at one counter value, rounded up.

@@ -1,8 +1,8 @@
 //! How long the host or a VM has been running: an elapsed clock on the host's counter.
 //!
-//! The elapsed clock is crates/estimate's. This module feeds it from publications: the counter's rate, the global clock
-//! while its bounds may be relied on, and the birth instant that the owner's page carries, which outlives a daemon and
-//! migrates with a VM.
+//! The elapsed clock is crates/estimate's. This module feeds it from publications: the counter's
+//! rate, the global clock while its bounds may be relied on, and the birth instant that the owner's
+//! page carries, which outlives a daemon and migrates with a VM.
 
 use timevisor_clock_page::{ClockStatus, Line, Lines};
 use timevisor_estimate::elapsed::Rate;
@@ -30,8 +30,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Of the host's clock at counter value `now`. `calibrated` limits the counter's rate where nothing is published;
-    /// lines expire at `expiry`.
+    /// Of the host's clock at counter value `now`. `calibrated` limits the counter's rate where
+    /// nothing is published; lines expire at `expiry`.
     #[must_use]
     pub fn new(host: &ClockState, calibrated: RateLimits, now: u64, expiry: u64) -> Self {
         let limits = host.lines.as_ref().map_or(calibrated, |lines| {
@@ -58,8 +58,8 @@ fn global(host: &ClockState, now: u64) -> Option<Global> {
 impl Age {
     /// Takes in a publication, and returns the birth instant if it has just become known.
     ///
-    /// `arrivals` counts how often the owner came from another host: a new number voids what was known of its age.
-    /// `found` is the birth instant on the owner's page.
+    /// `arrivals` counts how often the owner came from another host: a new number voids what was
+    /// known of its age. `found` is the birth instant on the owner's page.
     pub fn update(
         &mut self,
         moment: &Moment,
@@ -76,13 +76,15 @@ impl Age {
         self.lifetime.update(moment.now, rate, moment.global.as_ref())
     }
 
-    /// The counter was disturbed: the age continues from the birth instant once the time is known again.
+    /// The counter was disturbed: the age continues from the birth instant once the time is known
+    /// again.
     pub fn start_over(&mut self) {
         self.lifetime.lose_counter();
         self.disruptions += 1;
     }
 
-    /// The age as lines on the host's counter, and a count that grows when what they said before is void.
+    /// The age as lines on the host's counter, and a count that grows when what they said before is
+    /// void.
     #[must_use]
     pub fn lines(&self, moment: &Moment) -> (Option<Lines<Local>>, u64) {
         let lines = self.lifetime.clock().map(|clock| {

@@ -19,7 +19,8 @@ use crate::synchronizer::Synchronizer;
 pub struct Settings {
     /// How knowledge becomes lines.
     pub policy: Policy,
-    /// A clock that learns nothing for this long after its start is `unknown`, no longer `initializing`.
+    /// A clock that learns nothing for this long after its start is `unknown`, no longer
+    /// `initializing`.
     pub stale_after: Duration,
     /// The caller is asked to save the estimators' state this often; `None`: never.
     pub save_interval: Option<Duration>,
@@ -36,7 +37,8 @@ pub struct Start<E, P> {
     pub settings: Settings,
     /// The estimate, perhaps with an earlier daemon's state.
     pub estimate: E,
-    /// The journal of an earlier daemon, where it still applies. The page is continued only with it.
+    /// The journal of an earlier daemon, where it still applies. The page is continued only with
+    /// it.
     pub journaled: Option<Resumable>,
 }
 
@@ -57,7 +59,8 @@ pub struct HostClock<E, P> {
 }
 
 impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
-    /// Takes over the page. With a journal that still applies, readers see no disruption, and the rate is known.
+    /// Takes over the page. With a journal that still applies, readers see no disruption, and the
+    /// rate is known.
     ///
     /// Send [`Event::Publish`] next.
     pub fn start<H: Host>(start: Start<E, P>, host: &H) -> Self {
@@ -186,7 +189,8 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         }
         let next = self.policy().next(self.in_force().as_ref(), target, now);
         self.journal(publication.clock.status, &next, host);
-        // The page gets exactly what was journaled, so that a daemon that resumes from the journal nests in the page.
+        // The page gets exactly what was journaled, so that a daemon that resumes from the journal
+        // nests in the page.
         let update = Update {
             target: next.shifted(Duration::ZERO),
             status: publication.clock.status,
@@ -200,7 +204,8 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         publication.clock.lines = Some(in_force.shifted(Duration::ZERO));
     }
 
-    /// Journals the lines, unless an assumption behind them failed: a restart must not take those for facts.
+    /// Journals the lines, unless an assumption behind them failed: a restart must not take those
+    /// for facts.
     fn journal<H: Host>(&mut self, status: ClockStatus, lines: &Lines<Tai>, host: &mut H) {
         if status == ClockStatus::Unreliable {
             return host.journal(None);
@@ -276,8 +281,8 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         &self.writer
     }
 
-    /// Makes these the further entries of the host's page, and states what is required of the host's own clock (ns; 0:
-    /// nothing).
+    /// Makes these the further entries of the host's page, and states what is required of the
+    /// host's own clock (ns; 0: nothing).
     pub fn write_entries(
         &mut self,
         required_ns: u64,
@@ -288,7 +293,8 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         self.writer.write_entries(entries, counter);
     }
 
-    /// The update for a further page of the host that repeats this one; `None` while nothing is in force.
+    /// The update for a further page of the host that repeats this one; `None` while nothing is in
+    /// force.
     #[must_use]
     pub fn copy(&self) -> Option<Update> {
         let target = *self.writer.in_force()?;

@@ -1,4 +1,5 @@
-//! What the host's clock and the subset clocks share: an estimate, and when what it says contradicts what was said before.
+//! What the host's clock and the subset clocks share: an estimate, and when what it says
+//! contradicts what was said before.
 
 use timevisor_clock_page::{Lines, Policy};
 use timevisor_estimate::Knowledge;
@@ -28,7 +29,8 @@ impl<E: Synchronizer> Continuity<E> {
         (knowledge, lines)
     }
 
-    /// True when the target excludes the lines in force, so that the clock must step. Counts a disruption then.
+    /// True when the target excludes the lines in force, so that the clock must step. Counts a
+    /// disruption then.
     pub fn contradicts(
         &mut self,
         in_force: Option<&Lines<Tai>>,

@@ -47,7 +47,8 @@ pub enum Action {
 /// Something that an operator may want to know.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Note {
-    /// An exchange needs a path or a clock that moved by this much; the bounds are not trusted until more agree.
+    /// An exchange needs a path or a clock that moved by this much; the bounds are not trusted
+    /// until more agree.
     Doubt {
         /// Index of the reference.
         reference: usize,

@@ -7,8 +7,9 @@ use crate::recovery::JournalEntry;
 
 /// The host, as [`crate::HostClock::handle`] uses it.
 ///
-/// Everything else that an event leads to is an action, which the caller performs afterwards. The journal is not: its
-/// entry must be safe before the page shows the lines, so the state machine writes it in the middle of a publication.
+/// Everything else that an event leads to is an action, which the caller performs afterwards. The
+/// journal is not: its entry must be safe before the page shows the lines, so the state machine
+/// writes it in the middle of a publication.
 pub trait Host {
     /// The host's counter.
     type Counter: Counter;
@@ -19,8 +20,8 @@ pub trait Host {
     /// Monotonic time since any fixed origin.
     fn monotonic(&self) -> Duration;
 
-    /// TAI - UTC in seconds at this instant, or now by the host's own idea of UTC where no instant is known. `None`
-    /// where no leap second table answers.
+    /// TAI - UTC in seconds at this instant, or now by the host's own idea of UTC where no instant
+    /// is known. `None` where no leap second table answers.
     fn tai_offset(&self, at: Option<Instant<Tai>>) -> Option<i16>;
 
     /// Replaces the recovery journal before this call returns; `None` clears it.

@@ -1,4 +1,5 @@
-//! The publisher of a host: exchanges with references in, pages out. The daemon and the simulator both run it.
+//! The publisher of a host: exchanges with references in, pages out. The daemon and the simulator
+//! both run it.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -17,12 +18,15 @@
 //!
 //! 1. The estimate is asked at the present counter value.
 //! 2. If the answer excludes what the page says, the clock steps, and readers see one disruption.
-//! 3. The journal gets the lines ([`Host::journal`]). A daemon that dies after this point restarts from them.
-//! 4. The page is written: the writer enters both sequence locks, then reads the counter, then continues the old lines.
-//!    No reader can have used the old lines at a later counter value than the one at which the new ones take over.
+//! 3. The journal gets the lines ([`Host::journal`]). A daemon that dies after this point restarts
+//!    from them.
+//! 4. The page is written: the writer enters both sequence locks, then reads the counter, then
+//!    continues the old lines. No reader can have used the old lines at a later counter value than
+//!    the one at which the new ones take over.
 //!
-//! What it does not do: system calls, logging, files, reading clocks. The caller brings the counter, monotonic time and
-//! the leap seconds, writes the journal, and turns notes into log lines.
+//! What it does not do: system calls, logging, files, reading clocks. The caller brings the
+//! counter, monotonic time and the leap seconds, writes the journal, and turns notes into log
+//! lines.
 #![forbid(unsafe_code)]
 
 pub mod achievable;

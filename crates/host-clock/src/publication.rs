@@ -23,8 +23,8 @@ pub struct ClockState {
 /// What all pages are written from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Publication {
-    /// What the host's own page says. Its estimate already moves monotonically, so other pages only have to make up for
-    /// being written nanoseconds later.
+    /// What the host's own page says. Its estimate already moves monotonically, so other pages only
+    /// have to make up for being written nanoseconds later.
     pub clock: ClockState,
     /// TAI - UTC, where known.
     pub tai_offset: Option<i16>,
@@ -33,7 +33,8 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// The update for a page that follows the host's page on the host's counter; the status alone while nothing is known.
+    /// The update for a page that follows the host's page on the host's counter; the status alone
+    /// while nothing is known.
     ///
     /// # Errors
     /// The status to show without time and bounds.

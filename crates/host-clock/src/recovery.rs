@@ -1,16 +1,17 @@
 //! What a restarted daemon continues from: the page that the one before left, or its journal.
 //!
-//! The page is preferred. An update may have been journaled and never published, and readers have followed the older lines
-//! since. The journal is used where the page was left torn. Whether the journal still applies (same boot, same counter,
-//! no suspend) is for the caller to check, who keeps it.
+//! The page is preferred. An update may have been journaled and never published, and readers have
+//! followed the older lines since. The journal is used where the page was left torn. Whether the
+//! journal still applies (same boot, same counter, no suspend) is for the caller to check, who
+//! keeps it.
 
 use timevisor_clock_page::{ClockStatus, Counter, Lines, Page, Policy, Reader, Update};
 use timevisor_estimate::RateLimits;
 use timevisor_time::{Duration, Tai, TimescaleId};
 
-/// How far ahead of the journal's estimate a daemon resumes that finds a torn page. The torn lines were decided moments
-/// after those in the journal: they are at most a few 10 ns ahead (twice the rate limits times one publication's
-/// duration), so resuming this far ahead never goes back.
+/// How far ahead of the journal's estimate a daemon resumes that finds a torn page. The torn lines
+/// were decided moments after those in the journal: they are at most a few 10 ns ahead (twice the
+/// rate limits times one publication's duration), so resuming this far ahead never goes back.
 pub const RESUME_AHEAD: Duration = Duration::from_micros(1);
 
 /// One entry of the recovery journal; written before each publication.
@@ -37,7 +38,8 @@ impl JournalEntry {
             return Err(CounterWentBack);
         }
         let mut lines = self.lines;
-        // Not beyond the upper bound: the page's estimate was not, either, and bounds nest across a restart.
+        // Not beyond the upper bound: the page's estimate was not, either, and bounds nest across a
+        // restart.
         lines.estimate.time = (lines.estimate.time + RESUME_AHEAD).min(lines.latest.time);
         Ok(Resumable { lines, rate: self.rate })
     }
@@ -57,7 +59,8 @@ impl Resumable {
         self.rate
     }
 
-    /// The lines to continue: those that readers of `page` follow, or the journal's where the page is torn.
+    /// The lines to continue: those that readers of `page` follow, or the journal's where the page
+    /// is torn.
     pub(crate) fn lines(&self, page: &Page, counter: &impl Counter) -> Lines<Tai> {
         on_page(page, counter).unwrap_or(self.lines)
     }

@@ -1,7 +1,7 @@
 //! A clock that follows some of the references, for timelines that are configured with references.
 //!
-//! It is the host's clock in small: the same estimate, policy and rules of continuation, without a page, a journal or
-//! saved estimates. After a restart it knows nothing.
+//! It is the host's clock in small: the same estimate, policy and rules of continuation, without a
+//! page, a journal or saved estimates. After a restart it knows nothing.
 
 use timevisor_clock_page::{ClockStatus, Counter, Policy};
 use timevisor_estimate::Exchange;
@@ -21,7 +21,8 @@ pub struct SubsetClock<E> {
 }
 
 impl<E: Synchronizer> SubsetClock<E> {
-    /// A clock that follows these references, in the estimate's order. `now` is the present counter value.
+    /// A clock that follows these references, in the estimate's order. `now` is the present counter
+    /// value.
     #[must_use]
     pub fn new(references: Vec<usize>, estimate: E, policy: Policy, now: u64) -> Self {
         let state = ClockState {

@@ -54,8 +54,8 @@ pub struct TimelineClocks {
     now: u64,
     nominal: Period,
     expiry: u64,
-    /// UTC repeats or omits a second at a leap second, and a page that is read between two publications would be off by
-    /// one second. UTC timelines say nothing this close to one.
+    /// UTC repeats or omits a second at a leap second, and a page that is read between two
+    /// publications would be off by one second. UTC timelines say nothing this close to one.
     leap_margin: Duration,
     /// TAI - UTC now; `None` while it is not known, or about to change.
     tai_offset: Option<i16>,
@@ -76,8 +76,8 @@ impl TimelineClocks {
         }
     }
 
-    /// Takes in a publication at counter value `now`: what each clock says, the host's first. Lines of local timelines
-    /// expire at `expiry`; `tai_offset` is TAI - UTC at an instant, where known.
+    /// Takes in a publication at counter value `now`: what each clock says, the host's first. Lines
+    /// of local timelines expire at `expiry`; `tai_offset` is TAI - UTC at an instant, where known.
     pub fn update(
         &mut self,
         clocks: Vec<ClockState>,

@@ -1,4 +1,5 @@
-//! Introspection: what the real-time tasks in a guest ask of its kernel, learned from outside, with nothing installed in the guest.
+//! Introspection: what the real-time tasks in a guest ask of its kernel, learned from outside, with
+//! nothing installed in the guest.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -10,8 +11,8 @@
 //! | [`registry`] | the one table of guest systems |
 //! | [`tasks`] | events, the tasks that they tell of, and what these need |
 //!
-//! What it does not do: open sockets or files, stop VMs, or decide what follows from an event. A guest is never trusted: what it
-//! writes leads to a false event or to none, and to nothing else.
+//! What it does not do: open sockets or files, stop VMs, or decide what follows from an event. A
+//! guest is never trusted: what it writes leads to a false event or to none, and to nothing else.
 #![forbid(unsafe_code)]
 
 pub mod backend;

@@ -1,6 +1,8 @@
-//! A trap point: an instruction of the guest's kernel, and what to read when it is reached. Plain data, the same for every backend.
+//! A trap point: an instruction of the guest's kernel, and what to read when it is reached. Plain
+//! data, the same for every backend.
 
-/// The 5-byte NOP that a compiler puts at the beginning of a function for ftrace, as long as ftrace has not changed it.
+/// The 5-byte NOP that a compiler puts at the beginning of a function for ftrace, as long as ftrace
+/// has not changed it.
 pub const SLOT: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
 /// Limits of one set of points. The plugin has the same limits.

@@ -1,4 +1,5 @@
-//! The one table of guest systems. Names, help texts, the table in docs/reference/introspection.md and dispatch come from it.
+//! The one table of guest systems. Names, help texts, the table in docs/reference/introspection.md
+//! and dispatch come from it.
 //!
 //! To add a guest system, add a folder to `os/` and a line to [`GUEST_SYSTEMS`].
 
@@ -29,7 +30,8 @@ pub type ProbeImage = fn(&Image<'_>) -> Result<Box<dyn GuestOs>, String>;
 /// How a guest system is recognized.
 #[derive(Clone, Copy, Debug)]
 pub enum RecognizedBy {
-    /// By memory alone. Gives every kernel of this kind that is in memory: a former kernel may still be there.
+    /// By memory alone. Gives every kernel of this kind that is in memory: a former kernel may
+    /// still be there.
     Memory(ProbeMemory),
     /// By the ELF file that the operator gives. The caller checks that this file is what runs.
     Image(ProbeImage),
@@ -66,7 +68,8 @@ pub struct NotThis {
     pub reason: String,
 }
 
-/// Recognizes the guest in this memory. Gives several kernels where a former one is still in memory.
+/// Recognizes the guest in this memory. Gives several kernels where a former one is still in
+/// memory.
 ///
 /// # Errors
 /// For each guest system, why this guest is none.

@@ -1,7 +1,7 @@
 //! The kernel's clocks, read only.
 //!
-//! Everything goes through libc's functions, so that a network simulator in LD_PRELOAD sees every read. It sets no
-//! clock: Timevisor never disciplines the kernel.
+//! Everything goes through libc's functions, so that a network simulator in LD_PRELOAD sees every
+//! read. It sets no clock: Timevisor never disciplines the kernel.
 
 use std::io;
 
@@ -32,8 +32,8 @@ pub fn monotonic_raw_nanos() -> u64 {
     u64::try_from(nanos(libc::CLOCK_MONOTONIC_RAW)).unwrap_or(0)
 }
 
-/// Offset in ns of CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW in this process's time namespace from the initial one, modulo 2^64; 0 where the kernel has no
-/// such namespaces.
+/// Offset in ns of CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW in this process's time namespace from
+/// the initial one, modulo 2^64; 0 where the kernel has no such namespaces.
 #[must_use]
 pub fn time_namespace_offset() -> u64 {
     std::fs::read_to_string("/proc/self/timens_offsets").map_or(0, |text| namespace_offset(&text))
@@ -58,8 +58,8 @@ pub fn process_cpu_nanos() -> u64 {
 
 fn nanos(clock: libc::clockid_t) -> i128 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid timespec for the call to fill; the clock ids above exist on every supported kernel, so
-    // the call cannot fail (clock_gettime(2)).
+    // SAFETY: `now` is a valid timespec for the call to fill; the clock ids above exist on every
+    // supported kernel, so the call cannot fail (clock_gettime(2)).
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     i128::from(now.tv_sec) * timevisor_time::NANOS_PER_SEC + i128::from(now.tv_nsec)
 }
@@ -102,8 +102,8 @@ pub fn bracket(counter: &impl Counter, tries: usize) -> Bracket {
 
 /// How long this machine has been suspended since boot: CLOCK_BOOTTIME - CLOCK_MONOTONIC.
 ///
-/// Both advance together otherwise, so a change of more than the reading error (the second value, normally below a
-/// microsecond) means that a suspend happened and that counters may have stopped.
+/// Both advance together otherwise, so a change of more than the reading error (the second value,
+/// normally below a microsecond) means that a suspend happened and that counters may have stopped.
 #[must_use]
 pub fn suspended() -> (Duration, Duration) {
     let mut best = (Duration::ZERO, Duration::MAX);
@@ -123,7 +123,8 @@ pub fn suspended() -> (Duration, Duration) {
 pub struct KernelClock {
     /// STA_* flags.
     pub status: i32,
-    /// Maximum error in microseconds, as declared by the program that disciplines the clock; grows by 500 ppm.
+    /// Maximum error in microseconds, as declared by the program that disciplines the clock; grows
+    /// by 500 ppm.
     pub maxerror_us: i64,
     /// Estimated error in microseconds.
     pub esterror_us: i64,

@@ -1,8 +1,9 @@
-//! Limits the processor time of a thread by the cpu controller's bandwidth control (cgroup v1: cpu.cfs_quota_us, v2: cpu.max). The thread gets a new cgroup
-//! below its present one, with the highest weight among its siblings.
+//! Limits the processor time of a thread by the cpu controller's bandwidth control (cgroup v1:
+//! cpu.cfs_quota_us, v2: cpu.max). The thread gets a new cgroup below its present one, with the
+//! highest weight among its siblings.
 //!
-//! Plans changes and makes none itself: [`Change`]. Tried on cgroup v1 (`make lab TEST=reserve`); v2 is planned in unit
-//! tests only.
+//! Plans changes and makes none itself: [`Change`]. Tried on cgroup v1 (`make lab TEST=reserve`);
+//! v2 is planned in unit tests only.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! A file of the run directory that survives a crash of this program.
 //!
-//! A program writes it before it changes anything, so that the program that starts after a crash can undo the change. The file is void
-//! after a boot.
+//! A program writes it before it changes anything, so that the program that starts after a crash
+//! can undo the change. The file is void after a boot.
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -1,7 +1,8 @@
 //! Unix datagram sockets to a daemon that answers to the sender's path: chronyd and ptp4l.
 //!
-//! Both need a named sender. The name is created beside the daemon's socket, where the daemon may write even under its distribution's confinement. Where
-//! that directory is read-only for us, the name is created in one of ours. It is removed on drop.
+//! Both need a named sender. The name is created beside the daemon's socket, where the daemon may
+//! write even under its distribution's confinement. Where that directory is read-only for us, the
+//! name is created in one of ours. It is removed on drop.
 
 use std::fs::{self, Permissions};
 use std::io;

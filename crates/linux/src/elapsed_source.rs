@@ -1,5 +1,5 @@
-//! Chooses this host's source of elapsed time, with the reason: the counter where it is invariant, else BPF programs where they load, else
-//! CLOCK_MONOTONIC_RAW.
+//! Chooses this host's source of elapsed time, with the reason: the counter where it is invariant,
+//! else BPF programs where they load, else CLOCK_MONOTONIC_RAW.
 
 #[cfg(all(feature = "bpf", target_arch = "x86_64"))]
 pub use crate::bpf::ElapsedBpf as Programs;
@@ -32,7 +32,8 @@ impl<P> ElapsedSource<P> {
     }
 }
 
-/// Chooses, and says why. On hosts whose counter is not invariant this loads the programs; they run for as long as the value lives.
+/// Chooses, and says why. On hosts whose counter is not invariant this loads the programs; they run
+/// for as long as the value lives.
 #[must_use]
 pub fn elapsed_source() -> (ElapsedSource, String) {
     // Auto never fails.

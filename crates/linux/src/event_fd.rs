@@ -28,7 +28,8 @@ impl EventFd {
     /// Never: a flag that was set 2^64 - 2 times without being cleared stays set.
     pub fn set(&self) -> io::Result<()> {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the descriptor is open; the buffer has the eight bytes that write(2) of an eventfd wants.
+        // SAFETY: the descriptor is open; the buffer has the eight bytes that write(2) of an
+        // eventfd wants.
         let wrote = unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
         if wrote == 8 {
             return Ok(());
@@ -43,7 +44,8 @@ impl EventFd {
     /// Never on a supported kernel.
     pub fn clear(&self) -> io::Result<bool> {
         let mut count = [0u8; 8];
-        // SAFETY: the descriptor is open; the buffer has the eight bytes that read(2) of an eventfd wants.
+        // SAFETY: the descriptor is open; the buffer has the eight bytes that read(2) of an eventfd
+        // wants.
         let read =
             unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
         if read == 8 {

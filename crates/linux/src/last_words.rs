@@ -1,7 +1,8 @@
 //! A connection on which some last words are sent when this process ends, however it ends.
 //!
-//! A forked child relays everything. It owns the connection, ignores signals, and makes only system calls. When our end closes, it sends the last words, waits
-//! for the answer, and ends. If SIGKILL ends both processes together, no last words are sent.
+//! A forked child relays everything. It owns the connection, ignores signals, and makes only system
+//! calls. When our end closes, it sends the last words, waits for the answer, and ends. If SIGKILL
+//! ends both processes together, no last words are sent.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 /// How long the other end may take to accept bytes.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The other end has handled the last words when it has been silent for this many ms; and the most waits for that.
+/// The other end has handled the last words when it has been silent for this many ms; and the most
+/// waits for that.
 const ANSWER_MS: libc::c_int = 300;
 const ANSWERS: u32 = 20;
 
@@ -18,7 +20,8 @@ const ANSWERS: u32 = 20;
 #[derive(Debug)]
 pub struct Relay(libc::pid_t);
 
-/// Our end of a relayed connection, and its relay. Drop the stream first. The byte `quiet` is not relayed; after it the last words are no longer sent.
+/// Our end of a relayed connection, and its relay. Drop the stream first. The byte `quiet` is not
+/// relayed; after it the last words are no longer sent.
 ///
 /// # Errors
 /// When there is no child.
@@ -31,7 +34,8 @@ pub fn relay(
     stream.set_write_timeout(Some(PATIENCE))?;
     let (ours, theirs) = UnixStream::pair()?;
     let (near, far) = (theirs.as_raw_fd(), stream.as_raw_fd());
-    // SAFETY: the child makes system calls only, no allocation and no locks, until it leaves by _exit.
+    // SAFETY: the child makes system calls only, no allocation and no locks, until it leaves by
+    // _exit.
     let child = unsafe { libc::fork() };
     if child < 0 {
         return Err(io::Error::last_os_error());

@@ -1,4 +1,5 @@
-//! Everything that touches the kernel or the processor: the only room with system calls, ioctls and assembly.
+//! Everything that touches the kernel or the processor: the only room with system calls, ioctls and
+//! assembly.
 //!
 //! | module | owns |
 //! | --- | --- |

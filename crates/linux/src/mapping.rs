@@ -1,7 +1,8 @@
 //! Shared memory mappings of pages, the one resource that readers and writers have in common.
 //!
-//! A [`SharedMapping`] gives out an address and a length, nothing else: the page's layout and its sequence lock belong to
-//! timevisor-clock-page. Who may own which file is decided in [`crate::page_file`].
+//! A [`SharedMapping`] gives out an address and a length, nothing else: the page's layout and its
+//! sequence lock belong to timevisor-clock-page. Who may own which file is decided in
+//! [`crate::page_file`].
 
 use core::ptr::NonNull;
 use std::fs::{File, OpenOptions};
@@ -10,7 +11,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Size of a Timevisor page in bytes; mappings of pages are exactly this long, whatever the file's size.
+/// Size of a Timevisor page in bytes; mappings of pages are exactly this long, whatever the file's
+/// size.
 pub const PAGE_BYTES: usize = 4096;
 
 /// What a mapping may be used for.
@@ -34,7 +36,8 @@ pub enum MapError {
         #[source]
         source: io::Error,
     },
-    /// The file is shorter than the mapping: a load beyond its end would kill the process with SIGBUS.
+    /// The file is shorter than the mapping: a load beyond its end would kill the process with
+    /// SIGBUS.
     #[error(
         "the file has {found} bytes, {wanted} are needed; remove it and start timevisord again"
     )]
@@ -89,8 +92,8 @@ pub enum MapError {
     Map(#[source] io::Error),
 }
 
-/// A MAP_SHARED mapping of the first bytes of a file. Unmapped, and its file closed (which releases the file's lock),
-/// when dropped.
+/// A MAP_SHARED mapping of the first bytes of a file. Unmapped, and its file closed (which releases
+/// the file's lock), when dropped.
 #[derive(Debug)]
 pub struct SharedMapping {
     address: NonNull<u8>,
@@ -99,8 +102,8 @@ pub struct SharedMapping {
     file: File,
 }
 
-// SAFETY: the mapping is plain shared memory that belongs to no thread; all access goes through the pointer, whose user
-// answers for its own synchronization (atomics, in timevisor-clock-page).
+// SAFETY: the mapping is plain shared memory that belongs to no thread; all access goes through the
+// pointer, whose user answers for its own synchronization (atomics, in timevisor-clock-page).
 unsafe impl Send for SharedMapping {}
 // SAFETY: as above; the methods here only read fields that never change.
 unsafe impl Sync for SharedMapping {}
@@ -122,7 +125,8 @@ impl SharedMapping {
             Access::ReadOnly => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; the descriptor is open.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; the
+        // descriptor is open.
         let address = unsafe {
             libc::mmap(
                 core::ptr::null_mut(),
@@ -141,7 +145,8 @@ impl SharedMapping {
         Ok(Self { address, len, access, file })
     }
 
-    /// Maps a guest's vmclock device, `/dev/vmclock0`: one page, read-only (drivers/ptp/ptp_vmclock.c allows no other).
+    /// Maps a guest's vmclock device, `/dev/vmclock0`: one page, read-only
+    /// (drivers/ptp/ptp_vmclock.c allows no other).
     ///
     /// # Errors
     /// When there is no such device, or this user may not open it.
@@ -188,7 +193,8 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that mmap returned; nobody can reach it through `self` any more.
+        // SAFETY: exactly the range that mmap returned; nobody can reach it through `self` any
+        // more.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
     }
 }
@@ -199,7 +205,8 @@ mod tests {
     use core::sync::atomic::{AtomicU32, Ordering};
 
     fn word(mapping: &SharedMapping) -> &AtomicU32 {
-        // SAFETY: the mapping is at least 4096 bytes, aligned to a page, and lives as long as the reference.
+        // SAFETY: the mapping is at least 4096 bytes, aligned to a page, and lives as long as the
+        // reference.
         unsafe { mapping.as_ptr().cast::<AtomicU32>().as_ref() }
     }
 

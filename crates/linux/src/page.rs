@@ -51,8 +51,8 @@ fn long_enough(mapping: &SharedMapping) -> Result<(), MapError> {
 impl Deref for ReadPage {
     type Target = Page;
     fn deref(&self) -> &Page {
-        // SAFETY: the mapping is page aligned, at least a page long (checked in `new`) and lives as long as `self`;
-        // nobody stores through a ReadPage.
+        // SAFETY: the mapping is page aligned, at least a page long (checked in `new`) and lives as
+        // long as `self`; nobody stores through a ReadPage.
         unsafe { Page::from_mapping(self.0.as_ptr()) }
     }
 }

@@ -1,7 +1,7 @@
 //! Page files: who may own them, how large they are, and that only one daemon writes each.
 //!
-//! Readers trust a page as much as its file: a file that others can write, or that a link redirects, is refused. It does
-//! not interpret the page's bytes.
+//! Readers trust a page as much as its file: a file that others can write, or that a link
+//! redirects, is refused. It does not interpret the page's bytes.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -109,8 +109,8 @@ pub enum PageFileError {
     },
 }
 
-/// Opens a page for writing, creating it (mode 0644, zeroes) when it is not there, and locks it against other writers
-/// until the mapping is dropped.
+/// Opens a page for writing, creating it (mode 0644, zeroes) when it is not there, and locks it
+/// against other writers until the mapping is dropped.
 ///
 /// # Errors
 /// Every way in which the file is not ours alone to write.
@@ -177,8 +177,8 @@ pub fn open(path: &Path) -> Result<SharedMapping, PageFileError> {
         .metadata()
         .map_err(|source| PageFileError::Prepare { path: path.to_owned(), source })?;
     check(path, &metadata).or_else(|error| match error {
-        // In a user namespace (rootless containers) the host's root has no number, and its files are nobody's. On a
-        // read-only mount nobody inside can have made or changed them.
+        // In a user namespace (rootless containers) the host's root has no number, and its files
+        // are nobody's. On a read-only mount nobody inside can have made or changed them.
         PageFileError::Owner { owner, .. } if is_unmapped(owner) && is_mounted_read_only(&file) => {
             Ok(())
         }
@@ -217,8 +217,8 @@ fn is_unmapped(owner: u32) -> bool {
     overflow && leaves_users_out(&read("/proc/self/uid_map"))
 }
 
-/// Whether a text of /proc/self/uid_map (`INSIDE OUTSIDE COUNT` in each line) maps fewer than all users, as that of the
-/// first namespace does. A text that cannot be read leaves nobody out.
+/// Whether a text of /proc/self/uid_map (`INSIDE OUTSIDE COUNT` in each line) maps fewer than all
+/// users, as that of the first namespace does. A text that cannot be read leaves nobody out.
 fn leaves_users_out(map: &str) -> bool {
     let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
     map.lines().map(count).sum::<Option<u64>>().is_some_and(|n| n > 0 && n < u64::from(u32::MAX))
@@ -226,14 +226,16 @@ fn leaves_users_out(map: &str) -> bool {
 
 fn is_mounted_read_only(file: &File) -> bool {
     let mut status = core::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the descriptor is open, and the kernel fills in the whole structure when it returns 0.
+    // SAFETY: the descriptor is open, and the kernel fills in the whole structure when it
+    // returns 0.
     unsafe {
         libc::fstatvfs(file.as_raw_fd(), status.as_mut_ptr()) == 0
             && status.assume_init().f_flag & libc::ST_RDONLY != 0
     }
 }
 
-/// Locks a page against other writers until `file` is closed; also a page that is not a file of ours.
+/// Locks a page against other writers until `file` is closed; also a page that is not a file of
+/// ours.
 ///
 /// # Errors
 /// Another process has it, which is named.
@@ -259,7 +261,8 @@ pub fn lock(path: &Path, file: &File) -> Result<(), PageFileError> {
     Err(PageFileError::Locked { path: path.to_owned(), holder })
 }
 
-/// The pid in /proc/locks that holds a flock on this file: `1: FLOCK  ADVISORY  WRITE 708 08:01:1234 0 EOF`.
+/// The pid in /proc/locks that holds a flock on this file:
+/// `1: FLOCK ADVISORY WRITE 708 08:01:1234 0 EOF`.
 fn holder(locks: &str, metadata: &Metadata) -> Option<u32> {
     let device = metadata.dev();
     let name =

@@ -1,8 +1,8 @@
 //! Clock pages in PCI memory: a guest's ivshmem device, mapped through sysfs without a driver.
 //!
-//! For kernels without ptp_vmclock. Only the device's memory is touched: nothing is bound to a driver or unbound, and a
-//! device is enabled only when its firmware left the memory switched off. It does not judge the page, except that memory
-//! without the magic number is somebody else's.
+//! For kernels without ptp_vmclock. Only the device's memory is touched: nothing is bound to a
+//! driver or unbound, and a device is enabled only when its firmware left the memory switched off.
+//! It does not judge the page, except that memory without the magic number is somebody else's.
 //!
 //! Limitation: a kernel in lockdown mode (Secure Boot) maps no PCI memory for programs.
 
@@ -18,14 +18,16 @@ use crate::page::ReadPage;
 
 /// Where the kernel lists PCI devices.
 const DEVICES: &str = "/sys/bus/pci/devices";
-/// QEMU's ivshmem-plain and ivshmem-doorbell: Red Hat's vendor id and the device id of docs/specs/ivshmem-spec.
+/// QEMU's ivshmem-plain and ivshmem-doorbell: Red Hat's vendor id and the device id of
+/// docs/specs/ivshmem-spec.
 const IVSHMEM: (u16, u16) = (0x1af4, 0x1110);
 /// The bar that holds the shared memory.
 const RESOURCE: &str = "resource2";
 /// PCI_COMMAND: the device answers to accesses of its memory.
 const COMMAND_MEMORY: u16 = 1 << 1;
 
-/// The shared memory of every ivshmem device: `.../0000:00:03.0/resource2`, by address. Empty on machines without PCI.
+/// The shared memory of every ivshmem device: `.../0000:00:03.0/resource2`, by address. Empty on
+/// machines without PCI.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -58,7 +60,8 @@ fn hexadecimal(file: &Path) -> Option<u16> {
     u16::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-/// The clock page among the ivshmem devices; devices that hold something else are passed over. `None` without one.
+/// The clock page among the ivshmem devices; devices that hold something else are passed over.
+/// `None` without one.
 ///
 /// # Errors
 /// No page was found, and a device could not be looked into.
@@ -102,7 +105,8 @@ impl SharedMapping {
     }
 }
 
-/// Memory that is switched off reads as ones. Firmware switches it on, but not for a device that was plugged in later.
+/// Memory that is switched off reads as ones. Firmware switches it on, but not for a device that
+/// was plugged in later.
 fn switch_on(device: &Path) -> Result<(), MapError> {
     let mut header = [0; 6];
     let read = OpenOptions::new()

@@ -9,7 +9,8 @@ use std::path::Path;
 /// Connects to a Unix socket without ever waiting for its owner; the stream does not block either.
 ///
 /// # Errors
-/// As connect(2); `WouldBlock` when the socket's queue is full, where an ordinary connect would wait for ever.
+/// As connect(2); `WouldBlock` when the socket's queue is full, where an ordinary connect would
+/// wait for ever.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let name = path.as_os_str().as_bytes();
     let family = libc::sa_family_t::try_from(libc::AF_UNIX).map_err(io::Error::other)?;
@@ -33,7 +34,8 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let len = libc::socklen_t::try_from(core::mem::size_of::<libc::sockaddr_un>())
         .map_err(io::Error::other)?;
-    // SAFETY: `address` is a valid sockaddr_un of `len` bytes, its path zero-terminated, for the call to read.
+    // SAFETY: `address` is a valid sockaddr_un of `len` bytes, its path zero-terminated, for the
+    // call to read.
     if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,7 +1,8 @@
 //! poll(2), safely.
 //!
-//! Deliberately not epoll or ppoll: a network simulator in LD_PRELOAD knows poll. (clknetsim takes every descriptor that
-//! is not one of its sockets for readable at once, so under it wait on sockets only; signals end the wait anyway.)
+//! Deliberately not epoll or ppoll: a network simulator in LD_PRELOAD knows poll. (clknetsim takes
+//! every descriptor that is not one of its sockets for readable at once, so under it wait on
+//! sockets only; signals end the wait anyway.)
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -72,8 +73,8 @@ impl<'fd> PollFd<'fd> {
     }
 }
 
-/// Waits until a descriptor is ready, `timeout` is over (rounded up to a millisecond; `None` waits for ever), or a signal
-/// comes.
+/// Waits until a descriptor is ready, `timeout` is over (rounded up to a millisecond; `None` waits
+/// for ever), or a signal comes.
 ///
 /// # Errors
 /// Only when the kernel is out of memory or there are too many descriptors.
@@ -83,15 +84,16 @@ pub fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<Wok
         Some(timeout) => i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX),
     };
     let count = libc::nfds_t::try_from(fds.len()).unwrap_or(libc::nfds_t::MAX);
-    // SAFETY: PollFd is a transparent pollfd, so the slice is an array of `count` of them; the descriptors are borrowed
-    // for the call.
+    // SAFETY: PollFd is a transparent pollfd, so the slice is an array of `count` of them; the
+    // descriptors are borrowed for the call.
     let ready = unsafe { libc::poll(fds.as_mut_ptr().cast(), count, millis) };
     match usize::try_from(ready) {
         Ok(0) => Ok(Woken::Timeout),
         Ok(ready) => Ok(Woken::Ready(ready)),
         Err(_) => {
             let error = io::Error::last_os_error();
-            // The kernel leaves revents alone when a signal comes; stale answers must not be taken for new ones.
+            // The kernel leaves revents alone when a signal comes; stale answers must not be taken
+            // for new ones.
             for fd in fds {
                 fd.0.revents = 0;
             }
@@ -115,8 +117,8 @@ mod tests {
         near.write_all(b"x").unwrap();
         assert_eq!(wait(&mut fds, None).unwrap(), Woken::Ready(1));
         assert!(fds[0].ready().readable && !fds[0].ready().hangup);
-        // Read first: an unread byte would end the wait before the hangup is there, were another test's child to hold
-        // `near` for a moment.
+        // Read first: an unread byte would end the wait before the hangup is there, were another
+        // test's child to hold `near` for a moment.
         (&far).read_exact(&mut [0]).unwrap();
         drop(near);
         wait(&mut fds, None).unwrap();

@@ -1,6 +1,7 @@
 //! SIGTERM, SIGINT and SIGHUP as a descriptor to poll.
 //!
-//! The handler writes one byte to a pipe; everything else happens in the daemon's loop. One [`Signals`] per process.
+//! The handler writes one byte to a pipe; everything else happens in the daemon's loop. One
+//! [`Signals`] per process.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::io;
@@ -29,7 +30,8 @@ const HANDLED: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 extern "C" fn handle(signal: libc::c_int) {
     let byte = [u8::try_from(signal).unwrap_or(0)];
-    // SAFETY: write and errno are async-signal-safe; a pipe that is full, or closed by now, loses a byte and nothing else.
+    // SAFETY: write and errno are async-signal-safe; a pipe that is full, or closed by now, loses a
+    // byte and nothing else.
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;
@@ -87,7 +89,8 @@ impl AsFd for Signals {
 impl Drop for Signals {
     fn drop(&mut self) {
         for signal in HANDLED {
-            // A signal whose action cannot be reset keeps a handler that finds no pipe, which is harmless.
+            // A signal whose action cannot be reset keeps a handler that finds no pipe, which is
+            // harmless.
             let _ = set_action(signal, libc::SIG_DFL);
         }
         PIPE.store(-1, Ordering::SeqCst);
@@ -95,7 +98,8 @@ impl Drop for Signals {
 }
 
 fn set_action(signal: libc::c_int, handler: libc::sighandler_t) -> io::Result<()> {
-    // SAFETY: sigaction is plain data; zero is an empty mask and no flags. No SA_RESTART: a signal ends poll.
+    // SAFETY: sigaction is plain data; zero is an empty mask and no flags. No SA_RESTART: a signal
+    // ends poll.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = handler;
     // SAFETY: the action is complete and lives through the call; the handler is async-signal-safe.

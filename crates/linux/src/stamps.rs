@@ -1,21 +1,22 @@
 //! From kernel stamps (CLOCK_REALTIME) to counter values, outward.
 //!
-//! The kernel stamps packets nearer to the wire than any counter read of ours, but on a clock that someone may slew or
-//! step. A bracket (counter, CLOCK_REALTIME, counter) before the send and one after the receive pin that clock to the
-//! counter; in between it may run off by [`KERNEL_SLEW_LIMIT`]. The results are *bounds*: the send bound is never later
-//! than the stamp, the receive bound never earlier, so that hard bounds built on them stay sound
+//! The kernel stamps packets nearer to the wire than any counter read of ours, but on a clock that
+//! someone may slew or step. A bracket (counter, CLOCK_REALTIME, counter) before the send and one
+//! after the receive pin that clock to the counter; in between it may run off by
+//! [`KERNEL_SLEW_LIMIT`]. The results are *bounds*: the send bound is never later than the stamp,
+//! the receive bound never earlier, so that hard bounds built on them stay sound
 //! (docs/explanation/bounds.md).
 //!
-//! Pure arithmetic; it reads no clock. A step smaller than the limit allows over the exchange cannot be told from a slew
-//! and is covered only as such.
+//! Pure arithmetic; it reads no clock. A step smaller than the limit allows over the exchange
+//! cannot be told from a slew and is covered only as such.
 
 use timevisor_time::{Duration, Instant, Period, RateError, Utc};
 
 use crate::clock::Bracket;
 
-/// How fast CLOCK_REALTIME may be slewed against CLOCK_MONOTONIC_RAW: 500 ppm of frequency correction plus 500 ppm of
-/// adjtime(3) (kernel/time/ntp.c, MAXFREQ and MAX_TICKADJ). Daemons that slew by the tick length exceed it, which the
-/// check of the brackets against each other finds.
+/// How fast CLOCK_REALTIME may be slewed against CLOCK_MONOTONIC_RAW: 500 ppm of frequency
+/// correction plus 500 ppm of adjtime(3) (kernel/time/ntp.c, MAXFREQ and MAX_TICKADJ). Daemons that
+/// slew by the tick length exceed it, which the check of the brackets against each other finds.
 pub const KERNEL_SLEW_LIMIT: RateError = RateError::from_ppm(1000);
 
 /// Each stamp is rounded to a nanosecond, once in the kernel and once in the vDSO.
@@ -41,11 +42,12 @@ pub struct StampMap {
 }
 
 impl StampMap {
-    /// From a bracket before the send and one after the receive, and the counter's period against CLOCK_MONOTONIC_RAW.
+    /// From a bracket before the send and one after the receive, and the counter's period against
+    /// CLOCK_MONOTONIC_RAW.
     ///
-    /// `limit` bounds the rate of CLOCK_REALTIME against that period: [`KERNEL_SLEW_LIMIT`] plus the calibration's
-    /// error. `None` when the clock was stepped in between, the counter ran backwards, or the brackets overlap: use the
-    /// raw counter reads then.
+    /// `limit` bounds the rate of CLOCK_REALTIME against that period: [`KERNEL_SLEW_LIMIT`] plus
+    /// the calibration's error. `None` when the clock was stepped in between, the counter ran
+    /// backwards, or the brackets overlap: use the raw counter reads then.
     #[must_use]
     pub fn new(before: Bracket, after: Bracket, period: Period, limit: RateError) -> Option<Self> {
         let map = Self {
@@ -64,7 +66,8 @@ impl StampMap {
 
     /// Where on the counter the event with this stamp happened.
     ///
-    /// `None` when that is outside the exchange, so that the stamp belongs to something else or the clock was stepped.
+    /// `None` when that is outside the exchange, so that the stamp belongs to something else or the
+    /// clock was stepped.
     #[must_use]
     pub fn interval(&self, stamp: Instant<Utc>) -> Option<CounterInterval> {
         let since = stamp - self.before.realtime;
@@ -147,7 +150,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the slew within the limit, and wherever in the brackets the clock was read, the bounds hold.
+        /// Whatever the slew within the limit, and wherever in the brackets the clock was read, the
+        /// bounds hold.
         #[test]
         fn bounds_are_sound(
             hz in 19_200_000u64..5_000_000_000, rates_ppb in [-999_000i64..999_000, -999_000i64..999_000],

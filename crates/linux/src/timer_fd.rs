@@ -1,7 +1,7 @@
 //! A timer as a descriptor (timerfd_create(2)), on CLOCK_MONOTONIC: what a wait sleeps on.
 //!
-//! It knows spans only, never a time of day: what a span means on a timeline is its user's business. A timer descriptor has
-//! no slack, unlike the time-outs of poll(2).
+//! It knows spans only, never a time of day: what a span means on a timeline is its user's
+//! business. A timer descriptor has no slack, unlike the time-outs of poll(2).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -28,8 +28,8 @@ impl TimerFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Runs out once, `after` from now, instead of whenever it would have; no time at all counts as a nanosecond, because
-    /// zero would stop the timer.
+    /// Runs out once, `after` from now, instead of whenever it would have; no time at all counts as
+    /// a nanosecond, because zero would stop the timer.
     ///
     /// # Errors
     /// Never on a supported kernel.
@@ -54,7 +54,8 @@ impl TimerFd {
         };
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: never, it_value: value };
-        // SAFETY: the descriptor is open; `spec` is valid for the call to read, and no old value is asked for.
+        // SAFETY: the descriptor is open; `spec` is valid for the call to read, and no old value is
+        // asked for.
         let failed = unsafe {
             libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, core::ptr::null_mut())
         };
@@ -67,7 +68,8 @@ impl TimerFd {
     /// Never on a supported kernel.
     pub fn clear(&self) -> io::Result<bool> {
         let mut expirations = [0u8; 8];
-        // SAFETY: the descriptor is open; the buffer has the eight bytes that read(2) of a timer wants.
+        // SAFETY: the descriptor is open; the buffer has the eight bytes that read(2) of a timer
+        // wants.
         let read = unsafe {
             libc::read(self.0.as_raw_fd(), expirations.as_mut_ptr().cast(), expirations.len())
         };

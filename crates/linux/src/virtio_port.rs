@@ -1,7 +1,8 @@
 //! A guest's end of a virtio-serial port: one byte stream to the host, one opener at a time.
 //!
-//! While no host program is connected, reads give no bytes and the descriptor shows a hangup, which is not the end of the stream. Bytes that were written before
-//! may still arrive at the host, and half a message for an earlier opener may arrive here.
+//! While no host program is connected, reads give no bytes and the descriptor shows a hangup, which
+//! is not the end of the stream. Bytes that were written before may still arrive at the host, and
+//! half a message for an earlier opener may arrive here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

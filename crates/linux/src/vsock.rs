@@ -1,5 +1,5 @@
-//! Stream sockets between a host and its guests (vsock(7)). The peer's context id is attested by the kernel: on a host it
-//! names the VM, whatever the guest says.
+//! Stream sockets between a host and its guests (vsock(7)). The peer's context id is attested by
+//! the kernel: on a host it names the VM, whatever the guest says.
 //!
 //! Limitation: only streams; connections are reset by a live migration.
 

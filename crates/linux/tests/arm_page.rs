@@ -1,7 +1,8 @@
 //! A page written and read with the Arm virtual counter, in one process.
 //!
-//! The lab's test `arm` runs this under emulation, and looks for [`read`] and [`publish`] in the machine code: an emulator
-//! on x86 executes memory accesses in program order, so that only the instructions themselves tell of missing fences.
+//! The lab's test `arm` runs this under emulation, and looks for [`read`] and [`publish`] in the
+//! machine code: an emulator on x86 executes memory accesses in program order, so that only the
+//! instructions themselves tell of missing fences.
 #![cfg(target_arch = "aarch64")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,8 @@ const IDENTITY: Identity = Identity {
     epoch: 1,
 };
 
-/// A clock that runs at the counter's stated rate, known to 1 us and 50 ppm; `jitter_ns` moves its estimate.
+/// A clock that runs at the counter's stated rate, known to 1 us and 50 ppm; `jitter_ns` moves its
+/// estimate.
 fn update(counter: Cntvct, base: u64, jitter_ns: i64) -> Update {
     let hz = counter.nominal_hz();
     let (period, rho) = (Period::from_hz(hz).unwrap(), RateError::from_ppm(50));
@@ -63,8 +65,9 @@ fn publish(writer: &mut PageWriter<&Page>, update: &Update, counter: Cntvct) {
     writer.publish(update, &counter);
 }
 
-/// Reads again when the writer, being preempted within an update, seems to have stalled: that happens where there are
-/// more threads than processors, and an emulated reader's patience is short.
+/// Reads again when the writer, being preempted within an update, seems to have stalled: that
+/// happens where there are more threads than processors, and an emulated reader's patience is
+/// short.
 fn now(reader: &Reader<&Page, Cntvct>) -> Reading {
     (0..1000).find_map(|_| read(reader).ok()).unwrap()
 }
@@ -89,7 +92,8 @@ fn a_page_of_the_arm_counter_is_read_back() {
     let (last, elapsed) = (now(&reader), started.elapsed());
     assert_eq!(first.status(), ClockStatus::Synchronized);
 
-    // The page turns ticks into time at CNTFRQ's rate, exactly; and the counter itself runs at about that rate.
+    // The page turns ticks into time at CNTFRQ's rate, exactly; and the counter itself runs at
+    // about that rate.
     let ticks = u128::from(last.counter - first.counter);
     let expected =
         i128::try_from(ticks * 1_000_000_000 / u128::from(counter.nominal_hz())).unwrap();

@@ -11,9 +11,10 @@
 //! | [`control`] | the messages between the command line and the daemon |
 //! | [`line`](mod@line) | splitting a byte stream into lines of bounded length |
 //!
-//! What it does not do: open sockets, read clocks, draw random numbers, start threads, or judge how good a server's
-//! time is. The caller passes `now` and randomness in, sends the bytes that come out, and hands accepted responses to
-//! the estimator. The daemon and the simulator drive the same code.
+//! What it does not do: open sockets, read clocks, draw random numbers, start threads, or judge how
+//! good a server's time is. The caller passes `now` and randomness in, sends the bytes that come
+//! out, and hands accepted responses to the estimator. The daemon and the simulator drive the same
+//! code.
 #![forbid(unsafe_code)]
 
 pub mod channel;

@@ -12,8 +12,8 @@ const GREETING: &str = "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 22, \"min
      \"Debian 1:7.2+dfsg-7+deb12u18+b3\"}, \"capabilities\": [\"oob\"]}}\r\n";
 const NEGOTIATED: &str = "{\"return\": {}, \"id\": 0}\r\n";
 
-/// What QEMU sent when asked, one after the other: query-status, migrate-set-capabilities, cont, nosuch, stop,
-/// system_reset, migrate.
+/// What QEMU sent when asked, one after the other: query-status, migrate-set-capabilities, cont,
+/// nosuch, stop, system_reset, migrate.
 const CAPTURED: &str = r#"
 {"return": {"status": "prelaunch", "singlestep": false, "running": false}, "id": 1}
 {"return": {}, "id": 2}
@@ -149,7 +149,8 @@ fn what_is_not_qmp_is_named_and_ends_the_session() {
     }
 }
 
-/// Seen of QEMU 7.2 when a client disconnects before it has read the answer to its `qmp_capabilities`.
+/// Seen of QEMU 7.2 when a client disconnects before it has read the answer to its
+/// `qmp_capabilities`.
 #[test]
 fn answers_to_whoever_was_connected_before_are_not_ours() {
     let mut session = Session::with_first_id(8);

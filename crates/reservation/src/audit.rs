@@ -7,7 +7,8 @@ use timevisor_schedule::audit::{Cause, Finding, History, Sample, Stretch, Tally,
 use crate::held::Held;
 use crate::host::{Host, Severity};
 
-/// 1 / CONFIG_HZ of the slowest usual kernel, ns. A shorter tick makes a promise only easier to keep.
+/// 1 / CONFIG_HZ of the slowest usual kernel, ns. A shorter tick makes a promise only easier to
+/// keep.
 const TICK: u64 = 10_000_000;
 /// Time between two samples, ns. A late job is judged without up to this much at both ends.
 const INTERVAL: u64 = 20_000_000;
@@ -41,7 +42,8 @@ impl Audit {
         self.next
     }
 
-    /// Samples the reservations that are in force, if the time has come. Those without SCHED_DEADLINE promise nothing to audit.
+    /// Samples the reservations that are in force, if the time has come. Those without
+    /// SCHED_DEADLINE promise nothing to audit.
     pub fn look<'a, H: Host>(
         &mut self,
         in_force: impl Iterator<Item = &'a Held<H::Change>>,
@@ -62,7 +64,8 @@ impl Audit {
         }
     }
 
-    /// Starts over for a thread whose reservation was changed: older samples belong to the former reservation.
+    /// Starts over for a thread whose reservation was changed: older samples belong to the former
+    /// reservation.
     pub fn restart(&mut self, tid: u32) {
         if let Some(audited) = self.threads.get_mut(&tid) {
             audited.history = History::default();
@@ -76,7 +79,8 @@ impl Audit {
         self.threads.get(&tid).map(|audited| (audited.tally, audited.most_missing))
     }
 
-    /// Why a job was late that was there from `from` to `to`, ns; `None` where that time is not remembered.
+    /// Why a job was late that was there from `from` to `to`, ns; `None` where that time is not
+    /// remembered.
     #[must_use]
     pub fn missed<C>(&self, held: &Held<C>, from: u64, to: u64) -> Option<(Cause, Stretch)> {
         let stretch = self.threads.get(&held.tid)?.history.within(from, to)?;

@@ -12,7 +12,8 @@ use crate::host::{Host, Severity};
 use crate::ledger::{Ledger, Neighbour, Refused};
 use crate::request::{Reason, Refusal};
 
-/// A vCPU that has not run since it was given its core. Its changes from number `from` on are still to be made.
+/// A vCPU that has not run since it was given its core. Its changes from number `from` on are still
+/// to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(crate) tid: u32,
@@ -63,14 +64,16 @@ impl<C: Clone> Book<C> {
         self.held.iter().filter_map(Held::core).collect()
     }
 
-    /// Stores what is held. A failure is told: the journal then says more than is held, which a restart undoes.
+    /// Stores what is held. A failure is told: the journal then says more than is held, which a
+    /// restart undoes.
     pub(crate) fn store<H: Host<Change = C>>(&self, host: &mut H) {
         if let Err(error) = host.write(&self.held) {
             host.tell(Severity::Error, &error);
         }
     }
 
-    /// Undoes what was changed for one reservation, except what others need. The result says what could not be undone.
+    /// Undoes what was changed for one reservation, except what others need. The result says what
+    /// could not be undone.
     pub(crate) fn give_back<H: Host<Change = C>>(
         &mut self,
         index: usize,
@@ -103,8 +106,9 @@ impl<C: Clone> Book<C> {
         problems
     }
 
-    /// Brings the threads that several reservations of a process share into the state that the remaining ones need: a release
-    /// gives such threads back the policy and the cores that they had before.
+    /// Brings the threads that several reservations of a process share into the state that the
+    /// remaining ones need: a release gives such threads back the policy and the cores that they
+    /// had before.
     pub(crate) fn settle_process<H: Host<Change = C>>(&mut self, pid: u32, host: &mut H) {
         for index in 0..self.held.len() {
             if self.held[index].pid == pid
@@ -153,8 +157,8 @@ impl<C: Clone> Book<C> {
         self.failures.push(Failure { vm, vcpu, why: reasons.join("; ") });
     }
 
-    /// Gives a thread that has its core another budget. The thread is never without a reservation. The result says in words
-    /// what has changed.
+    /// Gives a thread that has its core another budget. The thread is never without a reservation.
+    /// The result says in words what has changed.
     ///
     /// # Errors
     /// Why not; the reservation is as it was.
@@ -194,7 +198,8 @@ impl<C: Clone> Book<C> {
         Ok(words)
     }
 
-    /// Whether a core can keep a reservation beside what it has, apart from reservation number `replaced`.
+    /// Whether a core can keep a reservation beside what it has, apart from reservation number
+    /// `replaced`.
     ///
     /// # Errors
     /// Why not.
@@ -230,7 +235,8 @@ impl<C: Clone> Book<C> {
     }
 }
 
-/// What of an old budget is still in use after a change: the running period keeps its budget and deadline.
+/// What of an old budget is still in use after a change: the running period keeps its budget and
+/// deadline.
 fn still_used(old: &Reservation, new: &Reservation) -> Option<Reservation> {
     if (old.deadline(), old.period()) != (new.deadline(), new.period()) {
         return Some(*old);

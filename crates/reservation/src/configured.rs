@@ -1,5 +1,5 @@
-//! Reservations that the configuration names. Each is made once for every start of its VM. A change or release by hand
-//! holds until the next start.
+//! Reservations that the configuration names. Each is made once for every start of its VM. A change
+//! or release by hand holds until the next start.
 
 use crate::request::Request;
 

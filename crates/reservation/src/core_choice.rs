@@ -13,14 +13,15 @@ use crate::request::Request;
 pub(crate) enum Choice {
     /// This core can keep the reservation.
     Core(usize),
-    /// This core can keep it as soon as soft reservations have shrunk, or what was given back is free.
+    /// This core can keep it as soon as soft reservations have shrunk, or what was given back is
+    /// free.
     MakeRoom(usize),
     /// No core can keep it.
     Refused(String),
 }
 
-/// Chooses: the wished core, else the one that the vCPU has, else the last one with room. The first core is never chosen: the
-/// kernel's own work gathers there.
+/// Chooses: the wished core, else the one that the vCPU has, else the last one with room. The first
+/// core is never chosen: the kernel's own work gathers there.
 pub(crate) fn choose<H: Host>(
     book: &mut Book<H::Change>,
     request: &Request,
@@ -49,7 +50,8 @@ pub(crate) fn choose<H: Host>(
     candidates.into_iter().find(room).map_or(Choice::Refused(refused), Choice::MakeRoom)
 }
 
-/// Whether a core could keep a reservation if soft ones had their least budgets and everything given back were free.
+/// Whether a core could keep a reservation if soft ones had their least budgets and everything
+/// given back were free.
 fn has_room_soon<C: Clone>(
     book: &Book<C>,
     core: usize,

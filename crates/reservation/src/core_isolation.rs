@@ -1,7 +1,8 @@
 //! Other programs' cpusets that join a reserved core to other cores.
 //!
-//! A VM that libvirt starts on cgroup v1 comes with cpusets that balance load over all cores, which would make them one root
-//! domain. Those cpusets stop balancing within a second, and are as they were once nothing is reserved.
+//! A VM that libvirt starts on cgroup v1 comes with cpusets that balance load over all cores, which
+//! would make them one root domain. Those cpusets stop balancing within a second, and are as they
+//! were once nothing is reserved.
 
 use crate::book::Book;
 use crate::held::Level;
@@ -19,8 +20,9 @@ impl CoreIsolation {
         self.problem.as_deref()
     }
 
-    /// Stops cpusets from balancing load over reserved cores. Says whether there were any. A program that turns balancing on
-    /// again has it turned off again; once nothing is reserved it is on.
+    /// Stops cpusets from balancing load over reserved cores. Says whether there were any. A
+    /// program that turns balancing on again has it turned off again; once nothing is reserved it
+    /// is on.
     pub(crate) fn restore<H: Host>(&mut self, book: &mut Book<H::Change>, host: &mut H) -> bool {
         let isolated: Vec<usize> = book.isolated().into_iter().collect();
         let Some(heir) = book.held.iter().position(|held| held.core().is_some()) else {

@@ -1,4 +1,5 @@
-//! Changes of the host for one reservation: made all or not at all, checked, undone in the opposite order.
+//! Changes of the host for one reservation: made all or not at all, checked, undone in the opposite
+//! order.
 
 use timevisor_schedule::Reservation;
 
@@ -7,12 +8,12 @@ use crate::host::{Host, Restore};
 
 /// Makes the changes of a reservation from number `from` on.
 ///
-/// `Some(number)`: the vCPU sleeps and has not come to its core yet. Make the rest, from that number on, a little later; a vCPU
-/// that sleeps needs no processor time.
+/// `Some(number)`: the vCPU sleeps and has not come to its core yet. Make the rest, from that
+/// number on, a little later; a vCPU that sleeps needs no processor time.
 ///
 /// # Errors
-/// The first change that was not made. With `from == 0` everything is undone then. Later, others may need what was changed:
-/// the caller releases the reservation.
+/// The first change that was not made. With `from == 0` everything is undone then. Later, others
+/// may need what was changed: the caller releases the reservation.
 pub(crate) fn make<H: Host>(
     host: &mut H,
     held: &Held<H::Change>,
@@ -58,7 +59,8 @@ pub(crate) fn with_reservation<H: Host>(
     (changed.collect(), words)
 }
 
-/// Sets the policies of a reservation's threads again, after their budget changed. The kernel changes all or nothing.
+/// Sets the policies of a reservation's threads again, after their budget changed. The kernel
+/// changes all or nothing.
 ///
 /// # Errors
 /// The kernel's refusal. What was in force before still is.
@@ -71,7 +73,8 @@ pub(crate) fn set_policies<H: Host>(host: &mut H, held: &Held<H::Change>) -> Res
     check(host, held)
 }
 
-/// Takes threads out of SCHED_DEADLINE and puts them back. The kernel starts with a full budget then.
+/// Takes threads out of SCHED_DEADLINE and puts them back. The kernel starts with a full budget
+/// then.
 ///
 /// # Errors
 /// The kernel's refusal. The thread may be without its reservation then.
@@ -112,8 +115,9 @@ where
     changes.rev().filter_map(failed).collect()
 }
 
-/// Restores what was before `changes`, which were made for `held`. Threads of a process that has ended are left alone: a later
-/// thread may have the same number. The result says what could not be restored.
+/// Restores what was before `changes`, which were made for `held`. Threads of a process that has
+/// ended are left alone: a later thread may have the same number. The result says what could not be
+/// restored.
 pub(crate) fn release<H: Restore>(
     host: &mut H,
     held: &Held<H::Change>,
@@ -133,7 +137,8 @@ pub(crate) fn release<H: Restore>(
     failed
 }
 
-/// Undoes everything that a journal names, without a daemon. The result says what could not be restored.
+/// Undoes everything that a journal names, without a daemon. The result says what could not be
+/// restored.
 #[must_use]
 pub fn release_all<H: Restore>(host: &mut H, all: &[Held<H::Change>]) -> Vec<String> {
     let mut problems = Vec::new();

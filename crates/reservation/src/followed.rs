@@ -10,8 +10,8 @@ use crate::request::{Promise, Reason, Refusal, Request};
 const FOLLOWED_VCPU: u32 = 0;
 
 impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C> {
-    /// Makes the reservation of a VM's first vCPU what introspection learned that its tasks need; `None`: nothing. What was
-    /// reserved by hand, or is configured, stays as it is.
+    /// Makes the reservation of a VM's first vCPU what introspection learned that its tasks need;
+    /// `None`: nothing. What was reserved by hand, or is configured, stays as it is.
     ///
     /// # Errors
     /// Why not.

@@ -13,7 +13,8 @@ pub enum Guarantee {
     Global,
     /// Precedence over everything that is not real-time, without a budget: SCHED_FIFO.
     Fifo,
-    /// No promise: at most the budget in a period, and the greatest weight among the siblings of its cgroup.
+    /// No promise: at most the budget in a period, and the greatest weight among the siblings of
+    /// its cgroup.
     Limit,
 }
 

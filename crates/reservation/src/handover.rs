@@ -1,4 +1,5 @@
-//! What becomes of a reservation's changes when it is released while others still need some of them.
+//! What becomes of a reservation's changes when it is released while others still need some of
+//! them.
 
 use crate::held::{Held, Level, Step};
 use crate::host::{Host, Restore};
@@ -30,11 +31,13 @@ impl<H: Host> Threads<H::Change> for H {
     }
 }
 
-/// Gives those changes of `gone` that other reservations still need to one of them. `gone` was number `index` of `held`, which are
-/// in the order in which they were made, and is no longer there.
+/// Gives those changes of `gone` that other reservations still need to one of them. `gone` was
+/// number `index` of `held`, which are in the order in which they were made, and is no longer
+/// there.
 ///
-/// Heirs receive changes in front: they were made before the heir's own. Of the rest the thread's changes are undone first, then
-/// the core's, then the host's, so they stand in the opposite order here.
+/// Heirs receive changes in front: they were made before the heir's own. Of the rest the thread's
+/// changes are undone first, then the core's, then the host's, so they stand in the opposite order
+/// here.
 pub(crate) fn hand_over<C>(
     gone: &mut Held<C>,
     index: usize,
@@ -45,7 +48,8 @@ pub(crate) fn hand_over<C>(
     let shares_core = |other: &Held<C>| core.is_some() && other.core() == core;
     let of_core = held.iter().position(shares_core);
     let of_host = held.iter().position(Held::needs_host);
-    // A later vCPU of the same VM on the same core found its process's other threads off that core already.
+    // A later vCPU of the same VM on the same core found its process's other threads off that core
+    // already.
     let sibling = held.iter().skip(index).position(|other| other.pid == pid && shares_core(other));
     let sibling = sibling.map(|after| index + after);
     let mut undo = Vec::new();
@@ -75,8 +79,9 @@ pub(crate) fn hand_over<C>(
     HandOver { undo, heirs }
 }
 
-/// Whether a later reservation changed the same setting of a thread. The old value goes to that reservation then: undoing `change`
-/// would break the later one, and the later one would restore a value that was ours.
+/// Whether a later reservation changed the same setting of a thread. The old value goes to that
+/// reservation then: undoing `change` would break the later one, and the later one would restore a
+/// value that was ours.
 fn is_overlaid<C>(change: &C, pid: u32, later: &mut [Held<C>], host: &impl Threads<C>) -> bool {
     let mut overlaid = false;
     let of_process = later.iter_mut().filter(|held| held.pid == pid);

@@ -1,4 +1,5 @@
-//! One reservation that is held, with every host change that was made for it. The journal stores exactly this.
+//! One reservation that is held, with every host change that was made for it. The journal stores
+//! exactly this.
 
 use serde::{Deserialize, Serialize};
 use timevisor_schedule::Reservation;
@@ -53,7 +54,8 @@ pub struct Held<C> {
     /// It follows what introspection learns of the guest. Nobody follows the guest after a restart.
     #[serde(default)]
     pub followed: bool,
-    /// The changes made for it, in order. A change that two reservations need belongs to one of them.
+    /// The changes made for it, in order. A change that two reservations need belongs to one of
+    /// them.
     pub changes: Vec<Step<C>>,
     /// How long the thread had run when the reservation was made, ns.
     pub ran: u64,
@@ -62,7 +64,8 @@ pub struct Held<C> {
 }
 
 impl<C> Held<C> {
-    /// Budget, deadline and period; `None` where somebody edited the journal and they are no reservation.
+    /// Budget, deadline and period; `None` where somebody edited the journal and they are no
+    /// reservation.
     #[must_use]
     pub fn reservation(&self) -> Option<Reservation> {
         Reservation::new(self.budget, self.deadline, self.period).ok()

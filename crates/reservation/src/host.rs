@@ -9,9 +9,11 @@ use crate::guarantee::{Target, Wanted};
 use crate::held::{Held, Step};
 use crate::request::Refusal;
 
-/// What a release needs. A program that cleans up after a daemon that is gone needs no more than this.
+/// What a release needs. A program that cleans up after a daemon that is gone needs no more than
+/// this.
 pub trait Restore {
-    /// One setting of the host with its old and its new value. It is data: shown, stored, made and undone.
+    /// One setting of the host with its old and its new value. It is data: shown, stored, made and
+    /// undone.
     type Change: Clone + PartialEq + fmt::Debug + fmt::Display;
 
     /// Whether the process still runs, or at least its thread `tid`.
@@ -26,7 +28,8 @@ pub trait Restore {
     /// Why the old value could not be restored.
     fn undo(&mut self, change: &Self::Change) -> Result<(), String>;
 
-    /// Gives threads that the process started during the reservation the processors that its main thread has again.
+    /// Gives threads that the process started during the reservation the processors that its main
+    /// thread has again.
     fn widen(&mut self, pid: u32, undone: &[Step<Self::Change>]);
 }
 
@@ -44,7 +47,8 @@ pub trait Host: Restore {
     /// The cores that are online, in order.
     fn online(&self) -> Vec<usize>;
 
-    /// Which changes make a reservation, in order, while the cores `isolated` are isolated already. Changes nothing.
+    /// Which changes make a reservation, in order, while the cores `isolated` are isolated already.
+    /// Changes nothing.
     ///
     /// # Errors
     /// Why there is no way.
@@ -54,8 +58,8 @@ pub trait Host: Restore {
         isolated: &BTreeSet<usize>,
     ) -> Result<Vec<Step<Self::Change>>, String>;
 
-    /// Changes that move other threads of the reservation's process off its core. They would starve there: deadlines come before
-    /// everything else.
+    /// Changes that move other threads of the reservation's process off its core. They would starve
+    /// there: deadlines come before everything else.
     ///
     /// # Errors
     /// Why the host cannot say.
@@ -83,8 +87,9 @@ pub trait Host: Restore {
         reservation: &Reservation,
     ) -> Option<Self::Change>;
 
-    /// Where `later` changed a setting of process `pid` that `gone` had changed before: `later`, restoring what was before `gone`.
-    /// Threads that the process started in between have inherited what `gone` gave to its main thread.
+    /// Where `later` changed a setting of process `pid` that `gone` had changed before: `later`,
+    /// restoring what was before `gone`. Threads that the process started in between have inherited
+    /// what `gone` gave to its main thread.
     fn rebase(&self, pid: u32, gone: &Self::Change, later: &Self::Change) -> Option<Self::Change>;
 
     /// The processor time of a thread; `None` after its end.
@@ -96,7 +101,8 @@ pub trait Host: Restore {
     /// How late [`Usage::ran`] of a running thread may be.
     fn accounting_lag(&self) -> u64;
 
-    /// Changes that separate the isolated cores again, where other programs joined them to others meanwhile.
+    /// Changes that separate the isolated cores again, where other programs joined them to others
+    /// meanwhile.
     ///
     /// # Errors
     /// Why the host cannot say.
@@ -133,7 +139,8 @@ pub trait Guests {
 /// A change was not made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unmade {
-    /// The vCPU sleeps and has not come to its core yet. The kernel refuses until the vCPU runs; try again later.
+    /// The vCPU sleeps and has not come to its core yet. The kernel refuses until the vCPU runs;
+    /// try again later.
     pub asleep: bool,
     /// Why, for people.
     pub why: String,

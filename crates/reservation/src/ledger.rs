@@ -1,13 +1,15 @@
 //! Which reservations a core can keep, before the kernel is asked.
 //!
-//! The kernel admits by bandwidth alone; a deadline below the period needs a stricter test. And a budget that was given back is
-//! still in use until its period ends: the thread may have consumed all of it at the end, where another one's period starts.
+//! The kernel admits by bandwidth alone; a deadline below the period needs a stricter test. And a
+//! budget that was given back is still in use until its period ends: the thread may have consumed
+//! all of it at the end, where another one's period starts.
 
 use timevisor_schedule::Reservation;
 use timevisor_schedule::admission::{Host, core_keeps};
 use timevisor_schedule::edf::Demand;
 
-/// Generous figures for Linux without PREEMPT_RT. It enforces budgets at its tick, 250 times a second in most distributions.
+/// Generous figures for Linux without PREEMPT_RT. It enforces budgets at its tick, 250 times a
+/// second in most distributions.
 const HOST: Host = Host { switch: 20_000, blocking: 50_000, tick: 4_000_000 };
 
 /// Why a core cannot keep a reservation.
@@ -107,9 +109,11 @@ impl Ledger {
 
     /// Notes a thread that left SCHED_DEADLINE.
     ///
-    /// A thread that left while it was out of budget must not return between its deadline and the moment when its overrun is paid
-    /// back. The kernel has cancelled the replenishment by then, but still treats the thread as throttled, and would never let it
-    /// run again (dl_task_timer and inactive_task_timer in kernel/sched/deadline.c; seen with Linux 6.1, 6.12, 6.18 and 7.3).
+    /// A thread that left while it was out of budget must not return between its deadline and the
+    /// moment when its overrun is paid back. The kernel has cancelled the replenishment by then,
+    /// but still treats the thread as throttled, and would never let it run again (dl_task_timer
+    /// and inactive_task_timer in kernel/sched/deadline.c; seen with Linux 6.1, 6.12, 6.18 and
+    /// 7.3).
     pub fn leave(&mut self, tid: u32, reservation: &Reservation, now: u64) {
         let (budget, period) = (u128::from(reservation.budget()), u128::from(reservation.period()));
         let paid_back = period + (u128::from(OVERRUN) * period).div_ceil(budget);

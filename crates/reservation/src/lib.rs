@@ -1,9 +1,10 @@
 //! A reservation of processor time for a vCPU, from request to release.
 //!
-//! [`Reservations`] is a state machine. It decides which core serves a request, admits or refuses it, writes down what it is
-//! about to change, has the host make the changes, and undoes them later. It performs nothing itself: every effect and every
-//! observation goes through [`Host`] and [`Guests`]. The daemon implements them for Linux, `timevisor-simulation` for a host
-//! that crashes at any moment.
+//! [`Reservations`] is a state machine. It decides which core serves a request, admits or refuses
+//! it, writes down what it is about to change, has the host make the changes, and undoes them
+//! later. It performs nothing itself: every effect and every observation goes through [`Host`] and
+//! [`Guests`]. The daemon implements them for Linux, `timevisor-simulation` for a host that crashes
+//! at any moment.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -28,8 +29,8 @@
 //!
 //! Each module uses only modules above it.
 //!
-//! All times are nanoseconds of one clock that never goes back ([`Host::now`]). What this crate does not do: find a budget
-//! (`timevisor-schedule`), or know how a change is made.
+//! All times are nanoseconds of one clock that never goes back ([`Host::now`]). What this crate
+//! does not do: find a budget (`timevisor-schedule`), or know how a change is made.
 #![forbid(unsafe_code)]
 
 pub mod audit;

@@ -18,7 +18,8 @@ use crate::stall_recovery::StallRecovery;
 
 /// A vCPU that comes to its core has its budget within this, ns.
 const WAITING_INTERVAL: u64 = 5_000_000;
-/// The core of a VM that has ended is free within this, ns. A broken guarantee is detected within this time, too.
+/// The core of a VM that has ended is free within this, ns. A broken guarantee is detected within
+/// this time, too.
 const LOOK_INTERVAL: u64 = 1_000_000_000;
 
 /// All reservations of a host. `C` is the host's type of changes.
@@ -36,7 +37,8 @@ pub struct Reservations<C> {
 }
 
 impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C> {
-    /// Continues with what an earlier daemon stored. Reservations that are no longer in force are given back.
+    /// Continues with what an earlier daemon stored. Reservations that are no longer in force are
+    /// given back.
     pub fn start<H: Host<Change = C>>(
         journal: Result<Vec<Held<C>>, String>,
         configured: Vec<Request>,
@@ -93,8 +95,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         self.next_look.min(self.book.audit.poll_at())
     }
 
-    /// Audits, makes what is left to make, follows soft budgets, renews stalled ones, releases what VMs that have ended had, and
-    /// makes what is configured for VMs that have come.
+    /// Audits, makes what is left to make, follows soft budgets, renews stalled ones, releases what
+    /// VMs that have ended had, and makes what is configured for VMs that have come.
     pub fn on_timer<H: Host<Change = C>>(&mut self, host: &mut H, guests: &impl Guests) {
         self.audit(host);
         let now = host.now();
@@ -135,7 +137,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     fn make_the_rest<H: Host<Change = C>>(&mut self, host: &mut H) {
         let tids: Vec<u32> = self.book.waiting.iter().map(|waiting| waiting.tid).collect();
         for tid in tids {
-            // One that was given up may have left changes to those that still wait: their places are looked up each time.
+            // One that was given up may have left changes to those that still wait: their places
+            // are looked up each time.
             let waiting = self.book.waiting.iter().position(|waiting| waiting.tid == tid);
             let index = self.book.held.iter().position(|held| held.tid == tid);
             let (Some(waiting), Some(index)) = (waiting, index) else { continue };
@@ -147,7 +150,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
                     host.tell(Severity::Info, &format!("{name}: has its budget"));
                 }
                 Ok(Some(from)) => self.book.waiting[waiting].from = from,
-                // A VM has come meanwhile, whose cpusets joined the core to others: the next try comes soon.
+                // A VM has come meanwhile, whose cpusets joined the core to others: the next try
+                // comes soon.
                 Err(_) if self.isolation.restore(&mut self.book, host) => {}
                 Err(why) => self.book.give_up(index, &why, host),
             }
@@ -179,10 +183,12 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         }
     }
 
-    /// Makes a reservation, or changes the one that the vCPU has. The result says in words what has changed.
+    /// Makes a reservation, or changes the one that the vCPU has. The result says in words what has
+    /// changed.
     ///
     /// # Errors
-    /// Why not. Nothing is changed then, unless the next step says that the former reservation was given back.
+    /// Why not. Nothing is changed then, unless the next step says that the former reservation was
+    /// given back.
     pub fn apply<H: Host<Change = C>>(
         &mut self,
         request: &Request,
@@ -225,7 +231,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
                 let changes = &self.book.held[index].changes;
                 return Ok(enforcement::with_reservation(host, changes, &reservation).1);
             }
-            // A VM that came a moment ago may have joined the core to others; the kernel would refuse then.
+            // A VM that came a moment ago may have joined the core to others; the kernel would
+            // refuse then.
             self.isolation.restore(&mut self.book, host);
             let changed = self.book.change(index, &reservation, (request.alone, soft), host);
             self.follow(index);
@@ -284,7 +291,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             && host.is_alive(held.pid, held.start_time, held.tid)
     }
 
-    /// Refuses a thread that left SCHED_DEADLINE a moment ago, see [`crate::ledger::Ledger::leave`].
+    /// Refuses a thread that left SCHED_DEADLINE a moment ago, see
+    /// [`crate::ledger::Ledger::leave`].
     fn check_leaving<H: Host<Change = C>>(
         &mut self,
         wanted: &Wanted,
@@ -362,7 +370,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         }
     }
 
-    /// Releases the reservations of a VM, or of one of its vCPUs, or all. The result says what could not be brought back.
+    /// Releases the reservations of a VM, or of one of its vCPUs, or all. The result says what
+    /// could not be brought back.
     ///
     /// # Errors
     /// [`Reason::NotFound`] for a VM without a reservation.

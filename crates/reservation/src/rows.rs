@@ -18,7 +18,8 @@ pub struct Row<'a, C> {
     pub age: u64,
     /// How long the thread ran meanwhile, ns; `None` after its end.
     pub ran: Option<u64>,
-    /// What the audit found, and the most that was missing in one stretch, ns; `None` before the first sample.
+    /// What the audit found, and the most that was missing in one stretch, ns; `None` before the
+    /// first sample.
     pub audit: Option<(Tally, u64)>,
     /// Why the promise does not hold at the moment.
     pub problem: Option<String>,
@@ -61,7 +62,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         failures.chain(self.configured.iter().filter_map(Configured::problem)).collect()
     }
 
-    /// Why a job of the guest was late that was there from `from` to `to`, ns of [`Host::now`], and what its vCPU got meanwhile.
+    /// Why a job of the guest was late that was there from `from` to `to`, ns of [`Host::now`], and
+    /// what its vCPU got meanwhile.
     ///
     /// # Errors
     /// [`Reason::NotFound`] without a reservation, or for a time that is not remembered.

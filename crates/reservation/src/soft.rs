@@ -1,4 +1,5 @@
-//! Soft reservations: budgets that follow the use (`timevisor_schedule::adaptive`), and give way to others.
+//! Soft reservations: budgets that follow the use (`timevisor_schedule::adaptive`), and give way to
+//! others.
 
 use timevisor_schedule::Reservation;
 use timevisor_schedule::adaptive::{Adaptive, Limits, Used};
@@ -8,7 +9,8 @@ use crate::core_isolation::CoreIsolation;
 use crate::held::Held;
 use crate::host::{Host, Severity, Usage};
 
-/// The least time between two looks, ns; it is rounded up to whole periods. The kernel counts at its ticks.
+/// The least time between two looks, ns; it is rounded up to whole periods. The kernel counts at
+/// its ticks.
 const LOOK: u64 = 100_000_000;
 
 #[derive(Debug)]
@@ -86,7 +88,8 @@ impl SoftBudgets {
         });
     }
 
-    /// Shrinks the soft reservations on a core to their least budgets, apart from number `replaced`.
+    /// Shrinks the soft reservations on a core to their least budgets, apart from number
+    /// `replaced`.
     pub(crate) fn make_room<H: Host>(
         &mut self,
         core: usize,
@@ -124,7 +127,8 @@ fn grant<H: Host>(
         None => true,
     };
     let mut change = || {
-        // A VM that came a moment ago may have joined the core to others; the kernel would refuse then.
+        // A VM that came a moment ago may have joined the core to others; the kernel would refuse
+        // then.
         isolation.restore(book, host);
         book.change(index, &reservation, (alone, limits), host)
     };

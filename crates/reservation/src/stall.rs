@@ -1,7 +1,8 @@
 //! How a thread is recognized that wants to run, has a budget, and never runs.
 //!
-//! Linux can forget to replenish a budget (see [`crate::ledger::Ledger::leave`]): the thread is then out of budget for ever. Our
-//! own requests avoid that. Other programs may change a thread's policy, too, and a frozen VM must not stay frozen until its end.
+//! Linux can forget to replenish a budget (see [`crate::ledger::Ledger::leave`]): the thread is
+//! then out of budget for ever. Our own requests avoid that. Other programs may change a thread's
+//! policy, too, and a frozen VM must not stay frozen until its end.
 
 use timevisor_schedule::Reservation;
 
@@ -18,9 +19,11 @@ impl Stall {
         Self { ran, since: now }
     }
 
-    /// Whether it has been runnable without running for longer than any budget explains: the kernel has forgotten it. `lag`: how late `ran` may be, ns.
+    /// Whether it has been runnable without running for longer than any budget explains: the kernel
+    /// has forgotten it. `lag`: how late `ran` may be, ns.
     ///
-    /// Between two budgets are two periods at most. After a stall was reported the next one is timed.
+    /// Between two budgets are two periods at most. After a stall was reported the next one is
+    /// timed.
     pub(crate) fn observe(
         &mut self,
         (ran, runnable): (u64, bool),

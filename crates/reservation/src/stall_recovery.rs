@@ -15,8 +15,8 @@ pub(crate) struct StallRecovery {
 }
 
 impl StallRecovery {
-    /// Looks at every thread, and renews the budget of those that stand still. A reservation whose budget cannot be renewed is
-    /// given up.
+    /// Looks at every thread, and renews the budget of those that stand still. A reservation whose
+    /// budget cannot be renewed is given up.
     pub(crate) fn look<H: Host>(&mut self, book: &mut Book<H::Change>, host: &mut H) {
         let mut before = std::mem::take(&mut self.stalls);
         let mut stalled = Vec::new();

@@ -8,8 +8,8 @@ const VARIABLE: &str = "TIMEVISOR_COMMIT";
 
 /// The abbreviated commit of the checkout around `folder`.
 ///
-/// Outside of a checkout of this project, `TIMEVISOR_COMMIT` of the environment counts, then that of the build, as in a
-/// guest that has no git; else `unknown`.
+/// Outside of a checkout of this project, `TIMEVISOR_COMMIT` of the environment counts, then that
+/// of the build, as in a guest that has no git; else `unknown`.
 #[must_use]
 pub fn commit(folder: &Path) -> String {
     checked_out(folder)

@@ -1,4 +1,5 @@
-//! Results for machines: one form of `target/results/NAME.json` for benchmarks, experiments, soaks, scenarios and fuzzing.
+//! Results for machines: one form of `target/results/NAME.json` for benchmarks, experiments, soaks,
+//! scenarios and fuzzing.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -11,8 +12,8 @@
 //!  "rows": [{"clock": "timeline", "median_ns": 31.5}]}
 //! ```
 //!
-//! A row is a line of the table that people see. Its fields are in snake_case with their unit. `caption` says how it was
-//! measured, where the program has something to say about that.
+//! A row is a line of the table that people see. Its fields are in snake_case with their unit.
+//! `caption` says how it was measured, where the program has something to say about that.
 //!
 //! What it does not do: print tables, judge results, draw pictures.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! The machine's name, from the processor and the kernel: neither needs /proc, so that it also works in an initramfs.
+//! The machine's name, from the processor and the kernel: neither needs /proc, so that it also
+//! works in an initramfs.
 
 /// Processor, whether under a hypervisor, and kernel: `AMD EPYC, in a VM, Linux 6.12.0`.
 #[must_use]

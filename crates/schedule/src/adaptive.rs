@@ -1,10 +1,13 @@
-//! Budgets of *soft* VMs: they follow what the VM uses, between two limits, up at once and down slowly.
+//! Budgets of *soft* VMs: they follow what the VM uses, between two limits, up at once and down
+//! slowly.
 //!
-//! What is used is looked at again and again. The budget is what suffices in 95 of 100 looks, and a tenth more (the moving quantile of
-//! LFS++: Abeni, Palopoli, Lipari, Walpole, "Analysis of a reservation-based feedback scheduler", RTSS 2002, and its successors). A look at a VM
-//! that wanted more than it had says only that: it counts as a quarter more than the budget.
+//! What is used is looked at again and again. The budget is what suffices in 95 of 100 looks, and a
+//! tenth more (the moving quantile of LFS++: Abeni, Palopoli, Lipari, Walpole, "Analysis of a
+//! reservation-based feedback scheduler", RTSS 2002, and its successors). A look at a VM that
+//! wanted more than it had says only that: it counts as a quarter more than the budget.
 //!
-//! What it does not do: meet deadlines. A VM whose tasks have some is given what `synthesis` finds, and keeps it.
+//! What it does not do: meet deadlines. A VM whose tasks have some is given what `synthesis` finds,
+//! and keeps it.
 
 use std::collections::VecDeque;
 

@@ -1,12 +1,14 @@
 //! Several reservations on one core, picked by their deadlines (SCHED_DEADLINE).
 //!
-//! A reservation is not a task that runs its budget and is done: a vCPU sleeps in the middle of one, and goes on later with what its
-//! deadline allows. By the server's wakeup rule that is at most `budget / deadline` of what is left until the deadline (for deadlines
-//! below the period: Abeni, Lipari, Lelli, "Constant bandwidth server revisited", EWiLi 2014), so that already in an interval shorter
-//! than the deadline something may be due. The demand bound function of sporadic tasks has nothing there, and finds room for
-//! reservations that then are late.
+//! A reservation is not a task that runs its budget and is done: a vCPU sleeps in the middle of
+//! one, and goes on later with what its deadline allows. By the server's wakeup rule that is at
+//! most `budget / deadline` of what is left until the deadline (for deadlines below the period:
+//! Abeni, Lipari, Lelli, "Constant bandwidth server revisited", EWiLi 2014), so that already in an
+//! interval shorter than the deadline something may be due. The demand bound function of sporadic
+//! tasks has nothing there, and finds room for reservations that then are late.
 //!
-//! What it does not do: know what the kernel's own admission leaves free, or charge for more than one switch in a period.
+//! What it does not do: know what the kernel's own admission leaves free, or charge for more than
+//! one switch in a period.
 
 use crate::edf::{Demand, MOST_STEPS};
 use crate::horizon::{Horizon, Totals};
@@ -21,15 +23,16 @@ pub struct Host {
     pub switch: u64,
     /// For how long the kernel may not preempt.
     pub blocking: u64,
-    /// 1 / HZ where budgets are enforced by the tick, else 0: so long each of the others may run on without a budget, once until
-    /// it has paid that back.
+    /// 1 / HZ where budgets are enforced by the tick, else 0: so long each of the others may run on
+    /// without a budget, once until it has paid that back.
     pub tick: u64,
 }
 
-/// Whether a core can keep all of them, whenever each of them sleeps and wakes. With a tick: each of them as
-/// [`Ticked`](crate::Ticked) says.
+/// Whether a core can keep all of them, whenever each of them sleeps and wakes. With a tick: each
+/// of them as [`Ticked`](crate::Ticked) says.
 ///
-/// What a reservation has left when it wakes may be later than its deadline by blocking and ticks; its whole budgets are not.
+/// What a reservation has left when it wakes may be later than its deadline by blocking and ticks;
+/// its whole budgets are not.
 #[must_use]
 pub fn core_keeps(all: &[Reservation], host: &Host) -> Demand {
     let others = all.len().saturating_sub(1) as u64;
@@ -41,7 +44,8 @@ pub fn core_keeps(all: &[Reservation], host: &Host) -> Demand {
         jitter: 0,
         blocking: host.blocking.saturating_add(host.tick.saturating_mul(others)),
     });
-    // A reservation whose deadline is its budget has no room for a switch: the set is refused below.
+    // A reservation whose deadline is its budget has no room for a switch: the set is refused
+    // below.
     let tasks: Vec<Task> = tasks.collect();
     if tasks.is_empty() {
         return Demand::Supplied;
@@ -52,8 +56,8 @@ pub fn core_keeps(all: &[Reservation], host: &Host) -> Demand {
     }
 }
 
-/// Downwards from the end of what must be looked at, as QPA: demand only falls. It is straight between two corners, so that the next
-/// corner below is the nearest moment that needs a look.
+/// Downwards from the end of what must be looked at, as QPA: demand only falls. It is straight
+/// between two corners, so that the next corner below is the nearest moment that needs a look.
 fn test(set: &TaskSet) -> Demand {
     let longest = set.tasks().iter().map(|task| task.period).max().unwrap_or(1);
     let mut t = match Totals::new(set).horizon(&Dedicated.line()) {
@@ -79,7 +83,8 @@ fn test(set: &TaskSet) -> Demand {
     Demand::NotKnown
 }
 
-/// What can be due within `t`: whole budgets, and of one that is not yet due whole what its density allows; rounded up.
+/// What can be due within `t`: whole budgets, and of one that is not yet due whole what its density
+/// allows; rounded up.
 fn due_within(set: &TaskSet, t: u64) -> u128 {
     let of = |task: &Task| {
         let part = u128::from((t % task.period).min(task.deadline)) * u128::from(task.cost);

@@ -6,17 +6,19 @@ use crate::reservation::Reservation;
 use crate::supply::{Line, Supply};
 use crate::task::TaskSet;
 
-/// What a reservation supplies from a *replenishment* on, when it goes before everything else on its core: the budget at once, again
-/// and again. Not in any interval, as [`Worst`](crate::Worst) says, but in those in which tasks wait: their busy periods begin with
-/// a release.
+/// What a reservation supplies from a *replenishment* on, when it goes before everything else on
+/// its core: the budget at once, again and again. Not in any interval, as [`Worst`](crate::Worst)
+/// says, but in those in which tasks wait: their busy periods begin with a release.
 ///
 /// May be relied on only where all of this is so:
 ///
-/// - every release is at a replenishment: the tasks' periods are multiples of the reservation's, they are released together or by
-///   multiples of it apart, and never late ([`Aligned::holds_for`] checks what can be seen of this);
-/// - nothing else wakes the vCPU. A sleeping reservation takes its phase from what wakes it (the wakeup rule of the constant
-///   bandwidth server): from the first release if that does, from a timer or an interrupt of the guest if it does not. A guest that
-///   never sleeps (background work, polling) has the phase of its boot;
+/// - every release is at a replenishment: the tasks' periods are multiples of the reservation's,
+///   they are released together or by multiples of it apart, and never late ([`Aligned::holds_for`]
+///   checks what can be seen of this);
+/// - nothing else wakes the vCPU. A sleeping reservation takes its phase from what wakes it (the
+///   wakeup rule of the constant bandwidth server): from the first release if that does, from a
+///   timer or an interrupt of the guest if it does not. A guest that never sleeps (background work,
+///   polling) has the phase of its boot;
 /// - the reservation is the only one on its core, or preempts all others.
 ///
 /// Where any of them fails, the answer is [`Worst`](crate::Worst)'s of [`Reservation::alone`].
@@ -24,7 +26,8 @@ use crate::task::TaskSet;
 pub struct Aligned(pub Reservation);
 
 impl Aligned {
-    /// Whether these tasks can be released at replenishments only: no jitter, and periods that are multiples of the reservation's.
+    /// Whether these tasks can be released at replenishments only: no jitter, and periods that are
+    /// multiples of the reservation's.
     #[must_use]
     pub fn holds_for(&self, set: &TaskSet) -> bool {
         let period = self.0.period();

@@ -1,8 +1,9 @@
-//! Whether a reservation got what was promised, from what the kernel counts of its thread: for how long it ran, and for how long it
-//! could have run and did not (/proc/PID/task/TID/schedstat; a throttled thread counts as one that could).
+//! Whether a reservation got what was promised, from what the kernel counts of its thread: for how
+//! long it ran, and for how long it could have run and did not (/proc/PID/task/TID/schedstat; a
+//! throttled thread counts as one that could).
 //!
-//! What it cannot see: jobs. A thread that has slept in between has begun anew with every waking, so that nothing was promised for
-//! the whole; such a stretch is [`Finding::Unclear`], not guessed.
+//! What it cannot see: jobs. A thread that has slept in between has begun anew with every waking,
+//! so that nothing was promised for the whole; such a stretch is [`Finding::Unclear`], not guessed.
 
 use std::collections::VecDeque;
 
@@ -27,7 +28,8 @@ pub enum Finding {
     Satisfied,
     /// It wanted to run all the time, and got what it has reserved: its guest wants more than that.
     Exhausted,
-    /// It wanted to run all the time, and got so many ns less than it has reserved: the host has broken its promise.
+    /// It wanted to run all the time, and got so many ns less than it has reserved: the host has
+    /// broken its promise.
     Broken(u64),
     /// It waited now and then, and slept now and then.
     Unclear,
@@ -51,9 +53,11 @@ pub fn find(stretch: &Stretch, reservation: &Reservation, tick: u64) -> Finding 
 pub enum Cause {
     /// The host gave the vCPU so many ns less than it has reserved.
     HostBroke(u64),
-    /// The vCPU wanted to run all the time and got what it has reserved: the guest had more to do than was declared.
+    /// The vCPU wanted to run all the time and got what it has reserved: the guest had more to do
+    /// than was declared.
     GuestUnderDeclared,
-    /// The vCPU slept although the job was there: the guest did not run it, and had a processor for it.
+    /// The vCPU slept although the job was there: the guest did not run it, and had a processor for
+    /// it.
     GuestPolicy,
     /// The stretch is too short for any of these.
     Unclear,
@@ -81,8 +85,8 @@ struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Both ends of a stretch are between two ticks; and how long a thread has waited is counted when it runs again, so that a wait
-    /// for the next budget may belong to another stretch.
+    /// Both ends of a stretch are between two ticks; and how long a thread has waited is counted
+    /// when it runs again, so that a wait for the next budget may belong to another stretch.
     fn slack(&self) -> u64 {
         2 * self.tick + self.reservation.period() - self.reservation.budget()
     }
@@ -143,8 +147,8 @@ impl History {
         self.0.back().copied()
     }
 
-    /// The longest stretch between two samples within `from` to `to`; nothing where `from` was before the first sample, or `to` is
-    /// after the last one.
+    /// The longest stretch between two samples within `from` to `to`; nothing where `from` was
+    /// before the first sample, or `to` is after the last one.
     #[must_use]
     pub fn within(&self, from: u64, to: u64) -> Option<Stretch> {
         if from < self.0.front()?.at || self.0.back()?.at < to {

@@ -2,13 +2,14 @@
 
 use crate::task::{Task, TaskSet};
 
-/// Jobs of a task that are released in an interval of `t` ns at most, and run at its higher priority.
+/// Jobs of a task that are released in an interval of `t` ns at most, and run at its higher
+/// priority.
 pub(crate) fn requested(task: &Task, t: u64) -> u128 {
     u128::from(t.saturating_add(task.jitter).div_ceil(task.period)) * u128::from(task.cost)
 }
 
-/// Work of all tasks that is released and due within any interval of `t` ns (the demand bound function), with the longest blocking of
-/// those that are due.
+/// Work of all tasks that is released and due within any interval of `t` ns (the demand bound
+/// function), with the longest blocking of those that are due.
 #[must_use]
 pub fn due_within(set: &TaskSet, t: u64) -> u64 {
     let mut sum = 0u128;

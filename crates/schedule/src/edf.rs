@@ -1,7 +1,8 @@
 //! Earliest deadline first on any supply: the demand of every interval is supplied in it.
 //!
-//! QPA on supply: from the end of what must be looked at downwards, the demand at `t` is supplied by `time_for(demand)`; in between
-//! nothing can be missed, as demand only falls and supply only grows with the interval's length seen from there.
+//! QPA on supply: from the end of what must be looked at downwards, the demand at `t` is supplied
+//! by `time_for(demand)`; in between nothing can be missed, as demand only falls and supply only
+//! grows with the interval's length seen from there.
 
 use crate::demand::due_within;
 use crate::horizon::{Horizon, Totals};
@@ -19,7 +20,8 @@ pub enum Demand {
     Supplied,
     /// In an interval of this length, ns, more is due than is supplied.
     Missed(u64),
-    /// The tasks want all that the supply has on average, and repeat themselves too rarely to look at everything.
+    /// The tasks want all that the supply has on average, and repeat themselves too rarely to look
+    /// at everything.
     NotKnown,
 }
 
@@ -41,8 +43,8 @@ impl<'a> Prepared<'a> {
         Self { set, staircase: Staircase::new(set), totals: Totals::new(set) }
     }
 
-    /// What is missed is mostly missed within this: worth a look before all that must be looked at, as with less budget, or greater costs,
-    /// that is more.
+    /// What is missed is mostly missed within this: worth a look before all that must be looked at,
+    /// as with less budget, or greater costs, that is more.
     pub(crate) fn near(&self) -> u64 {
         let deadlines = self.set.tasks().iter().map(|task| task.deadline);
         deadlines.max().unwrap_or(0).saturating_mul(2)

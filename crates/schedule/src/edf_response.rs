@@ -1,10 +1,12 @@
-//! Response times under earliest deadline first, on any supply: Spuri's analysis ("Analysis of deadline scheduled real-time systems",
-//! INRIA RR-2772, 1996), with jitter and blocking, and a supply in the processor's place.
+//! Response times under earliest deadline first, on any supply: Spuri's analysis ("Analysis of
+//! deadline scheduled real-time systems", INRIA RR-2772, 1996), with jitter and blocking, and a
+//! supply in the processor's place.
 //!
-//! A job that is due at `d`, counted from where its busy period begins, waits for what is due by `d` and was released before it is done;
-//! most of that is there if all tasks begin together, as late as their jitter lets them. When that is done, `Busy::done`, depends on
-//! `d` alone, not on whose job it is: the worst response of a task is its deadline and the greatest lateness of any `d` that one of its
-//! jobs can be due at.
+//! A job that is due at `d`, counted from where its busy period begins, waits for what is due by
+//! `d` and was released before it is done; most of that is there if all tasks begin together, as
+//! late as their jitter lets them. When that is done, `Busy::done`, depends on `d` alone, not on
+//! whose job it is: the worst response of a task is its deadline and the greatest lateness of any
+//! `d` that one of its jobs can be due at.
 //!
 //! What it does not do: say whether deadlines are met ([`edf`](crate::edf) does, sooner).
 
@@ -12,11 +14,12 @@ use crate::staircase::{Flight, Released, Staircase};
 use crate::supply::Supply;
 use crate::task::{Task, TaskSet};
 
-/// So many deadlines are looked at, and so many steps made towards the end of the longest busy period.
+/// So many deadlines are looked at, and so many steps made towards the end of the longest busy
+/// period.
 const MOST: u64 = 1_000_000;
 
-/// How long after its release a job of each task is done at the latest, ns, where all deadlines are met. Exact, or, where a busy
-/// period has too many deadlines to look at, the task's deadline.
+/// How long after its release a job of each task is done at the latest, ns, where all deadlines are
+/// met. Exact, or, where a busy period has too many deadlines to look at, the task's deadline.
 #[must_use]
 pub fn responses(set: &TaskSet, supply: &impl Supply) -> Vec<u64> {
     let bound = || set.tasks().iter().map(|task| task.deadline).collect();
@@ -70,7 +73,8 @@ impl<'a, S: Supply> Busy<'a, S> {
         let mut worst = vec![0; tasks.len()];
         let (mut latest, mut before) = (i64::MIN, last);
         for (first, index) in firsts {
-            // The worst is mostly near the beginning: with that known, a look is enough for most of the others.
+            // The worst is mostly near the beginning: with that known, a look is enough for most of
+            // the others.
             self.look(first, &mut latest)?;
             while let Some(due) = self.staircase.by(before - 1).filter(|due| due.at > first) {
                 before = self.look(due.at, &mut latest)?.max(first + 1);
@@ -81,8 +85,9 @@ impl<'a, S: Supply> Busy<'a, S> {
         Some(worst)
     }
 
-    /// Raises `latest`, by how much more than nothing until its deadline something is done at most (below 0), to what it is for what is
-    /// due by `due`. The earliest of the deadlines that need no look after this one: as in QPA, less is due by those before.
+    /// Raises `latest`, by how much more than nothing until its deadline something is done at most
+    /// (below 0), to what it is for what is due by `due`. The earliest of the deadlines that need
+    /// no look after this one: as in QPA, less is due by those before.
     fn look(&self, due: u64, latest: &mut i64) -> Option<u64> {
         let jobs = self.jobs_by(due);
         // If what is there by `then` is supplied by then, all is done.

@@ -1,21 +1,23 @@
-//! Response times under fixed priorities, on any supply: exact for deadlines that are not beyond the period.
+//! Response times under fixed priorities, on any supply: exact for deadlines that are not beyond
+//! the period.
 
 use crate::demand::requested;
 use crate::supply::Supply;
 use crate::task::TaskSet;
 
-/// How long after its release the job of task `index` is done at the latest, ns; `None` when that is after its deadline.
+/// How long after its release the job of task `index` is done at the latest, ns; `None` when that
+/// is after its deadline.
 ///
-/// The least `w` with `w = C + B + sum over higher priorities of ceil((time_for(w) + J) / T) C`; the response is the jitter and
-/// `time_for(w)`.
+/// The least `w` with `w = C + B + sum over higher priorities of ceil((time_for(w) + J) / T) C`;
+/// the response is the jitter and `time_for(w)`.
 #[must_use]
 pub fn response(set: &TaskSet, index: usize, supply: &impl Supply) -> Option<u64> {
     let work = finished(set, index, supply)?;
     Some(set.tasks()[index].jitter + supply.time_for(work))
 }
 
-/// What is asked for, by a job of task `index` and everything that goes before it, within `t` ns of a release of all of them (the request
-/// bound function): the job is done when that is supplied.
+/// What is asked for, by a job of task `index` and everything that goes before it, within `t` ns of
+/// a release of all of them (the request bound function): the job is done when that is supplied.
 #[must_use]
 pub fn requested_by(set: &TaskSet, index: usize, t: u64) -> Option<u64> {
     let (above, below) = set.tasks().split_at_checked(index)?;

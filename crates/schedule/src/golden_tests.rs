@@ -1,5 +1,5 @@
-//! Values that others have computed or measured: the example of "Real-Time Virtual Machines", tasks (30 ms, 150 ms) and (50 ms,
-//! 200 ms) in a period of 50 ms.
+//! Values that others have computed or measured: the example of "Real-Time Virtual Machines", tasks
+//! (30 ms, 150 ms) and (50 ms, 200 ms) in a period of 50 ms.
 
 use proptest::prelude::*;
 
@@ -47,7 +47,8 @@ fn response_times_of_the_example() {
     assert_eq!(Worst(shared(28)).time_for(110 * MS), 220 * MS, "its own 50 ms and two of tau1");
 }
 
-/// "Phase-locked": both periods are multiples of the reservation's, and nothing but a release begins one.
+/// "Phase-locked": both periods are multiples of the reservation's, and nothing but a release
+/// begins one.
 #[test]
 fn response_times_of_aligned_releases() {
     let worst = |ms| judge(&example(RM), &Aligned(Reservation::alone(ms * MS, 50 * MS).unwrap()));
@@ -117,8 +118,9 @@ fn a_core_keeps_what_it_has() {
     ));
 }
 
-/// As sporadic tasks both would fit: 10 by 10, 20 by 20. But the second wakes at 0, runs 1 and sleeps; at 12 it wakes again and may
-/// run 4 until 20, before the first, which wakes at that moment and has 10 to run in 10.
+/// As sporadic tasks both would fit: 10 by 10, 20 by 20. But the second wakes at 0, runs 1 and
+/// sleeps; at 12 it wakes again and may run 4 until 20, before the first, which wakes at that
+/// moment and has 10 to run in 10.
 #[test]
 fn a_reservation_that_sleeps_is_no_sporadic_task() {
     let of = |b: u64, d: u64, p: u64| Reservation::new(b * MS, d * MS, p * MS).unwrap();
@@ -178,10 +180,12 @@ fn response_times_under_edf() {
     // Two tasks of the same deadline may each wait for the other; a full processor leaves no room.
     assert_eq!(of(&[(1, 4, 4), (2, 4, 4)], &dedicated), Verdict::Schedulable(vec![3, 3]));
     assert_eq!(of(&[(2, 4, 4), (3, 6, 6)], &dedicated), Verdict::Schedulable(vec![4, 6]));
-    // A job of (3, 10) is done at 5, before any of (1, 3) is released that is due after it: none has to wait.
+    // A job of (3, 10) is done at 5, before any of (1, 3) is released that is due after it: none
+    // has to wait.
     assert_eq!(of(&[(1, 3, 3), (3, 10, 10)], &dedicated), Verdict::Schedulable(vec![1, 5]));
     assert_eq!(of(&[(1, 3, 3), (5, 10, 10)], &dedicated), Verdict::Schedulable(vec![1, 8]));
-    // But one of (1, 4) that is released at 6 has to wait for (7, 10) until 8: it is due at 10 as well.
+    // But one of (1, 4) that is released at 6 has to wait for (7, 10) until 8: it is due at 10 as
+    // well.
     assert_eq!(of(&[(1, 4, 4), (7, 10, 10)], &dedicated), Verdict::Schedulable(vec![3, 9]));
     // The example in 32 of 50 ms.
     let shared = Worst(Reservation::shared(32 * MS, 50 * MS).unwrap());
@@ -198,7 +202,8 @@ fn tasks() -> impl Strategy<Value = Vec<Task>> {
     prop::collection::vec(task, 1..5)
 }
 
-/// Up to twelve that want up to the whole processor, of periods that have nothing in common or much.
+/// Up to twelve that want up to the whole processor, of periods that have nothing in common or
+/// much.
 fn many_tasks() -> impl Strategy<Value = (Vec<Task>, Policy)> {
     let task = (
         1..100u64,
@@ -229,7 +234,8 @@ proptest! {
     fn qpa_finds_what_looking_everywhere_finds(tasks in tasks(), budget in 1..40u64, more in (0..20u64, 0..20u64)) {
         let set = TaskSet::new(tasks, Policy::Edf).unwrap();
         let of = Reservation::new(budget, budget + more.0, budget + more.0 + more.1).unwrap();
-        // Far beyond the common multiple of the small numbers? Not always; a miss found there would be one found by QPA.
+        // Far beyond the common multiple of the small numbers? Not always; a miss found there would
+        // be one found by QPA.
         let everywhere = (1..20_000).find(|t| demand::due_within(&set, *t) > Worst(of).within(*t));
         match edf::test(&set, &Worst(of)) {
             Demand::Supplied => prop_assert_eq!(everywhere, None),
@@ -240,7 +246,8 @@ proptest! {
         }
     }
 
-    /// The greatest cost is one that fits, and 1 ns more does not; the best period is the best of all.
+    /// The greatest cost is one that fits, and 1 ns more does not; the best period is the best of
+    /// all.
     #[test]
     fn growth_and_periods_are_what_trying_finds(tasks in tasks(), edf: bool, budget in 1..40u64, idle in 0..9u64, switch in 0..3u64) {
         let policy = if edf { Policy::Edf } else { Policy::DeadlineMonotonic };
@@ -265,7 +272,8 @@ proptest! {
         prop_assert_eq!(search.best_period(&set, 1..20, switch, 3), best);
     }
 
-    /// EDF is optimal: what fixed priorities can do on a supply, it can; and more budget never hurts.
+    /// EDF is optimal: what fixed priorities can do on a supply, it can; and more budget never
+    /// hurts.
     #[test]
     fn edf_does_what_fixed_priorities_do(tasks in tasks(), period in 2..30u64) {
         let search = Search::new(Sharing::Shared);
@@ -289,7 +297,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A budget that is raised along the way is what halving over whole tests finds; and so for the best of many periods.
+    /// A budget that is raised along the way is what halving over whole tests finds; and so for the
+    /// best of many periods.
     #[test]
     fn searches_find_what_halving_finds(
         (tasks, policy) in many_tasks(),

@@ -53,9 +53,9 @@ impl Totals {
                 .iter()
                 .try_fold(1, |multiple, task| common_multiple(multiple, task.period)),
             deadline: tasks.iter().map(|task| task.deadline).max().unwrap_or(0),
-            // Nothing longer is looked at: so many of the longest periods, fewer for many tasks, as each step takes all of them.
-            // Beyond it are only sets that have no common multiple in sight and want, to some hundred thousandths, all that the
-            // supply has on average.
+            // Nothing longer is looked at: so many of the longest periods, fewer for many tasks, as
+            // each step takes all of them. Beyond it are only sets that have no common multiple in
+            // sight and want, to some hundred thousandths, all that the supply has on average.
             far: longest.saturating_mul((1_000_000 / (count * count)).max(200)),
         };
         tasks.iter().fold(empty, Totals::and)
@@ -79,15 +79,17 @@ impl Totals {
         self.clone().and(&Task { cost, name: String::new(), ..*task })
     }
 
-    /// The cost of a task that is left out with which they want all that the supply has on average, rounded up.
+    /// The cost of a task that is left out with which they want all that the supply has on average,
+    /// rounded up.
     pub(crate) fn room(&self, task: &Task, line: &Line) -> u64 {
         let rest = (fraction(line.numerator, line.denominator).0 + 1).saturating_sub(self.least);
         let cost = (rest.saturating_mul(u128::from(task.period)) >> 64) + 1;
         u64::try_from(cost).unwrap_or(u64::MAX).clamp(task.cost, task.deadline)
     }
 
-    /// Supply is above `rate (t - delay)`; the lines meet at `(K + rate delay) / (rate - U)`. Where the rates are the same (or nearly),
-    /// both repeat themselves after a common multiple of all periods.
+    /// Supply is above `rate (t - delay)`; the lines meet at `(K + rate delay) / (rate - U)`. Where
+    /// the rates are the same (or nearly), both repeat themselves after a common multiple of all
+    /// periods.
     pub(crate) fn horizon(&self, line: &Line) -> Horizon {
         let constant = self.constant + u128::from(self.blocking);
         let (rate_down, rate_up) = fraction(line.numerator, line.denominator);

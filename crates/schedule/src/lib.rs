@@ -1,4 +1,5 @@
-//! Reservations of processor time: what they supply, what tasks demand, and whether that fits. Task set in, reservation out.
+//! Reservations of processor time: what they supply, what tasks demand, and whether that fits. Task
+//! set in, reservation out.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -18,13 +19,14 @@
 //! | [`audit`] | whether a reservation got what was promised |
 //! | [`partition`] | tasks of a guest onto its vCPUs |
 //!
-//! All times are whole nanoseconds; every rounding is against the tasks. What it does not do: measure, enforce, or know where tasks
-//! come from.
+//! All times are whole nanoseconds; every rounding is against the tasks. What it does not do:
+//! measure, enforce, or know where tasks come from.
 //!
-//! Sources: Easwaran, Anand, Lee, "Compositional analysis framework using EDP resource models" (RTSS 2007) for the supply; Zhang,
-//! Burns, "Schedulability analysis for real-time systems with EDF scheduling" (IEEE TC 2009) for QPA; Davis, Burns, "Hierarchical
-//! fixed priority pre-emptive scheduling" (RTSS 2005) and Spuri, "Analysis of deadline scheduled real-time systems" (1996) for response
-//! times, with a server's supply in the processor's place.
+//! Sources: Easwaran, Anand, Lee, "Compositional analysis framework using EDP resource models"
+//! (RTSS 2007) for the supply; Zhang, Burns, "Schedulability analysis for real-time systems with
+//! EDF scheduling" (IEEE TC 2009) for QPA; Davis, Burns, "Hierarchical fixed priority pre-emptive
+//! scheduling" (RTSS 2005) and Spuri, "Analysis of deadline scheduled real-time systems" (1996) for
+//! response times, with a server's supply in the processor's place.
 #![forbid(unsafe_code)]
 
 pub mod adaptive;

@@ -54,8 +54,9 @@ impl<'a> Intervals<'a> {
 
     /// The least budget from `budget` to `most` with which they fit.
     ///
-    /// QPA with a budget that grows: where too much is due, it is raised to what is just enough there. What was looked at before stays
-    /// well, and beyond the end for the first budget there is nothing to see for a greater one.
+    /// QPA with a budget that grows: where too much is due, it is raised to what is just enough
+    /// there. What was looked at before stays well, and beyond the end for the first budget there
+    /// is nothing to see for a greater one.
     pub(crate) fn least<S: Supply>(
         &mut self,
         mut budget: u64,
@@ -91,8 +92,9 @@ impl<'a> Intervals<'a> {
         fits(most).then(|| last_that_fits(most, budget - 1, fits))
     }
 
-    /// To what is needed in the intervals from one length down to another; `None` where not even `most` is enough, false for too many steps.
-    /// The `last` one that was missed is the one that needs most.
+    /// To what is needed in the intervals from one length down to another; `None` where not even
+    /// `most` is enough, false for too many steps. The `last` one that was missed is the one that
+    /// needs most.
     fn raise<S: Supply>(
         &self,
         budget: &mut u64,

@@ -11,7 +11,8 @@ use crate::tester::least_for;
 /// So many moments are kept; with more, every test begins anew.
 const MOST: usize = 1_000_000;
 
-/// Work of one task and of those above it, and by when one of these must be supplied for it to be in time.
+/// Work of one task and of those above it, and by when one of these must be supplied for it to be
+/// in time.
 #[derive(Debug)]
 pub(crate) struct Moments {
     /// By when, and what; ascending in both.
@@ -52,7 +53,8 @@ impl Moments {
         least
     }
 
-    /// By when there is room for so much more work: later only where it is more than ever before. `None` if the task is late.
+    /// By when there is room for so much more work: later only where it is more than ever before.
+    /// `None` if the task is late.
     pub(crate) fn rooms(&self, supply: &impl Supply) -> Option<Vec<(u64, u64)>> {
         let mut rooms: Vec<(u64, u64)> = Vec::new();
         for (by, work) in &self.all {
@@ -80,13 +82,16 @@ impl Moments {
     }
 }
 
-/// For each task, the ends of the spans in which nothing that goes before it is released; `None` for too many.
+/// For each task, the ends of the spans in which nothing that goes before it is released; `None`
+/// for too many.
 ///
-/// No supply is faster than time: where the work between two moments is no less than the time between them, the later one is of no use.
+/// No supply is faster than time: where the work between two moments is no less than the time
+/// between them, the later one is of no use.
 pub(crate) fn moments(set: &TaskSet) -> Option<Vec<Moments>> {
     let releases = releases(set)?;
     let mut left = MOST;
-    // At 1 ns the first jobs of all above are there; after each end, one more of whose release it is.
+    // At 1 ns the first jobs of all above are there; after each end, one more of whose release it
+    // is.
     let mut first = 0u128;
     let mut of_each = Vec::with_capacity(set.tasks().len());
     for (index, task) in set.tasks().iter().enumerate() {
@@ -111,7 +116,8 @@ pub(crate) fn moments(set: &TaskSet) -> Option<Vec<Moments>> {
     Some(of_each)
 }
 
-/// When jobs after the first are released, of which task and of what cost, ascending; as far as they can delay another one.
+/// When jobs after the first are released, of which task and of what cost, ascending; as far as
+/// they can delay another one.
 fn releases(set: &TaskSet) -> Option<Vec<(u64, usize, u64)>> {
     let tasks = set.tasks();
     let mut all = Vec::new();

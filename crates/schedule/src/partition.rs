@@ -1,7 +1,8 @@
 //! Tasks of a guest onto its vCPUs, one reservation each.
 //!
-//! Why not one budget for all vCPUs (the multiprocessor periodic resource): SCHED_DEADLINE reserves for a thread, so that a shared
-//! budget could not be enforced; and its analysis needs more bandwidth than partitions do for the few tasks that a guest pins.
+//! Why not one budget for all vCPUs (the multiprocessor periodic resource): SCHED_DEADLINE reserves
+//! for a thread, so that a shared budget could not be enforced; and its analysis needs more
+//! bandwidth than partitions do for the few tasks that a guest pins.
 
 use crate::reservation::Reservation;
 use crate::synthesis::Search;
@@ -16,8 +17,9 @@ pub struct Share {
     pub reservation: Reservation,
 }
 
-/// Puts the tasks onto at most `vcpus` processors: the largest first, each where it raises the bandwidth least. `most`: no
-/// reservation above this part of its period, in 1/1000. `Err`: the task that fits nowhere.
+/// Puts the tasks onto at most `vcpus` processors: the largest first, each where it raises the
+/// bandwidth least. `most`: no reservation above this part of its period, in 1/1000. `Err`: the
+/// task that fits nowhere.
 ///
 /// # Errors
 /// A heuristic: another partition might fit where this finds none.

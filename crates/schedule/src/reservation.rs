@@ -1,6 +1,7 @@
 //! [`Reservation`]: so much processor time in every period, by a deadline after each replenishment.
 
-/// `budget` within `deadline` of every replenishment, one each `period`; ns. They are SCHED_DEADLINE's runtime, deadline and period.
+/// `budget` within `deadline` of every replenishment, one each `period`; ns. They are
+/// SCHED_DEADLINE's runtime, deadline and period.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Reservation {
     budget: u64,
@@ -73,7 +74,8 @@ impl Reservation {
         self.period
     }
 
-    /// The longest time without any processor time, ns: the budget at the beginning of one period, then at the end of the next.
+    /// The longest time without any processor time, ns: the budget at the beginning of one period,
+    /// then at the end of the next.
     #[must_use]
     pub fn blackout(&self) -> u64 {
         self.period + self.deadline - 2 * self.budget

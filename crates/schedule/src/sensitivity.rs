@@ -1,9 +1,11 @@
 //! How much each task may grow: the greatest cost with which all still meet their deadlines.
 //!
-//! Not by halving over the whole test, which takes as long as thirty tests for each task. With fixed priorities a task delays itself and
-//! those below it: what room each of these has, and when, is computed once. Under EDF one pass downwards over the intervals is enough:
-//! where too much is due, costs are lowered to what just fits, and what was looked at before stays well (Zhang, Burns, Baruah,
-//! "Sensitivity analysis for EDF scheduled arbitrary deadline real-time systems", RTCSA 2010).
+//! Not by halving over the whole test, which takes as long as thirty tests for each task. With
+//! fixed priorities a task delays itself and those below it: what room each of these has, and when,
+//! is computed once. Under EDF one pass downwards over the intervals is enough: where too much is
+//! due, costs are lowered to what just fits, and what was looked at before stays well (Zhang,
+//! Burns, Baruah, "Sensitivity analysis for EDF scheduled arbitrary deadline real-time systems",
+//! RTCSA 2010).
 
 use crate::edf::{self, Demand, MOST_STEPS, Prepared};
 use crate::fixed_priority::{finished, finished_from};
@@ -134,7 +136,8 @@ impl<'a> Grown<'a> {
         }
     }
 
-    /// At most so much that not all intervals up to any length would have to be looked at. How far they must.
+    /// At most so much that not all intervals up to any length would have to be looked at. How far
+    /// they must.
     fn see(&mut self, line: &Line) -> u64 {
         let end = |cost| match self.others.with(self.task, cost).horizon(line) {
             Horizon::End(end) => Some(end),
@@ -147,8 +150,8 @@ impl<'a> Grown<'a> {
     }
 }
 
-/// QPA with costs that fall, of all tasks at once: what is due is what is due with that one grown which adds most. `None` for too many
-/// steps.
+/// QPA with costs that fall, of all tasks at once: what is due is what is due with that one grown
+/// which adds most. `None` for too many steps.
 fn downwards(
     all: &mut [Grown<'_>],
     staircase: &Staircase,

@@ -1,7 +1,8 @@
 //! [`Staircase`]: what [`due_within`](crate::demand::due_within) answers, prepared for many looks: a look takes all tasks, and a search
 //! for a budget or a period takes many thousand of them.
 //!
-//! What it does not do: change. A task of another cost adds [`Flight::jobs_by`] times the difference.
+//! What it does not do: change. A task of another cost adds [`Flight::jobs_by`] times the
+//! difference.
 
 use crate::task::{Task, TaskSet};
 

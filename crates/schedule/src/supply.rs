@@ -98,10 +98,12 @@ impl Supply for Linear {
     }
 }
 
-/// Enforced by the timer's tick: without HRTICK a reservation may run on until the next one, and has as much less afterwards.
+/// Enforced by the timer's tick: without HRTICK a reservation may run on until the next one, and
+/// has as much less afterwards.
 ///
-/// Holds for budgets of a tick or more (with less, the kernel pays an overrun back over several periods, in which nothing comes), and
-/// where admission has [room for the overruns of all others](crate::admission::Host::tick).
+/// Holds for budgets of a tick or more (with less, the kernel pays an overrun back over several
+/// periods, in which nothing comes), and where admission has [room for the overruns of all
+/// others](crate::admission::Host::tick).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticked<S> {
     /// As promised.

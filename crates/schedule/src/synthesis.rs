@@ -1,5 +1,6 @@
-//! The least budget, the best period, how much a task may grow. Supply grows with the budget, so that halving finds the least one that
-//! is enough for any one interval, and the greatest of these is enough for all.
+//! The least budget, the best period, how much a task may grow. Supply grows with the budget, so
+//! that halving finds the least one that is enough for any one interval, and the greatest of these
+//! is enough for all.
 
 use crate::aligned::Aligned;
 use crate::reservation::Reservation;
@@ -17,8 +18,8 @@ const SLACK: u64 = 30;
 pub enum Sharing {
     /// Nobody before it: the budget comes at once.
     Alone,
-    /// The same, and every release is at a replenishment: [`Aligned`] says what must be so. Tasks that cannot be released like
-    /// that fit in no reservation.
+    /// The same, and every release is at a replenishment: [`Aligned`] says what must be so. Tasks
+    /// that cannot be released like that fit in no reservation.
     Aligned,
     /// Other reservations: the budget may come at the end of the period.
     Shared,
@@ -41,7 +42,8 @@ pub struct Search {
     pub sharing: Sharing,
     /// Of supply.
     pub model: Model,
-    /// 1 / HZ where budgets are enforced by the tick, else 0; ns. Nothing fits in a budget that is less.
+    /// 1 / HZ where budgets are enforced by the tick, else 0; ns. Nothing fits in a budget that is
+    /// less.
     pub tick: u64,
 }
 
@@ -52,8 +54,9 @@ impl Search {
         Self { sharing, model: Model::Worst, tick: 0 }
     }
 
-    /// What to take where `least` is the least one: with what the tick withholds, and at least 3 % more, because what it was computed
-    /// from was measured; at most the whole period. `None`: with the tick nothing is enough.
+    /// What to take where `least` is the least one: with what the tick withholds, and at least 3 %
+    /// more, because what it was computed from was measured; at most the whole period. `None`: with
+    /// the tick nothing is enough.
     #[must_use]
     pub fn with_slack(&self, set: &TaskSet, least: Reservation, tick: u64) -> Option<Reservation> {
         let ticked = Self { tick, ..*self }.least_budget(set, least.period())?;
@@ -115,8 +118,8 @@ impl Search {
         self.applies(set, period).then(|| Tester::new(set).least(1, period, &supplies)).flatten()
     }
 
-    /// Of these periods the one that costs least: its budget, of at least `smallest` ns, and a switch of `switch` ns in every
-    /// period. The longer of two that cost the same.
+    /// Of these periods the one that costs least: its budget, of at least `smallest` ns, and a
+    /// switch of `switch` ns in every period. The longer of two that cost the same.
     #[must_use]
     pub fn best_period(
         &self,
@@ -134,7 +137,8 @@ impl Search {
             let supplies = self.supplies(period);
             let mut passes = |budget| supplies(budget).is_some_and(|on| tester.fits(&on));
             let mut most = period;
-            // What does not fit in a budget that would cost as much as the best is not better: one test instead of a search.
+            // What does not fit in a budget that would cost as much as the best is not better: one
+            // test instead of a search.
             if let Some((cost, in_period, _)) = best {
                 let same = cost * u128::from(period) / u128::from(in_period);
                 let same = u64::try_from(same).unwrap_or(u64::MAX);
@@ -161,8 +165,8 @@ impl Search {
         best.map(|(_, _, of)| of)
     }
 
-    /// The greatest cost of each task with which all still meet their deadlines in this reservation, the others being what they are,
-    /// ns; `None` when they do not now.
+    /// The greatest cost of each task with which all still meet their deadlines in this
+    /// reservation, the others being what they are, ns; `None` when they do not now.
     #[must_use]
     pub fn greatest_costs(&self, set: &TaskSet, of: Reservation) -> Option<Vec<u64>> {
         greatest_costs(set, &self.on(set, of)?)
@@ -203,7 +207,8 @@ impl Supply for Modelled {
     }
 }
 
-/// The same in another order: wherever the best of them are, some that are nearly as good come early, and rule out most others.
+/// The same in another order: wherever the best of them are, some that are nearly as good come
+/// early, and rule out most others.
 fn spread(all: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
     let mut all: Vec<(usize, u64)> = all.into_iter().enumerate().collect();
     all.sort_by_key(|(index, _)| index.reverse_bits());
@@ -224,7 +229,8 @@ pub fn last_that_fits(mut fitting: u64, mut not: u64, mut fits: impl FnMut(u64) 
     fitting
 }
 
-/// Periods worth a try: a grid up to the shortest deadline, and the tasks' periods divided by 1 to 16; ns, ascending.
+/// Periods worth a try: a grid up to the shortest deadline, and the tasks' periods divided by 1 to
+/// 16; ns, ascending.
 #[must_use]
 pub fn candidate_periods(set: &TaskSet, shortest: u64, step: u64) -> Vec<u64> {
     let most = set.tasks().iter().map(|task| task.deadline).min().unwrap_or(0);

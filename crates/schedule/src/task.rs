@@ -15,7 +15,8 @@ pub struct Task {
     pub deadline: u64,
     /// How much later than it should a job may be released.
     pub jitter: u64,
-    /// How long a less urgent task may keep it waiting (critical sections, code that cannot be preempted).
+    /// How long a less urgent task may keep it waiting (critical sections, code that cannot be
+    /// preempted).
     pub blocking: u64,
 }
 

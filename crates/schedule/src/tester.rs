@@ -1,8 +1,10 @@
 //! [`Tester`]: the same tasks on many supplies, as a search for a budget asks for them. It answers what
-//! [`fits`](crate::verdict::fits) answers, sooner, because what does not depend on the supply is computed once.
+//! [`fits`](crate::verdict::fits) answers, sooner, because what does not depend on the supply is
+//! computed once.
 //!
-//! With fixed priorities that is the demand at all [moments](crate::moments) that matter; under EDF the demand bound function, and
-//! [intervals](crate::missed) in which too much was due before. What it does not do: response times.
+//! With fixed priorities that is the demand at all [moments](crate::moments) that matter; under EDF
+//! the demand bound function, and [intervals](crate::missed) in which too much was due before. What
+//! it does not do: response times.
 
 use crate::missed::Intervals;
 use crate::moments::{Moments, moments};
@@ -45,8 +47,8 @@ impl<'a> Tester<'a> {
         }
     }
 
-    /// The least budget from `from`, which is more than 0, to `most` with which they fit: supply grows with the budget. `None` for a
-    /// supply is one in which nothing fits.
+    /// The least budget from `from`, which is more than 0, to `most` with which they fit: supply
+    /// grows with the budget. `None` for a supply is one in which nothing fits.
     pub(crate) fn least<S: Supply>(
         &mut self,
         from: u64,

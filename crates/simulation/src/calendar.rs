@@ -1,6 +1,7 @@
 //! What true time zero is called: TAI, UTC, and perhaps a leap second on the way.
 //!
-//! What it does not do: read files. The leap table is a made-up one, parsed by the production parser.
+//! What it does not do: read files. The leap table is a made-up one, parsed by the production
+//! parser.
 
 use timevisor_time::{Duration, Instant, LeapError, LeapTable, Tai, Utc};
 
@@ -24,7 +25,8 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// A world in which a second is inserted just before UTC reaches `leap_at_s` seconds after the start.
+    /// A world in which a second is inserted just before UTC reaches `leap_at_s` seconds after the
+    /// start.
     ///
     /// # Errors
     /// A leap second at or before the start, or far beyond any run.

@@ -1,4 +1,5 @@
-//! Compares what readers see with true time: coverage, accuracy, and the rules for successive readings.
+//! Compares what readers see with true time: coverage, accuracy, and the rules for successive
+//! readings.
 //!
 //! | rule | checked |
 //! | --- | --- |
@@ -6,7 +7,8 @@
 //! | bounds nest in those before, until these expire | every publication without a disruption, at both ends of the old lines |
 //! | the estimate never goes back | every reading, within one disruption marker |
 //!
-//! `unreliable` and `unknown` do not vouch for bounds; `initializing`, `synchronized` and `freerunning` do.
+//! `unreliable` and `unknown` do not vouch for bounds; `initializing`, `synchronized` and
+//! `freerunning` do.
 //!
 //! What it does not do: judge. [`crate::report`] holds the figures against a scenario's limits.
 
@@ -237,7 +239,8 @@ pub fn vouches(status: ClockStatus) -> bool {
     )
 }
 
-/// The new bounds lie within the old ones from `now` until the old ones expire, unless that is about to happen.
+/// The new bounds lie within the old ones from `now` until the old ones expire, unless that is
+/// about to happen.
 fn nests(new: &Lines<Local>, old: &Lines<Local>, now: u64) -> bool {
     // Renewed, as lines are shortly before they expire.
     let renewed = new.expiry.wrapping_sub(now) / 64;

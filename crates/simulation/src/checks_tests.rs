@@ -26,7 +26,8 @@ impl Desk {
         Some((reader.read().ok()?, reader.lines().ok()?))
     }
 
-    /// A daemon that starts at second `t` and resumes from lines that it made up: nothing nests them. Errors in us.
+    /// A daemon that starts at second `t` and resumes from lines that it made up: nothing nests
+    /// them. Errors in us.
     fn publish(&mut self, t: i64, [earliest, estimate, latest]: [i64; 3], status: ClockStatus) {
         let now = t.cast_unsigned() * HZ;
         self.counter.set(now);

@@ -1,5 +1,6 @@
-//! The seven standard conditions of the recorded traces, from our own generators: the same laws, any seed, any length, any
-//! poll interval. For benches and tests that must run without the recordings.
+//! The seven standard conditions of the recorded traces, from our own generators: the same laws,
+//! any seed, any length, any poll interval. For benches and tests that must run without the
+//! recordings.
 //!
 //! | name | forward | backward | wander per sqrt(s) |
 //! | --- | --- | --- | --- |
@@ -11,9 +12,9 @@
 //! | `f_vm` | LAN, with p = 0.05 + (2 ms + U(0, 8 ms)) | same | 1e-9 |
 //! | `g_sine` | LAN | LAN | 1e-9, + 500 ppb * sin(2 pi t / 7200 s) |
 //!
-//! LAN is 30 us + Exp(20 us). The server is perfect, answers at once and claims no error; the frequency is 20 ppm. In
-//! the recordings half of the run is 12 hours. One seed has the same frequency path and the same delays in all
-//! conditions that do not say otherwise.
+//! LAN is 30 us + Exp(20 us). The server is perfect, answers at once and claims no error; the
+//! frequency is 20 ppm. In the recordings half of the run is 12 hours. One seed has the same
+//! frequency path and the same delays in all conditions that do not say otherwise.
 //!
 //! What it does not do: protocols. [`crate::world`] sends packets; this only makes exchanges.
 
@@ -110,7 +111,8 @@ impl Condition {
         HostModel { outliers: (self == Self::Vm).then_some(outliers), ..HostModel::default() }
     }
 
-    /// `length` of exchanges, one per `poll` from true time 0 on, and the counter at every whole true second.
+    /// `length` of exchanges, one per `poll` from true time 0 on, and the counter at every whole
+    /// true second.
     ///
     /// # Panics
     /// Never: every exchange carries its true times, which is all that placing the truth needs.

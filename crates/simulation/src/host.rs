@@ -1,4 +1,5 @@
-//! The simulated machine's deltas from a perfect one: how it stamps, when it wakes, when its daemon restarts.
+//! The simulated machine's deltas from a perfect one: how it stamps, when it wakes, when its daemon
+//! restarts.
 //!
 //! What it does not do: run anything. [`crate::world`] runs the daemon's parts on it.
 
@@ -16,8 +17,8 @@ pub struct HostModel {
     pub counter_hz: u64,
     /// Counter value at the start; near 2^64 it wraps.
     pub counter_start: u64,
-    /// How well the nominal frequency is said to be known (the calibration's error), ppm. The truth of it is
-    /// `oscillator.frequency_ppm`.
+    /// How well the nominal frequency is said to be known (the calibration's error), ppm. The truth
+    /// of it is `oscillator.frequency_ppm`.
     pub calibration_error_ppm: f64,
     /// Interval between requests, s.
     pub poll_s: f64,
@@ -56,7 +57,8 @@ pub struct Restart {
     /// How long nobody publishes, s.
     #[serde(default = "two")]
     pub down_s: f64,
-    /// Resumes from the published lines, as after a crash; otherwise starts anew, as after a lost journal.
+    /// Resumes from the published lines, as after a crash; otherwise starts anew, as after a lost
+    /// journal.
     #[serde(default = "yes")]
     pub warm: bool,
 }
@@ -70,7 +72,8 @@ fn yes() -> bool {
 }
 
 impl Default for HostModel {
-    /// The daemon's defaults on a machine that stamps perfectly: what is measured then is the network and the estimate.
+    /// The daemon's defaults on a machine that stamps perfectly: what is measured then is the
+    /// network and the estimate.
     fn default() -> Self {
         Self {
             counter_hz: 1_000_000_000,

@@ -18,8 +18,8 @@
 //! | [`reservations`] | reservations of processor time, against what `timevisor-schedule` says of them |
 //! | [`trace`] | recorded exchanges with truth: reading, replaying, scoring |
 //!
-//! The simulated host runs production's NTP client, estimate, publisher (`timevisor-host-clock`), page writer and page
-//! reader. Nothing is written a second time for the simulator.
+//! The simulated host runs production's NTP client, estimate, publisher (`timevisor-host-clock`),
+//! page writer and page reader. Nothing is written a second time for the simulator.
 //!
 //! What it does not do: simulate kernels, VMs, or CPU time beyond what [`reservations`] says.
 #![forbid(unsafe_code)]

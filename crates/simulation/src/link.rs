@@ -1,7 +1,9 @@
-//! One direction of a network path: how long each packet takes, and which ones arrive never, late or twice.
+//! One direction of a network path: how long each packet takes, and which ones arrive never, late
+//! or twice.
 //!
-//! Queueing is drawn per packet and independently; every law has a stream of its own, so that adding one leaves the
-//! others' draws alone. Directions are separate: asymmetry is two directions that differ.
+//! Queueing is drawn per packet and independently; every law has a stream of its own, so that
+//! adding one leaves the others' draws alone. Directions are separate: asymmetry is two directions
+//! that differ.
 //!
 //! What it does not do: bandwidth, or packets that queue behind each other.
 
@@ -184,7 +186,8 @@ impl Link {
     /// When a packet that leaves at `t` arrives: never, once or twice.
     pub fn carry(&mut self, t: Duration) -> impl Iterator<Item = Duration> + use<> {
         let t_s = t.as_secs_f64();
-        // All fates are drawn for every packet: a probability that changes does not shift the rest of the stream.
+        // All fates are drawn for every packet: a probability that changes does not shift the rest
+        // of the stream.
         let lost = self.fate.chance(self.law.loss);
         let twice = self.fate.chance(self.law.duplicate);
         let detour = self.fate.uniform();

@@ -1,7 +1,8 @@
 //! The simulated machine, as the publisher sees it: what outlives a daemon.
 //!
-//! The page lies in ordinary memory and is written and read by the production writer and reader. The journal is one entry
-//! in memory. A warm restart goes through the production recovery from both.
+//! The page lies in ordinary memory and is written and read by the production writer and reader.
+//! The journal is one entry in memory. A warm restart goes through the production recovery from
+//! both.
 //!
 //! What it does not do: VMs' pages, or the parsing of the journal's file.
 
@@ -63,7 +64,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine that was just booted. Its counter starts at `counter_start` and ticks once in about `nominal`.
+    /// A machine that was just booted. Its counter starts at `counter_start` and ticks once in
+    /// about `nominal`.
     #[must_use]
     pub fn new(nominal: Period, counter_start: u64, calendar: Calendar) -> Self {
         let counter = SimulatedCounter::default();

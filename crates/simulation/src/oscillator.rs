@@ -1,13 +1,15 @@
 //! A host's oscillator and the counter that it drives.
 //!
-//! Relative frequency y(t), constant within each second of true time (as in clknetsim, the source of the recorded traces):
+//! Relative frequency y(t), constant within each second of true time (as in clknetsim, the source
+//! of the recorded traces):
 //!
 //! ```text
 //! y = frequency + drift t + white + flicker + random walk + temperature sine + steps
 //! ```
 //!
-//! The counter is the exact integral in fixed point (ticks and seconds both in units of 2^-64), so counter(time) and
-//! time(counter) are inverses to the last tick and nothing accumulates rounding over a day.
+//! The counter is the exact integral in fixed point (ticks and seconds both in units of 2^-64), so
+//! counter(time) and time(counter) are inverses to the last tick and nothing accumulates rounding
+//! over a day.
 //!
 //! What it does not do: stop. A suspended or migrated counter is a new oscillator.
 
@@ -210,8 +212,9 @@ impl<'a> Noise<'a> {
         model.frequency_ppm * 1e-6 + ppb * 1e-9
     }
 
-    /// A sum of Ornstein-Uhlenbeck processes of equal variance v whose time constants are spaced by r has a 1/f spectrum
-    /// of level v / ln r, hence an Allan variance of 2 ln 2 v / ln r: for r = 4, v itself.
+    /// A sum of Ornstein-Uhlenbeck processes of equal variance v whose time constants are spaced by
+    /// r has a 1/f spectrum of level v / ln r, hence an Allan variance of 2 ln 2 v / ln r: for r =
+    /// 4, v itself.
     fn flicker(&mut self) -> f64 {
         let mut tau = 1.0;
         let mut sum = 0.0;

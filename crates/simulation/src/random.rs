@@ -1,8 +1,10 @@
-//! Pseudo-random numbers that are the same on every machine and in every version: xoshiro256++ (Blackman and Vigna,
-//! "Scrambled linear pseudorandom number generators", 2021), seeded by splitmix64.
+//! Pseudo-random numbers that are the same on every machine and in every version: xoshiro256++
+//! (Blackman and Vigna, "Scrambled linear pseudorandom number generators", 2021), seeded by
+//! splitmix64.
 //!
-//! Every purpose draws from a stream of its own, found by name: a scenario that adds bursts to one link changes no draw
-//! of any oscillator, so two scenarios with one seed differ in nothing but what they state.
+//! Every purpose draws from a stream of its own, found by name: a scenario that adds bursts to one
+//! link changes no draw of any oscillator, so two scenarios with one seed differ in nothing but
+//! what they state.
 //!
 //! What it does not do: anything for security.
 
@@ -20,7 +22,8 @@ impl Random {
         Self { state: std::array::from_fn(|_| mix.next()) }
     }
 
-    /// The stream for one purpose in the world of a seed; streams with different names are independent.
+    /// The stream for one purpose in the world of a seed; streams with different names are
+    /// independent.
     #[must_use]
     pub fn stream(seed: u64, name: &str) -> Self {
         // FNV-1a, only to tell names apart; splitmix64 does the mixing.
@@ -59,8 +62,8 @@ impl Random {
         -libm::log(1.0 - self.uniform())
     }
 
-    /// Normal with mean 0 and deviation 1 (Marsaglia's polar method; its second value is dropped, which keeps the stream
-    /// stateless).
+    /// Normal with mean 0 and deviation 1 (Marsaglia's polar method; its second value is dropped,
+    /// which keeps the stream stateless).
     pub fn normal(&mut self) -> f64 {
         loop {
             let (u, v) = (2.0 * self.uniform() - 1.0, 2.0 * self.uniform() - 1.0);
@@ -71,7 +74,8 @@ impl Random {
         }
     }
 
-    /// Gamma with `shape` > 0 and scale 1: mean and variance are `shape` (Marsaglia and Tsang, 2000).
+    /// Gamma with `shape` > 0 and scale 1: mean and variance are `shape` (Marsaglia and Tsang,
+    /// 2000).
     pub fn gamma(&mut self, shape: f64) -> f64 {
         if shape < 1.0 {
             let boost = libm::pow(1.0 - self.uniform(), 1.0 / shape);
@@ -90,8 +94,8 @@ impl Random {
         }
     }
 
-    /// Pareto of the second kind (Lomax) with `shape` and scale 1: starts at 0, P(x > a) = (1 + a)^-shape, mean
-    /// 1 / (shape - 1) for a shape above 1. Below 2 the variance is infinite.
+    /// Pareto of the second kind (Lomax) with `shape` and scale 1: starts at 0, P(x > a) = (1 +
+    /// a)^-shape, mean 1 / (shape - 1) for a shape above 1. Below 2 the variance is infinite.
     pub fn pareto(&mut self, shape: f64) -> f64 {
         libm::pow(1.0 - self.uniform(), -1.0 / shape) - 1.0
     }
@@ -115,7 +119,8 @@ mod tests {
 
     #[test]
     fn published_sequences() {
-        // splitmix64 of seed 1234567 and xoshiro256++ of state 1, 2, 3, 4: the authors' reference programs.
+        // splitmix64 of seed 1234567 and xoshiro256++ of state 1, 2, 3, 4: the authors' reference
+        // programs.
         let mut mix = SplitMix(1_234_567);
         let expected =
             [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];

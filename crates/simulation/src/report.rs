@@ -258,7 +258,8 @@ impl Failures<'_> {
 
     fn at_most(&mut self, limit: &str, value: f64, most: Option<f64>) {
         if let Some(most) = most {
-            // Not `value > most`: where there is nothing to measure, the figure is not a number, which is no success.
+            // Not `value > most`: where there is nothing to measure, the figure is not a number,
+            // which is no success.
             self.add(limit, value <= most, || format!("{value:.3} is above {most}"));
         }
     }
@@ -272,7 +273,8 @@ impl Failures<'_> {
     }
 }
 
-/// Accuracy over the true seconds from `from_s` to `to_s`; not a number where there was no estimate at all.
+/// Accuracy over the true seconds from `from_s` to `to_s`; not a number where there was no estimate
+/// at all.
 #[must_use]
 pub fn accuracy(points: &[Point], from_s: f64, to_s: f64) -> Accuracy<f64> {
     let inside: Vec<_> = points.iter().filter(|p| p.t_s >= from_s && p.t_s <= to_s).collect();

@@ -1,9 +1,11 @@
 //! An NTP server: real packet bytes in and out, with a clock that is right, wrong, or about to be.
 //!
-//! A server's stamps are true UTC plus the sum of its faults; what it claims about its own error is set apart from them,
-//! so that a scenario decides whether the server is honest. Times are true seconds since the start.
+//! A server's stamps are true UTC plus the sum of its faults; what it claims about its own error is
+//! set apart from them, so that a scenario decides whether the server is honest. Times are true
+//! seconds since the start.
 //!
-//! What it does not do: rate limiting, interleaved mode, authentication. It answers every client packet.
+//! What it does not do: rate limiting, interleaved mode, authentication. It answers every client
+//! packet.
 
 use serde::Deserialize;
 use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpShort, NtpTimestamp, Packet};
@@ -31,7 +33,8 @@ pub struct ServerModel {
     pub stamp_noise_us: f64,
     /// Sudden changes of its clock: a lie by an offset, or a step. Each adds to those before.
     pub steps: Vec<Step>,
-    /// Rate errors, each in force until the next: a lie of so many ppm. Rate 0 ends a drift and leaves the offset.
+    /// Rate errors, each in force until the next: a lie of so many ppm. Rate 0 ends a drift and
+    /// leaves the offset.
     pub rates: Vec<Rate>,
     /// A slow sine of its clock, as an upstream of limited quality causes it.
     pub wobble: Option<Wobble>,
@@ -146,7 +149,8 @@ impl Server {
         Self { model, noise: Random::stream(seed, &format!("{name} server")) }
     }
 
-    /// Answers a datagram that arrives at true time `arrives`; `None` when silent or when it is no client's.
+    /// Answers a datagram that arrives at true time `arrives`; `None` when silent or when it is no
+    /// client's.
     pub fn answer(
         &mut self,
         datagram: &[u8],

@@ -1,4 +1,5 @@
-//! One scenario over several seeds: the worst of every figure, and the verdict on all runs together.
+//! One scenario over several seeds: the worst of every figure, and the verdict on all runs
+//! together.
 //!
 //! A single run is the special case of one seed.
 
@@ -48,7 +49,8 @@ pub struct Summary {
     pub max_jump_ns: f64,
     /// The largest.
     pub max_correction_us: f64,
-    /// Share of the runs in which the alarm came before truth was lost; absent where no fault is planned.
+    /// Share of the runs in which the alarm came before truth was lost; absent where no fault is
+    /// planned.
     pub detected: Option<f64>,
     /// What was missed: the first runs of each limit, and how many runs missed it.
     pub failures: Vec<String>,

@@ -1,4 +1,5 @@
-//! Whole runs: reproducible, right where the code is right, and failing where it is broken on purpose.
+//! Whole runs: reproducible, right where the code is right, and failing where it is broken on
+//! purpose.
 
 use std::path::Path;
 

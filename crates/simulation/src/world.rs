@@ -1,13 +1,13 @@
-//! One simulated world: an event queue on true time, a host that runs the production client, publisher and page, servers
-//! that answer with real packets.
+//! One simulated world: an event queue on true time, a host that runs the production client,
+//! publisher and page, servers that answer with real packets.
 //!
 //! ```text
 //! timer -> ntp::Client -> Link -> Server -> Link -> ntp::Client -> Exchange -> HostClock -> page -> Reader
 //!                                                                                        truth checks ^
 //! ```
 //!
-//! The daemon's half sees what a daemon sees: its own counter, monotonic time derived from it, and datagrams. The same
-//! seed gives the same run, event by event.
+//! The daemon's half sees what a daemon sees: its own counter, monotonic time derived from it, and
+//! datagrams. The same seed gives the same run, event by event.
 //!
 //! What it does not do: judge ([`crate::report`]).
 

@@ -1,4 +1,5 @@
-//! How many ticks one counter makes while another makes one: a guest's counter that the processor scales.
+//! How many ticks one counter makes while another makes one: a guest's counter that the processor
+//! scales.
 
 /// Guest ticks per host tick: `mul / 2^frac_bits`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,8 +20,9 @@ impl CounterRatio {
         self.mul.trailing_zeros() == self.frac_bits as u32 && self.mul.is_power_of_two()
     }
 
-    /// The host's counter when it reads `scaled` in guest ticks (rounded down to one, without the offset), and within how many host ticks. `None` for a
-    /// ratio of nothing, or a counter beyond 64 bits.
+    /// The host's counter when it reads `scaled` in guest ticks (rounded down to one, without the
+    /// offset), and within how many host ticks. `None` for a ratio of nothing, or a counter beyond
+    /// 64 bits.
     #[must_use]
     pub fn host_from_scaled(self, scaled: u64) -> Option<(u64, u64)> {
         if self.is_one() {
@@ -63,7 +65,8 @@ mod tests {
     }
 
     proptest! {
-        /// The counter that was scaled is within the error, which is little more than a tick of the guest.
+        /// The counter that was scaled is within the error, which is little more than a tick of the
+        /// guest.
         #[test]
         fn what_was_scaled_is_found(
             host in 0u64..1 << 62, percent in 30u64..300, frac_bits in prop::sample::select(std::vec![32u8, 48]),

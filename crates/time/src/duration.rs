@@ -8,7 +8,8 @@ use crate::NANOS_PER_SEC;
 
 /// A signed span of time; one unit is 2^-64 s (0.054 attoseconds), the range is +-2^63 s.
 ///
-/// Arithmetic saturates: a span at the end of its range stays there instead of wrapping to the other sign.
+/// Arithmetic saturates: a span at the end of its range stays there instead of wrapping to the
+/// other sign.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Duration(i128);
 

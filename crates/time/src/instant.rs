@@ -147,7 +147,8 @@ impl<S> Instant<S> {
         (self.0 >> 64) as i64
     }
 
-    /// Nanoseconds since the epoch, rounded down; saturates at the ends of i64 (years 1678 and 2262).
+    /// Nanoseconds since the epoch, rounded down; saturates at the ends of i64 (years 1678 and
+    /// 2262).
     #[must_use]
     pub const fn floor_nanos(self) -> i64 {
         Duration::from_bits(self.0).floor_nanos()
@@ -177,8 +178,8 @@ impl<S> Instant<S> {
         if self.0 <= other.0 { self } else { other }
     }
 
-    /// Reinterprets the count on another timescale. Only for code that has just applied the offset between the two,
-    /// or that carries the timescale beside the number (the page, the leap table).
+    /// Reinterprets the count on another timescale. Only for code that has just applied the offset
+    /// between the two, or that carries the timescale beside the number (the page, the leap table).
     #[must_use]
     pub const fn relabel<T>(self) -> Instant<T> {
         Instant(self.0, PhantomData)

@@ -1,7 +1,7 @@
 //! UTC <-> TAI from the system's `leap-seconds.list` (IERS/NIST format, shipped by tzdata).
 //!
-//! Pure: the caller reads the file. An expired table is refused with its expiry date instead of being trusted:
-//! nobody knows whether a leap second was announced after it.
+//! Pure: the caller reads the file. An expired table is refused with its expiry date instead of
+//! being trusted: nobody knows whether a leap second was announced after it.
 
 use core::fmt;
 
@@ -13,7 +13,8 @@ pub const SYSTEM_PATH: &str = "/usr/share/zoneinfo/leap-seconds.list";
 /// Seconds between the NTP epoch (1900) and the POSIX epoch (1970): RFC 5905 section 6.
 const NTP_TO_UNIX: i64 = 2_208_988_800;
 
-/// 28 entries exist in 2026; the table refuses more than it can hold rather than forgetting the last ones.
+/// 28 entries exist in 2026; the table refuses more than it can hold rather than forgetting the
+/// last ones.
 const CAPACITY: usize = 64;
 
 /// Why a leap table gives no answer.
@@ -144,7 +145,8 @@ impl LeapTable {
         Ok((utc + Duration::from_secs(i64::from(self.offset_at(utc)?))).relabel())
     }
 
-    /// TAI to UTC. During an inserted leap second POSIX repeats the second before it; the flag is then true.
+    /// TAI to UTC. During an inserted leap second POSIX repeats the second before it; the flag is
+    /// then true.
     ///
     /// # Errors
     /// As [`Self::offset_at`].
@@ -157,7 +159,8 @@ impl LeapTable {
                 self.offset_at(utc)?;
                 return Ok((utc, false));
             }
-            // The second between the old and the new offset is 23:59:60, which POSIX counts as 23:59:59 again.
+            // The second between the old and the new offset is 23:59:60, which POSIX counts as
+            // 23:59:59 again.
             let previous = index.checked_sub(1).map_or(*offset, |i| self.entries()[i].1);
             let inserted = offset_secs - i64::from(previous);
             if inserted > 0 && tai.secs() >= start.saturating_sub(inserted) {

@@ -1,7 +1,8 @@
 //! Timevisor's vocabulary of time: instants, durations, rates and error intervals in integers.
 //!
-//! Every quantity is fixed point with 2^-64 s resolution (the unit of the vmclock ABI), so absolute time never
-//! passes through a float. The timescale is part of an instant's type: mixing UTC and TAI does not compile.
+//! Every quantity is fixed point with 2^-64 s resolution (the unit of the vmclock ABI), so absolute
+//! time never passes through a float. The timescale is part of an instant's type: mixing UTC and
+//! TAI does not compile.
 //!
 //! | module | owns |
 //! | --- | --- |

@@ -4,10 +4,12 @@ use core::fmt;
 
 use crate::Duration;
 
-/// Length of one counter tick in units of 2^-84 s: the vmclock ABI's `counter_period` at `counter_period_shift` 20.
+/// Length of one counter tick in units of 2^-84 s: the vmclock ABI's `counter_period` at
+/// `counter_period_shift` 20.
 ///
-/// One shift for every counter keeps the reader's shift a constant (a variable 128-bit shift costs as much as the
-/// multiplication). A 64-bit word then covers counters of 1.05 MHz and faster; a 3 GHz period is exact to 1.6e-16.
+/// One shift for every counter keeps the reader's shift a constant (a variable 128-bit shift costs
+/// as much as the multiplication). A 64-bit word then covers counters of 1.05 MHz and faster; a 3
+/// GHz period is exact to 1.6e-16.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period(u64);
 

@@ -1,8 +1,10 @@
-//! Timelines: named time references that members bind to, each with its own Quality-of-Time requirement.
+//! Timelines: named time references that members bind to, each with its own Quality-of-Time
+//! requirement.
 //!
-//! The [`Registry`] is the whole model: the sessions of tenants, each of which reads an owner's pages; their bindings and
-//! requirements; the place of each timeline on each page; and the accuracy that the references must therefore deliver.
-//! The daemon and the simulation drive it from one thread. Each call takes the monotonic time as an argument.
+//! The [`Registry`] is the whole model: the sessions of tenants, each of which reads an owner's
+//! pages; their bindings and requirements; the place of each timeline on each page; and the
+//! accuracy that the references must therefore deliver. The daemon and the simulation drive it from
+//! one thread. Each call takes the monotonic time as an argument.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -15,8 +17,8 @@
 //! | `pages` | entries of an owner's pages and their generations |
 //! | [`registry`] | [`Registry`]: sessions, bindings and their consequences |
 //!
-//! What it does not do: read clocks or sockets, count requests per second, end silent leases (the daemon closes the
-//! session), or measure what a timeline achieves (the caller's closures do).
+//! What it does not do: read clocks or sockets, count requests per second, end silent leases (the
+//! daemon closes the session), or measure what a timeline achieves (the caller's closures do).
 #![forbid(unsafe_code)]
 
 pub mod name;

@@ -7,9 +7,11 @@ use std::str::FromStr;
 
 use timevisor_protocols::channel::message::MAX_NAME_LEN;
 
-/// 1 to 32 of `A-Z a-z 0-9 . _ -`, not beginning with `.` or `-`, which would look like a hidden file or an option.
+/// 1 to 32 of `A-Z a-z 0-9 . _ -`, not beginning with `.` or `-`, which would look like a hidden
+/// file or an option.
 ///
-/// Stored as on the page: zero padded. Zero sorts before every character of a name, so names sort like texts.
+/// Stored as on the page: zero padded. Zero sorts before every character of a name, so names sort
+/// like texts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimelineName([u8; MAX_NAME_LEN]);
 

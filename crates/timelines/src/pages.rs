@@ -1,7 +1,8 @@
 //! The entries of an owner's pages: which are free, since when, and which generation is next.
 //!
-//! Entry 0 of each page is the page's own clock, always in use, with generation 0. The other entries are assigned with a
-//! generation that grows with every use: the least recently freed first, and not before a quarantine has passed.
+//! Entry 0 of each page is the page's own clock, always in use, with generation 0. The other
+//! entries are assigned with a generation that grows with every use: the least recently freed
+//! first, and not before a quarantine has passed.
 //!
 //! What it does not do: know timelines, or write pages.
 
@@ -12,7 +13,8 @@ use timevisor_time::Duration;
 
 use crate::timeline::TimelineId;
 
-/// Entries of 192 bytes behind the 512 bytes of headers of a 4 KiB page, the page's own clock included.
+/// Entries of 192 bytes behind the 512 bytes of headers of a 4 KiB page, the page's own clock
+/// included.
 pub const ENTRIES_PER_PAGE: u16 = 18;
 
 /// Entry 0, on page 0.
@@ -58,8 +60,8 @@ struct Free {
 }
 
 impl Slots {
-    /// All entries free. First uses get the generation after `generation`, because readers of pages that outlive a daemon may
-    /// know earlier ones.
+    /// All entries free. First uses get the generation after `generation`, because readers of pages
+    /// that outlive a daemon may know earlier ones.
     pub(crate) fn new(pages: u32, generation: u16) -> Self {
         let entries = u32::from(ENTRIES_PER_PAGE - 1) * pages;
         let count = u16::try_from(entries).unwrap_or(u16::MAX);
@@ -87,7 +89,8 @@ impl Slots {
         Some(slot)
     }
 
-    /// Another use of an entry that is in use. Generation 0 is the clock's, so it is skipped when generations wrap.
+    /// Another use of an entry that is in use. Generation 0 is the clock's, so it is skipped when
+    /// generations wrap.
     pub(crate) fn renew(&mut self, slot: Slot) {
         if let Some(generation) = self.generations.get_mut(usize::from(slot.0)) {
             *generation = generation.checked_add(1).unwrap_or(1);

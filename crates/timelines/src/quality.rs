@@ -1,9 +1,10 @@
 //! Whether an achieved quality meets a requirement, and the tightest of many requirements.
 //!
-//! A worst-case requirement compares the hard bounds, side by side. A probability p compares one sigma of the estimate:
-//! the error is taken as normal, and the smaller side of the requirement must hold z(p) sigma, where
-//! P(|error| <= z sigma) = p. The probability of an error beyond the requirement, on both sides together, is then at most
-//! 1 - p. A wider other side is not used. An unknown quality meets no requirement.
+//! A worst-case requirement compares the hard bounds, side by side. A probability p compares one
+//! sigma of the estimate: the error is taken as normal, and the smaller side of the requirement
+//! must hold z(p) sigma, where P(|error| <= z sigma) = p. The probability of an error beyond the
+//! requirement, on both sides together, is then at most 1 - p. A wider other side is not used. An
+//! unknown quality meets no requirement.
 //!
 //! What it does not do: measure a quality, or round in favour of anyone.
 
@@ -106,8 +107,8 @@ impl Demand {
         }
     }
 
-    /// A half-width of the bounds that meets both needs: a value within +-h has a sigma of at most h. For a sigma this is
-    /// more than needed; callers that can tell the two apart use the fields.
+    /// A half-width of the bounds that meets both needs: a value within +-h has a sigma of at most
+    /// h. For a sigma this is more than needed; callers that can tell the two apart use the fields.
     #[must_use]
     pub fn sufficient_half_width(&self) -> Option<Duration> {
         let ns = self.half_width_ns.into_iter().chain(self.sigma_ns).min()?;
@@ -115,7 +116,8 @@ impl Demand {
     }
 }
 
-/// The largest sigma, ns, that keeps an error within +-`half_width_ns` with probability p; rounded down.
+/// The largest sigma, ns, that keeps an error within +-`half_width_ns` with probability p; rounded
+/// down.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -126,10 +128,12 @@ fn largest_sigma_ns(half_width_ns: u64, p: f64) -> u64 {
     (half_width_ns as f64 / two_sided_quantile(p)) as u64
 }
 
-/// z with P(|x| <= z) = p for a standard normal x and 0.5 <= p < 1, rounded up: too large by 0.0009 at most.
+/// z with P(|x| <= z) = p for a standard normal x and 0.5 <= p < 1, rounded up: too large by 0.0009
+/// at most.
 ///
-/// Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.23 (after C. Hastings): the upper-tail quantile as a
-/// rational function of t = sqrt(-2 ln q), with an error below 4.5e-4, which is added.
+/// Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.23 (after C. Hastings): the
+/// upper-tail quantile as a rational function of t = sqrt(-2 ln q), with an error below 4.5e-4,
+/// which is added.
 fn two_sided_quantile(p: f64) -> f64 {
     const ERROR: f64 = 4.5e-4;
     let q = (1.0 - p) / 2.0;

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.1, and Abramowitz and Stegun, table 26.5: p and z.
+/// NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.1, and Abramowitz and Stegun, table
+/// 26.5: p and z.
 const TABLE: [(f64, f64); 8] = [
     (0.5, 0.674_490),
     (0.8, 1.281_552),

@@ -1,4 +1,5 @@
-//! Whose quota a binding uses, and which page its member reads. Both come from the socket, never from the payload.
+//! Whose quota a binding uses, and which page its member reads. Both come from the socket, never
+//! from the payload.
 
 use std::fmt;
 use std::str::FromStr;

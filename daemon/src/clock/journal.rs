@@ -13,7 +13,8 @@ use timevisor_estimate::RateLimits;
 use timevisor_host_clock::JournalEntry;
 use timevisor_time::{Instant, Period, Tai};
 
-/// Two readings of CLOCK_BOOTTIME - CLOCK_MONOTONIC differ by less than this unless the host was suspended in between.
+/// Two readings of CLOCK_BOOTTIME - CLOCK_MONOTONIC differ by less than this unless the host was
+/// suspended in between.
 const SUSPEND_NOISE_NS: i64 = 1_000_000;
 
 /// The part of the counter's history that decides whether old lines still hold.

@@ -1,5 +1,5 @@
-//! The system calls around the publisher: chooses and calibrates the counter, maps the page, keeps the journal and the
-//! estimators' state in files, and turns the publisher's notes into log lines.
+//! The system calls around the publisher: chooses and calibrates the counter, maps the page, keeps
+//! the journal and the estimators' state in files, and turns the publisher's notes into log lines.
 
 use std::path::Path;
 
@@ -125,13 +125,14 @@ pub struct HostClock {
 }
 
 impl HostClock {
-    /// Chooses and calibrates the counter, takes over the host's page, and recovers what an earlier daemon knew.
+    /// Chooses and calibrates the counter, takes over the host's page, and recovers what an earlier
+    /// daemon knew.
     pub fn start(config: &Config, names: Vec<String>) -> Result<Self> {
         Self::with_memory(config, names, Some(&config.run_directory))
     }
 
-    /// A clock for this process alone. Its page is not a file, nothing is recovered or kept, and CLOCK_BOOTTIME is not
-    /// read.
+    /// A clock for this process alone. Its page is not a file, nothing is recovered or kept, and
+    /// CLOCK_BOOTTIME is not read.
     pub fn private(config: &Config, names: Vec<String>) -> Result<Self> {
         Self::with_memory(config, names, None)
     }

@@ -59,7 +59,8 @@ pub struct ClockConfig {
     pub discipline: bool,
     /// The fastest that CLOCK_REALTIME is slewed.
     pub max_slew_ppm: u32,
-    /// A proven offset above this is stepped, at one of the first `step_limit` updates; never without it.
+    /// A proven offset above this is stepped, at one of the first `step_limit` updates; never
+    /// without it.
     #[serde(with = "humantime_serde::option")]
     pub step_threshold: Option<StdDuration>,
     pub step_limit: u32,

@@ -9,7 +9,8 @@ pub struct IntrospectionConfig {
     pub kvm: KvmChoice,
 }
 
-/// `kvm = "off" | "prefix" | "port"`: how guests under KVM are trapped when they are attached without `--backend`.
+/// `kvm = "off" | "prefix" | "port"`: how guests under KVM are trapped when they are attached
+/// without `--backend`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KvmChoice {

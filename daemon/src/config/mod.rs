@@ -1,4 +1,5 @@
-//! The configuration: one commented TOML file, unknown keys refused, every value checked before anything starts.
+//! The configuration: one commented TOML file, unknown keys refused, every value checked before
+//! anything starts.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -13,8 +14,9 @@
 //! | `introspection.rs` | `[introspection]` |
 //! | `server.rs` | `[server]` |
 //!
-//! This is the daemon's ground floor: it imports no other part of the daemon, and all others import it. The file that
-//! packages install, with every key explained, is packaging/timevisord.toml; a test parses it.
+//! This is the daemon's ground floor: it imports no other part of the daemon, and all others import
+//! it. The file that packages install, with every key explained, is packaging/timevisord.toml; a
+//! test parses it.
 
 mod clock;
 mod guests;
@@ -47,7 +49,8 @@ pub use timelines::TimelineConfig;
 /// Where the daemon looks when it is not told.
 pub const DEFAULT_PATH: &str = "/etc/timevisor/timevisord.toml";
 
-/// The whole file. Every key has a default; with no file at all, the host follows its own CLOCK_REALTIME.
+/// The whole file. Every key has a default; with no file at all, the host follows its own
+/// CLOCK_REALTIME.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {

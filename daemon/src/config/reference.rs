@@ -1,4 +1,5 @@
-//! `[[reference]]`: what the clock follows. The keys of an NTP server are here, those of local clocks in `local.rs`.
+//! `[[reference]]`: what the clock follows. The keys of an NTP server are here, those of local
+//! clocks in `local.rs`.
 
 use std::path::PathBuf;
 use std::time::Duration as StdDuration;

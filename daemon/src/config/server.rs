@@ -21,7 +21,8 @@ pub struct ServerConfig {
     pub deny: Vec<String>,
     /// How many clients are remembered, for the rate limit and the interleaved mode.
     pub clients: usize,
-    /// One request per this span is answered to each address in the long run; 0 switches the limit off.
+    /// One request per this span is answered to each address in the long run; 0 switches the limit
+    /// off.
     #[serde(with = "humantime_serde")]
     pub rate_interval: StdDuration,
     /// This many may come at once.

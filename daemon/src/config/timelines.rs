@@ -1,4 +1,5 @@
-//! `[[timeline]]` tables: timelines that the operator names, beside `tai` and `utc`, which always exist.
+//! `[[timeline]]` tables: timelines that the operator names, beside `tai` and `utc`, which always
+//! exist.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -27,7 +28,8 @@ fn tai() -> Epoch {
     Epoch::Tai
 }
 
-/// The timelines' model as configured, and for each clock beyond the host's own the references it follows.
+/// The timelines' model as configured, and for each clock beyond the host's own the references it
+/// follows.
 pub fn setup(
     timelines: &[TimelineConfig],
     references: &[String],

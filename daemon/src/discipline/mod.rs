@@ -1,15 +1,15 @@
 //! Optional: steers CLOCK_REALTIME by the estimate, so that a host needs one time daemon instead of
 //! two.
 //!
-//! This file decides when to steer and what to declare to the kernel, and restores everything at the
-//! end. The control law is timevisor-estimate's `steering`. timevisor-linux's `adjust` has the system
-//! call, other programs that steer the clock (`rivals`), and the original settings in a file, for
-//! the next daemon if this one is killed (`saved`).
+//! This file decides when to steer and what to declare to the kernel, and restores everything at
+//! the end. The control law is timevisor-estimate's `steering`. timevisor-linux's `adjust` has the
+//! system call, other programs that steer the clock (`rivals`), and the original settings in a
+//! file, for the next daemon if this one is killed (`saved`).
 //!
-//! Once a second the daemon reads the clock beside the counter. While our own clock is not reliable,
-//! the rate is held and the kernel's status becomes STA_UNSYNC. When another program changes the
-//! rate, steering ends at once and the other program's rate stays. The estimate does not depend on
-//! CLOCK_REALTIME, so steering has no feedback into it.
+//! Once a second the daemon reads the clock beside the counter. While our own clock is not
+//! reliable, the rate is held and the kernel's status becomes STA_UNSYNC. When another program
+//! changes the rate, steering ends at once and the other program's rate stays. The estimate does
+//! not depend on CLOCK_REALTIME, so steering has no feedback into it.
 
 use timevisor_clock_page::ClockStatus;
 use timevisor_estimate::steering::{Command, Input, Steering};

@@ -1,4 +1,5 @@
-//! The traps that this daemon has in guests, and the host's switch that has to be on while any of them is a prefix.
+//! The traps that this daemon has in guests, and the host's switch that has to be on while any of
+//! them is a prefix.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +19,8 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// Removes the traps that an earlier daemon left. Those that cannot be removed stay in the journal, and the switch stays on for them.
+    /// Removes the traps that an earlier daemon left. Those that cannot be removed stay in the
+    /// journal, and the switch stays on for them.
     pub fn start(directory: &Path) -> Self {
         let file = file(directory);
         let (mut now, unknown) = match file.read() {
@@ -51,7 +53,8 @@ impl Prefixes {
         Self { file, now: Mutex::new(now), unknown }
     }
 
-    /// Call before these patches are made: writes them to the journal, and turns the host's switch on if they need it.
+    /// Call before these patches are made: writes them to the journal, and turns the host's switch
+    /// on if they need it.
     pub fn begin(&self, process: Process, patches: &[Patch]) -> Result<()> {
         if let Some(unknown) = &self.unknown {
             bail!("{unknown}");

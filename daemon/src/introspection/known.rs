@@ -1,7 +1,8 @@
 //! Kernels that were found before, so that the next attachment to the same guest needs no search.
 //!
-//! A kernel is kept only after an orderly detachment, and only if it was the only one in memory. It is used once, after a comparison with memory
-//! (`GuestOs::is_there`) and a heartbeat. Otherwise memory is searched in full.
+//! A kernel is kept only after an orderly detachment, and only if it was the only one in memory. It
+//! is used once, after a comparison with memory (`GuestOs::is_there`) and a heartbeat. Otherwise
+//! memory is searched in full.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use super::probe::Found;
 use super::session::Shared;
 use super::target::Target;
 
-/// How long to wait for a heartbeat. A busy guest ticks within this time; the memory of an idle one may have to be searched.
+/// How long to wait for a heartbeat. A busy guest ticks within this time; the memory of an idle one
+/// may have to be searched.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(2);
 

@@ -1,6 +1,7 @@
 //! The link to a guest under KVM: its code in QEMU's memory, and BPF programs on this host.
 //!
-//! x86-64 only. AMD's KVM is tested in emulation; Intel's is written from the kernel's source and NOT VERIFIED ON HARDWARE.
+//! x86-64 only. AMD's KVM is tested in emulation; Intel's is written from the kernel's source and
+//! NOT VERIFIED ON HARDWARE.
 
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
@@ -29,7 +30,8 @@ use super::link::Link;
 const TURN: StdDuration = StdDuration::from_millis(10);
 /// Most events of one turn: a guest may make them faster than they can be handled.
 const AT_ONCE: usize = 1024;
-/// How often to check that the traps are still in the guest's code (a reset replaces it), and how many events the programs left out.
+/// How often to check that the traps are still in the guest's code (a reset replaces it), and how
+/// many events the programs left out.
 const LOOK: Duration = Duration::from_nanos(500_000_000);
 
 pub struct Kvm {
@@ -54,8 +56,9 @@ pub struct Where {
 }
 
 impl Kvm {
-    /// Prepares a link without changing the guest: finds and checks the sites of all points and the rate of the guest's counter, and reads the
-    /// offsets in KVM's structures unless `layout` already has them.
+    /// Prepares a link without changing the guest: finds and checks the sites of all points and the
+    /// rate of the guest's counter, and reads the offsets in KVM's structures unless `layout`
+    /// already has them.
     pub fn new(
         vm: Where,
         memory: &Ram<InProcess>,

@@ -1,4 +1,5 @@
-//! Introspection of VMs: sessions that users start over the control socket. crates/introspection decides; this folder does the input and output.
+//! Introspection of VMs: sessions that users start over the control socket. crates/introspection
+//! decides; this folder does the input and output.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -78,7 +79,8 @@ impl Introspection {
         if self.sessions.is_empty() { Duration::MAX } else { self.next }
     }
 
-    /// Pauses VMs whose sessions ask for it, reserves what their tasks need, and forgets VMs that have ended.
+    /// Pauses VMs whose sessions ask for it, reserves what their tasks need, and forgets VMs that
+    /// have ended.
     pub fn on_timer(
         &mut self,
         now: Duration,
@@ -231,15 +233,17 @@ fn rules(asked: &IntrospectReserve) -> Rules {
     Rules { declared: declared.collect(), period: asked.period_ns, sharing, tick: TICK }
 }
 
-/// How long ago the counter had this value; `None` where the host's counter is not the one of the stamps.
+/// How long ago the counter had this value; `None` where the host's counter is not the one of the
+/// stamps.
 fn since(asked: u64, clock: &HostClock) -> Option<u64> {
     let readable = clock.counter.id() == CounterId::X86Tsc;
     let ticks = readable.then(|| clock.counter.read_ordered().checked_sub(asked))??;
     u64::try_from(clock.calibration.period.span(ticks).floor_nanos()).ok()
 }
 
-/// Reserves what the tasks of a guest need, if that has changed or a refused need is due again. A refusal leaves the former reservation in place.
-/// Returns the host's counter at the guest's request, if that request has been met now.
+/// Reserves what the tasks of a guest need, if that has changed or a refused need is due again. A
+/// refusal leaves the former reservation in place. Returns the host's counter at the guest's
+/// request, if that request has been met now.
 fn follow(
     vm: &str,
     session: &mut Session,

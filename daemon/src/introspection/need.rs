@@ -1,4 +1,5 @@
-//! The reservation that a guest's demand needs: crates/introspection's tasks, planned by crates/schedule.
+//! The reservation that a guest's demand needs: crates/introspection's tasks, planned by
+//! crates/schedule.
 
 use timevisor_introspection::tasks::demand::{Declared, Demand, Order, Planned};
 use timevisor_schedule::synthesis::{Search, Sharing};
@@ -117,7 +118,8 @@ mod tests {
     fn listed_tasks_are_planned_in_their_order() {
         let rules = Rules { period: Some(50 * MS), ..RULES };
         let of = |all: Vec<Planned>, rules: &Rules| need(Demand::Tasks(Order::Listed, all), rules);
-        // The example of the theory of reservations: rate-monotonic, 26.67 ms of 50 alone, and slack of a tick.
+        // The example of the theory of reservations: rate-monotonic, 26.67 ms of 50 alone, and
+        // slack of a tick.
         let both = vec![planned(30 * MS, 150 * MS, 0), planned(50 * MS, 200 * MS, 0)];
         let Need::Reservation(two) = of(both.clone(), &rules) else { panic!("nothing") };
         assert!((26_666_667..34 * MS).contains(&two.budget()), "{two:?}");

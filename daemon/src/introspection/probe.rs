@@ -1,7 +1,7 @@
 //! Finds what runs in a VM: its kernel in memory, or the image that the user named.
 //!
-//! A reset does not clear memory, so an earlier kernel may still be there, complete and with page tables that map it. Only the kernel that runs has a
-//! heartbeat.
+//! A reset does not clear memory, so an earlier kernel may still be there, complete and with page
+//! tables that map it. Only the kernel that runs has a heartbeat.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -58,7 +58,8 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
         }
     }
     ensure!(!all.is_empty(), "{}", reasons.join("; "));
-    // Two parts of QEMU's memory with the size of the guest's map the same memory, or one of them is not the guest's.
+    // Two parts of QEMU's memory with the size of the guest's map the same memory, or one of them
+    // is not the guest's.
     let (found, memory, base) = all.swap_remove(0);
     let is_only = found.len() == 1;
     let guest_os = that_runs(found, &memory, shared)?;

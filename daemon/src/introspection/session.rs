@@ -1,4 +1,5 @@
-//! The session of one VM: its thread, because a search for a kernel in memory takes seconds, and what this thread reports.
+//! The session of one VM: its thread, because a search for a kernel in memory takes seconds, and
+//! what this thread reports.
 
 use std::io;
 use std::path::PathBuf;
@@ -79,7 +80,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts the thread. It first waits for the thread of a former session, which may still have trap points in place.
+    /// Starts the thread. It first waits for the thread of a former session, which may still have
+    /// trap points in place.
     pub fn start(
         target: Target,
         rules: Option<Rules>,

@@ -30,7 +30,8 @@ impl Socket {
         Self::patient(open(path, process)?, None)
     }
 
-    /// Connects to the gdb stub, which stops the VM at once. A relay tells the stub to resume the VM however this process ends.
+    /// Connects to the gdb stub, which stops the VM at once. A relay tells the stub to resume the
+    /// VM however this process ends.
     pub fn debug(path: &Path, process: Process) -> Result<Self> {
         let (stream, relay) = relay(open(path, process)?, LAST_WORDS, QUIET)?;
         Self::patient(stream, Some(relay))

@@ -28,7 +28,8 @@ use super::session::Shared;
 use super::socket::Socket;
 use super::target::Target;
 
-/// Maximum time to set or remove trap points: vCPUs that run reach a place where points can change within this time.
+/// Maximum time to set or remove trap points: vCPUs that run reach a place where points can change
+/// within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks of the initial scan.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
@@ -71,7 +72,8 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         ensure!(attached || monotonic() < late, "the trap points are not set");
     }
     watch.detach()?;
-    // The next session may use this kernel again, unless the guest was reset or the kernel has more points than usual.
+    // The next session may use this kernel again, unless the guest was reset or the kernel has more
+    // points than usual.
     let is_usual = is_only && !target.every_system_call;
     if is_usual && !shared.lock().reset && watch.backend.state() == State::Detached {
         let Watch { guest_os, .. } = watch;
@@ -152,7 +154,8 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Carries out the backend's actions. Nothing is sent under the lock: the main thread must not wait for QEMU.
+    /// Carries out the backend's actions. Nothing is sent under the lock: the main thread must not
+    /// wait for QEMU.
     fn act(&mut self, actions: Vec<Action>) -> Result<()> {
         for action in actions {
             match action {
@@ -184,7 +187,8 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Finds the tasks that began before the points were in place. Events wait meanwhile, and then tell what has changed during the scan.
+    /// Finds the tasks that began before the points were in place. Events wait meanwhile, and then
+    /// tell what has changed during the scan.
     fn scan_initially(&mut self) -> Result<(), String> {
         let mut looks = Looks::default();
         loop {

@@ -173,7 +173,8 @@ impl Driver for Chrony {
     }
 }
 
-/// chronyd slews by at most `maxslewrate`, which the kernel limits to a tenth; an eighth leaves room for the frequency.
+/// chronyd slews by at most `maxslewrate`, which the kernel limits to a tenth; an eighth leaves
+/// room for the frequency.
 fn slewed(span: Duration) -> Duration {
     span.half().half().half() + Duration::EPSILON
 }

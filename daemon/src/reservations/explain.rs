@@ -1,4 +1,5 @@
-//! What the kernel's refusals mean, and what to do. sched_setattr(2) has four error numbers for a dozen reasons.
+//! What the kernel's refusals mean, and what to do. sched_setattr(2) has four error numbers for a
+//! dozen reasons.
 
 use std::io;
 use std::path::Path;
@@ -56,8 +57,8 @@ fn no_fifo(file: Option<&Path>) -> String {
     )
 }
 
-/// The periods that this kernel accepts, ns (sysctl kernel.sched_deadline_period_{min,max}_us, Linux 5.6; its defaults where they are
-/// not readable).
+/// The periods that this kernel accepts, ns (sysctl kernel.sched_deadline_period_{min,max}_us,
+/// Linux 5.6; its defaults where they are not readable).
 fn period_limits() -> (u64, u64) {
     let read = |name: &str, default: u64| {
         std::fs::read_to_string(format!("/proc/sys/kernel/sched_deadline_period_{name}_us"))
@@ -69,7 +70,8 @@ fn period_limits() -> (u64, u64) {
     (read("min", 100), read("max", 1 << 22))
 }
 
-/// What an error of sched_setattr means for this reservation, and what to do. `limits`: the periods that the kernel accepts, ns.
+/// What an error of sched_setattr means for this reservation, and what to do. `limits`: the periods
+/// that the kernel accepts, ns.
 fn explain(error: &io::Error, wanted: &Reservation, limits: (u64, u64)) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     match error.raw_os_error() {

@@ -105,7 +105,8 @@ impl Host for LinuxHost {
         };
         let unmade = |why| Unmade { asleep: false, why };
         made.map_err(|error| unmade(explain_refusal(change, &error, held)))?;
-        // The kernel says whether a partition came to be only after it was written; the thread moves there afterwards.
+        // The kernel says whether a partition came to be only after it was written; the thread
+        // moves there afterwards.
         if held.core().is_some() && matches!(change, Change::Moved { .. }) {
             verify_partition(held).map_err(|error| unmade(with_causes(error)))?;
         }
@@ -186,7 +187,8 @@ fn rebase(pid: u32, gone: &Change, later: &Change) -> Option<Change> {
             Change::Affinity { tid, allow, before },
             Change::Affinity { tid: same, allow: later, before: then },
         ) if (tid == same || *tid == pid) && allow == then => {
-            // A change that changes nothing restores whatever its thread may have inherited from a cpuset.
+            // A change that changes nothing restores whatever its thread may have inherited from a
+            // cpuset.
             let allow = if later == then { before } else { later };
             Some(Change::Affinity { tid: *same, allow: allow.clone(), before: before.clone() })
         }
@@ -205,8 +207,8 @@ pub fn with_causes(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
 }
 
-/// Whether the vCPU's policy cannot change because the vCPU was last on another core: the kernel looks at the root domain of that
-/// core (`__sched_setscheduler`).
+/// Whether the vCPU's policy cannot change because the vCPU was last on another core: the kernel
+/// looks at the root domain of that core (`__sched_setscheduler`).
 fn sleeps_elsewhere(held: &Held<Change>, change: &Change) -> bool {
     let Some(core) = held.core() else { return false };
     matches!(change, Change::Attributes { tid, .. } if *tid == held.tid)

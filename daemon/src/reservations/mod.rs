@@ -1,4 +1,5 @@
-//! Reservations of processor time: the state machine of crates/reservation, wired to Linux, the VMs and the control socket.
+//! Reservations of processor time: the state machine of crates/reservation, wired to Linux, the VMs
+//! and the control socket.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -80,8 +81,8 @@ impl Reservations {
         }
     }
 
-    /// Makes the reservation of a VM what introspection learned that its tasks need (and whether it must be alone on its core);
-    /// `None`: nothing.
+    /// Makes the reservation of a VM what introspection learned that its tasks need (and whether it
+    /// must be alone on its core); `None`: nothing.
     pub fn follow_guest(
         &mut self,
         vm: &str,

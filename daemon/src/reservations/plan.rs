@@ -11,7 +11,8 @@ use timevisor_linux::scheduling::{Attributes, Change, Policy, threads};
 use timevisor_reservation::{Guarantee, Wanted};
 use timevisor_schedule::Reservation;
 
-/// The SCHED_FIFO priority of the fallback and of an emulator's main loop: below everything else that is real-time.
+/// The SCHED_FIFO priority of the fallback and of an emulator's main loop: below everything else
+/// that is real-time.
 const FIFO_PRIORITY: u32 = 1;
 
 /// The changes for `wanted`, while the cores `isolated` are isolated already.
@@ -56,8 +57,8 @@ pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, C
     Ok(planned)
 }
 
-/// Moves QEMU's main loop and its other threads off the core of its vCPU `tid`. They would starve there: deadlines come before
-/// everything else.
+/// Moves QEMU's main loop and its other threads off the core of its vCPU `tid`. They would starve
+/// there: deadlines come before everything else.
 pub fn off_core(pid: u32, tid: u32, core: usize) -> Result<Vec<Change>> {
     let unreadable = "cannot read QEMU's threads";
     let mut planned = Vec::new();

@@ -1,5 +1,5 @@
-//! The facts about VMs that timelines and reservations use: their names, their ports, whether their pages can be read, and the threads of
-//! their vCPUs.
+//! The facts about VMs that timelines and reservations use: their names, their ports, whether their
+//! pages can be read, and the threads of their vCPUs.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -46,7 +46,8 @@ impl Vms {
         self.named(name).map_or(0, |served| served.resets)
     }
 
-    /// Sets the reason why a VM must not leave this host, or clears it. Migrations that others start are then cancelled.
+    /// Sets the reason why a VM must not leave this host, or clears it. Migrations that others
+    /// start are then cancelled.
     pub fn hold(&mut self, name: &str, why: Option<&'static str>) {
         if let Some(served) = self.served.iter_mut().find(|served| served.vm.name == name) {
             served.held = why;
@@ -114,8 +115,8 @@ impl Vms {
         self.served.iter().find(has).map(|served| served.vm.name.clone())
     }
 
-    /// Connects to the ports of VMs that are not yet `connected`. QEMU accepts a single client. The kernel tells whether the VM's process
-    /// listens there.
+    /// Connects to the ports of VMs that are not yet `connected`. QEMU accepts a single client. The
+    /// kernel tells whether the VM's process listens there.
     pub fn connect_ports(&self, connected: impl Fn(u32) -> bool) -> Vec<(String, u32, UnixStream)> {
         let mut ports = Vec::new();
         for served in &self.served {

@@ -6,7 +6,8 @@ use timevisor_guests::qemu::{Qemu, QemuError};
 use timevisor_linux::process::{Process, ProcessError};
 use timevisor_time::Duration;
 
-/// How long a new process is examined again: it may call exec and become QEMU, and QEMU makes its page some time after its start.
+/// How long a new process is examined again: it may call exec and become QEMU, and QEMU makes its
+/// page some time after its start.
 const SETTLING: Duration = Duration::from_secs(5);
 /// How long a QEMU that cannot be served is examined again: it starts slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);

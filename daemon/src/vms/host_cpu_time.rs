@@ -51,7 +51,8 @@ impl Vms {
 }
 
 impl Served {
-    /// The threads of the VM's vCPUs, by their names or else by its monitor; empty where both are silent.
+    /// The threads of the VM's vCPUs, by their names or else by its monitor; empty where both are
+    /// silent.
     pub(super) fn vcpus(&self) -> io::Result<Vec<Vcpu>> {
         let qemu = &self.vm.qemu;
         let all = threads(qemu.process.pid())?;

@@ -44,11 +44,13 @@ use self::registry::{Entry, Registry};
 use crate::clock::{HostClock, epoch};
 use crate::config::{Config, span};
 
-/// Under TCG without QMP, a stop is found only by looking; see the limitation in `timevisor_guests::vm`.
+/// Under TCG without QMP, a stop is found only by looking; see the limitation in
+/// `timevisor_guests::vm`.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How often a VM is polled eagerly. A VM that is about to run is polled because QEMU's event comes up to 50 ms after the guest's first
-/// instruction, when its main loop waits for the vCPU threads. A stopped VM is polled while QEMU could load a snapshot's page over ours; the vCPUs
-/// run some milliseconds after that (3 to 9 measured).
+/// How often a VM is polled eagerly. A VM that is about to run is polled because QEMU's event comes
+/// up to 50 ms after the guest's first instruction, when its main loop waits for the vCPU threads.
+/// A stopped VM is polled while QEMU could load a snapshot's page over ours; the vCPUs run some
+/// milliseconds after that (3 to 9 measured).
 const EAGER_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a VM is polled eagerly.
 const EAGER: Duration = Duration::from_secs(1);
@@ -81,7 +83,8 @@ struct Served {
 }
 
 impl Served {
-    /// Cancels a migration that somebody else has started and that must not be. QEMU can cancel it only once it is active.
+    /// Cancels a migration that somebody else has started and that must not be. QEMU can cancel it
+    /// only once it is active.
     fn forbid_unsafe_move(&mut self) {
         let Transit::Leaving(MigrationStatus::Active) = self.vm.transit() else { return };
         let Some(monitor) = &mut self.monitor else { return };
@@ -222,7 +225,8 @@ impl Vms {
         let (write, step) = match news {
             News::Status(status) => {
                 let taken = served.vm.on_status(&status);
-                // QEMU would run an incoming VM as soon as it arrives, and would run a VM that has left a second time.
+                // QEMU would run an incoming VM as soon as it arrives, and would run a VM that has
+                // left a second time.
                 if *served.vm.transit() == Transit::Here {
                     may_run = !status.running;
                     if let Some(monitor) = served.monitor.as_mut().filter(|_| status.running) {
@@ -276,7 +280,8 @@ impl Vms {
         if let Some(monitor) = served.monitor.as_mut().filter(|_| ready) {
             monitor.resume_if_asked();
         }
-        // More may follow at once: a stopped VM loads a snapshot, a resumed one settles its counter.
+        // More may follow at once: a stopped VM loads a snapshot, a resumed one settles its
+        // counter.
         self.next_look = timevisor_linux::clock::monotonic();
         served.eager_until = self.next_look + EAGER;
     }
@@ -342,7 +347,8 @@ impl Vms {
         PageFiles::new(self.page_directory())
     }
 
-    /// Whether this page was rewritten on its own since the last publication: its other entries then have to follow.
+    /// Whether this page was rewritten on its own since the last publication: its other entries
+    /// then have to follow.
     pub fn take_rewritten(&mut self) -> Option<&Publication> {
         self.publication.as_ref().filter(|_| std::mem::take(&mut self.rewritten))
     }
@@ -377,7 +383,8 @@ impl Vms {
         {
             return;
         }
-        // Only our sockets: a QMP socket serves a single client, and other sockets wait for other clients.
+        // Only our sockets: a QMP socket serves a single client, and other sockets wait for other
+        // clients.
         let sockets = qemu.command_line.qmp_sockets.iter();
         let ours = sockets
             .filter(|path| path.starts_with(&self.config.run_directory))

@@ -12,7 +12,8 @@ use timevisor_linux::peer::{connect, peer_pid};
 use timevisor_protocols::qmp::{CpuThread, QmpItem, QueryStatus, Session, VmEvent, cpu_threads};
 use timevisor_time::Duration;
 
-/// How long to wait for QEMU's greeting, which comes at once unless another client holds the socket.
+/// How long to wait for QEMU's greeting, which comes at once unless another client holds the
+/// socket.
 const GREETING: Duration = Duration::from_secs(2);
 
 /// What QEMU has reported.
@@ -81,7 +82,8 @@ impl Monitor {
         })
     }
 
-    /// Connects to the monitor of process `pid` only: the owner of the socket's path could have it lead to another VM's monitor.
+    /// Connects to the monitor of process `pid` only: the owner of the socket's path could have it
+    /// lead to another VM's monitor.
     pub fn connect_to(path: &Path, pid: u32, wanted: Wanted) -> Result<Self> {
         let monitor = Self::connect(path, wanted)?;
         let owner = monitor.pid()?;
@@ -248,7 +250,8 @@ impl Monitor {
         &self.cpus
     }
 
-    /// Requests that the VM runs as soon as its page is ready. QEMU's next report of the VM's state triggers it.
+    /// Requests that the VM runs as soon as its page is ready. QEMU's next report of the VM's state
+    /// triggers it.
     pub fn want_resume(&mut self) {
         self.wanted.resume = true;
         if self.ready {
@@ -289,15 +292,16 @@ impl Monitor {
         }
     }
 
-    /// Tells QEMU not to migrate memory that it shares with us. It would overwrite the destination's page, or crash there if that page is mapped
-    /// read-only.
+    /// Tells QEMU not to migrate memory that it shares with us. It would overwrite the
+    /// destination's page, or crash there if that page is mapped read-only.
     fn ignore_shared(&mut self) -> Option<News> {
         let (id, sent) = self.set_capability("x-ignore-shared");
         self.sharing = Some(id);
         sent
     }
 
-    /// Why the VM must not migrate, if so: the destination's QEMU would crash where the page is mapped read-only.
+    /// Why the VM must not migrate, if so: the destination's QEMU would crash where the page is
+    /// mapped read-only.
     pub fn immovable(&self) -> Option<&str> {
         self.immovable.as_deref()
     }

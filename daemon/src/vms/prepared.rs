@@ -1,5 +1,6 @@
-//! Page files of VMs that have not started yet, made by `timevisor vm args`. The pages are valid from the start, because a guest's driver reads the
-//! counter and the timescale only when it probes.
+//! Page files of VMs that have not started yet, made by `timevisor vm args`. The pages are valid
+//! from the start, because a guest's driver reads the counter and the timescale only when it
+//! probes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +25,8 @@ impl Prepared {
         Self { directory: directory.to_owned(), held: BTreeMap::new() }
     }
 
-    /// Makes or replaces the page, with a table for the usual address. The CLI makes tables for other addresses.
+    /// Makes or replaces the page, with a table for the usual address. The CLI makes tables for
+    /// other addresses.
     pub fn prepare(
         &mut self,
         name: &str,

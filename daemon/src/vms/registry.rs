@@ -1,5 +1,5 @@
-//! The VMs that are served, on disk, so that a restarted daemon serves them under the same names and timescales. An entry is valid for one process
-//! only (pid and start time).
+//! The VMs that are served, on disk, so that a restarted daemon serves them under the same names
+//! and timescales. An entry is valid for one process only (pid and start time).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use timevisor_protocols::control::TimeType;
 pub struct Entry {
     pub name: String,
     pub pid: u32,
-    /// Clock ticks after boot (proc(5), field 22): tells a process from a later one with the same pid.
+    /// Clock ticks after boot (proc(5), field 22): tells a process from a later one with the same
+    /// pid.
     pub start_time: u64,
     pub time_type: TimeType,
     pub qmp: Option<PathBuf>,
@@ -36,7 +37,8 @@ impl Registry {
         }
     }
 
-    /// The VMs of an earlier daemon. A file that cannot be parsed is reported and ignored, because discovery still works.
+    /// The VMs of an earlier daemon. A file that cannot be parsed is reported and ignored, because
+    /// discovery still works.
     pub fn read(&self) -> Vec<Entry> {
         let Ok(bytes) = fs::read(&self.path) else { return Vec::new() };
         serde_json::from_slice(&bytes).unwrap_or_else(|error| {

@@ -40,7 +40,8 @@ impl Vms {
     }
 
     fn try_add(&mut self, add: &VmAdd, clock: &HostClock) -> Result<usize, ErrorBody> {
-        // QEMU serves one client of a socket: a second connection would wait until the first one ends.
+        // QEMU serves one client of a socket: a second connection would wait until the first one
+        // ends.
         let connected = add.qmp.as_deref().and_then(|path| self.connected_to(path));
         let wanted = Wanted { resume: add.resume, awaited: None };
         let monitor = match &add.qmp {
@@ -111,7 +112,8 @@ impl Vms {
         self.served.iter().find(same).map(|s| s.vm.qemu.process.pid())
     }
 
-    /// Discovery was faster than this request. The request takes precedence where that is still possible.
+    /// Discovery was faster than this request. The request takes precedence where that is still
+    /// possible.
     fn adopt(
         &mut self,
         index: usize,

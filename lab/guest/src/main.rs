@@ -1,13 +1,14 @@
-//! lab-reader: a guest application as a stranger would write it: maps /dev/vmclock0, or else an ivshmem device's memory,
-//! read-only and reads.
+//! lab-reader: a guest application as a stranger would write it: maps /dev/vmclock0, or else an
+//! ivshmem device's memory, read-only and reads.
 //!
-//! `lab-reader PORT` answers lines on a virtio-serial port with a line of JSON each, so that the host can ask at a known
-//! moment: `read` (one reading of the page and of /dev/ptp0), `run SECONDS` (reads as fast as it can and checks that
-//! time never goes back and that the bounds hold the estimate), `journey MILLISECONDS` (the same over a migration: whatever
-//! the disruption marker says, no known time may be before another; what it saw on both sides of the marker's change),
-//! `watch THOUSANDS` (so many reads across a snapshot, which takes the guest itself back and its clocks where they like: the first
-//! and the last reading of every stretch in which the time was known without a break).
-//! `lab-reader` without a port prints one reading.
+//! `lab-reader PORT` answers lines on a virtio-serial port with a line of JSON each, so that the
+//! host can ask at a known moment: `read` (one reading of the page and of /dev/ptp0), `run SECONDS`
+//! (reads as fast as it can and checks that time never goes back and that the bounds hold the
+//! estimate), `journey MILLISECONDS` (the same over a migration: whatever the disruption marker
+//! says, no known time may be before another; what it saw on both sides of the marker's change),
+//! `watch THOUSANDS` (so many reads across a snapshot, which takes the guest itself back and its
+//! clocks where they like: the first and the last reading of every stretch in which the time was
+//! known without a break). `lab-reader` without a port prints one reading.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -212,7 +213,8 @@ fn journey(reader: &GuestReader, millis: u64) -> Value {
 /// At most so many stretches are told; a page that changes more often than that is broken.
 const STRETCHES: usize = 64;
 
-/// Reads without pause, and tells where the time was known: whoever knows what was true judges each stretch by its ends.
+/// Reads without pause, and tells where the time was known: whoever knows what was true judges each
+/// stretch by its ends.
 fn watch(reader: &GuestReader, thousands: u64) -> Value {
     let (mut reads, mut backward, mut outside, mut errors, mut unknown) =
         (0u64, 0u64, 0u64, 0u64, 0u64);

@@ -1,12 +1,14 @@
-//! Reads a vmclock page with AWS ClockBound's own reader and prints what it decoded, in one line of `field=value`.
+//! Reads a vmclock page with AWS ClockBound's own reader and prints what it decoded, in one line of
+//! `field=value`.
 //!
-//! `clockbound-vmclock [PATH]`; PATH is /dev/vmclock0 unless given. Exit status 1, with ClockBound's reason on standard
-//! error, when it refuses the page.
+//! `clockbound-vmclock [PATH]`; PATH is /dev/vmclock0 unless given. Exit status 1, with
+//! ClockBound's reason on standard error, when it refuses the page.
 //!
-//! Independent of us: the crate clock-bound-vmclock opens the file, maps it, takes the sequence lock and decodes every
-//! byte. Limitations: it decodes 0x00 to 0x67 of the page, so neither `vm_generation_counter` nor our own header; it does
-//! not convert a counter to a time; and the header's fields are public in `VMClockShmHeader` but not in its reader, so
-//! they come from a separate read of the file that the sequence lock does not cover.
+//! Independent of us: the crate clock-bound-vmclock opens the file, maps it, takes the sequence
+//! lock and decodes every byte. Limitations: it decodes 0x00 to 0x67 of the page, so neither
+//! `vm_generation_counter` nor our own header; it does not convert a counter to a time; and the
+//! header's fields are public in `VMClockShmHeader` but not in its reader, so they come from a
+//! separate read of the file that the sequence lock does not cover.
 #![forbid(unsafe_code)]
 
 use std::fmt;

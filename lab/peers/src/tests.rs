@@ -1,4 +1,5 @@
-//! ClockBound's reader over a page file that our writer wrote: every field must come out as it went in.
+//! ClockBound's reader over a page file that our writer wrote: every field must come out as it went
+//! in.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! `make demo`: a real chronyd, a real timevisord, a stock guest; both sides' intervals side by side, a verdict, a picture.
+//! `make demo`: a real chronyd, a real timevisord, a stock guest; both sides' intervals side by
+//! side, a verdict, a picture.
 
 mod picture;
 
@@ -28,7 +29,8 @@ pub const PACKAGES: &[&str] = &[
     "gcc",
 ];
 
-/// Guest kernels from 6.13 on have the driver; this suite has the newest that Debian ships for its stable release.
+/// Guest kernels from 6.13 on have the driver; this suite has the newest that Debian ships for its
+/// stable release.
 const KERNEL: &str = "trixie-backports";
 
 /// What is built, by package and program.
@@ -38,7 +40,8 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("timevisor-lab-guest", "lab-reader"),
 ];
 
-/// How often CLOCK_REALTIME is read for one reading of the server's clock; the narrowest bracket counts.
+/// How often CLOCK_REALTIME is read for one reading of the server's clock; the narrowest bracket
+/// counts.
 const BRACKET_TRIES: usize = 16;
 
 /// Runs the demo for `seconds`; with `keep` everything then stays up until Ctrl-C.
@@ -119,8 +122,9 @@ pub fn run(ctx: &Context, accelerator: &str, seconds: u32, keep: bool) -> anyhow
     Ok(())
 }
 
-/// The server's clock minus the host's estimate, ns, at one counter value. The server's chronyd serves this machine's
-/// CLOCK_REALTIME, so reading that is reading the truth, to within the bracket.
+/// The server's clock minus the host's estimate, ns, at one counter value. The server's chronyd
+/// serves this machine's CLOCK_REALTIME, so reading that is reading the truth, to within the
+/// bracket.
 fn server_minus_host(page: &HostPage) -> anyhow::Result<i64> {
     let truth = bracket(page.counter(), BRACKET_TRIES);
     let middle = truth.before.wrapping_add(truth.width() / 2);

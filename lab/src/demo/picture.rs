@@ -1,4 +1,5 @@
-//! The demo's picture: the host's page and the guest's side by side, each with its bounds, and the server's clock in both.
+//! The demo's picture: the host's page and the guest's side by side, each with its bounds, and the
+//! server's clock in both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ pub(super) struct Point {
     pub(super) host: Nanos,
     /// What the guest's page says.
     pub(super) guest: Nanos,
-    /// The server's clock minus the host's estimate, ns. The server runs on this machine, so it can be read directly.
+    /// The server's clock minus the host's estimate, ns. The server runs on this machine, so it can
+    /// be read directly.
     pub(super) server_ns: i64,
 }
 

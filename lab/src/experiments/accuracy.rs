@@ -1,4 +1,5 @@
-//! Figures 8 to 10: error and bounds of the host's page, the guest's page, and clocks synchronized inside the guest.
+//! Figures 8 to 10: error and bounds of the host's page, the guest's page, and clocks synchronized
+//! inside the guest.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,8 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
 /// The same for some seconds, judged by what must be so on any machine.
 ///
 /// # Errors
-/// When a clock cannot be read, when a page's bounds do not hold the truth, or when host and guest do not read one clock.
+/// When a clock cannot be read, when a page's bounds do not hold the truth, or when host and guest
+/// do not read one clock.
 pub fn smoke(ctx: &Context) -> anyhow::Result<String> {
     let mut subject = Subject::start(ctx, "", &[])?;
     let samples = watch(&mut subject, Instant::now(), Duration::from_secs(15))?;

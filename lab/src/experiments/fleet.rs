@@ -17,7 +17,8 @@ use crate::scenario::Context;
 pub(super) const KERNEL: &str = "trixie-backports";
 /// Enough for the kernel and one small program.
 const MEMORY_MIB: u32 = 128;
-/// A kernel that starts while others hold all processors would find that its timer is late, and panic.
+/// A kernel that starts while others hold all processors would find that its timer is late, and
+/// panic.
 const ANY_TIMER: &str = "no_timer_check";
 /// The eighth emulated guest on two processors.
 const BOOT: Duration = Duration::from_secs(400);
@@ -79,8 +80,9 @@ impl Fleet {
     }
 }
 
-/// What KVM tells its guests' kernels: the TSC's rate (an emulated TSC has the host's), and that it is steady. A kernel that must
-/// measure it while others hold all processors was found to be wrong by a factor of 5.
+/// What KVM tells its guests' kernels: the TSC's rate (an emulated TSC has the host's), and that it
+/// is steady. A kernel that must measure it while others hold all processors was found to be wrong
+/// by a factor of 5.
 fn known_rate() -> anyhow::Result<String> {
     let (counter, _) = select(Choice::Tsc).context("guests need a usable TSC on the host")?;
     let khz = calibrate(&counter)?.period.ticks_in(timevisor_time::Duration::from_millis(1));

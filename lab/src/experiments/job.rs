@@ -1,4 +1,5 @@
-//! A program that runs in a guest for a while and prints one line of JSON. Several guests can be busy at once.
+//! A program that runs in a guest for a while and prints one line of JSON. Several guests can be
+//! busy at once.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,6 +1,8 @@
-//! The guests' network: a bridge at the host's end of the server's veth pair, a tap for each guest, limits with tc.
+//! The guests' network: a bridge at the host's end of the server's veth pair, a tap for each guest,
+//! limits with tc.
 //!
-//! QEMU makes and removes the taps; the bridge goes with the value (and with `netns::remove_stale` after a killed run).
+//! QEMU makes and removes the taps; the bridge goes with the value (and with `netns::remove_stale`
+//! after a killed run).
 
 use std::cell::RefCell;
 use std::fs;
@@ -64,10 +66,12 @@ impl Lan {
         format!("{}t{number}", self.veth)
     }
 
-    /// QEMU's arguments for its interface, on a bridge of its own if it is to be [limited](Self::limit).
+    /// QEMU's arguments for its interface, on a bridge of its own if it is to be
+    /// [limited](Self::limit).
     ///
-    /// A queue limits what leaves an interface. So that what a guest sends leaves one, its tap gets a bridge with a veth
-    /// pair to the common one. (Policing at the tap would need packet classifiers in the kernel.)
+    /// A queue limits what leaves an interface. So that what a guest sends leaves one, its tap gets
+    /// a bridge with a veth pair to the common one. (Policing at the tap would need packet
+    /// classifiers in the kernel.)
     pub(crate) fn arguments(&self, number: u8, own_bridge: bool) -> anyhow::Result<[String; 4]> {
         let tap = self.tap(number);
         let mut bridge = self.bridge.clone();
@@ -93,7 +97,8 @@ impl Lan {
         ])
     }
 
-    /// The same for guest `number` at another guest's tap: where it migrates to, while the QEMU that it leaves has its own.
+    /// The same for guest `number` at another guest's tap: where it migrates to, while the QEMU
+    /// that it leaves has its own.
     ///
     /// The tap is made here: a QEMU with another oscillator cannot start a script.
     pub(crate) fn arguments_at(&self, tap: u8, number: u8) -> anyhow::Result<[String; 4]> {
@@ -122,7 +127,8 @@ impl Lan {
         format!("{}p{number}", self.veth)
     }
 
-    /// Limits what a running guest with its own bridge receives and what it sends, each to `mbit_s`.
+    /// Limits what a running guest with its own bridge receives and what it sends, each to
+    /// `mbit_s`.
     pub(crate) fn limit(&self, number: u8, mbit_s: u32) -> anyhow::Result<()> {
         shape(&self.tap(number), mbit_s)?;
         shape(&self.uplink(number), mbit_s)

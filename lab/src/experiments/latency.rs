@@ -11,7 +11,8 @@ use crate::command;
 use crate::guest::{BOOT, Guest};
 use crate::interrupt;
 
-/// Reads in a round; the paper has a million. Fewer fit into the processor's cache, and under emulation into a run.
+/// Reads in a round; the paper has a million. Fewer fit into the processor's cache, and under
+/// emulation into a run.
 pub(super) const READS: usize = 100_000;
 const OUTPUT: &str = "/run/latency";
 

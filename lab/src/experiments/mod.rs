@@ -1,5 +1,5 @@
-//! Published evaluations, repeated: QuartzV (D'Souza and Rajkumar), section V, with Timevisor in its place; and of two further
-//! papers what one machine can show (`vebt/`, `rvec/`).
+//! Published evaluations, repeated: QuartzV (D'Souza and Rajkumar), section V, with Timevisor in
+//! its place; and of two further papers what one machine can show (`vebt/`, `rvec/`).
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -22,7 +22,8 @@
 //! | `kairos/` | Burns and others, "KairosVM": what a call takes that is trapped |
 //! | `rvec/` | Dutra and others, "A highly effective system clock" (RVEC) |
 //!
-//! It judges nothing: an experiment fails when it cannot be done, not when its outcome is bad. Verdicts are the tests'.
+//! It judges nothing: an experiment fails when it cannot be done, not when its outcome is bad.
+//! Verdicts are the tests'.
 
 mod accuracy;
 mod fleet;
@@ -182,8 +183,8 @@ pub const ALL: &[Experiment] = &[
 ];
 
 impl Experiment {
-    /// Measures for `minutes` (or the default), prints tables and writes target/results/NAME.json and pictures; the logs go to
-    /// `lab_dir`/NAME.
+    /// Measures for `minutes` (or the default), prints tables and writes target/results/NAME.json
+    /// and pictures; the logs go to `lab_dir`/NAME.
     ///
     /// # Errors
     /// When it cannot be done.

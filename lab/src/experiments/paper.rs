@@ -1,7 +1,8 @@
-//! QuartzV's figures: D'Souza and Rajkumar, "QuartzV: Bringing Quality of Time to Virtual Machines", section V.
+//! QuartzV's figures: D'Souza and Rajkumar, "QuartzV: Bringing Quality of Time to Virtual
+//! Machines", section V.
 //!
-//! Measured on a quad-core i7 with KVM, PTP with hardware stamps, and a DAG card as the outside observer; table I are means
-//! over 1000 repetitions of a million reads.
+//! Measured on a quad-core i7 with KVM, PTP with hardware stamps, and a DAG card as the outside
+//! observer; table I are means over 1000 repetitions of a million reads.
 
 /// A row of table I, ns.
 #[derive(Debug, Clone, Copy)]
@@ -41,5 +42,6 @@ pub(super) const TABLE_1: [[Latency; 4]; 3] = [
     ],
 ];
 
-/// Figures 8 and 9: mean and standard deviation of the error, us, natively, para-virtual and fully virtual.
+/// Figures 8 and 9: mean and standard deviation of the error, us, natively, para-virtual and fully
+/// virtual.
 pub(super) const ERRORS: [(f64, f64); 3] = [(24.28, 5.05), (26.12, 5.12), (70.23, 128.28)];

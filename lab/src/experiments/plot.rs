@@ -43,8 +43,8 @@ fn render(title: &str, axes: [&str; 2], plots: Vec<LinePlot>, log_x: bool) -> St
     SvgBackend.render_scene(&render_multiple(plots, layout))
 }
 
-/// The share of samples with at most this |error|, for every clock (instead of the paper's histograms, whose scales
-/// differ from clock to clock).
+/// The share of samples with at most this |error|, for every clock (instead of the paper's
+/// histograms, whose scales differ from clock to clock).
 pub(super) fn distribution(title: &str, samples: &[Sample]) -> String {
     let series = CLOCKS.map(|clock| {
         let mut errors: Vec<f64> =

@@ -1,4 +1,5 @@
-//! Figures 11a and 12a: error and bounds beside guests that keep their processor busy reading their page.
+//! Figures 11a and 12a: error and bounds beside guests that keep their processor busy reading their
+//! page.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ use crate::guest::Guest;
 use crate::interrupt;
 use crate::scenario::Context;
 
-/// The paper has 1 to 8 on 8 virtual cores; here 2 cores are full with two, and the rest is overcommitted.
+/// The paper has 1 to 8 on 8 virtual cores; here 2 cores are full with two, and the rest is
+/// overcommitted.
 const GUESTS: [usize; 6] = [0, 1, 2, 4, 6, 8];
 /// From a new load to the samples.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -26,7 +28,8 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     for count in GUESTS {
         if let Err(error) = busy(&fleet, &subject, &mut guests, count) {
             interrupt::check()?;
-            // An overloaded machine may not boot one more guest; what was measured is still worth having.
+            // An overloaded machine may not boot one more guest; what was measured is still worth
+            // having.
             println!("  no {count} guests: {error:#}");
             break;
         }

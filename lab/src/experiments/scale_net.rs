@@ -1,4 +1,5 @@
-//! Figures 11b to 14: error and bounds beside guests that receive or send as fast as they can, then within a limit.
+//! Figures 11b to 14: error and bounds beside guests that receive or send as fast as they can, then
+//! within a limit.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

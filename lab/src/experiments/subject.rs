@@ -1,8 +1,10 @@
-//! The guest that is measured. It has the page (para-virtual), and inside it a chronyd and a timevisord that follow the
-//! very server that the host follows, over the emulated network (what QuartzV calls fully virtual).
+//! The guest that is measured. It has the page (para-virtual), and inside it a chronyd and a
+//! timevisord that follow the very server that the host follows, over the emulated network (what
+//! QuartzV calls fully virtual).
 //!
-//! chronyd steers the guest's CLOCK_REALTIME; timevisord counts CLOCK_MONOTONIC_RAW, which nobody steers, so the two do not
-//! disturb each other. QuartzV's core clock is CLOCK_MONOTONIC: the guest kernel's clocksource, whatever that is.
+//! chronyd steers the guest's CLOCK_REALTIME; timevisord counts CLOCK_MONOTONIC_RAW, which nobody
+//! steers, so the two do not disturb each other. QuartzV's core clock is CLOCK_MONOTONIC: the guest
+//! kernel's clocksource, whatever that is.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +28,8 @@ const NAME: &str = "measured";
 /// For whatever must happen in the guest: everything there takes several times as long.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MEMORY_MIB: u32 = 256;
-/// From the first synchronization to the samples: rates are then known, on the host and inside the guest.
+/// From the first synchronization to the samples: rates are then known, on the host and inside the
+/// guest.
 const WARM_UP: Duration = Duration::from_secs(60);
 
 /// The server, the host and the guest.
@@ -42,7 +45,8 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Starts everything and waits until all clocks are synchronized. `append` goes to the guest kernel's command line.
+    /// Starts everything and waits until all clocks are synchronized. `append` goes to the guest
+    /// kernel's command line.
     pub(super) fn start(ctx: &Context, append: &str, more: &[&str]) -> anyhow::Result<Self> {
         let server = ctx.chronyd("server")?;
         let lan = Lan::before(ctx, server.namespace())?;

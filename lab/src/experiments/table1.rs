@@ -1,5 +1,5 @@
-//! Table I: what one read of each clock costs natively, in a guest with the page, and in a guest whose clocksource is an
-//! emulated HPET and whose clock is synchronized inside.
+//! Table I: what one read of each clock costs natively, in a guest with the page, and in a guest
+//! whose clocksource is an emulated HPET and whose clock is synchronized inside.
 
 use std::time::Duration;
 
@@ -104,8 +104,9 @@ fn with_page(ctx: &Context, span: Duration) -> anyhow::Result<Latency> {
     latency::end(&mut guest)
 }
 
-/// QuartzV's timeline clock in its fully virtual guest is a projection of CLOCK_MONOTONIC, which here reads the HPET; so is
-/// the page of a timevisord inside that counts CLOCK_MONOTONIC_RAW. The host's page counts the TSC whatever the kernel does.
+/// QuartzV's timeline clock in its fully virtual guest is a projection of CLOCK_MONOTONIC, which
+/// here reads the HPET; so is the page of a timevisord inside that counts CLOCK_MONOTONIC_RAW. The
+/// host's page counts the TSC whatever the kernel does.
 fn with_hpet(ctx: &Context, span: Duration) -> anyhow::Result<Latency> {
     let mut subject = Subject::start(ctx, "clocksource=hpet", &[PROGRAM])?;
     let guest = subject.guest();

@@ -1,8 +1,8 @@
 //! What was true when a counter had a certain value.
 //!
-//! The lab's server serves this machine's CLOCK_REALTIME and nobody steers that clock, so between two brackets around a
-//! question it is a straight line of the counter; a guest's counter is the host's plus an offset. The line is known to
-//! half the wider bracket.
+//! The lab's server serves this machine's CLOCK_REALTIME and nobody steers that clock, so between
+//! two brackets around a question it is a straight line of the counter; a guest's counter is the
+//! host's plus an offset. The line is known to half the wider bracket.
 
 use anyhow::ensure;
 use timevisor_clock_page::Counter;
@@ -31,7 +31,8 @@ impl Truth {
         Ok((answer, Self { from, to }))
     }
 
-    /// ns of UTC at this value of the host's counter. A stamp in whole ns was rounded down to 2^-64 s, hence the `ceil`.
+    /// ns of UTC at this value of the host's counter. A stamp in whole ns was rounded down to 2^-64
+    /// s, hence the `ceil`.
     pub(crate) fn at(&self, counter: u64) -> i64 {
         let (from, to) = (middle(&self.from), middle(&self.to));
         let (low, high) = (self.from.realtime.ceil_nanos(), self.to.realtime.ceil_nanos());

@@ -149,7 +149,8 @@ fn counters(subject: &Subject, value: &Value) -> anyhow::Result<(u64, u64)> {
 pub(crate) fn chrony_bound_ns(tracking: &str) -> Option<i64> {
     let fields: Vec<&str> = tracking.split(',').collect();
     let seconds = |index: usize| fields.get(index)?.parse::<f64>().ok();
-    // chrony's client.c, cmd tracking: 4 is the system time's offset, 10 the root delay, 11 the root dispersion.
+    // chrony's client.c, cmd tracking: 4 is the system time's offset, 10 the root delay, 11 the
+    // root dispersion.
     let bound = seconds(4)?.abs() + seconds(11)? + seconds(10)? / 2.0;
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and is rounded up")]
     (fields.len() >= 14).then_some((bound * 1e9).ceil() as i64)

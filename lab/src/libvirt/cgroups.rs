@@ -1,4 +1,5 @@
-//! The cgroups (v1) that a libvirtd without systemd makes for its domains: `/machine/qemu-1-NAME.libvirt-qemu/{emulator,vcpu0}`.
+//! The cgroups (v1) that a libvirtd without systemd makes for its domains:
+//! `/machine/qemu-1-NAME.libvirt-qemu/{emulator,vcpu0}`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -76,7 +77,8 @@ fn remove(folder: &Path) {
     let _ = fs::remove_dir(folder);
 }
 
-/// Every file of a cpuset that can be set, with what it says, for all below `folder`; thread ids in order.
+/// Every file of a cpuset that can be set, with what it says, for all below `folder`; thread ids in
+/// order.
 ///
 /// # Errors
 /// When nothing is there.

@@ -10,7 +10,8 @@ use crate::command::tail;
 use crate::guest::BOOT;
 use crate::interrupt;
 
-/// A domain that has nothing but a kernel, a serial console, the reader's port, and what `timevisor vm args` printed.
+/// A domain that has nothing but a kernel, a serial console, the reader's port, and what
+/// `timevisor vm args` printed.
 #[derive(Debug, Clone, Copy)]
 pub struct Definition<'a> {
     /// Its name.

@@ -1,7 +1,9 @@
-//! A libvirtd on a host inside a guest ([`NestedHost`]): real KVM, cgroup v2, and domains in the slice where systemd has them.
+//! A libvirtd on a host inside a guest ([`NestedHost`]): real KVM, cgroup v2, and domains in the
+//! slice where systemd has them.
 //!
-//! There is no systemd: a shell makes its slices, and libvirtd makes a domain's cgroups itself, `machine.slice/qemu-1-NAME.libvirt-qemu`
-//! with the threaded `emulator` and `vcpu0`. (Under systemd the first is `machine-qemu\x2d1\x2dNAME.scope/libvirt`.)
+//! There is no systemd: a shell makes its slices, and libvirtd makes a domain's cgroups itself,
+//! `machine.slice/qemu-1-NAME.libvirt-qemu` with the threaded `emulator` and `vcpu0`. (Under
+//! systemd the first is `machine-qemu\x2d1\x2dNAME.scope/libvirt`.)
 
 use std::path::Path;
 
@@ -71,8 +73,8 @@ pub fn start(host: &mut NestedHost) -> anyhow::Result<()> {
     host.wait("libvirtd", |host| host.sh("virsh list").map(|_| true))
 }
 
-/// Starts a domain, under KVM, with what `timevisor vm args` prints; its console is /run/NAME-serial.log, its port for
-/// [`NestedHost::inner_sh`] /run/NAME.lab.
+/// Starts a domain, under KVM, with what `timevisor vm args` prints; its console is
+/// /run/NAME-serial.log, its port for [`NestedHost::inner_sh`] /run/NAME.lab.
 ///
 /// # Errors
 /// When libvirt refuses it.

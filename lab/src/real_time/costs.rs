@@ -1,7 +1,8 @@
-//! What each job of a run really cost. When it was released, began and ended the guest tells; when the guest's vCPU ran, the host's kernel
-//! does. Both by one clock: the guest reads the host's.
+//! What each job of a run really cost. When it was released, began and ended the guest tells; when
+//! the guest's vCPU ran, the host's kernel does. Both by one clock: the guest reads the host's.
 //!
-//! A job that was measured before takes longer while this machine's neighbours are busy, and a promise is for what jobs take.
+//! A job that was measured before takes longer while this machine's neighbours are busy, and a
+//! promise is for what jobs take.
 
 use std::time::Duration;
 
@@ -49,7 +50,8 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// The longest response that `supply` promises to a job with this demand, ns; see [`timevisor_schedule::fixed_priority::response`].
+    /// The longest response that `supply` promises to a job with this demand, ns; see
+    /// [`timevisor_schedule::fixed_priority::response`].
     #[must_use]
     pub fn response(&self, supply: &impl Supply) -> u64 {
         let mut work = self.first;
@@ -66,7 +68,8 @@ impl Demand {
 }
 
 impl Run {
-    /// The jobs that were in progress while this one waited or ran, itself included, as task and index.
+    /// The jobs that were in progress while this one waited or ran, itself included, as task and
+    /// index.
     #[must_use]
     pub fn involved(&self, task: usize, job: usize) -> Vec<(usize, usize)> {
         let Job { release, end, .. } = self.jobs[task][job];
@@ -119,7 +122,8 @@ impl Run {
         own
     }
 
-    /// All that had to be done from its release on: as long as it waits, the vCPU does nothing that is less urgent.
+    /// All that had to be done from its release on: as long as it waits, the vCPU does nothing that
+    /// is less urgent.
     #[must_use]
     pub fn demand(&self, task: usize, job: usize) -> Demand {
         let Job { release, end, .. } = self.jobs[task][job];
@@ -128,7 +132,8 @@ impl Run {
         for (above, jobs) in self.jobs[..task].iter().enumerate() {
             for (index, other) in jobs.iter().enumerate() {
                 if release < other.release && other.begin < end {
-                    // It is more urgent: what it takes is inside, unless the clocks differ by a trifle.
+                    // It is more urgent: what it takes is inside, unless the clocks differ by a
+                    // trifle.
                     let cost = self.cost(above, index).min(first);
                     first -= cost;
                     later.push(((other.release - release).unsigned_abs(), cost));
@@ -170,7 +175,8 @@ fn part_ns(task: usize, part: usize) -> u64 {
 /// [`TASKS`] in the guest with the only vCPU; see [`super::run_tasks`].
 ///
 /// # Errors
-/// The same, when the guest does not know the time, or when the host's kernel does not tell when the vCPU ran.
+/// The same, when the guest does not know the time, or when the host's kernel does not tell when
+/// the vCPU ran.
 pub fn run(
     guest: &mut Client,
     (turns, seconds): (u64, u64),
@@ -217,8 +223,9 @@ pub(super) fn jobs(report: &Value, here: [[i64; 2]; 2]) -> anyhow::Result<Vec<Ve
     rows.iter().map(jobs).collect::<Option<Vec<_>>>().context("odd jobs")
 }
 
-/// How many turns a millisecond has, so that nearly every job (all but one in a hundred) takes at most what it declares: measured by jobs
-/// beside a busy host and a busy guest, in a reservation that has more than enough.
+/// How many turns a millisecond has, so that nearly every job (all but one in a hundred) takes at
+/// most what it declares: measured by jobs beside a busy host and a busy guest, in a reservation
+/// that has more than enough.
 ///
 /// # Errors
 /// As [`run`].
@@ -249,7 +256,8 @@ pub fn vcpu(pid: u32) -> anyhow::Result<u32> {
     Ok(found.with_context(|| format!("no vCPU among {all:?}"))?.tid)
 }
 
-/// CLOCK_MONOTONIC and UTC here: of some readings the one that took least. The lab's server serves this machine's CLOCK_REALTIME.
+/// CLOCK_MONOTONIC and UTC here: of some readings the one that took least. The lab's server serves
+/// this machine's CLOCK_REALTIME.
 pub(super) fn pair() -> [i64; 2] {
     let reading = || {
         let before = monotonic();
@@ -284,7 +292,8 @@ mod tests {
 
     #[test]
     fn what_a_job_takes_is_without_more_urgent_ones() {
-        // The vCPU runs for 10 of 20 ms. tau2's job has one of tau1 inside, and one of tau1 was there before it.
+        // The vCPU runs for 10 of 20 ms. tau2's job has one of tau1 inside, and one of tau1 was
+        // there before it.
         let on = Runtimes::of((0..10).map(|n| [n * 20 * MS, (n * 20 + 10) * MS]).collect());
         let tau1 = vec![job(0, 0, 5), job(45, 60, 65)];
         let tau2 = vec![job(2, 5, 85)];

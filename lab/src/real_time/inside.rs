@@ -1,7 +1,9 @@
-//! A VM under the real KVM and SCHED_DEADLINE with cgroup v2, on a host inside a guest ([`NestedHost`]).
+//! A VM under the real KVM and SCHED_DEADLINE with cgroup v2, on a host inside a guest
+//! ([`NestedHost`]).
 //!
-//! The other processor of that host is always busy: this machine's may share what they compute with, so that one is faster while
-//! the other one sleeps. And that host comes before everything else on this machine, as far as nice values can do that.
+//! The other processor of that host is always busy: this machine's may share what they compute
+//! with, so that one is faster while the other one sleeps. And that host comes before everything
+//! else on this machine, as far as nice values can do that.
 
 use std::time::Duration;
 
@@ -18,13 +20,16 @@ use crate::scenario::Context;
 pub const VM: &str = "guest";
 /// A second of it may take several.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Releases move by this against the reservation's period of 50 ms after every common multiple of their own.
+/// Releases move by this against the reservation's period of 50 ms after every common multiple of
+/// their own.
 const SHIFT_MS: u64 = 7;
 
-/// The processor of that host whose thread is watched: reservations go there, because the busy process is on the other one.
+/// The processor of that host whose thread is watched: reservations go there, because the busy
+/// process is on the other one.
 const CORE: usize = 1;
-/// What a job takes of its declared cost, per mille. The costs of jobs cannot be measured through two hypervisors, so that no job may be
-/// excused for taking longer; a fifth is their room for that.
+/// What a job takes of its declared cost, per mille. The costs of jobs cannot be measured through
+/// two hypervisors, so that no job may be excused for taking longer; a fifth is their room for
+/// that.
 const COST_PER_MILLE: u64 = 800;
 
 /// What a run of the tasks gave.

@@ -1,10 +1,13 @@
 //! Judges every job of a run at the first try, by what the same run recorded.
 //!
 //! A late job is excused in two cases only, and both are measured in the run itself:
-//! - *longer*: the jobs took more processor time than declared, so that the analysis promises no response before the deadline;
-//! - *stalled*: the core lost so much time between the release and the end that without the loss the job would have been in time.
+//! - *longer*: the jobs took more processor time than declared, so that the analysis promises no
+//!   response before the deadline;
+//! - *stalled*: the core lost so much time between the release and the end that without the loss
+//!   the job would have been in time.
 //!
-//! Any other late job is a broken promise. A run with more excuses than [`EXCUSED_PERCENT`] says nothing about the reservation, and fails too.
+//! Any other late job is a broken promise. A run with more excuses than [`EXCUSED_PERCENT`] says
+//! nothing about the reservation, and fails too.
 
 use anyhow::{Context as _, ensure};
 use timevisor_schedule::{Reservation, Ticked, Worst};
@@ -13,13 +16,16 @@ use super::costs::{self, Job, Run};
 use super::runtimes::Runtimes;
 use super::witness::Stalls;
 
-/// 1 / CONFIG_HZ where that is least: the kernel enforces budgets at its ticks. 4 ms covers 250 Hz and more.
+/// 1 / CONFIG_HZ where that is least: the kernel enforces budgets at its ticks. 4 ms covers 250 Hz
+/// and more.
 pub const TICK_NS: u64 = 4_000_000;
-/// The largest share of excused jobs. The costs are calibrated so that one job in a hundred takes longer than declared; if one in five must
-/// be excused, the machine was slower than at the calibration for a good part of the run.
+/// The largest share of excused jobs. The costs are calibrated so that one job in a hundred takes
+/// longer than declared; if one in five must be excused, the machine was slower than at the
+/// calibration for a good part of the run.
 pub const EXCUSED_PERCENT: usize = 20;
 
-/// The greatest length of the stretches that the audit judges: a second, or more where a busy machine delays its samples.
+/// The greatest length of the stretches that the audit judges: a second, or more where a busy
+/// machine delays its samples.
 const JUDGED_NS: i64 = 2_000_000_000;
 
 /// What a reservation promises to one task.
@@ -47,7 +53,8 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// Judges a run in `reservation`; nothing else is reserved on its core. `declared`: of each task, the most urgent one first.
+    /// Judges a run in `reservation`; nothing else is reserved on its core. `declared`: of each
+    /// task, the most urgent one first.
     #[must_use]
     pub fn of(run: &Run, declared: &[Declared], reservation: Reservation, stalls: &Stalls) -> Self {
         let supply = Ticked { supply: Worst(reservation), tick: TICK_NS };
@@ -158,11 +165,13 @@ pub fn declared() -> Vec<Declared> {
     (0..super::TASKS.len()).map(one).collect()
 }
 
-/// The audit of a reservation (`timevisor reserve audit`) may call a stretch broken only where the core was taken away.
+/// The audit of a reservation (`timevisor reserve audit`) may call a stretch broken only where the
+/// core was taken away.
 ///
 /// # Errors
-/// When there are more new broken stretches than recorded stalls, or more was missing in one stretch than the core lost in any of that
-/// length. `before`: the same audit at the beginning of the run; it counts from the first reservation on.
+/// When there are more new broken stretches than recorded stalls, or more was missing in one
+/// stretch than the core lost in any of that length. `before`: the same audit at the beginning of
+/// the run; it counts from the first reservation on.
 pub fn owes_nothing(
     before: &serde_json::Value,
     audit: &serde_json::Value,
@@ -181,8 +190,8 @@ pub fn owes_nothing(
     Ok(())
 }
 
-/// Passes when a run without a reservation was late because it had to be: the vCPU got less than the jobs needed, and most jobs of some task
-/// were late.
+/// Passes when a run without a reservation was late because it had to be: the vCPU got less than
+/// the jobs needed, and most jobs of some task were late.
 ///
 /// # Errors
 /// When it had enough, or was in time.
@@ -198,7 +207,8 @@ pub fn is_starved(run: &Run, declared: &[Declared]) -> anyhow::Result<String> {
     Ok(said)
 }
 
-/// How long the vCPU ran between two moments while any of these spans lasted, ns; overlaps count once.
+/// How long the vCPU ran between two moments while any of these spans lasted, ns; overlaps count
+/// once.
 pub(super) fn within_any(on: &Runtimes, spans: &mut [[i64; 2]], from: i64, to: i64) -> u64 {
     spans.sort_unstable();
     let (mut sum, mut until) = (0, from);

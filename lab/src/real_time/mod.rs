@@ -1,4 +1,5 @@
-//! Real-time tasks in a guest (lab-rt) and a loaded host, for the tests of reservations and for their experiments.
+//! Real-time tasks in a guest (lab-rt) and a loaded host, for the tests of reservations and for
+//! their experiments.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -55,8 +56,9 @@ impl Load {
         Self::of(LOAD)
     }
 
-    /// Six for each processor, so that a guest without a reservation must be late: on two processors it is one of 13 equal threads and
-    /// gets 15 % of a processor, and the paper's tasks need 45 %.
+    /// Six for each processor, so that a guest without a reservation must be late: on two
+    /// processors it is one of 13 equal threads and gets 15 % of a processor, and the paper's tasks
+    /// need 45 %.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -81,7 +83,8 @@ impl Drop for Load {
     }
 }
 
-/// Gives every reservation back when dropped: whatever becomes of a test, this machine is as it was.
+/// Gives every reservation back when dropped: whatever becomes of a test, this machine is as it
+/// was.
 #[derive(Debug)]
 pub struct Restore(Command);
 
@@ -168,8 +171,8 @@ pub fn guest_with_threads(
     Ok(guest)
 }
 
-/// How many turns of lab-rt's loop a millisecond of this guest has on a loaded host: a busy neighbour makes each take longer, and a
-/// task's cost is what it takes at worst.
+/// How many turns of lab-rt's loop a millisecond of this guest has on a loaded host: a busy
+/// neighbour makes each take longer, and a task's cost is what it takes at worst.
 ///
 /// # Errors
 /// When lab-rt fails, or nothing can be reserved.
@@ -194,7 +197,8 @@ fn of_calibration(said: &str, key: &str) -> anyhow::Result<u64> {
     calibrated[key].as_u64().context("no calibration")
 }
 
-/// lab-rt's arguments. `shift_ms`: so much later all releases are after each common multiple of the periods.
+/// lab-rt's arguments. `shift_ms`: so much later all releases are after each common multiple of the
+/// periods.
 #[must_use]
 pub fn arguments(
     turns: u64,

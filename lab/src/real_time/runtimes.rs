@@ -1,7 +1,9 @@
-//! When a thread ran, by the kernel's own account: the tracepoint sched_stat_runtime tells at every tick, and whenever the thread
-//! stops running, for how long it has run just now. In an instance of its own, so that nobody else's tracing is disturbed.
+//! When a thread ran, by the kernel's own account: the tracepoint sched_stat_runtime tells at every
+//! tick, and whenever the thread stops running, for how long it has run just now. In an instance of
+//! its own, so that nobody else's tracing is disturbed.
 //!
-//! (sched_switch would be simpler, and was tried: on virtual machines of some kinds not every switch is in it.)
+//! (sched_switch would be simpler, and was tried: on virtual machines of some kinds not every
+//! switch is in it.)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,7 +73,8 @@ impl Drop for Recording {
 pub struct Runtimes(Vec<[i64; 2]>);
 
 impl Runtimes {
-    /// Lines like `CPU 0/TCG-71 [001] d.h.. 12.345678: sched_stat_runtime: comm=CPU 0/TCG pid=71 runtime=4000123 [ns]`.
+    /// Lines like
+    /// `CPU 0/TCG-71 [001] d.h.. 12.345678: sched_stat_runtime: comm=CPU 0/TCG pid=71 runtime=4000123 [ns]`.
     fn parse(trace: &str) -> anyhow::Result<Self> {
         let event = |line: &str| -> Option<[i64; 2]> {
             let (head, tail) = line.split_once(": sched_stat_runtime: ")?;

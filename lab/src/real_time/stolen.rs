@@ -1,4 +1,5 @@
-//! Time that whoever runs this machine took from it (steal, proc_stat(5)): a job that was late may have been late for that.
+//! Time that whoever runs this machine took from it (steal, proc_stat(5)): a job that was late may
+//! have been late for that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

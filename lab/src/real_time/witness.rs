@@ -1,11 +1,13 @@
 //! Records when this machine took a core away from everything that runs on it.
 //!
-//! A thread with the highest real-time priority sleeps on the core and looks at the clock at every waking. Only a thread under
-//! SCHED_DEADLINE runs before it, and the tests know when that one ran ([`Runtimes`]). What is missing beyond both was lost to this
-//! machine's own host, or to the kernel.
+//! A thread with the highest real-time priority sleeps on the core and looks at the clock at every
+//! waking. Only a thread under SCHED_DEADLINE runs before it, and the tests know when that one ran
+//! ([`Runtimes`]). What is missing beyond both was lost to this machine's own host, or to the
+//! kernel.
 //!
-//! Limitations: a second reservation on the core would count as a loss, so tests reserve alone on it. Where a cgroup v2 partition keeps the
-//! witness from the core, nothing is recorded, and therefore nothing is excused.
+//! Limitations: a second reservation on the core would count as a loss, so tests reserve alone on
+//! it. Where a cgroup v2 partition keeps the witness from the core, nothing is recorded, and
+//! therefore nothing is excused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,8 +73,8 @@ impl Witness {
     }
 }
 
-/// Records when a thread of this machine wanted to run and did not: for an emulated processor, whose core is a thread here. What this
-/// machine's own host took meanwhile (steal) is added.
+/// Records when a thread of this machine wanted to run and did not: for an emulated processor,
+/// whose core is a thread here. What this machine's own host took meanwhile (steal) is added.
 #[derive(Debug)]
 pub struct DelayWitness {
     ended: Arc<AtomicBool>,
@@ -97,7 +99,8 @@ impl DelayWitness {
                 let now = look()?;
                 let lost = now.1.saturating_sub(last.1) + now.2.saturating_sub(last.2);
                 if lost > DELAY_NS {
-                    // A wait is counted when it ends, and steal in steps of 10 ms: either may have begun before the last look.
+                    // A wait is counted when it ends, and steal in steps of 10 ms: either may have
+                    // begun before the last look.
                     let from = last.0.min(now.0 - i64::try_from(lost).unwrap_or(i64::MAX));
                     all.push(Stall { from, to: now.0, lost });
                 }
@@ -146,7 +149,8 @@ impl Stalls {
         Self { watched, all: gaps.into_iter().flatten().filter_map(stall).collect() }
     }
 
-    /// How much was lost between two moments: never more than those stalls that overlap lost, nor than the overlap.
+    /// How much was lost between two moments: never more than those stalls that overlap lost, nor
+    /// than the overlap.
     #[must_use]
     pub fn within(&self, from: i64, to: i64) -> u64 {
         let part = |stall: &Stall| {

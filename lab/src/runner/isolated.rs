@@ -1,8 +1,9 @@
-//! A test's process: PID, mount and network namespaces, so that its daemons see no QEMU but its own, and neither tests nor a second lab
-//! on this machine meet each other.
+//! A test's process: PID, mount and network namespaces, so that its daemons see no QEMU but its
+//! own, and neither tests nor a second lab on this machine meet each other.
 //!
-//! Inside, /proc is the namespace's, /run is empty, and loopback is all there is of a network. The cgroups stay the host's: what
-//! changes them is exclusive, and a lock keeps the exclusive tests of two labs apart.
+//! Inside, /proc is the namespace's, /run is empty, and loopback is all there is of a network. The
+//! cgroups stay the host's: what changes them is exclusive, and a lock keeps the exclusive tests of
+//! two labs apart.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -21,7 +22,8 @@ use crate::packages;
 use crate::scenario::{Context, Need, Test};
 use crate::scratch;
 
-/// PID 1 of the namespaces; it reaps what the test's programs leave behind. The test itself is its child.
+/// PID 1 of the namespaces; it reaps what the test's programs leave behind. The test itself is its
+/// child.
 ///
 /// The machine's own /proc stays readable at `scratch::host_tid`.
 const INIT: &str = "mount -t tmpfs -o mode=755 tmpfs /run && mkdir /run/lock /run/host-proc \

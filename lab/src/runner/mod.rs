@@ -1,4 +1,5 @@
-//! Runs tests side by side, each in a process and namespaces of its own, and prints one line for each verdict.
+//! Runs tests side by side, each in a process and namespaces of its own, and prints one line for
+//! each verdict.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -56,7 +57,8 @@ pub struct Outcome {
     pub text: String,
 }
 
-/// Prepares and runs `tests`; prints verdicts and the sum, and writes target/results/lab.json. True when all passed.
+/// Prepares and runs `tests`; prints verdicts and the sum, and writes target/results/lab.json. True
+/// when all passed.
 ///
 /// # Errors
 /// When not root, or when a program does not build or an artifact cannot be fetched.

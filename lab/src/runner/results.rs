@@ -1,4 +1,5 @@
-//! target/results/lab.json: a row for every test of the last run, which gives the next run its order.
+//! target/results/lab.json: a row for every test of the last run, which gives the next run its
+//! order.
 
 use std::collections::BTreeMap;
 use std::fs;

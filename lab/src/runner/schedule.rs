@@ -7,8 +7,8 @@ use crate::interrupt;
 use crate::progress::{SILENCE, next_silence};
 use crate::scenario::{Need, Test};
 
-/// A test takes one slot, or two if it keeps two processors busy. Tests mostly wait: one after another, they kept 0.7 of two
-/// processors busy.
+/// A test takes one slot, or two if it keeps two processors busy. Tests mostly wait: one after
+/// another, they kept 0.7 of two processors busy.
 const SLOTS: u32 = 4;
 /// How often a late test is run again.
 const MORE_TRIES: u32 = 2;
@@ -57,7 +57,8 @@ struct Place<R> {
 
 /// Runs `tests` and prints their verdicts.
 ///
-/// Those that were late are run again at the end, at most twice; every verdict is printed. Anything else that fails has failed.
+/// Those that were late are run again at the end, at most twice; every verdict is printed. Anything
+/// else that fails has failed.
 pub fn run<S: Start>(tests: &[Test], starter: &S, seconds: impl Fn(&Test) -> f64) -> Vec<Ran> {
     let mut waiting: Vec<(Test, u32)> = tests.iter().map(|test| (*test, 1)).collect();
     waiting.sort_by(|(a, _), (b, _)| {
@@ -122,7 +123,8 @@ fn slots(test: &Test) -> u32 {
     }
 }
 
-/// The first that fits. A test that is run again waits until no first try is left, as does an exclusive one.
+/// The first that fits. A test that is run again waits until no first try is left, as does an
+/// exclusive one.
 fn next<R>(waiting: &[(Test, u32)], places: &[Place<R>]) -> Option<usize> {
     let taken: u32 = places.iter().map(|place| slots(&place.test)).sum();
     let fits = |test: &Test| taken + slots(test) <= SLOTS;

@@ -1,9 +1,11 @@
-//! The elapsed clock as its readers see it (RVEC, "SIP" and read overhead): strictly increasing while its rate changes and the
-//! reader moves between cores, and how much longer a read takes than the counter alone.
+//! The elapsed clock as its readers see it (RVEC, "SIP" and read overhead): strictly increasing
+//! while its rate changes and the reader moves between cores, and how much longer a read takes than
+//! the counter alone.
 //!
-//! Method: a writer consolidates the clock every millisecond at another rate within its limits and publishes it; a reader
-//! reads 10^8 times and changes to the other core after every 10^4 reads. Then blocks of reads are timed in turns.
-//! Limitations: x86-64; two cores of this machine, which share one counter.
+//! Method: a writer consolidates the clock every millisecond at another rate within its limits and
+//! publishes it; a reader reads 10^8 times and changes to the other core after every 10^4 reads.
+//! Then blocks of reads are timed in turns. Limitations: x86-64; two cores of this machine, which
+//! share one counter.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -112,7 +114,8 @@ fn write(page: &'static Page, calibration: &Calibration, done: &AtomicBool, chan
     }
 }
 
-/// Readings that were not later than the one before, and ns per read of the counter, the estimate, and everything.
+/// Readings that were not later than the one before, and ns per read of the counter, the estimate,
+/// and everything.
 fn read(page: &'static Page, changes: &AtomicU64) -> Result<(u64, [f64; 3])> {
     while changes.load(Relaxed) == 0 {
         std::thread::yield_now();

@@ -1,5 +1,6 @@
-//! Is what an answer says true? Its root distance against the half-width on the server's page at its departure, and its
-//! stamps against the clock that the server follows, which is this machine's own.
+//! Is what an answer says true? Its root distance against the half-width on the server's page at
+//! its departure, and its stamps against the clock that the server follows, which is this machine's
+//! own.
 
 use std::path::Path;
 
@@ -16,8 +17,9 @@ use timevisor_time::{Duration, Instant, Utc};
 /// Which answers are checked.
 pub(crate) const EVERY: u64 = 997;
 
-/// How far above the half-width a root distance may be: its unit, 2^-16 s (15.3 us), and the bound's growth in the 10 ms
-/// that the server allows for until the answer has left, at 100 ppm (1 us).
+/// How far above the half-width a root distance may be: its unit, 2^-16 s (15.3 us), and the
+/// bound's growth in the 10 ms that the server allows for until the answer has left, at 100 ppm (1
+/// us).
 const MARGIN: Duration = Duration::from_micros(17);
 
 pub(crate) struct Checker {
@@ -51,7 +53,8 @@ impl Checker {
         let (arrival, departure) =
             (answer.receive.to_instant(here), answer.transmit.to_instant(here));
         if lines.base != base || departure < sent {
-            // The page was written meanwhile, or the request left before: which lines were served is not known.
+            // The page was written meanwhile, or the request left before: which lines were served
+            // is not known.
             return Ok(());
         }
         let distance =

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// User and system time of a process, all threads (proc(5): fields 14 and 15 of stat, in clock ticks).
+/// User and system time of a process, all threads (proc(5): fields 14 and 15 of stat, in clock
+/// ticks).
 pub(crate) fn time_of(pid: u32) -> Result<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("process {pid} is gone: see its log"))?;

@@ -1,5 +1,6 @@
-//! The client: as many requests as the server takes, with a fixed number in flight, so that none is lost for want of
-//! room. Requests and answers move in batches (sendmmsg(2), recvmmsg(2)), so that the client is faster than the servers.
+//! The client: as many requests as the server takes, with a fixed number in flight, so that none is
+//! lost for want of room. Requests and answers move in batches (sendmmsg(2), recvmmsg(2)), so that
+//! the client is faster than the servers.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -102,7 +103,8 @@ impl Client {
         let mut parts = self.requests.each_mut().map(part);
         let mut headers = messages(&mut parts);
         let fd = self.socket.as_raw_fd();
-        // SAFETY: the headers point to live parts, and those to live requests with their true lengths.
+        // SAFETY: the headers point to live parts, and those to live requests with their true
+        // lengths.
         let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), COUNT, 0) };
         let sent = accepted(sent)? as u64;
         self.next_cookie += sent;
@@ -114,8 +116,8 @@ impl Client {
         let mut parts = self.answers.each_mut().map(part);
         let mut headers = messages(&mut parts);
         let fd = self.socket.as_raw_fd();
-        // SAFETY: the headers point to live parts, and those to live buffers with their true lengths; the socket does
-        // not block, so that no timeout is needed.
+        // SAFETY: the headers point to live parts, and those to live buffers with their true
+        // lengths; the socket does not block, so that no timeout is needed.
         let received =
             unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), COUNT, 0, core::ptr::null_mut()) };
         let received = accepted(received)?;

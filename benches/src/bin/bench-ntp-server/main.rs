@@ -1,4 +1,5 @@
-//! How many NTP requests a core answers: timevisord's server beside chronyd's, under the same load in the same run.
+//! How many NTP requests a core answers: timevisord's server beside chronyd's, under the same load
+//! in the same run.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -7,11 +8,12 @@
 //! | `check.rs` | is the root distance that an answer states the page's half-width? |
 //! | `cpu_time.rs` | which processor runs what, and how long |
 //!
-//! Method: both servers are pinned to one processor, the client to another; they take turns, so that a noisy second
-//! hits both. The figure that counts is answers per second of the *server's own* processor time (user and system, all
-//! threads, from /proc/PID/stat): the rate by the clock is bounded by the client and by whoever else uses the machine.
-//! Limitations: the loopback has no device driver; a client's own share of the kernel's work (delivering to the server's
-//! socket) is not the server's, which is the same for both.
+//! Method: both servers are pinned to one processor, the client to another; they take turns, so
+//! that a noisy second hits both. The figure that counts is answers per second of the *server's
+//! own* processor time (user and system, all threads, from /proc/PID/stat): the rate by the clock
+//! is bounded by the client and by whoever else uses the machine. Limitations: the loopback has no
+//! device driver; a client's own share of the kernel's work (delivering to the server's socket) is
+//! not the server's, which is the same for both.
 
 mod check;
 mod cpu_time;

@@ -16,8 +16,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// timevisord, built beside this program, with its run directory `run` below `folder`. The bounds are as good as
-    /// the operator's word, which costs the server nothing: it reads them from the page in any case.
+    /// timevisord, built beside this program, with its run directory `run` below `folder`. The
+    /// bounds are as good as the operator's word, which costs the server nothing: it reads them
+    /// from the page in any case.
     pub(crate) fn timevisord(folder: &Path) -> Result<Self> {
         let program = std::env::current_exe()?.with_file_name("timevisord");
         if !program.exists() {
@@ -41,7 +42,8 @@ impl Server {
     /// chronyd as a stratum 1 server of the machine's own clock, without rate limit (its default).
     pub(crate) fn chronyd(folder: &Path) -> Result<Self> {
         let address = free_address()?;
-        // A copy, because a distribution's AppArmor profile for /usr/sbin/chronyd forbids our directory.
+        // A copy, because a distribution's AppArmor profile for /usr/sbin/chronyd forbids our
+        // directory.
         let program = folder.join("chronyd");
         fs::copy("/usr/sbin/chronyd", &program).context("install the package chrony")?;
         let config = format!(

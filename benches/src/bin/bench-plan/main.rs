@@ -1,12 +1,14 @@
-//! How long `timevisor reserve plan` takes for a hundred tasks: processor time of the whole program, from the file to the answer, with a
-//! period that is given and with the best one looked for.
+//! How long `timevisor reserve plan` takes for a hundred tasks: processor time of the whole
+//! program, from the file to the answer, with a period that is given and with the best one looked
+//! for.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `sets.rs` | random tasks |
 //!
-//! Method: the program beside this one, once for each set. What it took is also told as a number of looks at an interval, each the
-//! textbook's sum over all tasks, timed here in the same run: a slower machine is slower at both. The limit is on these.
+//! Method: the program beside this one, once for each set. What it took is also told as a number of
+//! looks at an interval, each the textbook's sum over all tasks, timed here in the same run: a
+//! slower machine is slower at both. The limit is on these.
 
 mod sets;
 

@@ -1,6 +1,7 @@
 //! Random tasks, as a file for `timevisor reserve plan`.
 //!
-//! Utilizations are UUniFast's (Bini and Buttazzo, "Measuring the performance of schedulability tests", 2005), periods log-uniform.
+//! Utilizations are UUniFast's (Bini and Buttazzo, "Measuring the performance of schedulability
+//! tests", 2005), periods log-uniform.
 
 use std::fmt::Write as _;
 

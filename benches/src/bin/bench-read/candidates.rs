@@ -73,7 +73,8 @@ fn rdtscp<'a>() -> Result<Batch<'a>> {
     anyhow::ensure!(has_extended_feature(0x8000_0001, 27), "the processor has no rdtscp");
     Ok(batch(|| {
         let mut processor = 0;
-        // SAFETY: CPUID says that the instruction exists; it writes the processor's number to a live local.
+        // SAFETY: CPUID says that the instruction exists; it writes the processor's number to a
+        // live local.
         unsafe { core::arch::x86_64::__rdtscp(&raw mut processor) }
     }))
 }

@@ -1,9 +1,11 @@
-//! ClockBound's clients over shared memory that is written here, in the layouts that its daemon writes.
+//! ClockBound's clients over shared memory that is written here, in the layouts that its daemon
+//! writes.
 //!
-//! Layout 2 (clock-bound-client 2.0.3, `clock-bound-shm/src/lib.rs`): the bound on CLOCK_REALTIME's error. Layout 3
-//! (clock-bound 3.0.0-rc.0, `src/shm.rs`): a line over the TSC. Both clients also read the disruption marker from a
-//! vmclock page, as they do on EC2; that page is one of ours. Each client's first answer is checked against
-//! CLOCK_REALTIME, so that what is timed is a valid read.
+//! Layout 2 (clock-bound-client 2.0.3, `clock-bound-shm/src/lib.rs`): the bound on CLOCK_REALTIME's
+//! error. Layout 3 (clock-bound 3.0.0-rc.0, `src/shm.rs`): a line over the TSC. Both clients also
+//! read the disruption marker from a vmclock page, as they do on EC2; that page is one of ours.
+//! Each client's first answer is checked against CLOCK_REALTIME, so that what is timed is a valid
+//! read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -97,7 +99,8 @@ impl Files {
         Ok(client)
     }
 
-    /// Writes a segment: magic, size, version, generation, body. Returns its path and the vmclock page's.
+    /// Writes a segment: magic, size, version, generation, body. Returns its path and the vmclock
+    /// page's.
     fn write(&self, name: &str, version: u16, body: &[u8]) -> Result<(String, String)> {
         let mut bytes: Vec<u8> = MAGIC.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.extend(u32::try_from(16 + body.len())?.to_le_bytes());
@@ -141,7 +144,8 @@ mod tests {
     use super::*;
     use timevisor_linux::counter;
 
-    /// `create`, `client_2` and `client_3` check themselves that the clients answer, synchronized, around now.
+    /// `create`, `client_2` and `client_3` check themselves that the clients answer, synchronized,
+    /// around now.
     #[test]
     fn both_clients_accept_what_is_written_here() {
         let calibration = counter::calibrate(&Tsc::unchecked()).unwrap();

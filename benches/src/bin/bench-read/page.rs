@@ -1,4 +1,5 @@
-//! The page to read: the one given, the guest's device, the host's file, or one in memory that is filled here.
+//! The page to read: the one given, the guest's device, the host's file, or one in memory that is
+//! filled here.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,8 @@ pub(crate) struct Source {
     pub(crate) name: String,
 }
 
-/// Finds the page: `given` must work, the usual places are tried in the readers' order, memory always works.
+/// Finds the page: `given` must work, the usual places are tried in the readers' order, memory
+/// always works.
 pub(crate) fn find(given: Option<PathBuf>, calibration: &Calibration) -> Result<Source> {
     if let Some(path) = given {
         let page = open(&path).with_context(|| format!("cannot read {}", path.display()))?;

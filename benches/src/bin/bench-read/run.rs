@@ -15,13 +15,13 @@ use crate::candidates::{
 use crate::page;
 use crate::timing::{self, BATCHES, READS, quantile};
 
-/// A read may take this many times the cheaper of the two ordered counter reads, `lfence; rdtsc` and `rdtscp`. The goal
-/// is 1.25: 1.24 measured on an AMD EPYC (Zen 5).
+/// A read may take this many times the cheaper of the two ordered counter reads, `lfence; rdtsc`
+/// and `rdtscp`. The goal is 1.25: 1.24 measured on an AMD EPYC (Zen 5).
 const MAX_TO_COUNTER: f64 = 1.3;
 /// And this many times the kernel's clock, which has no bounds: 0.79 measured.
 const MAX_TO_REALTIME: f64 = 0.85;
-/// ClockBound's now() takes at least this many times our read. 2.0.3: 3.3 measured. 3.0.0-rc.0, which no longer asks the
-/// kernel for the time: 2.7 measured.
+/// ClockBound's now() takes at least this many times our read. 2.0.3: 3.3 measured. 3.0.0-rc.0,
+/// which no longer asks the kernel for the time: 2.7 measured.
 const MIN_CLOCKBOUND: [(&str, f64); 2] = [(CLOCKBOUND_2, 3.0), (CLOCKBOUND_3, 2.4)];
 
 const COLUMNS: [Column; 6] = [

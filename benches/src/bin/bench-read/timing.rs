@@ -5,7 +5,8 @@ use std::hint::black_box;
 use timevisor_clock_page::Counter;
 use timevisor_linux::counter::Tsc;
 
-/// Reads in a batch: the granule of many TSCs, 26 ticks or more, is then a fraction of a tick per read.
+/// Reads in a batch: the granule of many TSCs, 26 ticks or more, is then a fraction of a tick per
+/// read.
 pub(crate) const READS: u32 = 100;
 /// Batches per candidate; a million reads.
 pub(crate) const BATCHES: usize = 10_000;
@@ -32,7 +33,8 @@ pub(crate) fn measure(candidates: &mut [Batch<'_>]) -> Vec<Vec<u64>> {
     let mut ticks = vec![Vec::with_capacity(BATCHES); candidates.len()];
     for _ in 0..BATCHES / BLOCK {
         for (batch, ticks) in candidates.iter_mut().zip(&mut ticks) {
-            // The first one brings code and data back into the caches and teaches the branch predictor.
+            // The first one brings code and data back into the caches and teaches the branch
+            // predictor.
             batch();
             ticks.extend((0..BLOCK).map(|_| batch()));
         }
@@ -41,7 +43,8 @@ pub(crate) fn measure(candidates: &mut [Batch<'_>]) -> Vec<Vec<u64>> {
     ticks
 }
 
-/// Median ticks of the bracket itself: what two ordered counter reads with nothing between them differ by.
+/// Median ticks of the bracket itself: what two ordered counter reads with nothing between them
+/// differ by.
 pub(crate) fn empty_bracket() -> u64 {
     let tsc = Tsc::unchecked();
     let mut ticks: Vec<u64> = (0..BATCHES)

@@ -1,7 +1,8 @@
 //! ClockBound's bound, computed on the same exchanges.
 //!
-//! ClockBound 3 (`clock-bound` 3.0.0-rc.0, `daemon/clock_sync_algorithm/ff/ntp.rs`, `event/ntp.rs`, `ffsync_params.rs`),
-//! which disciplines the clock itself; a server without root delay and dispersion of its own, as in the traces:
+//! ClockBound 3 (`clock-bound` 3.0.0-rc.0, `daemon/clock_sync_algorithm/ff/ntp.rs`, `event/ntp.rs`,
+//! `ffsync_params.rs`), which disciplines the clock itself; a server without root delay and
+//! dispersion of its own, as in the traces:
 //!
 //! ```text
 //! an exchange's bound    b_i = root dispersion + (root delay + RTT_i) / 2
@@ -10,9 +11,10 @@
 //! at a reading           B + 15 ppm * (now - the exchange's middle)
 //! ```
 //!
-//! Its predecessors add |system time offset| of chronyd and the time since their last look at it (once a second) at a
-//! drift that the operator configures, 50 ppm in their documentation; that needs chronyd's state, which traces do not
-//! have. chronyd's claimed bound beside it is the same sum at chronyd's own drift.
+//! Its predecessors add |system time offset| of chronyd and the time since their last look at it
+//! (once a second) at a drift that the operator configures, 50 ppm in their documentation; that
+//! needs chronyd's state, which traces do not have. chronyd's claimed bound beside it is the same
+//! sum at chronyd's own drift.
 
 use std::collections::VecDeque;
 

@@ -19,7 +19,8 @@ pub(crate) fn allocations() -> usize {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-// SAFETY: every request goes to the system's allocator as it came, and its answer back; the counters are on the side.
+// SAFETY: every request goes to the system's allocator as it came, and its answer back; the
+// counters are on the side.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! How good the estimate and the bounds are over whole days of exchanges with known truth, and what an exchange costs.
+//! How good the estimate and the bounds are over whole days of exchanges with known truth, and what
+//! an exchange costs.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -10,8 +11,9 @@
 //! | `cost.rs`, `heap.rs` | CPU time and memory of one reference |
 //! | `limits.rs` | what must be reached |
 //!
-//! Limitations: one reference, one exchange per 16 s, no losses: the scenarios of `timevisor simulate` have those.
-//! Published figures belong to the recorded traces; beside simulated ones they show the order of magnitude only.
+//! Limitations: one reference, one exchange per 16 s, no losses: the scenarios of
+//! `timevisor simulate` have those. Published figures belong to the recorded traces; beside
+//! simulated ones they show the order of magnitude only.
 
 mod clockbound;
 mod cost;

@@ -1,9 +1,11 @@
 //! Figures that others reached on the recorded traces: constants, not measured here.
 //!
-//! Source: the README beside the recorded traces. chrony: git 8f2db839 under clknetsim 134028fb, minpoll 4 maxpoll 4, on
-//! the identical frequency paths and delays; error at 1 Hz and claimed bound (|system time| + root delay / 2 + root
-//! dispersion, which is also the formula of ClockBound's README, at chrony's own 1 ppm) every 5 s, both after 2 h.
-//! RADclock: RADicalsync/RADclock 0d9a4c87, dead replay, read as K + p T - theta. Values are per seed, 1 and 2.
+//! Source: the README beside the recorded traces. chrony: git 8f2db839 under clknetsim 134028fb,
+//! minpoll 4 maxpoll 4, on the identical frequency paths and delays; error at 1 Hz and claimed
+//! bound (|system time| + root delay / 2 + root dispersion, which is also the formula of
+//! ClockBound's README, at chrony's own 1 ppm) every 5 s, both after 2 h. RADclock:
+//! RADicalsync/RADclock 0d9a4c87, dead replay, read as K + p T - theta. Values are per seed, 1
+//! and 2.
 
 /// chronyd, polling every 16 s.
 #[derive(Clone, Copy, Debug)]

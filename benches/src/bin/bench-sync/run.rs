@@ -168,7 +168,8 @@ struct Costs {
     cost: Cost,
 }
 
-/// Ours in every condition, for a change of route is dearer than a quiet day; RADclock once, for comparison.
+/// Ours in every condition, for a change of route is dearer than a quiet day; RADclock once, for
+/// comparison.
 fn costs(days: &[Days]) -> Result<Vec<Costs>> {
     let mut costs = Vec::new();
     for days in days {

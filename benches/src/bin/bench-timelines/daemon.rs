@@ -59,7 +59,8 @@ impl Daemon {
         Ok(Options::new().page(self.path("clock")).channel(channel).connect()?)
     }
 
-    /// So many clients, each with so many bindings to so many timelines. The bindings keep their clients.
+    /// So many clients, each with so many bindings to so many timelines. The bindings keep their
+    /// clients.
     pub fn fill(
         &self,
         clients: usize,

@@ -1,14 +1,14 @@
-//! What timelines cost: from bind to the first qualified read, a read beside a thousand members, a page's publication, and how
-//! late a wait is.
+//! What timelines cost: from bind to the first qualified read, a read beside a thousand members, a
+//! page's publication, and how late a wait is.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `daemon.rs` | timevisords of the benchmark's own, with and without members |
 //! | `page.rs` | publishing a VM's page with all its entries, in memory |
 //!
-//! Method: two real timevisords on this host, one with 1,000 members on 20 timelines and one with a single one; their pages are read in
-//! turns of 1,000 reads, so that whatever else the machine does hits both. Figures are medians, so that a busy machine shows
-//! in the counts and not in them.
+//! Method: two real timevisords on this host, one with 1,000 members on 20 timelines and one with a
+//! single one; their pages are read in turns of 1,000 reads, so that whatever else the machine does
+//! hits both. Figures are medians, so that a busy machine shows in the counts and not in them.
 
 mod daemon;
 mod page;
@@ -140,7 +140,8 @@ fn reads(a: &Timeline, b: &Timeline) -> Result<(Vec<f64>, Vec<f64>)> {
 struct Lateness {
     reported: Vec<f64>,
     difference: Vec<f64>,
-    /// A reading right after the wait that is before what the wait reported: impossible on one clock.
+    /// A reading right after the wait that is before what the wait reported: impossible on one
+    /// clock.
     early: usize,
 }
 

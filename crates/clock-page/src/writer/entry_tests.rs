@@ -1,4 +1,5 @@
-//! Further timelines on a page: given away, read by name, taken back, and not mistaken for each other.
+//! Further timelines on a page: given away, read by name, taken back, and not mistaken for each
+//! other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

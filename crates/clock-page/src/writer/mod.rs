@@ -1,12 +1,13 @@
 //! The only writer of a page.
 //!
-//! Behavior: keeps its own copy of what it published and never reads time back from the page (a guest may be able to
-//! write it). Enters both sequence locks, then reads the counter, then decides the lines: no reader can have used the
-//! old lines at a later counter value than the one at which the new ones take over, so monotonicity is exact.
-//! Each further timeline is an entry with its own sequence (`slot.rs`); the page's own clock is entry 0.
-//! The writer remembers the sequences that it left. [`PageWriter::is_intact`] thus notices when something else wrote the
-//! page, for instance a VM monitor that loaded a snapshot.
-//! Limitations: one writer per page; the mapping's owner takes the lock.
+//! Behavior: keeps its own copy of what it published and never reads time back from the page (a
+//! guest may be able to write it). Enters both sequence locks, then reads the counter, then decides
+//! the lines: no reader can have used the old lines at a later counter value than the one at which
+//! the new ones take over, so monotonicity is exact. Each further timeline is an entry with its own
+//! sequence (`slot.rs`); the page's own clock is entry 0. The writer remembers the sequences that
+//! it left. [`PageWriter::is_intact`] thus notices when something else wrote the page, for instance
+//! a VM monitor that loaded a snapshot. Limitations: one writer per page; the mapping's owner takes
+//! the lock.
 
 mod slot;
 
@@ -24,7 +25,8 @@ use crate::{Counter, CounterId};
 pub use self::slot::EntryIdentity;
 use self::slot::EntryState;
 
-/// The fixed part of a page. A guest's driver reads counter and timescale only once, when it probes.
+/// The fixed part of a page. A guest's driver reads counter and timescale only once, when it
+/// probes.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     /// The counter the readers read.
@@ -93,10 +95,11 @@ struct Left {
 }
 
 impl<P: WritablePage> PageWriter<P> {
-    /// Takes over a page: writes everything that is fixed, repairs a sequence that a dead writer left odd, and says
-    /// `initializing` with no time and no bounds.
+    /// Takes over a page: writes everything that is fixed, repairs a sequence that a dead writer
+    /// left odd, and says `initializing` with no time and no bounds.
     ///
-    /// `tai_offset` goes in at once: a guest's driver refuses a TAI page without it when it probes (Linux < 7.0).
+    /// `tai_offset` goes in at once: a guest's driver refuses a TAI page without it when it probes
+    /// (Linux < 7.0).
     #[must_use]
     pub fn take_over(page: P, identity: Identity, tai_offset: Option<i16>) -> Self {
         let mut writer = Self::new(page, identity);
@@ -104,8 +107,9 @@ impl<P: WritablePage> PageWriter<P> {
         writer
     }
 
-    /// Rewrites the page from the start, under a marker and sequences that no earlier page had. Needed when a migration or
-    /// a restore copied another page over this one, or when the page's readers come from another host's page.
+    /// Rewrites the page from the start, under a marker and sequences that no earlier page had.
+    /// Needed when a migration or a restore copied another page over this one, or when the page's
+    /// readers come from another host's page.
     pub fn arrive(&mut self, identity: Identity, tai_offset: Option<i16>) {
         self.own.disruption = fresh(&self.page, identity.epoch);
         self.start_over(identity, tai_offset);
@@ -130,9 +134,10 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// Takes over a page whose last lines are known (`update.target`), on a counter that was not disturbed since. Readers
-    /// see no disruption, and the next publication continues from those lines. This holds for the page's own clock only:
-    /// bindings to other timelines end with the daemon that gave them.
+    /// Takes over a page whose last lines are known (`update.target`), on a counter that was not
+    /// disturbed since. Readers see no disruption, and the next publication continues from those
+    /// lines. This holds for the page's own clock only: bindings to other timelines end with the
+    /// daemon that gave them.
     #[must_use]
     pub fn recover(page: P, identity: Identity, update: &Update, counter: &impl Counter) -> Self {
         let mut writer = Self::new(page, identity);
@@ -146,8 +151,9 @@ impl<P: WritablePage> PageWriter<P> {
     }
 
     fn new(page: P, identity: Identity) -> Self {
-        // The marker is the only word that is read back: any change of it tells of a disruption. On a new page it starts
-        // where no other host's does, so that a guest that migrates between two pages always sees a change.
+        // The marker is the only word that is read back: any change of it tells of a disruption. On
+        // a new page it starts where no other host's does, so that a guest that migrates between
+        // two pages always sees a change.
         let disruption = match page.word(vmclock::AT_DISRUPTION).load(Relaxed) {
             0 => first_marker(identity.epoch) - 1,
             marker => marker,
@@ -157,7 +163,8 @@ impl<P: WritablePage> PageWriter<P> {
         Self { page, identity, own, others, left: Left::default(), published: 0 }
     }
 
-    /// Publishes `update` and returns the lines that are now in force, based at the counter value of the publication.
+    /// Publishes `update` and returns the lines that are now in force, based at the counter value
+    /// of the publication.
     pub fn publish(&mut self, update: &Update, counter: &impl Counter) -> Lines<Local> {
         self.publish_with(update, counter, |_| ())
     }
@@ -179,7 +186,8 @@ impl<P: WritablePage> PageWriter<P> {
         lines
     }
 
-    /// Withdraws time and bounds. The next publication starts from nothing, so this counts as a disruption.
+    /// Withdraws time and bounds. The next publication starts from nothing, so this counts as a
+    /// disruption.
     pub fn withdraw(&mut self, status: ClockStatus, tai_offset: Option<i16>) {
         self.disrupt();
         self.own.status = status;
@@ -190,13 +198,15 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// Tells readers that every timeline may step at the next publication, and forgets the lines in force.
+    /// Tells readers that every timeline may step at the next publication, and forgets the lines in
+    /// force.
     pub fn disrupt(&mut self) {
         self.own.disrupt();
         self.others.iter_mut().flatten().for_each(EntryState::disrupt);
     }
 
-    /// Makes the further entries match: closes those that are not wanted, opens new ones, and publishes all.
+    /// Makes the further entries match: closes those that are not wanted, opens new ones, and
+    /// publishes all.
     pub fn write_entries(&mut self, wanted: &[EntryUpdate], counter: &impl Counter) {
         for index in 1..entry::CAPACITY {
             if !wanted.iter().any(|w| w.index == index) {
@@ -223,8 +233,8 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// Gives entry `index` (not 0) to a timeline: `initializing`, with no time and no bounds. Its former timeline ends.
-    /// Publish next, so that no reader waits.
+    /// Gives entry `index` (not 0) to a timeline: `initializing`, with no time and no bounds. Its
+    /// former timeline ends. Publish next, so that no reader waits.
     pub fn open_entry(&mut self, index: usize, identity: EntryIdentity) {
         let marker = self.next_marker(index);
         let mut state = EntryState::new(index, self.identity.counter, identity, marker);
@@ -273,7 +283,8 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// Closes an entry. Its readers find no time and, once it is given to another timeline, another generation.
+    /// Closes an entry. Its readers find no time and, once it is given to another timeline, another
+    /// generation.
     pub fn close_entry(&mut self, index: usize) {
         self.withdraw_entry(index, ClockStatus::Unknown);
         if self.others[index - 1].take().is_some() {
@@ -309,7 +320,8 @@ impl<P: WritablePage> PageWriter<P> {
     fn clear(&self, index: usize) {
         let identity = EntryIdentity::new(0, "", self.identity.timescale, 0);
         let marker = self.next_marker(index);
-        // An entry that was never used stays zero; the daemon that vouched for any other content is gone.
+        // An entry that was never used stays zero; the daemon that vouched for any other content is
+        // gone.
         if self.page.entry(index).iter().all(|word| word.load(Relaxed) == 0) {
             self.left.entries[index].set(0);
             return;
@@ -329,7 +341,8 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// The timescale on the page, whatever wrote it; `None` for one that stock drivers refuse, and where there is no page.
+    /// The timescale on the page, whatever wrote it; `None` for one that stock drivers refuse, and
+    /// where there is no page.
     #[must_use]
     pub fn found_timescale(&self) -> Option<TimescaleId> {
         if self.page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
@@ -339,7 +352,8 @@ impl<P: WritablePage> PageWriter<P> {
         [TimescaleId::Utc, TimescaleId::Tai].into_iter().find(|id| *id as u8 == scale)
     }
 
-    /// Stores when the page's owner was born (when `elapsed` read 0) and the error of that instant; `None` removes it.
+    /// Stores when the page's owner was born (when `elapsed` read 0) and the error of that instant;
+    /// `None` removes it.
     pub fn set_birth(&self, birth: Option<(Instant<Tai>, Duration)>) {
         let word = |at: usize, value: u64| self.page.word(at).store(value, Relaxed);
         let (zero, within) = birth.unwrap_or((Instant::from_bits(0), Duration::ZERO));
@@ -423,8 +437,8 @@ impl<P: WritablePage> PageWriter<P> {
         self.left.entries[index].set(odd.wrapping_add(1));
     }
 
-    /// False once another page, or an older state of this one, was copied over this page. Its content is then wrong for
-    /// every present reader; [`Self::arrive`] repairs it.
+    /// False once another page, or an older state of this one, was copied over this page. Its
+    /// content is then wrong for every present reader; [`Self::arrive`] repairs it.
     #[must_use]
     pub fn is_intact(&self) -> bool {
         let abi: &AtomicU32 = self.page.head(vmclock::AT_SEQUENCE);
@@ -436,8 +450,8 @@ impl<P: WritablePage> PageWriter<P> {
             && self.left.entries.iter().enumerate().all(same)
     }
 
-    /// A reader may be stopped inside a read and continue on another writer's page. It must not find the sequence there that
-    /// it began with.
+    /// A reader may be stopped inside a read and continue on another writer's page. It must not
+    /// find the sequence there that it began with.
     fn jump_sequences(&self) {
         let jump = scramble(self.identity.epoch) << 1;
         let abi: &AtomicU32 = self.page.head(vmclock::AT_SEQUENCE);
@@ -456,7 +470,8 @@ impl<P: WritablePage> PageWriter<P> {
         }
     }
 
-    /// A VM's page names only counters of the vmclock ABI; a host's fallback counter is not one of them.
+    /// A VM's page names only counters of the vmclock ABI; a host's fallback counter is not one of
+    /// them.
     fn vmclock_counter(&self) -> u8 {
         match self.identity.counter {
             CounterId::MonotonicRaw => CounterId::Invalid as u8,
@@ -502,7 +517,8 @@ impl<P: WritablePage> PageWriter<P> {
         self.store_small(update.status, update.tai_offset, flags);
         let (sec, frac) = lines.estimate.time.to_words();
         let period = lines.estimate.period.to_bits();
-        // With the limits of the rate, which hold beyond the expiry too; the estimate's period lies between them.
+        // With the limits of the rate, which hold beyond the expiry too; the estimate's period lies
+        // between them.
         let (shortest, longest) = lines.rate_limits();
         let rate =
             longest.to_bits().saturating_sub(period).max(period.saturating_sub(shortest.to_bits()));
@@ -518,8 +534,8 @@ impl<P: WritablePage> PageWriter<P> {
         self.own.store_lines(&self.page, lines, update);
     }
 
-    /// No time, no bounds. A stock guest's driver is told `unreliable`, so that it refuses to read; for any other status it
-    /// would return 1970.
+    /// No time, no bounds. A stock guest's driver is told `unreliable`, so that it refuses to read;
+    /// for any other status it would return 1970.
     fn store_unknown(&self, tai_offset: Option<i16>) {
         self.store_small(ClockStatus::Unreliable, tai_offset, 0);
         for at in (vmclock::AT_COUNTER..=vmclock::AT_TIME_MAXERROR).step_by(8) {
@@ -540,17 +556,20 @@ impl<P: WritablePage> PageWriter<P> {
     }
 }
 
-/// The first marker on a page that has none: never 0, and another one for every epoch of the next 290 years.
+/// The first marker on a page that has none: never 0, and another one for every epoch of the next
+/// 290 years.
 const fn first_marker(epoch: u64) -> u64 {
     epoch.wrapping_mul(2) | 1
 }
 
-/// A marker that neither what is on the page nor another host's page has: epochs are times of day in ns.
+/// A marker that neither what is on the page nor another host's page has: epochs are times of day
+/// in ns.
 fn fresh(page: &Page, epoch: u64) -> u64 {
     scramble(page.word(vmclock::AT_DISRUPTION).load(Relaxed) ^ epoch)
 }
 
-/// Mixes the low bits into all others (the finalizer of MurmurHash3), so that near epochs give far numbers.
+/// Mixes the low bits into all others (the finalizer of MurmurHash3), so that near epochs give far
+/// numbers.
 const fn scramble(mut x: u64) -> u64 {
     x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -72,8 +72,9 @@ impl EntryState {
         self.disruption = self.disruption.wrapping_add(1);
     }
 
-    /// The lines of `update` at the present counter value, continued from those in force. Call this inside the section:
-    /// the odd sequence must be visible before the counter is read (see the module's header).
+    /// The lines of `update` at the present counter value, continued from those in force. Call this
+    /// inside the section: the odd sequence must be visible before the counter is read (see the
+    /// module's header).
     pub(super) fn next(&self, update: &Update, counter: &impl Counter) -> Lines<Local> {
         let now = counter.read_after_stores();
         match &self.in_force {

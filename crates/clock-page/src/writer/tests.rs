@@ -9,7 +9,8 @@ use crate::Page;
 use crate::lines::Line;
 use crate::reader::{OpenError, ReadError, Reader, Vmclock};
 
-/// A counter that ticks by itself, shared between threads; slowly, because waiting readers tick it too.
+/// A counter that ticks by itself, shared between threads; slowly, because waiting readers tick it
+/// too.
 pub(crate) struct Ticks(pub(crate) AtomicU64, CounterId);
 
 impl Counter for Ticks {
@@ -130,7 +131,8 @@ fn the_vmclock_block_encloses_the_asymmetric_bounds() {
         "the larger side, rounded up"
     );
     for later in [0u64, 1_000_000_000, 100_000_000_000] {
-        // The kernel's arithmetic (drivers/ptp/ptp_vmclock.c) and the widest error it may then state.
+        // The kernel's arithmetic (drivers/ptp/ptp_vmclock.c) and the widest error it may then
+        // state.
         let span = Duration::from_bits((i128::from(later) * i128::from(abi.period)) >> abi.shift);
         let grown = Duration::from_bits(
             ((i128::from(later) * i128::from(abi.period_maxerror)) >> abi.shift) + 1,
@@ -314,7 +316,8 @@ fn no_two_hosts_pages_can_be_taken_for_one() {
     different(words(destination), seen);
     different(words(destination), before);
 
-    // It does (QEMU's device), torn in the middle of an update, and QEMU moves the marker on: whatever is there is replaced.
+    // It does (QEMU's device), torn in the middle of an update, and QEMU moves the marker on:
+    // whatever is there is replaced.
     for at in (0..0x10).step_by(4) {
         destination.head(at).store(source.head(at).load(Relaxed), Relaxed);
     }

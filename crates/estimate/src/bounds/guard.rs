@@ -1,15 +1,16 @@
 //! The guard: notices that an assumption failed while the truth is still inside the bounds.
 //!
-//! The bounds assume nothing about delays, so a clock has to move through the whole minimum one-way delay before facts
-//! contradict each other, and by then the truth may be outside. The guard keeps a second, narrow polygon from the same
-//! facts and the *learned* minimum round trip: half of it each way. The true split may be any other; the polygon then
-//! holds the truth plus a constant, which changes nothing about whether it becomes empty. It empties as soon as a
-//! clock moves by a few times the queueing, that is, long before the bounds are wrong, wherever the minimum delay is
+//! The bounds assume nothing about delays, so a clock has to move through the whole minimum one-way
+//! delay before facts contradict each other, and by then the truth may be outside. The guard keeps
+//! a second, narrow polygon from the same facts and the *learned* minimum round trip: half of it
+//! each way. The true split may be any other; the polygon then holds the truth plus a constant,
+//! which changes nothing about whether it becomes empty. It empties as soon as a clock moves by a
+//! few times the queueing, that is, long before the bounds are wrong, wherever the minimum delay is
 //! large against the queueing.
 //!
-//! Its facts are no facts: a path whose two directions change by opposite amounts empties it as well. Therefore it
-//! never narrows anything; it only takes trust away. A round trip below the learned minimum, or a new minimum after a
-//! longer path, makes it begin anew without a word.
+//! Its facts are no facts: a path whose two directions change by opposite amounts empties it as
+//! well. Therefore it never narrows anything; it only takes trust away. A round trip below the
+//! learned minimum, or a new minimum after a longer path, makes it begin anew without a word.
 
 use super::level2::Step;
 use super::polygon::Polygon;
@@ -21,8 +22,8 @@ pub struct Guard {
     polygon: Option<Polygon>,
     /// The wander bound of its polygon, 1/s.
     wander: f64,
-    /// What was asked for lately. The minimum follows a fall at once and a rise only after a while: a clock that moved
-    /// asks for more wander, too, and must not talk its own guard away.
+    /// What was asked for lately. The minimum follows a fall at once and a rise only after a while:
+    /// a clock that moved asks for more wander, too, and must not talk its own guard away.
     wanted: RollingMinimum,
     minimum: RollingMinimum,
     /// Round trips that the minimum is of.
@@ -99,7 +100,8 @@ impl Guard {
         self.noted += 1;
     }
 
-    /// How much less than the learned minimum a round trip may take, s, with this mean queueing of both directions, s.
+    /// How much less than the learned minimum a round trip may take, s, with this mean queueing of
+    /// both directions, s.
     fn margin(minimum: f64, queueing: f64, parameters: &BoundParameters) -> f64 {
         let noise = parameters.guard_noise_s.min(parameters.guard_share * minimum.max(0.0));
         parameters.guard_margin * queueing + noise
@@ -117,12 +119,13 @@ impl Guard {
         self.noted >= parameters.guard_after
     }
 
-    /// Takes an exchange in, after its round trip was noted. `Some(us)`: no path of this minimum and no oscillator of this wander explains it, by that
-    /// much; the guard begins anew.
+    /// Takes an exchange in, after its round trip was noted. `Some(us)`: no path of this minimum
+    /// and no oscillator of this wander explains it, by that much; the guard begins anew.
     pub fn observe(&mut self, sight: &Sight<'_>, parameters: &BoundParameters) -> Option<f64> {
         let minimum = self.minimum.get();
         let margin = Self::margin(minimum, sight.queueing, parameters);
-        // Earlier facts were made with a minimum that has turned out to be too large, or the path became longer.
+        // Earlier facts were made with a minimum that has turned out to be too large, or the path
+        // became longer.
         if sight.round_trip < self.believed - margin || minimum > self.believed + margin {
             self.polygon = None;
         }
@@ -136,7 +139,8 @@ impl Guard {
         };
         let wander = self.wander * 1e9;
         let least = (self.believed - margin).max(0.0) / 2.0 * 1e6;
-        // What a reference may be wrong by is less than what it may move by: most of its stated error is constant.
+        // What a reference may be wrong by is less than what it may move by: most of its stated
+        // error is constant.
         let constant = sight.error * (1.0 - parameters.guard_error) * 1e6;
         let facts = sight.step.facts.with_minimum_delay(least + constant);
         sight.step.propagate(polygon, wander);
@@ -151,8 +155,9 @@ impl Guard {
         None
     }
 
-    /// What is possible with less wander is possible with more, so the polygon can stay when the bound falls. When it
-    /// rises by much, the polygon begins anew; by little, it would begin anew all the time.
+    /// What is possible with less wander is possible with more, so the polygon can stay when the
+    /// bound falls. When it rises by much, the polygon begins anew; by little, it would begin anew
+    /// all the time.
     fn follow(&mut self, wanted: f64, parameters: &BoundParameters) {
         self.wanted.push(wanted, parameters.guard_delay);
         let wander = self.wanted.get();

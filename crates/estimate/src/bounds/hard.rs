@@ -6,7 +6,8 @@
 //! | level 2: no rate that wanders this little explains the facts | the next larger wander that does, for a day |
 //! | the guard: they need a path or a clock that moved | the wander for surprises |
 //!
-//! In all three cases the bounds are not trusted until further exchanges agree, and never become narrower through it.
+//! In all three cases the bounds are not trusted until further exchanges agree, and never become
+//! narrower through it.
 
 use timevisor_time::{Duration, Interval, Period, RateError};
 
@@ -94,7 +95,8 @@ impl HardBounds {
         exchange: &Exchange,
         diagnosis: Option<&Diagnosis<WANDER_MODELS>>,
     ) -> Outcome {
-        // An exchange that contradicts itself was discarded before; if not, it contradicts everything.
+        // An exchange that contradicts itself was discarded before; if not, it contradicts
+        // everything.
         let alone = Bounds::of_exchange(exchange, exchange.tf, &self.unmeasured)
             .unwrap_or_else(|| Bounds::new(exchange.tf, Interval::UNKNOWN));
         let span = self.span_since_last(exchange.tf);
@@ -248,7 +250,8 @@ impl HardBounds {
         }
     }
 
-    /// "Within 15 ppm of the measured rate" is about the rate as measured lately: an oscillator may age further.
+    /// "Within 15 ppm of the measured rate" is about the rate as measured lately: an oscillator may
+    /// age further.
     fn recentre(&mut self) {
         let Some((middle, half)) = self.level2.as_ref().and_then(|l| l.rate(self.wander.level()))
         else {
@@ -284,7 +287,8 @@ impl HardBounds {
             .level2
             .as_ref()
             .and_then(|l| l.segment(now, until, self.wander.level(), levels))
-            // The two lines of a segment belong together: the smaller of a straight line and a convex one is not convex.
+            // The two lines of a segment belong together: the smaller of a straight line and a
+            // convex one is not convex.
             .filter(|s| s.interval.width() <= wide.interval.width());
         Some(narrow.unwrap_or(wide))
     }

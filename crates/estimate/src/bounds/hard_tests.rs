@@ -1,4 +1,5 @@
-//! Simulated worlds against the bounds: truth inside, later inside earlier, and failing assumptions noticed in time.
+//! Simulated worlds against the bounds: truth inside, later inside earlier, and failing assumptions
+//! noticed in time.
 
 use super::*;
 use crate::estimators::Estimator;
@@ -56,7 +57,8 @@ fn four_honest_hours_are_narrow_covered_and_quiet() {
             assert_eq!(o.poll(), Outcome::Agrees, "seed {seed}");
             assert!(o.holds_truth(), "seed {seed} at {} s", o.world.now_s);
         }
-        // 30 us of path, and what queueing and wander add at the end of a poll; level 1 alone has 250 us.
+        // 30 us of path, and what queueing and wander add at the end of a poll; level 1 alone has
+        // 250 us.
         assert!(o.half_width_us() < 80.0, "{}", o.half_width_us());
     }
 }
@@ -75,7 +77,8 @@ fn a_segment_holds_for_its_whole_length() {
         let latest = s.interval.latest() + s.slopes.longest.span_ceil(then - counter);
         let earliest = s.interval.earliest() + s.slopes.shortest.span(then - counter);
         assert!(earliest <= truth && truth <= latest, "{then}");
-        // What is said then lies inside what was said now: nothing was learned, and the chord is outside the curve.
+        // What is said then lies inside what was said now: nothing was learned, and the chord is
+        // outside the curve.
         let later = o.bounds.segment(then, then + 1).unwrap().interval;
         assert!(earliest <= later.earliest() && later.latest() <= latest);
     }
@@ -100,8 +103,8 @@ fn later_bounds_lie_inside_earlier_ones() {
     }
 }
 
-/// What fails after four hours, and whether trust was withdrawn before or when truth left the bounds; `None` after a
-/// false alarm, of which one in ten days is normal.
+/// What fails after four hours, and whether trust was withdrawn before or when truth left the
+/// bounds; `None` after a false alarm, of which one in ten days is normal.
 fn notices(seed: u64, mut fail: impl FnMut(&mut World, f64)) -> Option<bool> {
     let mut o = Observer::new(World::lan(seed), &Parameters::default());
     for _ in 0..900 {

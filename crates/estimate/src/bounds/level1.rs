@@ -1,16 +1,18 @@
-//! Level 1 hard bounds: the best lower and the best upper fact, each aged at the fastest rate the oscillator may have.
+//! Level 1 hard bounds: the best lower and the best upper fact, each aged at the fastest rate the
+//! oscillator may have.
 //!
-//! docs/explanation/bounds.md states them relative to a published clock (theta, y); here they are absolute times at one
-//! counter value, which is the same thing without a clock to be relative to:
+//! docs/explanation/bounds.md states them relative to a published clock (theta, y); here they are
+//! absolute times at one counter value, which is the same thing without a clock to be relative to:
 //!
 //! ```text
 //! upper:  true(Ta) <= Tb + e        lower:  true(Tf) >= Te - e
 //! ageing by n ticks:  earliest += n * shortest period,  latest += n * longest period
 //! ```
 //!
-//! It combines the best forward and the best backward message separately, which is why it beats half the round trip of
-//! any single exchange. It needs no assumption about delays but that they are not negative, and none about the
-//! oscillator but its rate limits. Not here: a wander bound (level 2), which would narrow the ageing.
+//! It combines the best forward and the best backward message separately, which is why it beats
+//! half the round trip of any single exchange. It needs no assumption about delays but that they
+//! are not negative, and none about the oscillator but its rate limits. Not here: a wander bound
+//! (level 2), which would narrow the ageing.
 
 use timevisor_time::{Duration, Instant, Interval, Tai};
 
@@ -24,7 +26,8 @@ pub struct Bounds {
     interval: Interval<Tai>,
 }
 
-/// Two facts that cannot both be true under the rate limits: an assumption failed, nobody knows which.
+/// Two facts that cannot both be true under the rate limits: an assumption failed, nobody knows
+/// which.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the new exchange contradicts the bounds by {gap}")]
 pub struct Contradiction {
@@ -40,9 +43,11 @@ pub struct Contradiction {
 const MARGIN: Duration = Duration::from_nanos(1);
 
 impl Bounds {
-    /// What one exchange proves by itself, at counter value `at` (which must not be before its end).
+    /// What one exchange proves by itself, at counter value `at` (which must not be before its
+    /// end).
     ///
-    /// `None` when the exchange contradicts itself: the reference says less time went by than our counter allows.
+    /// `None` when the exchange contradicts itself: the reference says less time went by than our
+    /// counter allows.
     #[must_use]
     pub fn of_exchange(exchange: &Exchange, at: u64, rate: &RateLimits) -> Option<Self> {
         let upper = exchange.tb
@@ -72,7 +77,8 @@ impl Bounds {
         self.interval
     }
 
-    /// Aged to a later counter value. An earlier one gives the same bounds back: facts do not age backwards.
+    /// Aged to a later counter value. An earlier one gives the same bounds back: facts do not age
+    /// backwards.
     #[must_use]
     pub fn aged(&self, to: u64, rate: &RateLimits) -> Self {
         let ticks = to.wrapping_sub(self.at);

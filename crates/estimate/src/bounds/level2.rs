@@ -1,10 +1,12 @@
 //! Level 2: polygons of possible (offset, rate) pairs for several wander bounds at once.
 //!
-//! The wander bound in force may have to be raised at any exchange, and then a polygon that was kept for the larger
-//! bound all along must be there: a fresh one would be wide for minutes. What is possible under a smaller bound is
-//! possible under a larger one, so a missing polygon starts as a copy of the next larger one that is kept.
+//! The wander bound in force may have to be raised at any exchange, and then a polygon that was
+//! kept for the larger bound all along must be there: a fresh one would be wide for minutes. What
+//! is possible under a smaller bound is possible under a larger one, so a missing polygon starts as
+//! a copy of the next larger one that is kept.
 //!
-//! Not here: which bound is in force ([`super::wander`]), and what to do when its polygon is empty ([`super::hard`]).
+//! Not here: which bound is in force ([`super::wander`]), and what to do when its polygon is empty
+//! ([`super::hard`]).
 
 use timevisor_time::{Duration, Instant, Interval, Period, Tai};
 
@@ -50,7 +52,8 @@ impl Coordinates {
     }
 }
 
-/// The two facts of an exchange in polygon coordinates, and how long before the polygon's time each was true.
+/// The two facts of an exchange in polygon coordinates, and how long before the polygon's time each
+/// was true.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     upper_us: f64,
@@ -74,7 +77,8 @@ impl Facts {
         upper.max(lower).max(0.0)
     }
 
-    /// Cuts the polygon by both. A fact of the past holds for theta - y age, give or take what the rate changed since.
+    /// Cuts the polygon by both. A fact of the past holds for theta - y age, give or take what the
+    /// rate changed since.
     pub fn apply(&self, polygon: &mut Polygon, wander: f64) {
         let drift = |age: f64| wander * age * age / 2.0 * 1e-3;
         polygon.cut(1.0, -self.upper_age * 1e-3, self.upper_us + drift(self.upper_age));
@@ -109,7 +113,8 @@ impl Step {
 pub struct Segment {
     /// Holds true time now.
     pub interval: Interval<Tai>,
-    /// Slopes: `shortest` of earliest, `longest` of latest; they hold until the moment that was asked for.
+    /// Slopes: `shortest` of earliest, `longest` of latest; they hold until the moment that was
+    /// asked for.
     pub slopes: RateLimits,
 }
 
@@ -122,7 +127,8 @@ pub struct Level2 {
 }
 
 impl Level2 {
-    /// Everything that `interval` and `limits` allow at counter value `at`. `period` is frozen as the rate's origin.
+    /// Everything that `interval` and `limits` allow at counter value `at`. `period` is frozen as
+    /// the rate's origin.
     #[must_use]
     pub fn new(at: u64, interval: Interval<Tai>, limits: &RateLimits, period: Period) -> Self {
         let half = interval.width().half();
@@ -146,7 +152,8 @@ impl Level2 {
             lower_us: c.micros(exchange.te - exchange.error - MARGIN, exchange.tf),
             lower_age: seconds(exchange.tf),
         };
-        // The new origin is the middle of what the exchange alone says: near, whatever the polygons are.
+        // The new origin is the middle of what the exchange alone says: near, whatever the polygons
+        // are.
         let shift = -(facts.upper_us + facts.lower_us) / 2.0;
         Step { span: seconds(c.at), shift, y: c.y(limits), facts }
     }
@@ -167,8 +174,8 @@ impl Level2 {
         self.coordinates = Coordinates { at, time, ..self.coordinates };
     }
 
-    /// Keeps the polygons of `wanted` levels, and the largest one. One that was not kept starts from the next larger
-    /// one, which is wider and therefore sound.
+    /// Keeps the polygons of `wanted` levels, and the largest one. One that was not kept starts
+    /// from the next larger one, which is wider and therefore sound.
     pub fn keep(&mut self, wanted: &[usize]) {
         for level in (0..WANDER_LEVELS - 1).rev() {
             if !wanted.contains(&level) {
@@ -191,7 +198,8 @@ impl Level2 {
         self.polygons[level.min(WANDER_LEVELS - 1)..].iter().flatten().next()
     }
 
-    /// Replaces every empty polygon by the next larger one. Returns the largest level that was empty.
+    /// Replaces every empty polygon by the next larger one. Returns the largest level that was
+    /// empty.
     pub fn heal(&mut self) -> Option<usize> {
         let mut worst = None;
         for level in (0..WANDER_LEVELS).rev() {
@@ -222,7 +230,8 @@ impl Level2 {
         let (earliest, latest) = self.ends(polygon, now, levels[level])?;
         let (e2, l2) = self.ends(polygon, until, levels[level])?;
         let ticks = until.wrapping_sub(now);
-        // latest is convex and earliest concave in time: the chord between two moments is outside both.
+        // latest is convex and earliest concave in time: the chord between two moments is outside
+        // both.
         let slopes = RateLimits {
             shortest: Period::from_ratio(e2 - earliest, ticks)?,
             longest: Period::from_bits(

@@ -9,7 +9,8 @@
 //! | [`guard`] | [`guard::Guard`]: notices that an assumption failed before the truth leaves |
 //! | [`hard`] | [`HardBounds`]: all of it for one reference |
 //!
-//! What it does not do: estimate. Estimators only choose coordinates and tell how much the oscillator wanders.
+//! What it does not do: estimate. Estimators only choose coordinates and tell how much the
+//! oscillator wanders.
 
 pub mod guard;
 pub mod hard;

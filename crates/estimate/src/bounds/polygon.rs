@@ -1,20 +1,24 @@
 //! The convex set of all (offset, rate) pairs that a bound on the rate's change leaves possible.
 //!
-//! Coordinates: theta = true time - C in microseconds and y = rate of true time against C, minus one, in parts per
-//! billion, both at one instant; C is an affine clock that only names the coordinates. In (s, 1) instead of (us, ppb)
-//! the two axes differ by nine orders of magnitude and f64 loses convexity within ten exchanges.
+//! Coordinates: theta = true time - C in microseconds and y = rate of true time against C, minus
+//! one, in parts per billion, both at one instant; C is an affine clock that only names the
+//! coordinates. In (s, 1) instead of (us, ppb) the two axes differ by nine orders of magnitude and
+//! f64 loses convexity within ten exchanges.
 //!
-//! Every operation rounds outwards or not at all: cutting by a half-plane is the only one that makes the set smaller.
-//! Nothing allocates. Not here: what the half-planes mean, and what to do when the set becomes empty.
+//! Every operation rounds outwards or not at all: cutting by a half-plane is the only one that
+//! makes the set smaller. Nothing allocates. Not here: what the half-planes mean, and what to do
+//! when the set becomes empty.
 
-/// A set keeps at most this many corners after [`Polygon::prune`]: with 12, later bounds leave earlier ones by up to
-/// 1.7 us; with 32 by less than a nanosecond.
+/// A set keeps at most this many corners after [`Polygon::prune`]: with 12, later bounds leave
+/// earlier ones by up to 1.7 us; with 32 by less than a nanosecond.
 pub const CORNERS: usize = 32;
 
-/// Room for what one propagation (6 edges) and three cuts (1 corner each) can add, with some to spare.
+/// Room for what one propagation (6 edges) and three cuts (1 corner each) can add, with some to
+/// spare.
 const CAPACITY: usize = CORNERS + 16;
 
-/// Corners closer together than this (us or ppb) are one: a picosecond is far below any stamp's resolution.
+/// Corners closer together than this (us or ppb) are one: a picosecond is far below any stamp's
+/// resolution.
 const SAME: f64 = 1e-6;
 
 /// A turn whose sine is below this is none; f64 resolves 1e-16.
@@ -37,7 +41,8 @@ fn cross(a: Point, b: Point) -> f64 {
     a[0] * b[1] - a[1] * b[0]
 }
 
-/// Below the horizontal (pointing down, or left along it): the second half of a counterclockwise tour.
+/// Below the horizontal (pointing down, or left along it): the second half of a counterclockwise
+/// tour.
 fn descends(e: Point) -> bool {
     e[1] < 0.0 || (e[1] == 0.0 && e[0] < 0.0)
 }
@@ -84,8 +89,9 @@ impl Polygon {
 
     /// `span` seconds go by, in which the rate changes by at most `wander` (ppb/s) per second.
     ///
-    /// The set is sheared, then grown by an outer bound of the reachable set of a double integrator: the three
-    /// generators +-(w t^2/4, w t/2), +-(0, w t/4), +-(w t^2/4, w t/4), whose support is exact along both axes.
+    /// The set is sheared, then grown by an outer bound of the reachable set of a double
+    /// integrator: the three generators +-(w t^2/4, w t/2), +-(0, w t/4), +-(w t^2/4, w t/4), whose
+    /// support is exact along both axes.
     pub fn propagate(&mut self, span: f64, wander: f64) {
         if self.is_empty() || span <= 0.0 {
             return;
@@ -96,7 +102,8 @@ impl Polygon {
         self.grow(&[[t / 4.0, y / 4.0], [t / 4.0, y / 2.0], [0.0, y / 4.0]]);
     }
 
-    /// Minkowski sum with the zonogon of +-`generators`, which are sorted by angle within the first quadrant.
+    /// Minkowski sum with the zonogon of +-`generators`, which are sorted by angle within the first
+    /// quadrant.
     fn grow(&mut self, generators: &[Point; 3]) {
         let n = self.len;
         let lowest = (0..n)
@@ -122,8 +129,8 @@ impl Polygon {
                 minus(self.corners[(lowest + i + 1) % n], self.corners[(lowest + i) % n])
             };
             let take_own = own < n && (other == 6 || !turns_before(added[other], edge(own)));
-            // Exact corners instead of a running sum where there is a choice would not change the set; rounding of
-            // at most 40 additions of magnitudes below 1e6 stays below 1e-8.
+            // Exact corners instead of a running sum where there is a choice would not change the
+            // set; rounding of at most 40 additions of magnitudes below 1e6 stays below 1e-8.
             let step = if take_own { edge(own) } else { added[other] };
             if take_own {
                 own += 1;
@@ -167,8 +174,8 @@ impl Polygon {
         self.tidy();
     }
 
-    /// Drops corners that are none. It moves the border inwards by less than [`SAME`], which the margins of the facts
-    /// (a nanosecond) cover.
+    /// Drops corners that are none. It moves the border inwards by less than [`SAME`], which the
+    /// margins of the facts (a nanosecond) cover.
     fn tidy(&mut self) {
         let mut kept = 0;
         for i in 0..self.len {
@@ -194,8 +201,8 @@ impl Polygon {
         self.len = if kept < 3 { 0 } else { kept };
     }
 
-    /// At most [`CORNERS`] corners, by dropping the edges whose removal adds least area (their neighbours are extended
-    /// until they meet).
+    /// At most [`CORNERS`] corners, by dropping the edges whose removal adds least area (their
+    /// neighbours are extended until they meet).
     pub fn prune(&mut self) {
         while self.len > CORNERS {
             let n = self.len;

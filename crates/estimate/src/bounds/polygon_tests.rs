@@ -68,7 +68,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Soundness: a clock whose rate changes within the bound never leaves the set, whatever happens to the set.
+    /// Soundness: a clock whose rate changes within the bound never leaves the set, whatever
+    /// happens to the set.
     #[test]
     fn the_truth_stays_inside(
         events in prop::collection::vec(event(), 1..120),

@@ -1,11 +1,12 @@
 //! Which bound on the oscillator's wander is in force.
 //!
-//! A Gaussian random walk has no finite bound that is always safe, so none is configured: the estimator's belief about
-//! the oscillator asks for one, and it is taken from a ladder ([`crate::parameters::BoundParameters::wander_levels`]).
-//! For a random walk of the rate of q per sqrt(s), the wander that matters is what it reaches over the time T* that it
-//! needs to move the clock through the half-width W of the bounds: T* = (sqrt(3) W / q)^(2/3), and nu = k q / sqrt(T*).
-//! Raised at once, lowered by one level an hour; a surprise raises it to a level that covers a sudden temperature
-//! change, and a contradicted level is not used again for a day.
+//! A Gaussian random walk has no finite bound that is always safe, so none is configured: the
+//! estimator's belief about the oscillator asks for one, and it is taken from a ladder
+//! ([`crate::parameters::BoundParameters::wander_levels`]). For a random walk of the rate of q per
+//! sqrt(s), the wander that matters is what it reaches over the time T* that it needs to move the
+//! clock through the half-width W of the bounds: T* = (sqrt(3) W / q)^(2/3), and nu = k q /
+//! sqrt(T*). Raised at once, lowered by one level an hour; a surprise raises it to a level that
+//! covers a sudden temperature change, and a contradicted level is not used again for a day.
 
 use crate::estimators::Diagnosis;
 use crate::parameters::{BoundParameters, WANDER_MODELS};
@@ -55,7 +56,8 @@ impl Wander {
         self.level
     }
 
-    /// The wander that keeps a set of this half-width (s) around the truth, 1/s, as the weights stand.
+    /// The wander that keeps a set of this half-width (s) around the truth, 1/s, as the weights
+    /// stand.
     #[must_use]
     pub fn needed(&self, diagnosis: &Diagnosis<WANDER_MODELS>, half_width: f64) -> f64 {
         let p = &self.parameters;
@@ -87,9 +89,9 @@ impl Wander {
 
     /// The wander bound of the guard, 1/s, whose polygon has this half-width (s).
     ///
-    /// While the weights are still those that the estimator began with, they may favour an oscillator much better than
-    /// this one: the guard would then take its ordinary wander for a fault. Until the oscillator is known, the guard
-    /// assumes what the bounds assume.
+    /// While the weights are still those that the estimator began with, they may favour an
+    /// oscillator much better than this one: the guard would then take its ordinary wander for a
+    /// fault. Until the oscillator is known, the guard assumes what the bounds assume.
     #[must_use]
     pub fn for_guard(&self, diagnosis: &Diagnosis<WANDER_MODELS>, half_width: f64) -> f64 {
         let p = &self.parameters;
@@ -100,8 +102,8 @@ impl Wander {
         }
     }
 
-    /// Takes an exchange's diagnosis in, `span` seconds after the one before; `error` is the reference's own, s. True when
-    /// it came as a surprise.
+    /// Takes an exchange's diagnosis in, `span` seconds after the one before; `error` is the
+    /// reference's own, s. True when it came as a surprise.
     pub fn observe(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>, span: f64, error: f64) -> bool {
         self.age += span;
         self.exchanges += 1;
@@ -168,8 +170,9 @@ impl Wander {
         self.exchanges < self.parameters.start_exchanges || self.age < self.parameters.start_s
     }
 
-    /// Messages that came much sooner than they can, though the round trip is no shorter than ever: a clock moved, and by
-    /// more than an honest reference may. One that says that it is off by a millisecond may be slewed by some of it.
+    /// Messages that came much sooner than they can, though the round trip is no shorter than ever:
+    /// a clock moved, and by more than an honest reference may. One that says that it is off by a
+    /// millisecond may be slewed by some of it.
     fn is_surprising(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>, error: f64) -> bool {
         let p = &self.parameters;
         let z = diagnosis.normalized_residual;

@@ -1,4 +1,5 @@
-//! From exchanges to a best guess. Every estimator sees the same exchanges, in order, through the same trait.
+//! From exchanges to a best guess. Every estimator sees the same exchanges, in order, through the
+//! same trait.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -6,8 +7,8 @@
 //! | [`radclock`] | RADclock, the published baseline |
 //! | [`shifted_exponential`] | the default: per-direction minimum and queueing, adaptive wander |
 //!
-//! An estimate is a guess with a standard error; it never carries a guarantee. The hard bounds do, and they do not
-//! depend on any estimator.
+//! An estimate is a guess with a standard error; it never carries a guarantee. The hard bounds do,
+//! and they do not depend on any estimator.
 
 pub mod radclock;
 pub mod shifted_exponential;
@@ -32,7 +33,8 @@ pub trait Estimator {
     /// Takes an exchange in that passed [`Exchange::check`] against the one before.
     fn observe(&mut self, exchange: &Exchange);
 
-    /// The clock at counter value `now`, which is not before the newest exchange's end; `None` before the first one.
+    /// The clock at counter value `now`, which is not before the newest exchange's end; `None`
+    /// before the first one.
     fn at(&self, now: u64) -> Option<Estimate>;
 }
 
@@ -47,13 +49,14 @@ pub struct WanderModel {
     pub weight: f64,
 }
 
-/// What the newest exchange looked like to the estimator before it was used: for adapting and guarding the bounds.
-/// Index 0 is forward (us to the reference), 1 backward.
+/// What the newest exchange looked like to the estimator before it was used: for adapting and
+/// guarding the bounds. Index 0 is forward (us to the reference), 1 backward.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Diagnosis<const MODELS: usize> {
     /// Hypotheses about the oscillator with their weights (they sum to 1).
     pub models: [WanderModel; MODELS],
-    /// Residual over its standard deviation, per direction; below 0: the message came sooner than its known minimum.
+    /// Residual over its standard deviation, per direction; below 0: the message came sooner than
+    /// its known minimum.
     pub normalized_residual: [f64; 2],
     /// The same in seconds.
     pub residual: [f64; 2],

@@ -1,8 +1,9 @@
 //! A KVM guest's TSC offset and scaling ratio, from debugfs.
 //!
 //! `/sys/kernel/debug/kvm/PID-FD/vcpuN/{tsc-offset, tsc-scaling-ratio, tsc-scaling-ratio-frac-bits}`
-//! (arch/x86/kvm/debugfs.c); the ratio's files exist only where the processor scales. It does not watch for changes (the
-//! tracepoint kvm:kvm_write_tsc_offset does), and does not know the counters of Arm guests.
+//! (arch/x86/kvm/debugfs.c); the ratio's files exist only where the processor scales. It does not
+//! watch for changes (the tracepoint kvm:kvm_write_tsc_offset does), and does not know the counters
+//! of Arm guests.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,8 @@ impl KvmMapping {
         )
     }
 
-    /// Guest ticks per host tick. The vCPUs share this ratio even if the guest has set their counters differently.
+    /// Guest ticks per host tick. The vCPUs share this ratio even if the guest has set their
+    /// counters differently.
     ///
     /// # Errors
     /// When there is no vCPU, or their ratios differ.
@@ -82,10 +84,11 @@ impl KvmMapping {
 }
 
 impl MappingSource for KvmMapping {
-    /// The mapping that all vCPUs share. KVM's guests count on while stopped, so it is always `running`.
+    /// The mapping that all vCPUs share. KVM's guests count on while stopped, so it is always
+    /// `running`.
     fn read(&mut self) -> Result<CounterMapping, MappingError> {
-        // Offset and ratio are separate files: a pair counts when it is read twice alike. vCPUs that disagree may be
-        // on the way from one common offset to the next.
+        // Offset and ratio are separate files: a pair counts when it is read twice alike. vCPUs
+        // that disagree may be on the way from one common offset to the next.
         let mut last = self.read_once();
         for _ in 1..TRIES {
             let next = self.read_once();

@@ -11,7 +11,8 @@ use timevisor_time::{CounterRatio, Period};
 pub struct CounterMapping {
     /// Guest ticks per host tick.
     pub ratio: CounterRatio,
-    /// Added after scaling, modulo 2^64. While not `running`: the value at which the guest's counter stands.
+    /// Added after scaling, modulo 2^64. While not `running`: the value at which the guest's
+    /// counter stands.
     pub offset: i64,
     /// The guest's counter advances. Under KVM it always does, even while the vCPUs are stopped.
     pub running: bool,
@@ -21,7 +22,8 @@ impl CounterMapping {
     /// A reader of the host's own counter.
     pub const IDENTITY: Self = Self { ratio: CounterRatio::ONE, offset: 0, running: true };
 
-    /// The guest's counter when the host's is `host`, rounded down to a tick exactly as the hardware does.
+    /// The guest's counter when the host's is `host`, rounded down to a tick exactly as the
+    /// hardware does.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -36,8 +38,9 @@ impl CounterMapping {
         (scaled as u64).wrapping_add(self.offset as u64)
     }
 
-    /// The period of the guest's counter for a host tick of `period`: rounded down for the page's lower line, and up for its upper line. `None` when
-    /// the guest's counter would be slower than 1.05 MHz.
+    /// The period of the guest's counter for a host tick of `period`: rounded down for the page's
+    /// lower line, and up for its upper line. `None` when the guest's counter would be slower than
+    /// 1.05 MHz.
     #[must_use]
     pub fn period_for_guest(&self, period: Period) -> Option<(Period, Period)> {
         let scaled = u128::from(period.to_bits()) << self.ratio.frac_bits;
@@ -163,7 +166,8 @@ mod tests {
     }
 
     proptest! {
-        /// A span of host ticks, mapped and measured with the guest's periods, encloses the span measured by the host.
+        /// A span of host ticks, mapped and measured with the guest's periods, encloses the span
+        /// measured by the host.
         #[test]
         fn guest_periods_enclose(
             hz in 1_000_000_000u64..5_000_000_000, percent in 30u64..300, frac_bits in prop::sample::select(vec![32u8, 48]),

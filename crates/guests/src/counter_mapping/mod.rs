@@ -6,8 +6,9 @@
 //! | [`kvm`] | [`KvmMapping`]: the TSC offset and ratio of every vCPU, from debugfs |
 //! | [`tcg`] | [`TcgMapping`]: QEMU's offset, from its memory |
 //!
-//! A mapping is exact until a stop, cont, migration, restore or host suspend changes it. Read it again after every QMP event,
-//! where possible before the vCPUs run. What it does not do: watch for those events.
+//! A mapping is exact until a stop, cont, migration, restore or host suspend changes it. Read it
+//! again after every QMP event, where possible before the vCPUs run. What it does not do: watch for
+//! those events.
 
 pub mod kvm;
 mod mapping;

@@ -1,9 +1,10 @@
 //! A TCG guest's TSC offset, from QEMU's memory.
 //!
-//! QEMU keeps `guest TSC = host counter + timers_state.cpu_ticks_offset` while the virtual machine runs, and the frozen
-//! TSC in the same field while it is stopped (softmmu/cpu-timers.c, cpu_get_ticks and cpu_disable_ticks). The symbol is
-//! in the program's dynamic symbol table. Checked against QEMU 7.2 and 10.0 (tests/qemu.rs). It writes nothing, and stops
-//! nothing: a change in between is noticed by QEMU's own sequence count.
+//! QEMU keeps `guest TSC = host counter + timers_state.cpu_ticks_offset` while the virtual machine
+//! runs, and the frozen TSC in the same field while it is stopped (softmmu/cpu-timers.c,
+//! cpu_get_ticks and cpu_disable_ticks). The symbol is in the program's dynamic symbol table.
+//! Checked against QEMU 7.2 and 10.0 (tests/qemu.rs). It writes nothing, and stops nothing: a
+//! change in between is noticed by QEMU's own sequence count.
 
 use std::fs::File;
 
@@ -18,8 +19,9 @@ use crate::qemu::Qemu;
 /// How often a reading that was interrupted by a change is repeated.
 const TRIES: usize = 1000;
 
-/// The beginning of struct TimersState (softmmu/timers-state.h), the same from QEMU 5.0 to 11.1: i64 cpu_ticks_prev,
-/// i64 cpu_ticks_offset, u32 vm_clock_seqlock, u32 vm_clock_lock, i16 cpu_ticks_enabled.
+/// The beginning of struct TimersState (softmmu/timers-state.h), the same from QEMU 5.0 to 11.1:
+/// i64 cpu_ticks_prev, i64 cpu_ticks_offset, u32 vm_clock_seqlock, u32 vm_clock_lock, i16
+/// cpu_ticks_enabled.
 const STATE_BYTES: usize = 26;
 
 /// One TCG virtual machine.
@@ -48,8 +50,9 @@ impl TcgMapping {
         Ok(Self { memory, state, icount: program.symbol("use_icount") })
     }
 
-    /// The bytes of the state, and the host's counter between two reads that agreed on them. The previous ticks (first word) and the lock may differ:
-    /// both change with every counter read of a busy guest.
+    /// The bytes of the state, and the host's counter between two reads that agreed on them. The
+    /// previous ticks (first word) and the lock may differ: both change with every counter read of
+    /// a busy guest.
     fn stable_state(&self) -> Result<([u8; STATE_BYTES], u64), MappingError> {
         let read = || -> Result<[u8; STATE_BYTES], MappingError> {
             let mut bytes = [0; STATE_BYTES];
@@ -107,8 +110,8 @@ fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<CounterMapping, Mappi
             return Err(MappingError::UnknownLayout(format!("enabled {enabled}, lock {lock}")));
         }
     };
-    // Ticks that would be behind those that the guest has had: the next read raises the offset. Once they are not, no read can
-    // find them behind, for the host's counter only grows.
+    // Ticks that would be behind those that the guest has had: the next read raises the offset.
+    // Once they are not, no read can find them behind, for the host's counter only grows.
     let ticks = later.wrapping_add_signed(offset);
     if running && before.wrapping_sub(ticks).cast_signed() > 0 {
         return Err(MappingError::Unsettled);
@@ -185,7 +188,8 @@ mod tests {
         assert_eq!((stopped.running, stopped.guest_from_host(u64::MAX)), (false, 522_311_348));
     }
 
-    /// As seen when a snapshot was loaded: QEMU 10.0 moved the offset from -4,626,563,810,878 by 3,324,114,904.
+    /// As seen when a snapshot was loaded: QEMU 10.0 moved the offset from -4,626,563,810,878 by
+    /// 3,324,114,904.
     #[test]
     fn ticks_that_are_still_behind_are_not_settled() {
         let mut bytes = state(-4_626_563_810_878, 8, 0, 1);
@@ -194,7 +198,8 @@ mod tests {
         assert!(matches!(decode(&bytes, now), Err(MappingError::Unsettled)));
         bytes[8..16].copy_from_slice(&(-4_623_239_695_974_i64).to_le_bytes());
         assert_eq!(decode(&bytes, now + 100_000_000).unwrap().offset, -4_623_239_695_974);
-        // Exactly the last ticks is not behind, and while it is stopped the state is what the next run begins from.
+        // Exactly the last ticks is not behind, and while it is stopped the state is what the next
+        // run begins from.
         bytes[..8].copy_from_slice(&now.wrapping_add_signed(-4_623_239_695_974).to_le_bytes());
         assert!(decode(&bytes, now).is_ok() && decode(&bytes, now - 1).is_err());
         bytes[24] = 0;

@@ -1,7 +1,9 @@
-//! Page files: one folder per virtual machine with the page that QEMU shows to the guest from a memory-backend-file.
+//! Page files: one folder per virtual machine with the page that QEMU shows to the guest from a
+//! memory-backend-file.
 //!
-//! The nvdimm and the ivshmem device both use them. A file has 2 MiB, as an nvdimm needs it; its first 4096 bytes are the page. QEMU opens it
-//! read-only (`readonly=on`), so that neither the guest nor QEMU can write it.
+//! The nvdimm and the ivshmem device both use them. A file has 2 MiB, as an nvdimm needs it; its
+//! first 4096 bytes are the page. QEMU opens it read-only (`readonly=on`), so that neither the
+//! guest nor QEMU can write it.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
@@ -64,9 +66,11 @@ impl PageFiles {
         self.folder(name).map(|folder| folder.join("page"))
     }
 
-    /// Makes the page file of a virtual machine that has yet to start, and maps it so that the page can be initialized.
+    /// Makes the page file of a virtual machine that has yet to start, and maps it so that the page
+    /// can be initialized.
     ///
-    /// The mapping holds the writer's lock: keep it in place of [`attach`](super::PageDelivery::attach), or drop it before.
+    /// The mapping holds the writer's lock: keep it in place of
+    /// [`attach`](super::PageDelivery::attach), or drop it before.
     ///
     /// # Errors
     /// When the folder or file cannot be made, or another process writes the page.
@@ -81,7 +85,8 @@ impl PageFiles {
             .map_err(|source| DeliveryError::PageFile { name: name.to_owned(), source })
     }
 
-    /// The name for which the page of `qemu` was prepared, which is the name of its folder; `None` without a page of ours.
+    /// The name for which the page of `qemu` was prepared, which is the name of its folder; `None`
+    /// without a page of ours.
     #[must_use]
     pub fn name_of(&self, qemu: &Qemu) -> Option<String> {
         let path = DEVICES.iter().find_map(|device| self.page_of(&qemu.command_line, device))?;
@@ -102,10 +107,12 @@ impl PageFiles {
             && !path.components().any(|part| part == Component::ParentDir)
     }
 
-    /// The page behind a QEMU's devices of one kind, mapped for writing; `None` when there is none of ours.
+    /// The page behind a QEMU's devices of one kind, mapped for writing; `None` when there is none
+    /// of ours.
     ///
     /// # Errors
-    /// QEMU has another file mapped than the one in its place, or the file is not ours alone to write.
+    /// QEMU has another file mapped than the one in its place, or the file is not ours alone to
+    /// write.
     pub(super) fn attach(
         &self,
         qemu: &Qemu,

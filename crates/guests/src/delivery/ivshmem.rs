@@ -1,10 +1,11 @@
-//! A page file that QEMU shows to the guest as the memory of a PCI device (ivshmem-plain), for kernels without ptp_vmclock.
+//! A page file that QEMU shows to the guest as the memory of a PCI device (ivshmem-plain), for
+//! kernels without ptp_vmclock.
 //!
-//! Works with every QEMU since 7 and needs nothing from the guest's kernel but PCI: programs map the device's `resource2`
-//! (`timevisor_linux::pci`). There is no /dev/vmclock0 and no PTP clock.
+//! Works with every QEMU since 7 and needs nothing from the guest's kernel but PCI: programs map
+//! the device's `resource2` (`timevisor_linux::pci`). There is no /dev/vmclock0 and no PTP clock.
 //!
-//! Limitation: such a VM cannot be migrated live. QEMU refuses it while the device is a peer, its default; with `master=on` and
-//! read-only memory, QEMU 7.2 fails on the way ("Mismatched GPAs").
+//! Limitation: such a VM cannot be migrated live. QEMU refuses it while the device is a peer, its
+//! default; with `master=on` and read-only memory, QEMU 7.2 fails on the way ("Mismatched GPAs").
 
 use std::path::PathBuf;
 

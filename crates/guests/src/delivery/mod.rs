@@ -8,7 +8,8 @@
 //! | [`ivshmem`] | [`IvshmemPage`]: a page file that the guest sees as a PCI device, for kernels without ptp_vmclock |
 //! | [`files`] | [`PageFiles`]: the page files of the last two |
 //!
-//! What it does not do: write the page, or create the virtual machine ([`crate::arguments`] says how).
+//! What it does not do: write the page, or create the virtual machine ([`crate::arguments`] says
+//! how).
 
 pub mod files;
 mod interface;

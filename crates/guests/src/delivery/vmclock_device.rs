@@ -1,7 +1,8 @@
 //! The page of QEMU's own vmclock device (QEMU 10 and newer; hw/acpi/vmclock.c).
 //!
-//! With `-machine aux-ram-share=on` the page is a memfd of the QEMU process, which we open through /proc/PID/fd. The guest
-//! sees it read-only, but QEMU itself may write it: it bumps the disruption marker after migration and snapshots.
+//! With `-machine aux-ram-share=on` the page is a memfd of the QEMU process, which we open through
+//! /proc/PID/fd. The guest sees it read-only, but QEMU itself may write it: it bumps the disruption
+//! marker after migration and snapshots.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -60,7 +61,8 @@ impl PageDelivery for VmclockDevice {
     }
 }
 
-/// A memfd, or shared memory in /dev/shm on hosts without memfd; never an ordinary file of that name.
+/// A memfd, or shared memory in /dev/shm on hosts without memfd; never an ordinary file of that
+/// name.
 fn is_page(target: &str) -> bool {
     let anonymous = target.strip_prefix("/memfd:").or_else(|| target.strip_prefix("/dev/shm/"));
     anonymous.is_some_and(|name| name.contains(NAME))

@@ -1,4 +1,5 @@
-//! The publisher on a host in memory: what readers of the page see, what the journal holds, which actions follow.
+//! The publisher on a host in memory: what readers of the page see, what the journal holds, which
+//! actions follow.
 
 mod nesting;
 mod recovery;

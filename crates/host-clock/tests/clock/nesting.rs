@@ -1,4 +1,5 @@
-//! Successive publications: the journal is written first, the counter is read late, bounds nest, time never goes back.
+//! Successive publications: the journal is written first, the counter is read late, bounds nest,
+//! time never goes back.
 
 use proptest::prelude::*;
 use timevisor_clock_page::{Lines, Reading};
@@ -24,8 +25,8 @@ fn the_journal_has_the_lines_before_readers_do() {
     assert_eq!(journaled, page.at(HZ + 5).estimate, "and they are the same lines");
 }
 
-/// The counter moves on at every read. Lines that were continued from a value read before the page's lock would go back
-/// for a reader that used the old lines in between.
+/// The counter moves on at every read. Lines that were continued from a value read before the
+/// page's lock would go back for a reader that used the old lines in between.
 #[test]
 fn lines_take_over_at_a_counter_value_that_no_reader_of_the_old_lines_has_seen() {
     let (mut machine, estimate) = (Machine::default(), Scripted::new());
@@ -45,8 +46,8 @@ fn lines_take_over_at_a_counter_value_that_no_reader_of_the_old_lines_has_seen()
     }
 }
 
-/// The reading lies within these lines, published before, unless they have expired or are about to: then they are
-/// renewed. A rebase may add 2^-64 s to the upper bound.
+/// The reading lies within these lines, published before, unless they have expired or are about to:
+/// then they are renewed. A rebase may add 2^-64 s to the upper bound.
 fn nested(new: &Reading, old: &Lines<Local>, clock: &Clocked) -> bool {
     let (policy, now) = (clock.policy(), new.counter);
     if old.is_renewal_due(now, policy.expiry(now), policy.slew()) {
@@ -58,7 +59,8 @@ fn nested(new: &Reading, old: &Lines<Local>, clock: &Clocked) -> bool {
 }
 
 proptest! {
-    /// Whatever the estimate says, readers see time go on and bounds nest, unless the marker tells them of a disruption.
+    /// Whatever the estimate says, readers see time go on and bounds nest, unless the marker tells
+    /// them of a disruption.
     #[test]
     fn consecutive_publications_nest_and_never_go_back_without_a_disruption(
         steps in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! A host in memory: a counter that a test sets, a page, a journal that remembers when it was written, and an estimate
-//! that says what a test wants.
+//! A host in memory: a counter that a test sets, a page, a journal that remembers when it was
+//! written, and an estimate that says what a test wants.
 
 #![expect(clippy::unwrap_used, reason = "a test that finds no page has failed")]
 
@@ -35,7 +35,8 @@ pub fn truth(counter: u64) -> Instant<Tai> {
     Instant::from_bits(0) + Duration::from_secs(EPOCH) + nominal().span(counter)
 }
 
-/// A counter that moves on by `step` at every read, so that a writer that reads it too early is caught.
+/// A counter that moves on by `step` at every read, so that a writer that reads it too early is
+/// caught.
 #[derive(Clone, Default)]
 pub struct Ticker {
     pub value: Rc<Cell<u64>>,

@@ -1,4 +1,5 @@
-//! Which backend traps the calls of a VM: the one that its user asks for, or the one that is known to work.
+//! Which backend traps the calls of a VM: the one that its user asks for, or the one that is known
+//! to work.
 
 use std::path::PathBuf;
 
@@ -50,10 +51,12 @@ impl NoBackend {
 }
 
 impl Choice {
-    /// Chooses a backend. `asked` is what the user asks for; `configured` is the trap that the configuration names for guests under KVM.
+    /// Chooses a backend. `asked` is what the user asks for; `configured` is the trap that the
+    /// configuration names for guests under KVM.
     ///
     /// # Errors
-    /// When the VM does not offer what was asked for, or nothing was asked for and nothing is known to work.
+    /// When the VM does not offer what was asked for, or nothing was asked for and nothing is known
+    /// to work.
     pub fn new(
         offers: Offers,
         asked: Option<IntrospectBackend>,

@@ -1,7 +1,8 @@
 //! The interface of a backend: bytes and now in, actions out.
 //!
-//! A driver owns the connection and the clock. It reports every event to [`Backend::handle`], carries out the actions in order, calls again at
-//! [`Backend::poll_at`], and reads only while [`Backend::may_read`] is true.
+//! A driver owns the connection and the clock. It reports every event to [`Backend::handle`],
+//! carries out the actions in order, calls again at [`Backend::poll_at`], and reads only while
+//! [`Backend::may_read`] is true.
 
 use core::fmt::Debug;
 
@@ -43,9 +44,11 @@ pub enum Input<'a> {
 pub enum Action {
     /// Send these bytes.
     Send(Vec<u8>),
-    /// Stop and resume the VM (QMP `stop`, `cont`, if it runs), so that a vCPU that is never idle leaves its translated code and points can change.
+    /// Stop and resume the VM (QMP `stop`, `cont`, if it runs), so that a vCPU that is never idle
+    /// leaves its translated code and points can change.
     Pause,
-    /// Watch for traps, stop the VM, put the trap at all of these sites or at none, and resume the VM.
+    /// Watch for traps, stop the VM, put the trap at all of these sites or at none, and resume the
+    /// VM.
     Put(Vec<Site>),
     /// Stop the VM, remove all traps, and resume it.
     Take,

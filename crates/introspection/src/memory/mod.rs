@@ -1,7 +1,8 @@
-//! Reading a guest's memory: physical through [`GuestMemory`], virtual by a walk of its page tables.
+//! Reading a guest's memory: physical through [`GuestMemory`], virtual by a walk of its page
+//! tables.
 //!
-//! The guest controls its page tables, so a walk trusts none of them: it reads at most five entries, and an entry that points outside
-//! of memory is an error. This module never writes.
+//! The guest controls its page tables, so a walk trusts none of them: it reads at most five
+//! entries, and an entry that points outside of memory is an error. This module never writes.
 
 pub mod ram;
 
@@ -32,7 +33,8 @@ pub trait GuestMemory {
     /// When part of the range is no main memory, or cannot be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), MemoryError>;
 
-    /// The ranges of main memory, each with its first address and its length; ascending and disjoint.
+    /// The ranges of main memory, each with its first address and its length; ascending and
+    /// disjoint.
     fn ranges(&self) -> Vec<(u64, u64)>;
 }
 

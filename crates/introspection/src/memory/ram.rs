@@ -1,9 +1,10 @@
 //! Where a byte of guest-physical memory is in QEMU's main memory backend.
 //!
-//! QEMU's PC machines have one block of main memory. The guest sees its beginning at address 0 and the rest at 4 GiB. The split follows
-//! hw/i386/pc_q35.c (pc_q35_init), pc_piix.c (pc_init1) and microvm.c (microvm_memory_init) of QEMU 7.2 to 10.0. The holes of firmware and
-//! video memory below 1 MiB are ignored, because no kernel keeps its own data there. Not supported: memory devices (DIMMs), NUMA with
-//! several backends, SGX, and machines that move memory above 1 TiB.
+//! QEMU's PC machines have one block of main memory. The guest sees its beginning at address 0 and
+//! the rest at 4 GiB. The split follows hw/i386/pc_q35.c (pc_q35_init), pc_piix.c (pc_init1) and
+//! microvm.c (microvm_memory_init) of QEMU 7.2 to 10.0. The holes of firmware and video memory
+//! below 1 MiB are ignored, because no kernel keeps its own data there. Not supported: memory
+//! devices (DIMMs), NUMA with several backends, SGX, and machines that move memory above 1 TiB.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +16,8 @@ use crate::memory::{GuestMemory, MemoryError};
 
 const GIB: u64 = 1 << 30;
 const FOUR_GIB: u64 = 4 * GIB;
-/// Most memory that is supported. With more, an AMD guest's memory above 4 GiB may begin at 1 TiB (pc_memory_init, the HyperTransport hole).
+/// Most memory that is supported. With more, an AMD guest's memory above 4 GiB may begin at 1 TiB
+/// (pc_memory_init, the HyperTransport hole).
 const MOST: u64 = 1010 * GIB;
 
 /// How a machine type splits its memory.
@@ -92,7 +94,8 @@ struct Piece {
 pub struct RamLayout(Vec<Piece>);
 
 impl RamLayout {
-    /// The layout of a machine with `size` bytes of main memory, and `max-ram-below-4g` where it is set.
+    /// The layout of a machine with `size` bytes of main memory, and `max-ram-below-4g` where it is
+    /// set.
     ///
     /// # Errors
     /// When the layout is unknown.
@@ -116,7 +119,8 @@ impl RamLayout {
         self.0.iter().map(|piece| (piece.address, piece.len, piece.at))
     }
 
-    /// The offset in the backend of `len` bytes at guest-physical `address`; `None` where they are in no piece, or in two.
+    /// The offset in the backend of `len` bytes at guest-physical `address`; `None` where they are
+    /// in no piece, or in two.
     #[must_use]
     pub fn place(&self, address: u64, len: u64) -> Option<u64> {
         let piece = self.0.iter().find(|p| address >= p.address && address - p.address < p.len)?;
@@ -134,7 +138,8 @@ pub trait Backing {
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
-/// The file of a `memory-backend-file`, or a `memory-backend-memfd` through /proc/PID/fd. It holds the guest's memory only with `share=on`.
+/// The file of a `memory-backend-file`, or a `memory-backend-memfd` through /proc/PID/fd. It holds
+/// the guest's memory only with `share=on`.
 impl Backing for File {
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.read_exact_at(buffer, at)

@@ -1,4 +1,5 @@
-//! The interface of a guest system that was recognized: `linux/`, `freertos/` and `segments/` implement it.
+//! The interface of a guest system that was recognized: `linux/`, `freertos/` and `segments/`
+//! implement it.
 
 use core::fmt::Debug;
 
@@ -18,24 +19,27 @@ pub trait GuestOs: Debug + Send {
         None
     }
 
-    /// Guest-virtual address of an array with the GS base of each processor, in the order of the vCPUs; `None` where it has none.
+    /// Guest-virtual address of an array with the GS base of each processor, in the order of the
+    /// vCPUs; `None` where it has none.
     fn processor_bases(&self) -> Option<u64> {
         None
     }
 
-    /// The guest-virtual address at which its kernel maps all memory in order, so that no page walk is needed there; `None` where it has no such
-    /// mapping.
+    /// The guest-virtual address at which its kernel maps all memory in order, so that no page walk
+    /// is needed there; `None` where it has no such mapping.
     fn linear(&self) -> Option<u64> {
         None
     }
 
-    /// A number that changes while its kernel runs. The heartbeat of an earlier kernel that is still in memory stands still.
+    /// A number that changes while its kernel runs. The heartbeat of an earlier kernel that is
+    /// still in memory stands still.
     fn heartbeat(&self, _memory: &dyn GuestMemory) -> Option<u64> {
         None
     }
 
-    /// The real-time tasks that run now, ascending by tid; `None` where there is no way to know. The guest runs meanwhile, so a single look may see a
-    /// state that never was ([`crate::tasks::initial_scan`]).
+    /// The real-time tasks that run now, ascending by tid; `None` where there is no way to know.
+    /// The guest runs meanwhile, so a single look may see a state that never was
+    /// ([`crate::tasks::initial_scan`]).
     ///
     /// # Errors
     /// Why this look found nothing.
@@ -43,8 +47,9 @@ pub trait GuestOs: Debug + Send {
         Ok(None)
     }
 
-    /// Whether this kernel is still in memory at the same address, with no trap at its points. Only the heartbeat tells that it also runs. `false`
-    /// where that cannot be known; the caller then searches again.
+    /// Whether this kernel is still in memory at the same address, with no trap at its points. Only
+    /// the heartbeat tells that it also runs. `false` where that cannot be known; the caller then
+    /// searches again.
     fn is_there(&self, _memory: &dyn GuestMemory) -> bool {
         false
     }
@@ -52,8 +57,8 @@ pub trait GuestOs: Debug + Send {
     /// Its trap points.
     fn points(&self) -> &[Point];
 
-    /// Adds a point at the entry of all system calls, or, for a backend that needs a NOP, a point at the entry of each. Its only use is
-    /// to measure what that costs.
+    /// Adds a point at the entry of all system calls, or, for a backend that needs a NOP, a point
+    /// at the entry of each. Its only use is to measure what that costs.
     ///
     /// # Errors
     /// When its system calls are unknown.

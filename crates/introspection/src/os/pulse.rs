@@ -1,12 +1,12 @@
-//! Detects that another kernel runs than the one that is introspected. No event reports a kexec: the old kernel stays in memory with all
-//! trap points, and only its heartbeat stops.
+//! Detects that another kernel runs than the one that is introspected. No event reports a kexec:
+//! the old kernel stays in memory with all trap points, and only its heartbeat stops.
 
 use timevisor_time::Duration;
 
 /// How long a heartbeat may stand still. An idle kernel still ticks every few seconds.
 pub const SILENCE: Duration = Duration::from_nanos(10_000_000_000);
-/// Longest wait between two searches for another kernel. A search takes seconds of processor time for a large guest, so the wait doubles after
-/// every search that finds none.
+/// Longest wait between two searches for another kernel. A search takes seconds of processor time
+/// for a large guest, so the wait doubles after every search that finds none.
 const LONGEST: Duration = Duration::from_nanos(640_000_000_000);
 
 /// How often the heartbeat is read.
@@ -19,7 +19,8 @@ pub enum Sign {
     Well,
     /// The heartbeat went back: the guest has booted again, with its kernel at the same address.
     Restarted,
-    /// The heartbeat has stood still for a while: the kernel is idle or paused, or another one runs. The caller should look for one.
+    /// The heartbeat has stood still for a while: the kernel is idle or paused, or another one
+    /// runs. The caller should look for one.
     Silent,
 }
 

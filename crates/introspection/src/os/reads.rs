@@ -40,7 +40,8 @@ impl Reads<'_> {
     }
 }
 
-/// A name up to its terminating zero. The guest chooses it, so characters that could act on a terminal or a log are replaced.
+/// A name up to its terminating zero. The guest chooses it, so characters that could act on a
+/// terminal or a log are replaced.
 pub(super) fn name(bytes: &[u8]) -> String {
     let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let shown = |byte: &u8| if (0x20..0x7f).contains(byte) { char::from(*byte) } else { '?' };

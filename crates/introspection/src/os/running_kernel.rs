@@ -1,4 +1,5 @@
-//! Which kernel runs, judged by heartbeats: a reset does not clear memory, so an earlier kernel may still be there, complete but standing still.
+//! Which kernel runs, judged by heartbeats: a reset does not clear memory, so an earlier kernel may
+//! still be there, complete but standing still.
 
 use timevisor_time::Duration;
 
@@ -32,7 +33,8 @@ impl RunningKernel {
         Self { before, until: now + PATIENCE }
     }
 
-    /// Takes the heartbeats of the same kernels. A lone kernel that stays silent is believed to run, unless the guest was reset: it may be idle.
+    /// Takes the heartbeats of the same kernels. A lone kernel that stays silent is believed to
+    /// run, unless the guest was reset: it may be idle.
     #[must_use]
     pub fn take(&self, heartbeats: &[Option<u64>], was_reset: bool, now: Duration) -> Verdict {
         let pairs = self.before.iter().zip(heartbeats).enumerate();

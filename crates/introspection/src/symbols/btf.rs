@@ -1,7 +1,9 @@
-//! The offsets of the members of a kernel's structures, by its BPF type format (Documentation/bpf/btf.rst, include/uapi/linux/btf.h).
+//! The offsets of the members of a kernel's structures, by its BPF type format
+//! (Documentation/bpf/btf.rst, include/uapi/linux/btf.h).
 //!
-//! The bytes come from a guest. Every length is checked against the bytes that are there, and no allocation follows a number in them. A name is
-//! followed through at most eight nested structures and a million members. Bit fields are refused, because nothing here reads one.
+//! The bytes come from a guest. Every length is checked against the bytes that are there, and no
+//! allocation follows a number in them. A name is followed through at most eight nested structures
+//! and a million members. Bit fields are refused, because nothing here reads one.
 
 use crate::memory::{GuestMemory, MemoryError};
 use crate::symbols::kallsyms::{Kernel, SymbolError};
@@ -125,7 +127,8 @@ impl Btf {
         Ok(this)
     }
 
-    /// With a module's types, as they are in /sys/kernel/btf/MODULE: these are numbered on from the kernel's own.
+    /// With a module's types, as they are in /sys/kernel/btf/MODULE: these are numbered on from the
+    /// kernel's own.
     ///
     /// # Errors
     /// As [`Self::parse`].
@@ -156,7 +159,8 @@ impl Btf {
         &self.bytes
     }
 
-    /// Where a member is: `task_struct` and `dl.dl_runtime`. Anonymous structures and unions are looked into.
+    /// Where a member is: `task_struct` and `dl.dl_runtime`. Anonymous structures and unions are
+    /// looked into.
     ///
     /// # Errors
     /// When there is none, or several structures of that name disagree.

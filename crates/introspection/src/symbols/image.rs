@@ -1,9 +1,12 @@
-//! The ELF file of a guest in one flat address space. The operator gives it, because such a guest has no symbols in its memory.
+//! The ELF file of a guest in one flat address space. The operator gives it, because such a guest
+//! has no symbols in its memory.
 //!
-//! The file is checked against the guest's memory before it is used ([`Image::is_in`]): another build would put trap points into the middle of
-//! other functions. No allocation follows a number in the file, and every inconsistency is an error.
+//! The file is checked against the guest's memory before it is used ([`Image::is_in`]): another
+//! build would put trap points into the middle of other functions. No allocation follows a number
+//! in the file, and every inconsistency is an error.
 //!
-//! What it does not do: relocate, read DWARF, or follow page tables. Virtual and physical addresses have to be the same.
+//! What it does not do: relocate, read DWARF, or follow page tables. Virtual and physical addresses
+//! have to be the same.
 
 use object::LittleEndian as Le;
 use object::elf::{EM_386, EM_X86_64};

@@ -1,7 +1,8 @@
 //! What a guest's real-time tasks demand of its vCPU.
 //!
-//! A task under SCHED_DEADLINE tells its cost, deadline and period. A task under SCHED_FIFO or SCHED_RR tells its priority only; its operator
-//! declares cost and period ([`Declared`]). A guest may ask for anything, so the number of tasks and their periods have limits.
+//! A task under SCHED_DEADLINE tells its cost, deadline and period. A task under SCHED_FIFO or
+//! SCHED_RR tells its priority only; its operator declares cost and period ([`Declared`]). A guest
+//! may ask for anything, so the number of tasks and their periods have limits.
 //!
 //! What it does not do: find the reservation that meets this demand (timevisor-schedule).
 
@@ -10,10 +11,12 @@ use crate::tasks::table::{Task, Tasks};
 
 /// Most tasks that are planned for.
 pub const MOST_TASKS: usize = 64;
-/// Periods that Linux accepts for SCHED_DEADLINE by default (kernel.sched_deadline_period_{min,max}_us), ns.
+/// Periods that Linux accepts for SCHED_DEADLINE by default
+/// (kernel.sched_deadline_period_{min,max}_us), ns.
 const PERIODS: core::ops::RangeInclusive<u64> = 100_000..=4_194_304_000;
 
-/// What an operator declares for threads under SCHED_FIFO or SCHED_RR, which tell their priority only.
+/// What an operator declares for threads under SCHED_FIFO or SCHED_RR, which tell their priority
+/// only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Declared {
     /// Their name (comm).
@@ -75,8 +78,9 @@ pub fn demand(tasks: &Tasks, declared: &[Declared]) -> Demand {
     let order = if fixed.is_empty() {
         Order::EarliestDeadline
     } else {
-        // Linux runs deadline tasks before all others. If they meet their deadlines under deadline-monotonic priorities, they do so under EDF too,
-        // and the tasks below them get the same time.
+        // Linux runs deadline tasks before all others. If they meet their deadlines under
+        // deadline-monotonic priorities, they do so under EDF too, and the tasks below them get the
+        // same time.
         all.sort_by_key(|task| task.deadline);
         Order::Listed
     };
@@ -142,8 +146,9 @@ fn fixed_priorities(tasks: &Tasks, declared: &[Declared]) -> Result<Vec<Planned>
         if one.policy == event::Policy::RoundRobin && all.iter().filter(equal).count() > 1 {
             return Err(format!("{name} takes turns with others of priority {priority}"));
         }
-        // A job waits for jobs of the same priority that were released before it: at most one of each task while all meet their deadlines.
-        // Tasks that are listed before it count as more urgent.
+        // A job waits for jobs of the same priority that were released before it: at most one of
+        // each task while all meet their deadlines. Tasks that are listed before it count as more
+        // urgent.
         let after = all[index + 1..].iter().filter(equal).filter_map(|other| other.needs);
         let blocking = after.fold(0, |sum: u64, other| sum.saturating_add(other.cost));
         let Declared { cost, period, .. } = *needs;
@@ -234,7 +239,8 @@ mod tests {
         };
         let [urgent, other] = [("2 rt".to_owned(), 30 * MS), ("1 rt".to_owned(), 50 * MS)];
         assert_eq!(names(&tasks, &both), [urgent.clone(), other.clone()]);
-        // The more urgent one alone needs nothing of the other; the other one would wait for an unknown time.
+        // The more urgent one alone needs nothing of the other; the other one would wait for an
+        // unknown time.
         assert_eq!(names(&tasks, &both[..1]), std::slice::from_ref(&urgent));
         assert!(refused(&tasks, &both[1..]).contains("2 rt needs is not known"));
         // Deadline tasks go first, by their deadlines.

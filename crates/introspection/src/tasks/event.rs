@@ -90,7 +90,8 @@ pub struct Attributes {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Kind {
-    /// A request for a policy. Requests are reported even if the kernel rejects them; the next event of `target` has its policy.
+    /// A request for a policy. Requests are reported even if the kernel rejects them; the next
+    /// event of `target` has its policy.
     SetScheduler {
         /// Whose policy.
         target: Thread,

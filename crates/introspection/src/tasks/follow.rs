@@ -1,4 +1,5 @@
-//! How a reservation follows a guest: a new need is tried at once, and a refused one again later. A new need replaces a refused one.
+//! How a reservation follows a guest: a new need is tried at once, and a refused one again later. A
+//! new need replaces a refused one.
 
 use timevisor_time::Duration;
 

@@ -1,4 +1,5 @@
-//! The latest events of one guest, for those who ask later. Bounded: a guest may make as many as it likes.
+//! The latest events of one guest, for those who ask later. Bounded: a guest may make as many as it
+//! likes.
 
 use std::collections::VecDeque;
 
@@ -43,7 +44,8 @@ impl History {
         self.next
     }
 
-    /// The events from number `from` on, or none but the number of the next one. A number that lies ahead, from an earlier daemon, counts as the next one.
+    /// The events from number `from` on, or none but the number of the next one. A number that lies
+    /// ahead, from an earlier daemon, counts as the next one.
     #[must_use]
     pub fn part(&self, from: Option<u64>) -> Part<'_> {
         let first = self.next - self.events.len() as u64;

@@ -1,7 +1,9 @@
-//! Finds the tasks that began before the trap points were set, by repeated looks at a running guest.
+//! Finds the tasks that began before the trap points were set, by repeated looks at a running
+//! guest.
 //!
-//! The trap points are in place before the first look, and their events are handled after the last one, so events report whatever changes
-//! between two looks. A result is believed when two looks in a row agree.
+//! The trap points are in place before the first look, and their events are handled after the last
+//! one, so events report whatever changes between two looks. A result is believed when two looks in
+//! a row agree.
 
 use crate::tasks::table::Task;
 

@@ -1,4 +1,5 @@
-//! When a guest's tasks and its demand are reported again: soon after a change, and not more often than anyone looks.
+//! When a guest's tasks and its demand are reported again: soon after a change, and not more often
+//! than anyone looks.
 
 use timevisor_time::Duration;
 

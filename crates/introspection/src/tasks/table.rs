@@ -1,4 +1,5 @@
-//! The real-time tasks of a guest, by its events. Bounded, because a guest may create any number of them.
+//! The real-time tasks of a guest, by its events. Bounded, because a guest may create any number of
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ pub const MOST: usize = 1024;
 pub struct Task {
     /// The thread.
     pub thread: Thread,
-    /// The attributes of its latest request, where one was seen, or those that the initial scan found.
+    /// The attributes of its latest request, where one was seen, or those that the initial scan
+    /// found.
     pub attributes: Option<Attributes>,
     /// Ends of jobs so far: yields and sleeps.
     pub jobs: u64,

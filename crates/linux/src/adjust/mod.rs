@@ -1,12 +1,13 @@
 //! The kernel's clock discipline: clock_adjtime(2) on CLOCK_REALTIME.
 //!
-//! Three things are set: the *rate* (ADJ_FREQUENCY, and ADJ_TICK beyond 500 ppm), the *phase*, and what is *declared*
-//! (maximum and estimated error, STA_UNSYNC, leap second flags). The phase goes through the kernel's own loop with its
-//! frequency held (STA_PLL with STA_FREQHOLD): each second it works off 2^-(2 + time constant) of what is left
-//! (kernel/time/ntp.c, ntp_offset_chunk), so that it stops by itself, and a daemon that is killed leaves the right rate
-//! and nothing else.
+//! Three things are set: the *rate* (ADJ_FREQUENCY, and ADJ_TICK beyond 500 ppm), the *phase*, and
+//! what is *declared* (maximum and estimated error, STA_UNSYNC, leap second flags). The phase goes
+//! through the kernel's own loop with its frequency held (STA_PLL with STA_FREQHOLD): each second
+//! it works off 2^-(2 + time constant) of what is left (kernel/time/ntp.c, ntp_offset_chunk), so
+//! that it stops by itself, and a daemon that is killed leaves the right rate and nothing else.
 //!
-//! [`Settings`] is what a program must put back when it stops. timevisord and timevisor-guest share this folder:
+//! [`Settings`] is what a program must put back when it stops. timevisord and timevisor-guest share
+//! this folder:
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -23,7 +24,8 @@ use std::io;
 
 use timevisor_time::{Duration, NANOS_PER_SEC};
 
-/// Each second the kernel works off an eighth of the phase: SHIFT_PLL is 2, and a time constant of 1 is added.
+/// Each second the kernel works off an eighth of the phase: SHIFT_PLL is 2, and a time constant of
+/// 1 is added.
 const TIME_CONSTANT: i64 = 1;
 /// Largest phase that the kernel accepts (MAXPHASE, 500 ms).
 pub const MAX_PHASE: Duration = Duration::from_millis(500);
@@ -128,8 +130,8 @@ pub fn pending_adjtime() -> io::Result<Duration> {
     Ok(Duration::from_micros(state.offset))
 }
 
-/// Sets rate and phase. `phase` is what is to be added to the clock, at most [`MAX_PHASE`] either way; it replaces what
-/// was left of the one before.
+/// Sets rate and phase. `phase` is what is to be added to the clock, at most [`MAX_PHASE`] either
+/// way; it replaces what was left of the one before.
 ///
 /// # Errors
 /// EPERM without CAP_SYS_TIME; EINVAL for a tick out of range.
@@ -148,7 +150,8 @@ pub fn steer(rate: Rate, phase: Duration, declaration: &Declaration) -> io::Resu
     adjust(&mut state)
 }
 
-/// Adds `offset` to the clock at once. The kernel marks it unsynchronized; [`steer`] declares it again.
+/// Adds `offset` to the clock at once. The kernel marks it unsynchronized; [`steer`] declares it
+/// again.
 ///
 /// # Errors
 /// As [`steer`].
@@ -176,8 +179,9 @@ pub fn set_tai_offset(seconds: i16) -> io::Result<()> {
     adjust(&mut state)
 }
 
-/// Restores all settings except TAI - UTC, which is a fact; to restore it would step CLOCK_TAI. The rest of a phase is dropped. The declared errors
-/// are restored only for a clock that was not synchronized, because they have aged.
+/// Restores all settings except TAI - UTC, which is a fact; to restore it would step CLOCK_TAI. The
+/// rest of a phase is dropped. The declared errors are restored only for a clock that was not
+/// synchronized, because they have aged.
 ///
 /// # Errors
 /// As [`steer`].

@@ -1,4 +1,5 @@
-//! The calls of bpf(2) that aya lacks: an element of a map of any kind, and a test run of a program.
+//! The calls of bpf(2) that aya lacks: an element of a map of any kind, and a test run of a
+//! program.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
@@ -54,8 +55,8 @@ pub(super) fn update(map: BorrowedFd<'_>, key: u32, value: u32) -> io::Result<()
         value: (&raw const value).addr() as u64,
         flags: 0,
     };
-    // SAFETY: the addresses are those of `key` and `value`, which live over the call; the kernel reads the four bytes each
-    // that the caller's maps have, and writes nothing.
+    // SAFETY: the addresses are those of `key` and `value`, which live over the call; the kernel
+    // reads the four bytes each that the caller's maps have, and writes nothing.
     let result = unsafe { bpf(MAP_UPDATE_ELEM, &raw const attr) };
     done(result)
 }
@@ -74,8 +75,8 @@ pub(super) fn delete(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     done(result)
 }
 
-/// Runs a raw tracepoint's program once with these arguments, on `core` if one is named (BPF_PROG_TEST_RUN, Linux 5.10). Returns what
-/// it returns.
+/// Runs a raw tracepoint's program once with these arguments, on `core` if one is named
+/// (BPF_PROG_TEST_RUN, Linux 5.10). Returns what it returns.
 pub(super) fn test_run(
     program: BorrowedFd<'_>,
     arguments: &[u64; 5],
@@ -89,14 +90,15 @@ pub(super) fn test_run(
         cpu: core.unwrap_or(0),
         ..TestRun::default()
     };
-    // SAFETY: the one address is that of `arguments`, which live over the call and have the size that is stated; the kernel reads
-    // them and writes nothing but fields of `attr`.
+    // SAFETY: the one address is that of `arguments`, which live over the call and have the size
+    // that is stated; the kernel reads them and writes nothing but fields of `attr`.
     let result = unsafe { bpf(PROG_TEST_RUN, &raw mut attr) };
     done(result).map(|()| attr.result)
 }
 
 /// # Safety
-/// `attr` must be what `command` wants, and all addresses in it must be valid for what the command does with them.
+/// `attr` must be what `command` wants, and all addresses in it must be valid for what the command
+/// does with them.
 unsafe fn bpf<T>(command: libc::c_long, attr: *const T) -> libc::c_long {
     // SAFETY: the caller answers for the attributes; their size is their type's.
     unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>()) }

@@ -1,9 +1,10 @@
-//! Each core's TSC as the kernel's programs read it: the perf event `msr/tsc`, which counts what `rdtsc` does, but from 0.
+//! Each core's TSC as the kernel's programs read it: the perf event `msr/tsc`, which counts what
+//! `rdtsc` does, but from 0.
 //!
 //! It needs no performance monitoring unit, so that virtual machines have it, too.
 //!
-//! Limitation: it stops for the microseconds in which the kernel adds or removes another event on its core. Ages lose that time, and a reading may
-//! then be earlier than the one before.
+//! Limitation: it stops for the microseconds in which the kernel adds or removes another event on
+//! its core. Ages lose that time, and a reading may then be earlier than the one before.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -17,7 +18,8 @@ use crate::counter::{Tsc, calibrate};
 
 /// Comparisons of the two counters; the narrowest range that all of them allow is used.
 const COMPARISONS: u32 = 4000;
-/// Most measurements of a counter that stops, or of a frequency that changes during the measurement.
+/// Most measurements of a counter that stops, or of a frequency that changes during the
+/// measurement.
 const ATTEMPTS: u32 = 5;
 /// The first version of `struct perf_event_attr`; the kernel treats missing fields as 0.
 #[repr(C)]
@@ -52,7 +54,8 @@ impl CoreCounter {
         const NO_GROUP: libc::c_long = -1;
         const CLOSE_ON_EXEC: libc::c_long = 8;
         let core = libc::c_long::try_from(core).map_err(|_| odd())?;
-        // SAFETY: `attributes` lives over the call and has the size that it states; the kernel reads it only.
+        // SAFETY: `attributes` lives over the call and has the size that it states; the kernel
+        // reads it only.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -80,7 +83,8 @@ impl CoreCounter {
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// As [`Self::offset`], once that is one: while another event is added to the core, the kernel stops all of them for a moment.
+    /// As [`Self::offset`], once that is one: while another event is added to the core, the kernel
+    /// stops all of them for a moment.
     fn settled_offset(&self) -> io::Result<(u64, u64)> {
         let mut found = self.offset();
         for _ in 1..ATTEMPTS {
@@ -92,7 +96,8 @@ impl CoreCounter {
         found
     }
 
-    /// What `rdtsc` reads less what this reads, and the error, in ticks. Only on the counter's own core.
+    /// What `rdtsc` reads less what this reads, and the error, in ticks. Only on the counter's own
+    /// core.
     fn offset(&self) -> io::Result<(u64, u64)> {
         let tsc = Tsc::unchecked();
         let mut within: Option<(u64, u64)> = None;
@@ -125,7 +130,8 @@ pub(super) fn measured(core: usize) -> io::Result<(CoreCounter, Core)> {
             continue;
         }
         let period = period_of(calibration.period.hz());
-        // Without a cpufreq driver nothing is known but the counter's own frequency, which is then the core's.
+        // Without a cpufreq driver nothing is known but the counter's own frequency, which is then
+        // the core's.
         let khz = before.unwrap_or_else(|| round(calibration.period.hz() / 1e3));
         let scale = if follows { period.saturating_mul(khz) } else { 0 };
         let base = counter.read()?;
@@ -174,7 +180,8 @@ mod tests {
         match found {
             Ok((counter, core)) => {
                 assert!(core.period > 0 && counter.read().unwrap() > core.base);
-                // Two readings of a counter and a system call between them: microseconds at most, however busy the machine.
+                // Two readings of a counter and a system call between them: microseconds at most,
+                // however busy the machine.
                 assert!(core.offset_error < 100_000, "{core:?}");
             }
             // Not root, or a kernel without perf events.

@@ -51,7 +51,8 @@ pub(super) struct Shared {
     tasks: SharedMapping,
 }
 
-/// The thread records in use. The one that has been free for longest is used next, so that no program still writes it for an ended thread.
+/// The thread records in use. The one that has been free for longest is used next, so that no
+/// program still writes it for an ended thread.
 #[derive(Debug)]
 struct Places {
     taken: [bool; TASKS],
@@ -95,7 +96,8 @@ pub enum Event {
 }
 
 impl ElapsedBpf {
-    /// Everything: all online cores are measured (100 ms), and from here on their events are followed.
+    /// Everything: all online cores are measured (100 ms), and from here on their events are
+    /// followed.
     ///
     /// # Errors
     /// What stands in the way on this machine, with the next step.
@@ -184,7 +186,8 @@ impl ElapsedBpf {
         Err(BpfError::NotSeen(pid))
     }
 
-    /// This thread's number in the initial pid namespace, which the programs see: gettid(2) tells another one in a container.
+    /// This thread's number in the initial pid namespace, which the programs see: gettid(2) tells
+    /// another one in a container.
     fn own_pid(&self) -> Result<u32, BpfError> {
         let what = "tell a thread its number";
         let program = self.ebpf.program(OWN_PID);
@@ -196,8 +199,8 @@ impl ElapsedBpf {
         call::test_run(fd.as_fd(), &[0; 5], None).map_err(|e| BpfError::of(what, e))
     }
 
-    /// Gives a thread a record, and returns its place; the age begins when the thread runs next. `pid` is the initial pid
-    /// namespace's. [`Self::register_self`] is for threads that read it.
+    /// Gives a thread a record, and returns its place; the age begins when the thread runs next.
+    /// `pid` is the initial pid namespace's. [`Self::register_self`] is for threads that read it.
     ///
     /// # Errors
     /// When all places are taken.
@@ -244,7 +247,8 @@ impl ElapsedBpf {
         self.test_run(program, &arguments, None)
     }
 
-    /// Runs the attached program `cpu_frequency` for core `of` on core `by`, with the counter and the clock as they are.
+    /// Runs the attached program `cpu_frequency` for core `of` on core `by`, with the counter and
+    /// the clock as they are.
     ///
     /// # Errors
     /// As [`Self::feed`], or when there is no such core.
@@ -300,8 +304,9 @@ impl Shared {
 
     fn record(mapping: &SharedMapping, index: usize) -> &Record {
         let first: NonNull<Record> = mapping.as_ptr().cast();
-        // SAFETY: the index is below the map's number of elements, each of which is a record, and the mapping holds them all and
-        // lives as long as the reference. It is aligned to a page, all access is atomic, and atomics need no valid value.
+        // SAFETY: the index is below the map's number of elements, each of which is a record, and
+        // the mapping holds them all and lives as long as the reference. It is aligned to a page,
+        // all access is atomic, and atomics need no valid value.
         unsafe { first.add(index).as_ref() }
     }
 }

@@ -1,5 +1,5 @@
-//! The memory that bpf/introspect.bpf.c and its reader share (`struct shared`): the settings, and a ring of events that programs on any processor fill
-//! and one reader empties.
+//! The memory that bpf/introspect.bpf.c and its reader share (`struct shared`): the settings, and a
+//! ring of events that programs on any processor fill and one reader empties.
 
 use core::mem::offset_of;
 use core::ptr::NonNull;
@@ -59,8 +59,8 @@ impl EventRing {
 
     fn shared(&self) -> &Shared {
         let shared: NonNull<Shared> = self.mapping.as_ptr().cast();
-        // SAFETY: the mapping is as long as it and lives as long as the reference. It is aligned to a page, all access is atomic, and
-        // atomics need no valid value.
+        // SAFETY: the mapping is as long as it and lives as long as the reference. It is aligned to
+        // a page, all access is atomic, and atomics need no valid value.
         unsafe { shared.as_ref() }
     }
 

@@ -1,6 +1,7 @@
 //! Traps in a guest under KVM: the programs of bpf/introspect.bpf.c, for one VM.
 //!
-//! Settings and events are bytes in the layout of bpf/introspect.h; crates/introspection encodes and decodes them.
+//! Settings and events are bytes in the layout of bpf/introspect.h; crates/introspection encodes
+//! and decodes them.
 
 use core::fmt;
 use std::fs::File;
@@ -57,7 +58,8 @@ impl fmt::Debug for GuestTraps {
 }
 
 impl GuestTraps {
-    /// Watches the VM of `target` for these points, each with its address. `more` has further addresses, each with the index of its point.
+    /// Watches the VM of `target` for these points, each with its address. `more` has further
+    /// addresses, each with the index of its point.
     ///
     /// # Errors
     /// What is in the way on this host.
@@ -86,8 +88,8 @@ impl GuestTraps {
         Ok(Self { ebpf, ring, program })
     }
 
-    /// Number of instructions that the kernel's verifier processed for each program, whose limit is a million. Attaches none. Before Linux 5.16 the
-    /// kernel does not report it, and this is 0.
+    /// Number of instructions that the kernel's verifier processed for each program, whose limit is
+    /// a million. Attaches none. Before Linux 5.16 the kernel does not report it, and this is 0.
     ///
     /// # Errors
     /// When it refuses one.
@@ -119,7 +121,8 @@ impl GuestTraps {
         self.ring.dropped()
     }
 
-    /// How often the kernel skipped the program because another one ran on that processor. The kernel counts this; older ones do not, and this is 0.
+    /// How often the kernel skipped the program because another one ran on that processor. The
+    /// kernel counts this; older ones do not, and this is 0.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         let name = format!("/proc/self/fdinfo/{}", self.program.as_fd().as_raw_fd());
@@ -173,7 +176,8 @@ fn attach(ebpf: &mut Ebpf, watch: Watch) -> Result<OwnedFd, BpfError> {
 mod tests {
     use super::*;
 
-    /// The kernel's verifier takes all programs, without much ado; whether there is a KVM to watch is another matter.
+    /// The kernel's verifier takes all programs, without much ado; whether there is a KVM to watch
+    /// is another matter.
     #[test]
     fn the_verifier_takes_the_programs() {
         if OBJECT.is_empty() {

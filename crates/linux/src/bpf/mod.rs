@@ -1,5 +1,6 @@
-//! RVEC by BPF, for hosts whose counter is not invariant: programs in the kernel keep the age of every core and of registered threads
-//! (bpf/elapsed.bpf.c), and a thread reads its own from shared memory with a read of the TSC.
+//! RVEC by BPF, for hosts whose counter is not invariant: programs in the kernel keep the age of
+//! every core and of registered threads (bpf/elapsed.bpf.c), and a thread reads its own from shared
+//! memory with a read of the TSC.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -12,9 +13,9 @@
 //! | `event_ring` | how its events come
 //! | [`error`] | [`BpfError`]: why a host cannot have it, and what to do |
 //!
-//! What it does not do: time that the machine was suspended; processors that come or go after the start; threads of other pid
-//! namespaces (the kernel's programs know a thread by its pid in the first one); forget a thread that ended without
-//! dropping its [`OwnAge`].
+//! What it does not do: time that the machine was suspended; processors that come or go after the
+//! start; threads of other pid namespaces (the kernel's programs know a thread by its pid in the
+//! first one); forget a thread that ended without dropping its [`OwnAge`].
 
 mod call;
 mod core_counter;

@@ -21,8 +21,8 @@ const SLEEP: Duration = Duration::from_micros(1);
 
 /// The age of the thread that registered. Dropping it gives its place back.
 ///
-/// Readings increase strictly, across moves between cores and changes of frequency. The value stays on its thread, because only there `rdtsc` reads the
-/// counter of the thread's core.
+/// Readings increase strictly, across moves between cores and changes of frequency. The value stays
+/// on its thread, because only there `rdtsc` reads the counter of the thread's core.
 #[derive(Debug)]
 pub struct OwnAge<'a> {
     shared: &'a Shared,
@@ -56,8 +56,9 @@ impl<'a> OwnAge<'a> {
         }
     }
 
-    /// The age now. Where the thread's arrival on its core was missed (some kernels leave out a switch now and then), the thread
-    /// sleeps for a moment: it then arrives again, and the time since it left the core before is counted by CLOCK_MONOTONIC.
+    /// The age now. Where the thread's arrival on its core was missed (some kernels leave out a
+    /// switch now and then), the thread sleeps for a moment: it then arrives again, and the time
+    /// since it left the core before is counted by CLOCK_MONOTONIC.
     ///
     /// # Errors
     /// When it is unknown at this moment; a later reading is right again.
@@ -87,7 +88,8 @@ impl<'a> OwnAge<'a> {
             let count = tsc.read_ordered().wrapping_sub(core.offset);
             fence(Ordering::Acquire);
             let runs_on = affinity::current();
-            // Had the thread been moved before the counter was read, its record would say so by now.
+            // Had the thread been moved before the counter was read, its record would say so by
+            // now.
             if record::is_still(mine, sequence) && record::is_still(cores, core_sequence) {
                 // Unless the programs did not see it.
                 if runs_on.map(|core| core as u64) != Some(task.core) {

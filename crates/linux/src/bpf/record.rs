@@ -1,5 +1,5 @@
-//! The records that the kernel's programs keep (bpf/elapsed.h): sixteen words each, the first a sequence that is odd while the others
-//! are written.
+//! The records that the kernel's programs keep (bpf/elapsed.h): sixteen words each, the first a
+//! sequence that is odd while the others are written.
 
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -11,7 +11,8 @@ pub const TASKS: usize = 64;
 /// Words of a record.
 pub const WORDS: usize = 16;
 
-/// Most attempts to read a record. A writer is in the kernel and cannot be preempted, so it is done after a few of them unless another one follows.
+/// Most attempts to read a record. A writer is in the kernel and cannot be preempted, so it is done
+/// after a few of them unless another one follows.
 const TURNS: u32 = 1_000_000;
 
 /// A record in shared memory.
@@ -205,7 +206,8 @@ pub(super) fn snapshot(record: &Record) -> Option<[u64; WORDS]> {
     None
 }
 
-/// Whether nothing has been written since the sequence had this value; ordered after all earlier loads.
+/// Whether nothing has been written since the sequence had this value; ordered after all earlier
+/// loads.
 pub(super) fn is_still(record: &Record, sequence: u64) -> bool {
     fence(Ordering::Acquire);
     record[0].load(Ordering::Relaxed) == sequence
@@ -224,7 +226,8 @@ pub(super) fn write_core(record: &Record, core: &Core) {
     write(record, &core.words());
 }
 
-/// As [`write_core`]: a thread that has not run yet, with the age that it begins with; `pid` 0 frees the record.
+/// As [`write_core`]: a thread that has not run yet, with the age that it begins with; `pid` 0
+/// frees the record.
 pub(super) fn write_new_task(record: &Record, pid: u32, age: FineAge) {
     let [ns, fraction] = age.words();
     let mut words = [0; WORDS];

@@ -1,14 +1,15 @@
 //! A counter's nominal frequency, measured against CLOCK_MONOTONIC_RAW.
 //!
-//! This is a starting point for the estimator and says nothing about true time: CLOCK_MONOTONIC_RAW runs on the same
-//! oscillator, off by up to 50 ppm.
+//! This is a starting point for the estimator and says nothing about true time: CLOCK_MONOTONIC_RAW
+//! runs on the same oscillator, off by up to 50 ppm.
 
 use timevisor_clock_page::{Counter, CounterId};
 use timevisor_time::{Duration, Period, RateError};
 
 use crate::clock;
 
-/// How long the measurement takes. The error is two bracket widths (about 100 ns) in this baseline: about 1 ppm.
+/// How long the measurement takes. The error is two bracket widths (about 100 ns) in this baseline:
+/// about 1 ppm.
 pub const BASELINE: std::time::Duration = std::time::Duration::from_millis(100);
 /// How many brackets compete at either end.
 const TRIES: usize = 16;
@@ -46,7 +47,8 @@ pub struct RawBracket {
     pub after: u64,
 }
 
-/// Measures `counter` for about 100 ms. CLOCK_MONOTONIC_RAW itself is 1 GHz by definition and returns at once.
+/// Measures `counter` for about 100 ms. CLOCK_MONOTONIC_RAW itself is 1 GHz by definition and
+/// returns at once.
 ///
 /// # Errors
 /// When the counter stands still or is too slow for a page.
@@ -88,8 +90,8 @@ pub fn from_brackets(first: RawBracket, last: RawBracket) -> Result<Calibration,
         .checked_sub(first.raw_ns)
         .filter(|ns| *ns > 0)
         .ok_or(CalibrationError::Stopped)?;
-    // The clock was read somewhere in each bracket: the ticks in between are known to within both widths, and to within
-    // the tick that each reading was rounded down by.
+    // The clock was read somewhere in each bracket: the ticks in between are known to within both
+    // widths, and to within the tick that each reading was rounded down by.
     let fewest = last
         .before
         .checked_sub(first.after)
@@ -115,7 +117,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The true period is always inside the stated error, wherever in the bracket the clock was read.
+        /// The true period is always inside the stated error, wherever in the bracket the clock was
+        /// read.
         #[test]
         fn the_error_covers_the_truth(
             hz in 10_000_000u64..5_000_000_000, elapsed_ns in 50_000_000u64..500_000_000, start in 0u64..1 << 60,

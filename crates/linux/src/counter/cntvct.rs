@@ -1,7 +1,7 @@
 //! The Arm architectural virtual counter.
 //!
-//! The architecture promises one constant rate and a common count for all cores, so there is nothing to check. It does
-//! not convert ticks to time.
+//! The architecture promises one constant rate and a common count for all cores, so there is
+//! nothing to check. It does not convert ticks to time.
 
 use timevisor_clock_page::{Counter, CounterId};
 
@@ -16,7 +16,8 @@ impl Cntvct {
         Self(())
     }
 
-    /// The frequency in hertz that firmware wrote into CNTFRQ_EL0. Nominal: the oscillator may be off by 50 ppm.
+    /// The frequency in hertz that firmware wrote into CNTFRQ_EL0. Nominal: the oscillator may be
+    /// off by 50 ppm.
     #[must_use]
     pub fn nominal_hz(&self) -> u64 {
         let hz: u64;
@@ -43,11 +44,12 @@ impl Counter for Cntvct {
     #[inline(always)]
     fn read_ordered(&self) -> u64 {
         let count: u64;
-        // isb keeps the processor from sampling early. The load makes the sample take part in the order of memory
-        // accesses: its address depends on the count, so a later load fence (the sequence lock's) cannot pass it, and
-        // a snapshot is not found valid before its counter was read (arch/arm64/include/asm/barrier.h does the same).
-        // SAFETY: CNTVCT_EL0 is readable at EL0 under Linux, and the word at the stack pointer always is; without
-        // `nomem` the compiler moves no memory access across.
+        // isb keeps the processor from sampling early. The load makes the sample take part in the
+        // order of memory accesses: its address depends on the count, so a later load fence (the
+        // sequence lock's) cannot pass it, and a snapshot is not found valid before its counter was
+        // read (arch/arm64/include/asm/barrier.h does the same). SAFETY: CNTVCT_EL0 is readable at
+        // EL0 under Linux, and the word at the stack pointer always is; without `nomem` the
+        // compiler moves no memory access across.
         unsafe {
             core::arch::asm!(
                 "isb",
@@ -62,8 +64,9 @@ impl Counter for Cntvct {
 
     #[inline(always)]
     fn read_after_stores(&self) -> u64 {
-        // A fence (dmb) orders memory accesses alone; reading a system register is none, so it takes a dsb.
-        // SAFETY: a barrier has no effect but order; without `nomem` the compiler moves no memory access across.
+        // A fence (dmb) orders memory accesses alone; reading a system register is none, so it
+        // takes a dsb. SAFETY: a barrier has no effect but order; without `nomem` the compiler
+        // moves no memory access across.
         unsafe {
             core::arch::asm!("dsb ish", options(nostack, preserves_flags));
         }

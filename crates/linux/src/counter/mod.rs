@@ -84,7 +84,8 @@ impl Counter for HostCounter {
 }
 
 impl HostCounter {
-    /// The counter that a page was written for, for a reader on this machine: the page's writer has already judged it.
+    /// The counter that a page was written for, for a reader on this machine: the page's writer has
+    /// already judged it.
     ///
     /// `None` when this machine has no such counter.
     #[must_use]
@@ -129,7 +130,8 @@ pub enum SelectError {
 /// Picks this host's counter and says why.
 ///
 /// # Errors
-/// When a counter was asked for by name and this machine does not have it in working order. `Auto` never fails.
+/// When a counter was asked for by name and this machine does not have it in working order. `Auto`
+/// never fails.
 pub fn select(choice: Choice) -> Result<(HostCounter, String), SelectError> {
     match choice {
         Choice::Auto => Ok(automatic()),

@@ -1,12 +1,14 @@
 //! CLOCK_MONOTONIC_RAW as a counter: the fallback where no architectural counter can be trusted.
 //!
-//! It costs a vDSO call instead of an instruction and exists only on this machine: never in a VM's page.
+//! It costs a vDSO call instead of an instruction and exists only on this machine: never in a VM's
+//! page.
 
 use timevisor_clock_page::{Counter, CounterId};
 
 use crate::clock;
 
-/// CLOCK_MONOTONIC_RAW in nanoseconds: exactly 1 GHz by definition, at whatever rate the kernel's clocksource really runs.
+/// CLOCK_MONOTONIC_RAW in nanoseconds: exactly 1 GHz by definition, at whatever rate the kernel's
+/// clocksource really runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicRaw;
 
@@ -20,8 +22,9 @@ impl Counter for MonotonicRaw {
     }
 }
 
-/// CLOCK_MONOTONIC_RAW of the initial time namespace, which is the counter of pages. In a container that CRIU has restored, CLOCK_MONOTONIC_RAW differs from it,
-/// because the container has another time namespace.
+/// CLOCK_MONOTONIC_RAW of the initial time namespace, which is the counter of pages. In a container
+/// that CRIU has restored, CLOCK_MONOTONIC_RAW differs from it, because the container has another
+/// time namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostMonotonicRaw {
     /// Lead of this process's clock over it, ns.

@@ -1,7 +1,8 @@
 //! The x86 time stamp counter.
 //!
-//! [`Tsc::new`] hands one out only on machines where it runs at one rate for ever, in sleep states too, and where the
-//! kernel has not found it unstable. It does not convert ticks to time, and does not know the frequency.
+//! [`Tsc::new`] hands one out only on machines where it runs at one rate for ever, in sleep states
+//! too, and where the kernel has not found it unstable. It does not convert ticks to time, and does
+//! not know the frequency.
 
 use std::sync::OnceLock;
 
@@ -13,8 +14,8 @@ pub struct Tsc {
     ordered: OrderedRead,
 }
 
-/// Which instructions read the TSC after every earlier load. Both keep the same promise (Intel SDM vol. 2, RDTSC and
-/// RDTSCP; AMD APM vol. 3); which one is cheaper depends on the processor.
+/// Which instructions read the TSC after every earlier load. Both keep the same promise (Intel SDM
+/// vol. 2, RDTSC and RDTSCP; AMD APM vol. 3); which one is cheaper depends on the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderedRead {
     /// `lfence; rdtsc`, which every x86-64 processor has.
@@ -31,7 +32,8 @@ const CHOICE_READS: usize = 8;
 /// Why the TSC cannot be the clock's counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TscError {
-    /// CPUID 0x80000007 EDX bit 8 is clear: the rate follows the core's frequency or stops in sleep states.
+    /// CPUID 0x80000007 EDX bit 8 is clear: the rate follows the core's frequency or stops in sleep
+    /// states.
     #[error(
         "the processor does not promise an invariant TSC (CPUID 0x80000007 EDX bit 8); use `counter = \"monotonic-raw\"`"
     )]
@@ -56,10 +58,12 @@ pub struct TscFacts {
     pub invariant: bool,
     /// The flags line of the first processor in /proc/cpuinfo.
     pub flags: String,
-    /// /sys/devices/system/clocksource/clocksource0/available_clocksource; empty when sysfs is not mounted.
+    /// /sys/devices/system/clocksource/clocksource0/available_clocksource; empty when sysfs is not
+    /// mounted.
     ///
-    /// A guest or nested host may run on kvm-clock: what counts is that tsc is on offer, because the kernel takes an
-    /// unstable TSC off the list (kernel/time/clocksource.c, `clocksource_mark_unstable`).
+    /// A guest or nested host may run on kvm-clock: what counts is that tsc is on offer, because
+    /// the kernel takes an unstable TSC off the list (kernel/time/clocksource.c,
+    /// `clocksource_mark_unstable`).
     pub available: String,
 }
 
@@ -107,7 +111,8 @@ impl Tsc {
         judge(&TscFacts::of_this_machine()).map(|()| Self::for_reader())
     }
 
-    /// The TSC without asking whether it can be trusted: for readers of a page whose writer has already decided.
+    /// The TSC without asking whether it can be trusted: for readers of a page whose writer has
+    /// already decided.
     ///
     /// Ordered reads are `lfence; rdtsc`.
     #[must_use]
@@ -115,8 +120,8 @@ impl Tsc {
         Self { ordered: OrderedRead::Lfence }
     }
 
-    /// [`Self::unchecked`], with the ordered read that is cheaper on this processor. The first call in a process
-    /// measures both; later calls know.
+    /// [`Self::unchecked`], with the ordered read that is cheaper on this processor. The first call
+    /// in a process measures both; later calls know.
     #[must_use]
     pub fn for_reader() -> Self {
         static CHEAPER: OnceLock<OrderedRead> = OnceLock::new();
@@ -130,7 +135,8 @@ impl Tsc {
     }
 }
 
-/// Times both forms in turns. The least time of each counts: whatever interrupts a round only makes it longer.
+/// Times both forms in turns. The least time of each counts: whatever interrupts a round only makes
+/// it longer.
 fn cheaper_ordered_read() -> OrderedRead {
     if !cpuid_rdtscp() {
         return OrderedRead::Lfence;
@@ -156,8 +162,8 @@ fn ticks_of(read: impl Fn() -> u64) -> u64 {
 #[inline(always)]
 fn read_lfence() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: both instructions exist on every x86-64 and touch only the named registers; without `nomem` the
-    // compiler moves no memory access across, which is the ordering the trait promises.
+    // SAFETY: both instructions exist on every x86-64 and touch only the named registers; without
+    // `nomem` the compiler moves no memory access across, which is the ordering the trait promises.
     unsafe {
         core::arch::asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags));
     }
@@ -168,8 +174,8 @@ fn read_lfence() -> u64 {
 #[inline(always)]
 fn read_rdtscp() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: callers have asked CPUID; the instruction touches only the named registers (ecx gets IA32_TSC_AUX).
-    // Without `nomem` the compiler moves no memory access across.
+    // SAFETY: callers have asked CPUID; the instruction touches only the named registers (ecx gets
+    // IA32_TSC_AUX). Without `nomem` the compiler moves no memory access across.
     unsafe {
         core::arch::asm!(
             "rdtscp", out("eax") low, out("edx") high, out("ecx") _, options(nostack, preserves_flags)
@@ -256,7 +262,8 @@ mod tests {
             judge(&TscFacts { flags, ..good() }),
             Err(TscError::MissingFlag("constant_tsc"))
         );
-        // The watchdog removes an unstable TSC from the list; `tsc-early` on its own is not a promise either.
+        // The watchdog removes an unstable TSC from the list; `tsc-early` on its own is not a
+        // promise either.
         let available = "hpet acpi_pm tsc-early".into();
         assert_eq!(judge(&TscFacts { available, ..good() }), Err(TscError::Unstable));
         assert_eq!(

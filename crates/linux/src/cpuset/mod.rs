@@ -1,5 +1,6 @@
-//! Gives threads exclusive processors. SCHED_DEADLINE keeps its promise on a processor only where that processor is a separate *root
-//! domain*. Otherwise it is global EDF, and a pinned thread is refused (EPERM).
+//! Gives threads exclusive processors. SCHED_DEADLINE keeps its promise on a processor only where
+//! that processor is a separate *root domain*. Otherwise it is global EDF, and a pinned thread is
+//! refused (EPERM).
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -116,7 +117,8 @@ impl Cpusets {
         Ok(found)
     }
 
-    /// Plans the changes that give this processor to `tid` of process `pid`. The processors `apart` are already exclusive.
+    /// Plans the changes that give this processor to `tid` of process `pid`. The processors `apart`
+    /// are already exclusive.
     ///
     /// # Errors
     /// Why that cannot be.
@@ -149,8 +151,9 @@ impl Cpusets {
         if self.unified { v2::verify(plan) } else { Ok(()) }
     }
 
-    /// What else has to change because others have made cpusets since the processors `apart` were set apart, to be made at
-    /// [`Level::Host`]. Nothing on cgroup v2: a partition takes its processors from everybody.
+    /// What else has to change because others have made cpusets since the processors `apart` were
+    /// set apart, to be made at [`Level::Host`]. Nothing on cgroup v2: a partition takes its
+    /// processors from everybody.
     ///
     /// # Errors
     /// The kernel's.
@@ -158,7 +161,8 @@ impl Cpusets {
         if self.unified { Ok(Vec::new()) } else { v1::balancing(&self.root, apart) }
     }
 
-    /// After processors were taken or given back: everything else may use all that are not in `apart`.
+    /// After processors were taken or given back: everything else may use all that are not in
+    /// `apart`.
     ///
     /// # Errors
     /// The kernel's.
@@ -189,7 +193,8 @@ pub(crate) fn hierarchy(mountinfo: &str, controller: &str) -> Option<PathBuf> {
     v1.find(|(_, _, options)| has(options)).map(|(root, ..)| root.into())
 }
 
-/// Place, kind and options: `36 35 98:0 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset` (proc_pid_mountinfo(5)).
+/// Place, kind and options: `36 35 98:0 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset`
+/// (proc_pid_mountinfo(5)).
 pub(crate) fn mounts(mountinfo: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     mountinfo.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -204,7 +209,8 @@ fn read(path: &Path) -> Result<String, CpusetError> {
         .map_err(|source| CpusetError::Io { path: path.to_owned(), source })
 }
 
-/// Plans to enable a controller for the children of `folder` (cgroup v2); no change where it is enabled.
+/// Plans to enable a controller for the children of `folder` (cgroup v2); no change where it is
+/// enabled.
 pub(crate) fn controller(
     folder: &Path,
     name: &str,

@@ -1,10 +1,12 @@
-//! cgroup v1: the root stops balancing load over all processors. Instead one cpuset balances the exclusive processor and another one all others, so that each
-//! is a separate root domain.
+//! cgroup v1: the root stops balancing load over all processors. Instead one cpuset balances the
+//! exclusive processor and another one all others, so that each is a separate root domain.
 //!
-//! Processes stay where they are: those on the processor share what the reservation leaves there. The cpusets of others (libvirt, systemd) that balance
-//! load over the processor stop doing so; nothing else about them changes.
+//! Processes stay where they are: those on the processor share what the reservation leaves there.
+//! The cpusets of others (libvirt, systemd) that balance load over the processor stop doing so;
+//! nothing else about them changes.
 //!
-//! What it does not do: work around an exclusive cpuset (cpuset.cpu_exclusive). It refuses, and names that cpuset.
+//! What it does not do: work around an exclusive cpuset (cpuset.cpu_exclusive). It refuses, and
+//! names that cpuset.
 
 use std::path::{Path, PathBuf};
 
@@ -64,8 +66,8 @@ fn cpuset(level: Level, path: &Path, processors: &str, memory: &str) -> Plan {
     ]
 }
 
-/// The cpusets of others that balance load between one of these processors and any other one. Two cpusets that do so over the
-/// same processor are one root domain: theirs and ours.
+/// The cpusets of others that balance load between one of these processors and any other one. Two
+/// cpusets that do so over the same processor are one root domain: theirs and ours.
 pub(super) fn balancing(root: &Path, processors: &[usize]) -> Result<Vec<Change>, CpusetError> {
     let mut found = Vec::new();
     of_others(root, &mut |path| {
@@ -79,7 +81,8 @@ pub(super) fn balancing(root: &Path, processors: &[usize]) -> Result<Vec<Change>
     Ok(found)
 }
 
-/// No cpuset may share a processor with an exclusive one beside it; the kernel says EINVAL to whoever comes second.
+/// No cpuset may share a processor with an exclusive one beside it; the kernel says EINVAL to
+/// whoever comes second.
 fn exclusive(root: &Path, ours: &[usize]) -> Result<(), CpusetError> {
     of_others(root, &mut |path| {
         let beside = path.parent() == Some(root);

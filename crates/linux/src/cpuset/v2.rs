@@ -1,9 +1,10 @@
-//! cgroup v2: a threaded cgroup below the VM's own, made a partition. Where the VM's is not at the top, every cgroup on the way
-//! must grant the processor (cpuset.cpus.exclusive, Linux 6.7): a *remote partition*. The process stays in its cgroup, so that libvirt
-//! and systemd find it; only the thread moves.
+//! cgroup v2: a threaded cgroup below the VM's own, made a partition. Where the VM's is not at the
+//! top, every cgroup on the way must grant the processor (cpuset.cpus.exclusive, Linux 6.7): a
+//! *remote partition*. The process stays in its cgroup, so that libvirt and systemd find it; only
+//! the thread moves.
 //!
-//! Tried with Linux 7.3: at the top of the tree (`make lab TEST=reserve-kvm`), and as a remote partition below libvirt's cgroup of the vCPU
-//! in machine.slice (`TEST=reserve-libvirt-v2`).
+//! Tried with Linux 7.3: at the top of the tree (`make lab TEST=reserve-kvm`), and as a remote
+//! partition below libvirt's cgroup of the vCPU in machine.slice (`TEST=reserve-libvirt-v2`).
 
 use std::path::Path;
 

@@ -19,14 +19,16 @@ pub(super) fn run_in_child(work: fn() -> Report, patience: Duration) -> io::Resu
     // SAFETY: two descriptors that pipe2 has just returned, and that nobody else owns.
     let (reader, writer) =
         unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-    // SAFETY: the child makes system calls only, no allocation and no locks, until it leaves by _exit.
+    // SAFETY: the child makes system calls only, no allocation and no locks, until it leaves by
+    // _exit.
     let child = unsafe { libc::fork() };
     if child < 0 {
         return Err(io::Error::last_os_error());
     }
     if child == 0 {
         let report = work();
-        // SAFETY: the report is an array of known size; _exit runs no destructors of the parent's state.
+        // SAFETY: the report is an array of known size; _exit runs no destructors of the parent's
+        // state.
         unsafe {
             libc::write(writer.as_raw_fd(), report.as_ptr().cast(), size_of::<Report>());
             libc::_exit(0);
@@ -35,7 +37,8 @@ pub(super) fn run_in_child(work: fn() -> Report, patience: Duration) -> io::Resu
     drop(writer);
     let finished = wait_for(&reader, patience);
     let mut report: Report = [0; 4];
-    // SAFETY: the buffer has the stated size; the pid is a child of ours that has not been waited for.
+    // SAFETY: the buffer has the stated size; the pid is a child of ours that has not been waited
+    // for.
     unsafe {
         if finished {
             libc::read(reader.as_raw_fd(), report.as_mut_ptr().cast(), size_of::<Report>());

@@ -1,9 +1,9 @@
 //! Whether KVM on this host really runs a guest.
 //!
-//! /dev/kvm can exist where no ordinary guest boots. Two checks find that out: the processor must offer VMX or SVM
-//! (software KVM emulates small guests well enough to pass any small test, and hangs in a real kernel's boot), and five
-//! bytes of guest code must run, in a child process, so that a hang does not affect this one. It says nothing about
-//! how well KVM works.
+//! /dev/kvm can exist where no ordinary guest boots. Two checks find that out: the processor must
+//! offer VMX or SVM (software KVM emulates small guests well enough to pass any small test, and
+//! hangs in a real kernel's boot), and five bytes of guest code must run, in a child process, so
+//! that a hang does not affect this one. It says nothing about how well KVM works.
 
 mod child;
 #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,9 @@
-//! KVM's forced emulation prefix: a module parameter that makes KVM emulate the instruction behind `ud2; .ascii "kvm"`
-//! (Documentation/admin-guide/kernel-parameters.txt, `kvm.force_emulation_prefix`).
+//! KVM's forced emulation prefix: a module parameter that makes KVM emulate the instruction behind
+//! `ud2; .ascii "kvm"` (Documentation/admin-guide/kernel-parameters.txt,
+//! `kvm.force_emulation_prefix`).
 //!
-//! It applies to the whole host, and programs in guests can use it too: while it is on, they reach KVM's instruction emulator.
+//! It applies to the whole host, and programs in guests can use it too: while it is on, they reach
+//! KVM's instruction emulator.
 
 use std::fs;
 use std::io;

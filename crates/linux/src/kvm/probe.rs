@@ -74,8 +74,9 @@ pub(super) fn probe() -> Report {
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
         [step as u32, errno.unsigned_abs(), 0, 0]
     };
-    // SAFETY: system calls on descriptors and memory that this function made; the region and the page live until the
-    // child's end; the run structure is at least two words long (KVM_GET_VCPU_MMAP_SIZE).
+    // SAFETY: system calls on descriptors and memory that this function made; the region and the
+    // page live until the child's end; the run structure is at least two words long
+    // (KVM_GET_VCPU_MMAP_SIZE).
     unsafe {
         let kvm = libc::open(c"/dev/kvm".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
         if kvm < 0 {
@@ -143,12 +144,14 @@ pub(super) fn probe() -> Report {
                 if libc::ioctl(vcpu, KVM_RUN as _, 0) < 0 {
                     return stop(Step::Run);
                 }
-                // struct kvm_run: u8 request, u8 immediate_exit, u8[6] padding, u32 exit_reason at offset 8.
+                // struct kvm_run: u8 request, u8 immediate_exit, u8[6] padding, u32 exit_reason at
+                // offset 8.
                 *reason = run.cast::<u32>().add(2).read_volatile();
             }
             reasons
         };
-        // An Arm vCPU needs KVM_ARM_VCPU_INIT and a stage-2 set-up to run; creating one is evidence enough.
+        // An Arm vCPU needs KVM_ARM_VCPU_INIT and a stage-2 set-up to run; creating one is evidence
+        // enough.
         #[cfg(not(target_arch = "x86_64"))]
         let reasons = [0; 2];
         [Step::Done as u32, 0, reasons[0], reasons[1]]

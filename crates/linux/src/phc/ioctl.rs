@@ -1,7 +1,7 @@
 //! The PTP_SYS_OFFSET_* calls, with the layouts of include/uapi/linux/ptp_clock.h.
 //!
-//! The first generation of each number is used (not `..._EXTENDED2`): it exists on every kernel that has the call at all,
-//! and differs only in not checking reserved fields.
+//! The first generation of each number is used (not `..._EXTENDED2`): it exists on every kernel
+//! that has the call at all, and differs only in not checking reserved fields.
 
 use std::fs::File;
 use std::io;
@@ -44,8 +44,8 @@ struct SysOffset {
     ts: [ClockTime; 2 * MAX_SAMPLES + 1],
 }
 
-/// struct ptp_sys_offset_extended. In `rsv[0]`, kernels since 6.12 take the clock of the system stamps; 0 is
-/// CLOCK_REALTIME, as it always was.
+/// struct ptp_sys_offset_extended. In `rsv[0]`, kernels since 6.12 take the clock of the system
+/// stamps; 0 is CLOCK_REALTIME, as it always was.
 #[repr(C)]
 struct SysOffsetExtended {
     n_samples: u32,
@@ -140,8 +140,8 @@ pub(super) fn precise<D>(file: &File) -> io::Result<Precise<D>> {
     })
 }
 
-/// PTP_SYS_OFFSET_EXTENDED: `samples` readings of the device, each between two of CLOCK_REALTIME, taken by the driver
-/// right beside the register access.
+/// PTP_SYS_OFFSET_EXTENDED: `samples` readings of the device, each between two of CLOCK_REALTIME,
+/// taken by the driver right beside the register access.
 pub(super) fn extended<S: Timescale, D>(
     file: &File,
     samples: usize,
@@ -170,8 +170,8 @@ pub(super) fn plain<S: Timescale, D>(file: &File, samples: usize) -> io::Result<
 }
 
 fn call<T>(file: &File, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
-    // SAFETY: each request number above was made for the type that is passed with it, so the kernel reads and writes
-    // exactly `argument`, which outlives the call; the descriptor is open.
+    // SAFETY: each request number above was made for the type that is passed with it, so the kernel
+    // reads and writes exactly `argument`, which outlives the call; the descriptor is open.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), request, core::ptr::from_mut(argument)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -34,7 +34,8 @@ impl Phc {
         File::open(path).map(Self)
     }
 
-    /// Reads it. PTP clocks count TAI by convention; a guest kernel before 7.0 passes a UTC page through as UTC.
+    /// Reads it. PTP clocks count TAI by convention; a guest kernel before 7.0 passes a UTC page
+    /// through as UTC.
     ///
     /// # Errors
     /// What the driver says; EINVAL from vmclock means that the host calls its clock unreliable.
@@ -50,7 +51,8 @@ impl Phc {
         // FD_TO_CLOCKID of include/linux/posix-timers.h: dynamic clocks are descriptors.
         let clock: libc::clockid_t = (!self.0.as_raw_fd() << 3) | 3;
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `now` is a valid timespec for the call to fill, and the descriptor is open while `self` lives.
+        // SAFETY: `now` is a valid timespec for the call to fill, and the descriptor is open while
+        // `self` lives.
         if unsafe { libc::clock_gettime(clock, &raw mut now) } != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -7,8 +7,9 @@
 //! | plain | CLOCK_REALTIME before and after the driver's whole call | the same |
 //! | gettime | nothing | our counter before and after the system call |
 //!
-//! In every case the counter is also read around the call, and no bracket is wider than that. A PCIe read takes about a
-//! microsecond and its two ways may differ; all of it is inside the bracket, so nothing is assumed about symmetry.
+//! In every case the counter is also read around the call, and no bracket is wider than that. A
+//! PCIe read takes about a microsecond and its two ways may differ; all of it is inside the
+//! bracket, so nothing is assumed about symmetry.
 //!
 //! What it does not do: know how well the PHC itself keeps time, or its timescale.
 
@@ -75,7 +76,8 @@ impl Sample {
 }
 
 impl Phc {
-    /// The best method that works on this device: the one with the capability or that answers when tried.
+    /// The best method that works on this device: the one with the capability or that answers when
+    /// tried.
     ///
     /// # Errors
     /// What clock_gettime says when nothing works.
@@ -96,11 +98,12 @@ impl Phc {
         self.now().map(|_| Method::Gettime)
     }
 
-    /// Reads the device. `calibration` is the counter's period against CLOCK_MONOTONIC_RAW and how well it is known.
+    /// Reads the device. `calibration` is the counter's period against CLOCK_MONOTONIC_RAW and how
+    /// well it is known.
     ///
     /// # Errors
-    /// What the driver says: EOPNOTSUPP where it has no such call, EINVAL from vmclock where the host calls its clock
-    /// unreliable, ETIME or EAGAIN where the hardware did not answer in time.
+    /// What the driver says: EOPNOTSUPP where it has no such call, EINVAL from vmclock where the
+    /// host calls its clock unreliable, ETIME or EAGAIN where the hardware did not answer in time.
     pub fn sample(
         &self,
         method: Method,
@@ -149,7 +152,8 @@ impl Phc {
         let last = clock::bracket(counter, BRACKET_TRIES);
         let map = StampMap::new(first, last, period, KERNEL_SLEW_LIMIT.plus(error));
         let place = |triple: &ioctl::Triple<Utc, Local>| {
-            // CLOCK_REALTIME may have been stepped in between; the counter's own bracket holds then, too.
+            // CLOCK_REALTIME may have been stepped in between; the counter's own bracket holds
+            // then, too.
             let sent = map.and_then(|m| m.send_bound(triple.before)).unwrap_or(before);
             let received = map.and_then(|m| m.receive_bound(triple.after)).unwrap_or(after);
             narrowed((before, after), (sent, received), triple.device)
@@ -171,7 +175,8 @@ impl Phc {
         let at = ioctl::precise(self.file())?;
         let after = counter.read_ordered();
         let last = raw_bracket(counter);
-        // CLOCK_MONOTONIC_RAW is never slewed: only the calibration's error separates it from the counter.
+        // CLOCK_MONOTONIC_RAW is never slewed: only the calibration's error separates it from the
+        // counter.
         let place = StampMap::new(first, last, period, error).and_then(|map| {
             map.interval(Instant::from_unix_nanos(i128::from(at.monotonic_raw_ns)))
         });
@@ -190,8 +195,8 @@ fn narrowed(outer: (u64, u64), inner: (u64, u64), time: Instant<Local>) -> Sampl
     }
 }
 
-/// A bracket of CLOCK_MONOTONIC_RAW. [`StampMap`] relates any kernel clock to the counter; the name of its field is the
-/// one that it has most use for.
+/// A bracket of CLOCK_MONOTONIC_RAW. [`StampMap`] relates any kernel clock to the counter; the name
+/// of its field is the one that it has most use for.
 fn raw_bracket(counter: &impl Counter) -> Bracket {
     let one = || {
         let before = counter.read_ordered();

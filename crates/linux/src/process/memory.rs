@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use super::{Process, ProcessError};
 
-/// Another process's memory, read only unless opened by [`Self::writable`]. It stays bound to that process: after its end, reads fail.
+/// Another process's memory, read only unless opened by [`Self::writable`]. It stays bound to that
+/// process: after its end, reads fail.
 #[derive(Debug)]
 pub struct ProcessMemory {
     file: File,
@@ -56,7 +57,8 @@ impl ProcessMemory {
         })
     }
 
-    /// Writes `bytes` at `address`. What its threads see of it meanwhile is undefined: stop them first.
+    /// Writes `bytes` at `address`. What its threads see of it meanwhile is undefined: stop them
+    /// first.
     ///
     /// # Errors
     /// After its end, for addresses that it has not mapped, and when it was not opened for that.

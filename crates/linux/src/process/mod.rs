@@ -1,7 +1,7 @@
 //! Other processes as /proc shows them: what they run, their files, mappings and memory.
 //!
-//! Read only, but for [`while_stopped`] and [`ProcessMemory::writable`]. A [`Process`] remembers when its process started, so that
-//! another one that got the same pid is noticed.
+//! Read only, but for [`while_stopped`] and [`ProcessMemory::writable`]. A [`Process`] remembers
+//! when its process started, so that another one that got the same pid is noticed.
 
 mod memory;
 mod pid_fd;
@@ -43,8 +43,9 @@ pub enum ProcessError {
     },
 }
 
-/// Whether this process is in the initial pid namespace, whose process ids the kernel's BPF programs see. That namespace has a fixed number
-/// (include/uapi/linux/nsfs.h, PROC_PID_INIT_INO). Where it cannot be read, the answer is no.
+/// Whether this process is in the initial pid namespace, whose process ids the kernel's BPF
+/// programs see. That namespace has a fixed number (include/uapi/linux/nsfs.h, PROC_PID_INIT_INO).
+/// Where it cannot be read, the answer is no.
 #[must_use]
 pub fn in_initial_pid_namespace() -> bool {
     std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name.as_os_str() == "pid:[4026531836]")

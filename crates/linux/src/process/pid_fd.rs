@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{Process, ProcessError};
 
-/// Waits for a process's end, by pidfd where the kernel has it (5.3), by looking at /proc otherwise.
+/// Waits for a process's end, by pidfd where the kernel has it (5.3), by looking at /proc
+/// otherwise.
 #[derive(Debug)]
 pub struct PidFd {
     fd: Option<OwnedFd>,
@@ -22,7 +23,8 @@ impl PidFd {
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
         // SAFETY: a descriptor that the kernel has just returned, and that nobody else owns.
         let fd = fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        // The pid may have been reused just before; now that the descriptor holds it, look once more.
+        // The pid may have been reused just before; now that the descriptor holds it, look once
+        // more.
         if process.is_running() {
             Ok(Self { fd, process })
         } else {
@@ -30,8 +32,8 @@ impl PidFd {
         }
     }
 
-    /// A descriptor that becomes readable at the process's end; `None` on kernels without pidfd: ask
-    /// [`Self::has_ended`] from time to time.
+    /// A descriptor that becomes readable at the process's end; `None` on kernels without pidfd:
+    /// ask [`Self::has_ended`] from time to time.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)

@@ -1,7 +1,9 @@
 //! Stops all threads of a process for a while.
 //!
-//! It uses ptrace (PTRACE_SEIZE, PTRACE_INTERRUPT: ptrace(2)), because the kernel resumes the threads when the tracing thread ends, however it ends. SIGSTOP
-//! would leave the process stopped if its sender died. A stopped vCPU thread is outside of its guest: KVM_RUN is interrupted, and QEMU calls it again.
+//! It uses ptrace (PTRACE_SEIZE, PTRACE_INTERRUPT: ptrace(2)), because the kernel resumes the
+//! threads when the tracing thread ends, however it ends. SIGSTOP would leave the process stopped
+//! if its sender died. A stopped vCPU thread is outside of its guest: KVM_RUN is interrupted, and
+//! QEMU calls it again.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,10 +15,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Most looks for threads that started while others were being stopped.
 const ROUNDS: u32 = 8;
 
-/// Runs `work` while no thread of the process runs, and then resumes all of them, whatever the result.
+/// Runs `work` while no thread of the process runs, and then resumes all of them, whatever the
+/// result.
 ///
 /// # Errors
-/// When they cannot be stopped: the process has ended, is traced by somebody else (a debugger), or ptrace is not allowed.
+/// When they cannot be stopped: the process has ended, is traced by somebody else (a debugger), or
+/// ptrace is not allowed.
 pub fn while_stopped<T: Send>(
     process: Process,
     work: impl FnOnce() -> T + Send,
@@ -81,7 +85,8 @@ impl Stopped {
                 unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
             if found == thread {
                 if libc::WIFSTOPPED(status) {
-                    // A stop on the way to a signal's handler: the signal is handed on when it goes on.
+                    // A stop on the way to a signal's handler: the signal is handed on when it goes
+                    // on.
                     let event = status >> 16;
                     let signal = if event == 0 { libc::WSTOPSIG(status) } else { 0 };
                     self.threads.push((thread, signal));
@@ -111,7 +116,8 @@ impl Drop for Stopped {
 fn ptrace(request: libc::c_uint, thread: libc::pid_t, data: libc::c_int) -> io::Result<()> {
     let none = core::ptr::null_mut::<libc::c_void>();
     let data = core::ptr::without_provenance_mut::<libc::c_void>(data.unsigned_abs() as usize);
-    // SAFETY: these three requests take no addresses; they change how another process is scheduled, and no memory of this one.
+    // SAFETY: these three requests take no addresses; they change how another process is scheduled,
+    // and no memory of this one.
     let result = unsafe { libc::ptrace(request, thread, none, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

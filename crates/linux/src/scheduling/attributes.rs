@@ -37,7 +37,8 @@ pub struct Attributes {
     pub period: u64,
 }
 
-/// Children begin as SCHED_OTHER. Without it a SCHED_DEADLINE thread cannot start threads at all (EAGAIN), and QEMU's must.
+/// Children begin as SCHED_OTHER. Without it a SCHED_DEADLINE thread cannot start threads at all
+/// (EAGAIN), and QEMU's must.
 const RESET_ON_FORK: u64 = 1;
 
 #[repr(C)]
@@ -57,7 +58,8 @@ const SIZE: u32 = 48;
 const _: () = assert!(size_of::<SchedAttr>() == 48);
 
 impl Attributes {
-    /// A reservation. Without SCHED_FLAG_DL_OVERRUN, whose SIGXCPU would kill a QEMU, and without SCHED_FLAG_RECLAIM.
+    /// A reservation. Without SCHED_FLAG_DL_OVERRUN, whose SIGXCPU would kill a QEMU, and without
+    /// SCHED_FLAG_RECLAIM.
     #[must_use]
     pub fn deadline(runtime: u64, deadline: u64, period: u64) -> Self {
         let flags = RESET_ON_FORK;
@@ -83,7 +85,8 @@ impl Attributes {
     /// The kernel's: ESRCH after its end.
     pub fn of(tid: u32) -> io::Result<Self> {
         let mut raw = SchedAttr::default();
-        // SAFETY: `raw` is a live struct of SIZE bytes for the call to fill; the kernel writes no more than that.
+        // SAFETY: `raw` is a live struct of SIZE bytes for the call to fill; the kernel writes no
+        // more than that.
         let result =
             unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut raw, SIZE, 0u32) };
         if result != 0 {

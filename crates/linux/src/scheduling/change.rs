@@ -1,7 +1,8 @@
 //! [`Change`]: one setting of the kernel's that is changed, with what brings the old one back.
 //!
-//! A change is data before it is made: it can be shown (a dry run), written down first (so that whoever comes after a crash can
-//! undo it), made, and undone. Undoing one that was never made, or whose thread is gone, does no harm.
+//! A change is data before it is made: it can be shown (a dry run), written down first (so that
+//! whoever comes after a crash can undo it), made, and undone. Undoing one that was never made, or
+//! whose thread is gone, does no harm.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -30,7 +31,8 @@ pub enum Change {
         /// What is written to undo it; `None`: it goes with its folder.
         undo: Option<String>,
     },
-    /// Somebody else's cpuset (cgroup v1) balances no load over its processors; it may go, or be changed, meanwhile.
+    /// Somebody else's cpuset (cgroup v1) balances no load over its processors; it may go, or be
+    /// changed, meanwhile.
     Unbalanced {
         /// Its folder.
         path: PathBuf,
@@ -95,8 +97,8 @@ impl Change {
         }
     }
 
-    /// Undoes it. What is gone needs no undoing, and what somebody else has set meanwhile stays: a cpuset that balances again, a thread
-    /// that was given other processors.
+    /// Undoes it. What is gone needs no undoing, and what somebody else has set meanwhile stays: a
+    /// cpuset that balances again, a thread that was given other processors.
     ///
     /// # Errors
     /// The kernel's, other than that the thread or the cgroup is gone.
@@ -138,7 +140,8 @@ impl Change {
     }
 }
 
-/// Whoever has them already keeps what it asked for itself: a set affinity outlasts its cpuset's changes.
+/// Whoever has them already keeps what it asked for itself: a set affinity outlasts its cpuset's
+/// changes.
 fn allow_only(tid: u32, processors: &[usize]) -> io::Result<()> {
     if affinity::allowed_of(tid)? == processors {
         return Ok(());

@@ -58,9 +58,10 @@ pub fn schedstat(pid: u32, tid: u32) -> io::Result<Schedstat> {
     }
 }
 
-/// By how much [`Schedstat::ran`] of a thread that runs may be behind, ns: the kernel counts at each tick. A tick is at most 10 ms
-/// (CONFIG_HZ=100), and on processors without one (nohz_full) it comes from elsewhere, once a second; the kernel warns when that
-/// takes 3 s (kernel/sched/core.c, sched_tick_remote).
+/// By how much [`Schedstat::ran`] of a thread that runs may be behind, ns: the kernel counts at
+/// each tick. A tick is at most 10 ms (CONFIG_HZ=100), and on processors without one (nohz_full) it
+/// comes from elsewhere, once a second; the kernel warns when that takes 3 s (kernel/sched/core.c,
+/// sched_tick_remote).
 #[must_use]
 pub fn accounting_lag() -> u64 {
     let tickless = std::fs::read_to_string("/sys/devices/system/cpu/nohz_full").unwrap_or_default();

@@ -37,7 +37,8 @@ impl RawAddress {
         let holds = |size: usize| usize::try_from(self.len).is_ok_and(|len| len >= size);
         match libc::c_int::from(self.storage.ss_family) {
             libc::AF_INET if holds(size_of::<libc::sockaddr_in>()) => {
-                // SAFETY: the family and the length say that a sockaddr_in is here; the storage is aligned for any.
+                // SAFETY: the family and the length say that a sockaddr_in is here; the storage is
+                // aligned for any.
                 let found = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(found.sin_addr.s_addr.to_ne_bytes());
                 Some(SocketAddrV4::new(ip, u16::from_be(found.sin_port)).into())

@@ -31,7 +31,8 @@ unsafe impl FromKernel for libc::in6_pktinfo {}
 impl ControlMessage<'_> {
     /// The payload's beginning as a `T`; `None` where it is shorter.
     pub(crate) fn read<T: FromKernel>(&self) -> Option<T> {
-        // SAFETY: the payload holds a whole `T`, which is valid for any bytes; alignment is not assumed.
+        // SAFETY: the payload holds a whole `T`, which is valid for any bytes; alignment is not
+        // assumed.
         (self.payload.len() >= size_of::<T>())
             .then(|| unsafe { self.payload.as_ptr().cast::<T>().read_unaligned() })
     }
@@ -58,8 +59,8 @@ pub(crate) unsafe fn messages(header: &libc::msghdr) -> impl Iterator<Item = Con
         if next.is_null() {
             return None;
         }
-        // SAFETY: the CMSG functions return only headers that lie within the control buffer, and the payload of one ends
-        // where its length says.
+        // SAFETY: the CMSG functions return only headers that lie within the control buffer, and
+        // the payload of one ends where its length says.
         let message = unsafe {
             let data = libc::CMSG_DATA(next);
             let length = ((*next).cmsg_len as usize).saturating_sub(data as usize - next as usize);

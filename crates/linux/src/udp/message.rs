@@ -34,7 +34,8 @@ pub(crate) fn receive(
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control);
     let len = loop {
-        // SAFETY: every pointer in the header is to a live local or to `buffer`, with its true length.
+        // SAFETY: every pointer in the header is to a live local or to `buffer`, with its true
+        // length.
         let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
         if let Ok(len) = usize::try_from(len) {
             break len;

@@ -7,10 +7,10 @@
 //! | `plain.rs` | sendto and recvfrom alone |
 //! | `address.rs` | addresses between std and the kernel |
 //!
-//! One socket, connected to one peer, so that the kernel drops everyone else's packets. Stamps are a bonus: on kernels,
-//! drivers and simulators that give none, everything works and the stamps are `None`. It knows no protocol and keeps no
-//! timers. Only libc functions are used (no flags in `socket`, no epoll), so that a simulator in LD_PRELOAD can stand in
-//! for the network.
+//! One socket, connected to one peer, so that the kernel drops everyone else's packets. Stamps are
+//! a bonus: on kernels, drivers and simulators that give none, everything works and the stamps are
+//! `None`. It knows no protocol and keeps no timers. Only libc functions are used (no flags in
+//! `socket`, no epoll), so that a simulator in LD_PRELOAD can stand in for the network.
 
 pub(crate) mod address;
 pub(crate) mod control;
@@ -32,7 +32,8 @@ pub enum Sockets {
     /// Connected, with kernel stamps where there are any.
     #[default]
     Stamped,
-    /// socket, sendto, recvfrom, poll and nothing else: what a simulator in LD_PRELOAD stands in for.
+    /// socket, sendto, recvfrom, poll and nothing else: what a simulator in LD_PRELOAD stands in
+    /// for.
     Plain,
 }
 
@@ -60,7 +61,8 @@ pub enum UdpError {
         #[source]
         source: io::Error,
     },
-    /// Receiving failed; `ConnectionRefused` means that the peer's host answered that nobody listens.
+    /// Receiving failed; `ConnectionRefused` means that the peer's host answered that nobody
+    /// listens.
     #[error("cannot receive from {peer}")]
     Receive {
         /// The peer.
@@ -144,8 +146,8 @@ impl UdpClient {
     /// Sends one packet.
     ///
     /// # Errors
-    /// The kernel's refusal. An error left over from an earlier packet (the peer's ICMP answer) is not this packet's and
-    /// is retried once.
+    /// The kernel's refusal. An error left over from an earlier packet (the peer's ICMP answer) is
+    /// not this packet's and is retried once.
     pub fn send(&mut self, packet: &[u8]) -> Result<(), UdpError> {
         let mut attempt = self.send_once(packet);
         if matches!(&attempt, Err(e) if e.kind() == io::ErrorKind::ConnectionRefused) {
@@ -163,7 +165,8 @@ impl UdpClient {
         if self.sockets == Sockets::Plain {
             return plain::send(&self.fd, packet, self.peer);
         }
-        // SAFETY: the buffer is valid for its length; the socket is connected, so that no address is needed.
+        // SAFETY: the buffer is valid for its length; the socket is connected, so that no address
+        // is needed.
         let sent = unsafe {
             libc::sendto(
                 self.fd.as_raw_fd(),
@@ -205,9 +208,10 @@ impl UdpClient {
 
     /// CLOCK_REALTIME when the kernel gave the last sent packet to the driver, once.
     ///
-    /// Ask right after [`send`](Self::send), when it is normally there already (clknetsim stamps when asked), and again when poll says
-    /// [`Ready::error`](crate::poll::Ready::error). `None` as long as it has not come; no system call is made when none
-    /// is awaited. Stamps of earlier packets are dropped.
+    /// Ask right after [`send`](Self::send), when it is normally there already (clknetsim stamps
+    /// when asked), and again when poll says [`Ready::error`](crate::poll::Ready::error). `None` as
+    /// long as it has not come; no system call is made when none is awaited. Stamps of earlier
+    /// packets are dropped.
     ///
     /// # Errors
     /// Anything but "nothing there".
@@ -216,8 +220,8 @@ impl UdpClient {
             let message = receive(&self.fd, &mut [0; 64], libc::MSG_ERRQUEUE)
                 .map_err(|source| UdpError::Receive { peer: self.peer, source })?;
             let Some(message) = message else { return Ok(None) };
-            // A kernel before 6.8 counts refused packets too, so its number can be ahead of ours; behind ours is an
-            // earlier packet's late stamp.
+            // A kernel before 6.8 counts refused packets too, so its number can be ahead of ours;
+            // behind ours is an earlier packet's late stamp.
             let id = message.id.unwrap_or(awaited);
             if id.wrapping_sub(awaited) < 1 << 31 {
                 self.next_id = id.wrapping_add(1);

@@ -1,6 +1,6 @@
-//! sendto and recvfrom on a socket that is neither connected nor set up: the calls that every network simulator in
-//! LD_PRELOAD knows, and no others (fcntl, connect and setsockopt would reach the real kernel with a descriptor that it
-//! has never heard of).
+//! sendto and recvfrom on a socket that is neither connected nor set up: the calls that every
+//! network simulator in LD_PRELOAD knows, and no others (fcntl, connect and setsockopt would reach
+//! the real kernel with a descriptor that it has never heard of).
 //!
 //! It takes packets from one peer only, and gives no stamps.
 
@@ -21,8 +21,8 @@ pub(super) fn send(fd: &OwnedFd, packet: &[u8], peer: SocketAddr) -> io::Result<
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The length of the next packet, which may exceed the buffer's; `None` when there is none from `peer` (a packet from
-/// anybody else is dropped, poll tells whether more are there).
+/// The length of the next packet, which may exceed the buffer's; `None` when there is none from
+/// `peer` (a packet from anybody else is dropped, poll tells whether more are there).
 pub(super) fn receive(
     fd: &OwnedFd,
     buffer: &mut [u8],

@@ -1,4 +1,5 @@
-//! Buffers for many requests and their replies, and the two system calls that move them (recvmmsg(2), sendmmsg(2)).
+//! Buffers for many requests and their replies, and the two system calls that move them
+//! (recvmmsg(2), sendmmsg(2)).
 //!
 //! What it does not do: keep a socket's state; [`super::UdpServer`] does.
 
@@ -59,7 +60,8 @@ pub struct Request<'a> {
 
 /// What became of a batch's replies.
 pub(super) struct Sent {
-    /// Tokens of those whose departure the kernel will stamp, in the order in which it numbers them.
+    /// Tokens of those whose departure the kernel will stamp, in the order in which it numbers
+    /// them.
     pub(super) stamped: Vec<u64>,
     pub(super) failed: usize,
 }
@@ -110,8 +112,8 @@ impl Batch {
         Some(Request { bytes, truncated: slot.truncated, from, stamp: slot.stamp })
     }
 
-    /// Answers request `index`, with at most [`REPLY_BYTES`]. With a token, the departure is stamped and reported under
-    /// it ([`super::UdpServer::departures`]).
+    /// Answers request `index`, with at most [`REPLY_BYTES`]. With a token, the departure is
+    /// stamped and reported under it ([`super::UdpServer::departures`]).
     pub fn reply(&mut self, index: usize, bytes: &[u8], token: Option<u64>) {
         let Some(slot) = self.slots[..self.received].get_mut(index) else { return };
         if let Some(room) = slot.reply.get_mut(..bytes.len()) {
@@ -150,15 +152,16 @@ impl Batch {
             header.msg_controllen = size_of::<Control>() as _;
         }
         let received = if single {
-            // SAFETY: every pointer in the first header is to live memory of this batch, with its true length.
+            // SAFETY: every pointer in the first header is to live memory of this batch, with its
+            // true length.
             let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut headers[0].msg_hdr, 0) };
             headers[0].msg_len = u32::try_from(len).unwrap_or(0);
             if len < 0 { -1 } else { 1 }
         } else {
             let count = libc::c_uint::try_from(limit).unwrap_or(1);
             let (headers, none) = (headers.as_mut_ptr(), core::ptr::null_mut());
-            // SAFETY: `limit` headers, each with pointers to live memory of this batch and its true length. The socket
-            // does not block, so that no timeout is needed.
+            // SAFETY: `limit` headers, each with pointers to live memory of this batch and its true
+            // length. The socket does not block, so that no timeout is needed.
             unsafe { libc::recvmmsg(fd.as_raw_fd(), headers, count, 0, none) }
         };
         let Ok(received) = usize::try_from(received) else {
@@ -207,19 +210,22 @@ impl Batch {
         while next < count {
             let rest = &mut headers[next..count];
             let taken = if single {
-                // SAFETY: every pointer in the header is to live memory of this batch, with its true length.
+                // SAFETY: every pointer in the header is to live memory of this batch, with its
+                // true length.
                 let len = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const rest[0].msg_hdr, 0) };
                 libc::c_int::from(len >= 0)
             } else {
                 let left = libc::c_uint::try_from(rest.len()).unwrap_or(1);
-                // SAFETY: `left` headers, each with pointers to live memory of this batch and its true length.
+                // SAFETY: `left` headers, each with pointers to live memory of this batch and its
+                // true length.
                 unsafe { libc::sendmmsg(fd.as_raw_fd(), rest.as_mut_ptr(), left, 0) }
             };
             let taken = usize::try_from(taken).unwrap_or(0);
             sent.stamped.extend(tokens[next..next + taken].iter().flatten());
             next += taken;
             if taken == 0 {
-                // The first one was refused, for instance because there is no route back; the others may be fine.
+                // The first one was refused, for instance because there is no route back; the
+                // others may be fine.
                 sent.failed += 1;
                 next += 1;
             }
@@ -275,7 +281,8 @@ fn departure(control: &mut Control, asked: Option<Asked>, stamped: bool) -> usiz
     at
 }
 
-/// Writes one control message at byte `at`, which is a multiple of eight; returns the space it takes.
+/// Writes one control message at byte `at`, which is a multiple of eight; returns the space it
+/// takes.
 fn put<T: Copy>(
     control: &mut Control,
     at: usize,
@@ -290,8 +297,8 @@ fn put<T: Copy>(
         at % 8 == 0 && at + space <= size_of::<Control>(),
         "the control buffer is large enough"
     );
-    // SAFETY: the message lies within the buffer (just asserted), which is aligned for a cmsghdr; the value may not be
-    // aligned, hence write_unaligned. CMSG_DATA only adds the header's length.
+    // SAFETY: the message lies within the buffer (just asserted), which is aligned for a cmsghdr;
+    // the value may not be aligned, hence write_unaligned. CMSG_DATA only adds the header's length.
     unsafe {
         let header = control.as_mut_ptr().cast::<u8>().add(at).cast::<libc::cmsghdr>();
         (*header).cmsg_len = len as _;

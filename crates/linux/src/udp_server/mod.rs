@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | [`batch`] | [`Batch`]: buffers, addresses and control messages of up to [`BATCH`] requests and their replies |
 //!
-//! A reply leaves from the address that was asked (IP_PKTINFO, IPV6_PKTINFO), also on a socket that is bound to all of
-//! them. The kernel stamps every request on arrival, which costs next to nothing; a departure is stamped only where it
-//! is asked for, because every such stamp costs a separate system call.
+//! A reply leaves from the address that was asked (IP_PKTINFO, IPV6_PKTINFO), also on a socket that
+//! is bound to all of them. The kernel stamps every request on arrival, which costs next to
+//! nothing; a departure is stamped only where it is asked for, because every such stamp costs a
+//! separate system call.
 //!
-//! What it does not do: know a protocol, limit anybody, or serve IPv4 over an IPv6 socket (bind one of each).
+//! What it does not do: know a protocol, limit anybody, or serve IPv4 over an IPv6 socket (bind one
+//! of each).
 
 pub mod batch;
 
@@ -25,8 +27,8 @@ use crate::udp::set_flags;
 
 pub use batch::{BATCH, Batch, REQUEST_BYTES};
 
-/// Bytes of requests that may wait in the kernel; it grants less where net.core.rmem_max says so. About a thousand small
-/// packets, 10 ms at 100,000 a second.
+/// Bytes of requests that may wait in the kernel; it grants less where net.core.rmem_max says so.
+/// About a thousand small packets, 10 ms at 100,000 a second.
 const RECEIVE_BUFFER: libc::c_int = 1 << 20;
 
 /// A stamp is given up after this many later ones.
@@ -116,7 +118,8 @@ impl UdpServer {
         }
     }
 
-    /// Sends the batch's replies. Returns how many the kernel did not take: a client without a reply asks again.
+    /// Sends the batch's replies. Returns how many the kernel did not take: a client without a
+    /// reply asks again.
     pub fn send(&mut self, batch: &mut Batch) -> usize {
         let sent = batch.send(&self.fd, self.stamping, self.single);
         for token in sent.stamped {
@@ -133,10 +136,11 @@ impl UdpServer {
         sent.failed
     }
 
-    /// CLOCK_REALTIME at the departures that have been stamped since, with the tokens that they were sent with.
+    /// CLOCK_REALTIME at the departures that have been stamped since, with the tokens that they
+    /// were sent with.
     ///
-    /// No system call is made when none is awaited. Ask after [`Self::send`], and when poll reports an error, which is how
-    /// it says that a stamp is there.
+    /// No system call is made when none is awaited. Ask after [`Self::send`], and when poll reports
+    /// an error, which is how it says that a stamp is there.
     pub fn departures(&mut self) -> Vec<(u64, Instant<Utc>)> {
         let mut found = Vec::new();
         while !self.awaited.is_empty() {
@@ -154,13 +158,15 @@ impl UdpServer {
         found
     }
 
-    /// Drops whatever lies in the error queue, which would keep poll from waiting, and the stamps awaited.
+    /// Drops whatever lies in the error queue, which would keep poll from waiting, and the stamps
+    /// awaited.
     pub fn forget_departures(&mut self) {
         self.awaited.clear();
         while let Ok(Some(_)) = receive(&self.fd, &mut [0; 64], libc::MSG_ERRQUEUE) {}
     }
 
-    /// Starts the kernel's numbers and ours from 0 again (net/core/sock.c: switching OPT_ID on resets them).
+    /// Starts the kernel's numbers and ours from 0 again (net/core/sock.c: switching OPT_ID on
+    /// resets them).
     fn renumber(&mut self) {
         self.forget_departures();
         self.next_id = 0;
@@ -180,7 +186,8 @@ impl AsFd for UdpServer {
 #[expect(clippy::cast_possible_wrap, reason = "a small flag word")]
 const SOF_OPT_ID: libc::c_int = libc::SOF_TIMESTAMPING_OPT_ID as libc::c_int;
 
-/// Arrivals are stamped always; a departure asks for itself (Documentation/networking/timestamping.rst, 1.3.4).
+/// Arrivals are stamped always; a departure asks for itself
+/// (Documentation/networking/timestamping.rst, 1.3.4).
 #[expect(clippy::cast_possible_wrap, reason = "a small flag word")]
 const STAMPS: libc::c_int = (libc::SOF_TIMESTAMPING_RX_SOFTWARE
     | libc::SOF_TIMESTAMPING_SOFTWARE
@@ -194,7 +201,8 @@ fn set_up(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
     }
-    // A privilege lifts the limit; without it the kernel grants what it does. Neither is needed to work.
+    // A privilege lifts the limit; without it the kernel grants what it does. Neither is needed to
+    // work.
     let forced = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER);
     if forced.is_err() {
         let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER);

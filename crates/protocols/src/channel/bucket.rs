@@ -19,8 +19,8 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Makes a full bucket: in any time t it admits at most `burst + t / interval` requests. A burst
-    /// of 0 counts as 1.
+    /// Makes a full bucket: in any time t it admits at most `burst + t / interval` requests. A
+    /// burst of 0 counts as 1.
     #[must_use]
     pub fn new(interval: Duration, burst: u32) -> Self {
         let tolerance = interval.to_bits().saturating_mul(i128::from(burst.max(1) - 1));

@@ -1,8 +1,9 @@
-//! chrony's 32-bit float: a 7-bit signed exponent and a 25-bit signed coefficient without a hidden bit; the value is
-//! `coefficient * 2^(exponent - 25)` (`candm.h`, `Float`).
+//! chrony's 32-bit float: a 7-bit signed exponent and a 25-bit signed coefficient without a hidden
+//! bit; the value is `coefficient * 2^(exponent - 25)` (`candm.h`, `Float`).
 //!
-//! What it does not do: pass through a machine float. A value in seconds becomes a [`Duration`] exactly, or rounded away
-//! from zero where it has finer digits than 2^-64 s, because the values are used as errors.
+//! What it does not do: pass through a machine float. A value in seconds becomes a [`Duration`]
+//! exactly, or rounded away from zero where it has finer digits than 2^-64 s, because the values
+//! are used as errors.
 
 use timevisor_time::Duration;
 
@@ -34,7 +35,8 @@ impl Float {
         (coefficient, exponent - COEFFICIENT_BITS as i32)
     }
 
-    /// A number of seconds as a span; away from zero where 2^-64 s is too coarse, saturating where 2^63 s is too short.
+    /// A number of seconds as a span; away from zero where 2^-64 s is too coarse, saturating where
+    /// 2^63 s is too short.
     #[must_use]
     pub fn seconds(self) -> Duration {
         let (coefficient, exponent) = self.parts();

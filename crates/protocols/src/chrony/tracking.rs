@@ -1,11 +1,13 @@
 //! `tracking`: what chronyd knows of the system clock (`candm.h`, REQ_TRACKING and RPY_TRACKING).
 //!
 //! What the reply means, from chrony's `reference.c` and chronyc(1):
-//! - *current correction* is what must be added to CLOCK_REALTIME to get chronyd's best time; chronyd slews it away (with
-//!   `-x` it grows instead). chronyc shows a positive one as "slow of NTP time".
-//! - *root dispersion* is already aged to the moment of the reply by skew, residual frequency and `maxclockerror`.
-//! - The bound that chronyc(1) states is `|system time| + root dispersion + root delay / 2`; who applies the correction
-//!   has no system time left in it.
+//! - *current correction* is what must be added to CLOCK_REALTIME to get chronyd's best time;
+//!   chronyd slews it away (with `-x` it grows instead). chronyc shows a positive one as "slow of
+//!   NTP time".
+//! - *root dispersion* is already aged to the moment of the reply by skew, residual frequency and
+//!   `maxclockerror`.
+//! - The bound that chronyc(1) states is `|system time| + root dispersion + root delay / 2`; who
+//!   applies the correction has no system time left in it.
 
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -181,7 +183,8 @@ pub fn parse_reply(bytes: &[u8], sequence: u32) -> Result<Tracking, ReplyError> 
 }
 
 impl Tracking {
-    /// The bound on CLOCK_REALTIME + correction at the moment of the reply: root dispersion + root delay / 2.
+    /// The bound on CLOCK_REALTIME + correction at the moment of the reply: root dispersion + root
+    /// delay / 2.
     ///
     /// # Errors
     /// When chronyd itself does not claim to know the time.

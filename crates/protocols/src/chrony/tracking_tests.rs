@@ -4,8 +4,9 @@ use super::*;
 
 const SEQUENCE: u32 = 0xdeca_fbad;
 
-/// Captured from chronyd 4.3 (`-x`, following another chronyd over the loopback). `chronyc -c tracking` said in the same
-/// second: `7F000001,127.0.0.1,2,1795191151.500422532,-0.000001090,...,-0.004,-0.000,0.022,0.000006150,0.000000770,1.0,Normal`.
+/// Captured from chronyd 4.3 (`-x`, following another chronyd over the loopback).
+/// `chronyc -c tracking` said in the same second:
+/// `7F000001,127.0.0.1,2,1795191151.500422532,-0.000001090,...,-0.004,-0.000,0.022,0.000006150,0.000000770,1.0,Normal`.
 const SYNCHRONIZED: &str = "06020000002100050000000000000000decafbad00000000000000007f0000017f00000100000000000000\
     00000000000001000000020000000000006b00716f1dd3d784dd6db28cd1133476d2d1c6a0f30a24f7ed1d5a60f8b6cf32e0ce5c19dacc64c904\
     81ef66";

@@ -3,7 +3,8 @@
 //! A malformed line costs an error, not the connection: the server answers with
 //! [`ControlError::to_response`] and continues to read.
 //!
-//! What it does not do: I/O, or matching answers to requests; answers come in the order of the requests.
+//! What it does not do: I/O, or matching answers to requests; answers come in the order of the
+//! requests.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

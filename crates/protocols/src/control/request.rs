@@ -33,7 +33,8 @@ pub enum Request {
     /// Send a VM to another host, or cancel that: answered by its [`super::VmRow`] once QEMU has
     /// the command.
     VmMigrate(VmMigrate),
-    /// Reserve processor time for a vCPU: answered by [`super::Reservations`], like the two that follow.
+    /// Reserve processor time for a vCPU: answered by [`super::Reservations`], like the two that
+    /// follow.
     ReserveApply(ReserveApply),
     /// Give a reservation back.
     ReserveRelease(ReserveRelease),

@@ -58,7 +58,8 @@ pub struct Exchange {
     pub ta: u64,
     /// Our counter not before the answer arrived (Tf).
     pub tf: u64,
-    /// The server's stamps (Tb and Te) and the error budget, from the same exchange as `ta` and `tf`.
+    /// The server's stamps (Tb and Te) and the error budget, from the same exchange as `ta` and
+    /// `tf`.
     pub response: Response,
 }
 
@@ -85,7 +86,8 @@ pub enum Outcome {
 struct Cookies {
     /// The request's transmit field: a basic answer.
     basic: NtpTimestamp,
-    /// The request's receive field: an interleaved answer. Zero (which matches nothing) in a basic request.
+    /// The request's receive field: an interleaved answer. Zero (which matches nothing) in a basic
+    /// request.
     interleaved: NtpTimestamp,
 }
 
@@ -189,7 +191,8 @@ impl<S> Client<S> {
         self.own_ids = ids;
     }
 
-    /// Polls every `interval` from now on, with `burst` requests each, [`Config::burst_spacing`] apart.
+    /// Polls every `interval` from now on, with `burst` requests each, [`Config::burst_spacing`]
+    /// apart.
     ///
     /// A server that limited us (RATE) keeps its interval and gets single requests. A server that
     /// denied us is not asked sooner. Bursts at the start and after outages stay as configured.

@@ -1,6 +1,7 @@
 //! Every tunable of one association, with its unit and the reason for its default.
 //!
-//! What it does not do: read files. The daemon maps its TOML onto this and calls [`Config::validate`].
+//! What it does not do: read files. The daemon maps its TOML onto this and calls
+//! [`Config::validate`].
 
 use timevisor_time::Duration;
 
@@ -11,10 +12,11 @@ pub const MIN_DENIED_RETRY: Duration = Duration::from_secs(3600);
 /// How to ask one server, and which of its answers to refuse. All spans are in our monotonic time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Interval between requests after the burst. Default 16 s: the bound widens with the oscillator's wander between
-    /// polls. Use 64 s or more for public servers.
+    /// Interval between requests after the burst. Default 16 s: the bound widens with the
+    /// oscillator's wander between polls. Use 64 s or more for public servers.
     pub poll_min: Duration,
-    /// The interval to which RATE kisses may double `poll_min`. Default 1024 s, NTP's customary maximum (2^10).
+    /// The interval to which RATE kisses may double `poll_min`. Default 1024 s, NTP's customary
+    /// maximum (2^10).
     pub poll_max: Duration,
     /// Requests in the burst at the start and after an outage. Default 8, which is enough to
     /// include one packet with little queueing. Up to 16 is polite; 1 means no burst.
@@ -26,8 +28,8 @@ pub struct Config {
     /// at best, so waiting longer is worth less than the next request. At most one request is in
     /// flight, so this must not exceed `burst_spacing` or `poll_min`.
     pub request_timeout: Duration,
-    /// Answers whose own error budget (root distance) exceeds this are refused. Default 1.5 s, MAXDIST of RFC 5905
-    /// section 14.
+    /// Answers whose own error budget (root distance) exceeds this are refused. Default 1.5 s,
+    /// MAXDIST of RFC 5905 section 14.
     pub max_distance: Duration,
     /// Interval between attempts after DENY or RSTR. Default and minimum [`MIN_DENIED_RETRY`].
     pub denied_retry: Duration,

@@ -1,4 +1,5 @@
-//! What may follow the header: extension fields and a MAC (RFC 5905 section 7.5 as replaced by RFC 7822).
+//! What may follow the header: extension fields and a MAC (RFC 5905 section 7.5 as replaced by RFC
+//! 7822).
 //!
 //! Length alone tells the two apart: a last field without a MAC has at least 28 bytes, a MAC at
 //! most 24.

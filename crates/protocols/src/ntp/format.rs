@@ -44,7 +44,8 @@ impl NtpShort {
     }
 }
 
-/// The timestamp format: unsigned 32.32 seconds since the start of an unnamed era; all zero means "unknown".
+/// The timestamp format: unsigned 32.32 seconds since the start of an unnamed era; all zero means
+/// "unknown".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NtpTimestamp(u64);
 
@@ -85,8 +86,8 @@ impl NtpTimestamp {
         Self(((secs as u64) << 32) | frac as u64)
     }
 
-    /// The instant with these 64 bits that lies nearest to `near`: within 2^31 s (68 years) of it, on either side of
-    /// 2036-02-07T06:28:16Z, where era 1 starts.
+    /// The instant with these 64 bits that lies nearest to `near`: within 2^31 s (68 years) of it,
+    /// on either side of 2036-02-07T06:28:16Z, where era 1 starts.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -126,7 +127,8 @@ mod tests {
 
     #[test]
     fn published_dates() {
-        // RFC 5905 figure 4: 1 January 1972 = 2,272,060,800; 31 December 1999 = 3,155,587,200; 8 February 2036 = 63,104.
+        // RFC 5905 figure 4: 1 January 1972 = 2,272,060,800; 31 December 1999 = 3,155,587,200; 8
+        // February 2036 = 63,104.
         for (era_secs, unix) in
             [(2_272_060_800_u64, 63_072_000), (3_155_587_200, 946_598_400), (63_104, ERA1 + 63_104)]
         {

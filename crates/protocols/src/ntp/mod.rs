@@ -13,8 +13,8 @@
 //! | [`server`] | answering requests |
 //! | [`status`] | what operators see: reachability, counters, reasons, advice |
 //!
-//! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take timestamps, or
-//! compute offsets.
+//! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take
+//! timestamps, or compute offsets.
 
 pub mod client;
 pub mod config;

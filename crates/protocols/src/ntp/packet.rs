@@ -14,7 +14,8 @@ pub const HEADER_LEN: usize = 48;
 /// The version we speak.
 pub const VERSION: u8 = 4;
 
-/// Warning of a leap second at the end of the current month, or of a clock that is not synchronized (figure 9).
+/// Warning of a leap second at the end of the current month, or of a clock that is not synchronized
+/// (figure 9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeapIndicator {
     /// No leap second is announced.

@@ -21,8 +21,8 @@ const NTPD_SMEARED: u8 = 254;
 /// Google's public servers, which smear every leap second.
 const GOOGLE: [u8; 4] = *b"GOOG";
 
-/// The reference id of a server whose time comes from `address`: an IPv4 address itself, or the first four bytes of
-/// the MD5 hash of an IPv6 address.
+/// The reference id of a server whose time comes from `address`: an IPv4 address itself, or the
+/// first four bytes of the MD5 hash of an IPv6 address.
 #[must_use]
 pub fn of_address(address: IpAddr) -> [u8; 4] {
     match address.to_canonical() {

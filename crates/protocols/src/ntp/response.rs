@@ -154,8 +154,8 @@ impl Response {
 
     /// Returns how far `tb` and `te` may be from UTC by the server's own statement, rounded up.
     ///
-    /// e = root dispersion + root delay / 2 (the root distance of RFC 5905 section 11.1 without our own path)
-    /// plus 2^precision (granularity of the stamps) and 2^-32 s (their format).
+    /// e = root dispersion + root delay / 2 (the root distance of RFC 5905 section 11.1 without our
+    /// own path) plus 2^precision (granularity of the stamps) and 2^-32 s (their format).
     ///
     /// The two 16.16 fields are used as sent. chrony rounds them up (util.c, `UTI_DoubleToNtp32`),
     /// and so does [`super::server`]; ntpd truncates them after adding milliseconds (MINDISPERSE).

@@ -12,8 +12,8 @@ use timevisor_time::Duration;
 
 use super::config::{Config, ConfigError};
 
-/// The longest interval that the poll field of a RATE kiss can impose above `poll_max`: a forged or mistaken field
-/// must not silence a server for a day.
+/// The longest interval that the poll field of a RATE kiss can impose above `poll_max`: a forged or
+/// mistaken field must not silence a server for a day.
 const MAX_ASKED_POLL: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Debug)]

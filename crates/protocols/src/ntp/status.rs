@@ -1,7 +1,8 @@
 //! What operators see of an association: reachability, counters, reasons for refused answers, and
 //! advice.
 //!
-//! What it does not do: change anything. [`super::client`] writes these; the daemon and the command line read them.
+//! What it does not do: change anything. [`super::client`] writes these; the daemon and the command
+//! line read them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -123,7 +124,8 @@ impl RejectReason {
 
 /// Counts of all events since the association was made.
 ///
-/// `sent` = accepted + lost + kisses + those rejections whose [`RejectReason::ends_request`] + the one in flight.
+/// `sent` = accepted + lost + kisses + those rejections whose [`RejectReason::ends_request`] + the
+/// one in flight.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Requests sent.
@@ -152,8 +154,9 @@ impl Counters {
     }
 }
 
-/// The reachability register of RFC 5905 section 13: the last eight requests, the newest in the lowest bit, 1 for an
-/// accepted answer. A request enters when it ends, so a healthy server shows 377 at all times.
+/// The reachability register of RFC 5905 section 13: the last eight requests, the newest in the
+/// lowest bit, 1 for an accepted answer. A request enters when it ends, so a healthy server shows
+/// 377 at all times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reach(u8);
 

@@ -1,6 +1,7 @@
 //! Every tunable of NTS, with its unit and the reason for its default.
 //!
-//! What it does not do: read files. The daemon maps its TOML onto this and calls [`Config::validate`].
+//! What it does not do: read files. The daemon maps its TOML onto this and calls
+//! [`Config::validate`].
 
 use timevisor_time::Duration;
 

@@ -19,8 +19,8 @@ impl fmt::Display for UnixSeconds {
     }
 }
 
-/// Year, month and day of a day number in the Gregorian calendar: in years that begin in March, the leap day comes last
-/// and the months' lengths repeat every five.
+/// Year, month and day of a day number in the Gregorian calendar: in years that begin in March, the
+/// leap day comes last and the months' lengths repeat every five.
 const fn date(days: u64) -> (u64, u64, u64) {
     // From 0000-03-01, of which 1970-01-01 is day 719,468; an era has 400 years and 146,097 days.
     let day = days.saturating_add(719_468);

@@ -1,6 +1,7 @@
 //! The extension fields of NTS in an NTP packet (RFC 8915 section 5, in the format of RFC 7822).
 //!
-//! Stricter than [`crate::ntp::extension`]: NTS packets carry no MAC, so every byte behind the header belongs to a field.
+//! Stricter than [`crate::ntp::extension`]: NTS packets carry no MAC, so every byte behind the
+//! header belongs to a field.
 //!
 //! What it does not do: keys and state. [`super::association`] has both.
 
@@ -20,7 +21,8 @@ pub const AUTHENTICATOR: u16 = 0x0404;
 const HEADER_LEN: usize = 4;
 /// RFC 7822 section 7.5.1.1: the shortest field.
 const MIN_LEN: usize = 16;
-/// Bytes in the nonce that we send: as long as RFC 8915 section 5.6 lets any algorithm ask for without padding.
+/// Bytes in the nonce that we send: as long as RFC 8915 section 5.6 lets any algorithm ask for
+/// without padding.
 pub const NONCE_LEN: usize = 16;
 
 /// Splits one field off the front; `None` when its length is impossible.
@@ -55,7 +57,8 @@ pub const fn len_with(body: usize) -> usize {
     if len < MIN_LEN { MIN_LEN } else { len }
 }
 
-/// Appends a field to a packet, filled up with zeros. Bodies here are far below the 65,531 bytes that fit.
+/// Appends a field to a packet, filled up with zeros. Bodies here are far below the 65,531 bytes
+/// that fit.
 pub fn write(packet: &mut Vec<u8>, kind: u16, body: &[u8]) {
     let len = len_with(body.len());
     packet.extend(kind.to_be_bytes());
@@ -64,7 +67,8 @@ pub fn write(packet: &mut Vec<u8>, kind: u16, body: &[u8]) {
     packet.resize(packet.len() + len - HEADER_LEN - body.len(), 0);
 }
 
-/// Appends the authenticator over all that is in `packet` so far. `None` is the cipher's refusal; see [`Key::seal`].
+/// Appends the authenticator over all that is in `packet` so far. `None` is the cipher's refusal;
+/// see [`Key::seal`].
 #[must_use]
 pub fn write_authenticator(
     packet: &mut Vec<u8>,
@@ -93,7 +97,8 @@ pub struct Authenticator<'a> {
 }
 
 impl<'a> Authenticator<'a> {
-    /// Splits the body; `None` when its lengths are impossible or its padding, which nothing protects, is not zero.
+    /// Splits the body; `None` when its lengths are impossible or its padding, which nothing
+    /// protects, is not zero.
     #[must_use]
     pub fn parse(body: &'a [u8]) -> Option<Self> {
         let ([nonce_hi, nonce_lo, sealed_hi, sealed_lo], rest) = body.split_first_chunk()?;

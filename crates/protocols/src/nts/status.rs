@@ -1,6 +1,7 @@
 //! What operators see of NTS: counters, reasons for refused datagrams, and advice.
 //!
-//! What it does not do: change anything. [`super::association`] writes these; the daemon and the command line read them.
+//! What it does not do: change anything. [`super::association`] writes these; the daemon and the
+//! command line read them.
 
 use std::collections::BTreeMap;
 

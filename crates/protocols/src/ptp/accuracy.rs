@@ -4,7 +4,8 @@
 
 use timevisor_time::Duration;
 
-/// The span that a clockAccuracy stands for; `None` for "more than 10 s", "unknown" and reserved numbers.
+/// The span that a clockAccuracy stands for; `None` for "more than 10 s", "unknown" and reserved
+/// numbers.
 #[must_use]
 pub const fn clock_accuracy(code: u8) -> Option<Duration> {
     // Picoseconds. 0x17 to 0x1f are new in the 2019 edition.

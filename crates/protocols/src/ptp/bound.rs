@@ -1,18 +1,19 @@
 //! From a ptp4l's state to bounds on "its clock minus true time".
 //!
-//! ptp4l measures `offset = t2 - t1 - meanPathDelay`: it takes the delay from the master for the mean of both directions.
-//! Neither one-way delay is negative and their sum is twice the mean, so the offset is wrong by at most one mean path
-//! delay, whatever the asymmetry. Between two measurements the servo moves the clock
-//! from the measured offset towards zero, so that the offset now lies between zero and the recent ones, and the
-//! oscillator drifts. Hence, at an age after the last measurement:
+//! ptp4l measures `offset = t2 - t1 - meanPathDelay`: it takes the delay from the master for the
+//! mean of both directions. Neither one-way delay is negative and their sum is twice the mean, so
+//! the offset is wrong by at most one mean path delay, whatever the asymmetry. Between two
+//! measurements the servo moves the clock from the measured offset towards zero, so that the offset
+//! now lies between zero and the recent ones, and the oscillator drifts. Hence, at an age after the
+//! last measurement:
 //!
 //! ```text
 //! clock - true time  in  [min(0, offsets) - e, max(0, offsets) + e]
 //! e = meanPathDelay + grandmaster accuracy + hop_error * (stepsRemoved - 1) + drift * age + interface accuracy
 //! ```
 //!
-//! Assumed, not proven: the grandmaster's claim; the boundary clocks' error; that the servo does not overshoot by more
-//! than its recent offsets; the drift. What it does not do: read clocks.
+//! Assumed, not proven: the grandmaster's claim; the boundary clocks' error; that the servo does
+//! not overshoot by more than its recent offsets; the drift. What it does not do: read clocks.
 
 use std::collections::VecDeque;
 
@@ -29,7 +30,8 @@ pub const OFFSETS: usize = 8;
 pub struct Assumptions {
     /// Instead of the grandmaster's clockAccuracy.
     pub grandmaster_accuracy: Option<Duration>,
-    /// Time error of each boundary clock on the way. ITU-T G.8273.2 allows class A clocks 100 ns; 1 us has a margin.
+    /// Time error of each boundary clock on the way. ITU-T G.8273.2 allows class A clocks 100 ns; 1
+    /// us has a margin.
     pub hop_error: Duration,
     /// The clock's rate error while ptp4l has it locked (port state SLAVE).
     pub drift: RateError,

@@ -151,8 +151,9 @@ fn a_refusal_forgets_the_offsets_before_it() {
 }
 
 proptest! {
-    /// A master at true time, delays of any asymmetry, a clock that drifts within its limit and a servo that removes any
-    /// part of the measured offset: the clock minus true time is always inside.
+    /// A master at true time, delays of any asymmetry, a clock that drifts within its limit and a
+    /// servo that removes any part of the measured offset: the clock minus true time is always
+    /// inside.
     #[test]
     fn it_holds_for_any_asymmetry(
         theta in -1_000_000_i64..1_000_000,

@@ -108,8 +108,8 @@ pub fn decode(message: &Message<'_>) -> Result<DataSet, MessageError> {
             let delay = i64::from_be_bytes(field(data, 10).ok_or(short)?);
             DataSet::Current(steps, scaled(delay))
         }
-        // parentPortIdentity 10, parentStats 1, reserved 1, variance 2, phase change rate 4, priority1 1, clockClass,
-        // clockAccuracy
+        // parentPortIdentity 10, parentStats 1, reserved 1, variance 2, phase change rate 4,
+        // priority1 1, clockClass, clockAccuracy
         Id::Parent => DataSet::Parent(*data.get(19).ok_or(short)?, *data.get(20).ok_or(short)?),
         // currentUtcOffset 2, flags, timeSource
         Id::TimeProperties => {
@@ -120,7 +120,8 @@ pub fn decode(message: &Message<'_>) -> Result<DataSet, MessageError> {
                 flags & FLAG_PTP_TIMESCALE != 0,
             )
         }
-        // master_offset 8, ingress_time 8, rate offset 4, phase change 4, time base 2, lastGmPhaseChange 12, gmPresent 4
+        // master_offset 8, ingress_time 8, rate offset 4, phase change 4, time base 2,
+        // lastGmPhaseChange 12, gmPresent 4
         Id::TimeStatus => DataSet::TimeStatus(
             i64::from_be_bytes(field(data, 0).ok_or(short)?),
             i64::from_be_bytes(field(data, 8).ok_or(short)?),

@@ -1,7 +1,8 @@
 //! Management messages: a GET for one data set, and the RESPONSE to it.
 //!
-//! Layout (IEEE 1588-2019 clauses 13.3, 15.4 and 15.5): 34 bytes of common header, 10 of target port, hops, action, and
-//! one TLV: type, length, management id, data. Requests do not leave the machine: zero boundary hops.
+//! Layout (IEEE 1588-2019 clauses 13.3, 15.4 and 15.5): 34 bytes of common header, 10 of target
+//! port, hops, action, and one TLV: type, length, management id, data. Requests do not leave the
+//! machine: zero boundary hops.
 
 /// Length of a GET.
 pub const REQUEST_LEN: usize = 54;

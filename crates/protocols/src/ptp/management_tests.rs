@@ -5,7 +5,8 @@ use super::*;
 use crate::ptp::datasets::PortState;
 use crate::ptp::{Query, State};
 
-/// Captured from ptp4l 3.1.1 (software stamps, `free_running 1`), asked with sequence numbers 1 to 5.
+/// Captured from ptp4l 3.1.1 (software stamps, `free_running 1`), asked with sequence numbers 1
+/// to 5.
 const CURRENT: &str = "0d0200480000000000000000000000000000000032b038fffe9ccf0a00000001047f0000000054565352000100000200\
     000100142001000100089d5f319300000000000009450000";
 const PARENT: &str = "0d0200560000000000000000000000000000000032b038fffe9ccf0a00000002047f0000000054565352000100000200000\

@@ -1,4 +1,5 @@
-//! PTP management (IEEE 1588-2019 clause 15), as far as it takes to ask a ptp4l how well it keeps a clock.
+//! PTP management (IEEE 1588-2019 clause 15), as far as it takes to ask a ptp4l how well it keeps a
+//! clock.
 //!
 //! | module | owns |
 //! | --- | --- |

@@ -1,7 +1,8 @@
 //! One round of questions: all five data sets, under one sequence number.
 //!
-//! The five replies are of slightly different moments; a ptp4l that changes its master in between is found at the next
-//! round. What it does not do: time out. The caller starts a new round, and stragglers of the old one are refused.
+//! The five replies are of slightly different moments; a ptp4l that changes its master in between
+//! is found at the next round. What it does not do: time out. The caller starts a new round, and
+//! stragglers of the old one are refused.
 
 use super::datasets::{DataSet, PortState, State, decode};
 use super::management::{Id, MessageError, REQUEST_LEN, get, parse};
@@ -35,8 +36,8 @@ impl Query {
         }
     }
 
-    /// Forgets earlier replies and returns the datagrams to send. TIME_STATUS_NP is the last, so that the offset is the
-    /// freshest of all.
+    /// Forgets earlier replies and returns the datagrams to send. TIME_STATUS_NP is the last, so
+    /// that the offset is the freshest of all.
     pub fn begin(&mut self) -> [[u8; REQUEST_LEN]; 5] {
         let sequence = self.sequence.wrapping_add(1);
         *self = Self { sequence, ..Self::new(self.domain, self.transport_specific) };

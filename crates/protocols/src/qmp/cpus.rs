@@ -1,4 +1,5 @@
-//! The answer to `query-cpus-fast`: `CpuInfoFast` of QEMU's qapi/machine.json, as far as it names threads.
+//! The answer to `query-cpus-fast`: `CpuInfoFast` of QEMU's qapi/machine.json, as far as it names
+//! threads.
 //!
 //! What it does not do: send the command, or check that the threads are QEMU's.
 

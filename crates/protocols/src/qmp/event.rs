@@ -2,7 +2,8 @@
 //!
 //! Names and members are those of QEMU's qapi/run-state.json, migration.json and char.json.
 //!
-//! What it does not do: complain. An event that is unknown, or lacks a member that it should have, is
+//! What it does not do: complain. An event that is unknown, or lacks a member that it should have,
+//! is
 //! [`VmEvent::Other`]: QEMU adds events in every version.
 
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! One line from QEMU, decoded.
 //!
-//! What it does not do: judge whether the message is due; [`super::session`] does. Members that are not known are
-//! ignored, as the specification asks of clients.
+//! What it does not do: judge whether the message is due; [`super::session`] does. Members that are
+//! not known are ignored, as the specification asks of clients.
 
 use std::fmt;
 
@@ -50,7 +50,8 @@ pub struct QmpEvent {
     pub name: String,
     /// The event's members; `Null` when there are none.
     pub data: Value,
-    /// QEMU's wall clock when it happened, Unix seconds; -1 when QEMU could not read it. Not a trustworthy time.
+    /// QEMU's wall clock when it happened, Unix seconds; -1 when QEMU could not read it. Not a
+    /// trustworthy time.
     pub seconds: i64,
     /// And microseconds.
     pub microseconds: i64,

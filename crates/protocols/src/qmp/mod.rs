@@ -8,7 +8,8 @@
 //! | [`run_state`] | the answer to `query-status` |
 //! | [`cpus`] | the answer to `query-cpus-fast` |
 //!
-//! What it does not do: connect, time out, use out-of-band commands, or know more of QEMU's schema than these.
+//! What it does not do: connect, time out, use out-of-band commands, or know more of QEMU's schema
+//! than these.
 
 pub mod cpus;
 pub mod event;

@@ -1,11 +1,13 @@
 //! One QMP connection: greeting, `qmp_capabilities`, then commands, replies and events.
 //!
-//! What it does not do: retry. A fault ends the session; the caller reconnects and makes a new one. It does not time
-//! commands out either, because QEMU answers every command or closes the connection.
+//! What it does not do: retry. A fault ends the session; the caller reconnects and makes a new one.
+//! It does not time commands out either, because QEMU answers every command or closes the
+//! connection.
 //!
-//! QEMU gives the answer to a command to whoever is connected when it is ready. A client that left with a command unanswered
-//! thus leaves its successor replies to commands that were never sent; they are ignored, and told apart by their ids, which
-//! must not repeat from session to session ([`Session::with_first_id`]).
+//! QEMU gives the answer to a command to whoever is connected when it is ready. A client that left
+//! with a command unanswered thus leaves its successor replies to commands that were never sent;
+//! they are ignored, and told apart by their ids, which must not repeat from session to session
+//! ([`Session::with_first_id`]).
 
 use std::collections::BTreeSet;
 
@@ -59,7 +61,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session whose `qmp_capabilities` carries this id; those of [`Self::command`] count up from there.
+    /// A session whose `qmp_capabilities` carries this id; those of [`Self::command`] count up from
+    /// there.
     #[must_use]
     pub fn with_first_id(id: u64) -> Self {
         Self {
@@ -95,8 +98,8 @@ impl Session {
         items
     }
 
-    /// A command to write to the stream, and the id that its [`QmpItem::Reply`] will carry. Valid once
-    /// [`QmpItem::Ready`] was seen; before that QEMU knows no command.
+    /// A command to write to the stream, and the id that its [`QmpItem::Reply`] will carry. Valid
+    /// once [`QmpItem::Ready`] was seen; before that QEMU knows no command.
     #[must_use = "the bytes must be written to the stream"]
     pub fn command(&mut self, execute: &str, arguments: Option<Value>) -> (u64, Vec<u8>) {
         self.last_id += 1;

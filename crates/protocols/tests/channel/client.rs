@@ -209,8 +209,8 @@ fn what_is_not_understood_is_a_problem_or_ignored() {
 }
 
 proptest! {
-    /// Whatever this client sends, at whatever pace the caller asks, and if it is up to 1.5 s on its way, the server of the
-    /// same limits answers.
+    /// Whatever this client sends, at whatever pace the caller asks, and if it is up to 1.5 s on
+    /// its way, the server of the same limits answers.
     #[test]
     fn a_client_is_never_too_fast_for_its_server(
         rate in 1u32..50,

@@ -155,7 +155,8 @@ fn any_frame() -> impl Strategy<Value = Frame> {
     frame_of("[ -~]{0,80}")
 }
 
-/// Rich in what looks like a frame, but is none whatever follows: its payload is too long to come about by chance.
+/// Rich in what looks like a frame, but is none whatever follows: its payload is too long to come
+/// about by chance.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let long = || frame_of("[ -~]{8,80}");
     let piece = prop_oneof![

@@ -459,7 +459,8 @@ fn a_host_that_stays_away_ends_the_sessions_that_wait_for_it() {
     assert_eq!(world.relay.poll_at(), None);
 }
 
-/// Whether it was carried out is not known, so the session is given up: nothing is left over at the host.
+/// Whether it was carried out is not known, so the session is given up: nothing is left over at the
+/// host.
 #[test]
 fn no_answer_in_time_costs_the_hosts_session() {
     let (mut world, _, _) = two();
@@ -669,7 +670,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// At any time nobody gets anything of another's; and when all is quiet, the host has exactly what is wanted.
+    /// At any time nobody gets anything of another's; and when all is quiet, the host has exactly
+    /// what is wanted.
     #[test]
     fn the_hosts_bindings_are_the_live_ones(steps in steps(), rate in prop::sample::select(vec![3u32, 1000])) {
         let mut world = World::new(rate);

@@ -240,7 +240,8 @@ fn a_lease_ends_with_silence() {
     assert_eq!(feed(&mut server, 9000, &request(0, 4, &hello())).len(), 1);
 }
 
-/// Frames of every standing: those with a session number that may be right, replays, hellos, damage.
+/// Frames of every standing: those with a session number that may be right, replays, hellos,
+/// damage.
 fn traffic() -> impl Strategy<Value = Vec<(i64, Vec<u8>)>> {
     let message = prop_oneof![
         4 => Just(bind("tai")), 2 => Just(Request::KeepAlive), 1 => Just(hello()), 2 => Just(Request::Timelines),

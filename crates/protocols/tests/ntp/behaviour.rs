@@ -50,7 +50,8 @@ impl Bench {
         self.deliver(&answer(&request, self.now))
     }
 
-    /// Sends `n` requests with each answered (or none) and returns the gaps between them in seconds.
+    /// Sends `n` requests with each answered (or none) and returns the gaps between them in
+    /// seconds.
     #[expect(clippy::cast_possible_truncation, reason = "whole seconds in these scripts")]
     fn gaps(&mut self, n: usize, answered: bool) -> Vec<i64> {
         let mut times = vec![];

@@ -1,5 +1,5 @@
-//! NTP packets captured from chronyd 4.3 (client with iburst, server with `local stratum 10`) on the loopback, and
-//! the classic full request of the reference implementation's simple clients.
+//! NTP packets captured from chronyd 4.3 (client with iburst, server with `local stratum 10`) on
+//! the loopback, and the classic full request of the reference implementation's simple clients.
 
 use timevisor_protocols::ntp::packet::HEADER_LEN;
 use timevisor_protocols::ntp::{
@@ -15,7 +15,8 @@ const CHRONY_REQUEST: &str = "23000620000000000000000000000000000000000000000000
 /// chronyd 4.3's answer to it.
 const CHRONY_RESPONSE: &str = "240a06e600000000000000007f7f0101eeaac51a8b042ef06a4cddaa25d1d282\
                                eeaac51bc088fc15eeaac51bc08c8300";
-/// LI 3, version 4, client, poll 3, precision -6, root delay and dispersion 1 s, then a real transmit time.
+/// LI 3, version 4, client, poll 3, precision -6, root delay and dispersion 1 s, then a real
+/// transmit time.
 const SNTP_REQUEST: &str = "e30003fa00010000000100000000000000000000000000000000000000000000\
                             0000000000000000eeaac51bc088fc15";
 

@@ -1,4 +1,5 @@
-//! The interleaved mode (RFC 9769): our client and our server against each other, and the client's golden request.
+//! The interleaved mode (RFC 9769): our client and our server against each other, and the client's
+//! golden request.
 
 use std::collections::BTreeMap;
 
@@ -119,7 +120,8 @@ fn the_request_names_the_last_exchange_and_hides_everything_else() {
     let second = client.on_timer(Duration::from_secs(2), 0x1122_3344_5566_7788).unwrap();
     let (packet, _) = Packet::parse(&second.bytes).unwrap();
     assert_eq!(packet.origin, reply.receive);
-    // Version 4, client, poll 2^2 s, precision 32; the receive field is splitmix64's mix of the transmit field.
+    // Version 4, client, poll 2^2 s, precision 32; the receive field is splitmix64's mix of the
+    // transmit field.
     let golden: Vec<u8> = [
         &[0x23, 0, 2, 0x20][..],
         &[0; 20],
@@ -226,8 +228,9 @@ fn either_cookie_alone_is_enough_and_both_are_remembered() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
-    /// Lost requests, lost answers, departures that nobody measured, duplicates, and a server that forgets everything:
-    /// every exchange that comes out has the stamps of one exchange, and none comes out twice.
+    /// Lost requests, lost answers, departures that nobody measured, duplicates, and a server that
+    /// forgets everything: every exchange that comes out has the stamps of one exchange, and none
+    /// comes out twice.
     #[test]
     fn stamps_are_never_paired_wrongly(events in prop::collection::vec((0u8..6, any::<bool>()), 1..60)) {
         let mut world = World::new();

@@ -1,4 +1,5 @@
-//! NTP through its public interface: captured packets, scripted servers, random event sequences; client and server.
+//! NTP through its public interface: captured packets, scripted servers, random event sequences;
+//! client and server.
 
 mod behaviour;
 mod golden;

@@ -1,5 +1,5 @@
-//! Which stamps come out with which exchange: basic and interleaved answers that are lost, late, doubled or reordered, and
-//! requests whose stamp nobody reported.
+//! Which stamps come out with which exchange: basic and interleaved answers that are lost, late,
+//! doubled or reordered, and requests whose stamp nobody reported.
 
 use std::collections::BTreeSet;
 
@@ -155,7 +155,8 @@ fn fate() -> impl Strategy<Value = Fate> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
-    /// Whatever happens to packets and stamps, an exchange has the stamps of its own request, and comes out once.
+    /// Whatever happens to packets and stamps, an exchange has the stamps of its own request, and
+    /// comes out once.
     #[test]
     fn an_exchange_has_its_own_stamps_and_comes_out_once(fates in prop::collection::vec(fate(), 1..60)) {
         let mut world = World::new();
@@ -177,7 +178,8 @@ proptest! {
                 Fate::Restart => world.client.restart(world.now),
             }
             for bytes in deliveries {
-                // `World::deliver` compares the stamps with those of the request that the exchange names.
+                // `World::deliver` compares the stamps with those of the request that the exchange
+                // names.
                 if let Outcome::Exchange(pair) = world.deliver(&bytes) {
                     prop_assert!(out.insert(pair.response.request_id), "twice: {pair:?}");
                 }

@@ -1,5 +1,6 @@
-//! Invariants of one association under random event sequences: lost, late, duplicated, reordered, altered answers,
-//! kisses, garbage, late timers, restarts, and a random generator that repeats itself.
+//! Invariants of one association under random event sequences: lost, late, duplicated, reordered,
+//! altered answers, kisses, garbage, late timers, restarts, and a random generator that repeats
+//! itself.
 
 use std::collections::BTreeSet;
 
@@ -75,7 +76,8 @@ impl World {
             }
             Outcome::KissOfDeath(KissCode::Rate) => {
                 assert!(self.client.interval() >= self.floor, "a kiss never shortens the interval");
-                // While denied the interval is the hour between attempts, which an accepted answer lifts again.
+                // While denied the interval is the hour between attempts, which an accepted answer
+                // lifts again.
                 if !self.denied {
                     self.floor = self.client.interval();
                 }
@@ -179,7 +181,8 @@ proptest! {
         for event in events {
             world.step(event);
         }
-        // Whatever happened: whoever sleeps until poll_at() soon gets a request, and a good answer to it is accepted.
+        // Whatever happened: whoever sleeps until poll_at() soon gets a request, and a good answer
+        // to it is accepted.
         let before = world.sent.len();
         for random in 0..2 {
             if world.sent.len() == before {

@@ -1,4 +1,5 @@
-//! The server through its public interface: golden bytes for each form of reply, and what it never does.
+//! The server through its public interface: golden bytes for each form of reply, and what it never
+//! does.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -66,7 +67,8 @@ fn reply(action: Action) -> Vec<u8> {
 #[test]
 fn a_basic_reply() {
     let mut server = server(Config::default());
-    // 1 ms is 65.5 units of 2^-16 s; the receive stamp is rounded up and odd, the transmit stamp even.
+    // 1 ms is 65.5 units of 2^-16 s; the receive stamp is rounded up and odd, the transmit stamp
+    // even.
     let expected = "240306e80000000000000042c0000201eeaac511000000006a4cddaa25d1d282\
                     eeaac51b40000001eeaac51b80000000";
     let action = ask(&mut server, &hex(REQUEST), &clock());
@@ -90,8 +92,9 @@ fn an_interleaved_reply_tells_when_the_one_before_left() {
     request.origin = basic.receive;
     request.transmit = NtpTimestamp::from_bits(0x2222_2222_2222_2222);
     let third = ask(&mut server, &request.to_bytes(), &clock());
-    // 100 ns are 429 units of 2^-32 s, made even. The error is the one of that moment, 2 ms. The receive stamp is moved
-    // on because it names the exchange, and the one before arrived at the same moment.
+    // 100 ns are 429 units of 2^-32 s, made even. The error is the one of that moment, 2 ms. The
+    // receive stamp is moved on because it names the exchange, and the one before arrived at the
+    // same moment.
     let expected = "240306e80000000000000084c0000201eeaac511000000001111111111111111\
                     eeaac51b40000003eeaac51b800001ac";
     assert_eq!(reply(third), hex(expected));
@@ -147,7 +150,8 @@ fn too_many_requests_get_one_kiss_and_then_nothing() {
     let mut server = server(config);
     let actions: Vec<_> = (0..5).map(|_| ask(&mut server, &hex(REQUEST), &clock())).collect();
     assert!(actions[..2].iter().all(|a| matches!(a, Action::Reply { .. })));
-    // Stratum 0, leap indicator 3, RATE, and the two stamps without which clients would not look at it.
+    // Stratum 0, leap indicator 3, RATE, and the two stamps without which clients would not look at
+    // it.
     let expected = "e4000600000000000000000052415445\
                     00000000000000006a4cddaa25d1d282eeaac51b40000001eeaac51b80000000";
     assert!(matches!(actions[2], Action::Kiss { .. }));
@@ -331,7 +335,8 @@ proptest! {
         error_bits in 0i128..(1i128 << 64), residence in 0i128..(1i128 << 50), frac in any::<u64>(),
         off in -1.0f64..=1.0, precision in -30i8..-10,
     ) {
-        // True time is anywhere within the error of what is served; the client's budget must hold it.
+        // True time is anywhere within the error of what is served; the client's budget must hold
+        // it.
         let error = Duration::from_bits(error_bits);
         let received = utc(0) + Duration::from_bits(i128::from(frac));
         let transmit = received + Duration::from_bits(residence);

@@ -13,7 +13,8 @@ use crate::server::{good_answer, message};
 
 const NAME: &str = "time.example.net";
 
-/// Runs both sides until the client has its result; the server answers our message with `answer` and hangs up.
+/// Runs both sides until the client has its result; the server answers our message with `answer`
+/// and hangs up.
 fn run(
     mut client: Exchange,
     server: &mut ServerConnection,

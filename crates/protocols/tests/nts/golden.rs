@@ -1,4 +1,5 @@
-//! Bytes of real servers, `chronyd.txt` and `ntpd-rs.txt`: other ciphers, other TLS, other readings of the RFC.
+//! Bytes of real servers, `chronyd.txt` and `ntpd-rs.txt`: other ciphers, other TLS, other readings
+//! of the RFC.
 
 use timevisor_protocols::ntp::packet::HEADER_LEN;
 use timevisor_protocols::ntp::{Client, Config as NtpConfig, NtpTimestamp, Outcome, Packet};

@@ -1,4 +1,5 @@
-//! NTS through its public interface: golden bytes, a TLS server in memory, damaged packets, random bytes.
+//! NTS through its public interface: golden bytes, a TLS server in memory, damaged packets, random
+//! bytes.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 

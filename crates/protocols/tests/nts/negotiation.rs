@@ -124,8 +124,8 @@ proptest! {
         let _ = Answer::parse(&bytes);
     }
 
-    /// Whatever the records, an answer that is accepted has our protocol, our algorithm, one to eight usable cookies,
-    /// and no error.
+    /// Whatever the records, an answer that is accepted has our protocol, our algorithm, one to
+    /// eight usable cookies, and no error.
     #[test]
     fn any_records(records in prop::collection::vec(
         (any::<bool>(), 0u16..9, prop::sample::select(vec![vec![], vec![0, 0], vec![0, 15], vec![0, 30], vec![1], vec![9; 50]])), 0..12,

@@ -5,7 +5,8 @@ use timevisor_protocols::nts::Refusal;
 
 use crate::server::{answer, answer_header, association, header, is_authentic, random, take_apart};
 
-/// Every single bit of an answer matters, wherever it is: header, identifier, lengths, nonce, tag, ciphertext, padding.
+/// Every single bit of an answer matters, wherever it is: header, identifier, lengths, nonce, tag,
+/// ciphertext, padding.
 #[test]
 fn every_flipped_bit_is_noticed() {
     let mut association = association(1, 100);
@@ -54,7 +55,8 @@ proptest! {
         damaged.splice(at..(at + cut).min(whole.len()), with);
         let opened = association.open(&damaged);
         prop_assert_eq!(opened.is_ok(), damaged == whole);
-        // The damage cannot make a NAK of an answer with a stratum: that takes two fields and no authenticator.
+        // The damage cannot make a NAK of an answer with a stratum: that takes two fields and no
+        // authenticator.
         prop_assert_ne!(opened, Err(Refusal::Nak));
     }
 }

@@ -34,7 +34,8 @@ pub(crate) fn key(byte: u8) -> Key {
     Key::new([byte; 32].into())
 }
 
-/// An association with keys 1 and 2 and this many cookies of `len` bytes, the first full of 1, the next of 2...
+/// An association with keys 1 and 2 and this many cookies of `len` bytes, the first full of 1, the
+/// next of 2...
 pub(crate) fn association(cookies: u8, len: usize) -> Association {
     let mut association = Association::new(Config::default()).unwrap();
     association.exchange_began(Duration::ZERO);

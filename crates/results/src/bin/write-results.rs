@@ -1,4 +1,5 @@
-//! Writes a results file from rows on standard input, one JSON object a line: for scripts (fuzz/run.sh).
+//! Writes a results file from rows on standard input, one JSON object a line: for scripts
+//! (fuzz/run.sh).
 #![forbid(unsafe_code)]
 
 use std::io;

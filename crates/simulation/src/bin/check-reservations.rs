@@ -1,7 +1,8 @@
-//! `make reservations`: random task sets through `timevisor-schedule` and through the simulator, on all processors; a table, and JSON.
+//! `make reservations`: random task sets through `timevisor-schedule` and through the simulator, on
+//! all processors; a table, and JSON.
 //!
-//! With `--crashes SCHEDULES SEED` it runs random schedules of the reservations' state machine instead, on a host whose daemon
-//! dies at random moments.
+//! With `--crashes SCHEDULES SEED` it runs random schedules of the reservations' state machine
+//! instead, on a host whose daemon dies at random moments.
 //!
 //! Exit status 1 where something that was promised was not kept.
 

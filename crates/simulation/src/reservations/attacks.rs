@@ -160,8 +160,9 @@ fn shift(plan: &Plan, at: u64) -> Plan {
     plan
 }
 
-/// Whether a core's reservations get what they were promised: the first one's guest is never done, the others do as they like. Returns
-/// the first interval in which less was supplied: its length, and what it had.
+/// Whether a core's reservations get what they were promised: the first one's guest is never done,
+/// the others do as they like. Returns the first interval in which less was supplied: its length,
+/// and what it had.
 #[must_use]
 pub fn short_of_promise(
     of: &[Reservation],

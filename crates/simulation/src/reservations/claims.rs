@@ -57,7 +57,8 @@ impl Claim {
         }
     }
 
-    /// The reservation of this budget; `None` for a whole processor, and where the claim is not about such tasks.
+    /// The reservation of this budget; `None` for a whole processor, and where the claim is not
+    /// about such tasks.
     #[must_use]
     pub fn reservation(self, case: &Case, budget: u64) -> Option<Reservation> {
         let period = case.period;

@@ -55,11 +55,13 @@ pub struct Examined {
     pub broken: Vec<String>,
     /// In [`World::Theory`], by the least budget: what was seen of each predicted response.
     pub seen: Vec<f64>,
-    /// The least budget over the least one with which the simulator breaks nothing; by [`World::ALL`].
+    /// The least budget over the least one with which the simulator breaks nothing; by
+    /// [`World::ALL`].
     pub pessimism: [Option<f64>; 3],
 }
 
-/// `None` where the claim is not about such tasks. `budgets`: whether to look for the simulator's least budgets.
+/// `None` where the claim is not about such tasks. `budgets`: whether to look for the simulator's
+/// least budgets.
 #[must_use]
 pub fn examine(case: &Case, claim: Claim, budgets: bool) -> Option<Examined> {
     if claim != Claim::Dedicated {
@@ -101,8 +103,9 @@ pub fn examine(case: &Case, claim: Claim, budgets: bool) -> Option<Examined> {
     Some(examined)
 }
 
-/// The least budget that survives all attacks, where `least` does. By halving: with others on the core more budget may, in single
-/// cases, be worse than less, and some smaller one would survive, too.
+/// The least budget that survives all attacks, where `least` does. By halving: with others on the
+/// core more budget may, in single cases, be worse than less, and some smaller one would survive,
+/// too.
 fn least_unbroken(world: World, claim: Claim, case: &Case, plans: &Plans, least: u64) -> u64 {
     let survives = |budget: u64| world.attack(claim, case, plans, budget).missed.is_none();
     let mut good = least;

@@ -1,4 +1,5 @@
-//! Reservations of processor time, simulated to the nanosecond: what `timevisor-schedule` promises, against what happens.
+//! Reservations of processor time, simulated to the nanosecond: what `timevisor-schedule` promises,
+//! against what happens.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -15,8 +16,9 @@
 //! | [`mod@examine`] | one case under one claim |
 //! | [`tally`] | [`tally::Tally`]: many of them |
 //!
-//! What it does not do: charge for switches and interrupts (the analysis adds them to costs), simulate several cores, or imitate any
-//! measured workload. Fixed-point rounding of the kernel is imitated where budgets depend on it.
+//! What it does not do: charge for switches and interrupts (the analysis adds them to costs),
+//! simulate several cores, or imitate any measured workload. Fixed-point rounding of the kernel is
+//! imitated where budgets depend on it.
 
 pub mod attacks;
 pub mod claims;
@@ -36,8 +38,8 @@ pub use examine::examine;
 pub use sets::Case;
 pub use tally::Tally;
 
-/// Examines the cases of these seeds under all claims. `budgets`: for which of them to look for the simulator's least budgets, too, which
-/// takes ten times as long.
+/// Examines the cases of these seeds under all claims. `budgets`: for which of them to look for the
+/// simulator's least budgets, too, which takes ten times as long.
 #[must_use]
 pub fn cross_check(seeds: impl IntoIterator<Item = u64>, budgets: impl Fn(u64) -> bool) -> Tally {
     let mut tally = Tally::default();

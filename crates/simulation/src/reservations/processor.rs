@@ -1,7 +1,7 @@
 //! [`run`]: several reservations on one core, the earliest deadline first, as SCHED_DEADLINE runs them.
 //!
-//! What it does not do: charge for switches. Where two deadlines are the same, the later listed one runs: the first is the one under
-//! examination, and gets no help from luck.
+//! What it does not do: charge for switches. Where two deadlines are the same, the later listed one
+//! runs: the first is the one under examination, and gets no help from luck.
 
 use timevisor_schedule::Reservation;
 

@@ -27,7 +27,8 @@ pub struct Release {
 pub struct Plan {
     /// Of jobs that are due by the end.
     pub releases: Vec<Release>,
-    /// Only the first so many tasks are judged: what keeps one of them waiting is, to those below, work of one of them.
+    /// Only the first so many tasks are judged: what keeps one of them waiting is, to those below,
+    /// work of one of them.
     pub judged: usize,
     /// Under EDF, the task that goes last of those that are due at the same moment.
     pub last: Option<usize>,
@@ -42,7 +43,8 @@ pub struct Span {
     pub end: u64,
 }
 
-/// Everything at once: each task's first job as late as its jitter allows, all others on time, as early as they may.
+/// Everything at once: each task's first job as late as its jitter allows, all others on time, as
+/// early as they may.
 #[must_use]
 pub fn together(set: &TaskSet, span: Span) -> Plan {
     apart(set, span, |_| 0)
@@ -60,8 +62,8 @@ pub fn apart(set: &TaskSet, span: Span, mut after: impl FnMut(usize) -> u64) -> 
     plan.sorted()
 }
 
-/// Together, and the job of `target` is kept waiting for as long as it can be: with fixed priorities each time, under EDF once in a
-/// busy period (the section began before it).
+/// Together, and the job of `target` is kept waiting for as long as it can be: with fixed
+/// priorities each time, under EDF once in a busy period (the section began before it).
 #[must_use]
 pub fn blocked(set: &TaskSet, span: Span, target: usize) -> Plan {
     let mut plan = together(set, span);
@@ -78,7 +80,8 @@ pub fn blocked(set: &TaskSet, span: Span, target: usize) -> Plan {
     plan.sorted()
 }
 
-/// Under EDF a job waits longest for others that are due with it: the first job of `target` is due with one of another's.
+/// Under EDF a job waits longest for others that are due with it: the first job of `target` is due
+/// with one of another's.
 #[must_use]
 pub fn due_together(set: &TaskSet, span: Span, target: usize, random: &mut Random) -> Plan {
     let others: Vec<&Task> = set.tasks().iter().collect();
@@ -89,14 +92,16 @@ pub fn due_together(set: &TaskSet, span: Span, target: usize, random: &mut Rando
     shifted(set, span, target, after)
 }
 
-/// Everything together, but `target` later by `after`; it goes last of those that are due at the same moment.
+/// Everything together, but `target` later by `after`; it goes last of those that are due at the
+/// same moment.
 #[must_use]
 pub fn shifted(set: &TaskSet, span: Span, target: usize, after: u64) -> Plan {
     let plan = apart(set, span, |index| if index == target { after } else { 0 });
     Plan { last: Some(target), ..plan }
 }
 
-/// Anyhow: any offsets, any lateness up to the jitter, at times longer between releases than need be.
+/// Anyhow: any offsets, any lateness up to the jitter, at times longer between releases than need
+/// be.
 #[must_use]
 pub fn anyhow(set: &TaskSet, span: Span, random: &mut Random) -> Plan {
     let mut plan = Plan { releases: Vec::new(), judged: set.tasks().len(), last: None };

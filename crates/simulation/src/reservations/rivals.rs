@@ -73,8 +73,8 @@ impl Rivals {
             let set = TaskSet::new(vec![task], Policy::Listed).expect("1 ns of a period");
             let mut plan = Plan { releases: Vec::new(), judged: 0, last: None };
             let mut at = below(random, of.period());
-            // As regular as a task that takes all of its budget, or anyhow; at once, or in pieces with sleep between them: the
-            // server's wakeup rule is for those.
+            // As regular as a task that takes all of its budget, or anyhow; at once, or in pieces
+            // with sleep between them: the server's wakeup rule is for those.
             let (regular, pieces) = (random.chance(0.5), 1 + 4 * below(random, 2));
             while !hog && at < span.end {
                 let cost = 1 + below(random, of.budget() + of.budget() / 2) / pieces;

@@ -1,10 +1,12 @@
 //! [`Server`]: one reservation as Linux's SCHED_DEADLINE keeps it, the hard constant bandwidth server of kernel/sched/deadline.c.
 //!
-//! What it does not do: reclaim (GRUB), be inherited, or be stretched by a clock frequency. Who runs is [`processor`](super::processor)'s.
+//! What it does not do: reclaim (GRUB), be inherited, or be stretched by a clock frequency. Who
+//! runs is [`processor`](super::processor)'s.
 
 use timevisor_schedule::Reservation;
 
-/// The kernel's fixed point for densities (BW_SHIFT) and the bits it drops before it multiplies (DL_SCALE).
+/// The kernel's fixed point for densities (BW_SHIFT) and the bits it drops before it multiplies
+/// (DL_SCALE).
 const BW_SHIFT: u32 = 20;
 const DL_SCALE: u32 = 10;
 
@@ -56,7 +58,8 @@ impl Server {
         self.deadline + self.of.period() - self.of.deadline()
     }
 
-    /// enqueue_task_dl() of a task that slept, with update_dl_entity() and dl_check_constrained_dl().
+    /// enqueue_task_dl() of a task that slept, with update_dl_entity() and
+    /// dl_check_constrained_dl().
     pub fn wake(&mut self, now: u64) {
         self.queued = true;
         if self.throttled {
@@ -68,7 +71,8 @@ impl Server {
         }
         let implicit = self.of.deadline() == self.of.period();
         if !implicit && self.deadline < now && now < self.next_period() {
-            // Woken between the deadline and the next period: nothing until then, or it would have budget / deadline of the core.
+            // Woken between the deadline and the next period: nothing until then, or it would have
+            // budget / deadline of the core.
             self.throttled = true;
             self.runtime = self.runtime.min(0);
         } else if self.deadline < now {
@@ -77,7 +81,8 @@ impl Server {
             if implicit {
                 self.new_period(now);
             } else {
-                // The revised rule: the deadline stays, the budget shrinks to what the density allows until then.
+                // The revised rule: the deadline stays, the budget shrinks to what the density
+                // allows until then.
                 let density =
                     (u128::from(self.of.budget()) << BW_SHIFT) / u128::from(self.of.deadline());
                 let left = (density * u128::from(self.deadline - now)) >> BW_SHIFT;
@@ -86,7 +91,8 @@ impl Server {
         }
     }
 
-    /// dl_entity_overflow(): whether what is left, used until the deadline, is more than budget / deadline.
+    /// dl_entity_overflow(): whether what is left, used until the deadline, is more than budget /
+    /// deadline.
     fn overflows(&self, now: u64) -> bool {
         let scaled = |ns: u64| u128::from(ns >> DL_SCALE);
         let left = scaled(self.of.deadline()) * scaled(self.runtime.max(0).unsigned_abs());
@@ -103,7 +109,8 @@ impl Server {
         self.runtime -= span.cast_signed();
     }
 
-    /// Looks whether the budget is gone, as the kernel does at ticks and whenever the task leaves the processor.
+    /// Looks whether the budget is gone, as the kernel does at ticks and whenever the task leaves
+    /// the processor.
     pub fn account(&mut self) {
         if self.runtime <= 0 {
             self.throttled = true;
@@ -151,11 +158,13 @@ mod tests {
             server.wake(now * MS);
             (server.runtime / MS.cast_signed(), server.deadline / MS, server.timer())
         };
-        // Implicit deadline, 39 of 40 left: until 97.5 that is too much for what remains of the period.
+        // Implicit deadline, 39 of 40 left: until 97.5 that is too much for what remains of the
+        // period.
         assert_eq!(state(server(40, 100), 2), (39, 100, None));
         assert_eq!(state(server(40, 100), 50), (40, 150, None));
         assert_eq!(state(server(40, 100), 100), (40, 200, None), "at the deadline");
-        // Constrained: the deadline stays, half of what remains until it is left; then nothing until the next period.
+        // Constrained: the deadline stays, half of what remains until it is left; then nothing
+        // until the next period.
         assert_eq!(state(server(10, 20), 1), (9, 20, None));
         assert_eq!(state(server(10, 20), 15), (2, 20, None));
         assert_eq!(state(server(10, 20), 60), (0, 20, Some(100 * MS)));

@@ -1,7 +1,8 @@
 //! [`Case`]: random tasks, and the reservation's period that they are judged in.
 //!
-//! Utilizations are UUniFast's (Bini and Buttazzo, "Measuring the performance of schedulability tests", 2005); all periods divide 120 ms,
-//! so that whatever happens has happened after a few times that. What it does not do: resemble any real workload.
+//! Utilizations are UUniFast's (Bini and Buttazzo, "Measuring the performance of schedulability
+//! tests", 2005); all periods divide 120 ms, so that whatever happens has happened after a few
+//! times that. What it does not do: resemble any real workload.
 
 use timevisor_schedule::{Policy, Task, TaskSet};
 
@@ -55,7 +56,8 @@ impl Case {
     pub fn random(seed: u64) -> Self {
         let mut random = Random::stream(seed, "tasks");
         let period = one_of(&mut random, &PERIODS);
-        // A third can be released at replenishments: their periods are multiples, and they are never late.
+        // A third can be released at replenishments: their periods are multiples, and they are
+        // never late.
         let aligned = random.chance(1.0 / 3.0);
         let periods: Vec<u64> =
             TASK_PERIODS.into_iter().filter(|p| !aligned || p % period == 0).collect();

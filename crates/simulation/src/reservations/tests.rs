@@ -11,7 +11,8 @@ use super::sets::{MS, below};
 use super::*;
 use crate::random::Random;
 
-/// Nothing that the analysis calls schedulable can be broken, and no response is longer than it says.
+/// Nothing that the analysis calls schedulable can be broken, and no response is longer than it
+/// says.
 #[test]
 fn what_is_promised_is_kept() {
     let mut tally = cross_check(0..60, |_| false);
@@ -44,7 +45,8 @@ fn a_core_keeps_what_admission_says() {
     assert!(kept > 200, "{kept}");
 }
 
-/// Under EDF the worst response of a task is met at some offset to all others, which are released together: all of them are tried.
+/// Under EDF the worst response of a task is met at some offset to all others, which are released
+/// together: all of them are tried.
 #[test]
 fn edf_response_times_are_met() {
     let mut random = Random::stream(1, "offsets");
@@ -79,7 +81,8 @@ fn edf_response_times_are_met() {
     }
 }
 
-/// A simulator that finds nothing where something is wrong is worth nothing: a supply that is 1 ns too early, and a budget 1 ns too small.
+/// A simulator that finds nothing where something is wrong is worth nothing: a supply that is 1 ns
+/// too early, and a budget 1 ns too small.
 #[test]
 fn a_wrong_promise_is_broken() {
     #[derive(Clone, Copy)]
@@ -111,7 +114,8 @@ fn a_wrong_promise_is_broken() {
     assert!(judged >= 25 && early == judged && less * 10 >= judged * 9, "{judged} {early} {less}");
 }
 
-/// The example of "Real-Time Virtual Machines", (30 ms, 150 ms) and (50 ms, 200 ms) in a reservation of 50 ms, as it is predicted.
+/// The example of "Real-Time Virtual Machines", (30 ms, 150 ms) and (50 ms, 200 ms) in a
+/// reservation of 50 ms, as it is predicted.
 #[test]
 fn the_example_responds_as_predicted() {
     let set = |policy| {
@@ -121,7 +125,8 @@ fn the_example_responds_as_predicted() {
     };
     let rm = set(Policy::RateMonotonic);
     let span = |origin| Span { origin, end: origin + 1200 * MS };
-    // Alone on a core: the releases begin the periods, or a hog has just used up a budget when they come.
+    // Alone on a core: the releases begin the periods, or a hog has just used up a budget when they
+    // come.
     let alone = |ms: u64, hog: bool| {
         let plan = together(&rm, span(if hog { (100 + ms) * MS } else { 7 * MS }));
         let of = Reservation::shared(ms * MS, 50 * MS).unwrap();

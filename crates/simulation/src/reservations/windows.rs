@@ -1,7 +1,8 @@
-//! Supplies as the worst case of theory has them: a guest that owns the processor in given windows, and the windows of a reservation
-//! that keeps its promise as unkindly as it may.
+//! Supplies as the worst case of theory has them: a guest that owns the processor in given windows,
+//! and the windows of a reservation that keeps its promise as unkindly as it may.
 //!
-//! What it does not do: say whether any host would be so unkind; [`processor`](super::processor) has hosts.
+//! What it does not do: say whether any host would be so unkind; [`processor`](super::processor)
+//! has hosts.
 
 use timevisor_schedule::Reservation;
 
@@ -39,8 +40,8 @@ pub fn dedicated() -> [Window; 1] {
     [(0, u64::MAX)]
 }
 
-/// The budget that ends at `origin` came at once; all later ones come as late as they may. `withheld` ns are missing after the
-/// origin: an overrun before it, paid back.
+/// The budget that ends at `origin` came at once; all later ones come as late as they may.
+/// `withheld` ns are missing after the origin: an overrun before it, paid back.
 pub fn worst(of: Reservation, origin: u64, withheld: u64) -> impl Iterator<Item = Window> {
     let (budget, begun) = (of.budget(), origin - of.budget());
     let mut owed = withheld;

@@ -1,7 +1,7 @@
 //! The numbers a run is judged by.
 //!
-//! Some rules hold although a file does not state them: the bounds contain truth at every check, they nest, the estimate
-//! never goes back, and no disruption is signalled.
+//! Some rules hold although a file does not state them: the bounds contain truth at every check,
+//! they nest, the estimate never goes back, and no disruption is signalled.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,9 @@ pub struct Limits {
     /// The same in parts of the run.
     #[serde(rename = "window")]
     pub windows: Vec<Window>,
-    /// Share of the checks with a status that vouches for the bounds in which truth lies inside them. Default 1. Less only
-    /// where an assumption fails; 0 (not judged) where truth must be lost in the end.
+    /// Share of the checks with a status that vouches for the bounds in which truth lies inside
+    /// them. Default 1. Less only where an assumption fails; 0 (not judged) where truth must be
+    /// lost in the end.
     pub coverage: f64,
     /// Statuses that must occur.
     pub see: Vec<String>,
@@ -37,20 +38,21 @@ pub struct Limits {
     pub synchronized: Option<f64>,
     /// Disruptions signalled after the clock first had bounds, at most. Default 0.
     pub disruptions: u64,
-    /// The status became `unreliable` after `fault_at_s` and before truth left bounds that were vouched for.
+    /// The status became `unreliable` after `fault_at_s` and before truth left bounds that were
+    /// vouched for.
     pub detected: Option<bool>,
-    /// Limits that need not hold in every one of several runs, by name, each with the reason. A name covers the limit of
-    /// the whole run and those of the windows.
+    /// Limits that need not hold in every one of several runs, by name, each with the reason. A
+    /// name covers the limit of the whole run and those of the windows.
     pub share: BTreeMap<String, Share>,
-    /// Times that the status became `unreliable` before `fault_at_s` (or at all), per simulated day of all runs together,
-    /// at most. Judged over two days or more.
+    /// Times that the status became `unreliable` before `fault_at_s` (or at all), per simulated day
+    /// of all runs together, at most. Judged over two days or more.
     pub false_alarms_per_day: Option<f64>,
     /// References named falsetickers after the warm-up: exactly these.
     pub falsetickers: Option<Vec<String>>,
     /// Largest jump of the published estimate at a publication after the warm-up, ns.
     pub max_jump_ns: Option<f64>,
-    /// Largest change of the estimator's mind at one exchange after the warm-up, us: what the published estimate then
-    /// slews to.
+    /// Largest change of the estimator's mind at one exchange after the warm-up, us: what the
+    /// published estimate then slews to.
     pub max_correction_us: Option<f64>,
 }
 
@@ -65,8 +67,8 @@ pub struct Share {
 }
 
 impl Share {
-    /// How many of `runs` may miss the limit. A single run must keep it; of a few runs, too few to measure the share,
-    /// one may miss it.
+    /// How many of `runs` may miss the limit. A single run must keep it; of a few runs, too few to
+    /// measure the share, one may miss it.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -185,7 +187,8 @@ impl Default for Limits {
     }
 }
 
-/// What [`KnownFailure::limits`] and [`Limits::share`] may name: the limits, and the rules that hold without being stated.
+/// What [`KnownFailure::limits`] and [`Limits::share`] may name: the limits, and the rules that
+/// hold without being stated.
 pub(super) const NAMES: [&str; 17] = [
     "rms_us",
     "p99_us",
@@ -206,8 +209,9 @@ pub(super) const NAMES: [&str; 17] = [
     "falsetickers",
 ];
 
-/// Limits that the present code is known to miss. The scenario still runs and its figures are printed, but missing these
-/// limits does not fail it. When a run meets all of them, the table asks for the entry to be removed.
+/// Limits that the present code is known to miss. The scenario still runs and its figures are
+/// printed, but missing these limits does not fail it. When a run meets all of them, the table asks
+/// for the entry to be removed.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownFailure {

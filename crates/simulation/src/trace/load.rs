@@ -89,8 +89,8 @@ fn stem(path: &Path) -> Option<&str> {
     Some(name.strip_suffix(".csv").unwrap_or(name))
 }
 
-/// Where the truth of an exchange trace lies by convention: `NAME.truth.csv.gz` or `NAME.truth.csv` beside it, whichever
-/// is there, with the trace's own ending first.
+/// Where the truth of an exchange trace lies by convention: `NAME.truth.csv.gz` or `NAME.truth.csv`
+/// beside it, whichever is there, with the trace's own ending first.
 #[must_use]
 pub fn truth_path(exchanges: &Path) -> Option<PathBuf> {
     let stem = stem(exchanges)?;

@@ -64,8 +64,8 @@ impl Method {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// A new estimator for a counter of this nominal period; `None` for [`Method::Default`], which is the production
-    /// clock itself.
+    /// A new estimator for a counter of this nominal period; `None` for [`Method::Default`], which
+    /// is the production clock itself.
     #[must_use]
     pub fn estimator(self, nominal: Period) -> Option<Box<dyn Estimator>> {
         let radclock = |p: RadclockParameters| -> Option<Box<dyn Estimator>> {

@@ -10,8 +10,8 @@
 //! | [`mod@replay`] | [`replay()`]: exchanges in order, a reading at every whole true second |
 //! | [`score`] | [`Score`]: errors, half-widths and coverage of the readings |
 //!
-//! The counter of a trace is nominally 1 GHz. Its time base is Unix nanoseconds, taken for TAI: nothing here depends on
-//! the timescale.
+//! The counter of a trace is nominally 1 GHz. Its time base is Unix nanoseconds, taken for TAI:
+//! nothing here depends on the timescale.
 //!
 //! What it does not do: simulate. The exchanges come from a file, whoever made it.
 

@@ -230,8 +230,9 @@ fn lines<T>(
 /// The exchanges of `NAME.csv`, in the file's order.
 ///
 /// Columns, in any order: `ta_counter_ns,tb_ns,te_ns,tf_counter_ns`, and if known
-/// `true_time_ns_at_ta,true_time_ns_at_tf` and the reference's own `error_ns` (0 where absent). Exchanges that no clock
-/// would use are rows like any other: to discard them is the clock's business.
+/// `true_time_ns_at_ta,true_time_ns_at_tf` and the reference's own `error_ns` (0 where absent).
+/// Exchanges that no clock would use are rows like any other: to discard them is the clock's
+/// business.
 ///
 /// # Errors
 /// The first line that is not like that.
@@ -239,10 +240,12 @@ pub fn parse_rows(bytes: &[u8]) -> Result<Vec<Row>, TraceError> {
     lines(bytes, &EXCHANGES, row)
 }
 
-/// The lines of `NAME.truth.csv`: the first second, and the counter value at it and at every further one.
+/// The lines of `NAME.truth.csv`: the first second, and the counter value at it and at every
+/// further one.
 ///
 /// # Errors
-/// The first line that is not `t_s,counter_minus_true_ns`, or does not belong to the second after the one before.
+/// The first line that is not `t_s,counter_minus_true_ns`, or does not belong to the second after
+/// the one before.
 pub fn parse_truth(bytes: &[u8]) -> Result<(i64, Vec<u64>), TraceError> {
     let mut before: Option<(i64, u64)> = None;
     let rows = lines(bytes, &TRUTH, |line| {

@@ -1,7 +1,9 @@
-//! Exchanges in order, through the production clock and one estimator; a reading at every whole second.
+//! Exchanges in order, through the production clock and one estimator; a reading at every whole
+//! second.
 //!
-//! After row i the clocks know rows 0 to i only, from `tf_i` on. With a truth the readings are at whole true seconds;
-//! without one at whole seconds of the counter, and there is nothing to compare them with.
+//! After row i the clocks know rows 0 to i only, from `tf_i` on. With a truth the readings are at
+//! whole true seconds; without one at whole seconds of the counter, and there is nothing to compare
+//! them with.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +39,8 @@ impl Default for ReplayOptions {
 /// What a reader saw.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Reading {
-    /// The second's number: true seconds as the truth counts them, or counter seconds since the first exchange.
+    /// The second's number: true seconds as the truth counts them, or counter seconds since the
+    /// first exchange.
     pub second: i64,
     /// The counter then.
     pub counter: u64,

@@ -4,7 +4,8 @@ use timevisor_time::Duration;
 
 use super::replay::Reading;
 
-/// Median, 99th percentile and maximum of something, in microseconds: nearest rank, so each is a value that occurred.
+/// Median, 99th percentile and maximum of something, in microseconds: nearest rank, so each is a
+/// value that occurred.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Quantiles {
     /// Half of the values are at most this.

@@ -102,7 +102,8 @@ fn a_truth_without_a_second_is_refused() {
     );
 }
 
-/// A counter that is 20 ppm fast, a symmetric path of 50 us each way, one exchange every 16 s, no queueing.
+/// A counter that is 20 ppm fast, a symmetric path of 50 us each way, one exchange every 16 s, no
+/// queueing.
 struct World {
     rows: String,
     truth: String,
@@ -165,7 +166,8 @@ fn the_truth_finds_its_year_and_refuses_another_trace() {
 
 #[test]
 fn the_score_of_a_known_trace_is_known() {
-    // 30 us more in one direction are 15 us of error to everyone who believes in symmetry, from second 800 on.
+    // 30 us more in one direction are 15 us of error to everyone who believes in symmetry, from
+    // second 800 on.
     let trace = World::new(1600, 800, 30_000).trace();
     let replayed = replay(&trace, &options(Method::LastSample, 400));
     assert_eq!(replayed.readings.len(), 1201);
@@ -175,7 +177,8 @@ fn the_score_of_a_known_trace_is_known() {
     // The exchange sent at second 800 is read from its end on: at second 801 for the first time.
     let after = Score::of(replayed.readings.iter().filter(|r| r.second > 800)).unwrap();
     assert_eq!(after.seconds, 800);
-    // 15 us, and what the changed average rate (15 us in 800 to 1600 s) makes of an age up to 16 s: 0.3 us at most.
+    // 15 us, and what the changed average rate (15 us in 800 to 1600 s) makes of an age up to 16 s:
+    // 0.3 us at most.
     assert!((after.rms_us - 15.0).abs() < 0.2, "{after:?}");
     assert!((after.mean_abs_us - 15.0).abs() < 0.2, "{after:?}");
     assert!((15.0..15.3).contains(&after.abs_us.p99) && after.abs_us.max < 15.31, "{after:?}");
@@ -192,7 +195,8 @@ fn an_exchange_is_known_from_its_end_on_and_not_before() {
     // Second 0 is before the first answer came.
     assert_eq!(replayed.unread, 1);
     assert_eq!(replayed.readings[0].second, 1);
-    // With its first exchange only, the nominal rate is 20 ppm wrong: 300 us in the 15 s from the middle of it.
+    // With its first exchange only, the nominal rate is 20 ppm wrong: 300 us in the 15 s from the
+    // middle of it.
     let error = |second: i64| {
         let reading = replayed.readings.iter().find(|r| r.second == second).unwrap();
         (reading.estimate - reading.truth.unwrap()).floor_nanos()
@@ -223,7 +227,8 @@ fn every_method_replays_and_bounds_are_the_same_for_all() {
 #[test]
 fn a_lying_truth_is_outside_of_the_bounds() {
     let mut world = World::new(1600, 2000, 0);
-    // The truth of seconds 1200 to 1299 lies 1 ms elsewhere; no exchange row is near enough to notice.
+    // The truth of seconds 1200 to 1299 lies 1 ms elsewhere; no exchange row is near enough to
+    // notice.
     for second in 1200..1300 {
         if second % 16 > 1 && second % 16 < 15 {
             let honest = counter(second * SECOND) - second * SECOND;
@@ -287,7 +292,8 @@ fn half_widths_are_half_of_the_width() {
 
 #[test]
 fn estimators_rank_as_published_on_a_quiet_network() {
-    // Published for the recorded LAN: last sample 14.2 us, RADclock poor 4.1 to 4.6; ours 1.7 to 1.8.
+    // Published for the recorded LAN: last sample 14.2 us, RADclock poor 4.1 to 4.6; ours 1.7 to
+    // 1.8.
     let trace = Condition::Lan.generate(3, Duration::from_secs(6 * 3600), Duration::from_secs(16));
     let rms = |method| {
         let replayed = replay(&trace, &options(method, 7200));

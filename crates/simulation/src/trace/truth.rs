@@ -4,8 +4,8 @@ use timevisor_time::{Duration, Instant, Tai};
 
 use super::parse::{Row, TraceError};
 
-/// Exchange rows and truth are rounded to the nanosecond and the rate is constant within a second: more than this apart
-/// means that they do not belong together.
+/// Exchange rows and truth are rounded to the nanosecond and the rate is constant within a second:
+/// more than this apart means that they do not belong together.
 const TOLERANCE_NS: i128 = 1000;
 
 /// The counter at every whole true second.
@@ -18,8 +18,8 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// `counters[i]` was read at second `first + i`. Which second of which year that was is found from the exchanges'
-    /// own true times.
+    /// `counters[i]` was read at second `first + i`. Which second of which year that was is found
+    /// from the exchanges' own true times.
     ///
     /// # Errors
     /// When no exchange carries true times, or one is further than a microsecond from the truth.

@@ -1,4 +1,5 @@
-//! Binding, changing a requirement, unbinding: each checks everything before it changes anything (`membership`).
+//! Binding, changing a requirement, unbinding: each checks everything before it changes anything
+//! (`membership`).
 
 use timevisor_protocols::channel::{
     Achieved, Bind, Binding, Bound, Epoch, Place, Problem, Requirement, Update,
@@ -21,13 +22,13 @@ enum Target {
 }
 
 impl Registry {
-    /// Binds a session to a timeline. `achieved` returns what a timeline gives on an owner's pages now; `achievable` returns
-    /// what it could give if its references were polled as often as is allowed. The latter is also called for local
-    /// timelines without a master.
+    /// Binds a session to a timeline. `achieved` returns what a timeline gives on an owner's pages
+    /// now; `achievable` returns what it could give if its references were polled as often as is
+    /// allowed. The latter is also called for local timelines without a master.
     ///
     /// # Errors
-    /// With the state unchanged: a malformed name or requirement, an unknown or taken name, a quota, a full page, and,
-    /// unless `best_effort`, a requirement that cannot be met.
+    /// With the state unchanged: a malformed name or requirement, an unknown or taken name, a
+    /// quota, a full page, and, unless `best_effort`, a requirement that cannot be met.
     pub fn bind(
         &mut self,
         session: u64,
@@ -61,11 +62,12 @@ impl Registry {
         self.bound(key, id, name, achieved)
     }
 
-    /// Changes what a binding requires. Unlike [`Registry::bind`], this needs no free entry and no quota.
+    /// Changes what a binding requires. Unlike [`Registry::bind`], this needs no free entry and no
+    /// quota.
     ///
     /// # Errors
-    /// With the old requirement in force: a binding of another session, a malformed requirement, and, unless
-    /// `best_effort`, one that cannot be met.
+    /// With the old requirement in force: a binding of another session, a malformed requirement,
+    /// and, unless `best_effort`, one that cannot be met.
     pub fn update(
         &mut self,
         session: u64,
@@ -117,7 +119,8 @@ impl Registry {
         self.groups.get(&id).ok_or_else(|| problem::no_timeline(name))
     }
 
-    /// The timeline that a tenant means by a name: the operator's, the tenant's own, or one to make.
+    /// The timeline that a tenant means by a name: the operator's, the tenant's own, or one to
+    /// make.
     fn resolve(
         &self,
         tenant: &Tenant,
@@ -156,8 +159,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Checks that the member's pages show the timeline or have a free entry for it. Some free entries are kept for the
-    /// operator's timelines: as many as those may still need, at most half of all.
+    /// Checks that the member's pages show the timeline or have a free entry for it. Some free
+    /// entries are kept for the operator's timelines: as many as those may still need, at most half
+    /// of all.
     fn check_room(
         &self,
         key: MemberKey,

@@ -1,4 +1,5 @@
-//! Events for clients: a requirement is met or no longer met, a timeline stepped, a timeline moved to another place.
+//! Events for clients: a requirement is met or no longer met, a timeline stepped, a timeline moved
+//! to another place.
 //!
 //! What it does not do: remember events. Each is returned once, and must be sent then.
 
@@ -9,10 +10,11 @@ use crate::tenant::Owner;
 use crate::timeline::{ClockId, Timeline, TimelineId};
 
 impl Registry {
-    /// Compares what timelines give with what members were told last: an event for each change, beginning with what
-    /// `Bound::met` said. Disruptions that bindings of masters have caused since the last call come first. `achieved` is
-    /// asked once per timeline and owner, the comparison costs a few nanoseconds per member; to be called after each
-    /// publication, and after requests where [`Registry::has_disrupted`] says so.
+    /// Compares what timelines give with what members were told last: an event for each change,
+    /// beginning with what `Bound::met` said. Disruptions that bindings of masters have caused
+    /// since the last call come first. `achieved` is asked once per timeline and owner, the
+    /// comparison costs a few nanoseconds per member; to be called after each publication, and
+    /// after requests where [`Registry::has_disrupted`] says so.
     pub fn quality(
         &mut self,
         achieved: impl Fn(&Timeline, &Owner) -> Achieved,
@@ -70,8 +72,8 @@ impl Registry {
         group.flat_map(|group| group.members.keys().map(disruption)).collect()
     }
 
-    /// A writer took over an owner's pages (their epoch changed): every entry gets another generation, and every binding
-    /// that reads there is told its place.
+    /// A writer took over an owner's pages (their epoch changed): every entry gets another
+    /// generation, and every binding that reads there is told its place.
     pub fn move_owner(&mut self, owner: &Owner) -> Vec<(u64, Event)> {
         let Some(key) = self.owner_keys.get(owner).copied() else { return Vec::new() };
         if let Some(pages) = self.owners.get_mut(&key) {

@@ -12,7 +12,8 @@ use crate::timeline::{Source, Timeline};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct OwnerKey(pub(super) u64);
 
-/// The key of a member. Members that read the same owner's pages are adjacent, so that their quality is looked up once.
+/// The key of a member. Members that read the same owner's pages are adjacent, so that their
+/// quality is looked up once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct MemberKey {
     pub(super) owner: OwnerKey,

@@ -1,5 +1,5 @@
-//! The changes behind a binding, after all checks: members join and leave, requirements are replaced, masters begin and
-//! end lives. Nothing here refuses.
+//! The changes behind a binding, after all checks: members join and leave, requirements are
+//! replaced, masters begin and end lives. Nothing here refuses.
 
 use timevisor_time::Duration;
 

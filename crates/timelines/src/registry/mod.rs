@@ -9,8 +9,8 @@
 //! | `outputs` | demand of references, entries of pages, rows for clients |
 //! | `events` | events for clients |
 //!
-//! Binding and unbinding cost O(log n); where they change the tightest requirement of a timeline, O(owners) on top, for
-//! the change counters of the pages that show it.
+//! Binding and unbinding cost O(log n); where they change the tightest requirement of a timeline,
+//! O(owners) on top, for the change counters of the pages that show it.
 
 mod binding;
 mod events;
@@ -184,8 +184,9 @@ impl Registry {
         &self.parameters
     }
 
-    /// Begins to serve an owner's pages: those of the host's file, or the one of a VM. `generation` is the highest that an
-    /// earlier writer may have used on them, 0 for fresh ones. Does nothing for an owner that is served already.
+    /// Begins to serve an owner's pages: those of the host's file, or the one of a VM. `generation`
+    /// is the highest that an earlier writer may have used on them, 0 for fresh ones. Does nothing
+    /// for an owner that is served already.
     pub fn add_owner(&mut self, owner: &Owner, scale: Scale, generation: u16) {
         if self.owner_keys.contains_key(owner) {
             return;
@@ -207,7 +208,8 @@ impl Registry {
         self.owners.insert(key, pages);
     }
 
-    /// An owner's pages are gone, because the VM ended. Ends the sessions that read there and returns their numbers.
+    /// An owner's pages are gone, because the VM ended. Ends the sessions that read there and
+    /// returns their numbers.
     pub fn remove_owner(&mut self, owner: &Owner, now: Duration) -> Vec<u64> {
         let Some(key) = self.owner_keys.get(owner).copied() else { return Vec::new() };
         let reads_there =

@@ -1,4 +1,5 @@
-//! What the daemon derives from the registry: demand on references, entries of pages, the list of timelines.
+//! What the daemon derives from the registry: demand on references, entries of pages, the list of
+//! timelines.
 
 use timevisor_protocols::channel::{Achieved, Epoch, Limits, Place, Problem, TimelineRow};
 
@@ -26,13 +27,15 @@ pub struct Entry {
 }
 
 impl Registry {
-    /// The tightest need of all members of all timelines with these references; `None` without a need. O(log n).
+    /// The tightest need of all members of all timelines with these references; `None` without a
+    /// need. O(log n).
     #[must_use]
     pub fn demand(&self, clock: ClockId) -> Option<Demand> {
         self.tallies.get(&clock)?.demand()
     }
 
-    /// The entries that an owner's pages must show, entry 0 of page 0 first; empty for an owner that is not served.
+    /// The entries that an owner's pages must show, entry 0 of page 0 first; empty for an owner
+    /// that is not served.
     pub fn entries<'a>(&'a self, owner: &Owner) -> impl Iterator<Item = Entry> + use<'a> {
         let pages = self.owner_keys.get(owner).and_then(|key| self.owners.get(key));
         pages.into_iter().flat_map(|pages| {
@@ -57,7 +60,8 @@ impl Registry {
         Some(self.owners.get(self.owner_keys.get(owner)?)?.changes)
     }
 
-    /// The timelines that a session may bind to, by name: its tenant's own and those that the operator lets it use.
+    /// The timelines that a session may bind to, by name: its tenant's own and those that the
+    /// operator lets it use.
     ///
     /// # Errors
     /// There is no such session.

@@ -1,7 +1,8 @@
-//! One key establishment: names to addresses, TCP, and the bytes of crates/protocols' `Exchange` in between.
+//! One key establishment: names to addresses, TCP, and the bytes of crates/protocols' `Exchange` in
+//! between.
 //!
-//! Blocking, with one deadline for all of it (but for the resolver, which has its own). The authorities are read anew
-//! each time, so that a renewed file needs no restart.
+//! Blocking, with one deadline for all of it (but for the resolver, which has its own). The
+//! authorities are read anew each time, so that a renewed file needs no restart.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -91,7 +92,8 @@ fn left(deadline: Instant, address: SocketAddr) -> Result<StdDuration> {
     Ok(left)
 }
 
-/// RFC 8915 sections 4.1.7 and 4.1.8: the same host and NTP's port, unless the server says otherwise.
+/// RFC 8915 sections 4.1.7 and 4.1.8: the same host and NTP's port, unless the server says
+/// otherwise.
 fn ntp_peer(server: &NtsServer, ip: IpAddr, answer: &Answer) -> Result<SocketAddr> {
     let port = answer.ntp_port.unwrap_or(server.ntp_port);
     match &answer.ntp_server {

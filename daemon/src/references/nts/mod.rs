@@ -1,11 +1,13 @@
-//! NTS for an NTP reference: keys from the key establishment server, authentication of every packet.
+//! NTS for an NTP reference: keys from the key establishment server, authentication of every
+//! packet.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `mod.rs` | when keys are fetched, and what `timevisor status` says about them |
 //! | `connection.rs` | one key establishment over TCP, in a thread of its own |
 //!
-//! All of the protocol is crates/protocols'. Keys and cookies live in memory only, and neither is ever logged.
+//! All of the protocol is crates/protocols'. Keys and cookies live in memory only, and neither is
+//! ever logged.
 
 mod connection;
 
@@ -181,7 +183,8 @@ impl Nts {
     }
 }
 
-/// A thread: name servers and key establishment servers may be silent for seconds, which must not hold the daemon up.
+/// A thread: name servers and key establishment servers may be silent for seconds, which must not
+/// hold the daemon up.
 fn begin(server: NtsServer, timeout: Duration) -> Result<Receiver<Result<Keys>>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()

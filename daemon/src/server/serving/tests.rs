@@ -182,7 +182,8 @@ fn precision_is_rounded_up_to_a_power_of_two() {
     assert_eq!(log2_ceil(Duration::MAX), 0);
 }
 
-/// The thread with a client of ours in interleaved mode: what the client computes must hold the page's own time.
+/// The thread with a client of ours in interleaved mode: what the client computes must hold the
+/// page's own time.
 #[test]
 fn a_client_of_the_thread_gets_the_pages_time() {
     let mut bench = Bench::new();

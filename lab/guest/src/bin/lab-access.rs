@@ -1,8 +1,10 @@
-//! lab-access: what each single access to a counter or clock takes, counted by the TSC before and after it (Broomhead and others,
-//! "Virtualize everything but time", section 4.1). Prints one line of JSON.
+//! lab-access: what each single access to a counter or clock takes, counted by the TSC before and
+//! after it (Broomhead and others, "Virtualize everything but time", section 4.1). Prints one line
+//! of JSON.
 //!
-//! `lab-access SECONDS READS [NAME=PAGE ...]` does rounds of READS accesses of every clock, clock after clock, for SECONDS, and
-//! tells per mille of all of them in ticks. The row `nothing` has no access between the two: what the method itself takes.
+//! `lab-access SECONDS READS [NAME=PAGE ...]` does rounds of READS accesses of every clock, clock
+//! after clock, for SECONDS, and tells per mille of all of them in ticks. The row `nothing` has no
+//! access between the two: what the method itself takes.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -45,7 +47,8 @@ fn main() -> Result<()> {
     let mut clocks = vec![
         clock("nothing", reads, || ()),
         clock("TSC", reads, move || _ = black_box(tsc.read_ordered())),
-        // clock_gettime(2) through the vDSO where the clocksource allows it, as the standard library calls it.
+        // clock_gettime(2) through the vDSO where the clocksource allows it, as the standard
+        // library calls it.
         clock("CLOCK_MONOTONIC", reads, || _ = black_box(Instant::now())),
         clock("CLOCK_MONOTONIC_RAW", reads, || _ = black_box(monotonic_raw_nanos())),
     ];

@@ -1,7 +1,8 @@
 //! lab-age: two ages of this process, with and without blackouts, a line of JSON after the other.
 //!
-//! `lab-age FILE` begins them and appends to FILE every 20 ms until it is killed: CLOCK_REALTIME before, the two readings,
-//! CLOCK_REALTIME after. It has no connection to anybody, so that CRIU can move it.
+//! `lab-age FILE` begins them and appends to FILE every 20 ms until it is killed: CLOCK_REALTIME
+//! before, the two readings, CLOCK_REALTIME after. It has no connection to anybody, so that CRIU
+//! can move it.
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;

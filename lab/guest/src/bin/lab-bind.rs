@@ -1,6 +1,8 @@
-//! lab-bind: how long it takes from connecting, and from binding, to a reading whose requirement is met. One line of JSON.
+//! lab-bind: how long it takes from connecting, and from binding, to a reading whose requirement is
+//! met. One line of JSON.
 //!
-//! `lab-bind TIMES` connects, binds and reads TIMES times, each time anew; then binds TIMES times on one connection.
+//! `lab-bind TIMES` connects, binds and reads TIMES times, each time anew; then binds TIMES times
+//! on one connection.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};

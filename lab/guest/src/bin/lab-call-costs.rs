@@ -1,9 +1,11 @@
-//! lab-call-costs: what one system call takes, in ticks of the TSC, for calls that introspection traps and for others.
+//! lab-call-costs: what one system call takes, in ticks of the TSC, for calls that introspection
+//! traps and for others.
 //!
-//! `lab-call-costs TIMES [prefix]` becomes SCHED_FIFO, whose yields are trapped, and makes each of six calls TIMES times. It prints, for each,
-//! whether it is one that is trapped, and the least, median, mean and most. With the word also `bare`: an exit to KVM of the kind that
-//! `--backend kvm` makes, and nothing else. `lab-call-costs work TIMES` makes TIMES calls, one in a hundred of which is trapped, and prints
-//! what all took.
+//! `lab-call-costs TIMES [prefix]` becomes SCHED_FIFO, whose yields are trapped, and makes each of
+//! six calls TIMES times. It prints, for each, whether it is one that is trapped, and the least,
+//! median, mean and most. With the word also `bare`: an exit to KVM of the kind that
+//! `--backend kvm` makes, and nothing else. `lab-call-costs work TIMES` makes TIMES calls, one in a
+//! hundred of which is trapped, and prints what all took.
 #![forbid(unsafe_code)]
 
 use std::fs::File;

@@ -1,9 +1,12 @@
-//! lab-calls: a real-time program whose every call is known in advance, for the tests of introspection.
+//! lab-calls: a real-time program whose every call is known in advance, for the tests of
+//! introspection.
 //!
-//! `lab-calls JOBS YIELDS`: becomes a deadline task (2 ms of 20 ms within 10 ms), ends so many jobs with sched_yield, sleeps 1, 2 and 3 ms,
-//! becomes FIFO with priority 7, yields so often, and ends with status 3. It prints its process id first.
-//! `lab-calls paced YIELDS HZ`: becomes FIFO, yields so often, so many times a second (0: as fast as it can), and waits to be killed. It
-//! prints its process id, how often it yielded, and how many processes and kernel threads began meanwhile: each of these may be an event.
+//! `lab-calls JOBS YIELDS`: becomes a deadline task (2 ms of 20 ms within 10 ms), ends so many jobs
+//! with sched_yield, sleeps 1, 2 and 3 ms, becomes FIFO with priority 7, yields so often, and ends
+//! with status 3. It prints its process id first. `lab-calls paced YIELDS HZ`: becomes FIFO, yields
+//! so often, so many times a second (0: as fast as it can), and waits to be killed. It prints its
+//! process id, how often it yielded, and how many processes and kernel threads began meanwhile:
+//! each of these may be an event.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +48,8 @@ fn every_kind(jobs: u64, yields: u64) -> Result<()> {
     Ok(())
 }
 
-/// A group of yields each millisecond, never more at once: what was late is not made up for. Waiting makes no calls.
+/// A group of yields each millisecond, never more at once: what was late is not made up for.
+/// Waiting makes no calls.
 fn pace(yields: u64, rate_hz: u64) -> Result<()> {
     Attributes::fifo(7).set(0)?;
     let before = processes()?;

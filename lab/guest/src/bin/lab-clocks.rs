@@ -1,11 +1,13 @@
-//! lab-clocks: all clocks of a guest, each beside the guest's TSC, so that the host can say what was true at that value.
+//! lab-clocks: all clocks of a guest, each beside the guest's TSC, so that the host can say what
+//! was true at that value.
 //!
-//! `lab-clocks PORT [NAME=PAGE ...]` answers every line on a virtio-serial port with a line of JSON: each page, CLOCK_REALTIME,
-//! and what chronyd says of CLOCK_REALTIME (`chronyc -c tracking`, where it runs). Times are ns of UTC. It judges nothing.
+//! `lab-clocks PORT [NAME=PAGE ...]` answers every line on a virtio-serial port with a line of
+//! JSON: each page, CLOCK_REALTIME, and what chronyd says of CLOCK_REALTIME (`chronyc -c tracking`,
+//! where it runs). Times are ns of UTC. It judges nothing.
 //!
-//! Two lines are answered otherwise: `watch MILLISECONDS` (says that it has begun, looks at CLOCK_REALTIME many times, and counts
-//! how often it went back, also since the watch before; its largest jump beside CLOCK_MONOTONIC_RAW) and `shift MICROSECONDS`
-//! (adds that to CLOCK_REALTIME).
+//! Two lines are answered otherwise: `watch MILLISECONDS` (says that it has begun, looks at
+//! CLOCK_REALTIME many times, and counts how often it went back, also since the watch before; its
+//! largest jump beside CLOCK_MONOTONIC_RAW) and `shift MICROSECONDS` (adds that to CLOCK_REALTIME).
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -95,7 +97,8 @@ fn answer(pages: &[(String, PageReader)]) -> Value {
     })
 }
 
-/// Many looks at CLOCK_REALTIME, with pauses that leave the processor to others. `last`: the last look of all.
+/// Many looks at CLOCK_REALTIME, with pauses that leave the processor to others. `last`: the last
+/// look of all.
 fn watch(millis: i64, last: &mut Option<Instant<Utc>>) -> Value {
     let tsc = Tsc::unchecked();
     let end = monotonic() + Span::from_millis(millis);

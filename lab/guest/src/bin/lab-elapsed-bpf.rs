@@ -1,9 +1,10 @@
 //! lab-elapsed-bpf: the elapsed clock of a machine whose counter is not invariant.
 //!
-//! `lab-elapsed-bpf MOVES` registers itself, moves so many times to and fro between the first two processors, reads its age all the
-//! time, and prints what it saw as one object of JSON. Then it announces frequencies of its cores (BPF_PROG_TEST_RUN of the attached
-//! program: a virtual machine has no cpufreq driver that would) and reads on. `lab-elapsed-bpf refused` prints what a user without
-//! privileges is told.
+//! `lab-elapsed-bpf MOVES` registers itself, moves so many times to and fro between the first two
+//! processors, reads its age all the time, and prints what it saw as one object of JSON. Then it
+//! announces frequencies of its cores (BPF_PROG_TEST_RUN of the attached program: a virtual machine
+//! has no cpufreq driver that would) and reads on. `lab-elapsed-bpf refused` prints what a user
+//! without privileges is told.
 #![forbid(unsafe_code)]
 
 use std::os::unix::process::CommandExt as _;
@@ -20,7 +21,8 @@ use timevisor_linux::elapsed_source::{ElapsedSource, elapsed_source};
 /// A user without privileges.
 const NOBODY: u32 = 65_534;
 const READS_A_MOVE: u32 = 200;
-/// Frequencies that are announced: no real one changes with them, so that only the order of ages counts then.
+/// Frequencies that are announced: no real one changes with them, so that only the order of ages
+/// counts then.
 const KHZ: [u64; 4] = [800_000, 3_200_000, 1_000_000, 2_000_000];
 
 /// Readings, each later than the one before.

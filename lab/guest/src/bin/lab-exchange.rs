@@ -1,8 +1,9 @@
-//! lab-exchange: what this machine adds to an exchange with an NTP server: the round trip by its own clock, less the time that the
-//! server says it held the request. Prints one line of JSON.
+//! lab-exchange: what this machine adds to an exchange with an NTP server: the round trip by its
+//! own clock, less the time that the server says it held the request. Prints one line of JSON.
 //!
-//! `lab-exchange SERVER:PORT SECONDS MILLISECONDS` asks once every MILLISECONDS. Both differences are of one clock each, so no two
-//! clocks are compared and neither must be right. Stamps are a program's, taken around send and receive.
+//! `lab-exchange SERVER:PORT SECONDS MILLISECONDS` asks once every MILLISECONDS. Both differences
+//! are of one clock each, so no two clocks are compared and neither must be right. Stamps are a
+//! program's, taken around send and receive.
 #![forbid(unsafe_code)]
 
 use std::net::{Ipv4Addr, UdpSocket};

@@ -1,8 +1,10 @@
-//! lab-forge: tries to change a clock page that its user may only read, and prints as JSON what came of each attempt.
+//! lab-forge: tries to change a clock page that its user may only read, and prints as JSON what
+//! came of each attempt.
 //!
-//! `lab-forge PATH`: `null` where the kernel allowed it, else the error number. Where a writable mapping is to be had, it takes
-//! the page over as a timevisord would, for a VM named `forged`; `forged` says whether the page shows it. What the page's
-//! owner sees is for the caller to look at.
+//! `lab-forge PATH`: `null` where the kernel allowed it, else the error number. Where a writable
+//! mapping is to be had, it takes the page over as a timevisord would, for a VM named `forged`;
+//! `forged` says whether the page shows it. What the page's owner sees is for the caller to look
+//! at.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! lab-freeze SECONDS: takes a busy thread out of SCHED_DEADLINE and puts it back, again and again, until this kernel does not let it run any more.
+//! lab-freeze SECONDS: takes a busy thread out of SCHED_DEADLINE and puts it back, again and again,
+//! until this kernel does not let it run any more.
 //!
 //! Prints one JSON object: how many `changes` that took, or were made without it (`frozen`).
 

@@ -1,5 +1,6 @@
-//! lab-hostile: a guest that attacks its host over the channel. Each attack prints one line of JSON: what was tried and what
-//! came back. `lab-hostile PORT ATTACK...`; the host's side of the test decides whether that was right.
+//! lab-hostile: a guest that attacks its host over the channel. Each attack prints one line of
+//! JSON: what was tried and what came back. `lab-hostile PORT ATTACK...`; the host's side of the
+//! test decides whether that was right.
 #![forbid(unsafe_code)]
 
 use std::io::ErrorKind;

@@ -1,8 +1,10 @@
-//! lab-introspect: introspection of guests under KVM, from one program on their host: where every process costs its start, a thousand
-//! commands would cost more than what they ask for.
+//! lab-introspect: introspection of guests under KVM, from one program on their host: where every
+//! process costs its start, a thousand commands would cost more than what they ask for.
 //!
-//! `lab-introspect cycles RUN_DIRECTORY VM TIMES` attaches, waits for an event of a guest that makes them all the time, and detaches, TIMES
-//! times; after each step the switch, the list on disk and what timevisord says have to agree. `lab-introspect verify` prints how many instructions the kernel's verifier went through for the BPF programs.
+//! `lab-introspect cycles RUN_DIRECTORY VM TIMES` attaches, waits for an event of a guest that
+//! makes them all the time, and detaches, TIMES times; after each step the switch, the list on disk
+//! and what timevisord says have to agree. `lab-introspect verify` prints how many instructions the
+//! kernel's verifier went through for the BPF programs.
 #![forbid(unsafe_code)]
 
 use std::io::{Read as _, Write as _};

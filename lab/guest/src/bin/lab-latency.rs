@@ -1,10 +1,11 @@
-//! lab-latency: how long one read of a clock takes, by QuartzV's method: read it again and again without pause, and take
-//! the differences between adjacent readings. Prints one line of JSON.
+//! lab-latency: how long one read of a clock takes, by QuartzV's method: read it again and again
+//! without pause, and take the differences between adjacent readings. Prints one line of JSON.
 //!
-//! `lab-latency SECONDS READS [NAME=PAGE ...]` does rounds of READS reads of every clock, clock after clock, for SECONDS.
-//! Each round gives a minimum, mean, median and standard deviation; what is printed are their means over the rounds.
-//! The differences are on the clock that is read; the TSC's ticks are converted at its rate against CLOCK_MONOTONIC.
-//! It stores each reading and computes afterwards, so nothing but the store is timed beside the read.
+//! `lab-latency SECONDS READS [NAME=PAGE ...]` does rounds of READS reads of every clock, clock
+//! after clock, for SECONDS. Each round gives a minimum, mean, median and standard deviation; what
+//! is printed are their means over the rounds. The differences are on the clock that is read; the
+//! TSC's ticks are converted at its rate against CLOCK_MONOTONIC. It stores each reading and
+//! computes afterwards, so nothing but the store is timed beside the read.
 #![forbid(unsafe_code)]
 
 use std::path::Path;

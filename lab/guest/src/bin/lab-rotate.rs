@@ -1,5 +1,6 @@
-//! lab-rotate: a CGI program that does nothing but compute: it rotates a picture of 2000 x 2000 grey pixels by 20 degrees, as the CGI
-//! process in "Real-Time Virtual Machines" did, and answers with a sum over the result.
+//! lab-rotate: a CGI program that does nothing but compute: it rotates a picture of 2000 x 2000
+//! grey pixels by 20 degrees, as the CGI process in "Real-Time Virtual Machines" did, and answers
+//! with a sum over the result.
 
 use std::io::Write as _;
 

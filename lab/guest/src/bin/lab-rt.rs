@@ -1,11 +1,14 @@
-//! lab-rt: periodic tasks under SCHED_FIFO or SCHED_DEADLINE, and how long each job took from its release. One line of JSON.
+//! lab-rt: periodic tasks under SCHED_FIFO or SCHED_DEADLINE, and how long each job took from its
+//! release. One line of JSON.
 //!
 //! `lab-rt calibrate` prints how many turns of its loop a millisecond has.
-//! `lab-rt run TURNS SECONDS HOG SHIFT COST/PERIOD[/RUNTIME]...` runs tasks of so many ms each, the first one with the highest priority, or
-//! with that RUNTIME under SCHED_DEADLINE; HOG: 1 for
-//! a busy thread without priority beside them, and the turns of all are told; SHIFT: so many ms pass between one common multiple of the periods and the next, in which
-//! nothing is released, so that releases meet a reservation's periods at another moment each time. Every job's release, begin and end are told
-//! by CLOCK_MONOTONIC, and that clock beside the page's UTC before and afterwards, so that the host knows what they are there.
+//! `lab-rt run TURNS SECONDS HOG SHIFT COST/PERIOD[/RUNTIME]...` runs tasks of so many ms each, the
+//! first one with the highest priority, or with that RUNTIME under SCHED_DEADLINE; HOG: 1 for a
+//! busy thread without priority beside them, and the turns of all are told; SHIFT: so many ms pass
+//! between one common multiple of the periods and the next, in which nothing is released, so that
+//! releases meet a reservation's periods at another moment each time. Every job's release, begin
+//! and end are told by CLOCK_MONOTONIC, and that clock beside the page's UTC before and afterwards,
+//! so that the host knows what they are there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -67,7 +70,8 @@ fn task(text: &str) -> Result<Task> {
     })
 }
 
-/// When jobs are released: by their periods, and all of them later by `shift` after each common multiple of these.
+/// When jobs are released: by their periods, and all of them later by `shift` after each common
+/// multiple of these.
 struct Releases {
     end_ms: i64,
     shift_ms: i64,
@@ -93,8 +97,9 @@ impl Releases {
     }
 }
 
-/// Something that cannot be optimized away, and touches no memory but its stack. One copy of it: QEMU's translator is ten times slower
-/// where a loop lies across two pages, so that a copy that was measured says nothing of another one.
+/// Something that cannot be optimized away, and touches no memory but its stack. One copy of it:
+/// QEMU's translator is ten times slower where a loop lies across two pages, so that a copy that
+/// was measured says nothing of another one.
 #[inline(never)]
 fn work(turns: u64) {
     let mut x = 1u32;
@@ -111,8 +116,8 @@ fn sleep_until(at: Duration) {
     }
 }
 
-/// Of many short measurements the lower fifth (an interrupted one is too long), and for those who measure on a busy machine the
-/// ninth tenth: what a turn takes there, too.
+/// Of many short measurements the lower fifth (an interrupted one is too long), and for those who
+/// measure on a busy machine the ninth tenth: what a turn takes there, too.
 fn calibrate() -> Result<()> {
     Attributes::fifo(PRIORITY + 1).set(0)?;
     work(2_000_000);
@@ -192,7 +197,8 @@ fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()>
     Ok(())
 }
 
-/// CLOCK_MONOTONIC and UTC at one moment, ns, where the page knows that: of some readings the one that took least.
+/// CLOCK_MONOTONIC and UTC at one moment, ns, where the page knows that: of some readings the one
+/// that took least.
 fn pair(page: Option<&Timeline>) -> Option<[i64; 2]> {
     let reading = |page: &Timeline| {
         let before = monotonic();

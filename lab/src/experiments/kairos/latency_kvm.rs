@@ -1,5 +1,6 @@
-//! What a call takes in a guest under KVM, by how it is introspected. Exits of a guest on an emulated host are emulated, too, and cost more,
-//! beside a call, than a processor's: a trapped call is compared with a bare exit of its kind, which is the same trap while nobody looks.
+//! What a call takes in a guest under KVM, by how it is introspected. Exits of a guest on an
+//! emulated host are emulated, too, and cost more, beside a call, than a processor's: a trapped
+//! call is compared with a bare exit of its kind, which is the same trap while nobody looks.
 
 use std::time::{Duration, Instant};
 
@@ -81,7 +82,8 @@ fn on_host(ctx: &Context, span: Duration, suite: &str, name: &str) -> anyhow::Re
         "a NOP behind KVM's prefix, in the guest's program, takes {:.0} ticks",
         rows[2].median("bare")?
     );
-    // Afterwards, as a guest whose every call leaves it is a long time under way on an emulated host.
+    // Afterwards, as a guest whose every call leaves it is a long time under way on an emulated
+    // host.
     let work = format!("lab-call-costs work {WORK}");
     let (mut every, mut works) =
         (Row::new("guest, --backend port, every call"), [(); 3].map(|()| Vec::new()));

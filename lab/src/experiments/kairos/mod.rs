@@ -1,5 +1,5 @@
-//! K. Burns, A. Barbalace, V. Legout, B. Ravindran, "KairosVM: Deterministic introspection for real-time virtual machine hierarchical
-//! scheduling", the evaluation.
+//! K. Burns, A. Barbalace, V. Legout, B. Ravindran, "KairosVM: Deterministic introspection for
+//! real-time virtual machine hierarchical scheduling", the evaluation.
 //!
 //! | file | owns |
 //! | --- | --- |

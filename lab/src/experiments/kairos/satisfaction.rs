@@ -1,7 +1,8 @@
-//! Figures 7 and 8, table I: the share of deadlines that many tasks of a guest meet while it is introspected, beside a busy thread or beside
-//! bonnie++, and how much of its work bonnie++ does.
+//! Figures 7 and 8, table I: the share of deadlines that many tasks of a guest meet while it is
+//! introspected, beside a busy thread or beside bonnie++, and how much of its work bonnie++ does.
 //!
-//! Other than in the paper: an emulated guest, tasks with fixed priorities (rate-monotonic), 40 of them; bonnie++ writes to memory.
+//! Other than in the paper: an emulated guest, tasks with fixed priorities (rate-monotonic), 40 of
+//! them; bonnie++ writes to memory.
 
 use std::time::Duration;
 
@@ -119,8 +120,9 @@ impl Point {
         self.turns.iter().map(|(_, jobs)| jobs).sum()
     }
 
-    /// By how many per cent of the jobs fewer were met than in the other's turns, which were beside ours: the mean, and its standard error. A
-    /// machine that is slower for a while is in the error, not in the mean.
+    /// By how many per cent of the jobs fewer were met than in the other's turns, which were beside
+    /// ours: the mean, and its standard error. A machine that is slower for a while is in the
+    /// error, not in the mean.
     fn less_than(&self, other: &Self) -> [f64; 2] {
         let share = |(met, jobs): &(usize, usize)| 100.0 * *met as f64 / *jobs as f64;
         let pairs = other.turns.iter().zip(&self.turns);

@@ -68,7 +68,8 @@ pub(super) fn trap(row: &Row, base: &Row) -> anyhow::Result<f64> {
     Ok(row.median("sched_yield")? - base.median("sched_yield")?)
 }
 
-/// How many times as much the trap adds as the same trap of `bare`, in the same round: of all rounds the least, the median and the most.
+/// How many times as much the trap adds as the same trap of `bare`, in the same round: of all
+/// rounds the least, the median and the most.
 pub(super) fn times(row: &Row, bare: &Row, base: &Row) -> anyhow::Result<[f64; 3]> {
     let of =
         |said: &Value| said["sched_yield"]["median"].as_f64().with_context(|| said.to_string());

@@ -1,10 +1,12 @@
-//! Table 1 of T. Cucinotta, G. Anastasi, L. Abeni, "Real-Time Virtual Machines": response times of Apache 2 with a CGI program that
-//! computes (lab-rotate), 10 clients with 10 requests each: on this machine, in a guest, there beside a busy host, and in a reservation
-//! of 3 in 5 ms, here 30 in 50: this machine's kernel enforces budgets at its ticks of 4 ms.
+//! Table 1 of T. Cucinotta, G. Anastasi, L. Abeni, "Real-Time Virtual Machines": response times of
+//! Apache 2 with a CGI program that computes (lab-rotate), 10 clients with 10 requests each: on
+//! this machine, in a guest, there beside a busy host, and in a reservation of 3 in 5 ms, here 30
+//! in 50: this machine's kernel enforces budgets at its ticks of 4 ms.
 //!
-//! Other than in the paper: the guest is emulated, so that the first two columns are far apart; and one more column shows what the
-//! reservation alone does, without a busy host. A request's cost varies with this machine, by more than the ratios do: what the guest's vCPU
-//! ran is counted, and responses are compared for the same work, too.
+//! Other than in the paper: the guest is emulated, so that the first two columns are far apart; and
+//! one more column shows what the reservation alone does, without a busy host. A request's cost
+//! varies with this machine, by more than the ratios do: what the guest's vCPU ran is counted, and
+//! responses are compared for the same work, too.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -79,7 +81,8 @@ pub(in super::super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()>
     .map(|name| Column { name, ..Column::default() });
     let (pid, tid) = (guest.guest.pid(), costs::vcpu(guest.guest.pid())?);
     let mut rounds = 0;
-    // Each column in each round, so that a machine that is slower for a while is slower in all of them.
+    // Each column in each round, so that a machine that is slower for a while is slower in all of
+    // them.
     while rounds < 2 || Instant::now() < end {
         for (index, column) in columns.iter_mut().enumerate() {
             let load = [2, 3].contains(&index).then(Load::start).transpose()?;

@@ -1,10 +1,12 @@
-//! How small a reservation may be: the least budget that the analysis gives, and what two tasks miss with a little more and less,
-//! measured beside a busy host and a busy guest.
+//! How small a reservation may be: the least budget that the analysis gives, and what two tasks
+//! miss with a little more and less, measured beside a busy host and a busy guest.
 //!
-//! A guest that always has something to run uses its budget up at the beginning of each period: the worst that can happen to a job is
-//! then that it is released just afterwards. Releases move against the reservation's periods, so that each of them meets that.
+//! A guest that always has something to run uses its budget up at the beginning of each period: the
+//! worst that can happen to a job is then that it is released just afterwards. Releases move
+//! against the reservation's periods, so that each of them meets that.
 //!
-//! Jobs are judged by what they took, not by what they declare: each one has a least budget of its own, and had so much of it.
+//! Jobs are judged by what they took, not by what they declare: each one has a least budget of its
+//! own, and had so much of it.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! T. Cucinotta, G. Anastasi, L. Abeni, "Real-Time Virtual Machines", with two real-time tasks in a guest.
+//! T. Cucinotta, G. Anastasi, L. Abeni, "Real-Time Virtual Machines", with two real-time tasks in a
+//! guest.
 //!
 //! | file | owns |
 //! | --- | --- |

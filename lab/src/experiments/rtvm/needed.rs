@@ -1,5 +1,5 @@
-//! What each job of a run needed, beside what its reservation promises for just that: a job that took longer than it declares is promised
-//! nothing, and one that took less is promised more.
+//! What each job of a run needed, beside what its reservation promises for just that: a job that
+//! took longer than it declares is promised nothing, and one that took less is promised more.
 
 use serde_json::{Value, json};
 use timevisor_schedule::{Reservation, Ticked, Worst};
@@ -95,8 +95,8 @@ fn least(demand: &Demand, deadline: u64) -> anyhow::Result<u64> {
 /// Which of a job's promises, ns.
 pub(super) type Promise = fn(&Needed) -> u64;
 
-/// Of the jobs that are promised to be in time: how many, how many were late all the same, and by how many ms a response was longer than
-/// promised at most.
+/// Of the jobs that are promised to be in time: how many, how many were late all the same, and by
+/// how many ms a response was longer than promised at most.
 pub(super) fn kept(jobs: &[Needed], promise: Promise) -> (usize, usize, f64) {
     let promised = || jobs.iter().filter(|job| promise(job) <= job.deadline);
     let beyond = promised().map(|job| (job.response as f64 - promise(job) as f64) / 1e6);
@@ -112,11 +112,13 @@ mod tests {
 
     #[test]
     fn the_papers_example_by_its_jobs() {
-        // tau2 with one job of tau1 before it and one 150 ms later, as the analysis has it at the critical instant.
+        // tau2 with one job of tau1 before it and one 150 ms later, as the analysis has it at the
+        // critical instant.
         let demand = Demand { first: 80 * MS, later: vec![(150 * MS, 30 * MS)] };
         let supply = Worst(Reservation::alone(28 * MS, 50 * MS).unwrap());
         assert_eq!(demand.response(&supply), 146 * MS);
-        // With 4 ms less it is not done at 150 ms, but just then: the second job of tau1 comes too late to count.
+        // With 4 ms less it is not done at 150 ms, but just then: the second job of tau1 comes too
+        // late to count.
         assert_eq!(demand.response(&Ticked { supply, tick: TICK_NS }), 150 * MS);
         assert_eq!(least(&demand, 200 * MS).unwrap(), 26_667_000);
         // A job that takes more meets the second one.

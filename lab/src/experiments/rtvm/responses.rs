@@ -1,8 +1,10 @@
-//! Figures 1 to 4 of T. Cucinotta, G. Anastasi, L. Abeni, "Real-Time Virtual Machines": response times of two real-time tasks,
-//! (30 ms, 150 ms) and (50 ms, 200 ms): natively, in a guest, in a guest on a loaded host, and there in reservations.
+//! Figures 1 to 4 of T. Cucinotta, G. Anastasi, L. Abeni, "Real-Time Virtual Machines": response
+//! times of two real-time tasks, (30 ms, 150 ms) and (50 ms, 200 ms): natively, in a guest, in a
+//! guest on a loaded host, and there in reservations.
 //!
-//! Other than in the paper: guests are emulated, so that a job's cost is counted in turns of a loop that the guest has measured; the
-//! load is three busy processes for each processor, where the paper had two real-time tasks of 67 %.
+//! Other than in the paper: guests are emulated, so that a job's cost is counted in turns of a loop
+//! that the guest has measured; the load is three busy processes for each processor, where the
+//! paper had two real-time tasks of 67 %.
 
 use std::process::Command;
 use std::time::Duration;
@@ -25,7 +27,8 @@ const HEAD: &str = "                             task    jobs   missed   median 
 
 const NAME: &str = "rtvm-responses";
 
-/// One condition: its name, whether the host is loaded, the reservation's budget in ms, whether the guest has background work.
+/// One condition: its name, whether the host is loaded, the reservation's budget in ms, whether the
+/// guest has background work.
 type Condition = (&'static str, bool, Option<u64>, bool);
 
 /// The paper's, and what its 28 is beside others.
@@ -117,7 +120,8 @@ fn native(ctx: &Context, seconds: u64) -> anyhow::Result<Vec<Responses>> {
     ))?)
 }
 
-/// `costs`: where 1 is what was declared, on average and at most. `declared`: the plan for what was declared.
+/// `costs`: where 1 is what was declared, on average and at most. `declared`: the plan for what was
+/// declared.
 fn print(
     name: &str,
     found: &[Responses],

@@ -1,8 +1,10 @@
-//! The share of deadlines that many tasks of a guest meet, over their utilization: the workload of the evaluation in K. Burns and
-//! others, "KairosVM" (20 to 60 tasks, 25 to 100 %), here with and without the reservation that `reserve plan` gives for them.
+//! The share of deadlines that many tasks of a guest meet, over their utilization: the workload of
+//! the evaluation in K. Burns and others, "KairosVM" (20 to 60 tasks, 25 to 100 %), here with and
+//! without the reservation that `reserve plan` gives for them.
 //!
-//! Other than in the paper: tasks have fixed priorities (rate-monotonic) instead of ChronOS' EDF; utilizations are UUniFast's,
-//! because 20 tasks of 10 to 40 % each are more than a processor; a job that is late runs to its end.
+//! Other than in the paper: tasks have fixed priorities (rate-monotonic) instead of ChronOS' EDF;
+//! utilizations are UUniFast's, because 20 tasks of 10 to 40 % each are more than a processor; a
+//! job that is late runs to its end.
 
 use std::fmt::Write as _;
 use std::time::Duration;

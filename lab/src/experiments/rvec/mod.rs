@@ -1,5 +1,5 @@
-//! D. Dutra, L. Whately, C. Amorim, "A highly effective system clock for energy-efficient computer systems" (RVEC and HPGC),
-//! sections 5.1 to 5.3, with the timeline `elapsed` in RVEC's place.
+//! D. Dutra, L. Whately, C. Amorim, "A highly effective system clock for energy-efficient computer
+//! systems" (RVEC and HPGC), sections 5.1 to 5.3, with the timeline `elapsed` in RVEC's place.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -8,8 +8,9 @@
 //! | `moved.rs`, `worker.rs` | table 4: a benchmark that moves between hosts in the middle of measurements |
 //! | `paper.rs` | the paper's figures |
 //!
-//! Not here: table 3 (no processor of a virtual machine changes its frequency by request, and an invariant TSC would not notice), OpenVZ,
-//! Memperf (table 4 says what stands in), HPGC between machines (section 5.4).
+//! Not here: table 3 (no processor of a virtual machine changes its frequency by request, and an
+//! invariant TSC would not notice), OpenVZ, Memperf (table 4 says what stands in), HPGC between
+//! machines (section 5.4).
 
 mod moved;
 mod paper;

@@ -1,12 +1,15 @@
-//! Table 4: a benchmark is timed while it moves between two hosts whose counters have nothing to do with each other.
+//! Table 4: a benchmark is timed while it moves between two hosts whose counters have nothing to do
+//! with each other.
 //!
-//! The paper has Memperf in an OpenVZ container. Here lmbench's walk through memory (lab-rvec, timed by rdtsc) stands for Memperf, and
-//! two processes for the container: one on each host, of which the one ends the measurement that the other has begun. They
-//! count with different oscillators (lab/oscillator traps their rdtsc), so a stamp of one says nothing to the other, as between two
-//! machines. Memperf's rule is kept: a measurement below 75 % of the run's average is discarded. Its differences are unsigned.
+//! The paper has Memperf in an OpenVZ container. Here lmbench's walk through memory (lab-rvec,
+//! timed by rdtsc) stands for Memperf, and two processes for the container: one on each host, of
+//! which the one ends the measurement that the other has begun. They count with different
+//! oscillators (lab/oscillator traps their rdtsc), so a stamp of one says nothing to the other, as
+//! between two machines. Memperf's rule is kept: a measurement below 75 % of the run's average is
+//! discarded. Its differences are unsigned.
 //!
-//! `elapsed` of a container is its host's and does not travel, so both hosts' pages are read as the global clock, RVEC plus HPGC; the
-//! handover itself took time and is in the measurement.
+//! `elapsed` of a container is its host's and does not travel, so both hosts' pages are read as the
+//! global clock, RVEC plus HPGC; the handover itself took time and is in the measurement.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};

@@ -21,6 +21,7 @@ pub(super) const TABLE_2: [(&str, bool, f64, f64); 5] = [
 /// Table 3: RVEC over changes of the frequency, without and with moves.
 pub(super) const TABLE_3: [(f64, f64); 2] = [(30.652, 2.331), (30.803, 2.267)];
 
-/// Table 4: of 100 measurements of Memperf, how many were discarded, and the standard deviation over the runs.
+/// Table 4: of 100 measurements of Memperf, how many were discarded, and the standard deviation
+/// over the runs.
 pub(super) const TABLE_4: [(&str, f64, f64); 3] =
     [("RDTSC", 5.10, 0.79), ("RDTSC, moves", 53.15, 9.16), ("RVEC, moves", 5.15, 0.99)];

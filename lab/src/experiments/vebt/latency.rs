@@ -1,5 +1,5 @@
-//! Figure 5: what one access takes, counted by the TSC before and after it: natively, in a guest on the TSC, in a guest on an
-//! emulated HPET.
+//! Figure 5: what one access takes, counted by the TSC before and after it: natively, in a guest on
+//! the TSC, in a guest on an emulated HPET.
 
 use std::time::Duration;
 

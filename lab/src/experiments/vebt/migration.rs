@@ -1,8 +1,10 @@
-//! Figure 11: a guest moves between two hosts, each with its own clock; its page, and a chronyd that keeps the time inside it.
+//! Figure 11: a guest moves between two hosts, each with its own clock; its page, and a chronyd
+//! that keeps the time inside it.
 //!
-//! The paper warms up for hours and moves after 30 minutes, then every 2 hours; here minutes stand for hours. The moves are those
-//! of `soak-migrate`, which ends at the first wrong reading of the page. chronyd stands for ntpd: it asks every 16 s as in the
-//! paper, with the step that Debian allows it at its start only (`makestep 1 3`).
+//! The paper warms up for hours and moves after 30 minutes, then every 2 hours; here minutes stand
+//! for hours. The moves are those of `soak-migrate`, which ends at the first wrong reading of the
+//! page. chronyd stands for ntpd: it asks every 16 s as in the paper, with the step that Debian
+//! allows it at its start only (`makestep 1 3`).
 
 use std::time::Duration;
 
@@ -19,7 +21,8 @@ use crate::tests::migration::hosts::{Plan, Sample, travel};
 const NAME: &str = "vebt-migration";
 /// A move for so much time.
 const STAY: Duration = Duration::from_secs(120);
-/// From here on a clock is called wrong in the table, us: some hundred times what it is without moves.
+/// From here on a clock is called wrong in the table, us: some hundred times what it is without
+/// moves.
 const WRONG_US: f64 = 1000.0;
 
 pub(in crate::experiments) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {

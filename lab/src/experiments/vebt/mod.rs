@@ -1,5 +1,5 @@
-//! T. Broomhead, L. Cremean, J. Ridoux, D. Veitch, "Virtualize everything but time" (OSDI 2010), with Timevisor's page in the place of
-//! their dependent RADclock.
+//! T. Broomhead, L. Cremean, J. Ridoux, D. Veitch, "Virtualize everything but time" (OSDI 2010),
+//! with Timevisor's page in the place of their dependent RADclock.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -9,7 +9,8 @@
 //! | `noise.rs` | figures 6 and 9: what the host adds to an exchange, by load |
 //! | `paper.rs` | the paper's figures |
 //!
-//! Not here: C-states (figure 8 and the steps of figure 6), Xen, a HPET read natively, a DAG card as the outside observer, days of samples.
+//! Not here: C-states (figure 8 and the steps of figure 6), Xen, a HPET read natively, a DAG card
+//! as the outside observer, days of samples.
 
 pub(super) mod latency;
 pub(super) mod migration;

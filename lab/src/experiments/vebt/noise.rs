@@ -1,9 +1,12 @@
-//! Figures 6 and 9: what the host adds to an exchange with a server ("system noise", RTThost), by the guests beside it.
+//! Figures 6 and 9: what the host adds to an exchange with a server ("system noise", RTThost), by
+//! the guests beside it.
 //!
-//! The paper takes it as the round trip that the host sees less the one that a DAG card before its network card sees. Here the
-//! server is a chronyd in a network namespace of the same machine and there is no network: the round trip less the time for which the
-//! server held the request is all the host's (and of its other end). Stamps are a program's, as most programs have them; timevisord's
-//! own are the kernel's. Deeper C-states, by which figure 6 is ordered, a virtual machine does not have.
+//! The paper takes it as the round trip that the host sees less the one that a DAG card before its
+//! network card sees. Here the server is a chronyd in a network namespace of the same machine and
+//! there is no network: the round trip less the time for which the server held the request is all
+//! the host's (and of its other end). Stamps are a program's, as most programs have them;
+//! timevisord's own are the kernel's. Deeper C-states, by which figure 6 is ordered, a virtual
+//! machine does not have.
 
 use std::path::PathBuf;
 use std::time::Duration;

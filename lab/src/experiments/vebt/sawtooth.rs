@@ -1,10 +1,12 @@
-//! Figure 3: a dependent clock that is told the time of a disciplined host clock now and then, and extrapolates with its counter's
-//! nominal rate; beside it the page, which passes the rate on, at the same counter values.
+//! Figure 3: a dependent clock that is told the time of a disciplined host clock now and then, and
+//! extrapolates with its counter's nominal rate; beside it the page, which passes the rate on, at
+//! the same counter values.
 //!
-//! Xen's guests were told the time by Dom0's kernel, once a minute as long as that was synchronized (`sync_xen_wallclock` of Xen's
-//! Linux 2.6, arch/x86 time-xen.c; the paper names no period), and took the Xen Clocksource for exactly 1 GHz. Here the host is a
-//! timevisord whose counter is 40 ppm faster than it says (lab/oscillator: this machine's own TSC is what truth is made of).
-//! A third clock is told time and rate once a minute: it shows what of the sawtooth is the rate's.
+//! Xen's guests were told the time by Dom0's kernel, once a minute as long as that was synchronized
+//! (`sync_xen_wallclock` of Xen's Linux 2.6, arch/x86 time-xen.c; the paper names no period), and
+//! took the Xen Clocksource for exactly 1 GHz. Here the host is a timevisord whose counter is 40
+//! ppm faster than it says (lab/oscillator: this machine's own TSC is what truth is made of). A
+//! third clock is told time and rate once a minute: it shows what of the sawtooth is the rate's.
 
 use std::time::{Duration, Instant};
 
@@ -89,7 +91,8 @@ impl Setting {
         Ok(Self { page, host, oscillator, nominal: 1e6 / khz as f64, khz, _server: server })
     }
 
-    /// ns of UTC, and the half-width, that the page says of a value of the host's counter. (This process reads the machine's.)
+    /// ns of UTC, and the half-width, that the page says of a value of the host's counter. (This
+    /// process reads the machine's.)
     fn page_at(&self, counter: u64) -> anyhow::Result<(i64, i64)> {
         let reading = self.page.convert(counter)?;
         ensure!(reading.has_estimate(), "the page knows no time");

@@ -41,7 +41,8 @@ pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
             .with_context(|| format!("user {user} of {users:?}"))?;
         widest = widest.max(half_width);
     }
-    // Where the mount is writable, somebody inside could have made a file of an owner without a number.
+    // Where the mount is writable, somebody inside could have made a file of an owner without a
+    // number.
     let writable = Container::new(&programs, &file, Users::Namespace, ORDINARY)?.writable()?;
     let refused = writable.run(&["/bin/timevisor", "now"])?;
     ensure!(!refused.status.success(), "a page of an unknown owner on a writable mount was read");

@@ -1,5 +1,5 @@
-//! The first program of each language's page: one file each, run on the host, in a container and in a stock guest, without
-//! a flag, an argument or another build.
+//! The first program of each language's page: one file each, run on the host, in a container and in
+//! a stock guest, without a flag, an argument or another build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,8 @@ pub(crate) fn first_programs(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// Where the host's programs look, for this one process: the run directory of a test is not /run/timevisor.
+/// Where the host's programs look, for this one process: the run directory of a test is not
+/// /run/timevisor.
 fn on_host(host: &Host, line: &[String], packages: &Path) -> anyhow::Result<Output> {
     let script = "mount -t tmpfs none /run && mkdir /run/timevisor && mount --bind \"$0\" /run/timevisor && exec \"$@\"";
     let mut run = Command::new("unshare");

@@ -1,4 +1,5 @@
-//! Ages by BPF programs, in guests whose counter is not invariant: under software emulation no guest's is.
+//! Ages by BPF programs, in guests whose counter is not invariant: under software emulation no
+//! guest's is.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -6,8 +7,9 @@ use serde_json::Value;
 use crate::scenario::Context;
 
 const MOVES: u64 = 500;
-/// By how much the age may differ from CLOCK_MONOTONIC_RAW: an emulated processor that shares its host takes microseconds for each
-/// reading of a clock at each move. A time that was left out or counted twice is more than half of all.
+/// By how much the age may differ from CLOCK_MONOTONIC_RAW: an emulated processor that shares its
+/// host takes microseconds for each reading of a clock at each move. A time that was left out or
+/// counted twice is more than half of all.
 const TOLERANCE: f64 = 0.05;
 
 pub(crate) fn elapsed_bpf(ctx: &Context) -> anyhow::Result<String> {

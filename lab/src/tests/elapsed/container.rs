@@ -1,7 +1,9 @@
-//! The ages of a container that CRIU moves between two "hosts": two timevisords in one VM, each with a page of its own.
+//! The ages of a container that CRIU moves between two "hosts": two timevisords in one VM, each
+//! with a page of its own.
 //!
-//! Debian 12's CRIU needs its kernel, 6.1. The two share a counter, so what this shows is that the restored mapping is the other
-//! page, that the age goes on from its birth, and what of the blackout the kernel's clock leaves out.
+//! Debian 12's CRIU needs its kernel, 6.1. The two share a counter, so what this shows is that the
+//! restored mapping is the other page, that the age goes on from its birth, and what of the
+//! blackout the kernel's clock leaves out.
 
 use std::path::Path;
 use std::time::Duration;

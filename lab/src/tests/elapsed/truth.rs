@@ -38,7 +38,8 @@ pub(crate) fn age(text: &str, truth: &Truth, offset: i64) -> anyhow::Result<Age>
     })
 }
 
-/// Between two readings went by what the ages say, within their bounds; how far the estimates were off, us.
+/// Between two readings went by what the ages say, within their bounds; how far the estimates were
+/// off, us.
 pub(crate) fn went_by(before: &Age, after: &Age) -> anyhow::Result<f64> {
     ran(before, after, 0)
 }

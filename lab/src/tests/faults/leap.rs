@@ -12,7 +12,8 @@ use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::faults::common::{honest_reading, reference, reference_row};
 
-/// 2017-01-01 and a second later, in NTP seconds: the last leap second so far, and an expiry long ago.
+/// 2017-01-01 and a second later, in NTP seconds: the last leap second so far, and an expiry long
+/// ago.
 const EXPIRED: &str = "#@ 3692217601\n3644697600 36\n3692217600 37\n";
 
 pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {

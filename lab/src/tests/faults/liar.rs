@@ -42,7 +42,8 @@ pub(crate) fn alone(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("unreliable {}; not resumed from after kill -9", told.join(", ")))
 }
 
-/// A daemon that dies while its bounds are unreliable leaves nothing that the next one takes for a fact.
+/// A daemon that dies while its bounds are unreliable leaves nothing that the next one takes for a
+/// fact.
 fn forgotten(host: &mut Host, server: &Impostor, page: &HostPage) -> anyhow::Result<()> {
     server.lie(SECOND);
     let seen = interrupt::poll_until(Duration::from_secs(30), || {
@@ -58,7 +59,8 @@ fn forgotten(host: &mut Host, server: &Impostor, page: &HostPage) -> anyhow::Res
     Ok(())
 }
 
-/// Reads until the page is synchronized to the new time; while it is unreliable, both times must be inside.
+/// Reads until the page is synchronized to the new time; while it is unreliable, both times must be
+/// inside.
 fn follow(
     page: &HostPage,
     from: Span,
@@ -70,7 +72,8 @@ fn follow(
         match (reading.status(), wide) {
             (ClockStatus::Unreliable, _) => {
                 wide = Some(reading);
-                // Another read: its own check, whatever it says by now, is that one time or both are inside.
+                // Another read: its own check, whatever it says by now, is that one time or both
+                // are inside.
                 let next = page.read()?;
                 if next.status() == ClockStatus::Unreliable {
                     holds_both(page, from, to)?;
@@ -96,8 +99,9 @@ fn holds_both(page: &HostPage, from: Span, to: Span) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Off by this much, and honest about the thread it runs in: when it stamps depends on the scheduler. One that claimed
-/// to be exact would be doubted now and then on a busy machine, and rightly: two doubtful ones of three are no majority.
+/// Off by this much, and honest about the thread it runs in: when it stamps depends on the
+/// scheduler. One that claimed to be exact would be doubted now and then on a busy machine, and
+/// rightly: two doubtful ones of three are no majority.
 fn be_off_by(server: &Impostor, offset: Span) {
     let root_dispersion = NtpShort::from_duration_ceil(Span::from_millis(1));
     server.become_one(move |answer| {
@@ -120,7 +124,8 @@ pub(crate) fn outvoted(ctx: &Context) -> anyhow::Result<String> {
     let page = HostPage::open(host.directory())?;
     let before = honest_reading(&page)?;
     let mut reads = 0;
-    // Each of them in turn, also the one whose estimate is in use; ahead, then behind, then honest again.
+    // Each of them in turn, also the one whose estimate is in use; ahead, then behind, then honest
+    // again.
     for server in &servers {
         let name = server.address();
         for offset in [SECOND, -SECOND] {

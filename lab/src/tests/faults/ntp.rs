@@ -129,8 +129,8 @@ fn dead_name_server(ctx: &Context) -> anyhow::Result<Duration> {
         ensure!(row["accepted"] == 0, "somebody answered: {row}");
         Ok(row["detail"].to_string().contains("cannot resolve time.example.net"))
     })?;
-    // A status that waits for the name server takes 5 s, so that there would be two or three. One that this machine delays is no reason
-    // for so few.
+    // A status that waits for the name server takes 5 s, so that there would be two or three. One
+    // that this machine delays is no reason for so few.
     ensure!(
         answers >= 20,
         "{answers} answers while the name server was asked, the slowest after {slowest:?}"
@@ -207,7 +207,8 @@ pub(crate) fn impostors(ctx: &Context) -> anyhow::Result<String> {
         })?;
         let row = reference_row(&host, &name)?;
         let others = row["rejected"].as_object().map_or(0, |all| all.len() - 1);
-        // A late answer may come in time on a bad day of this machine, but then it is counted as a duplicate or used.
+        // A late answer may come in time on a bad day of this machine, but then it is counted as a
+        // duplicate or used.
         ensure!(others == 0, "{what} is counted as more than {reason}: {}", row["rejected"]);
         ensure!(row["status"] != "selected", "{what} was selected: {row}");
         if *reason != "impossible_residence" {

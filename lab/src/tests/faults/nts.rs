@@ -178,7 +178,8 @@ fn kiss(answer: &[u8], code: [u8; 4]) -> Vec<u8> {
 pub(crate) fn altered(ctx: &Context) -> anyhow::Result<String> {
     let bench = Bench::new(ctx)?;
     let at = Namespace::create()?;
-    // The key server sends us to the relay, which stands where the path to the NTP server would lead.
+    // The key server sends us to the relay, which stands where the path to the NTP server would
+    // lead.
     let near = UdpSocket::bind("127.0.0.1:0")?;
     let port = near.local_addr()?.port();
     let lines = bench.lines(&at, FOREVER, "server")? + "ntsntpserver 127.0.0.1\n";
@@ -216,7 +217,8 @@ pub(crate) fn altered(ctx: &Context) -> anyhow::Result<String> {
     }
     mentions(&host.log_text(), &["a packet is refused", "altered on the way or forged"])?;
 
-    // A forged NAK in place of every answer: keys are asked for again, politely, and nothing is accepted.
+    // A forged NAK in place of every answer: keys are asked for again, politely, and nothing is
+    // accepted.
     relay.attack(|answer| kiss(answer, *b"NTSN"));
     host.wait_until("the forged NAK is counted", |h| Ok(refused(h, &name, "nts_nak")? > 0))?;
     ensure!(accepted(&host, &name)? == accepted_before, "a NAK was accepted");

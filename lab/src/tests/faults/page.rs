@@ -1,4 +1,5 @@
-//! Page files that are not ours, no pages, or whose writer died: what the daemon and `timevisor now` make of them.
+//! Page files that are not ours, no pages, or whose writer died: what the daemon and
+//! `timevisor now` make of them.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown, symlink};
@@ -109,7 +110,8 @@ fn unreadable(ctx: &Context, host: &Host, good: &[u8]) -> anyhow::Result<usize> 
     }
     mentions(&now(host, Path::new("/nowhere/page"))?, &["/nowhere/page"])?;
     mentions(&now(host, Path::new("/dev/null"))?, &["/dev/null"])?;
-    // All of a page, but the vmclock block's sequence: that one is for guests' drivers, our readers use their own.
+    // All of a page, but the vmclock block's sequence: that one is for guests' drivers, our readers
+    // use their own.
     fs::write(&file, good)?;
     File::options()
         .write(true)

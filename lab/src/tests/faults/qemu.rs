@@ -1,4 +1,5 @@
-//! QEMUs that cannot be served, or not yet, and things that are no QEMU. No guest runs here but the firmware.
+//! QEMUs that cannot be served, or not yet, and things that are no QEMU. No guest runs here but the
+//! firmware.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;

@@ -118,7 +118,8 @@ impl Seen {
         if sequence != old_sequence {
             self.publications += 1;
             self.check_nested(&old, &lines, reading.counter);
-            // While a page is torn nobody can read the old lines, so these may be ahead for a moment.
+            // While a page is torn nobody can read the old lines, so these may be ahead for a
+            // moment.
             if sequence == old_sequence + 2 && !self.stalled {
                 self.check_continuous(&old, &lines);
             }
@@ -127,8 +128,8 @@ impl Seen {
         now
     }
 
-    /// Where one publication takes over from another, the estimate does not go back: exact, where two readings only
-    /// show what is longer than the time between them.
+    /// Where one publication takes over from another, the estimate does not go back: exact, where
+    /// two readings only show what is longer than the time between them.
     fn check_continuous(&mut self, old: &Lines<Local>, new: &Lines<Local>) {
         self.takeovers += 1;
         let back = old.at(new.base).estimate - new.estimate.time;
@@ -239,8 +240,8 @@ fn tear(clock: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The journal as it is between its writing and the page's: of an update that slows the estimate by 15 ppm, which no
-/// reader has seen.
+/// The journal as it is between its writing and the page's: of an update that slows the estimate by
+/// 15 ppm, which no reader has seen.
 fn journal_ahead(directory: &Path) -> anyhow::Result<()> {
     let path = directory.join("recovery.json");
     let mut journal: Value = serde_json::from_slice(&fs::read(&path)?)?;

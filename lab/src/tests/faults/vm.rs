@@ -1,4 +1,5 @@
-//! Faults of a VM that is served: its QMP socket is lost, it ends, it may not be looked at any more.
+//! Faults of a VM that is served: its QMP socket is lost, it ends, it may not be looked at any
+//! more.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -134,7 +135,8 @@ fn crowded(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// QEMU answers an earlier client's commands to the daemon; the VM is resumed nevertheless, as it was asked for.
+/// QEMU answers an earlier client's commands to the daemon; the VM is resumed nevertheless, as it
+/// was asked for.
 fn inherited(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     vm.qmp()?.run("stop")?;
     host.wait_vm("web", "unknown")?;
@@ -180,7 +182,8 @@ pub(crate) fn ends(ctx: &Context) -> anyhow::Result<String> {
     killed(ctx, &host).context("killed")?;
     removed(ctx, &host).context("removed")?;
     let reused = same_pid(ctx, &host).context("the same pid")?;
-    // On a busy machine the guard may take the server's delays for a fault; that disrupts everybody, and is in the log.
+    // On a busy machine the guard may take the server's delays for a fault; that disrupts
+    // everybody, and is in the log.
     let undisturbed = host.vm("well")?["disruption_marker"] == before;
     ensure!(undisturbed || host.log_text().contains("contradicted"), "another VM was disturbed");
     host.wait_vm("well", "synchronized")?;
@@ -229,7 +232,8 @@ fn removed(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     complaint(host, &["vm", "remove", "file"]).map(drop)
 }
 
-/// A QEMU that gets the pid of one that has just ended is another VM. True when the kernel could be made to do that.
+/// A QEMU that gets the pid of one that has just ended is another VM. True when the kernel could be
+/// made to do that.
 fn same_pid(ctx: &Context, host: &Host) -> anyhow::Result<&'static str> {
     let first = Bare::vmclock(ctx, "first", &[])?;
     host.wait_vm("first", "synchronized")?;

@@ -1,4 +1,5 @@
-//! Boots stock kernels with each delivery of the page. What the page says is left to the daemon's tests.
+//! Boots stock kernels with each delivery of the page. What the page says is left to the daemon's
+//! tests.
 
 use anyhow::{Context as _, ensure};
 

@@ -1,4 +1,5 @@
-//! A guest whose kernel knows nothing of vmclock reads the host's time from an ivshmem device, and cannot write it.
+//! A guest whose kernel knows nothing of vmclock reads the host's time from an ivshmem device, and
+//! cannot write it.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -58,7 +59,8 @@ fn text(worst: &Worst) -> String {
     )
 }
 
-/// The guest's root maps the memory for writing and takes the page over: nothing happens, in the guest or outside.
+/// The guest's root maps the memory for writing and takes the page over: nothing happens, in the
+/// guest or outside.
 fn cannot_write(host: &Host, client: &mut Client) -> anyhow::Result<String> {
     let page = host.directory().join("vms").join(&client.name).join("page");
     let identity = || anyhow::Ok(std::fs::read(&page)?.get(0x100..0x140).map(<[u8]>::to_vec));
@@ -86,7 +88,8 @@ fn users(client: &mut Client) -> anyhow::Result<()> {
     mentions(&client.guest.sh(nobody)?, &[r#""status":"synchronized""#])
 }
 
-/// A migration would end in a guest with another host's page, or none: QEMU refuses it, and the guest runs on.
+/// A migration would end in a guest with another host's page, or none: QEMU refuses it, and the
+/// guest runs on.
 fn cannot_migrate(client: &mut Client) -> anyhow::Result<()> {
     let target = json!({"uri": "unix:/tmp/no-such-destination"});
     let refused = client.guest.qmp().execute("migrate", &target);

@@ -1,4 +1,5 @@
-//! Real KVM on a machine without it: the processor of the host under test is emulated, its kernel and KVM are not.
+//! Real KVM on a machine without it: the processor of the host under test is emulated, its kernel
+//! and KVM are not.
 
 use std::time::Instant;
 
@@ -8,8 +9,8 @@ use serde_json::Value;
 use crate::nested::NestedHost;
 use crate::scenario::Context;
 
-/// The offset must be proven this well without it. A round trip to the inner guest takes a millisecond, on a busy machine tens; an
-/// offset from before a reset is seconds off.
+/// The offset must be proven this well without it. A round trip to the inner guest takes a
+/// millisecond, on a busy machine tens; an offset from before a reset is seconds off.
 const SLACK_NS: i64 = 100_000_000;
 
 /// Each delivery under real KVM.
@@ -61,7 +62,8 @@ fn check(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
     ensure!(exits > 1000, "KVM ran next to nothing: {exits} exits");
     let before = compare(host, name)?;
 
-    // Stopped vCPUs do not stop a TSC, but whoever stops a VM may load a snapshot into it: nothing is said until it runs.
+    // Stopped vCPUs do not stop a TSC, but whoever stops a VM may load a snapshot into it: nothing
+    // is said until it runs.
     host.qmp(name, "stop")?;
     host.wait("the page to be withdrawn", |host| Ok(host.vm(name)?["status"] == "unknown"))?;
     host.qmp(name, "cont")?;
@@ -75,7 +77,8 @@ fn check(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
     Ok(format!("tsc-offset {offset:+}, {exits} exits, {before}, after stop and cont {after}"))
 }
 
-/// A reset starts the guest's TSC anew: the one event under KVM that changes the relation without a migration.
+/// A reset starts the guest's TSC anew: the one event under KVM that changes the relation without a
+/// migration.
 fn reset(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
     let before = host.vm(name)?;
     host.qmp(name, "system_reset")?;

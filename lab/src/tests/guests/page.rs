@@ -8,7 +8,8 @@ use anyhow::Context as _;
 
 use crate::qemu::NVDIMM_FILE_SIZE;
 
-/// The least that the driver accepts (include/uapi/linux/vmclock-abi.h): the header, status "initializing".
+/// The least that the driver accepts (include/uapi/linux/vmclock-abi.h): the header, status
+/// "initializing".
 ///
 /// `generation` goes into the VM generation counter, to tell pages apart. Returns `path`.
 pub(crate) fn write_minimal(path: &Path, generation: u64) -> anyhow::Result<PathBuf> {

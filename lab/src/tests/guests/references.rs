@@ -1,5 +1,6 @@
-//! timevisord inside a guest: the host's page and its PHC as references, and the guest's own CLOCK_REALTIME steered by
-//! them. A guest's kernel is the one place where a real clock can be steered without disturbing anybody.
+//! timevisord inside a guest: the host's page and its PHC as references, and the guest's own
+//! CLOCK_REALTIME steered by them. A guest's kernel is the one place where a real clock can be
+//! steered without disturbing anybody.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use crate::qemu::Delivery;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 
-/// The guest has no leap second table. The PHC gives the host's estimate, which its bounds hold to some 100 us.
+/// The guest has no leap second table. The PHC gives the host's estimate, which its bounds hold to
+/// some 100 us.
 const REFERENCES: &str = r#"run_directory = "/run/timevisor"
 [guests]
 discover = false
@@ -191,8 +193,8 @@ fn check_realtime(guest: &mut Guest) -> anyhow::Result<i64> {
     Ok(error)
 }
 
-/// What a discipline sets, as busybox's adjtimex prints it: frequency, constant, status, tick. The declared errors grow
-/// by themselves.
+/// What a discipline sets, as busybox's adjtimex prints it: frequency, constant, status, tick. The
+/// declared errors grow by themselves.
 pub(crate) fn settings(guest: &mut Guest) -> anyhow::Result<Vec<String>> {
     let text = guest.sh("adjtimex")?;
     let kept = ["freq.adjust:", "timeconstant:", "status:", "tick:"];

@@ -1,6 +1,8 @@
-//! timevisor-guest sets a stock guest's CLOCK_REALTIME: at boot, after a stop, by a slew; and puts everything back.
+//! timevisor-guest sets a stock guest's CLOCK_REALTIME: at boot, after a stop, by a slew; and puts
+//! everything back.
 //!
-//! What is right is the host's page at the same counter value, not what the guest's page or program says.
+//! What is right is the host's page at the same counter value, not what the guest's page or program
+//! says.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +24,8 @@ const NAME: &str = "guest";
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How long the guest is stopped.
 const STOP: Duration = Duration::from_secs(3);
-/// How far CLOCK_REALTIME may be outside of the host's interval just after a step: the kernel's rate is not known yet.
+/// How far CLOCK_REALTIME may be outside of the host's interval just after a step: the kernel's
+/// rate is not known yet.
 const AFTER_STEP_NS: i64 = 500_000;
 /// And once it has settled.
 const SETTLED_NS: i64 = 50_000;
@@ -146,7 +149,8 @@ impl Lab {
         self.guest.sh("cat /run/agent.log")
     }
 
-    /// The host's time for a counter value of the guest's: earliest, estimate and latest, ns of UTC.
+    /// The host's time for a counter value of the guest's: earliest, estimate and latest, ns of
+    /// UTC.
     fn host_time(&self, counter: u64) -> anyhow::Result<[i64; 3]> {
         let offset = client::offset(&self.host, NAME)?;
         let said = self.page.convert(counter.wrapping_sub(offset.cast_unsigned()))?;

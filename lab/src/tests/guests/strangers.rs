@@ -1,4 +1,5 @@
-//! Programs that know nothing of us, in a stock guest: ClockBound's reader, phc_ctl, chronyd, our own CLI, the benchmark.
+//! Programs that know nothing of us, in a stock guest: ClockBound's reader, phc_ctl, chronyd, our
+//! own CLI, the benchmark.
 
 use std::path::Path;
 use std::time::Duration;
@@ -55,7 +56,8 @@ pub(crate) fn peers(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("clock-bound-vmclock reads: {}", line.trim()))
 }
 
-/// phc_ctl reads the stock driver's clock; chronyd keeps the guest's CLOCK_REALTIME with the stanza of docs/how-to/guest-clock.md.
+/// phc_ctl reads the stock driver's clock; chronyd keeps the guest's CLOCK_REALTIME with the stanza
+/// of docs/how-to/guest-clock.md.
 pub(crate) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -87,7 +89,8 @@ pub(crate) fn chrony(ctx: &Context) -> anyhow::Result<String> {
         std::thread::sleep(Duration::from_millis(500));
     }
     mentions(&tracking, &["Leap status     : Normal", "(PHC0)"])?;
-    // phc_ctl, which knows nothing of chronyd, compares the PHC (TAI) with the guest's CLOCK_REALTIME (UTC).
+    // phc_ctl, which knows nothing of chronyd, compares the PHC (TAI) with the guest's
+    // CLOCK_REALTIME (UTC).
     let compared = guest.sh("phc_ctl /dev/ptp0 cmp 2>&1")?;
     let apart =
         compared.split("CLOCK_REALTIME is ").nth(1).and_then(|rest| rest.split("ns").next());
@@ -112,7 +115,8 @@ fn documented_stanza() -> anyhow::Result<String> {
     Ok(block.context("docs/how-to/guest-clock.md has no refclock stanza")?.to_owned())
 }
 
-/// The read-latency table inside a guest. Under emulation its ratios mean nothing; that every row is there does.
+/// The read-latency table inside a guest. Under emulation its ratios mean nothing; that every row
+/// is there does.
 pub(crate) fn bench(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;

@@ -1,6 +1,8 @@
-//! timevisord as an NTP server, with real chronyds as clients and as its own server; both modes, and the rate limit.
+//! timevisord as an NTP server, with real chronyds as clients and as its own server; both modes,
+//! and the rate limit.
 //!
-//! Every clock here follows this machine's CLOCK_REALTIME in the end, so that each can be held against it.
+//! Every clock here follows this machine's CLOCK_REALTIME in the end, so that each can be held
+//! against it.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -23,7 +25,8 @@ use crate::tests::faults::common::honest_reading;
 const PORT: u16 = 123;
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// chronyd <- timevisord <- chronyd, with everything that a client is told held against the page and the truth.
+/// chronyd <- timevisord <- chronyd, with everything that a client is told held against the page
+/// and the truth.
 pub(crate) fn served(ctx: &Context) -> anyhow::Result<String> {
     let upstream = ctx.chronyd("upstream")?;
     let network = Namespace::create()?;
@@ -37,7 +40,8 @@ pub(crate) fn served(ctx: &Context) -> anyhow::Result<String> {
     let ours = true_answers(&host, address)?;
     let one_shot = one_shot(&network, address, &ours)?;
 
-    // A chronyd that follows us serves time itself as soon as it is synchronized: start_in waits for that.
+    // A chronyd that follows us serves time itself as soon as it is synchronized: start_in waits
+    // for that.
     let logs = ctx.path("client");
     fs::create_dir_all(&logs)?;
     let lines = format!(
@@ -49,7 +53,8 @@ pub(crate) fn served(ctx: &Context) -> anyhow::Result<String> {
     let theirs = ask(client.address())?.0;
     ensure!(theirs.stratum == ours.stratum + 1, "the client's stratum: {theirs:?}");
     ensure!(theirs.reference_id == octets(address), "the client does not follow us: {theirs:?}");
-    // Its last exchange with us is at most a poll (1 s) old: what it claims covers the least that we claimed since.
+    // Its last exchange with us is at most a poll (1 s) old: what it claims covers the least that
+    // we claimed since.
     let page = HostPage::open(host.directory())?;
     let mut least = page.read()?.half_width();
     for _ in 0..60 {
@@ -103,7 +108,8 @@ pub(crate) fn interleaved_client(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// A chronyd that asks too often is told so and slows down; who goes on is ignored; others are served.
+/// A chronyd that asks too often is told so and slows down; who goes on is ignored; others are
+/// served.
 pub(crate) fn limited(ctx: &Context) -> anyhow::Result<String> {
     let network = Namespace::create()?;
     let address = SocketAddr::from((network.host(), PORT));
@@ -183,7 +189,8 @@ fn ask(server: SocketAddr) -> anyhow::Result<Answer> {
     answered.with_context(|| format!("{server} does not answer"))
 }
 
-/// Asks us many times: the root distance covers the page's half-width, the stamps are true within it. Returns one.
+/// Asks us many times: the root distance covers the page's half-width, the stamps are true within
+/// it. Returns one.
 fn true_answers(host: &Host, server: SocketAddr) -> anyhow::Result<Packet> {
     let page = HostPage::open(host.directory())?;
     let mut last = None;
@@ -196,7 +203,8 @@ fn true_answers(host: &Host, server: SocketAddr) -> anyhow::Result<Packet> {
         let (arrival, departure) =
             (packet.receive.to_instant(here), packet.transmit.to_instant(here));
         let e = distance(&packet);
-        // Where the page was written in between, the narrower of the two is still the least that can be said.
+        // Where the page was written in between, the narrower of the two is still the least that
+        // can be said.
         let least = before.half_width().min(after.half_width());
         ensure!(e >= least, "root distance {e}, half-width {least}: {packet:?}");
         ensure!(asked <= arrival + e && departure - e <= here, "{packet:?}: {asked:?} to {here:?}");

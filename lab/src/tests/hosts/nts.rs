@@ -1,5 +1,5 @@
-//! NTS against chronyd and ntpd-rs: key establishment, authenticated packets, cookies, new keys; and what the tests of
-//! its faults share.
+//! NTS against chronyd and ntpd-rs: key establishment, authenticated packets, cookies, new keys;
+//! and what the tests of its faults share.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! References other than NTP servers, against the real programs: chronyd's command socket, ptp4l's management socket, and
-//! a guest that reads its host's page and keeps its own CLOCK_REALTIME.
+//! References other than NTP servers, against the real programs: chronyd's command socket, ptp4l's
+//! management socket, and a guest that reads its host's page and keeps its own CLOCK_REALTIME.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ use crate::scenario::Context;
 use crate::scratch;
 use crate::tests::faults::common::reference_row;
 
-/// A chronyd that follows `server`, does not touch the clock (`-x`), and answers at a Unix and a UDP socket.
+/// A chronyd that follows `server`, does not touch the clock (`-x`), and answers at a Unix and a
+/// UDP socket.
 struct Follower {
     process: Tethered,
     dir: TempDir,
@@ -60,8 +61,8 @@ impl Follower {
     }
 }
 
-/// chronyd follows a server that is 300 ms ahead. With -x it cannot slew the clock, so that its correction is those
-/// 300 ms: with the wrong sign, or none, the truth would be far outside.
+/// chronyd follows a server that is 300 ms ahead. With -x it cannot slew the clock, so that its
+/// correction is those 300 ms: with the wrong sign, or none, the truth would be far outside.
 pub(crate) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     let ahead = Span::from_millis(300);
     let server = Impostor::ahead(ahead)?;
@@ -137,8 +138,9 @@ fn watch(host: &Host, ahead: Span, width_ns: i64) -> anyhow::Result<Watched> {
     Ok(seen)
 }
 
-/// A real ptp4l in a namespace is the master, another the slave, both with software time stamps and `free_running`: they
-/// measure and never touch the clock. Both read this machine's CLOCK_REALTIME, so the truth is at hand.
+/// A real ptp4l in a namespace is the master, another the slave, both with software time stamps and
+/// `free_running`: they measure and never touch the clock. Both read this machine's CLOCK_REALTIME,
+/// so the truth is at hand.
 pub(crate) fn ptp(ctx: &Context) -> anyhow::Result<String> {
     let namespace = Namespace::create()?;
     let inner = interface_of(&namespace)?;
@@ -160,7 +162,8 @@ pub(crate) fn ptp(ctx: &Context) -> anyhow::Result<String> {
         "[[reference]]\ntype = \"ptp\"\ndevice = \"realtime\"\nsocket = \"{}\"\npoll = \"200ms\"\n",
         socket.display()
     );
-    // The master's stamps are UTC on an arbitrary timescale, which is refused until the operator says so.
+    // The master's stamps are UTC on an arbitrary timescale, which is refused until the operator
+    // says so.
     let mut host = Host::new(ctx)?;
     host.start(&reference)?;
     let name = "ptp realtime";
@@ -173,7 +176,8 @@ pub(crate) fn ptp(ctx: &Context) -> anyhow::Result<String> {
     let seen = watch(&host, Span::ZERO, 20_000_000)?;
     let detail = reference_row(&host, name)?["detail"].as_str().unwrap_or_default().to_owned();
     mentions(&detail, &["CLOCK_REALTIME", "UNCALIBRATED", "path delay"])?;
-    // Without its master the slave says so within a few announce intervals, and so does the reference.
+    // Without its master the slave says so within a few announce intervals, and so does the
+    // reference.
     master.kill();
     host.wait_until("the master's end is noticed", |h| {
         Ok(["not_following", "no_grandmaster", "stale"]

@@ -13,7 +13,8 @@ use crate::scenario::Context;
 pub(crate) const JOBS: usize = 20;
 pub(crate) const YIELDS: usize = 50;
 
-/// A guest "web" that QEMU emulates, with our plugin, these programs and these further arguments; its page is there.
+/// A guest "web" that QEMU emulates, with our plugin, these programs and these further arguments;
+/// its page is there.
 pub(crate) fn emulated(
     ctx: &Context,
     host: &Host,
@@ -85,7 +86,8 @@ pub(crate) fn told(host: &Host, from: u64, said: &Value) -> anyhow::Result<Vec<V
     Ok(events)
 }
 
-/// Of all events that `trace --json` printed, those of the program that said this; none while its end is not among them.
+/// Of all events that `trace --json` printed, those of the program that said this; none while its
+/// end is not among them.
 pub(crate) fn of_program(told: &str, said: &Value) -> anyhow::Result<Option<Vec<Value>>> {
     let all = told.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     let events: Vec<Value> =

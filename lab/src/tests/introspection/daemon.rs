@@ -73,7 +73,8 @@ pub(crate) fn daemon(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{first} events of a program, twice, each with its time; reserved: {reserved}"))
 }
 
-/// A reservation follows the tasks of the guest: it comes, grows, shrinks and goes; too much is refused and changes nothing.
+/// A reservation follows the tasks of the guest: it comes, grows, shrinks and goes; too much is
+/// refused and changes nothing.
 fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
     let held = |host: &Host| -> anyhow::Result<Value> {
         Ok(host.json(&["reserve", "list"])?.get(0).cloned().unwrap_or(Value::Null))
@@ -164,7 +165,8 @@ fn now(guest: &mut Client, bound: &str) -> anyhow::Result<i64> {
     said[bound].as_i64().with_context(|| format!("the guest does not know the time: {said}"))
 }
 
-/// Runs lab-calls and counts what is told of it; every event's time lies in the time of the run, by the guest's clock.
+/// Runs lab-calls and counts what is told of it; every event's time lies in the time of the run, by
+/// the guest's clock.
 fn calls(host: &Host, guest: &mut Client) -> anyhow::Result<usize> {
     let begin = row(host)?["events"].as_u64().context("no count")?;
     let before = now(guest, "earliest_ns")?;

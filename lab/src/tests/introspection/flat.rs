@@ -1,5 +1,6 @@
-//! Guests in one flat address space, introspected by timevisord with the help of their files. Such a guest logs its own calls as one hash
-//! for each task; what timevisord tells has to give the same ones.
+//! Guests in one flat address space, introspected by timevisord with the help of their files. Such
+//! a guest logs its own calls as one hash for each task; what timevisord tells has to give the same
+//! ones.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -97,7 +98,8 @@ impl Scene {
         self.host.cli(&["introspect", "detach", "rtos"]).map(drop)
     }
 
-    /// Lets the guest begin, and compares what it says at its end with what timevisord tells. Returns the events.
+    /// Lets the guest begin, and compares what it says at its end with what timevisord tells.
+    /// Returns the events.
     fn run(&mut self, call: fn(&Value) -> anyhow::Result<Call>) -> anyhow::Result<Vec<Value>> {
         let attached = |host: &Host| Ok(row(host)?["state"] == "attached");
         self.host.wait_until("the trap points", attached)?;

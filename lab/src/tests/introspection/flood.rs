@@ -1,4 +1,5 @@
-//! How many events are seen: all of them below the limit; beyond it, each one is seen or counted as dropped.
+//! How many events are seen: all of them below the limit; beyond it, each one is seen or counted as
+//! dropped.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -11,10 +12,12 @@ use crate::tests::introspection::calls::{emulated, row};
 /// As the issue asks for.
 const YIELDS: u64 = 100_000;
 const RATE_HZ: u64 = 10_000;
-/// As fast as the guest can: a multiple of what the reader takes in a second and of what waits in QEMU.
+/// As fast as the guest can: a multiple of what the reader takes in a second and of what waits in
+/// QEMU.
 const FAST: u64 = 300_000;
 
-/// Until nothing else began in the guest meanwhile, whose event could be among those that were dropped.
+/// Until nothing else began in the guest meanwhile, whose event could be among those that were
+/// dropped.
 const TRIES: u32 = 5;
 
 pub(crate) fn flood(ctx: &Context) -> anyhow::Result<String> {

@@ -51,7 +51,8 @@ fn attach(host: &Host, backend: &str) -> anyhow::Result<()> {
     host.wait_until("the breakpoints", |host| Ok(row(host)?["state"] == "attached"))
 }
 
-/// What a program did, by this way: each event without its time, its place and its names of threads.
+/// What a program did, by this way: each event without its time, its place and its names of
+/// threads.
 fn told(host: &Host, guest: &mut Client, backend: &str) -> anyhow::Result<Vec<Value>> {
     attach(host, backend)?;
     let begin = row(host)?["events"].as_u64().context("no count")?;

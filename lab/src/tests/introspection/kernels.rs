@@ -1,4 +1,5 @@
-//! Other kernels of guests: the same program, the same events; and a kernel that traces itself is left alone as long as it does.
+//! Other kernels of guests: the same program, the same events; and a kernel that traces itself is
+//! left alone as long as it does.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! A guest that starts another kernel by itself: what was found in it is found anew, and nobody has to tell.
+//! A guest that starts another kernel by itself: what was found in it is found anew, and nobody has
+//! to tell.
 
 use std::time::Duration;
 

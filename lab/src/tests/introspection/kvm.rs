@@ -40,12 +40,14 @@ pub(crate) fn port(ctx: &Context) -> anyhow::Result<String> {
     on_host(ctx, "trixie-backports", PORT)
 }
 
-/// Of the host inside. With two, its guest was reset now and then, and once the host itself was, before anything was attached; with one neither
-/// was. That speaks for TCG's emulation of SVM on several threads. The guest's two vCPUs take turns, and are never inside at the same moment.
+/// Of the host inside. With two, its guest was reset now and then, and once the host itself was,
+/// before anything was attached; with one neither was. That speaks for TCG's emulation of SVM on
+/// several threads. The guest's two vCPUs take turns, and are never inside at the same moment.
 const PROCESSORS: u32 = 1;
 
-/// The host's timer is periodic, and its ticks come anyway: beside a guest TCG loses an interrupt of the timer now and then, and one that is set anew by each
-/// interrupt stands still then (seen with Linux 7.3: a soft lockup of 112 to 114 s, three times, also while nothing of ours ran).
+/// The host's timer is periodic, and its ticks come anyway: beside a guest TCG loses an interrupt
+/// of the timer now and then, and one that is set anew by each interrupt stands still then (seen
+/// with Linux 7.3: a soft lockup of 112 to 114 s, three times, also while nothing of ours ran).
 const APPEND: &str = "nohz=off highres=off";
 
 /// A host with the kernel of this suite, and a guest in it.
@@ -204,7 +206,8 @@ fn run_calls(host: &mut NestedHost) -> anyhow::Result<Value> {
     serde_json::from_str(said.trim()).with_context(|| said.clone())
 }
 
-/// Runs lab-calls and counts what is told of it; every event's time lies between two of the host's own.
+/// Runs lab-calls and counts what is told of it; every event's time lies between two of the host's
+/// own.
 pub(crate) fn calls(host: &mut NestedHost) -> anyhow::Result<usize> {
     let from = row(host)?["events"].as_u64().context("no count")?;
     let now = |host: &mut NestedHost, bound: &str| -> anyhow::Result<i64> {

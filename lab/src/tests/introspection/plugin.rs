@@ -69,7 +69,8 @@ pub(crate) fn tcg(ctx: &Context) -> anyhow::Result<String> {
     Ok(told.join(", "))
 }
 
-/// Runs lab-calls and finds each of its calls, in order, with its arguments, and nothing else of it.
+/// Runs lab-calls and finds each of its calls, in order, with its arguments, and nothing else of
+/// it.
 fn exact(guest: &mut Guest, watcher: &mut Watcher) -> anyhow::Result<()> {
     let first = watcher.events.len();
     ensure!(watcher.dropped == 0, "{} dropped before", watcher.dropped);
@@ -128,7 +129,8 @@ fn exact(guest: &mut Guest, watcher: &mut Watcher) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Points come and go while a program runs through them, beside one that leaves its vCPU never idle.
+/// Points come and go while a program runs through them, beside one that leaves its vCPU never
+/// idle.
 fn cycles(guest: &mut Guest, watcher: &mut Watcher) -> anyhow::Result<()> {
     for busy in ["lab-calls 1000000 0", "(while :; do :; done)"] {
         guest.sh(&format!("{busy} >/dev/null 2>&1 & echo $! >>/run/busy"))?;
@@ -140,7 +142,8 @@ fn cycles(guest: &mut Guest, watcher: &mut Watcher) -> anyhow::Result<()> {
     guest.sh("kill $(cat /run/busy)").map(drop)
 }
 
-/// A reader that reads nothing: no vCPU waits for it, and what it misses is counted to the last one.
+/// A reader that reads nothing: no vCPU waits for it, and what it misses is counted to the last
+/// one.
 fn flood(guest: &mut Guest, socket: &Path, base: u64) -> anyhow::Result<String> {
     let (first, dropped_before) = hello(socket)?;
     let mut watcher =

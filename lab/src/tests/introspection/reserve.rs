@@ -1,5 +1,6 @@
-//! The whole of it: an unmodified guest starts real-time tasks, their reservation is there before their first job, and a busy host makes none
-//! of them late; the same tasks are late when nobody looks.
+//! The whole of it: an unmodified guest starts real-time tasks, their reservation is there before
+//! their first job, and a busy host makes none of them late; the same tasks are late when nobody
+//! looks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,10 +18,11 @@ use crate::real_time::{Load, Restore, text};
 use crate::scenario::Context;
 use crate::tests::introspection::calls::{emulated, row};
 
-/// Cost, period and runtime under SCHED_DEADLINE, ms. The guest's kernel counts the time in which its vCPU waits as the task's own: the
-/// runtimes have the reservation's longest pause in them.
+/// Cost, period and runtime under SCHED_DEADLINE, ms. The guest's kernel counts the time in which
+/// its vCPU waits as the task's own: the runtimes have the reservation's longest pause in them.
 const TASKS: [&str; 2] = ["25/150/65", "35/200/80"];
-/// Under SCHED_FIFO, and what their operator says of them: a quarter more, because costs vary with this machine.
+/// Under SCHED_FIFO, and what their operator says of them: a quarter more, because costs vary with
+/// this machine.
 const FIXED: [&str; 2] = ["30/150", "50/200"];
 const DECLARED: [&str; 4] = ["--task", "lab-rt@60=38ms/150ms", "--task", "lab-rt@59=62ms/200ms"];
 const SECONDS: u64 = 12;
@@ -61,7 +63,8 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     Ok(told.join("; "))
 }
 
-/// Runs the tasks beside a busy host. Their reservation comes when they start: meanwhile this waits for it, and watches its core from then on.
+/// Runs the tasks beside a busy host. Their reservation comes when they start: meanwhile this waits
+/// for it, and watches its core from then on.
 fn reserved(
     host: &Host,
     guest: &mut Client,

@@ -1,4 +1,5 @@
-//! The kernel's verifier and our BPF programs for guests under KVM: on the oldest kernel of the lab as on the newest.
+//! The kernel's verifier and our BPF programs for guests under KVM: on the oldest kernel of the lab
+//! as on the newest.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;

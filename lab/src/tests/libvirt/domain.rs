@@ -1,4 +1,5 @@
-//! Domains of a real libvirtd, equipped with exactly what `timevisor vm args --format libvirt` prints.
+//! Domains of a real libvirtd, equipped with exactly what `timevisor vm args --format libvirt`
+//! prints.
 
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::net::UnixStream;
@@ -32,7 +33,8 @@ pub(crate) fn vmclock(ctx: &Context) -> anyhow::Result<String> {
     serve(ctx, &ctx.qemu_10()?, "vmclock")
 }
 
-/// `virsh migrate` between two libvirtds, each with its timevisord, which nobody has told of the migration.
+/// `virsh migrate` between two libvirtds, each with its timevisord, which nobody has told of the
+/// migration.
 pub(crate) fn migrate(ctx: &Context) -> anyhow::Result<String> {
     let cases = [("nvdimm", ctx.qemu()?), ("vmclock", ctx.qemu_10()?)];
     let mut told = Vec::new();
@@ -98,7 +100,8 @@ fn migrate_by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<Stri
     let before = compare(&host_a, &mut guest, true)?;
     let marker = guest.ask("read")?["disruption"].clone();
 
-    // Both daemons see all of this machine's QEMUs, and the first one that finds a vmclock device keeps its page.
+    // Both daemons see all of this machine's QEMUs, and the first one that finds a vmclock device
+    // keeps its page.
     let (libvirt_b, host_b, printed_b) = side(2)?;
     let moved = libvirt_b.migrate_here(&domain, &definition(&printed_b))?;
     if paused {
@@ -146,7 +149,8 @@ fn serve(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
         "--format",
         "libvirt",
     ])?;
-    // As the printed comments say: QEMU makes the device's page itself, so it is filled before the guest runs.
+    // As the printed comments say: QEMU makes the device's page itself, so it is filled before the
+    // guest runs.
     let paused = delivery == "vmclock";
     let domain = libvirt.create(&Definition {
         name: NAME,

@@ -1,4 +1,5 @@
-//! Migrates a guest between two "hosts" whose pages differ. What a right page says is left to the daemon's tests.
+//! Migrates a guest between two "hosts" whose pages differ. What a right page says is left to the
+//! daemon's tests.
 
 use anyhow::ensure;
 

@@ -1,5 +1,6 @@
-//! A reservation that is released and made again at once. Linux never lets a thread run again that leaves SCHED_DEADLINE while it is out
-//! of budget and comes back between its deadline and the moment when what it ran too much is made good (`timevisor_guests::reservation::Ledger::leave`).
+//! A reservation that is released and made again at once. Linux never lets a thread run again that
+//! leaves SCHED_DEADLINE while it is out of budget and comes back between its deadline and the
+//! moment when what it ran too much is made good (`timevisor_guests::reservation::Ledger::leave`).
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Which kernels forget the end of a pause (`timevisor_reservation::ledger::Ledger::leave`): what timevisord keeps clear of, without timevisord.
+//! Which kernels forget the end of a pause (`timevisor_reservation::ledger::Ledger::leave`): what
+//! timevisord keeps clear of, without timevisord.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;

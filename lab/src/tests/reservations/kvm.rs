@@ -14,7 +14,8 @@ const SECONDS: u64 = 9;
 /// Of 50 ms; see [`super::reserve`].
 const BUDGET_US: u64 = 32_000;
 
-/// Everything that a reservation touches: of each thread policy and priority, processors, cgroup; cgroups; halt polling.
+/// Everything that a reservation touches: of each thread policy and priority, processors, cgroup;
+/// cgroups; halt polling.
 fn settings(inside: &mut Inside, pid: u64) -> anyhow::Result<BTreeMap<String, String>> {
     let threads = format!(
         "for t in /proc/{pid}/task/*; do echo \"${{t##*/}} $(sed \'s/.*) //\' $t/stat | cut -d \' \' -f 38,39) \
@@ -77,7 +78,8 @@ pub(crate) fn reserve_kvm(ctx: &Context) -> anyhow::Result<String> {
     ensure!(during["/sys/module/kvm/parameters/halt_poll_ns"] == "0", "{during:?}");
     ensure!(during.contains_key("/sys/fs/cgroup/timevisor-cpu1"), "{during:?}");
 
-    // A daemon that dies leaves it in force, the next one goes on with it, and brings everything back.
+    // A daemon that dies leaves it in force, the next one goes on with it, and brings everything
+    // back.
     restart(&mut inside)?;
     let held = row(&mut inside)?;
     ensure!(held["budget_ns"] == 32_000_000 && held["problem"].is_null(), "{held}");

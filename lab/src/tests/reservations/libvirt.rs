@@ -25,7 +25,8 @@ const APPLY: [&str; 6] = ["reserve", "apply", "web", "--alone", "--budget", "20m
 
 type Settings = BTreeMap<String, String>;
 
-/// Whatever a reservation may touch: every cpuset of this machine (but the root's threads), and QEMU's main loop and vCPUs.
+/// Whatever a reservation may touch: every cpuset of this machine (but the root's threads), and
+/// QEMU's main loop and vCPUs.
 fn settings(pid: u32) -> anyhow::Result<Settings> {
     let root = Path::new(ROOT);
     let mut all: Settings = cpusets(root)?
@@ -45,7 +46,8 @@ fn settings(pid: u32) -> anyhow::Result<Settings> {
     Ok(all)
 }
 
-/// What differs, with both texts. Not looked at: VM db, which comes and goes, and QEMU's workers beside its main loop.
+/// What differs, with both texts. Not looked at: VM db, which comes and goes, and QEMU's workers
+/// beside its main loop.
 fn differences(before: &Settings, after: &Settings) -> BTreeMap<String, [String; 2]> {
     let text = |all: &Settings, name: &str| all.get(name).map_or("nothing", |t| t).to_owned();
     before
@@ -67,7 +69,8 @@ fn same(before: &Settings, after: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of libvirt's cpusets nothing has changed but that they balance no load, and that the vCPU's thread is not there.
+/// Of libvirt's cpusets nothing has changed but that they balance no load, and that the vCPU's
+/// thread is not there.
 fn is_kept(before: &Settings, during: &Settings) -> anyhow::Result<()> {
     let mut balance = 0;
     for (name, [was, is]) in differences(before, during) {
@@ -106,7 +109,8 @@ fn in_force(host: &Host) -> anyhow::Result<()> {
     ensure!(found.policy == Policy::DEADLINE && found.period == 50_000_000, "{found:?}");
     ensure!(allowed_of(tid)? == [1], "it has other processors");
     host.wait_until("cpusets to leave the core alone", |_| Ok(balancing()?.is_empty()))?;
-    // Another budget: what the kernel refuses a thread that is confined to a part of its root domain.
+    // Another budget: what the kernel refuses a thread that is confined to a part of its root
+    // domain.
     for budget in ["18ms/50ms", "20ms/50ms"] {
         host.cli(&["reserve", "apply", "web", "--alone", "--budget", budget])?;
     }
@@ -209,7 +213,8 @@ pub(crate) fn reserve_libvirt(ctx: &Context) -> anyhow::Result<String> {
     libvirt.version()
 }
 
-/// Under CONFIG_RT_GROUP_SCHED libvirt's cgroups have no time for an emulated VM's main loop: told, and mended as it says.
+/// Under CONFIG_RT_GROUP_SCHED libvirt's cgroups have no time for an emulated VM's main loop: told,
+/// and mended as it says.
 fn without_real_time(host: &Host, pid: u32) -> anyhow::Result<()> {
     let cgroup = PathBuf::from(format!("/sys/fs/cgroup/cpu{}", cgroup_of(pid, pid, "cpu")?));
     let file = cgroup.join("cpu.rt_runtime_us");

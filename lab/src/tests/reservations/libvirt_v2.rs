@@ -1,4 +1,5 @@
-//! Reservations beside a real libvirtd under KVM and cgroup v2, on a host inside a guest, with systemd's slices.
+//! Reservations beside a real libvirtd under KVM and cgroup v2, on a host inside a guest, with
+//! systemd's slices.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ const VM: &str = "web";
 const DOMAIN: &str = "/machine.slice/qemu-1-web.libvirt-qemu";
 const APPLY: &str = "timevisor reserve apply web --alone --budget 20ms/50ms";
 
-/// Everything that a reservation touches: of each thread policy and priority, processors, cgroup; every cgroup's cpuset; halt polling.
+/// Everything that a reservation touches: of each thread policy and priority, processors, cgroup;
+/// every cgroup's cpuset; halt polling.
 fn settings(host: &mut NestedHost, pid: u64) -> anyhow::Result<BTreeMap<String, String>> {
     let threads = format!(
         "for t in /proc/{pid}/task/*; do echo \"${{t##*/}} $(sed \'s/.*) //\' $t/stat | cut -d \' \' -f 38,39) \
@@ -37,7 +39,8 @@ fn settings(host: &mut NestedHost, pid: u64) -> anyhow::Result<BTreeMap<String, 
     Ok(all)
 }
 
-/// It has its core: SCHED_DEADLINE (6), in a partition that the kernel takes for one, below libvirt's cgroup of the vCPU.
+/// It has its core: SCHED_DEADLINE (6), in a partition that the kernel takes for one, below
+/// libvirt's cgroup of the vCPU.
 fn in_force(host: &mut NestedHost) -> anyhow::Result<()> {
     host.wait("the budget", |host| Ok(row(host)?["problem"].is_null()))?;
     let row = row(host)?;

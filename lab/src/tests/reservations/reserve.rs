@@ -1,6 +1,8 @@
-//! Reservations of processor time on this machine: a stock guest under TCG, SCHED_DEADLINE on its vCPU's thread.
+//! Reservations of processor time on this machine: a stock guest under TCG, SCHED_DEADLINE on its
+//! vCPU's thread.
 //!
-//! Where this machine lets nobody change cpusets or real-time policies, the test says so and fails: nothing else here would show it.
+//! Where this machine lets nobody change cpusets or real-time policies, the test says so and fails:
+//! nothing else here would show it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +23,8 @@ use crate::scenario::Context;
 
 const SECONDS: u64 = 12;
 
-/// Everything that a reservation touches: the threads' policies, processors and cgroups; the cpusets of this machine.
+/// Everything that a reservation touches: the threads' policies, processors and cgroups; the
+/// cpusets of this machine.
 fn settings(pid: u32) -> anyhow::Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for thread in threads(pid)? {
@@ -141,8 +144,9 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// The budget that the analysis accepts for the paper's tasks with one tick of enforcement delay and jobs a tenth longer than declared. (The
-/// paper's 28 of 50 ms leave tau2 exactly the tick, so that nothing can be promised; the experiment rtvm-responses shows it.)
+/// The budget that the analysis accepts for the paper's tasks with one tick of enforcement delay
+/// and jobs a tenth longer than declared. (The paper's 28 of 50 ms leave tau2 exactly the tick, so
+/// that nothing can be promised; the experiment rtvm-responses shows it.)
 const BUDGET: &str = "32ms/50ms";
 const BUDGET_NS: u64 = 32_000_000;
 const PERIOD_NS: u64 = 50_000_000;
@@ -297,8 +301,8 @@ fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::R
     guest.guest.sh(NO_LONGER_BUSY)?;
     // Periods begin and end elsewhere, and the kernel hands budgets out in slices of 5 ms.
     ensure!(share < 0.22, "it had {share} of a processor");
-    // On a busy machine it may get less than the limit, but then the limit does not hold it back so often: each time it did, the guest had
-    // its 10 ms.
+    // On a busy machine it may get less than the limit, but then the limit does not hold it back so
+    // often: each time it did, the guest had its 10 ms.
     let [periods, throttled] = throttled(&cgroup)?.map(|now| now as f64);
     let [periods, throttled] = [periods - held_back[0] as f64, throttled - held_back[1] as f64];
     let least = 0.2 * (throttled - 2.0) / periods.max(1.0) * 0.75;
@@ -355,7 +359,8 @@ fn soft(ctx: &Context, host: &Host, guest: &mut Client) -> anyhow::Result<()> {
     guest.guest.sh(BUSY)?;
     host.wait_until("it to grow again", grown)?;
 
-    // 60 % and 60 % are too much; 60 % and the soft one's least are not, and while it stays busy it gets what is left.
+    // 60 % and 60 % are too much; 60 % and the soft one's least are not, and while it stays busy it
+    // gets what is left.
     host.cli(&["reserve", "apply", "second", "--budget", "30ms/50ms"])?;
     let squeezed = budget(host, "guest")?;
     ensure!((5_000_000..20_000_000).contains(&squeezed), "it did not make room: {squeezed} ns");

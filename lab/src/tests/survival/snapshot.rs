@@ -1,4 +1,5 @@
-//! A guest's state saved and loaded again, by both deliveries: the guest goes back, its clock must not.
+//! A guest's state saved and loaded again, by both deliveries: the guest goes back, its clock must
+//! not.
 
 use std::time::Duration;
 
@@ -28,7 +29,8 @@ struct Sum {
     loads: u64,
     reads: u64,
     unknown: u64,
-    /// Between the last reading before the save and the first one known after a load, at most, by the guest's page.
+    /// Between the last reading before the save and the first one known after a load, at most, by
+    /// the guest's page.
     gap_ms: f64,
 }
 
@@ -186,7 +188,8 @@ impl Bench<'_> {
     fn saved_and_loaded(&mut self, tag: &str, alone: bool) -> anyhow::Result<()> {
         let saved = self.save(tag, alone)?;
         if alone {
-            // Nobody took the time off the page for the pause: what this reader saw is not ours to answer for.
+            // Nobody took the time off the page for the pause: what this reader saw is not ours to
+            // answer for.
             self.client.reader.answer()?;
         } else {
             self.judge(&saved, |bench| bench.client.reader.answer()).context("saved")?;
@@ -198,8 +201,8 @@ impl Bench<'_> {
         self.compare()
     }
 
-    /// Not /dev/ptp0: under TCG a loaded snapshot's HPET and TSC disagree, the guest's kernel gives its TSC up for that, and the
-    /// driver then refuses. The page is not concerned.
+    /// Not /dev/ptp0: under TCG a loaded snapshot's HPET and TSC disagree, the guest's kernel gives
+    /// its TSC up for that, and the driver then refuses. The page is not concerned.
     fn compare(&mut self) -> anyhow::Result<()> {
         let offset = client::offset(self.host, &self.client.name)?;
         let mut worst = Worst::default();
@@ -249,7 +252,8 @@ impl Bench<'_> {
         self.compare()
     }
 
-    /// What timevisord prevents by its capability: QEMU writing to memory that it has mapped for reading only.
+    /// What timevisord prevents by its capability: QEMU writing to memory that it has mapped for
+    /// reading only.
     fn without_capability(&mut self) -> anyhow::Result<String> {
         let without = json!({"capabilities": [{"capability": "x-ignore-shared", "state": false}]});
         let guest = &mut self.client.guest;

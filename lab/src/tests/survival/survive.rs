@@ -1,4 +1,5 @@
-//! What happens to a guest's clock when something happens to the guest, to the daemon, or to neither driver nor agent.
+//! What happens to a guest's clock when something happens to the guest, to the daemon, or to
+//! neither driver nor agent.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ fn served_guest(
     Ok((host, client, server))
 }
 
-/// Stop and cont under TCG freeze the guest's counter. The first read after the resume must be right, or say nothing.
+/// Stop and cont under TCG freeze the guest's counter. The first read after the resume must be
+/// right, or say nothing.
 pub(crate) fn stop_cont(ctx: &Context) -> anyhow::Result<String> {
     let (host, mut client, _server) = served_guest(ctx, Way::Vmclock)?;
     let marker = client.reader.ask("read")?["disruption"].clone();
@@ -117,7 +119,8 @@ pub(crate) fn end_daemon(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("freerunning on host and guest, width grew by {grown} ns in 2 s; /dev/ptp0 goes on"))
 }
 
-/// A kernel without the driver: no device, nothing else is disturbed, and the daemon's list is unimpressed.
+/// A kernel without the driver: no device, nothing else is disturbed, and the daemon's list is
+/// unimpressed.
 pub(crate) fn no_driver(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;

@@ -1,4 +1,5 @@
-//! Sleep: of a guest (S3), of the daemon (stopped by a signal), and what can be had of a host's without putting this one to sleep.
+//! Sleep: of a guest (S3), of the daemon (stopped by a signal), and what can be had of a host's
+//! without putting this one to sleep.
 
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     Ok(told.join("; "))
 }
 
-/// What the guest does, told on its console: its virtio ports do not outlive S3. Once a boot: QEMU sends no SUSPEND for a second
-/// time, for the guest is awake again at once.
+/// What the guest does, told on its console: its virtio ports do not outlive S3. Once a boot: QEMU
+/// sends no SUSPEND for a second time, for the guest is awake again at once.
 const SLEEPS: &str = "(sleep 0.3; echo mem >/sys/power/state; for i in $(seq 20); do lab-reader; done >/tmp/awake; \
                       sed \"s/^/AWAKE /\" /tmp/awake >/dev/ttyS0; echo UP >/dev/ttyS0) >/dev/null 2>&1 &";
 
@@ -124,7 +125,8 @@ pub(crate) fn host(ctx: &Context) -> anyhow::Result<String> {
         "a daemon that stood still disrupts, or goes back: {before:?}, {after:?}"
     );
 
-    // CLOCK_BOOTTIME - CLOCK_MONOTONIC is what a suspend changes; a time namespace sets it for who starts in it.
+    // CLOCK_BOOTTIME - CLOCK_MONOTONIC is what a suspend changes; a time namespace sets it for who
+    // starts in it.
     host.terminate()?;
     let slept =
         ["unshare", "--time", "--fork", "--kill-child", "--boottime", "3600", "--monotonic", "0"];

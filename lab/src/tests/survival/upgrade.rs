@@ -1,4 +1,5 @@
-//! An upgrade in place: the binary is replaced at another path and started on the same run directory, while a guest reads.
+//! An upgrade in place: the binary is replaced at another path and started on the same run
+//! directory, while a guest reads.
 //!
 //! Both are built from this workspace, so this is about the way, not about two versions.
 
@@ -33,7 +34,8 @@ pub(crate) fn upgrade(ctx: &Context) -> anyhow::Result<String> {
     let between = honest_reading(&page)?;
     ensure!(between.disruption == before.disruption, "the end disrupts");
     let newer = newer.display().to_string();
-    // The wrapped program's own path is the last word of the wrapper, and gets the old one's as its name.
+    // The wrapped program's own path is the last word of the wrapper, and gets the old one's as its
+    // name.
     let wrapper = ["sh", "-c", "shift; exec \"$0\" \"$@\"", &newer];
     let _daemon = start_through(ctx, &host, &wrapper, &lines)?;
     let log = std::fs::read_to_string(ctx.path("wrapped.log"))?;

@@ -1,7 +1,9 @@
-//! The key-value store of clients/rust/examples/kv.rs on two guests of two hosts: commit-wait against clocks that are believed.
+//! The key-value store of clients/rust/examples/kv.rs on two guests of two hosts: commit-wait
+//! against clocks that are believed.
 //!
-//! The hosts' clocks really differ: the second host's requests take long to reach its server, so its clock is ahead by half of
-//! that, which its bounds say. A commit that does not wait is found out by that.
+//! The hosts' clocks really differ: the second host's requests take long to reach its server, so
+//! its clock is ahead by half of that, which its bounds say. A commit that does not wait is found
+//! out by that.
 
 use std::time::Duration;
 
@@ -23,7 +25,8 @@ const ROUNDS: u64 = 300;
 /// How long the second host's requests take to its server.
 const SLOW_PATH: Duration = Duration::from_millis(30);
 
-/// Stock guests' clocks come from an RTC that counts seconds; now and then two of them agree better than this.
+/// Stock guests' clocks come from an RTC that counts seconds; now and then two of them agree better
+/// than this.
 const NAIVE_DIFFERENCE_NS: i64 = 50_000_000;
 
 /// What a store acknowledged.
@@ -34,7 +37,8 @@ struct Commit {
     store: usize,
 }
 
-/// Two stores with clocks of the same kind, one in each guest, and what they acknowledged, in that order.
+/// Two stores with clocks of the same kind, one in each guest, and what they acknowledged, in that
+/// order.
 struct Pair {
     stores: [GuestReader; 2],
     commits: Vec<Commit>,
@@ -90,7 +94,8 @@ impl Pair {
         self.commits.windows(2).filter(|c| c[0].timestamp_ns >= c[1].timestamp_ns).count()
     }
 
-    /// Snapshots that show a y without its x. Between two timestamps nothing changes: all there are are looked at.
+    /// Snapshots that show a y without its x. Between two timestamps nothing changes: all there are
+    /// are looked at.
     fn torn_snapshots(&mut self) -> anyhow::Result<usize> {
         let mut torn = 0;
         let times: Vec<i64> = self.commits.iter().map(|commit| commit.timestamp_ns).collect();
@@ -109,7 +114,8 @@ impl Pair {
         Ok(torn)
     }
 
-    /// Medians of the commits of one store, in us: how long a commit took, and how wide the clock's interval was.
+    /// Medians of the commits of one store, in us: how long a commit took, and how wide the clock's
+    /// interval was.
     fn medians_us(&self, store: usize) -> (i64, i64) {
         let median = |of: fn(&Commit) -> i64| {
             let mut all: Vec<i64> =
@@ -173,7 +179,8 @@ pub(crate) fn commit_wait(ctx: &Context) -> anyhow::Result<String> {
         if difference.abs() >= NAIVE_DIFFERENCE_NS {
             break;
         }
-        // Cuts the fraction of the second off: what a guest's clock looks like that nobody has synchronized.
+        // Cuts the fraction of the second off: what a guest's clock looks like that nobody has
+        // synchronized.
         guests[1].guest.sh("date -s @$(date +%s)")?;
         set_back = "one set back by less than a second";
         difference = naive_difference_ns(&mut naive)?;

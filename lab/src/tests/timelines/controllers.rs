@@ -1,8 +1,8 @@
-//! The controllers of clients/rust/examples/controller.rs in two guests: together at planned instants, and not at all while the
-//! clock is not as good as the plan needs.
+//! The controllers of clients/rust/examples/controller.rs in two guests: together at planned
+//! instants, and not at all while the clock is not as good as the plan needs.
 //!
-//! When they acted is judged by the truth: the lab's server serves this machine's CLOCK_REALTIME, and the guests' counters
-//! are this machine's, shifted.
+//! When they acted is judged by the truth: the lab's server serves this machine's CLOCK_REALTIME,
+//! and the guests' counters are this machine's, shifted.
 
 use std::time::{Duration, Instant};
 

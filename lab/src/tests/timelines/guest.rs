@@ -1,4 +1,5 @@
-//! Timelines in guests: through the port alone, through timevisor-guest, and against a guest that attacks.
+//! Timelines in guests: through the port alone, through timevisor-guest, and against a guest that
+//! attacks.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -34,7 +35,8 @@ fn waits(host: &Host, what: &str, count: u64) -> anyhow::Result<()> {
     host.wait_until(what, |host| Ok(members(host, "tai")? == count))
 }
 
-/// One program through the port, then several through timevisor-guest; killed programs and a killed agent leave nothing.
+/// One program through the port, then several through timevisor-guest; killed programs and a killed
+/// agent leave nothing.
 pub(crate) fn agent(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -121,8 +123,8 @@ pub(crate) fn visible(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// Garbage, half frames, floods, replay, a thousand binds, another VM's names, answers never read. Another guest and the host
-/// go on as if nothing were.
+/// Garbage, half frames, floods, replay, a thousand binds, another VM's names, answers never read.
+/// Another guest and the host go on as if nothing were.
 pub(crate) fn hostile(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::following(ctx, &server.address().ip().to_string())?;

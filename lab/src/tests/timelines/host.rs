@@ -1,4 +1,5 @@
-//! Timelines against a real timevisord: requirements, admission, leases, what drives polling, many members.
+//! Timelines against a real timevisord: requirements, admission, leases, what drives polling, many
+//! members.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -41,7 +42,8 @@ fn first_qualified(host: &Host) -> anyhow::Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Bind, admission, update, leases of a program that is killed, a timeline of one's own, a restart of the daemon.
+/// Bind, admission, update, leases of a program that is killed, a timeline of one's own, a restart
+/// of the daemon.
 pub(crate) fn host(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -113,8 +115,8 @@ fn reader(host: &Host, timeline: &str, within: &str) -> anyhow::Result<Child> {
         .context("cannot run timevisor bind")
 }
 
-/// The tightest requirement decides how often the server is asked, at once, and its end brings the configured interval
-/// back.
+/// The tightest requirement decides how often the server is asked, at once, and its end brings the
+/// configured interval back.
 pub(crate) fn polling(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::new(ctx)?;

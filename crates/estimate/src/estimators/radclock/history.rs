@@ -6,7 +6,8 @@ use timevisor_time::{Duration, Instant, Period, Tai};
 
 use crate::exchange::Exchange;
 
-/// Time from one counter value to a later one, s; zero if it is an earlier one, as when an answer overtakes another.
+/// Time from one counter value to a later one, s; zero if it is an earlier one, as when an answer
+/// overtakes another.
 pub(super) fn seconds(from: u64, to: u64, period: Period) -> f64 {
     let ticks = to.wrapping_sub(from);
     if ticks >> 63 == 0 { period.span(ticks).as_secs_f64() } else { 0.0 }
@@ -19,7 +20,8 @@ pub(super) struct Stamp {
     pub(super) tb: Instant<Tai>,
     pub(super) te: Instant<Tai>,
     pub(super) tf: u64,
-    /// The minimum round trip in force at this stamp, in ticks; corrected back to the start of an upward shift.
+    /// The minimum round trip in force at this stamp, in ticks; corrected back to the start of an
+    /// upward shift.
     pub(super) minimum: u64,
     /// The uncorrected clock's offset according to this stamp alone, s.
     pub(super) naive_offset: f64,
@@ -36,7 +38,8 @@ impl Stamp {
         self.tf.wrapping_sub(self.ta)
     }
 
-    /// Round trip above `minimum`, s; below it, zero: an unsigned difference must not wrap after an upward shift.
+    /// Round trip above `minimum`, s; below it, zero: an unsigned difference must not wrap after an
+    /// upward shift.
     pub(super) fn excess(&self, minimum: u64, period: Period) -> f64 {
         period.span(self.round_trip().saturating_sub(minimum)).as_secs_f64()
     }
@@ -51,7 +54,8 @@ impl Stamp {
         seconds(self.tf, later.tf, period)
     }
 
-    /// The average period from this stamp to a later one: mean of the forward and the backward direction.
+    /// The average period from this stamp to a later one: mean of the forward and the backward
+    /// direction.
     ///
     /// `None` unless both clocks advanced in both directions.
     pub(super) fn period_to(&self, later: &Self) -> Option<Period> {

@@ -10,18 +10,21 @@
 //! | `period` | the global period, in and after the warmup; the local period |
 //! | `offset` | the weighted offset |
 //!
-//! The absolute clock is `Ca(c) = C(c) - theta`, where C is an uncorrected clock of constant period that is continuous
-//! when the period changes. Sources: Veitch, Ridoux, Korada, "Robust synchronization of absolute and difference clocks
-//! over networks", IEEE/ACM ToN 17(2), 2009; behaviour and constants after `radclock/sync_bidir.c` and `sync_algo.h` of
-//! github.com/RADicalsync/RADclock (no code of it is here); docs/explanation/estimation.md, "RADclock".
+//! The absolute clock is `Ca(c) = C(c) - theta`, where C is an uncorrected clock of constant period
+//! that is continuous when the period changes. Sources: Veitch, Ridoux, Korada, "Robust
+//! synchronization of absolute and difference clocks over networks", IEEE/ACM ToN 17(2), 2009;
+//! behaviour and constants after `radclock/sync_bidir.c` and `sync_algo.h` of
+//! github.com/RADicalsync/RADclock (no code of it is here); docs/explanation/estimation.md,
+//! "RADclock".
 //!
-//! Different on purpose, because they are mistakes there: differences of round trips saturate instead of wrapping; a
-//! minimum that leaves its sliding window is replaced by the minimum of all the others, the newest included; stamps
-//! older than a shift keep the minimum of their time in the local period's error too; the local period's far window is
-//! at one place from the start; the reported error is called an estimate, not a bound: it knows nothing of asymmetry.
+//! Different on purpose, because they are mistakes there: differences of round trips saturate
+//! instead of wrapping; a minimum that leaves its sliding window is replaced by the minimum of all
+//! the others, the newest included; stamps older than a shift keep the minimum of their time in the
+//! local period's error too; the local period's far window is at one place from the start; the
+//! reported error is called an estimate, not a bound: it knows nothing of asymmetry.
 //!
-//! What it does not do: change the poll interval while running, choose between servers, track one-way delays (which
-//! RADclock does for its server selection, not for its clock).
+//! What it does not do: change the poll interval while running, choose between servers, track
+//! one-way delays (which RADclock does for its server selection, not for its clock).
 
 mod history;
 mod offset;
@@ -119,8 +122,9 @@ impl Radclock {
         self.running.as_ref().is_none_or(|running| running.global.is_none())
     }
 
-    /// The difference clock: how long the counter took from `from` to `to`, by the global period alone. Meant for
-    /// intervals below the constant-rate scale, where the absolute clock's corrections would only add noise.
+    /// The difference clock: how long the counter took from `from` to `to`, by the global period
+    /// alone. Meant for intervals below the constant-rate scale, where the absolute clock's
+    /// corrections would only add noise.
     #[must_use]
     pub fn difference(&self, from: u64, to: u64) -> Option<Duration> {
         let clock = &self.running.as_ref()?.clock;
@@ -216,7 +220,8 @@ impl Running {
         }
     }
 
-    /// A new global period, if the newest stamp gives a better one; the clock turns at the stamp `before`.
+    /// A new global period, if the newest stamp gives a better one; the clock turns at the stamp
+    /// `before`.
     fn find_period(&mut self, number: u64, before: u64, history: &History, t: &Thresholds) {
         let (Some(global), Some(stamp)) = (&mut self.global, history.newest()) else { return };
         global.offer_successor(number, stamp, self.clock.period);

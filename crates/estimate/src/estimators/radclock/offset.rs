@@ -24,7 +24,8 @@ pub(super) enum Phase {
         /// In ticks.
         minimum: u64,
     },
-    /// Every stamp against the minimum in force when it came, corrected for drift by the local period.
+    /// Every stamp against the minimum in force when it came, corrected for drift by the local
+    /// period.
     Steady {
         /// The period that the oscillator had lately; `None` while it is not known.
         local: Option<Period>,
@@ -71,7 +72,8 @@ fn candidate<'a>(
 }
 
 impl Offset {
-    /// Looks at the window that ends with `newest` and updates itself, unless the window is poor or the result insane.
+    /// Looks at the window that ends with `newest` and updates itself, unless the window is poor or
+    /// the result insane.
     pub(super) fn observe<'a>(
         &mut self,
         window: impl Iterator<Item = &'a Stamp>,
@@ -102,7 +104,8 @@ mod tests {
 
     const HZ: u64 = 1_000_000_000;
 
-    /// At second `at`, with `excess_ns` of queueing over a minimum of 60 us, and this offset by itself.
+    /// At second `at`, with `excess_ns` of queueing over a minimum of 60 us, and this offset by
+    /// itself.
     fn stamp(at: u64, excess_ns: u64, naive_offset: f64) -> Stamp {
         let (ta, t) = (at * HZ, Instant::from_unix_nanos(0));
         let tf = ta + 60_000 + excess_ns;

@@ -1,4 +1,5 @@
-//! RADclock's tunables: three published profiles, and the constants that its sources keep beside the algorithm.
+//! RADclock's tunables: three published profiles, and the constants that its sources keep beside
+//! the algorithm.
 
 use timevisor_time::{Duration, RateError};
 
@@ -6,11 +7,13 @@ use crate::parameters::InvalidParameter;
 
 /// Parameters of [`super::Radclock`].
 ///
-/// The profiles are those of `radclock/sync_algo.h` in RADicalsync/RADclock (also synclab/radclock): `EXCEL`, `GOOD`
-/// (its default) and `POOR` describe how good the machine's oscillator is thought to be.
+/// The profiles are those of `radclock/sync_algo.h` in RADicalsync/RADclock (also
+/// synclab/radclock): `EXCEL`, `GOOD` (its default) and `POOR` describe how good the machine's
+/// oscillator is thought to be.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RadclockParameters {
-    /// Largest usual stamping error (interrupt latency); the unit in which all other thresholds are stated.
+    /// Largest usual stamping error (interrupt latency); the unit in which all other thresholds are
+    /// stated.
     pub stamping_limit: Duration,
     /// Longest time over which the oscillator counts as a constant rate.
     pub constant_rate_scale: Duration,
@@ -22,11 +25,13 @@ pub struct RadclockParameters {
     pub offset_ratio: f64,
     /// A local rate with a larger error than this is not taken over.
     pub local_quality: RateError,
-    /// Poll interval that the windows are derived from, as RADclock takes it from its configuration.
+    /// Poll interval that the windows are derived from, as RADclock takes it from its
+    /// configuration.
     pub poll: Duration,
     /// Nothing older than this has any influence, so that ageing is forgotten in the end.
     pub history: Duration,
-    /// Stamps over which a higher minimum round trip must persist before it counts as a change of route; at least.
+    /// Stamps over which a higher minimum round trip must persist before it counts as a change of
+    /// route; at least.
     pub shift_stamps: u64,
     /// Stamps of the warmup; at least. The windows make it longer.
     pub warmup_stamps: u64,
@@ -34,9 +39,11 @@ pub struct RadclockParameters {
     pub warmup_ratio: u64,
     /// The same for the local rate's windows.
     pub local_ratio: u64,
-    /// A reference with a minimum round trip from here on counts as far away: thresholds are looser.
+    /// A reference with a minimum round trip from here on counts as far away: thresholds are
+    /// looser.
     pub far_round_trip: Duration,
-    /// Bound on the counter's rate against its nominal one, for the error reported before a rate is measured.
+    /// Bound on the counter's rate against its nominal one, for the error reported before a rate is
+    /// measured.
     pub unmeasured_rate: RateError,
 }
 

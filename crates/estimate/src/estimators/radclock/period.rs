@@ -34,8 +34,9 @@ pub(super) struct GlobalPeriod {
     quality: f64,
 }
 
-/// The period during the warmup: from the fastest stamp of a far to the fastest of a near window, each a part of the
-/// history so far. Returns it with its relative error; `None` while both are the same stamp.
+/// The period during the warmup: from the fastest stamp of a far to the fastest of a near window,
+/// each a part of the history so far. Returns it with its relative error; `None` while both are the
+/// same stamp.
 pub(super) fn during_warmup(history: &History, ratio: u64, minimum: u64) -> Option<(Period, f64)> {
     let newest = history.count() - 1;
     let width = 1 + newest / ratio;
@@ -61,7 +62,8 @@ impl GlobalPeriod {
         Some(Self { anchor, successor: None, search: 0, error, quality: t.period_quality })
     }
 
-    /// The first half of the first history is over: from now on the baseline is long, and the demands rise.
+    /// The first half of the first history is over: from now on the baseline is long, and the
+    /// demands rise.
     pub(super) fn begin_successor(&mut self, number: u64, stamp: &Stamp, search: u64, p: Period) {
         self.successor = Some(Anchor::new(number, stamp, p));
         self.search = search;
@@ -76,7 +78,8 @@ impl GlobalPeriod {
         self.search = search;
     }
 
-    /// A shift upward began at stamp `first`: what was recorded of the successor since then was wrong.
+    /// A shift upward began at stamp `first`: what was recorded of the successor since then was
+    /// wrong.
     pub(super) fn correct_minimum(&mut self, first: u64, minimum: u64, period: Period) {
         if let Some(successor) = &mut self.successor
             && successor.number >= first
@@ -154,7 +157,8 @@ mod tests {
         Period::from_hz(HZ).unwrap()
     }
 
-    /// A stamp of a perfect counter whose reference is off by `off_ns`, with `excess_ns` of queueing over 60 us.
+    /// A stamp of a perfect counter whose reference is off by `off_ns`, with `excess_ns` of
+    /// queueing over 60 us.
     fn stamp(second: u64, off_ns: i64, excess_ns: u64) -> Stamp {
         let ta = second * HZ;
         let t = Instant::from_unix_nanos(i128::from(ta) + 30_000) + Duration::from_nanos(off_ns);

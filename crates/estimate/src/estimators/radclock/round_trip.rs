@@ -40,8 +40,9 @@ impl RoundTrip {
         self.successor = round_trip;
     }
 
-    /// An upward shift: for a whole shift window no round trip came near the minimum. The new minimum is put in force
-    /// from the shift's start on, in `history` too. True when there was one.
+    /// An upward shift: for a whole shift window no round trip came near the minimum. The new
+    /// minimum is put in force from the shift's start on, in `history` too. True when there was
+    /// one.
     pub(super) fn detect_shift(
         &mut self,
         history: &mut History,

@@ -7,7 +7,8 @@ const START_NS: i128 = 1_700_000_000_000_000_000;
 const POLL: u64 = 16;
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// A 1 GHz counter whose true period is longer by `slow_ppb`, and a path of `forward_ns` and `backward_ns`.
+/// A 1 GHz counter whose true period is longer by `slow_ppb`, and a path of `forward_ns` and
+/// `backward_ns`.
 struct World {
     clock: Radclock,
     counter: u64,
@@ -121,7 +122,8 @@ fn warmup_ends_with_the_windows_full_and_a_measured_rate() {
     assert!((ppm - 20.0).abs() < 0.01, "{ppm}");
     assert_eq!(w.minimum(), 60_000);
     w.run(200);
-    // Queueing is 60 us forward and 15 us backward on average, half of the difference 22 us; weights take most of it.
+    // Queueing is 60 us forward and 15 us backward on average, half of the difference 22 us;
+    // weights take most of it.
     assert!(w.error_ns().abs() < 22_000, "{}", w.error_ns());
     assert!(w.clock.at(w.counter).unwrap().error < Duration::from_micros(50));
 }
@@ -151,7 +153,8 @@ fn an_upward_shift_is_adopted_from_its_start_on() {
     assert!(history.last(100).all(|stamp| stamp.minimum == 460_000));
     let older = history.range(0, history.count() - 101);
     assert!(older.into_iter().all(|stamp| stamp.minimum == 60_000));
-    // The new route's asymmetry is not visible to a symmetric estimator: half of 400 us remains, and that is all.
+    // The new route's asymmetry is not visible to a symmetric estimator: half of 400 us remains,
+    // and that is all.
     w.run(200);
     assert!((w.error_ns() + 200_000).abs() < 25_000, "{}", w.error_ns());
 }
@@ -230,7 +233,8 @@ fn a_period_that_jumps_is_not_believed() {
         (stamp.tb, stamp.te) = (w.truth(stamp.ta + 30_000) + off, w.truth(stamp.ta + 30_000) + off);
         global.observe(&stamp, w.clock.at(w.counter).unwrap().period, &w.clock.thresholds)
     };
-    // Three rate error bounds of 500 ppb; the baseline is some 10 % longer than the 100000 s that are off.
+    // Three rate error bounds of 500 ppb; the baseline is some 10 % longer than the 100000 s that
+    // are off.
     assert!(candidate(&w, 0).is_some());
     assert!(candidate(&w, 1400).is_some());
     assert!(candidate(&w, 1800).is_none());

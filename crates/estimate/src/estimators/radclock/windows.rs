@@ -1,4 +1,5 @@
-//! Windows in stamps and thresholds in seconds, derived from the parameters as RADclock derives them.
+//! Windows in stamps and thresholds in seconds, derived from the parameters as RADclock derives
+//! them.
 
 use timevisor_time::Duration;
 
@@ -10,9 +11,11 @@ const SHIFT: f64 = 10.0;
 const PERIOD_POINT: f64 = 3.0;
 /// A period this part of the rate error bound is good enough to track always; `Ep_qual`.
 const PERIOD_QUALITY: f64 = 0.2;
-/// A period that moves by more than this many rate error bounds is not believed; `Ep_sanity`, `Eplocal_sanity`.
+/// A period that moves by more than this many rate error bounds is not believed; `Ep_sanity`,
+/// `Eplocal_sanity`.
 const PERIOD_SANITY: f64 = 3.0;
-/// The best stamp in the window must be within this many `Eoffset` for a new offset; `Eoffset_qual`.
+/// The best stamp in the window must be within this many `Eoffset` for a new offset;
+/// `Eoffset_qual`.
 const OFFSET_QUALITY: f64 = 3.0;
 /// An offset that moves by more than this many stamping limits ...
 const OFFSET_SANITY: f64 = 100.0;

@@ -1,9 +1,11 @@
-//! An interacting multiple-model bank: the same state under every hypothesis about the oscillator, with weights.
+//! An interacting multiple-model bank: the same state under every hypothesis about the oscillator,
+//! with weights.
 //!
-//! H. A. P. Blom, Y. Bar-Shalom, "The interacting multiple model algorithm for systems with Markovian switching
-//! coefficients", IEEE Trans. Automatic Control 33 (1988): before each step every model's state is mixed with the
-//! others' in proportion to the probability that the oscillator has just switched, so that a hypothesis that becomes
-//! true again starts from what the others know.
+//! H. A. P. Blom, Y. Bar-Shalom, "The interacting multiple model algorithm for systems with
+//! Markovian switching coefficients", IEEE Trans. Automatic Control 33 (1988): before each step
+//! every model's state is mixed with the others' in proportion to the probability that the
+//! oscillator has just switched, so that a hypothesis that becomes true again starts from what the
+//! others know.
 
 use super::gaussian::{Gaussian, OFFSET, Pair};
 use super::parameters::{MODELS, Oscillator};
@@ -59,8 +61,8 @@ impl Bank {
         }
     }
 
-    /// Updates every state with `learn`, which returns the logarithm of the evidence; then the weights by Bayes' rule.
-    /// Returns the logarithm of the bank's evidence.
+    /// Updates every state with `learn`, which returns the logarithm of the evidence; then the
+    /// weights by Bayes' rule. Returns the logarithm of the bank's evidence.
     pub fn update(&mut self, mut learn: impl FnMut(usize, &mut Gaussian) -> f64) -> f64 {
         let mut log = [0.0; MODELS];
         for (i, state) in self.states.iter_mut().enumerate() {

@@ -1,13 +1,15 @@
-//! The clock C that the estimate is relative to: an affine function of the counter, in integers, that never learns.
+//! The clock C that the estimate is relative to: an affine function of the counter, in integers,
+//! that never learns.
 //!
-//! All state is seconds relative to C. That is what floats are good enough for: 100 ppm over a year are 3153 s, and a
-//! double resolves 5e-13 s there; absolute time would lose 2e-7 s.
+//! All state is seconds relative to C. That is what floats are good enough for: 100 ppm over a year
+//! are 3153 s, and a double resolves 5e-13 s there; absolute time would lose 2e-7 s.
 
 use timevisor_time::{Duration, Instant, Period, Tai};
 
 use crate::exchange::Exchange;
 
-/// The counter's nominal rate is not wrong by more than this: ten times what the hard bounds allow any oscillator.
+/// The counter's nominal rate is not wrong by more than this: ten times what the hard bounds allow
+/// any oscillator.
 const RATE_TOLERANCE: f64 = 1e-3;
 
 /// C(counter) = `time` + (counter - `counter`) * `period`.
@@ -21,7 +23,8 @@ pub struct Coordinates {
 /// An exchange as the filter sees it, all in seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Sighting {
-    /// From the previous sighting's epoch to this one's; never negative. The epoch is the exchange's middle.
+    /// From the previous sighting's epoch to this one's; never negative. The epoch is the
+    /// exchange's middle.
     pub since_s: f64,
     /// Tb - C(Ta) and C(Tf) - Te: each is a one-way delay plus or minus theta.
     pub delay_s: [f64; 2],
@@ -50,7 +53,8 @@ impl Coordinates {
         Self { counter, time, period }
     }
 
-    /// From counter value `from` to `to` by C, negative when `to` is behind. The counter may wrap in between.
+    /// From counter value `from` to `to` by C, negative when `to` is behind. The counter may wrap
+    /// in between.
     pub fn between(&self, from: u64, to: u64) -> Duration {
         let ticks = to.wrapping_sub(from);
         if ticks >> 63 == 0 {
@@ -70,12 +74,12 @@ impl Coordinates {
         self.time = self.time + shift;
     }
 
-    /// `exchange` in seconds relative to C, after a sighting with epoch `previous`; and its own epoch, a counter value.
-    /// `None` when the reference claims to have held the request for longer than it was away: no rate of ours explains
-    /// that, so the stamps are wrong.
+    /// `exchange` in seconds relative to C, after a sighting with epoch `previous`; and its own
+    /// epoch, a counter value. `None` when the reference claims to have held the request for longer
+    /// than it was away: no rate of ours explains that, so the stamps are wrong.
     ///
-    /// An exchange with a long round trip may begin before an earlier one's middle and yet be the later one; then its
-    /// epoch is that middle, so that time never runs backwards.
+    /// An exchange with a long round trip may begin before an earlier one's middle and yet be the
+    /// later one; then its epoch is that middle, so that time never runs backwards.
     pub fn sight(&self, exchange: &Exchange, previous: Option<u64>) -> Option<(Sighting, u64)> {
         let middle = exchange.middle();
         let epoch = match previous {
@@ -117,7 +121,8 @@ mod tests {
 
     #[test]
     fn both_delays_are_relative_to_the_epoch() {
-        // C is 4 s ahead of the counter; the reference is 7 us ahead of C and keeps the request for 100 us.
+        // C is 4 s ahead of the counter; the reference is 7 us ahead of C and keeps the request for
+        // 100 us.
         let ta = 20 * HZ;
         let tb = i128::from(ta) + 4_000_000_000 + 30_000 + 7_000;
         let tf = ta + 30_000 + 100_000 + 50_000;

@@ -1,17 +1,20 @@
-//! What one message says about its own delay: r >= 0 beyond the minimum, seen through Gaussian noise.
+//! What one message says about its own delay: r >= 0 beyond the minimum, seen through Gaussian
+//! noise.
 //!
-//! Before the message, the excess delay follows from the state and the stamp as N(delta, s^2). Queueing is exponential:
-//! the product of the two, a truncated Gaussian, has closed moments. Robustness comes from a mixture of three laws:
-//! ordinary queueing; rare much longer delays (interrupted hosts, bursts); and rare arrivals before the minimum (a step,
-//! a path that became shorter), so that no single message can have infinite weight.
+//! Before the message, the excess delay follows from the state and the stamp as N(delta, s^2).
+//! Queueing is exponential: the product of the two, a truncated Gaussian, has closed moments.
+//! Robustness comes from a mixture of three laws: ordinary queueing; rare much longer delays
+//! (interrupted hosts, bursts); and rare arrivals before the minimum (a step, a path that became
+//! shorter), so that no single message can have infinite weight.
 
 use super::erfcx::erfcx;
 use super::parameters::Delays;
 
-/// Above this truncation point, in sigmas, the exact moments lose digits to cancellation and their asymptotic series has
-/// more than enough (x^-8 = 2e-9).
+/// Above this truncation point, in sigmas, the exact moments lose digits to cancellation and their
+/// asymptotic series has more than enough (x^-8 = 2e-9).
 const ASYMPTOTIC: f64 = 12.0;
-/// Slow and early laws are looked at only where they could matter: excesses above this many mean queueing delays ...
+/// Slow and early laws are looked at only where they could matter: excesses above this many mean
+/// queueing delays ...
 const SLOW_FROM: f64 = 3.0;
 /// ... and below this many sigmas.
 const EARLY_FROM: f64 = -2.0;
@@ -49,8 +52,8 @@ impl Excess {
 
 /// r ~ N(delta, s^2) times the density exp(-r/l)/l on r >= 0.
 ///
-/// With the truncation point x = s/l - delta/s and the inverse Mills ratio M = phi(x)/Q(x): mean s(M - x), variance
-/// s^2 (1 - M(M - x)), evidence exp(x^2/2 - delta^2/(2 s^2)) Q(x) / l.
+/// With the truncation point x = s/l - delta/s and the inverse Mills ratio M = phi(x)/Q(x): mean
+/// s(M - x), variance s^2 (1 - M(M - x)), evidence exp(x^2/2 - delta^2/(2 s^2)) Q(x) / l.
 pub fn exponential(delta: f64, s: f64, l: f64) -> Excess {
     let x = s / l - delta / s;
     let gauss = -0.5 * (delta / s).powi(2) - l.ln();
@@ -100,10 +103,11 @@ impl DelayLaw {
         }
     }
 
-    /// Moments of the excess given N(`delta`, `variance`) and the probability that the queueing was ordinary.
+    /// Moments of the excess given N(`delta`, `variance`) and the probability that the queueing was
+    /// ordinary.
     ///
-    /// `queueing` is the mean queueing delay, s; `independence` in (0, 1] stretches it to what one of many correlated
-    /// delays is worth.
+    /// `queueing` is the mean queueing delay, s; `independence` in (0, 1] stretches it to what one
+    /// of many correlated delays is worth.
     pub fn excess(
         &self,
         delta: f64,

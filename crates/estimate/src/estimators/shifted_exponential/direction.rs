@@ -3,9 +3,11 @@
 use super::parameters::WINDOW;
 use super::ring::Ring;
 
-/// Blocks of residuals whose minima are remembered: 128 blocks of 12 exchanges are seven hours at 16 s polls.
+/// Blocks of residuals whose minima are remembered: 128 blocks of 12 exchanges are seven hours at
+/// 16 s polls.
 const BLOCKS: usize = 128;
-/// The newest blocks may already lie behind a shift that is being looked for: [`WINDOW`] exchanges are not older.
+/// The newest blocks may already lie behind a shift that is being looked for: [`WINDOW`] exchanges
+/// are not older.
 const BLOCKS_UNDER_SUSPICION: usize = 3;
 /// Blocks of the past before one of them says what is usual.
 const ENOUGH_BLOCKS: usize = 8;
@@ -35,7 +37,8 @@ impl Direction {
         }
     }
 
-    /// Moves the mean queueing towards a delay of `excess_s` that is ordinary with probability `ordinary`.
+    /// Moves the mean queueing towards a delay of `excess_s` that is ordinary with probability
+    /// `ordinary`.
     pub fn average(&mut self, excess_s: f64, ordinary: f64, gain: f64, limits_s: [f64; 2]) {
         let moved = self.queueing_s + gain * ordinary * (excess_s - self.queueing_s);
         self.queueing_s = moved.clamp(limits_s[0], limits_s[1]);
@@ -68,7 +71,8 @@ impl Direction {
         self.residuals.len()
     }
 
-    /// The largest of the earlier blocks' minima, s: what has happened without a shift. `None` until enough is known.
+    /// The largest of the earlier blocks' minima, s: what has happened without a shift. `None`
+    /// until enough is known.
     pub fn record_minimum(&self) -> Option<f64> {
         (self.block_minima.len() >= ENOUGH_BLOCKS)
             .then(|| self.block_minima.newest().skip(BLOCKS_UNDER_SUSPICION).fold(0.0, f64::max))

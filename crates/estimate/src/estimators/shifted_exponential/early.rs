@@ -1,4 +1,5 @@
-//! Messages that come too early in one direction only, without a shorter round trip: a clock stepped.
+//! Messages that come too early in one direction only, without a shorter round trip: a clock
+//! stepped.
 
 use super::bank::Bank;
 use super::filter::Innovation;
@@ -19,7 +20,8 @@ pub enum Verdict {
 /// Early messages in a row.
 #[derive(Clone, Copy, Debug)]
 pub struct EarlyRun {
-    /// +1 when the offset seems to have grown (answers early), -1 when it seems to have shrunk (requests early).
+    /// +1 when the offset seems to have grown (answers early), -1 when it seems to have shrunk
+    /// (requests early).
     sign: f64,
     length: u32,
     /// Since the exchange before the run, s.
@@ -30,10 +32,11 @@ impl EarlyRun {
     /// None.
     pub const NONE: Self = Self { sign: 0.0, length: 0, duration_s: 0.0 };
 
-    /// Takes in which messages were `early`; `queueing_s` is the mean queueing per direction. The last of enough in a row
-    /// opens offset and rate: with the step s the offset's variance grows by 4 s^2 and the rate's by (s / duration)^2.
-    /// What exceeds the gross limit is added to the offset instead, and no rate beyond the initial one is expected: a
-    /// variance that dwarfs the others would lose their digits.
+    /// Takes in which messages were `early`; `queueing_s` is the mean queueing per direction. The
+    /// last of enough in a row opens offset and rate: with the step s the offset's variance grows
+    /// by 4 s^2 and the rate's by (s / duration)^2. What exceeds the gross limit is added to the
+    /// offset instead, and no rate beyond the initial one is expected: a variance that dwarfs the
+    /// others would lose their digits.
     pub fn observe(
         &mut self,
         bank: &mut Bank,

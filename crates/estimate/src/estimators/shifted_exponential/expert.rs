@@ -1,5 +1,5 @@
-//! A filter with hindsight: upward shifts of a minimum delay show only after several exchanges, which are then taken
-//! back and taken in again with the right minimum.
+//! A filter with hindsight: upward shifts of a minimum delay show only after several exchanges,
+//! which are then taken back and taken in again with the right minimum.
 
 use super::coordinates::Sighting;
 use super::direction::Direction;
@@ -9,7 +9,8 @@ use super::gaussian::Gaussian;
 use super::hindsight::Shift;
 use super::history::History;
 
-/// What has changed on the path and in the clocks so far, for metrics and logs. Index 0 is forward, 1 backward.
+/// What has changed on the path and in the clocks so far, for metrics and logs. Index 0 is forward,
+/// 1 backward.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Changes {
     /// The minimum delay became longer.
@@ -32,7 +33,8 @@ pub struct Expert {
 }
 
 impl Expert {
-    /// Starts from `filter`; `softness` is the standard deviation of the edge over the mean queueing.
+    /// Starts from `filter`; `softness` is the standard deviation of the edge over the mean
+    /// queueing.
     pub fn new(softness: f64, filter: &Filter) -> Self {
         Self {
             softness,
@@ -79,8 +81,8 @@ impl Expert {
         self.history.clear();
     }
 
-    /// Takes an exchange in. Returns how many exchanges are known to have taken the path as it is now, if it has just
-    /// changed.
+    /// Takes an exchange in. Returns how many exchanges are known to have taken the path as it is
+    /// now, if it has just changed.
     pub fn observe(&mut self, sighting: &Sighting, shared: &Context) -> Option<usize> {
         let context = Context { softness: self.softness, ..*shared };
         self.history.push(&self.filter, sighting);
@@ -105,7 +107,8 @@ impl Expert {
         since_change
     }
 
-    /// Takes the exchanges since the shift back, moves the minima, and takes the exchanges in again.
+    /// Takes the exchanges since the shift back, moves the minima, and takes the exchanges in
+    /// again.
     fn take_back(&mut self, shift: &Shift, context: &Context) {
         let limits = &context.parameters.changes;
         let mut filter = *self.history.before(shift.exchanges);

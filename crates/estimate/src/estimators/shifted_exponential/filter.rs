@@ -1,4 +1,5 @@
-//! One exchange through one expert's filter: predict, compare, react to what cannot be queueing, learn.
+//! One exchange through one expert's filter: predict, compare, react to what cannot be queueing,
+//! learn.
 
 use super::bank::Bank;
 use super::coordinates::Sighting;
@@ -164,7 +165,8 @@ impl Filter {
         }
     }
 
-    /// Gaussian noise of an arrival beyond the state's own uncertainty, s^2: stamps, and how soft the minimum's edge is.
+    /// Gaussian noise of an arrival beyond the state's own uncertainty, s^2: stamps, and how soft
+    /// the minimum's edge is.
     fn noise(&self, context: &Context) -> [f64; 2] {
         let stamps = context.parameters.delays.stamp_noise_s.powi(2);
         [0, 1].map(|k| stamps + (context.softness * self.directions[k].queueing_s).powi(2))
@@ -174,7 +176,8 @@ impl Filter {
         self.directions[0].queueing_s + self.directions[1].queueing_s
     }
 
-    /// The round trip was shorter than the two known minima: the path changed, whatever the clocks did.
+    /// The round trip was shorter than the two known minima: the path changed, whatever the clocks
+    /// did.
     fn is_below_minimum(
         &self,
         prior: &Gaussian,
@@ -255,7 +258,8 @@ impl Filter {
         let limits = [context.queueing_s / range, context.queueing_s * range];
         for (k, direction) in self.directions.iter_mut().enumerate() {
             direction.average(learned.excess_s[k], learned.ordinary[k], gain, limits);
-            // A stepped clock makes one direction early and the other late by as much: no shift of the path.
+            // A stepped clock makes one direction early and the other late by as much: no shift of
+            // the path.
             let stepping = early[1 - k] && !innovation.below;
             let late = learned.ordinary[k] < 0.5 && innovation.residual_s[k] > 0.0 && !stepping;
             direction.late_run = if late { direction.late_run + 1 } else { 0 };

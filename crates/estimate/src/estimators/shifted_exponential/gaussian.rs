@@ -1,11 +1,13 @@
-//! A Gaussian over the five quantities that the estimator tracks, and the three things that happen to it: time goes by,
-//! a delay is learned, an assumption is dropped.
+//! A Gaussian over the five quantities that the estimator tracks, and the three things that happen
+//! to it: time goes by, a delay is learned, an assumption is dropped.
 //!
-//! State (docs/explanation/estimation.md): offset theta = true time - C, s; relative rate y = d theta / dt; its slow drift
-//! d = dy/dt, 1/s; the minimum one-way delays m_f (us to the reference) and m_b (back), s.
+//! State (docs/explanation/estimation.md): offset theta = true time - C, s; relative rate y = d
+//! theta / dt; its slow drift d = dy/dt, 1/s; the minimum one-way delays m_f (us to the reference)
+//! and m_b (back), s.
 //!
-//! The covariance is stored once per pair, so it is symmetric by construction. Every measurement involves exactly two of
-//! the five quantities, so a measurement is a [`Pair`] instead of a row vector.
+//! The covariance is stored once per pair, so it is symmetric by construction. Every measurement
+//! involves exactly two of the five quantities, so a measurement is a [`Pair`] instead of a row
+//! vector.
 
 use super::wander::{Transition, Wander};
 
@@ -20,7 +22,8 @@ pub const DRIFT: usize = 2;
 /// Indices of the minimum one-way delays, s: forward, backward.
 pub const MINIMUM: [usize; 2] = [3, 4];
 
-/// No variance is believed to be below this (s^2 and smaller units): 1 fs, far below any stamp, far above rounding.
+/// No variance is believed to be below this (s^2 and smaller units): 1 fs, far below any stamp, far
+/// above rounding.
 const SMALLEST_VARIANCE: f64 = 1e-30;
 
 /// The linear form `x[plus] + sign * x[other]`.
@@ -31,7 +34,8 @@ pub struct Pair {
     sign: f64,
 }
 
-/// What the fastest possible message of each direction shows: m_f + theta forward, m_b - theta backward.
+/// What the fastest possible message of each direction shows: m_f + theta forward, m_b - theta
+/// backward.
 pub const ARRIVAL: [Pair; 2] = [
     Pair { plus: MINIMUM[0], other: OFFSET, sign: 1.0 },
     Pair { plus: MINIMUM[1], other: OFFSET, sign: -1.0 },
@@ -97,8 +101,8 @@ impl Covariance {
         }
     }
 
-    /// Subtraction of nearly equal numbers may leave a variance below zero or a correlation beyond one; neither means
-    /// anything, and either would be amplified by the next update.
+    /// Subtraction of nearly equal numbers may leave a variance below zero or a correlation beyond
+    /// one; neither means anything, and either would be amplified by the next update.
     fn repair(&mut self) {
         for i in 0..N {
             self.0[index(i, i)] =
@@ -137,7 +141,8 @@ impl Gaussian {
         (self.mean[plus] + sign * self.mean[other], variance.max(SMALLEST_VARIANCE))
     }
 
-    /// `dt` seconds go by: P = F P F' + Q, see [`super::wander`]. Below 0, a look back (which is no less uncertain).
+    /// `dt` seconds go by: P = F P F' + Q, see [`super::wander`]. Below 0, a look back (which is no
+    /// less uncertain).
     pub fn predict(&mut self, dt: f64, wander: Wander, drift_decay_s: f64) {
         let Transition { dt, to_offset: b, to_rate: a, decay: e } =
             wander.transition(dt, drift_decay_s);
@@ -165,8 +170,9 @@ impl Gaussian {
         p.set(DRIFT, DRIFT, e * e * dd + noise.drift);
     }
 
-    /// Learns that a measurement of `pair`, whose prior predictive variance was `total` (state and Gaussian noise), was
-    /// off by `innovation`, of which a delay of variance `unexplained` remains possible: moment matching,
+    /// Learns that a measurement of `pair`, whose prior predictive variance was `total` (state and
+    /// Gaussian noise), was off by `innovation`, of which a delay of variance `unexplained` remains
+    /// possible: moment matching,
     ///
     /// ```text
     /// g = P h;   x += g innovation / total;   P -= g g' (1 - unexplained / total) / total
@@ -195,10 +201,12 @@ impl Gaussian {
         }
     }
 
-    /// Moves towards `other`, as an interacting multiple-model bank does: the moments of the two-part mixture that is
-    /// this Gaussian with weight `keep` and `other` with weight 1 - `keep`, where `other` already contains this one.
+    /// Moves towards `other`, as an interacting multiple-model bank does: the moments of the
+    /// two-part mixture that is this Gaussian with weight `keep` and `other` with weight 1 -
+    /// `keep`, where `other` already contains this one.
     ///
-    /// delta = x - other; x = other + keep delta; P = (1 - keep) P_other + keep (P + (1 - keep) delta delta').
+    /// delta = x - other; x = other + keep delta; P = (1 - keep) P_other + keep (P + (1 - keep)
+    /// delta delta').
     pub fn blend(&mut self, keep: f64, other: &Self) {
         let delta = self.minus(other);
         for (i, x) in self.mean.iter_mut().enumerate() {

@@ -19,8 +19,8 @@ fn diagonal(variances: [f64; N]) -> Gaussian {
 
 #[test]
 fn a_mean_of_n_measurements_has_a_variance_over_n() {
-    // Offset only: after n measurements with variance r and a prior variance p, the variance is 1 / (1/p + n/r) and the
-    // mean is the weighted mean.
+    // Offset only: after n measurements with variance r and a prior variance p, the variance is 1 /
+    // (1/p + n/r) and the mean is the weighted mean.
     let (p, r) = (1e-6, 4e-10);
     let mut state = diagonal([p, 0.0, 0.0, 0.0, 0.0]);
     let values = [3e-5, -1e-5, 2e-5, 4e-5];
@@ -35,7 +35,8 @@ fn a_mean_of_n_measurements_has_a_variance_over_n() {
 
 #[test]
 fn two_offsets_a_time_apart_give_the_least_squares_rate() {
-    // Without wander the filter is least squares: rate variance 2 r / dt^2 once the prior is negligible.
+    // Without wander the filter is least squares: rate variance 2 r / dt^2 once the prior is
+    // negligible.
     let (r, dt) = (1e-12, 100.0);
     let mut state = diagonal([1e-6, 1e-8, 0.0, 0.0, 0.0]);
     for value in [5e-6, 5e-6 + 2e-5 * dt] {
@@ -57,7 +58,8 @@ fn requests_and_answers_see_the_offset_with_opposite_signs() {
     let (backward, variance) = state.project(ARRIVAL[1]);
     assert!(close(backward, 4e-5) && close(variance, 1e-8 + 9e-10));
     assert!(close(state.project(ROUND_TRIP).0, 8e-5) && close(state.project(ASYMMETRY).0, -2e-5));
-    // Both arrivals late by the same, and both minima as uncertain: that is the path, not the clock.
+    // Both arrivals late by the same, and both minima as uncertain: that is the path, not the
+    // clock.
     state.covariance.set(MINIMUM[1], MINIMUM[1], 4e-10);
     for arrival in ARRIVAL {
         let (mean, variance) = state.project(arrival);

@@ -23,8 +23,8 @@ impl Shift {
         self.by_s.iter().any(Option::is_some)
     }
 
-    /// The suspicion that `filter`'s recent residuals raise. `sigma_s` is how uncertain they are, `independence` what a
-    /// message is worth.
+    /// The suspicion that `filter`'s recent residuals raise. `sigma_s` is how uncertain they are,
+    /// `independence` what a message is worth.
     pub fn suspected(
         filter: &Filter,
         sigma_s: [f64; 2],
@@ -50,9 +50,9 @@ impl Shift {
         shift.any().then_some(shift)
     }
 
-    /// The suspicion in hindsight. The residuals so far were against a filter that was being dragged along. Here they are
-    /// against predictions from before the suspected beginning, without learning; from further back when the filter had
-    /// been dragged along by then.
+    /// The suspicion in hindsight. The residuals so far were against a filter that was being
+    /// dragged along. Here they are against predictions from before the suspected beginning,
+    /// without learning; from further back when the filter had been dragged along by then.
     pub fn confirmed(&self, history: &History, parameters: &Parameters) -> Self {
         let suspected = Self { exchanges: self.exchanges.min(history.len()), ..*self };
         let windows = parameters.changes.shift_windows.into_iter();
@@ -66,8 +66,8 @@ impl Shift {
             .unwrap_or_else(|| suspected.judged(history, parameters).0)
     }
 
-    /// What is early against the prediction was no shift, and what is late is one, suspected or not. Returns whether
-    /// some direction is clearly late.
+    /// What is early against the prediction was no shift, and what is late is one, suspected or
+    /// not. Returns whether some direction is clearly late.
     fn judged(&self, history: &History, parameters: &Parameters) -> (Self, bool) {
         let limits = &parameters.changes;
         let before = history.before(self.exchanges);
@@ -95,7 +95,8 @@ impl Shift {
     }
 }
 
-/// A shift of a few mean queueing delays makes no message an outlier, but the least of many should be near 0.
+/// A shift of a few mean queueing delays makes no message an outlier, but the least of many should
+/// be near 0.
 fn suspect_small(
     direction: &Direction,
     sigma_s: f64,
@@ -137,8 +138,8 @@ impl Hindsight {
         hindsight
     }
 
-    /// How many exchanges ago the shift began: where the evidence is largest, summed over both directions. A message that
-    /// happened to be late just before the shift does not hide it.
+    /// How many exchanges ago the shift began: where the evidence is largest, summed over both
+    /// directions. A message that happened to be late just before the shift does not hide it.
     fn beginning(&self, queueing_s: [f64; 2]) -> usize {
         let evidence = |n: usize| -> f64 {
             (0..2).map(|k| Lateness::of(&self.residuals_s[k], n, queueing_s[k]).evidence()).sum()

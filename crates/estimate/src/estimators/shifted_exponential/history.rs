@@ -4,7 +4,8 @@ use super::coordinates::Sighting;
 use super::filter::Filter;
 use super::parameters::WINDOW;
 
-/// One more than can be suspected, so that the filter before the oldest suspected exchange is there.
+/// One more than can be suspected, so that the filter before the oldest suspected exchange is
+/// there.
 const CAPACITY: usize = WINDOW + 1;
 
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +57,8 @@ impl History {
         (self.oldest + self.entries.len() - back) % self.entries.len()
     }
 
-    /// The filter before the exchange that came `back` exchanges ago (1 is the newest, [`Self::len`] the oldest).
+    /// The filter before the exchange that came `back` exchanges ago (1 is the newest,
+    /// [`Self::len`] the oldest).
     pub fn before(&self, back: usize) -> &Filter {
         &self.entries[self.position(back)].before
     }

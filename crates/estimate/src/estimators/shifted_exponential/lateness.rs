@@ -2,8 +2,9 @@
 
 use super::ring::Ring;
 
-/// A message later than this many mean queueing delays was held up by something else: the logarithm of the ratio
-/// between the ordinary density at its minimum and the slow one, ln(0.949 / (0.05 / 100)).
+/// A message later than this many mean queueing delays was held up by something else: the logarithm
+/// of the ratio between the ordinary density at its minimum and the slow one, ln(0.949 / (0.05 /
+/// 100)).
 const ORDINARY: f64 = 7.5;
 
 /// The newest messages of one direction, taken together.
@@ -25,8 +26,9 @@ impl Lateness {
         Self { least_s, support, queueing_s }
     }
 
-    /// Logarithm of how much likelier the messages are with the shift than without: a minimum that is longer by x makes
-    /// an exponential delay more likely by exp(x / mean), until without the shift it would count as held up.
+    /// Logarithm of how much likelier the messages are with the shift than without: a minimum that
+    /// is longer by x makes an exponential delay more likely by exp(x / mean), until without the
+    /// shift it would count as held up.
     pub fn evidence(&self) -> f64 {
         self.support as f64 * (self.least_s / self.queueing_s).clamp(0.0, ORDINARY)
     }

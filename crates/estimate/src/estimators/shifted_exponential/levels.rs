@@ -26,7 +26,8 @@ impl Levels {
         Self(Ring::new(Level { minimum_s: [0.0; 2], asymmetry_s: 0.0, variance: 0.0 }))
     }
 
-    /// Remembers the route that `state` describes; one that is the same within a mean queueing delay is replaced.
+    /// Remembers the route that `state` describes; one that is the same within a mean queueing
+    /// delay is replaced.
     pub fn remember(&mut self, state: &Gaussian, queueing_s: f64) {
         let (asymmetry_s, variance) = state.project(ASYMMETRY);
         let minimum_s = MINIMUM.map(|m| state.mean[m]);
@@ -36,7 +37,8 @@ impl Levels {
         self.0.push(Level { minimum_s, asymmetry_s, variance });
     }
 
-    /// The newest route that had about `minimum_s` in direction `k`, where `sigma_s` is uncertain, and the other one.
+    /// The newest route that had about `minimum_s` in direction `k`, where `sigma_s` is uncertain,
+    /// and the other one.
     fn find(
         &self,
         k: usize,
@@ -57,8 +59,9 @@ impl Levels {
 }
 
 impl Filter {
-    /// The round trip is below its minimum: reopens the minimum of the direction, or directions, whose message was
-    /// early. When that leads back to a remembered route, its asymmetry is restored: one round trip cannot show it.
+    /// The round trip is below its minimum: reopens the minimum of the direction, or directions,
+    /// whose message was early. When that leads back to a remembered route, its asymmetry is
+    /// restored: one round trip cannot show it.
     pub(super) fn shorten(
         &mut self,
         prior: &Gaussian,

@@ -1,9 +1,11 @@
-//! The default estimator: shifted-exponential delays in both directions, adaptive wander (docs/explanation/estimation.md).
+//! The default estimator: shifted-exponential delays in both directions, adaptive wander
+//! (docs/explanation/estimation.md).
 //!
-//! A message takes the minimum of its direction plus an exponential queueing delay. Both minima are part of the state
-//! beside offset, rate and drift, so one-way messages that come late are told apart from clocks that wander, and a change
-//! of the route in one direction from a step of a clock. Eight hypotheses about the oscillator run side by side, so the
-//! wander needs no configuration.
+//! A message takes the minimum of its direction plus an exponential queueing delay. Both minima are
+//! part of the state beside offset, rate and drift, so one-way messages that come late are told
+//! apart from clocks that wander, and a change of the route in one direction from a step of a
+//! clock. Eight hypotheses about the oscillator run side by side, so the wander needs no
+//! configuration.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -23,9 +25,10 @@
 //! | `delay`, `erfcx` | the likelihood: moments of a queueing delay seen through noise |
 //! | `ring` | the newest few of a stream |
 //!
-//! Limitations: the asymmetry of the first route is assumed to be 0; shifts below about 1.5 mean queueing delays are
-//! attributed half to the clock; a sudden frequency step is followed, not flagged; at polls below 5 s, a burst of 12 late
-//! messages counts as a route that comes and goes. No guarantee follows from the estimate: the hard bounds give those.
+//! Limitations: the asymmetry of the first route is assumed to be 0; shifts below about 1.5 mean
+//! queueing delays are attributed half to the clock; a sudden frequency step is followed, not
+//! flagged; at polls below 5 s, a burst of 12 late messages counts as a route that comes and goes.
+//! No guarantee follows from the estimate: the hard bounds give those.
 
 mod bank;
 mod coordinates;
@@ -135,8 +138,9 @@ impl ShiftedExponential {
         Ok(resumed)
     }
 
-    /// The state to go on from after a restart; `None` while the start lasts, when there is nothing worth keeping, and for
-    /// one that [`Self::resume`] would refuse: exchanges that needed a counter 1000 ppm off.
+    /// The state to go on from after a restart; `None` while the start lasts, when there is nothing
+    /// worth keeping, and for one that [`Self::resume`] would refuse: exchanges that needed a
+    /// counter 1000 ppm off.
     #[must_use]
     pub fn saved(&self) -> Option<Saved> {
         let (clock, counter) = self.origin.filter(|_| !self.starting)?;
@@ -161,11 +165,14 @@ impl ShiftedExponential {
         saved.check(self.nominal).is_ok().then_some(saved)
     }
 
-    /// The difference clock: how much time went by between two counter values, negative when `to` is behind `from`.
+    /// The difference clock: how much time went by between two counter values, negative when `to`
+    /// is behind `from`.
     ///
-    /// It knows the rate only, so it is not disturbed by anything that happens to the offset (route changes, steps), and
-    /// is better than a difference of two absolute readings for intervals up to about an hour; over longer ones the
-    /// rate's wander dominates (docs/explanation/estimation.md, "RADclock"). Before the first exchange the rate is the nominal one.
+    /// It knows the rate only, so it is not disturbed by anything that happens to the offset (route
+    /// changes, steps), and is better than a difference of two absolute readings for intervals up
+    /// to about an hour; over longer ones the rate's wander dominates
+    /// (docs/explanation/estimation.md, "RADclock"). Before the first exchange the rate is the
+    /// nominal one.
     #[must_use]
     pub fn elapsed(&self, from: u64, to: u64) -> Duration {
         let nominal = Coordinates::new(0, Instant::from_bits(0), self.nominal).between(from, to);

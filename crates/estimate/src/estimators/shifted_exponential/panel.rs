@@ -8,7 +8,8 @@ use super::gaussian::Gaussian;
 use super::parameters::{EXPERTS, Parameters};
 use super::wander::Wander;
 
-/// No expert is written off below this logarithm of its merit relative to the best: the path may change.
+/// No expert is written off below this logarithm of its merit relative to the best: the path may
+/// change.
 const LEAST_MERIT: f64 = -50.0;
 
 /// All experts and their merits.
@@ -42,8 +43,9 @@ impl Panel {
         self.merits = [0.0; EXPERTS];
     }
 
-    /// Takes an exchange in; its evidence counts if `compared`. Returns how many exchanges are known to have taken the
-    /// path as it is now, if the best expert finds that it has just changed.
+    /// Takes an exchange in; its evidence counts if `compared`. Returns how many exchanges are
+    /// known to have taken the path as it is now, if the best expert finds that it has just
+    /// changed.
     pub fn observe(
         &mut self,
         sighting: &Sighting,

@@ -1,7 +1,8 @@
-//! Every tunable of the estimator: unit, reason, limits. The defaults are docs/explanation/estimation.md's.
+//! Every tunable of the estimator: unit, reason, limits. The defaults are
+//! docs/explanation/estimation.md's.
 //!
-//! Field names end in their unit; the others are pure numbers. "Mean queueing" is the mean delay of a message beyond the
-//! minimum of its direction.
+//! Field names end in their unit; the others are pure numbers. "Mean queueing" is the mean delay of
+//! a message beyond the minimum of its direction.
 
 use super::wander::Wander;
 use crate::parameters::InvalidParameter;
@@ -31,13 +32,15 @@ pub struct Parameters {
 /// How the counter's rate may wander.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Oscillator {
-    /// The hypotheses: from an oven (1e-10) to a crystal in a draught (1e-6), in half decades where ordinary crystals
-    /// are, and one with a drift for the slope of a temperature cycle. 1/sqrt(s), and 1/s per sqrt(s).
+    /// The hypotheses: from an oven (1e-10) to a crystal in a draught (1e-6), in half decades where
+    /// ordinary crystals are, and one with a drift for the slope of a temperature cycle. 1/sqrt(s),
+    /// and 1/s per sqrt(s).
     pub models: [Wander; MODELS],
     /// A drift is forgotten within this time, s: temperatures turn around.
     pub drift_decay_s: f64,
-    /// Probability per exchange that another hypothesis begins to hold: about once a day at 16 s polls. Per exchange and
-    /// not per second: from 1 s to 1024 s polls the difference is below 2 %.
+    /// Probability per exchange that another hypothesis begins to hold: about once a day at 16 s
+    /// polls. Per exchange and not per second: from 1 s to 1024 s polls the difference is below 2
+    /// %.
     pub switch_probability: f64,
     /// Prior standard deviation of the rate against the nominal one: twice a crystal's tolerance.
     pub initial_rate: f64,
@@ -50,8 +53,9 @@ pub struct Oscillator {
 pub struct Delays {
     /// Noise of stamps, s: reading the counter and granularity of the reference, one sigma.
     pub stamp_noise_s: f64,
-    /// Standard deviation of the minimum delay's edge over the mean queueing, one per expert: 0.02 for queueing that is
-    /// exponential down to the minimum, 0.3 for delays that are rarely close to it.
+    /// Standard deviation of the minimum delay's edge over the mean queueing, one per expert: 0.02
+    /// for queueing that is exponential down to the minimum, 0.3 for delays that are rarely close
+    /// to it.
     pub edge_softness: [f64; EXPERTS],
     /// Exchanges over which the experts' merits are remembered.
     pub expert_memory: f64,
@@ -59,7 +63,8 @@ pub struct Delays {
     pub slow_weight: f64,
     /// Mean delay of those over the ordinary mean: an interrupted virtual machine against a switch.
     pub slow_factor: f64,
-    /// Share of messages that may come before the minimum: steps and shortened paths must not have infinite weight.
+    /// Share of messages that may come before the minimum: steps and shortened paths must not have
+    /// infinite weight.
     pub early_weight: f64,
     /// Standard deviation of those over the mean queueing.
     pub early_factor: f64,
@@ -67,7 +72,8 @@ pub struct Delays {
     pub queueing_memory: f64,
     /// The mean queueing stays within this factor of what the round trips' lower quartile says.
     pub queueing_range: f64,
-    /// An exchange is an outlier when both messages are later than this many mean queueing delays ...
+    /// An exchange is an outlier when both messages are later than this many mean queueing delays
+    /// ...
     pub outlier_queueing: f64,
     /// ... and this many sigmas.
     pub outlier_sigma: f64,
@@ -76,12 +82,14 @@ pub struct Delays {
 /// What is taken from round trips alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTripStatistics {
-    /// After the start, the statistics are renewed once in so many exchanges: sorting costs as much as a filter step.
+    /// After the start, the statistics are renewed once in so many exchanges: sorting costs as much
+    /// as a filter step.
     pub renew_every: u64,
-    /// After a change of the path, they stay as they were until so many round trips of the new one are known.
+    /// After a change of the path, they stay as they were until so many round trips of the new one
+    /// are known.
     pub enough: usize,
-    /// Fewer round trips than this say little about queueing: until then its mean is at least `few_share` of the best
-    /// round trip, over their number.
+    /// Fewer round trips than this say little about queueing: until then its mean is at least
+    /// `few_share` of the best round trip, over their number.
     pub few: usize,
     /// See `few`; also the share of the first round trip that each minimum delay is taken for.
     pub few_share: f64,
@@ -89,7 +97,8 @@ pub struct RoundTripStatistics {
     pub least_share: f64,
     /// ... and this long, s: no network and no bus is smoother.
     pub least_queueing_s: f64,
-    /// Round trips above the minimum by this many mean queueing delays are left out of the autocorrelation.
+    /// Round trips above the minimum by this many mean queueing delays are left out of the
+    /// autocorrelation.
     pub outlier_queueing: f64,
     /// An autocorrelation counts when it exceeds this many standard errors 1/sqrt(n).
     pub significance: f64,
@@ -100,12 +109,13 @@ pub struct RoundTripStatistics {
 /// How the filter begins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
-    /// Exchanges until the start is over. The filter starts again, from all of them, at `again_at` and at this many.
+    /// Exchanges until the start is over. The filter starts again, from all of them, at `again_at`
+    /// and at this many.
     pub exchanges: usize,
     /// Numbers of exchanges at which enough more is known about the delays to start again.
     pub again_at: [usize; 2],
-    /// Relative variance to which the two minimum delays are equal: nothing but a shift can tell them apart, and a looser
-    /// prior would only spread an unobservable error.
+    /// Relative variance to which the two minimum delays are equal: nothing but a shift can tell
+    /// them apart, and a looser prior would only spread an unobservable error.
     pub symmetry: f64,
     /// Least standard deviation of the minimum delays over the best round trip.
     pub least_share: f64,
@@ -118,17 +128,21 @@ pub struct ChangeDetection {
     pub early_sigma: f64,
     /// ... and, for a round trip, this many mean queueing delays.
     pub early_queueing: f64,
-    /// Exchanges in a row with an early message in one direction, without a shorter round trip, that make a step.
+    /// Exchanges in a row with an early message in one direction, without a shorter round trip,
+    /// that make a step.
     pub step_exchanges: u32,
-    /// Messages early by more than this many mean queueing delays are beyond what the delays' law for early ones was
-    /// made for (three of its sigmas): nothing is learned from them until they make a step.
+    /// Messages early by more than this many mean queueing delays are beyond what the delays' law
+    /// for early ones was made for (three of its sigmas): nothing is learned from them until they
+    /// make a step.
     pub gross_queueing: f64,
-    /// Late messages in a row that raise the suspicion of an upward shift, and the length of the blocks whose minima
-    /// tell what is usual.
+    /// Late messages in a row that raise the suspicion of an upward shift, and the length of the
+    /// blocks whose minima tell what is usual.
     pub shift_exchanges: usize,
-    /// Late messages that confirm it: some of those in a row may have been late by chance or too late to tell.
+    /// Late messages that confirm it: some of those in a row may have been late by chance or too
+    /// late to tell.
     pub shift_support: usize,
-    /// Windows, exchanges, in which a shift too small to make single messages late is looked for; at most [`WINDOW`].
+    /// Windows, exchanges, in which a shift too small to make single messages late is looked for;
+    /// at most [`WINDOW`].
     pub shift_windows: [usize; 4],
     /// Logarithm of the likelihood ratio that raises the suspicion: 1e-11 by chance.
     pub shift_evidence: f64,
@@ -146,11 +160,11 @@ pub struct ChangeDetection {
     pub reopened_queueing: f64,
     /// A shorter minimum is sought in a direction whose message was early by this many sigmas.
     pub shortened_sigma: f64,
-    /// An earlier route is back when the unchanged direction is within this many mean queueing delays of its minimum
-    /// then, ...
+    /// An earlier route is back when the unchanged direction is within this many mean queueing
+    /// delays of its minimum then, ...
     pub same_other: f64,
-    /// ... and the shortened one at most so far below or above, mean queueing delays (one message is rarely at the
-    /// minimum), ...
+    /// ... and the shortened one at most so far below or above, mean queueing delays (one message
+    /// is rarely at the minimum), ...
     pub same_below: f64,
     /// See `same_below`.
     pub same_above: f64,

@@ -3,11 +3,13 @@
 use super::parameters::RoundTripStatistics;
 use super::ring::Ring;
 
-/// Round trips that are looked at: long enough for a lower quartile, short enough to follow a busy hour.
+/// Round trips that are looked at: long enough for a lower quartile, short enough to follow a busy
+/// hour.
 const MEMORY: usize = 256;
 /// The lower quartile of the sum of two unit exponentials, the solution of (1 + x) exp(-x) = 3/4.
 const LOWER_QUARTILE: f64 = 0.961_278_8;
-/// Pairs of neighbours that an autocorrelation needs, so that the normal approximation of its error holds.
+/// Pairs of neighbours that an autocorrelation needs, so that the normal approximation of its error
+/// holds.
 const ENOUGH_PAIRS: f64 = 32.0;
 
 /// Standard deviations below this share of the mean queueing are rounding.
@@ -19,8 +21,9 @@ pub struct RoundTrips {
     recent: Ring<f64, MEMORY>,
     /// Mean queueing per direction, s.
     pub queueing_s: f64,
-    /// What one delay is worth against an independent one, up to 1: (1 - rho)/(1 + rho) for autocorrelation rho, the
-    /// ratio of effective to actual samples in a first-order autoregression.
+    /// What one delay is worth against an independent one, up to 1: (1 - rho)/(1 + rho) for
+    /// autocorrelation rho, the ratio of effective to actual samples in a first-order
+    /// autoregression.
     pub independence: f64,
 }
 
@@ -97,8 +100,8 @@ impl RoundTrips {
     }
 }
 
-/// Expected least of `len` sums of two unit exponentials, whose distribution begins as x^2/2: sqrt(pi / (2 len)). Kept
-/// below half the quartile when there are too few to tell the two apart.
+/// Expected least of `len` sums of two unit exponentials, whose distribution begins as x^2/2:
+/// sqrt(pi / (2 len)). Kept below half the quartile when there are too few to tell the two apart.
 fn expected_least(len: usize) -> f64 {
     (core::f64::consts::FRAC_PI_2 / len as f64).sqrt().min(LOWER_QUARTILE / 2.0)
 }
@@ -154,7 +157,8 @@ mod tests {
             // The sum of two squares is exponential: two directions' worth.
             60e-6 + 10e-6 * walks.iter().map(|w| w * w).sum::<f64>()
         }));
-        // Of the square of a normal autoregression rho is 0.95^2, so (1 - rho)/(1 + rho) is 0.05; few samples see more.
+        // Of the square of a normal autoregression rho is 0.95^2, so (1 - rho)/(1 + rho) is 0.05;
+        // few samples see more.
         assert!((0.02..0.3).contains(&found.independence), "{}", found.independence);
     }
 

@@ -6,9 +6,9 @@ use super::filter::Filter;
 use super::gaussian::{Covariance, Gaussian, MINIMUM, N, OFFSET, RATE};
 use super::parameters::{EXPERTS, MODELS, Parameters};
 
-/// Saved state of a [`super::ShiftedExponential`]. Valid for the same counter only: not after a reboot, and not for
-/// another host. What it does not hold: routes that were left before, and how late messages usually are (the first small
-/// shift can be found a hundred exchanges later).
+/// Saved state of a [`super::ShiftedExponential`]. Valid for the same counter only: not after a
+/// reboot, and not for another host. What it does not hold: routes that were left before, and how
+/// late messages usually are (the first small shift can be found a hundred exchanges later).
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Saved {
@@ -36,8 +36,8 @@ pub struct Saved {
 pub struct SavedExpert {
     /// Logarithm of its merit relative to the best expert's.
     pub merit: f64,
-    /// Offset from the saved time, s; rate relative to the saved period; drift, 1/s; minimum delays forward and backward,
-    /// s.
+    /// Offset from the saved time, s; rate relative to the saved period; drift, 1/s; minimum delays
+    /// forward and backward, s.
     pub mean: [f64; N],
     /// Upper triangle of their covariance, row by row.
     pub covariance: [f64; N * (N + 1) / 2],

@@ -1,7 +1,8 @@
 //! The first state, from the exchanges so far.
 //!
-//! What is assumed about the path (symmetric, minimum near half the best round trip) matters until the delays are known,
-//! so the filter starts again from all exchanges a few times, each time with a better guess.
+//! What is assumed about the path (symmetric, minimum near half the best round trip) matters until
+//! the delays are known, so the filter starts again from all exchanges a few times, each time with
+//! a better guess.
 
 use super::coordinates::Sighting;
 use super::gaussian::{DRIFT, Gaussian, MINIMUM, N, OFFSET, RATE};

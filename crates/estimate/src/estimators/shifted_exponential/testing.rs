@@ -1,5 +1,5 @@
-//! Simulated exchanges for tests: the laws of shared traces (random-walk frequency, shifted-exponential delays), small
-//! enough for a debug build.
+//! Simulated exchanges for tests: the laws of shared traces (random-walk frequency,
+//! shifted-exponential delays), small enough for a debug build.
 
 use timevisor_time::{Duration, Instant, Period, Tai};
 
@@ -43,7 +43,8 @@ impl Random {
     }
 }
 
-/// A counter that runs 20 ppm fast and wanders, a path with exponential queueing, and a perfect reference.
+/// A counter that runs 20 ppm fast and wanders, a path with exponential queueing, and a perfect
+/// reference.
 pub struct World {
     random: Random,
     /// True time, s.
@@ -127,7 +128,8 @@ impl World {
         Exchange { ta, tb, te: tb, tf: self.counter(), error: Duration::ZERO }
     }
 
-    /// `count` exchanges, one in `poll_s`; returns the estimator's squared errors just before each, s^2.
+    /// `count` exchanges, one in `poll_s`; returns the estimator's squared errors just before each,
+    /// s^2.
     pub fn run(
         &mut self,
         estimator: &mut ShiftedExponential,

@@ -359,7 +359,8 @@ fn a_state_saved_with_another_nominal_period_goes_on_too() {
     assert!(world.error_s(&resumed).abs() < 10.0 * US);
 }
 
-/// Found by fuzzing: what a lying reference made of the period was saved, and refused at the restart.
+/// Found by fuzzing: what a lying reference made of the period was saved, and refused at the
+/// restart.
 #[test]
 fn a_state_that_would_be_refused_is_not_saved() {
     let (mut world, wrong) = (World::lan(29), Period::from_bits(nominal().to_bits() / 500 * 501));
@@ -410,7 +411,8 @@ fn the_difference_clock_knows_the_rate() {
     assert_eq!(elapsed, -estimator.elapsed(world.counter(), counter));
 }
 
-/// The same exchanges on another counter and at another time of history give the same estimates, moved.
+/// The same exchanges on another counter and at another time of history give the same estimates,
+/// moved.
 #[test]
 fn only_differences_matter_even_when_the_counter_wraps() {
     let (mut world, mut plain, mut moved) = (World::lan(31), estimator(), estimator());
@@ -497,7 +499,8 @@ fn arbitrary_exchange() -> impl Strategy<Value = (u64, i128, u64, i128)> {
     (ticks, span, round_trip, residence)
 }
 
-/// Feeds exchanges: counter ticks and reference time (2^-64 s) since the one before, round trip, residence.
+/// Feeds exchanges: counter ticks and reference time (2^-64 s) since the one before, round trip,
+/// residence.
 fn feed(exchanges: &[(u64, i128, u64, i128)]) {
     let mut estimator = estimator();
     let (mut counter, mut time, mut last) = (0u64, Instant::from_unix_nanos(0), None);
@@ -519,7 +522,8 @@ fn feed(exchanges: &[(u64, i128, u64, i128)]) {
     }
 }
 
-/// Found by the property test below: centuries between exchanges overflow the covariance of some hypothesis.
+/// Found by the property test below: centuries between exchanges overflow the covariance of some
+/// hypothesis.
 #[test]
 fn astronomical_spans_start_over() {
     let poll = 207_788_733_502;

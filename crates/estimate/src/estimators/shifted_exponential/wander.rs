@@ -1,7 +1,8 @@
 //! How an oscillator's rate wanders: a random walk, and a drift that is forgotten within hours.
 //!
-//! dy = d dt + q dW, dd = -d/tau dt + qd dW', d theta = y dt. All moments are exact for any span, so that a reference may
-//! be silent for days. With u = dt/tau and e = exp(-u), the drift's share of the noise is
+//! dy = d dt + q dW, dd = -d/tau dt + qd dW', d theta = y dt. All moments are exact for any span,
+//! so that a reference may be silent for days. With u = dt/tau and e = exp(-u), the drift's share
+//! of the noise is
 //!
 //! ```text
 //! (d, d)         qd^2 tau    (1 - e^2) / 2
@@ -23,8 +24,8 @@ pub struct Wander {
     pub drift_walk: f64,
 }
 
-/// What a span of time does to offset and rate, given the drift d at its beginning: theta += y dt + `to_offset` d,
-/// y += `to_rate` d, d *= `decay`.
+/// What a span of time does to offset and rate, given the drift d at its beginning: theta += y dt +
+/// `to_offset` d, y += `to_rate` d, d *= `decay`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Transition {
     /// Span, s.

@@ -1,5 +1,5 @@
-//! Packets (GDB manual, "Overview" of the remote protocol): `$body#checksum`, acknowledged by `+`. Run-length encoding is refused: QEMU
-//! does not use it.
+//! Packets (GDB manual, "Overview" of the remote protocol): `$body#checksum`, acknowledged by `+`.
+//! Run-length encoding is refused: QEMU does not use it.
 
 /// Longest packet; more than QEMU's largest (MAX_PACKET_LENGTH of gdbstub, 131,104 from 8.2 on).
 const MAX_PACKET: usize = 256 << 10;
@@ -103,7 +103,8 @@ pub fn bytes(hex: &[u8]) -> Option<Vec<u8>> {
     pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
-/// Why and where a VM has stopped: `T05thread:01;`. The signal, and the thread as the stub writes it.
+/// Why and where a VM has stopped: `T05thread:01;`. The signal, and the thread as the stub writes
+/// it.
 #[must_use]
 pub fn stop(body: &[u8]) -> Option<(u8, u16)> {
     let [b'T', high, low, rest @ ..] = body else { return None };

@@ -60,7 +60,8 @@ impl Hit {
         !self.is_unwanted(point)
     }
 
-    /// A value, and whether it is the read itself, not its address; nothing where it begins at what was not read.
+    /// A value, and whether it is the read itself, not its address; nothing where it begins at what
+    /// was not read.
     fn begin(&self, read: &Read, places: &Registers) -> Option<(u64, bool)> {
         let register = |register| places.value(&self.registers, register);
         let (base, whole) = match read.base {

@@ -1,5 +1,5 @@
-//! For debugging only: the gdb remote serial protocol of QEMU's `-gdb unix:PATH,server=on,wait=off`. It needs nothing else, but the VM stops at
-//! every hit.
+//! For debugging only: the gdb remote serial protocol of QEMU's
+//! `-gdb unix:PATH,server=on,wait=off`. It needs nothing else, but the VM stops at every hit.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -8,8 +8,8 @@
 //! | `hit.rs` | the reads at a point, one request at a time |
 //! | `session.rs` | the backend: one request after the other |
 //!
-//! QEMU stops the VM when a client connects. When the connection ends, it neither resumes the VM nor removes breakpoints. So the driver has to send
-//! [`LAST_WORDS`] however it ends.
+//! QEMU stops the VM when a client connects. When the connection ends, it neither resumes the VM
+//! nor removes breakpoints. So the driver has to send [`LAST_WORDS`] however it ends.
 
 pub mod codec;
 mod hit;

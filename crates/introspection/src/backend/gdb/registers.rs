@@ -1,4 +1,5 @@
-//! The offsets of registers in the answer to `g`, where they follow in the order of the target's description (GDB manual, "Target Descriptions").
+//! The offsets of registers in the answer to `g`, where they follow in the order of the target's
+//! description (GDB manual, "Target Descriptions").
 //!
 //! Parses only the part of XML that QEMU's files use.
 

@@ -9,12 +9,14 @@ use crate::backend::RawEvent;
 use crate::backend::{Action, Backend, Input, Refused, State};
 use crate::point::{Point, limits};
 
-/// Stops the VM, removes all breakpoints and resumes it, whatever the stub is doing. QEMU must not receive it after a `D`: it would look for a vCPU
-/// that it has released.
+/// Stops the VM, removes all breakpoints and resumes it, whatever the stub is doing. QEMU must not
+/// receive it after a `D`: it would look for a vCPU that it has released.
 pub const LAST_WORDS: &[u8] = b"+\x03$D#44";
-/// Not for QEMU: tells the relay that it no longer has to send [`LAST_WORDS`], from the bytes with this one on.
+/// Not for QEMU: tells the relay that it no longer has to send [`LAST_WORDS`], from the bytes with
+/// this one on.
 pub const QUIET: u8 = 0;
-/// How long an answer may take. QEMU answers at once or not at all, and the VM is stopped meanwhile.
+/// How long an answer may take. QEMU answers at once or not at all, and the VM is stopped
+/// meanwhile.
 const PATIENCE: Duration = Duration::from_nanos(10_000_000_000);
 /// Longest description.
 const MAX_DESCRIPTION: usize = 256 << 10;
@@ -123,7 +125,8 @@ impl Gdb {
         self.ask("c", Phase::Running, now)
     }
 
-    /// Takes breakpoint `n` away, or gives up when none is left: the VM is somebody else's to let go on.
+    /// Takes breakpoint `n` away, or gives up when none is left: the VM is somebody else's to let
+    /// go on.
     fn clear(&mut self, n: usize, now: Duration) -> Vec<Action> {
         if let Some(point) = self.points.get(n) {
             let body = format!("z1,{:x},1", point.address);
@@ -218,7 +221,8 @@ impl Gdb {
                 Some(_) => self.clear(0, now),
                 None => self.close("it does not step"),
             },
-            // A hit that is under way has not run its instruction: the guest loses nothing, and nobody wants it.
+            // A hit that is under way has not run its instruction: the guest loses nothing, and
+            // nobody wants it.
             Phase::Interrupting if codec::stop(body).is_some() => self.go_on(now),
             Phase::Clearing(n) if ok => self.clear(n + 1, now),
             Phase::Leaving if ok => {
@@ -338,7 +342,8 @@ impl Backend for Gdb {
                 while !matches!(self.phase, Phase::Away | Phase::Over) {
                     match self.decoder.body() {
                         Ok(Some(body)) => {
-                            // Before anything that lets the VM go on: a byte that comes while it runs stops it.
+                            // Before anything that lets the VM go on: a byte that comes while it
+                            // runs stops it.
                             actions.push(Action::Send(b"+".to_vec()));
                             actions.extend(self.body(&body, now));
                         }

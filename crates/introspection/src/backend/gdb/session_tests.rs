@@ -109,7 +109,8 @@ fn hex(byte: u8) -> String {
     format!("{byte:02x}")
 }
 
-/// Sends what is to be sent until nobody has anything more to say; everything else that was to be done.
+/// Sends what is to be sent until nobody has anything more to say; everything else that was to be
+/// done.
 fn talk(gdb: &mut Gdb, stub: &mut Stub, mut actions: Vec<Action>) -> Vec<Action> {
     let mut all = Vec::new();
     while !actions.is_empty() {

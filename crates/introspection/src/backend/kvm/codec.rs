@@ -25,8 +25,9 @@ pub struct Mapped {
     pub at: u64,
 }
 
-/// `struct target`. `bases` is the guest-virtual address of an array with the GS base of each processor, for hosts that are not AMD. `linear` is the
-/// guest-virtual address at which the guest's kernel maps all memory in order. 0 means that there is none.
+/// `struct target`. `bases` is the guest-virtual address of an array with the GS base of each
+/// processor, for hosts that are not AMD. `linear` is the guest-virtual address at which the
+/// guest's kernel maps all memory in order. 0 means that there is none.
 #[must_use]
 pub fn target(
     pid: u32,
@@ -104,7 +105,8 @@ pub fn needs(point: &Point, register: Register) -> bool {
     })
 }
 
-/// An event of a guest whose counter counts at `ratio` times the host's rate; `None` for bytes that are none.
+/// An event of a guest whose counter counts at `ratio` times the host's rate; `None` for bytes that
+/// are none.
 #[must_use]
 pub fn event(bytes: &[u8], sequence: u64, ratio: CounterRatio) -> Option<RawEvent> {
     let short = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));

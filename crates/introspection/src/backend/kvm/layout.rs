@@ -20,7 +20,8 @@ pub struct KvmLayout {
     pub rip: u32,
     /// The vCPU's number.
     pub vcpu_id: u32,
-    /// Three words: the offset of the guest's counter, the one of a guest inside it, and the guest's counter at the last exit.
+    /// Three words: the offset of the guest's counter, the one of a guest inside it, and the
+    /// guest's counter at the last exit.
     pub times: u32,
     /// AMD: the pointer to its VMCB, and in there GS_BASE and CR3.
     pub vmcb: Option<(u32, u32, u32)>,

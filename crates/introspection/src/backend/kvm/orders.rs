@@ -1,4 +1,5 @@
-//! What the BPF programs of one VM are told: where KVM is watched, what a vCPU and the guest's memory look like, and the points.
+//! What the BPF programs of one VM are told: where KVM is watched, what a vCPU and the guest's
+//! memory look like, and the points.
 
 use super::codec::{self, Mapped};
 use super::layout::{KvmLayout, Vendor};
@@ -105,7 +106,8 @@ impl Orders {
         Ok(Self { target, watch, points })
     }
 
-    /// The points that have one of these sites. Points that share an id are one point at several addresses.
+    /// The points that have one of these sites. Points that share an id are one point at several
+    /// addresses.
     #[must_use]
     pub fn points(&self, sites: &[Site]) -> Points {
         let is_wanted = |id: u16| sites.iter().any(|site| site.point == id);

@@ -1,4 +1,5 @@
-//! The journal of changes to guests' code, on disk: an entry is written before the change, and removed after the change is undone.
+//! The journal of changes to guests' code, on disk: an entry is written before the change, and
+//! removed after the change is undone.
 
 use std::path::Path;
 
@@ -15,7 +16,8 @@ use super::trap::Trap;
 pub struct Patched {
     /// QEMU.
     pub pid: u32,
-    /// Clock ticks after boot (proc(5), field 22): tells a process from a later one with the same pid.
+    /// Clock ticks after boot (proc(5), field 22): tells a process from a later one with the same
+    /// pid.
     pub start_time: u64,
     /// Patches that may be in place.
     pub patches: Vec<Patch>,

@@ -25,7 +25,8 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// The patch that traps at this site of a guest whose memory begins at `base` in QEMU's; `None` where the guest has no memory there.
+    /// The patch that traps at this site of a guest whose memory begins at `base` in QEMU's; `None`
+    /// where the guest has no memory there.
     #[must_use]
     pub fn at(site: &Site, ram: &RamLayout, base: u64, trap: Trap) -> Option<Self> {
         let address = base + ram.place(site.address, 5)?;
@@ -98,7 +99,8 @@ pub fn put(code: &dyn Code, patches: &[Patch]) -> Result<(), PatchError> {
     Ok(())
 }
 
-/// Undoes the changes that are still in place, and returns their number. Other bytes are left alone: the guest may have booted another kernel.
+/// Undoes the changes that are still in place, and returns their number. Other bytes are left
+/// alone: the guest may have booted another kernel.
 ///
 /// # Errors
 /// When memory cannot be reached; some changes may then remain.

@@ -1,4 +1,5 @@
-//! The KVM backend: points that are wanted, traps that are in place, and events. A driver stops the VM, writes its memory, and delivers the events.
+//! The KVM backend: points that are wanted, traps that are in place, and events. A driver stops the
+//! VM, writes its memory, and delivers the events.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,8 @@ pub struct Kvm {
 }
 
 impl Kvm {
-    /// A backend for points at these sites, in the order of the points. The guest's counter runs at `ratio` times the host's rate.
+    /// A backend for points at these sites, in the order of the points. The guest's counter runs at
+    /// `ratio` times the host's rate.
     #[must_use]
     pub fn new(sites: Vec<Site>, ratio: CounterRatio) -> Self {
         Self {

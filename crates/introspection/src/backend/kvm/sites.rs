@@ -1,4 +1,5 @@
-//! Finds a trap point in the guest's memory, and checks that KVM can emulate the instruction behind it.
+//! Finds a trap point in the guest's memory, and checks that KVM can emulate the instruction behind
+//! it.
 
 use super::trap::Trap;
 use crate::backend::Site;
@@ -87,8 +88,9 @@ fn site(
     Ok(Site { point: point.id, address })
 }
 
-/// Whether these bytes begin with an instruction that functions often begin with and that KVM emulates exactly. Each was compared with the
-/// processor, in registers and memory: pushes, moves between registers, `xor` and `test` of registers, `sub` from the stack, jumps and calls.
+/// Whether these bytes begin with an instruction that functions often begin with and that KVM
+/// emulates exactly. Each was compared with the processor, in registers and memory: pushes, moves
+/// between registers, `xor` and `test` of registers, `sub` from the stack, jumps and calls.
 fn is_emulated(next: [u8; NEXT]) -> bool {
     let registers = |modrm: u8| modrm >> 6 == 3;
     match next {
@@ -118,7 +120,8 @@ mod tests {
             next[..bytes.len()].copy_from_slice(bytes);
             is_emulated(next)
         };
-        // push rbp; push r15; mov rbp, rsp; mov edi, esi; xor eax, eax; sub rsp, 16; sub rsp, 256; mov eax, 1; call
+        // push rbp; push r15; mov rbp, rsp; mov edi, esi; xor eax, eax; sub rsp, 16; sub rsp, 256;
+        // mov eax, 1; call
         let good: [&[u8]; 9] = [
             &[0x55],
             &[0x41, 0x57],
@@ -131,7 +134,8 @@ mod tests {
             &[0xe8, 0, 0, 0, 0],
         ];
         assert!(good.iter().all(|bytes| of(bytes)));
-        // endbr64, mfence, popcnt, rdtscp, int3, lzcnt, mov from memory, swapgs, stac, sub rax, a VEX prefix
+        // endbr64, mfence, popcnt, rdtscp, int3, lzcnt, mov from memory, swapgs, stac, sub rax, a
+        // VEX prefix
         let bad: [&[u8]; 11] = [
             &[0xf3, 0x0f, 0x1e, 0xfa],
             &[0x0f, 0xae, 0xf0],

@@ -1,7 +1,9 @@
-//! The protocol between timevisord and the plugin; plugins/tcg/introspect.h describes the other end.
+//! The protocol between timevisord and the plugin; plugins/tcg/introspect.h describes the other
+//! end.
 //!
-//! A frame is a header of 8 bytes (u32 length of the payload, u16 kind, u16 zero) and its payload, little endian. The plugin runs in
-//! QEMU's process, which a guest may have taken over, so every size is checked.
+//! A frame is a header of 8 bytes (u32 length of the payload, u16 kind, u16 zero) and its payload,
+//! little endian. The plugin runs in QEMU's process, which a guest may have taken over, so every
+//! size is checked.
 
 use crate::backend::RawEvent;
 use crate::backend::Refused;

@@ -11,7 +11,8 @@ use crate::point::Point;
 /// Most events of one guest: a second, and in a burst.
 const RATE_HZ: u32 = 20_000;
 const BURST: u32 = 20_000;
-/// When to pause a guest that is never idle and translates no new code, so that its points can change.
+/// When to pause a guest that is never idle and translates no new code, so that its points can
+/// change.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// One VM's plugin.

@@ -31,7 +31,8 @@ pub(super) fn event(raw: &RawEvent, points: &[Point], note: &Note) -> Result<Eve
         let comm = name(reads.all(n)?);
         Ok(Thread { tid, pid: 0, comm, policy: policy(note) })
     };
-    // Before the scheduler runs, the "current" task is the best of those that were created until then.
+    // Before the scheduler runs, the "current" task is the best of those that were created until
+    // then.
     let own = if reads.u32(2)? == 0 { Thread::default() } else { thread(reads.u32(0)?, 1)? };
     // A handle may be NULL: the task itself.
     let target = || match reads.u32(OWN)? {

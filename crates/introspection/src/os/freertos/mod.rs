@@ -1,5 +1,6 @@
-//! FreeRTOS on x86 in one flat address space (port GCC/IA32_flat); tested with 11.2.0. It has neither
-//! symbols nor types in memory, so the user gives its ELF file. A note in that file, written by plugins/freertos, has the offsets.
+//! FreeRTOS on x86 in one flat address space (port GCC/IA32_flat); tested with 11.2.0. It has
+//! neither symbols nor types in memory, so the user gives its ELF file. A note in that file,
+//! written by plugins/freertos, has the offsets.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -7,11 +8,12 @@
 //! | `points.rs` | which functions are trapped, and what is read there |
 //! | `decode.rs` | bytes to events |
 //!
-//! A task's `tid` is the address of its control block, which is also its handle in the guest; a later task may get the same address. There are no
-//! processes, so `pid` is 0. Priorities are those of FreeRTOS.
+//! A task's `tid` is the address of its control block, which is also its handle in the guest; a
+//! later task may get the same address. There are no processes, so `pid` is 0. Priorities are those
+//! of FreeRTOS.
 //!
-//! What it does not do: kernels with several cores or MPU wrappers, ends of jobs that wait for queues or notifications, inherited
-//! priorities.
+//! What it does not do: kernels with several cores or MPU wrappers, ends of jobs that wait for
+//! queues or notifications, inherited priorities.
 
 mod decode;
 mod note;

@@ -1,4 +1,5 @@
-//! The functions that are trapped. All of them take their arguments on the stack, above the return address (cdecl).
+//! The functions that are trapped. All of them take their arguments on the stack, above the return
+//! address (cdecl).
 //!
 //! | point | function | why this one |
 //! | --- | --- | --- |

@@ -1,13 +1,16 @@
-//! Checks that a kernel that was found before is still in memory, by its banner, its page tables and the bytes at its points.
+//! Checks that a kernel that was found before is still in memory, by its banner, its page tables
+//! and the bytes at its points.
 //!
-//! Another kernel at the same address has another banner, unless the same machine built it from the same sources in the same second. A kernel
-//! that a reset left behind passes this check too; only its heartbeat tells that it no longer runs.
+//! Another kernel at the same address has another banner, unless the same machine built it from the
+//! same sources in the same second. A kernel that a reset left behind passes this check too; only
+//! its heartbeat tells that it no longer runs.
 
 use crate::memory::{GuestMemory, MemoryError, PageTables};
 use crate::point::Point;
 use crate::symbols::kallsyms::{Kernel, SymbolError};
 
-/// Bytes of the banner that are compared: they hold release, builder, compiler, and the time of the build.
+/// Bytes of the banner that are compared: they hold release, builder, compiler, and the time of the
+/// build.
 const BANNER: usize = 256;
 
 /// What identifies a kernel.
@@ -38,7 +41,8 @@ impl Mark {
         Ok(Self { image: (text, kernel.physical(text)?), banner: (at, banner) })
     }
 
-    /// All of it is as it was, and every point has what must be there; read through the kernel's own page tables as they are now.
+    /// All of it is as it was, and every point has what must be there; read through the kernel's
+    /// own page tables as they are now.
     pub(super) fn is_there(
         &self,
         memory: &dyn GuestMemory,

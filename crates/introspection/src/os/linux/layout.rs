@@ -18,7 +18,8 @@ pub const MEMBERS: [(&str, &str, u32); 11] = [
     ("sched_attr", "sched_period", 8),
 ];
 
-/// The [`MEMBERS`] with fixed offsets: struct sched_attr is part of the user-space interface (include/uapi/linux/sched/types.h).
+/// The [`MEMBERS`] with fixed offsets: struct sched_attr is part of the user-space interface
+/// (include/uapi/linux/sched/types.h).
 const SCHED_ATTR: [u32; 7] = [4, 8, 16, 20, 24, 32, 40];
 
 /// Offsets in this kernel.

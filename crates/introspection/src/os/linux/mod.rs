@@ -1,4 +1,5 @@
-//! Stock Linux kernels on x86-64, from 5.18 on; tested with Debian's 6.1, 6.12 and 7.3. Needs kallsyms and BTF.
+//! Stock Linux kernels on x86-64, from 5.18 on; tested with Debian's 6.1, 6.12 and 7.3. Needs
+//! kallsyms and BTF.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -9,7 +10,8 @@
 //! | `running.rs` | the real-time threads that run now |
 //! | `kernel_identity.rs` | whether a kernel that was found before is still in memory |
 //!
-//! What it does not do: read user memory, follow kernel modules' symbols, or see what a system call returned.
+//! What it does not do: read user memory, follow kernel modules' symbols, or see what a system call
+//! returned.
 
 mod decode;
 mod kernel_identity;
@@ -93,8 +95,9 @@ impl Linux {
     }
 }
 
-/// The beginning of the direct map (Documentation/arch/x86/x86_64/mm.rst), if the page tables map the kernel's code there too. The next region begins
-/// more than a terabyte later, so none of its addresses is taken for memory of a smaller guest.
+/// The beginning of the direct map (Documentation/arch/x86/x86_64/mm.rst), if the page tables map
+/// the kernel's code there too. The next region begins more than a terabyte later, so none of its
+/// addresses is taken for memory of a smaller guest.
 fn linear(memory: &dyn GuestMemory, kernel: &Kernel) -> Option<u64> {
     let mut base = [0; 8];
     kernel.read(memory, kernel.symbols.address("page_offset_base").ok()?, &mut base).ok()?;

@@ -9,7 +9,8 @@
 //! | 5 | x64_sys_call(regs, number) | every system call, where that is asked for, by backends that need no NOP: Linux 6.9 and later |
 //! | 5 | \__x64_sys_*(regs) | the same, by backends that need one |
 //!
-//! Points 2 to 4 report real-time tasks only: the yields, sleeps and ends of other tasks are many, and nobody needs them.
+//! Points 2 to 4 report real-time tasks only: the yields, sleeps and ends of other tasks are many,
+//! and nobody needs them.
 
 use super::layout::Layout;
 use super::slot::{PointError, slot, slot_at};
@@ -24,7 +25,8 @@ pub(super) const SLEEP: u16 = 3;
 pub(super) const EXIT: u16 = 4;
 pub(super) const CALL: u16 = 5;
 
-/// Lengths of the reads of a task: pointer, policy, pid and tgid, comm. The policy comes first because it decides whether an event is wanted.
+/// Lengths of the reads of a task: pointer, policy, pid and tgid, comm. The policy comes first
+/// because it decides whether an event is wanted.
 pub(super) const TASK: [u16; 4] = [8, 4, 8, 16];
 /// Index of the policy.
 pub(super) const POLICY: u8 = 1;
@@ -90,7 +92,8 @@ pub(super) fn all(
     ])
 }
 
-/// The common entry of system calls. It has no ftrace NOP, so only a backend that needs none can trap it.
+/// The common entry of system calls. It has no ftrace NOP, so only a backend that needs none can
+/// trap it.
 pub(super) fn system_call_entry(
     memory: &dyn GuestMemory,
     kernel: &Kernel,

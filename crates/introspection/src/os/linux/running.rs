@@ -1,8 +1,11 @@
-//! Finds the real-time threads that run now, by the kernel's list of processes and each process's list of threads.
+//! Finds the real-time threads that run now, by the kernel's list of processes and each process's
+//! list of threads.
 //!
-//! The guest runs while its lists are read, and may write anything into them. So a walk follows at most [`MOST_THREADS`] entries, each entry
-//! has to point back to its predecessor, and one walk alone is not believed ([`crate::tasks::initial_scan`]). Kernel threads are left out,
-//! because no program asked for them. Ending threads are left out, because their exit may have come before the trap points.
+//! The guest runs while its lists are read, and may write anything into them. So a walk follows at
+//! most [`MOST_THREADS`] entries, each entry has to point back to its predecessor, and one walk
+//! alone is not believed ([`crate::tasks::initial_scan`]). Kernel threads are left out, because no
+//! program asked for them. Ending threads are left out, because their exit may have come before the
+//! trap points.
 
 use crate::memory::{GuestMemory, MemoryError, PageTables};
 use crate::os::reads::name;

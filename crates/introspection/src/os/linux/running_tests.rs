@@ -4,7 +4,8 @@ use super::*;
 use crate::testing::Flat;
 
 const SIZE: usize = 0x2_0000;
-/// In this order, as [`MEMBERS`] are; tasks are 0x200 bytes, and what follows them is their signal_struct.
+/// In this order, as [`MEMBERS`] are; tasks are 0x200 bytes, and what follows them is their
+/// signal_struct.
 const OFFSETS: [u64; MEMBERS.len()] = [0, 16, 0, 32, 48, 52, 56, 60, 64, 72, 88, 92, 96, 104, 112];
 const FIRST: u64 = 0x3000;
 const TABLES: PageTables = PageTables { root: 0x1000, five_levels: false };
@@ -57,7 +58,8 @@ impl Guest {
         self.long(head + 8, entry);
     }
 
-    /// A thread of the process with this signal_struct, or of one of its own. Its address, and its process'.
+    /// A thread of the process with this signal_struct, or of one of its own. Its address, and its
+    /// process'.
     fn task(&mut self, tid: u32, policy: u32, of: Option<u64>) -> (u64, u64) {
         let at = self.next;
         self.next += 0x200;

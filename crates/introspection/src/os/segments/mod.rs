@@ -1,10 +1,13 @@
-//! Real-time segments, as in ChronOS: a program in one flat address space marks where real-time work begins and ends (plugins/segments), and
-//! says what that work needs. The worked example of docs/how-to/write-introspection-plugin.md.
+//! Real-time segments, as in ChronOS: a program in one flat address space marks where real-time
+//! work begins and ends (plugins/segments), and says what that work needs. The worked example of
+//! docs/how-to/write-introspection-plugin.md.
 //!
-//! A segment appears as a task under SCHED_DEADLINE: `tid` is the segment's id, its beginning is a request, and its end is the end of a job. So
-//! everything that works for such tasks works for segments: `introspect list`, and reservations that follow a guest.
+//! A segment appears as a task under SCHED_DEADLINE: `tid` is the segment's id, its beginning is a
+//! request, and its end is the end of a job. So everything that works for such tasks works for
+//! segments: `introspect list`, and reservations that follow a guest.
 //!
-//! What it does not do: look at an operating system below the program, or at programs in separate address spaces.
+//! What it does not do: look at an operating system below the program, or at programs in separate
+//! address spaces.
 
 use crate::backend::RawEvent;
 use crate::os::guest_os::{DecodeError, GuestOs};

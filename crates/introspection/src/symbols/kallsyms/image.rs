@@ -1,4 +1,5 @@
-//! Finds the kernel's image: the contents that its symbols promise have to be there, and its page tables have to agree.
+//! Finds the kernel's image: the contents that its symbols promise have to be there, and its page
+//! tables have to agree.
 
 use super::symbols::Symbols;
 use super::tables::{Addresses, IMAGE, Tables, Why};

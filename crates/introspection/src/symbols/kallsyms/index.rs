@@ -1,11 +1,13 @@
-//! Recognizes kallsyms_token_index: 256 numbers of 16 bits, ascending from 0, at a multiple of 4. Nothing else in memory looks like it.
+//! Recognizes kallsyms_token_index: 256 numbers of 16 bits, ascending from 0, at a multiple of 4.
+//! Nothing else in memory looks like it.
 
 /// Its size in bytes.
 pub(super) const INDEX: usize = 512;
 /// Longest token with its terminator.
 const LONGEST: u16 = 256;
 
-/// Where in `chunk` an index begins. Looks for growing numbers at every 256th byte: every index covers such a byte.
+/// Where in `chunk` an index begins. Looks for growing numbers at every 256th byte: every index
+/// covers such a byte.
 pub(super) fn indices(chunk: &[u8]) -> Vec<usize> {
     const PROBE: usize = 16;
     let mut found = Vec::new();

@@ -3,7 +3,8 @@
 /// Most bytes of a compressed name: a length of two bytes, and 511 characters without a token.
 pub(super) const NAME: usize = 513;
 
-/// A name's length and the bytes that say it (ULEB128, at most two of them); there are no empty names.
+/// A name's length and the bytes that say it (ULEB128, at most two of them); there are no empty
+/// names.
 pub(super) fn length(bytes: &[u8]) -> Option<(usize, usize)> {
     let first = usize::from(*bytes.first()?);
     let (len, head) = if first & 0x80 == 0 {

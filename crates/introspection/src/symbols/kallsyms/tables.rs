@@ -1,5 +1,6 @@
-//! Finds all tables, beginning with the token index. scripts/kallsyms.c writes them one after the other, so each table is found by its end, where the
-//! next one begins. The tables are used only if all their numbers agree.
+//! Finds all tables, beginning with the token index. scripts/kallsyms.c writes them one after the
+//! other, so each table is found by its end, where the next one begins. The tables are used only if
+//! all their numbers agree.
 //!
 //! | layout | order | addresses |
 //! | --- | --- | --- |
@@ -17,7 +18,8 @@ const TOKENS: usize = 65536;
 /// Names for each marker.
 const BLOCK: usize = 256 * NAME;
 const MARKERS: usize = MAX_SYMBOLS / 256;
-/// Kernel addresses of an image (arch/x86/include/asm/page_64_types.h: 1 GiB from __START_KERNEL_map on).
+/// Kernel addresses of an image (arch/x86/include/asm/page_64_types.h: 1 GiB from
+/// __START_KERNEL_map on).
 pub(super) const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
 
 /// How a symbol's entry gives its address.
@@ -126,8 +128,8 @@ pub(super) fn tokens(bytes: &[u8], index: &[u16]) -> Option<(usize, Tokens)> {
     })
 }
 
-/// The markers before the end of `bytes`: from 0 on, growing by what 256 names can take. Between them and the end is nothing, or the
-/// sequences of as many names.
+/// The markers before the end of `bytes`: from 0 on, growing by what 256 names can take. Between
+/// them and the end is nothing, or the sequences of as many names.
 fn markers(bytes: &[u8]) -> Option<(usize, Vec<u32>)> {
     let offset = bytes.len() % 4;
     let all = words(&bytes[offset..]);

@@ -267,7 +267,8 @@ fn a_search_in_pieces_finds_the_same() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Damage anywhere in the tables: a kernel or an error, and no symbol is made up beyond the image.
+    /// Damage anywhere in the tables: a kernel or an error, and no symbol is made up beyond the
+    /// image.
     #[test]
     fn hostile_tables(
         which in 0usize..5,
@@ -291,7 +292,8 @@ proptest! {
 }
 
 proptest! {
-    /// A booting guest writes over what was an index when it was found: any numbers may be there when the tokens are read.
+    /// A booting guest writes over what was an index when it was found: any numbers may be there
+    /// when the tokens are read.
     #[test]
     fn an_index_that_has_changed_is_no_index(
         mut index in prop::collection::vec(any::<u16>(), 256),

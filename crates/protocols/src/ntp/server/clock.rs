@@ -98,8 +98,8 @@ impl ServedTime {
 }
 
 impl Unsynchronized {
-    /// Makes a reply that says so: leap indicator 3, stratum 0 (which stands for 16 on the wire, RFC 5905
-    /// section 7.3), no times, and a kiss code of figure 13 with the reason.
+    /// Makes a reply that says so: leap indicator 3, stratum 0 (which stands for 16 on the wire,
+    /// RFC 5905 section 7.3), no times, and a kiss code of figure 13 with the reason.
     pub(super) fn header(self, request: &Packet, poll: i8) -> Packet {
         let code = match self {
             Self::Starting => *b"INIT",

@@ -1,6 +1,7 @@
 //! Every tunable of the server, with its unit and the reason for its default.
 //!
-//! What it does not do: read files. The daemon maps its TOML onto this and calls [`Config::validate`].
+//! What it does not do: read files. The daemon maps its TOML onto this and calls
+//! [`Config::validate`].
 
 use timevisor_time::Duration;
 
@@ -9,8 +10,8 @@ use super::access::{Prefix, local_networks};
 /// Which clients the server answers, and how often.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Address prefixes that are answered. Default: this machine, its links and private networks, so that a server on
-    /// a public address is not open to the world by accident.
+    /// Address prefixes that are answered. Default: this machine, its links and private networks,
+    /// so that a server on a public address is not open to the world by accident.
     pub allow: Vec<Prefix>,
     /// Address prefixes that are not answered, where they are longer than an allowed one. Default:
     /// none.

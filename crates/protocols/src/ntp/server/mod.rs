@@ -1,4 +1,5 @@
-//! An NTP server: requests in, replies out (RFC 5905 section 9.2, RFC 9769 for the interleaved mode).
+//! An NTP server: requests in, replies out (RFC 5905 section 9.2, RFC 9769 for the interleaved
+//! mode).
 //!
 //! | module | owns |
 //! | --- | --- |

@@ -5,7 +5,8 @@ use std::fmt;
 
 use super::kernel::{BALANCE, Kernel, Policy};
 
-/// A change. Undoing one that was never made, or whose thread or folder is gone, changes nothing, as with Linux's.
+/// A change. Undoing one that was never made, or whose thread or folder is gone, changes nothing,
+/// as with Linux's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// A cgroup is made.
@@ -164,7 +165,8 @@ fn widen(
     Ok(())
 }
 
-/// SCHED_DEADLINE needs a thread that may use its whole root domain, and was last there. A thread that enters it has a full budget.
+/// SCHED_DEADLINE needs a thread that may use its whole root domain, and was last there. A thread
+/// that enters it has a full budget.
 fn set_policy(kernel: &mut Kernel, tid: u32, set: Policy) -> Result<(), Refused> {
     let of = kernel.threads.get(&tid).ok_or(Refused::Gone)?;
     if matches!(set, Policy::Deadline(..)) {

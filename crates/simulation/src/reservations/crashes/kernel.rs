@@ -103,7 +103,8 @@ impl Kernel {
         (0..self.cores).collect()
     }
 
-    /// Starts a VM. `joins`: it comes with a cpuset that balances load over all cores, as libvirt's do.
+    /// Starts a VM. `joins`: it comes with a cpuset that balances load over all cores, as libvirt's
+    /// do.
     pub fn start_vm(&mut self, name: &str, vcpus: usize, emulated: bool, joins: bool) {
         let pid = self.start_thread(None);
         let vcpus = (0..vcpus).map(|_| self.start_thread(Some(pid))).collect();
@@ -156,8 +157,8 @@ impl Kernel {
         }
     }
 
-    /// Lets time pass. Threads that want to run get a third of it, unless the kernel has forgotten them; and each comes to a core
-    /// that it may use.
+    /// Lets time pass. Threads that want to run get a third of it, unless the kernel has forgotten
+    /// them; and each comes to a core that it may use.
     pub fn pass(&mut self, ns: u64) {
         self.now += ns;
         for thread in self.threads.values_mut().filter(|thread| thread.runnable) {

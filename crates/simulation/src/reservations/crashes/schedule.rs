@@ -170,7 +170,8 @@ impl World {
         }
     }
 
-    /// What others do: a vCPU is replaced, sleeps or wakes; a cpuset balances load again; a thread loses its policy.
+    /// What others do: a vCPU is replaced, sleeps or wakes; a cpuset balances load again; a thread
+    /// loses its policy.
     fn meddle(&mut self) {
         let vm = self.vm();
         let Some(qemu) = self.host.kernel.vms.get(vm).cloned() else { return };

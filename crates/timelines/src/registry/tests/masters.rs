@@ -64,7 +64,8 @@ fn a_master_defines_its_timeline_while_it_is_bound() {
     let events = registry.quality(gives(1));
     assert!(matches!(events[..], [(1, Event::Quality { met: false, .. })]), "{events:?}");
 
-    // Another life: members that stayed are told; the master that begins it and those who left are not.
+    // Another life: members that stayed are told; the master that begins it and those who left are
+    // not.
     registry.try_bind(8, &reading("zone")).unwrap();
     registry.open(70, Tenant::User(7), &Owner::Host).unwrap();
     registry.bind_at(70, &reading("zone"), at(5)).unwrap();

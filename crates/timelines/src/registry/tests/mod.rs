@@ -1,5 +1,5 @@
-//! The registry as a whole: rules one by one here, random sequences against a naive model in `model`, and how the work
-//! grows with the members in `scale`.
+//! The registry as a whole: rules one by one here, random sequences against a naive model in
+//! `model`, and how the work grows with the members in `scale`.
 
 mod masters;
 mod model;

@@ -1,4 +1,5 @@
-//! A thousand members on twenty timelines: what is counted is gated, what is timed is printed (`--nocapture`).
+//! A thousand members on twenty timelines: what is counted is gated, what is timed is printed
+//! (`--nocapture`).
 
 use std::cell::Cell;
 use std::time::Instant;

@@ -1,5 +1,6 @@
-//! lab-rvec: the programs of RVEC's evaluation (Dutra, Whately, Amorim, "A highly effective system clock", section 5), with the
-//! timeline `elapsed` of a page in RVEC's place. Prints one line of JSON.
+//! lab-rvec: the programs of RVEC's evaluation (Dutra, Whately, Amorim, "A highly effective system
+//! clock", section 5), with the timeline `elapsed` of a page in RVEC's place. Prints one line of
+//! JSON.
 //!
 //! | command | does | file |
 //! | --- | --- | --- |

@@ -1,5 +1,5 @@
-//! Figure 3: readings in a row, with pauses: whether each is later than the one before, and how far their distance is from what
-//! CLOCK_MONOTONIC says.
+//! Figure 3: readings in a row, with pauses: whether each is later than the one before, and how far
+//! their distance is from what CLOCK_MONOTONIC says.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
-//! Tables 1 and 2: 5,000 arithmetic instructions, 10,000 times a run. First with one read of a clock in their middle, timed from
-//! outside: what the clock costs. Then timed one by one by the clock itself: what it is worth.
+//! Tables 1 and 2: 5,000 arithmetic instructions, 10,000 times a run. First with one read of a
+//! clock in their middle, timed from outside: what the clock costs. Then timed one by one by the
+//! clock itself: what it is worth.
 //!
 //! The clocks take turns within every run, so that a noisy moment of the machine hits all of them.
 
@@ -40,7 +41,8 @@ pub(crate) fn times(page: &PageReader, runs: usize) -> Result<Value> {
     affinity::pin(first)?;
     let tsc = Tsc::unchecked();
     let tick_us = tick_us();
-    // A page that stopped to know the time would show as readings that are not later: None is before everything.
+    // A page that stopped to know the time would show as readings that are not later: None is
+    // before everything.
     let elapsed = || page.read_estimate().ok().flatten();
     ensure!(elapsed().is_some(), "the elapsed clock is not known yet");
 
@@ -139,8 +141,8 @@ fn timed<'a, T: Copy + PartialOrd + 'a>(
     Clock { name, moves: moves.is_some(), run: Box::new(run) }
 }
 
-/// Each step needs the one before, and a product with an exclusive or behind it cannot be folded with the next one (a product and a sum
-/// can: compilers make one step of five).
+/// Each step needs the one before, and a product with an exclusive or behind it cannot be folded
+/// with the next one (a product and a sum can: compilers make one step of five).
 #[inline(never)]
 fn half(mut x: u64) -> u64 {
     for _ in 0..HALF {

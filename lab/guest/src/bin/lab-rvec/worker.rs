@@ -1,8 +1,10 @@
-//! Table 4: a walk through memory, every address from the last one read (lat_mem_rd of lmbench walks so), timed by rdtsc as Memperf is,
-//! or by the page. A measurement can begin in one process and end in another, as in a container that migrates.
+//! Table 4: a walk through memory, every address from the last one read (lat_mem_rd of lmbench
+//! walks so), timed by rdtsc as Memperf is, or by the page. A measurement can begin in one process
+//! and end in another, as in a container that migrates.
 //!
-//! Commands on standard input, each with `tsc` or `page`: `whole` answers with the stamps at the beginning and the end, `begin`
-//! with the first and `end` with the second, after half of the walk each. Ticks, or ns.
+//! Commands on standard input, each with `tsc` or `page`: `whole` answers with the stamps at the
+//! beginning and the end, `begin` with the first and `end` with the second, after half of the walk
+//! each. Ticks, or ns.
 
 use std::hint::black_box;
 use std::io::{BufRead as _, Write as _};

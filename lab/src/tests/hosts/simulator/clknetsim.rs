@@ -1,7 +1,9 @@
-//! The same under clknetsim (<https://github.com/mlichvar/clknetsim>), with a real chronyd as the server: a day on a LAN.
+//! The same under clknetsim (<https://github.com/mlichvar/clknetsim>), with a real chronyd as the
+//! server: a day on a LAN.
 //!
-//! clknetsim is not part of this repository. `CLKNETSIM` names a directory with its `clknetsim` and `clknetsim.so`, whose
-//! `clock_gettime` must know CLOCK_MONOTONIC_RAW (upstream's does not: docs/how-to/simulate-a-network.md has what to add).
+//! clknetsim is not part of this repository. `CLKNETSIM` names a directory with its `clknetsim` and
+//! `clknetsim.so`, whose `clock_gettime` must know CLOCK_MONOTONIC_RAW (upstream's does not:
+//! docs/how-to/simulate-a-network.md has what to add).
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
@@ -24,7 +26,8 @@ const SEEDS: [u32; 3] = [1, 2, 3];
 /// Plumbing, not quality: see `super::RUNS`.
 const LIMITS: (f64, f64) = (4.0, 120.0);
 
-/// The traces' LAN: 30 us and 20 us of exponential queueing either way, 20 ppm, 1 ppb of wander per square root of a second.
+/// The traces' LAN: 30 us and 20 us of exponential queueing either way, 20 ppm, 1 ppb of wander per
+/// square root of a second.
 const WORLD: &str = "\
 node2_offset = 0.01
 node2_freq = (+ 20e-6 (sum (* 1e-9 (normal))))

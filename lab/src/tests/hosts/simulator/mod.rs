@@ -1,5 +1,5 @@
-//! `timevisord --csv` under network and clock simulators in LD_PRELOAD: our own, which allows nothing but the calls of
-//! lab/simulator/calls.c, and clknetsim where there is one.
+//! `timevisord --csv` under network and clock simulators in LD_PRELOAD: our own, which allows
+//! nothing but the calls of lab/simulator/calls.c, and clknetsim where there is one.
 
 mod clknetsim;
 mod score;
@@ -35,8 +35,8 @@ struct Run {
     unknown: usize,
 }
 
-/// The limits of a run hold with any sound estimator: they are there to find broken plumbing. How good the estimate is
-/// belongs to `make bench-sync`.
+/// The limits of a run hold with any sound estimator: they are there to find broken plumbing. How
+/// good the estimate is belongs to `make bench-sync`.
 const RUNS: &[Run] = &[
     Run {
         name: "lan",
@@ -139,8 +139,8 @@ fn check(score: &Score, run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A loop that polls without letting time pass would burn a processor in reality: per second there may be one wait for
-/// the line and a few for each request.
+/// A loop that polls without letting time pass would burn a processor in reality: per second there
+/// may be one wait for the line and a few for each request.
 fn check_waits(said: &str, seconds: u32) -> anyhow::Result<()> {
     let counts = said.lines().rev().find_map(|line| line.strip_prefix("simulator: waits "));
     let (waits, idle) =

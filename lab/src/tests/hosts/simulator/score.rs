@@ -1,7 +1,8 @@
 //! What `timevisord --csv` printed, against the truth that a simulator logged.
 //!
-//! The simulator's log has CLOCK_REALTIME - true time at every whole true second from 0 on; the rate is constant in
-//! between, so that the truth of a line follows from its first column by linear interpolation.
+//! The simulator's log has CLOCK_REALTIME - true time at every whole true second from 0 on; the
+//! rate is constant in between, so that the truth of a line follows from its first column by linear
+//! interpolation.
 
 use std::path::Path;
 

@@ -56,7 +56,8 @@ fn one(ctx: &Context, hosts: &[Host; 2], way: Way, qemu: &Qemu) -> anyhow::Resul
     let uri = format!("unix:{}", b.directory().join(format!("{}.migration", names[1])).display());
     let launch =
         Launch::new(ctx, b, qemu, way, &names[1]).programs(&programs).incoming(&uri).unserved();
-    // The page that the destination has prepared is of another timescale than the guest's driver has seen.
+    // The page that the destination has prepared is of another timescale than the guest's driver
+    // has seen.
     let mut there = launch.prepared_as("utc").held().start()?;
     let qmp = b.directory().join(format!("{}.qmp", names[1])).display().to_string();
     let add = ["vm", "add", "--qmp", &qmp, "--name", &names[1], "--resume", "--incoming", &uri];

@@ -52,7 +52,8 @@ pub(super) struct Move {
     /// Of those two readings, the worse one.
     pub(super) error_us: f64,
     pub(super) half_width_us: f64,
-    /// From the end of the migration to the resume: what it takes to begin the page anew before the guest runs.
+    /// From the end of the migration to the resume: what it takes to begin the page anew before the
+    /// guest runs.
     pub(super) held_ms: f64,
 }
 

@@ -1,4 +1,5 @@
-//! Moves while the guest dirties its memory, and both hosts' processors and the way to their servers are busy.
+//! Moves while the guest dirties its memory, and both hosts' processors and the way to their
+//! servers are busy.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Two hosts on one machine: two daemons that know nothing of each other, each with a server, and an oscillator of its own if
-//! wanted.
+//! Two hosts on one machine: two daemons that know nothing of each other, each with a server, and
+//! an oscillator of its own if wanted.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -11,8 +11,8 @@ use crate::oscillator::{Oscillator, Parameters};
 use crate::scenario::Context;
 use crate::tests::faults::common::further_host;
 
-/// What the two hosts' counters are beside the machine's: 75 ppm apart, begun an hour and a month ago at 2 GHz, and wandering
-/// as an office does in a day, but in minutes (at most 0.4 ppb/s).
+/// What the two hosts' counters are beside the machine's: 75 ppm apart, begun an hour and a month
+/// ago at 2 GHz, and wandering as an office does in a day, but in minutes (at most 0.4 ppb/s).
 const OSCILLATORS: [Parameters; 2] = [
     Parameters { ppb: 40_000, offset: 7_200_000_000_000, amplitude_ppb: 20.0, period: 6e11 },
     Parameters { ppb: -35_000, offset: 5_184_000_000_000_000, amplitude_ppb: 20.0, period: 5e11 },
@@ -51,7 +51,8 @@ impl Hosts {
     }
 }
 
-/// The configuration of a host that follows this server. It must not discover QEMUs: all of this machine's would be its own.
+/// The configuration of a host that follows this server. It must not discover QEMUs: all of this
+/// machine's would be its own.
 pub(super) fn lines(server: &str) -> String {
     format!("[guests]\ndiscover = false\n{}", ntp_reference(server))
 }
@@ -63,7 +64,8 @@ pub(super) struct Error {
     pub(super) half_width_us: f64,
 }
 
-/// That a reading of a guest's held what was true on its host at its counter, as `offset` leads from the guest's to the host's.
+/// That a reading of a guest's held what was true on its host at its counter, as `offset` leads
+/// from the guest's to the host's.
 pub(super) fn check(
     host: &Host,
     truth: &Truth,

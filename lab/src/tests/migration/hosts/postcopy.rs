@@ -30,7 +30,8 @@ pub(crate) fn postcopy(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{device}; with an nvdimm refused on either side, by either QEMU"))
 }
 
-/// QEMU knows post-copy or memory that it leaves alone, not both; without the latter, the destination would crash.
+/// QEMU knows post-copy or memory that it leaves alone, not both; without the latter, the
+/// destination would crash.
 fn refused(ctx: &Context, hosts: &Hosts, qemu: &Qemu, name: &str) -> anyhow::Result<()> {
     let [a, b] = &hosts.hosts;
     let uri = format!("unix:{}", b.directory().join(format!("{name}.migration")).display());
@@ -50,7 +51,8 @@ fn refused(ctx: &Context, hosts: &Hosts, qemu: &Qemu, name: &str) -> anyhow::Res
     let launch = Launch::new(ctx, b, qemu, Way::Nvdimm, name);
     let mut there = launch.incoming(&uri).unserved().start()?;
     if let Err(error) = allow(&mut there) {
-        // QEMU cannot post-copy into files elsewhere than on a tmpfs, and the lab's pages are no such.
+        // QEMU cannot post-copy into files elsewhere than on a tmpfs, and the lab's pages are no
+        // such.
         mentions(&format!("{error:#}"), &["TMPFS"])?;
     } else {
         let incoming = ["--resume", "--incoming", &uri];

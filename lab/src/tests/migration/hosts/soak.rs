@@ -1,7 +1,9 @@
-//! Many moves between hosts with different oscillators, and beside the page what a chronyd inside the guest makes of them.
+//! Many moves between hosts with different oscillators, and beside the page what a chronyd inside
+//! the guest makes of them.
 //!
-//! The chronyd steers the guest's CLOCK_REALTIME and asks one of the two servers every second, over a network that goes with
-//! the guest: the usual way to have the time in a guest (Broomhead and others, "Virtualize everything but time", figure 11).
+//! The chronyd steers the guest's CLOCK_REALTIME and asks one of the two servers every second, over
+//! a network that goes with the guest: the usual way to have the time in a guest (Broomhead and
+//! others, "Virtualize everything but time", figure 11).
 
 use std::path::Path;
 use std::time::{Duration, Instant};

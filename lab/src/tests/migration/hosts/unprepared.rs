@@ -1,6 +1,8 @@
-//! Destinations that do not know the time, know nothing of Timevisor, or do not hold the guest back until its page is there.
+//! Destinations that do not know the time, know nothing of Timevisor, or do not hold the guest back
+//! until its page is there.
 //!
-//! All by QEMU's device: its page travels with the guest, so that the source's is what the guest finds.
+//! All by QEMU's device: its page travels with the guest, so that the source's is what the guest
+//! finds.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -16,7 +18,8 @@ use crate::netns::Namespace;
 use crate::scenario::Context;
 use crate::tests::faults::common::further_host;
 
-/// A guest on the first host that reads as fast as it can while it goes to `uri`; what it saw, and what was true.
+/// A guest on the first host that reads as fast as it can while it goes to `uri`; what it saw, and
+/// what was true.
 fn journey(from: &Host, here: &mut Client, there: &mut Client, uri: &str) -> anyhow::Result<Value> {
     let offset = client::offset(from, &here.name)?;
     let (report, truth) = Truth::around(&Tsc::unchecked(), || {
