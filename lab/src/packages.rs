@@ -12,6 +12,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 use crate::command;
+use crate::leap;
 
 /// What the lab's own tests need on the host.
 pub const HOST_PACKAGES: &[&str] = &[
@@ -67,6 +68,21 @@ pub fn ensure_installed(names: &[&str]) -> anyhow::Result<Vec<String>> {
     args.extend(&missing);
     apt_get(&args)?;
     Ok(missing.into_iter().map(str::to_owned).collect())
+}
+
+/// Installs what is missing of `names`, and says so; keeps the leap second table valid.
+///
+/// # Errors
+/// As [`ensure_installed`] and [`leap::ensure_valid`].
+pub fn install(names: &[&str]) -> anyhow::Result<()> {
+    let installed = ensure_installed(names)?;
+    if !installed.is_empty() {
+        println!("installed {}", installed.join(" "));
+    }
+    if leap::ensure_valid()? {
+        println!("upgraded tzdata: its leap second table had expired");
+    }
+    Ok(())
 }
 
 /// Brings one package to the newest version there is.

@@ -121,12 +121,38 @@ impl Context {
     /// # Errors
     /// When the directory cannot be made.
     pub fn new(lab_dir: &Path, name: &str, kvm_usable: bool) -> anyhow::Result<Self> {
-        let log_dir = lab_dir.join(name);
-        let _ = fs::remove_dir_all(&log_dir);
-        fs::create_dir_all(&log_dir)
+        Self::with_logs(lab_dir, &lab_dir.join(name), kvm_usable)
+    }
+
+    /// The same with logs in `log_dir`, which is emptied.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn with_logs(lab_dir: &Path, log_dir: &Path, kvm_usable: bool) -> anyhow::Result<Self> {
+        let _ = fs::remove_dir_all(log_dir);
+        fs::create_dir_all(log_dir)
             .with_context(|| format!("cannot create {}", log_dir.display()))?;
         let fetcher = Fetcher::new(lab_dir.join("cache"));
-        Ok(Self { lab_dir: lab_dir.to_owned(), log_dir, kvm_usable, fetcher, images: Cell::new(0) })
+        let (lab_dir, log_dir) = (lab_dir.to_owned(), log_dir.to_owned());
+        Ok(Self { lab_dir, log_dir, kvm_usable, fetcher, images: Cell::new(0) })
+    }
+
+    /// For a further host of the same test, with logs in a folder `name` of this one's.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn further(&self, name: &str) -> anyhow::Result<Self> {
+        Self::with_logs(&self.lab_dir, &self.log_dir.join(name), false)
+    }
+
+    /// Where all tests' folders and what was fetched are.
+    pub fn lab_dir(&self) -> &Path {
+        &self.lab_dir
+    }
+
+    /// Guests may use KVM.
+    pub fn kvm_usable(&self) -> bool {
+        self.kvm_usable
     }
 
     /// The test's own directory, for its logs and files.

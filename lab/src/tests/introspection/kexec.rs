@@ -9,9 +9,10 @@ use serde_json::Value;
 use crate::client::Client;
 use crate::host::Host;
 use crate::interrupt::{self, Late};
+use crate::introspection::emulated::{booted, row};
 use crate::packages;
 use crate::scenario::Context;
-use crate::tests::introspection::calls::{booted, counts, line, row, told};
+use crate::tests::introspection::calls::{counts, line, told};
 
 const KEXEC: &str = "/sbin/kexec";
 /// The kernel that the guest boots, and the one that it starts then.
