@@ -4,8 +4,6 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use timevisor_clock_page::Reading;
 
-use crate::client::{Client, Way, offset};
-use crate::host::Host;
 use crate::reader::{GuestReader, HostPage};
 
 /// An interval in nanoseconds of TAI.
@@ -174,22 +172,4 @@ impl Worst {
             self.half_width as f64 / 1000.0
         )
     }
-}
-
-/// Compares `times` times.
-///
-/// # Errors
-/// As [`compare`] and [`Worst::add`].
-pub fn compare_many(host: &Host, client: &mut Client, times: u32) -> anyhow::Result<Worst> {
-    let page = HostPage::open(host.directory())?;
-    let offset = offset(host, &client.name)?;
-    let mut worst = Worst::default();
-    for _ in 0..times {
-        let comparison = compare(&page, &mut client.reader, offset)?;
-        // An ivshmem device is for kernels without the driver, which makes no /dev/ptp0.
-        let (found, has_driver) = (comparison.ptp.is_some(), client.way != Way::Ivshmem);
-        ensure!(found == has_driver, "/dev/ptp0 in the guest: {found}");
-        worst.add(&comparison)?;
-    }
-    Ok(worst)
 }

@@ -7,8 +7,7 @@ use serde_json::Value;
 use timevisor_linux::counter::Tsc;
 
 use super::pair::{Hosts, check};
-use crate::client::{self, Client, Launch, Way};
-use crate::comparison::compare_many;
+use crate::client::{self, Client, Launch, Way, compare_many};
 use crate::host::{Host, mentions};
 use crate::interrupt;
 use crate::migration::time_stamp;

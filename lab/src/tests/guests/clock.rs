@@ -2,8 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 
-use crate::client::{Client, Way, boot, launch_four};
-use crate::comparison::compare_many;
+use crate::client::{Client, Way, boot, compare_many, launch_four};
 use crate::host::Host;
 use crate::qemu::Qemu;
 use crate::scenario::Context;

@@ -4,9 +4,8 @@
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use crate::client::{Client, Way, boot};
+use crate::client::{Client, Way, boot, compare_many};
 use crate::comparison::Worst;
-use crate::comparison::compare_many;
 use crate::host::{Host, mentions};
 use crate::qemu::Qemu;
 use crate::scenario::Context;

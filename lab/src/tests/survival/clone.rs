@@ -5,8 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use crate::client::{self, Client, Launch, Way};
-use crate::comparison::compare_many;
+use crate::client::{self, Client, Launch, Way, compare_many};
 use crate::host::Host;
 use crate::interrupt;
 use crate::qemu::Qemu;

@@ -6,8 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde_json::Value;
 
-use crate::client::{self, Client, Way};
-use crate::comparison::compare_many;
+use crate::client::{self, Client, Way, compare_many};
 use crate::host::{Host, mentions};
 use crate::qemu::{Delivery, NVDIMM_ADDRESS};
 use crate::reader::HostPage;

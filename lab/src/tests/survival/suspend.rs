@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use timevisor_clock_page::ClockStatus;
 use timevisor_time::Duration as Span;
 
-use crate::client::{self, Way};
+use crate::client::{self, Way, compare_many};
 use crate::command;
-use crate::comparison::compare_many;
 use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;

@@ -5,8 +5,7 @@
 
 use anyhow::{Context as _, ensure};
 
-use crate::client::{self, Way};
-use crate::comparison::compare_many;
+use crate::client::{self, Way, compare_many};
 use crate::host::{Host, ntp_reference};
 use crate::reader::HostPage;
 use crate::scenario::Context;

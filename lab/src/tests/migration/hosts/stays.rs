@@ -2,8 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 
-use crate::client::{self, Client, Launch, Way};
-use crate::comparison::compare_many;
+use crate::client::{self, Client, Launch, Way, compare_many};
 use crate::host::{Host, mentions};
 use crate::migration::pair::Hosts;
 use crate::scenario::Context;
