@@ -128,7 +128,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Action::Run { name, minutes } => {
             let experiment = catalog::find(&name)?;
             make(&dir)?;
-            packages::install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             scratch::remove_stale();
             netns::remove_stale();
             experiment.run(&dir, minutes)?;

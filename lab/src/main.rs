@@ -28,7 +28,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Install what is missing on the host
+    /// Install what is missing on the host for all tests, soaks and experiments
     Install,
     /// Install what is missing on the host, and fetch kernels, QEMU 10 and busybox into the cache
     Fetch {
@@ -122,11 +122,11 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
     interrupt::install()?;
     match arguments.action {
         Action::Install => {
-            packages::install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             Ok(true)
         }
         Action::Fetch { artifacts } => {
-            packages::install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             fetch_all(&dir, &artifacts)?;
             Ok(true)
         }
@@ -137,21 +137,21 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             show(&dir, seconds, keep)
         }
         Action::Soak { minutes } => {
-            packages::install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             scratch::remove_stale();
             netns::remove_stale();
             soak::run(&scenario::Context::new(&dir, "soak", false)?, minutes)?;
             Ok(true)
         }
         Action::SoakSync { minutes, poll } => {
-            packages::install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             scratch::remove_stale();
             netns::remove_stale();
             sync::run(&scenario::Context::new(&dir, "soak-sync", false)?, minutes, &poll)?;
             Ok(true)
         }
         Action::SoakMigrate { moves } => {
-            packages::install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             scratch::remove_stale();
             netns::remove_stale();
             let context = scenario::Context::new(&dir, "soak-migrate", false)?;
@@ -172,7 +172,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
                 let times = runner::Times::default();
                 chosen = scenario::shard(chosen, &part, |test| times.seconds(test))?;
             }
-            progress::step("packages", || packages::install(packages::HOST_PACKAGES))?;
+            progress::step("packages", || packages::install(&packages::packages_of(&chosen)))?;
             scratch::remove_stale();
             netns::remove_stale();
             let kvm = !no_kvm && timevisor_linux::kvm::usable().is_ok();

@@ -79,6 +79,8 @@ pub enum Need {
     Processors,
     /// An artifact of [`Fetcher::artifact`].
     Fetched(&'static str),
+    /// A Debian package on this host, beyond those of the other needs.
+    Apt(&'static str),
     /// QEMU's plugin for introspection.
     Plugin,
     /// FreeRTOS and the program without an operating system (lab/freertos).
@@ -96,11 +98,27 @@ impl Need {
             Self::Root => "root",
             Self::ExclusiveCpu => "exclusive-cpu",
             Self::Processors => "processors",
-            Self::Fetched(artifact) => artifact,
+            Self::Fetched(name) | Self::Apt(name) => name,
             Self::Plugin => "plugin",
             Self::FlatPrograms => "flat-programs",
             Self::ArmToolchain => "arm-toolchain",
             Self::Wheel => "wheel",
+        }
+    }
+
+    /// The Debian packages that it takes, beyond those of every test ([`crate::packages::EVERY_TEST`]).
+    pub fn packages(self) -> Vec<&'static str> {
+        match self {
+            Self::Apt(name) => vec![name],
+            // It brings the libraries that the fetched one needs; iasl is for its NVDIMM.
+            Self::Fetched("qemu-10") => vec!["qemu-system-x86", "acpica-tools"],
+            Self::Fetched(artifact) if artifact.starts_with("kernel:") => vec!["kmod", "xz-utils"],
+            Self::Root | Self::ExclusiveCpu | Self::Processors | Self::Fetched(_) => vec![],
+            Self::Plugin | Self::FlatPrograms => vec!["make"],
+            Self::ArmToolchain => {
+                vec!["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"]
+            }
+            Self::Wheel => vec!["python3", "python3-venv"],
         }
     }
 }

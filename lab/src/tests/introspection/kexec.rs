@@ -10,7 +10,6 @@ use crate::client::Client;
 use crate::host::Host;
 use crate::interrupt::{self, Late};
 use crate::introspection::emulated::{booted, row};
-use crate::packages;
 use crate::scenario::Context;
 use crate::tests::introspection::calls::{counts, line, told};
 
@@ -21,7 +20,6 @@ const KERNELS: [&str; 2] = ["trixie-backports", "bookworm-backports"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn kexec(ctx: &Context) -> anyhow::Result<String> {
-    packages::ensure_installed(&["kexec-tools"])?;
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(500)?;
