@@ -4,9 +4,9 @@
 //! What it does not do: say when the job is done; [`fixed_priority`](crate::fixed_priority) does.
 
 use crate::demand::requested;
+use crate::search::least_for;
 use crate::supply::Supply;
 use crate::task::{Task, TaskSet};
-use crate::tester::least_for;
 
 /// So many moments are kept; with more, every test begins anew.
 const MOST: usize = 1_000_000;

@@ -11,9 +11,9 @@ use crate::edf::{self, Demand, MOST_STEPS, Prepared};
 use crate::fixed_priority::{finished, finished_from};
 use crate::horizon::{Horizon, Totals};
 use crate::moments::moments;
+use crate::search::last_that_fits;
 use crate::staircase::{Flight, Released, Staircase, Step};
 use crate::supply::{Line, Supply};
-use crate::synthesis::last_that_fits;
 use crate::task::{Policy, Task, TaskSet};
 
 /// Of each task, ns, the others being what they are; `None` where deadlines are not met now.
