@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(1);
 /// Somebody else's clock is looked at again after this.
 const YIELD: Duration = Duration::from_secs(60);
-const INSTEAD: &str = "leave out --set-clock (--force begins nevertheless)";
+const INSTEAD: &str = "leave out --set-clock (--force begins anyway)";
 
 /// Nobody vouches for the clock.
 const UNKNOWN: Declaration =

@@ -21,9 +21,9 @@ use crate::span::{self, of_std};
 const LOOK: Duration = Duration::from_millis(20);
 /// The law is made for about this.
 const INTERVAL: Span = Span::from_secs(1);
-/// Whoever sets the clock again after so many steps will go on with it.
+/// After this many steps we give up: another program keeps setting the clock.
 const STEPS: u32 = 5;
-const INSTEAD: &str = "leave the clock to it (--force sets it nevertheless)";
+const INSTEAD: &str = "leave the clock to it (--force sets it anyway)";
 
 /// What is asked for.
 #[derive(clap::Args)]

@@ -136,7 +136,7 @@ impl Pace {
         Self { first: view.raw(), known: found }
     }
 
-    /// The counter was disturbed: it is measured anew from now on, and what was known counts until
+    /// The counter was disturbed: it is measured again, and what was known counts until
     /// then.
     pub fn restart(&mut self, view: &View) {
         self.first = view.raw();

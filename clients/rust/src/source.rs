@@ -119,7 +119,7 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<(PageRef, PageChoice), Conne
     found.ok_or(ConnectError { tried })
 }
 
-/// In the order of preference. A machine with a timevisord of its own has a clock that carries its
+/// In the order of preference. A machine that runs timevisord itself has a clock that carries its
 /// host's bounds on, where it has a host; an unreadable list of PCI devices is one without ivshmem.
 fn candidates() -> Vec<PathBuf> {
     let mut all = vec![PathBuf::from(HOST_PAGE), PathBuf::from(DEVICE)];

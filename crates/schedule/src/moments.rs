@@ -8,7 +8,7 @@ use crate::search::least_for;
 use crate::supply::Supply;
 use crate::task::{Task, TaskSet};
 
-/// So many moments are kept; with more, every test begins anew.
+/// At most this many moments are kept; with more, every test starts from the beginning.
 const MOST: usize = 1_000_000;
 
 /// Work of one task and of those above it, and by when one of these must be supplied for it to be
