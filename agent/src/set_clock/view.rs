@@ -136,8 +136,7 @@ impl Pace {
         Self { first: view.raw(), known: found }
     }
 
-    /// The counter was disturbed: it is measured again, and what was known counts until
-    /// then.
+    /// The counter was disturbed: it is measured again, and what was known counts until then.
     pub fn restart(&mut self, view: &View) {
         self.first = view.raw();
     }

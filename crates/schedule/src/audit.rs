@@ -3,7 +3,8 @@
 //! throttled thread counts as one that could).
 //!
 //! What it cannot see: jobs. The promise begins again each time the thread wakes up, so a stretch
-//! in which it slept has no promise as a whole; such a stretch is [`Finding::Unclear`], not guessed.
+//! in which it slept has no promise as a whole; such a stretch is [`Finding::Unclear`], not
+//! guessed.
 
 use std::collections::VecDeque;
 

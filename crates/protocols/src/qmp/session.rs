@@ -5,9 +5,9 @@
 //! connection.
 //!
 //! QEMU gives the answer to a command to the client that is connected when the answer is ready. If
-//! a client leaves with a command unanswered, the next client gets replies to commands that it never
-//! sent. These are ignored, and told apart by their ids, which must not repeat from session to
-//! session ([`Session::with_first_id`]).
+//! a client leaves with a command unanswered, the next client gets replies to commands that it
+//! never sent. These are ignored, and told apart by their ids, which must not repeat from session
+//! to session ([`Session::with_first_id`]).
 
 use std::collections::BTreeSet;
 
