@@ -180,8 +180,14 @@ impl<C: Clone> Book<C> {
             changes,
             ..before.clone()
         };
+        // A vCPU that has not come to its core yet cannot have a budget there. The changes that it
+        // waits for are made with the new one, when it runs.
+        let waits_from = self.waiting.iter().find(|w| w.tid == before.tid).map(|w| w.from);
         let changed = match host.write(&self.held) {
-            Ok(()) => enforcement::set_policies(host, &self.held[index]),
+            Ok(()) => match waits_from {
+                Some(from) => enforcement::set_first_policies(host, &self.held[index], from),
+                None => enforcement::set_policies(host, &self.held[index]),
+            },
             Err(error) => Err(error),
         };
         if let Err(why) = changed {

@@ -65,12 +65,25 @@ pub(crate) fn with_reservation<H: Host>(
 /// # Errors
 /// The kernel's refusal. What was in force before still is.
 pub(crate) fn set_policies<H: Host>(host: &mut H, held: &Held<H::Change>) -> Result<(), String> {
-    for (_, change) in &held.changes {
+    set_first_policies(host, held, held.changes.len())?;
+    check(host, held)
+}
+
+/// [`set_policies`] for the changes before number `from`, while the vCPU waits for the rest.
+///
+/// # Errors
+/// The kernel's refusal. What was in force before still is.
+pub(crate) fn set_first_policies<H: Host>(
+    host: &mut H,
+    held: &Held<H::Change>,
+    from: usize,
+) -> Result<(), String> {
+    for (_, change) in &held.changes[..from] {
         if host.sets_policy(change) {
             host.make(held, change).map_err(|unmade| unmade.why)?;
         }
     }
-    check(host, held)
+    Ok(())
 }
 
 /// Takes threads out of SCHED_DEADLINE and puts them back. The kernel starts with a full budget

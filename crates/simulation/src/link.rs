@@ -30,6 +30,8 @@ pub struct Direction {
     pub bursts: Vec<Burst>,
     /// Route changes: lasting additions to the minimum.
     pub routes: Vec<Route>,
+    /// A minimum that swings, as that of a satellite which moves.
+    pub wave: Option<Wave>,
     /// Probability that a packet is lost.
     pub loss: f64,
     /// Probability that a packet arrives a second time, after queueing anew.
@@ -97,6 +99,22 @@ pub struct Route {
     pub extra_us: f64,
 }
 
+/// A sine added to the minimum.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wave {
+    /// Largest excursion to either side, us.
+    pub amplitude_us: f64,
+    /// Length of a cycle, s.
+    pub period_s: f64,
+}
+
+impl Wave {
+    fn us(&self, t_s: f64) -> f64 {
+        self.amplitude_us * libm::sin(std::f64::consts::TAU * t_s / self.period_s)
+    }
+}
+
 /// A detour.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -140,6 +158,7 @@ impl Default for Direction {
             pareto: None,
             bursts: Vec::new(),
             routes: Vec::new(),
+            wave: None,
             loss: 0.0,
             duplicate: 0.0,
             reorder: None,
@@ -155,7 +174,8 @@ impl Direction {
         let routes: f64 = self.routes.iter().filter(|r| r.at_s <= t_s).map(|r| r.extra_us).sum();
         let inside = |b: &&Burst| (b.from_s..=b.to_s).contains(&(t_s % b.period_s));
         let bursts: f64 = self.bursts.iter().filter(inside).map(|b| b.extra_us).sum();
-        self.minimum_us + routes + bursts
+        let wave = self.wave.map_or(0.0, |wave| wave.us(t_s));
+        self.minimum_us + routes + bursts + wave
     }
 }
 
@@ -274,6 +294,15 @@ mod tests {
         for (t, floor) in
             [(299.0, 30.0), (300.0, 1030.0), (960.0, 1030.0), (961.0, 30.0), (43_200.0, 330.0)]
         {
+            assert!((law.floor_us(t) - floor).abs() < 1e-9, "{t}: {}", law.floor_us(t));
+        }
+    }
+
+    #[test]
+    fn a_wave_swings_the_minimum_both_ways() {
+        let wave = Some(Wave { amplitude_us: 10.0, period_s: 400.0 });
+        let law = Direction { wave, ..Direction::default() };
+        for (t, floor) in [(0.0, 30.0), (100.0, 40.0), (200.0, 30.0), (700.0, 20.0)] {
             assert!((law.floor_us(t) - floor).abs() < 1e-9, "{t}: {}", law.floor_us(t));
         }
     }

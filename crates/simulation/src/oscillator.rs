@@ -4,7 +4,7 @@
 //! of the recorded traces):
 //!
 //! ```text
-//! y = frequency + drift t + white + flicker + random walk + temperature sine + steps
+//! y = frequency + drift t + white + flicker + random walk + temperature sine + steps + ramps + hvac
 //! ```
 //!
 //! The counter is the exact integral in fixed point (ticks and seconds both in units of 2^-64), so
@@ -38,6 +38,62 @@ pub struct OscillatorModel {
     pub temperature: Option<Sine>,
     /// Sudden changes, e.g. of the load.
     pub steps: Vec<FrequencyStep>,
+    /// Changes that take their time: the crystal warms up, or a fan stops.
+    pub ramps: Vec<Ramp>,
+    /// Air that an air conditioner switches between warm and cold.
+    pub hvac: Option<Hvac>,
+}
+
+/// From `at_s` on the frequency approaches a value `by_ppb` higher: by (1 - exp(-t / tau)). It is
+/// steepest at the beginning, `by_ppb / time_constant_s`.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ramp {
+    /// When, s.
+    pub at_s: f64,
+    /// By how much in the end, ppb.
+    pub by_ppb: f64,
+    /// After this long 63 % of it is done, s.
+    pub time_constant_s: f64,
+}
+
+impl Ramp {
+    fn ppb(&self, t: f64) -> f64 {
+        let since = (t - self.at_s).max(0.0);
+        self.by_ppb * (1.0 - libm::exp(-since / self.time_constant_s))
+    }
+}
+
+/// The air's temperature is a square wave, and the crystal follows it: its frequency approaches
+/// `amplitude_ppb` and the negative of it in turn. It is steepest after a switch, at most
+/// `2 amplitude_ppb / time_constant_s`.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hvac {
+    /// What the frequency approaches, ppb.
+    pub amplitude_ppb: f64,
+    /// Time between two switches, s. It begins with a warm half.
+    pub half_period_s: f64,
+    /// How slowly the crystal follows the air, s; 0: at once, as steps.
+    #[serde(default = "Hvac::crystal")]
+    pub time_constant_s: f64,
+}
+
+impl Hvac {
+    /// A crystal on a board, with the air around it: two minutes.
+    fn crystal() -> f64 {
+        120.0
+    }
+
+    /// The deviation a second after it was `before`, ppb.
+    fn next(&self, before: f64, t: f64) -> f64 {
+        let warm = (t / self.half_period_s).rem_euclid(2.0) < 1.0;
+        let target = if warm { self.amplitude_ppb } else { -self.amplitude_ppb };
+        if self.time_constant_s <= 0.0 {
+            return target;
+        }
+        target + (before - target) * libm::exp(-1.0 / self.time_constant_s)
+    }
 }
 
 /// A sine added to the frequency.
@@ -82,6 +138,8 @@ impl Default for OscillatorModel {
             wander_changes: Vec::new(),
             temperature: None,
             steps: Vec::new(),
+            ramps: Vec::new(),
+            hvac: None,
         }
     }
 }
@@ -180,6 +238,8 @@ struct Noise<'a> {
     white: Random,
     flicker: Random,
     walked: f64,
+    /// The air conditioner's part, ppb.
+    conditioned: f64,
     processes: [f64; FLICKER_TIMES],
 }
 
@@ -191,6 +251,7 @@ impl<'a> Noise<'a> {
             walk: Random::stream(seed, "oscillator walk"),
             white: Random::stream(seed, "oscillator white"),
             walked: 0.0,
+            conditioned: 0.0,
             processes: std::array::from_fn(|_| flicker.normal()),
             flicker,
         }
@@ -207,8 +268,11 @@ impl<'a> Noise<'a> {
             sine.amplitude_ppb * libm::sin(std::f64::consts::TAU * t / sine.period_s)
         });
         let steps: f64 = model.steps.iter().filter(|s| s.at_s <= t).map(|s| s.by_ppb).sum();
+        let ramps: f64 = model.ramps.iter().map(|ramp| ramp.ppb(t)).sum();
+        self.conditioned = model.hvac.map_or(0.0, |hvac| hvac.next(self.conditioned, t));
         let drift = model.drift_ppb_per_day * t / 86_400.0;
-        let ppb = drift + white + self.flicker() + self.walked + sine + steps;
+        let slow = drift + sine + steps + ramps + self.conditioned;
+        let ppb = slow + white + self.flicker() + self.walked;
         model.frequency_ppm * 1e-6 + ppb * 1e-9
     }
 

@@ -142,3 +142,27 @@ proptest! {
         prop_assert!(o.ticks(secs(a.min(b))) <= o.ticks(secs(a.max(b))));
     }
 }
+
+#[test]
+fn ramps_and_air_conditioners_have_their_slopes() {
+    let still = OscillatorModel { frequency_ppm: 0.0, wander_ppb: 0.0, ..Default::default() };
+    let ramp = Ramp { at_s: 100.0, by_ppb: 200.0, time_constant_s: 60.0 };
+    let frequencies = |model: &OscillatorModel| -> Vec<f64> {
+        let oscillator = Oscillator::new(model, 1_000_000_000, 1000, 1);
+        (0..1000).map(|s| oscillator.frequency(Duration::from_secs(s), 1_000_000_000)).collect()
+    };
+    let y = frequencies(&OscillatorModel { ramps: vec![ramp], ..still.clone() });
+    assert!(y[100].abs() < 1e-12 && (y[160] * 1e9 - 126.4).abs() < 0.1, "{}", y[160]);
+    let steepest = y.windows(2).map(|w| w[1] - w[0]).fold(0.0, f64::max);
+    assert!((3.2e-9..3.34e-9).contains(&steepest), "{steepest}");
+    let hvac = Hvac { amplitude_ppb: 100.0, half_period_s: 300.0, time_constant_s: 60.0 };
+    let y = frequencies(&OscillatorModel { hvac: Some(hvac), ..still.clone() });
+    assert!(y[299] > 0.98e-7 && y[599] < -0.98e-7, "{} {}", y[299], y[599]);
+    let steepest = y.windows(2).map(|w| (w[1] - w[0]).abs()).fold(0.0, f64::max);
+    assert!((3.2e-9..3.34e-9).contains(&steepest), "{steepest}");
+    let y = frequencies(&OscillatorModel {
+        hvac: Some(Hvac { time_constant_s: 0.0, ..hvac }),
+        ..still
+    });
+    assert!((y[299] - 1e-7).abs() < 1e-12 && (y[300] + 1e-7).abs() < 1e-12);
+}

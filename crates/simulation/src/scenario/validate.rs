@@ -82,6 +82,14 @@ fn oscillator(s: &Scenario) -> Result<(), String> {
         o.wander_changes.is_sorted_by(|a, b| a.at_s < b.at_s),
         "oscillator.wander_changes must be in order of at_s: each is in force until the next",
     )?;
+    require(
+        o.ramps.iter().all(|r| r.time_constant_s > 0.0),
+        "oscillator.ramps: time_constant_s must be above 0; what happens at once is in steps",
+    )?;
+    require(
+        o.hvac.is_none_or(|h| h.half_period_s >= 1.0 && h.time_constant_s >= 0.0),
+        "oscillator.hvac: half_period_s must be 1 or more and time_constant_s not negative",
+    )?;
     let sine = o.temperature.is_none_or(|t| t.period_s > 1.0);
     require(sine, "oscillator.temperature.period_s must be above 1")
 }
@@ -123,10 +131,12 @@ fn direction(d: &Direction) -> Result<(), String> {
         *us += r.extra_us;
         Some(*us)
     });
+    let swing = d.wave.map_or(0.0, |wave| wave.amplitude_us.abs());
     require(
-        d.minimum_us >= 0.0 && floor.min_by(f64::total_cmp).is_none_or(|us| us >= 0.0),
-        "link: no packet arrives before it left; minimum_us and routes must not go below 0",
+        d.minimum_us >= swing && floor.min_by(f64::total_cmp).is_none_or(|us| us >= swing),
+        "link: no packet arrives before it left; minimum_us, routes and wave must not go below 0",
     )?;
+    require(d.wave.is_none_or(|w| w.period_s > 1.0), "link.wave: period_s must be above 1")?;
     require(d.exponential_us >= 0.0, "link.exponential_us must not be negative")?;
     require(
         d.gamma.is_none_or(|g| g.shape > 0.0 && g.scale_us >= 0.0),

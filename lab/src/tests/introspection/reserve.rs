@@ -64,7 +64,8 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
 }
 
 /// Runs the tasks beside a busy host. Their reservation comes when they start: meanwhile this waits
-/// for it, and watches its core from then on.
+/// for it, and watches its core from then on. The judge gets the last reservation: it grows when
+/// the second task starts.
 fn reserved(
     host: &Host,
     guest: &mut Client,
@@ -75,14 +76,20 @@ fn reserved(
     let ended = AtomicBool::new(false);
     let (run, watched) = std::thread::scope(|scope| {
         let watched = scope.spawn(|| -> anyhow::Result<Option<(Value, Witness)>> {
+            let mut last = None;
             while !ended.load(Ordering::Relaxed) {
-                if let Some(row) = held(host)?.into_iter().find(|row| row["problem"].is_null()) {
-                    let core = usize::try_from(row["core"].as_u64().context("no core")?)?;
-                    return Ok(Some((row, Witness::start(core))));
-                }
-                std::thread::sleep(Duration::from_millis(50));
+                let row = held(host)?.into_iter().find(|row| row["problem"].is_null());
+                last = match (row, last) {
+                    (Some(row), None) => {
+                        let core = usize::try_from(row["core"].as_u64().context("no core")?)?;
+                        Some((row, Witness::start(core)))
+                    }
+                    (Some(row), Some((_, witness))) => Some((row, witness)),
+                    (None, last) => last,
+                };
+                std::thread::sleep(Duration::from_millis(if last.is_some() { 200 } else { 50 }));
             }
-            Ok(None)
+            Ok(last)
         });
         let run = costs::run_tasks(guest, (turns, SECONDS), false, 0, &words(tasks));
         ended.store(true, Ordering::Relaxed);

@@ -290,6 +290,27 @@ fn a_sleeping_vcpu_gets_its_budget_when_it_runs() {
 }
 
 #[test]
+fn a_sleeping_vcpu_gets_the_budget_that_was_asked_for_last() {
+    for emulated in [false, true] {
+        let mut bench = Bench::with(Vec::new(), emulated);
+        let tid = bench.host.kernel.vms["web"].vcpus[0];
+        bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = false;
+        bench.apply(&request(0, 20)).unwrap();
+        bench.pass(100);
+        bench.apply(&request(0, 30)).unwrap();
+        bench.pass(100);
+        let problem = bench.machine.rows(&bench.host)[0].problem.clone();
+        assert_eq!(problem.as_deref(), Some("waits for the vCPU to run"));
+        bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = true;
+        bench.pass(10);
+        assert_eq!(bench.policy(0), deadline(30));
+        assert_eq!(bench.host.warnings, [""; 0]);
+        bench.release();
+        bench.unchanged();
+    }
+}
+
+#[test]
 fn two_reservations_of_one_emulated_vm_share_its_main_thread_in_any_order() {
     for first in [0, 1] {
         for cores in [[2, 3], [3, 3]] {
