@@ -8,6 +8,7 @@
 //! | `apps.rs` | the socket that applications connect to |
 //! | `host.rs` | the virtio-serial port, or vsock |
 //! | `wait_sync.rs` | `wait-sync`, which needs none of that |
+//! | `span.rs` | spans of time: as a user writes them |
 //! | `set_clock/` | `--set-clock` and `set-clock`: the guest's CLOCK_REALTIME, from the page |
 //!
 //! All rules of the channel are in timevisor-protocols' relay, those of the clock in
@@ -17,6 +18,7 @@
 mod apps;
 mod host;
 mod set_clock;
+mod span;
 mod wait_sync;
 
 use std::num::NonZeroU64;

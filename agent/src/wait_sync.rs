@@ -8,11 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use timevisor::{Reading, Requirement, WaitError};
 
-use crate::set_clock::span as of_std;
-use crate::set_clock::view::View;
+use crate::set_clock::view::{LOOK_INTERVAL, View};
+use crate::span::{self, of_std};
 
-/// A page may not be there yet: early in the boot, before the driver has probed it.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often CLOCK_REALTIME is looked at.
 const CLOCK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -20,14 +18,14 @@ const CLOCK_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(clap::Args)]
 pub struct WaitSync {
     /// True time may be this far from the estimate
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "1ms")]
+    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "1ms")]
     within: Duration,
     /// CLOCK_REALTIME may be this far outside of the page's interval; without this option it is not
     /// looked at
-    #[arg(long, value_name = "SPAN", value_parser = span)]
+    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
     clock: Option<Duration>,
     /// Fail when it has not come true by then
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "1m")]
+    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "1m")]
     timeout: Duration,
 }
 
@@ -35,7 +33,7 @@ impl WaitSync {
     /// Waits, and says in a line what has come of it.
     pub fn run(&self) -> Result<String> {
         let until = Instant::now() + self.timeout;
-        let view = page("timevisor-guest wait-sync", until)?;
+        let view = View::wait_for("timevisor-guest wait-sync", until)?;
         let path = view.path();
         let timeline = view.timeline().with_requirement(&Requirement::within(self.within))?;
         let left = until.saturating_duration_since(Instant::now()).max(LOOK_INTERVAL);
@@ -83,25 +81,8 @@ impl WaitSync {
     }
 }
 
-/// The page, which may not be there yet.
-pub fn page(name: &str, until: Instant) -> Result<View> {
-    loop {
-        match View::open(name) {
-            Ok(view) => return Ok(view),
-            Err(_) if Instant::now() < until => std::thread::sleep(LOOK_INTERVAL),
-            Err(error) => return Err(error).context("there is no page to wait for"),
-        }
-    }
-}
-
 fn text(reading: &Reading) -> String {
     let known = reading.half_width_ns().map(Duration::from_nanos);
     let known = known.map_or_else(|| "nothing".to_owned(), |half| format!("{half:?}"));
     format!("{} within {known}", reading.status().name())
-}
-
-/// A span of time as a user writes it.
-pub fn span(text: &str) -> Result<Duration, String> {
-    humantime_serde::re::humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; as in 500us, 1ms, 2min"))
 }

@@ -1,12 +1,12 @@
 //! Compiles the programs of bpf/ with clang for the feature `bpf`. Where there is no clang, or it
-//! fails, everything else is built all the same: the object is empty, and loading it says why
+//! fails, everything else is still built: the object is empty, and loading it says why
 //! (`bpf::BpfError::NotBuilt`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Programs by the variable that says why they are missing; each has a header of its own name.
+/// Programs by the variable that says why they are missing; each has a header of the same name.
 const PROGRAMS: [(&str, &str); 2] =
     [("elapsed", "TIMEVISOR_BPF_MISSING"), ("introspect", "TIMEVISOR_BPF_INTROSPECT_MISSING")];
 /// Where clang would come to be: the directory changes when it is installed.

@@ -12,7 +12,7 @@
 //! | `leap.rs` | TAI - UTC |
 //! | `vms/` | VMs: discovery, attachment, publication |
 //! | `control.rs` | the control socket |
-//! | `server/` | the clock served over NTP, in a thread of its own |
+//! | `server/` | the clock served over NTP, in a separate thread |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
 //!
 //! It wires and decides nothing: what is published when is crates/host-clock's, other algorithms

@@ -55,8 +55,7 @@ fn check(table: &LeapTable, utc: Instant<Utc>, usual: bool) {
             let tai = table.to_tai(utc).expect("its offset is known");
             if usual && utc.secs().abs() < 1 << 60 {
                 assert_eq!((tai.to_bits() - utc.to_bits()) >> 64, i128::from(offset));
-                // A second that was deleted has no TAI instant of its own: it is the second after
-                // it.
+                // A second that was deleted has no TAI instant; it stands for the second after it.
                 let second = Duration::from_secs(1);
                 let Ok(next) = table.offset_at(utc + second) else { return };
                 let wanted = if next < offset { utc + second } else { utc };

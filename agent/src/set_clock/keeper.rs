@@ -13,6 +13,7 @@ use super::beside::{Beside, Unusable};
 use super::law::{Era, Law, Mode, Order, slew_time};
 use super::saved_clock::SavedClock;
 use super::view::{Pace, View};
+use crate::span::of_std;
 
 /// How often the marker is looked at.
 const LOOK: Duration = Duration::from_millis(10);
@@ -22,7 +23,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(1);
 /// Somebody else's clock is looked at again after this.
 const YIELD: Duration = Duration::from_secs(60);
-const INSTEAD: &str = "leave out --set-clock (--force begins nevertheless)";
+const INSTEAD: &str = "leave out --set-clock (--force begins anyway)";
 
 /// Nobody vouches for the clock.
 const UNKNOWN: Declaration =
@@ -66,7 +67,7 @@ impl Keeper {
     pub fn start(options: &Options, now: Duration) -> anyhow::Result<Option<Self>> {
         let Some(mode) = options.set_clock else { return Ok(None) };
         let saved = SavedClock::take(options.force, INSTEAD)?;
-        let threshold = span(options.step_threshold);
+        let threshold = of_std(options.step_threshold);
         Ok(Some(Self {
             mode,
             threshold,
@@ -240,9 +241,4 @@ pub fn declare(beside: &Beside, order: &Order) -> Declaration {
         // The page does not tell of leap seconds to come.
         leap: LeapAction::None,
     }
-}
-
-/// Ours, of the standard library's.
-pub fn span(span: std::time::Duration) -> Duration {
-    Duration::from_nanos(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX))
 }

@@ -24,7 +24,7 @@ pub mod view;
 
 use std::time::Duration;
 
-pub use keeper::{Keeper, span};
+pub use keeper::Keeper;
 pub use law::Mode;
 pub use once::SetClock;
 pub use saved_clock::clean_up;
@@ -37,7 +37,7 @@ pub struct Options {
     #[arg(long, value_name = "MODE", value_enum)]
     set_clock: Option<Mode>,
     /// Step only where CLOCK_REALTIME is surely this far off; less is slewed away
-    #[arg(long, value_name = "SPAN", value_parser = crate::wait_sync::span, default_value = "1ms", requires = "set_clock")]
+    #[arg(long, value_name = "SPAN", value_parser = crate::span::parse, default_value = "1ms", requires = "set_clock")]
     step_threshold: Duration,
     /// Begin even though somebody else keeps CLOCK_REALTIME
     #[arg(long, requires = "set_clock")]

@@ -11,19 +11,19 @@ use timevisor_linux::signals::{Signal, Signals};
 use timevisor_time::Duration as Span;
 
 use super::beside::Beside;
-use super::keeper::{declare, span};
+use super::keeper::declare;
 use super::law::{Era, Law, Mode, slew_time};
 use super::saved_clock::SavedClock;
 use super::view::{Pace, View};
-use crate::wait_sync;
+use crate::span::{self, of_std};
 
 /// How often the clocks are looked at.
 const LOOK: Duration = Duration::from_millis(20);
 /// The law is made for about this.
 const INTERVAL: Span = Span::from_secs(1);
-/// Whoever sets the clock again after so many steps will go on with it.
+/// After this many steps we give up: another program keeps setting the clock.
 const STEPS: u32 = 5;
-const INSTEAD: &str = "leave the clock to it (--force sets it nevertheless)";
+const INSTEAD: &str = "leave the clock to it (--force sets it anyway)";
 
 /// What is asked for.
 #[derive(clap::Args)]
@@ -35,10 +35,10 @@ pub struct SetClock {
     #[arg(long)]
     slew: bool,
     /// CLOCK_REALTIME is then surely this near to true time, the page's own bounds included
-    #[arg(long, value_name = "SPAN", value_parser = wait_sync::span, default_value = "1ms")]
+    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "1ms")]
     within: Duration,
     /// Fail when it has not come true by then
-    #[arg(long, value_name = "SPAN", value_parser = wait_sync::span, default_value = "1m")]
+    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "1m")]
     timeout: Duration,
     /// Set it even though somebody else keeps it
     #[arg(long)]
@@ -49,10 +49,10 @@ impl SetClock {
     /// Sets it, and says in a line what has come of it.
     pub fn run(&self) -> Result<String> {
         let until = Instant::now() + self.timeout;
-        let view = wait_sync::page("timevisor-guest set-clock", until)?;
+        let view = View::wait_for("timevisor-guest set-clock", until)?;
         let mut signals = Signals::install()?;
         let mut work = Work::new(self.slew, self.force);
-        let within = span(self.within);
+        let within = of_std(self.within);
         loop {
             let problem = match view.look() {
                 Ok((_, beside)) if beside.at_most() <= within => {
@@ -128,7 +128,7 @@ impl Work {
             Some(slewing) => slewing,
             empty => {
                 let takes = slew_time(beside.offset());
-                if takes > span(until.saturating_duration_since(Instant::now())) {
+                if takes > of_std(until.saturating_duration_since(Instant::now())) {
                     bail!(
                         "CLOCK_REALTIME is {} off, which takes {takes} to slew: more than --timeout; set it with --step, or \
                          give it the time",

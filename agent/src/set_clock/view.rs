@@ -1,5 +1,8 @@
 //! Reading the page and CLOCK_REALTIME side by side.
 
+use std::time::Instant;
+
+use anyhow::Context as _;
 use timevisor::{Client, Options, ReadError, Timeline};
 use timevisor_clock_page::{Counter, CounterId};
 use timevisor_linux::clock::bracket;
@@ -9,6 +12,8 @@ use timevisor_time::{Duration, Period, RateError};
 use super::beside::{Beside, Unusable};
 use super::law::Era;
 
+/// A page may not be there yet: early in the boot, before the driver has probed it.
+pub const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 /// The narrowest bracket of so many is kept.
 const TRIES: usize = 5;
 /// The page's rate is taken over this many ticks: half a second or so.
@@ -39,6 +44,17 @@ impl View {
     /// The page of this machine.
     pub fn open(name: &str) -> anyhow::Result<Self> {
         Self::of(Options::new().name(name).connect()?)
+    }
+
+    /// The page of this machine, which may not be there yet.
+    pub fn wait_for(name: &str, until: Instant) -> anyhow::Result<Self> {
+        loop {
+            match Self::open(name) {
+                Ok(view) => return Ok(view),
+                Err(_) if Instant::now() < until => std::thread::sleep(LOOK_INTERVAL),
+                Err(error) => return Err(error).context("there is no page to wait for"),
+            }
+        }
     }
 
     /// The page that a client reads.
@@ -120,8 +136,7 @@ impl Pace {
         Self { first: view.raw(), known: found }
     }
 
-    /// The counter was disturbed: it is measured anew from now on, and what was known counts until
-    /// then.
+    /// The counter was disturbed: it is measured again, and what was known counts until then.
     pub fn restart(&mut self, view: &View) {
         self.first = view.raw();
     }

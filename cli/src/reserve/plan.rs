@@ -47,8 +47,8 @@ pub struct Found {
 }
 
 /// What kernels have for reservations unless told otherwise: sched_rt_runtime_us of
-/// sched_rt_period_us, 1/1000 of a core. Debian's 7.2 has all of it, and refuses a whole core
-/// nevertheless.
+/// sched_rt_period_us, 1/1000 of a core. Debian's 7.2 has all of it, but still
+/// refuses a whole core.
 pub const KERNEL_SHARE: u64 = 950;
 
 impl Found {

@@ -11,7 +11,8 @@
 //! | `binding` | requirements |
 //! | `elapsed` | how long something has been running |
 //! | `cpu_time` | how much processor time a vCPU has had |
-//! | `wait` | waiting, cancelling |
+//! | `cancel` | ending waits from another thread |
+//! | `wait` | waiting |
 //! | `at`, `periodic`, `watch` | actions, ticks, changes |
 //! | `pending` | what the handles that wait have in common |
 //! | `manual` | a clock for tests |
@@ -34,6 +35,8 @@ mod binding;
 mod elapsed;
 
 mod cpu_time;
+
+mod cancel;
 
 mod wait;
 

@@ -155,7 +155,7 @@ fn handles_are_for_any_thread() {
     any::<crate::client::timevisor_client>();
     any::<crate::client::timevisor_timeline_list>();
     any::<crate::timeline::timevisor_timeline>();
-    any::<crate::wait::timevisor_cancel_token>();
+    any::<crate::cancel::timevisor_cancel_token>();
     any::<crate::wait::timevisor_wait_handle>();
     any::<crate::at::timevisor_at_handle>();
     any::<crate::periodic::timevisor_periodic>();

@@ -3,8 +3,8 @@
 
 use core::ffi::c_char;
 
+use crate::cancel::timevisor_cancel_token;
 use crate::memory::Shared;
-use crate::wait::timevisor_cancel_token;
 
 /// A span that is not known: as wide as can be, so that comparisons with a limit come out on the
 /// safe side.

@@ -1,10 +1,10 @@
-//! Waiting for a moment: blocking, or as a descriptor; cancelling.
+//! Waiting for a moment: blocking, or as a descriptor.
 #![expect(non_camel_case_types, reason = "these are names of C")]
 
 use core::ffi::c_int;
 use std::time::Duration;
 
-use timevisor::{Cancel, Reading, WaitError, WaitFd, WaitOptions, Waited, When};
+use timevisor::{Reading, WaitError, WaitFd, WaitOptions, Waited, When};
 
 use crate::conversions::{no_such, reserved};
 use crate::error::{Failure, NOT_YET, guard};
@@ -12,41 +12,6 @@ use crate::memory::{In, InOut, Out, give, handle, span};
 use crate::pending::Pending;
 use crate::timeline::timevisor_timeline;
 use crate::types::{timevisor_reading, timevisor_wait_options, timevisor_waited, timevisor_when};
-
-/// Ends waits from another thread; once cancelled it stays so, for later waits too. For any number
-/// of threads at once.
-pub struct timevisor_cancel_token {
-    cancel: Cancel,
-}
-
-/// Makes a token; nothing is cancelled yet.
-///
-/// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
-#[unsafe(no_mangle)]
-pub extern "C" fn timevisor_cancel_new(token: Out<'_, *mut timevisor_cancel_token>) -> c_int {
-    guard(|| {
-        give(token, || {
-            let cancel = Cancel::new().map_err(WaitError::System)?;
-            Ok(timevisor_cancel_token { cancel })
-        })
-    })
-}
-
-/// Ends all waits that have this token in their options, with -ECANCELED. NULL is allowed. Any
-/// thread; allowed in a signal handler.
-#[unsafe(no_mangle)]
-pub extern "C" fn timevisor_cancel(token: Option<&timevisor_cancel_token>) {
-    // Without `guard`, which is not for signal handlers.
-    if let Some(token) = token {
-        token.cancel.cancel();
-    }
-}
-
-/// Frees a token; waits that have it go on, and cannot be cancelled any more. NULL is allowed.
-#[unsafe(no_mangle)]
-pub extern "C" fn timevisor_cancel_free(token: Option<Box<timevisor_cancel_token>>) {
-    drop(token);
-}
 
 /// Waits until the estimate has reached t_ns. `waited` may be NULL.
 ///

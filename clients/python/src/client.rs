@@ -9,6 +9,7 @@ use timevisor::{BindOptions, ChannelAddress, Epoch, Options};
 use crate::arguments::Span;
 use crate::binding::{self, Binding};
 use crate::errors::{self, OrRaise};
+use crate::records;
 use crate::requirement::Requirement;
 use crate::timeline::Timeline;
 use crate::unhurried::Unhurried;
@@ -97,7 +98,7 @@ impl Client {
     fn timelines<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.check_channel(py)?;
         let rows = py.detach(|| self.0.timelines()).or_raise(py)?;
-        rows.into_iter().map(|row| words::row(py, row)).collect()
+        rows.into_iter().map(|row| records::row(py, row)).collect()
     }
 
     /// What the host has given a vCPU of this VM.

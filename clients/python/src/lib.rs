@@ -12,6 +12,7 @@
 //! | `manual` | `Clock`: hand-driven, for tests |
 //! | `arguments` | instants and spans out of Python's integers; floats refused |
 //! | `words` | the dataclasses and enums of `timevisor._words`, filled |
+//! | `records` | those that contain a `Reading` or a `Requirement` |
 //! | `unhurried` | handles that are dropped without the GIL |
 //! | `errors` | the client's errors as the exceptions of `timevisor._errors` |
 //!
@@ -28,6 +29,7 @@ mod elapsed;
 mod errors;
 mod manual;
 mod reading;
+mod records;
 mod requirement;
 mod timeline;
 mod unhurried;

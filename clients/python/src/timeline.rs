@@ -9,6 +9,7 @@ use timevisor::MissedTicks;
 use crate::arguments::{InstantNs, Span};
 use crate::errors::OrRaise;
 use crate::reading::Reading;
+use crate::records;
 use crate::requirement::Requirement;
 use crate::wait::{AtFd, Cancel, Patience, Periodic, WaitFd, Watch, When, once};
 use crate::words::{self, Object};
@@ -160,7 +161,7 @@ impl Timeline {
         let patience = Patience::new(spin_ns, timeout_ns, cancel);
         let max_error = max_error_ns.map(|span| span.0);
         let source = self.0.at_fd(t_ns.0, max_error, latest_ns.0, patience.spin).or_raise(py)?;
-        words::outcome(py, once(py, source, &patience)?)
+        records::outcome(py, once(py, source, &patience)?)
     }
 
     /// The same as a descriptor for an event loop.
@@ -223,6 +224,6 @@ impl Timeline {
         patience: &Patience,
     ) -> Object<'py> {
         let source = self.0.wait_fd(when, patience.spin).or_raise(py)?;
-        words::waited(py, once(py, source, patience)?)
+        records::waited(py, once(py, source, patience)?)
     }
 }

@@ -4,7 +4,7 @@ use timevisor_clock_page::OpenError;
 use timevisor_protocols::channel::{Achieved, InvalidRequirement, Problem};
 
 use crate::reading::Reading;
-use crate::source::Tried;
+use crate::tried::Tried;
 
 /// No clock page could be opened.
 #[derive(Debug, thiserror::Error)]

@@ -22,7 +22,9 @@
 //! | [`wait`] | waiting: for a moment, periods, actions, changes |
 //! | `elapsed` | [`Elapsed`]: how long something has been running, also over migrations and checkpoints |
 //! | [`manual`] | [`manual::Clock`]: a hand-driven clock for tests |
-//! | `source` | finding the page; [`Tried`] |
+//! | `source` | finding the page |
+//! | `tried` | [`Tried`]: a place that was passed over, and why |
+//! | `waiters` | the waits that a hand-driven clock wakes |
 //! | `snapshot`, `history` | publications of the recent past, for conversions |
 //! | `channel` | the connection to timevisord: requirements only, never time |
 //! | `error` | why something did not work, and what to do |
@@ -48,7 +50,9 @@ mod source;
 #[cfg(test)]
 mod testing;
 mod timeline;
+mod tried;
 pub mod wait;
+mod waiters;
 
 use std::sync::{LockResult, PoisonError};
 
@@ -63,8 +67,9 @@ pub use error::{
 };
 pub use reading::Reading;
 pub use requirement::Requirement;
-pub use source::{PageChoice, Tried};
+pub use source::PageChoice;
 pub use timeline::{Timeline, ValidUntil};
+pub use tried::Tried;
 pub use wait::at::{AtFd, AtOutcome};
 pub use wait::periodic::{MissedTicks, Periodic, Tick};
 pub use wait::watch::{Change, Event, Watch};

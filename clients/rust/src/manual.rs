@@ -7,20 +7,19 @@
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::io;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration as Span;
 
 use timevisor_clock_page::{
     ClockStatus, CounterId, Identity, Line, Lines, Page, PageWriter, Slew, Update, WritablePage,
 };
-use timevisor_linux::event_fd::EventFd;
 use timevisor_time::{Duration, Instant, Local, Period, RateError, TimescaleId};
 
 use crate::requirement::Need;
 use crate::source::{CounterRef, OwnPage, PageRef};
 use crate::timeline::{Place, Timeline};
 use crate::unpoisoned;
+use crate::waiters::Waiters;
 
 /// Where the counter starts: not at 0, so that there is a past.
 const START_TICKS: u64 = 1 << 40;
@@ -217,8 +216,7 @@ impl Clock {
     /// How many waits are under way.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        let waiters = unpoisoned(self.inner.waiters.flags.lock());
-        waiters.iter().filter(|waiter| waiter.strong_count() > 0).count()
+        self.inner.waiters.count()
     }
 
     fn counter(&self) -> CounterRef {
@@ -282,32 +280,6 @@ fn instant(ns: i64) -> Instant<Local> {
 
 fn duration(span: Span) -> Duration {
     Duration::from_nanos(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX))
-}
-
-/// All waits on a hand-driven clock.
-#[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    flags: Mutex<Vec<Weak<EventFd>>>,
-    /// How often one of them looked and continued to wait.
-    #[cfg(test)]
-    pub(crate) looks: core::sync::atomic::AtomicUsize,
-}
-
-impl Waiters {
-    /// A flag that is set whenever the clock changes.
-    pub(crate) fn register(&self) -> io::Result<Arc<EventFd>> {
-        let flag = Arc::new(EventFd::new()?);
-        unpoisoned(self.flags.lock()).push(Arc::downgrade(&flag));
-        Ok(flag)
-    }
-
-    fn wake(&self) {
-        unpoisoned(self.flags.lock()).retain(|waiter| match waiter.upgrade() {
-            // Setting a flag cannot fail (see EventFd::set).
-            Some(flag) => flag.set().is_ok(),
-            None => false,
-        });
-    }
 }
 
 #[cfg(test)]

@@ -16,41 +16,12 @@ use timevisor_linux::page::ReadPage;
 use timevisor_linux::{page_file, pci};
 
 use crate::error::{ConnectError, TimelineError};
+use crate::tried::Tried;
 
 /// A guest's page, from the kernel's driver.
 const DEVICE: &str = "/dev/vmclock0";
 /// A host's page, also in its containers.
 const HOST_PAGE: &str = "/run/timevisor/clock";
-
-/// A place that was looked at and not taken.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Tried {
-    /// A path, or what was looked for.
-    pub place: String,
-    /// Why it was not taken.
-    pub why: String,
-}
-
-impl Tried {
-    pub(crate) fn new(place: &impl ToString, why: &impl ToString) -> Self {
-        Self { place: place.to_string(), why: why.to_string() }
-    }
-
-    pub(crate) fn because(place: &Path, why: &dyn core::error::Error) -> Self {
-        let mut text = why.to_string();
-        let mut inner = why.source();
-        while let Some(cause) = inner {
-            text = format!("{text}: {cause}");
-            inner = cause.source();
-        }
-        Self { place: place.display().to_string(), why: text }
-    }
-
-    pub(crate) fn list(tried: &[Self]) -> String {
-        let each: Vec<String> = tried.iter().map(|t| format!("{}: {}", t.place, t.why)).collect();
-        each.join("; ")
-    }
-}
 
 /// The page that a client reads, and those that it passed over.
 #[derive(Clone, Debug)]
@@ -148,7 +119,7 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<(PageRef, PageChoice), Conne
     found.ok_or(ConnectError { tried })
 }
 
-/// In the order of preference. A machine with a timevisord of its own has a clock that carries its
+/// In the order of preference. A machine that runs timevisord itself has a clock that carries its
 /// host's bounds on, where it has a host; an unreadable list of PCI devices is one without ivshmem.
 fn candidates() -> Vec<PathBuf> {
     let mut all = vec![PathBuf::from(HOST_PAGE), PathBuf::from(DEVICE)];

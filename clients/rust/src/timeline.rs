@@ -12,11 +12,11 @@ use timevisor_protocols::channel::InvalidRequirement;
 
 use crate::error::{ConvertError, ReadError, TimelineError};
 use crate::history::History;
-use crate::manual::Waiters;
 use crate::reading::Reading;
 use crate::requirement::{Need, NeedCell, Requirement};
 use crate::snapshot::Snapshot;
 use crate::source::{CounterRef, PageRef, counter_for};
+use crate::waiters::Waiters;
 use crate::{Comparison, unpoisoned};
 
 /// A timeline's place on a page, and where it moved to later. A reader walks the chain, which is

@@ -9,7 +9,7 @@
 //! | [`seqlock`] | the sequence lock with real fences, proven under loom |
 //! | [`page`] | [`Page`]: the 4 KiB of atomics |
 //! | [`writer`] | [`PageWriter`]: publishes, repairs after a writer's death, disrupts, retires |
-//! | [`host_time`] | how much processor time the host has given each vCPU |
+//! | [`host_cpu_time`] | how much processor time the host has given each vCPU |
 //! | [`reader`] | [`Reader`]: one snapshot, one counter read, three multiplications |
 //!
 //! What it does not do: map memory, read counters (crates/linux does both) or estimate anything.
@@ -22,7 +22,7 @@ mod sync;
 #[cfg(not(loom))]
 pub mod abi;
 #[cfg(not(loom))]
-pub mod host_time;
+pub mod host_cpu_time;
 #[cfg(not(loom))]
 pub mod lines;
 #[cfg(not(loom))]
@@ -39,7 +39,7 @@ pub use counter::{Counter, CounterId};
 #[cfg(not(loom))]
 pub use {
     abi::ClockStatus,
-    host_time::{HostCpuTime, Sample},
+    host_cpu_time::{HostCpuTime, Sample},
     lines::{Line, Lines, Slew, renewal},
     page::{Page, WritablePage},
     policy::{Known, Policy},

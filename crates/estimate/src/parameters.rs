@@ -10,14 +10,22 @@ pub const WANDER_LEVELS: usize = 8;
 /// How many hypotheses about the oscillator the estimator weighs.
 pub const WANDER_MODELS: usize = 8;
 
+/// A crystal without a heat sink of its own, the default wander floor, 1/s: 0.5 ppm per kelvin and
+/// 3.6 K a minute.
+pub const CRYSTAL_WANDER: f64 = 3e-8;
+/// A temperature compensated crystal (TCXO), 1/s.
+pub const TCXO_WANDER: f64 = 2e-9;
+/// A crystal in an oven (OCXO), 1/s.
+pub const OCXO_WANDER: f64 = 5e-11;
+/// No oscillator changes faster, 1/s: the largest level, unless the floor is near it.
+const LARGEST_WANDER: f64 = 1e-6;
+
 /// Parameters of [`crate::bounds`] beyond the limits of the rate. Spans are in seconds.
 #[derive(Clone, Debug)]
 pub struct BoundParameters {
-    /// Bounds on how fast the rate may change, 1/s, ascending. Steps of three: a level is at most
-    /// three times too wide.
-    pub wander_levels: [f64; WANDER_LEVELS],
-    /// One bound for ever, 1/s, instead of following the estimator.
-    pub fixed_wander: Option<f64>,
+    /// The operator's statement about the oscillator: its rate changes by at most this much per
+    /// second, 1/s. The bounds' wander is never below it.
+    pub wander_floor: f64,
     /// A random walk of q per sqrt(s) needs this many q / sqrt(T*).
     pub wander_sigmas: f64,
     /// The same for the drift's random walk.
@@ -30,25 +38,13 @@ pub struct BoundParameters {
     pub weight_quantile: f64,
     /// Weights are smoothed over this many exchanges.
     pub weight_smoothing: f64,
-    /// In force until the oscillator is known, 1/s: a crystal in a room being heated.
-    pub start_wander: f64,
-    /// It is known after this many exchanges...
+    /// The estimator's weights count after this many exchanges...
     pub start_exchanges: u64,
     /// ...and this long: what wanders in an hour cannot be seen in a minute.
     pub start_s: f64,
     /// A lower level must have been enough for this long.
     pub lower_after_s: f64,
-    /// In force after a surprise, 1/s.
-    pub surprise_wander: f64,
-    /// A message this many standard deviations too early is a surprise. The estimate's error has
-    /// longer tails than a Gaussian's, because queueing pulls it to one side: at 4, an alarm in 20
-    /// honest days of most worlds was false (docs/decisions/0038-scenario-limits-over-20-seeds.md).
-    pub surprise_sigmas: f64,
-    /// Two of three in one direction.
-    pub repeated_sigmas: f64,
-    /// Exchanges before surprises count: the estimator must know the path.
-    pub surprise_after: u64,
-    /// A contradicted level is replaced by one this many times larger...
+    /// A contradicted wander is replaced by one this many times larger...
     pub contradicted_factor: f64,
     /// ...for this long.
     pub contradicted_for_s: f64,
@@ -66,14 +62,23 @@ pub struct BoundParameters {
     /// that starts to lie is noticed before it has moved through the stated error and the minimum
     /// delay, where the truth is lost.
     pub guard_error: f64,
-    /// The guard's wander, in units of what would keep a polygon of its width around the truth.
-    pub guard_wander: f64,
+    /// Only round trips within this many times the mean queueing of the minimum raise an alarm:
+    /// longer ones may have come on another path.
+    pub guard_near: f64,
     /// The minimum is that of the last one to two windows of this many exchanges, so that a longer
     /// path is learned.
     pub guard_window: u32,
-    /// The guard's wander is the least that was asked for in the last one to two windows of this
-    /// many exchanges.
-    pub guard_delay: u32,
+    /// Exchanges before the lookback starts: the estimator must know the path.
+    pub lookback_after: u64,
+    /// The lookback permits changes of the rate by this share of the wander floor...
+    pub lookback_wander: f64,
+    /// ...and an error of the estimated rate by this much, as a ratio: during a change of
+    /// temperature the estimator lags.
+    pub lookback_rate: f64,
+    /// And this many standard deviations of the estimate.
+    pub lookback_sigmas: f64,
+    /// And this share of the mean queueing of both directions, for a minimum that is rarely seen.
+    pub lookback_margin: f64,
     /// Exchanges that must agree after a doubt before the bounds are trusted again.
     pub doubt_exchanges: u32,
 }
@@ -81,22 +86,16 @@ pub struct BoundParameters {
 impl Default for BoundParameters {
     fn default() -> Self {
         Self {
-            wander_levels: [5e-11, 1.5e-10, 5e-10, 1.5e-9, 5e-9, 1.5e-8, 5e-8, 2e-7],
-            fixed_wander: None,
+            wander_floor: CRYSTAL_WANDER,
             wander_sigmas: 5.0,
             drift_sigmas: 3.0,
             drift_memory_s: 3000.0,
             shortest_reach_s: 16.0,
             weight_quantile: 0.9,
             weight_smoothing: 16.0,
-            start_wander: 1.5e-8,
             start_exchanges: 256,
             start_s: 1024.0,
             lower_after_s: 3600.0,
-            surprise_wander: 5e-8,
-            surprise_sigmas: 5.5,
-            repeated_sigmas: 2.5,
-            surprise_after: 128,
             contradicted_factor: 4.0,
             contradicted_for_s: 86_400.0,
             guard_after: 64,
@@ -104,9 +103,13 @@ impl Default for BoundParameters {
             guard_share: 0.05,
             guard_noise_s: 3e-6,
             guard_error: 0.5,
-            guard_wander: 0.5,
+            guard_near: 1.5,
             guard_window: 512,
-            guard_delay: 64,
+            lookback_after: 128,
+            lookback_wander: 0.4,
+            lookback_rate: 200e-9,
+            lookback_sigmas: 5.0,
+            lookback_margin: 0.1,
             doubt_exchanges: 32,
         }
     }
@@ -118,16 +121,12 @@ impl BoundParameters {
     /// # Errors
     /// The first parameter that is out of its limits.
     pub fn validate(&self) -> Result<(), InvalidParameter> {
-        let ascending =
-            self.wander_levels.is_sorted_by(|a, b| a < b) && self.wander_levels[0] > 0.0;
-        let possible = |nu: f64| nu > 0.0 && nu <= self.wander_levels[WANDER_LEVELS - 1];
         let positive = |value: f64| value > 0.0 && value.is_finite();
         first_wrong(&[
-            ("wander_levels", ascending, "must be above 0 and ascending"),
             (
-                "fixed_wander",
-                self.fixed_wander.is_none_or(possible),
-                "must be above 0 and at most the largest level",
+                "wander_floor",
+                (1e-13..=1e-6).contains(&self.wander_floor),
+                "must be 1e-13 to 1e-6 per second: a crystal keeps 3e-8",
             ),
             ("wander_sigmas", self.wander_sigmas >= 3.0, "must be 3 or more: less is no bound"),
             ("drift_sigmas", self.drift_sigmas >= 1.0, "must be 1 or more"),
@@ -139,11 +138,7 @@ impl BoundParameters {
                 "must be 0.5 or more and below 1",
             ),
             ("weight_smoothing", self.weight_smoothing >= 1.0, "must be 1 or more exchanges"),
-            ("start_wander", possible(self.start_wander), "must be one of the levels"),
-            ("surprise_wander", possible(self.surprise_wander), "must be one of the levels"),
             ("lower_after_s", positive(self.lower_after_s), "must be above 0"),
-            ("surprise_sigmas", self.surprise_sigmas >= 2.0, "must be 2 or more"),
-            ("repeated_sigmas", self.repeated_sigmas >= 1.0, "must be 1 or more"),
             ("contradicted_factor", self.contradicted_factor >= 1.0, "must be 1 or more"),
             ("guard_after", self.guard_after >= 8, "must be 8 or more exchanges"),
             ("guard_margin", self.guard_margin > 0.0, "must be above 0"),
@@ -153,16 +148,32 @@ impl BoundParameters {
                 "must be 0 or more and below 0.5",
             ),
             ("guard_error", (0.0..=1.0).contains(&self.guard_error), "must be 0 to 1"),
-            ("guard_wander", self.guard_wander > 0.0, "must be above 0"),
+            ("guard_near", self.guard_near > 0.0, "must be above 0"),
+            (
+                "lookback_wander",
+                (0.0..=1.0).contains(&self.lookback_wander),
+                "must be 0 to 1, a share of the wander floor",
+            ),
+            ("lookback_rate", self.lookback_rate >= 0.0, "must not be negative"),
+            ("lookback_sigmas", self.lookback_sigmas >= 3.0, "must be 3 or more"),
+            ("lookback_margin", self.lookback_margin >= 0.0, "must not be negative"),
             ("guard_window", self.guard_window >= 64, "must be 64 or more exchanges"),
             ("doubt_exchanges", self.doubt_exchanges >= 1, "must be 1 or more"),
         ])
     }
 
-    /// The smallest level that covers `wander`, 1/s, or the largest one.
+    /// The wander bounds that there are to choose from, 1/s: the floor, and above it in equal
+    /// ratios up to what no oscillator exceeds.
     #[must_use]
-    pub fn level_for(&self, wander: f64) -> usize {
-        self.wander_levels.iter().position(|l| *l >= wander).unwrap_or(WANDER_LEVELS - 1)
+    pub fn levels(&self) -> [f64; WANDER_LEVELS] {
+        let largest = LARGEST_WANDER.max(10.0 * self.wander_floor);
+        let ratio = (largest / self.wander_floor).powf(1.0 / (WANDER_LEVELS - 1) as f64);
+        let mut level = self.wander_floor;
+        std::array::from_fn(|_| {
+            let this = level;
+            level *= ratio;
+            this
+        })
     }
 }
 

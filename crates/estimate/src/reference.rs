@@ -132,7 +132,9 @@ impl ReferenceClock {
         self.last = Some(*exchange);
         self.used += 1;
         self.estimator.observe(exchange);
-        match self.bounds.observe(exchange, self.estimator.diagnosis().as_ref()) {
+        let opinion = self.estimator.diagnosis().zip(self.estimator.at(exchange.tf));
+        let opinion = opinion.as_ref().map(|(diagnosis, estimate)| (diagnosis, estimate));
+        match self.bounds.observe(exchange, opinion) {
             Outcome::Agrees => Observation::Used,
             Outcome::Contradicted(gap) => {
                 self.contradictions += 1;

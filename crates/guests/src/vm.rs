@@ -404,10 +404,10 @@ impl Vm {
 
     /// Writes the processor time of each vCPU's thread, if the counter mapping is known. `host` is
     /// a [`Sample`] on the host's counter.
-    pub fn write_host_time(&self, host: &Sample<'_>) {
+    pub fn write_host_cpu_time(&self, host: &Sample<'_>) {
         if let Some(mapping) = self.mapping {
             let base = mapping.guest_from_host(host.base);
-            self.writer.write_host_time(Some(&Sample { base, ..*host }));
+            self.writer.write_host_cpu_time(Some(&Sample { base, ..*host }));
         }
     }
 
@@ -415,7 +415,7 @@ impl Vm {
     pub fn withdraw(&mut self, problem: String) {
         if self.mapping.take().is_some() || self.problem.is_none() {
             self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
-            self.writer.write_host_time(None);
+            self.writer.write_host_cpu_time(None);
         }
         self.problem = Some(problem);
     }
@@ -423,7 +423,7 @@ impl Vm {
     /// Ends service for good, because the VM has ended or by request.
     pub fn retire(mut self) {
         self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
-        self.writer.write_host_time(None);
+        self.writer.write_host_cpu_time(None);
     }
 
     /// A page that has been probed must keep its TAI offset.

@@ -53,7 +53,7 @@ pub enum PageFileError {
         #[source]
         source: io::Error,
     },
-    /// Something other than a regular file.
+    /// Not a regular file.
     #[error("{0} is not a regular file; remove it")]
     NotRegular(PathBuf),
     /// Owned by someone who is neither root nor this user.

@@ -23,8 +23,8 @@ pub struct Host {
     pub switch: u64,
     /// For how long the kernel may not preempt.
     pub blocking: u64,
-    /// 1 / HZ where budgets are enforced by the tick, else 0: so long each of the others may run on
-    /// without a budget, once until it has paid that back.
+    /// 1 / HZ where budgets are enforced by the tick, else 0. Each of the others may run on for
+    /// this long without a budget, once until it has paid that back.
     pub tick: u64,
 }
 

@@ -2,8 +2,9 @@
 //! long it ran, and for how long it could have run and did not (/proc/PID/task/TID/schedstat; a
 //! throttled thread counts as one that could).
 //!
-//! What it cannot see: jobs. A thread that has slept in between has begun anew with every waking,
-//! so that nothing was promised for the whole; such a stretch is [`Finding::Unclear`], not guessed.
+//! What it cannot see: jobs. The promise begins again each time the thread wakes up, so a stretch
+//! in which it slept has no promise as a whole; such a stretch is [`Finding::Unclear`], not
+//! guessed.
 
 use std::collections::VecDeque;
 

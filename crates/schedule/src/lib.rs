@@ -12,6 +12,7 @@
 //! | [`edf`] | the processor demand test, by QPA |
 //! | [`edf_response`] | response times under it |
 //! | [`verdict`] | one answer for either policy |
+//! | `search` | searches by halving |
 //! | [`synthesis`] | the least budget, the best period |
 //! | [`sensitivity`] | how much a task may grow |
 //! | [`admission`] | several reservations on one core |
@@ -42,6 +43,7 @@ mod missed;
 mod moments;
 pub mod partition;
 pub mod reservation;
+mod search;
 pub mod sensitivity;
 mod staircase;
 pub mod supply;

@@ -3,11 +3,10 @@
 
 use crate::edf::{Demand, MOST_STEPS, Prepared};
 use crate::horizon::Horizon;
+use crate::search::{last_that_fits, least_for};
 use crate::staircase::Step;
 use crate::supply::Supply;
-use crate::synthesis::last_that_fits;
 use crate::task::TaskSet;
-use crate::tester::least_for;
 
 /// So many intervals are remembered, the last ones.
 const REMEMBERED: usize = 64;

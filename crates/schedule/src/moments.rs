@@ -4,11 +4,11 @@
 //! What it does not do: say when the job is done; [`fixed_priority`](crate::fixed_priority) does.
 
 use crate::demand::requested;
+use crate::search::least_for;
 use crate::supply::Supply;
 use crate::task::{Task, TaskSet};
-use crate::tester::least_for;
 
-/// So many moments are kept; with more, every test begins anew.
+/// At most this many moments are kept; with more, every test starts from the beginning.
 const MOST: usize = 1_000_000;
 
 /// Work of one task and of those above it, and by when one of these must be supplied for it to be

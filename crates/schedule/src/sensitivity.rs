@@ -11,9 +11,9 @@ use crate::edf::{self, Demand, MOST_STEPS, Prepared};
 use crate::fixed_priority::{finished, finished_from};
 use crate::horizon::{Horizon, Totals};
 use crate::moments::moments;
+use crate::search::last_that_fits;
 use crate::staircase::{Flight, Released, Staircase, Step};
 use crate::supply::{Line, Supply};
-use crate::synthesis::last_that_fits;
 use crate::task::{Policy, Task, TaskSet};
 
 /// Of each task, ns, the others being what they are; `None` where deadlines are not met now.
@@ -24,7 +24,7 @@ pub fn greatest_costs(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
 
 fn by_priority(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
     let Some(moments) = moments(set) else { return one_by_one(set, supply) };
-    // Where each has room, for more work of its own or of those above it.
+    // Where each task has room for more work: its own, or that of the tasks above it.
     let rooms: Option<Vec<_>> = moments.iter().map(|of| of.rooms(supply)).collect();
     let mut rooms: Vec<_> = rooms?.into_iter().enumerate().collect();
     // Those with the least room first: it is seen at once that the others have more.
@@ -96,7 +96,7 @@ fn under_edf(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
     if known.is_some() {
         return Some(all.iter().map(|grown| grown.most).collect());
     }
-    // Too many steps for all at once: each of its own.
+    // Too many steps for all at once: each task separately.
     let greatest = |(index, grown): (usize, &Grown)| {
         let mut tasks = set.clone();
         last_that_fits(grown.task.cost, grown.most + 1, |cost| {

@@ -4,6 +4,7 @@
 
 use crate::aligned::Aligned;
 use crate::reservation::Reservation;
+pub use crate::search::last_that_fits;
 use crate::sensitivity::greatest_costs;
 use crate::supply::{Line, Linear, Supply, Ticked, Worst};
 use crate::task::TaskSet;
@@ -213,20 +214,6 @@ fn spread(all: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
     let mut all: Vec<(usize, u64)> = all.into_iter().enumerate().collect();
     all.sort_by_key(|(index, _)| index.reverse_bits());
     all.into_iter().map(|(_, period)| period)
-}
-
-/// From `fitting`, which fits, towards `not`, which does not: the last one that does, by halving.
-#[must_use]
-pub fn last_that_fits(mut fitting: u64, mut not: u64, mut fits: impl FnMut(u64) -> bool) -> u64 {
-    while fitting.abs_diff(not) > 1 {
-        let middle = fitting.midpoint(not);
-        if fits(middle) {
-            fitting = middle;
-        } else {
-            not = middle;
-        }
-    }
-    fitting
 }
 
 /// Periods worth a try: a grid up to the shortest deadline, and the tasks' periods divided by 1 to

@@ -8,8 +8,8 @@
 
 use crate::missed::Intervals;
 use crate::moments::{Moments, moments};
+use crate::search::last_that_fits;
 use crate::supply::Supply;
-use crate::synthesis::last_that_fits;
 use crate::task::{Policy, TaskSet};
 use crate::verdict::fits;
 
@@ -70,16 +70,4 @@ impl<'a> Tester<'a> {
             }
         }
     }
-}
-
-/// The least budget up to `most` with which so much work is supplied in time; `not` is too little.
-pub(crate) fn least_for<S: Supply>(
-    work: u64,
-    by: u64,
-    not: u64,
-    most: u64,
-    supply: &impl Fn(u64) -> Option<S>,
-) -> Option<u64> {
-    let enough = |budget| supply(budget).is_some_and(|supply| supply.time_for(work) <= by);
-    enough(most).then(|| last_that_fits(most, not, enough))
 }

@@ -36,6 +36,6 @@ pub use pages::{ENTRIES_PER_PAGE, Scale};
 pub use parameters::{InvalidParameter, Parameters};
 pub use quality::{Demand, Needs};
 pub use registry::{Entry, Registry};
-pub use setup::{Configured, InvalidSetup, Origin, Setup, Visibility};
+pub use setup::{ClockId, Configured, InvalidSetup, Origin, Setup, Visibility};
 pub use tenant::{InvalidTenant, Owner, Tenant};
-pub use timeline::{ClockId, LifeId, Source, Timeline, TimelineId};
+pub use timeline::{LifeId, Source, Timeline, TimelineId};

@@ -7,7 +7,10 @@ use timevisor_protocols::channel::Epoch;
 use crate::name::TimelineName;
 use crate::parameters::{InvalidParameter, Parameters};
 use crate::tenant::Tenant;
-use crate::timeline::ClockId;
+
+/// Names a set of references; the daemon chooses the numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClockId(pub usize);
 
 /// The setup of a registry.
 #[derive(Clone, PartialEq, Eq, Debug)]

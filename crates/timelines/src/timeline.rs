@@ -4,12 +4,8 @@ use timevisor_protocols::channel::Epoch;
 use timevisor_time::Duration;
 
 use crate::name::TimelineName;
-use crate::setup::Visibility;
+use crate::setup::{ClockId, Visibility};
 use crate::tenant::Tenant;
-
-/// Names a set of references; the daemon chooses the numbers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ClockId(pub usize);
 
 /// The number of a timeline. Never 0; never reused while the registry lives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -29,7 +29,7 @@ pub struct ServerConfig {
     pub rate_burst: u32,
     /// Offers the interleaved mode (RFC 9769) to clients that ask for it.
     pub interleaved: bool,
-    /// The stratum to claim where the reference is not an NTP server with a stratum of its own.
+    /// The stratum to claim where the reference has none, because it is not an NTP server.
     pub stratum: u8,
 }
 

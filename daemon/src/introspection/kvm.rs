@@ -69,7 +69,7 @@ impl Kvm {
     ) -> Result<(Self, Vec<Site>, CounterRatio)> {
         ensure!(
             in_initial_pid_namespace(),
-            "timevisord runs in a pid namespace of its own, and the kernel's programs would not know QEMU's number; run it outside of the container"
+            "timevisord runs in its own pid namespace, where the kernel's programs would not know QEMU's process id; run it outside of the container"
         );
         let tables = guest_os.address_space();
         let tables = tables.with_context(|| {

@@ -4,6 +4,7 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps the events |
+//! | `shared.rs` | what that thread and the main thread tell each other |
 //! | `watch.rs` | one attachment: a backend, driven over a link |
 //! | `need.rs` | the reservation that its tasks need |
 //! | `probe.rs` | finds the kernel that runs in a VM |
@@ -21,6 +22,7 @@ mod link;
 mod need;
 mod probe;
 mod session;
+mod shared;
 mod socket;
 mod target;
 mod watch;

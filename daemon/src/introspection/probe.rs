@@ -17,8 +17,8 @@ use timevisor_introspection::registry;
 use timevisor_introspection::symbols::image::{self, Image};
 use timevisor_linux::clock::monotonic;
 
-use super::known;
-use super::session::Shared;
+use super::known::Kept;
+use super::shared::Shared;
 use super::target::Target;
 
 /// How long to wait for a heartbeat; an idle kernel ticks every few seconds.
@@ -26,6 +26,10 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long to look for another kernel; a busy one ticks within this time.
 const ANOTHER: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(20);
+/// How long to wait for the heartbeat of a kernel that was found before. A busy guest ticks within
+/// this time; the memory of an idle one may have to be searched.
+const KNOWN_HEARTBEAT: Duration = Duration::from_secs(1);
+const KNOWN_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The guest that runs, and where its memory is.
 pub struct Found {
@@ -47,7 +51,7 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     if let Some(path) = &target.image {
         return by_image(target, path);
     }
-    if let Some(found) = known::again(target, shared)? {
+    if let Some(found) = known(target, shared)? {
         return Ok(found);
     }
     let (mut all, mut reasons) = (Vec::new(), Vec::new());
@@ -64,6 +68,31 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     let is_only = found.len() == 1;
     let guest_os = that_runs(found, &memory, shared)?;
     Ok(Found { guest_os, memory, base, is_only, layout: None })
+}
+
+/// The kernel that was found in this VM before, if memory still has it and it has a heartbeat.
+///
+/// # Errors
+/// When QEMU's memory cannot be reached.
+fn known(target: &Target, shared: &Shared) -> Result<Option<Found>> {
+    let Some(kept) = target.common.known.take(target.process) else { return Ok(None) };
+    let Kept { guest_os, base, layout, .. } = kept;
+    let memories = target.memories()?;
+    let Some((memory, _)) = memories.into_iter().find(|(_, at)| *at == base) else {
+        return Ok(None);
+    };
+    if !guest_os.is_there(&memory) {
+        return Ok(None);
+    }
+    let Some(before) = guest_os.heartbeat(&memory) else { return Ok(None) };
+    let late = Instant::now() + KNOWN_HEARTBEAT;
+    while guest_os.heartbeat(&memory).is_none_or(|now| now == before) {
+        if Instant::now() > late || shared.lock().is_over() {
+            return Ok(None);
+        }
+        std::thread::sleep(KNOWN_INTERVAL);
+    }
+    Ok(Some(Found { guest_os, memory, base, is_only: true, layout }))
 }
 
 /// Waits until one of these kernels is seen to run.

@@ -1,65 +1,26 @@
 //! The session of one VM: its thread, because a search for a kernel in memory takes seconds, and
-//! what this thread reports.
+//! the rows and events that users see of it.
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use serde_json::Value;
 use timevisor_introspection::backend::choice::Choice;
 use timevisor_introspection::tasks::follow::{Attempt, Follow};
-use timevisor_introspection::tasks::history::History;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
     IntrospectBackend, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
 };
 
 use super::need::{Need, Rules};
+use super::shared::Shared;
 use super::target::Target;
 use super::watch::watch;
 
 /// Between a problem and the next attempt to attach.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What a session's thread shares with the main thread.
-pub struct Shared(Mutex<Told>);
-
-/// What they tell each other.
-#[derive(Default)]
-pub struct Told {
-    /// The user has detached, or the daemon ends.
-    pub ended: bool,
-    /// The guest was reset since the thread last looked for its kernel.
-    pub reset: bool,
-    /// The guest was reset at some time: an earlier kernel may still be in memory.
-    pub was_reset: bool,
-    /// The thread asks for a short pause of the VM.
-    pub pause: bool,
-    pub attached: Option<usize>,
-    pub problem: Option<String>,
-    pub guest: Option<String>,
-    pub dropped: u64,
-    pub senseless: u64,
-    pub tasks: Vec<Value>,
-    /// A change of what the tasks need, until the main thread takes it.
-    pub need: Option<Attempt<Need>>,
-    pub history: History,
-}
-
-impl Shared {
-    pub fn lock(&self) -> MutexGuard<'_, Told> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Told {
-    /// Whether trap points have to be removed.
-    pub fn is_over(&self) -> bool {
-        self.ended || self.reset
-    }
-}
 
 pub struct Session {
     process: Process,
@@ -88,7 +49,7 @@ impl Session {
         resets: u64,
         former: Option<JoinHandle<()>>,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared(Mutex::default()));
+        let shared = Arc::new(Shared::default());
         let (process, choice, theirs) =
             (target.process, target.choice.clone(), Arc::clone(&shared));
         let (image, every_system_call) = (target.image.clone(), target.every_system_call);

@@ -24,7 +24,7 @@ use super::kvm::{self, Where};
 use super::link::Link;
 use super::need::{Need, Rules, need};
 use super::probe::{Found, another_runs, probe, surely_runs};
-use super::session::Shared;
+use super::shared::Shared;
 use super::socket::Socket;
 use super::target::Target;
 

@@ -85,7 +85,7 @@ fn explain(error: &io::Error, wanted: &Reservation, limits: (u64, u64)) -> Strin
         ),
         Some(EINVAL) => "the kernel takes budget <= deadline <= period only".to_owned(),
         Some(EPERM) => "the kernel does not let us: CAP_SYS_NICE is missing (run timevisord as root), or the thread is confined \
-                        to some processors of its root domain (give it a core of its own: --core N)"
+                        to some processors of its root domain (give it a dedicated core: --core N)"
             .to_owned(),
         Some(EBUSY) => format!(
             "the processor has no room for {:.1} %: other reservations, and what the kernel keeps for everything else \

@@ -85,6 +85,6 @@ impl Served {
             }
             ran_ns[index] = schedstat(pid, vcpu.tid).ok().map(|stat| stat.ran);
         }
-        self.vm.write_host_time(&Sample { base, lag_ns, ran_ns: &ran_ns });
+        self.vm.write_host_cpu_time(&Sample { base, lag_ns, ran_ns: &ran_ns });
     }
 }

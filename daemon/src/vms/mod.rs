@@ -97,7 +97,7 @@ impl Served {
     fn tell_of_replacements(&mut self) {
         if std::mem::replace(&mut self.replaced, self.vm.replaced()) != self.vm.replaced() {
             tracing::info!(
-                "VM {}: other bytes lay where its page was (a snapshot was loaded): begun anew",
+                "VM {}: its page was overwritten (a snapshot was loaded): written again from the beginning",
                 self.vm.name
             );
         }

@@ -178,7 +178,7 @@ impl Vms {
         let ready = served.monitor.as_mut().filter(|monitor| monitor.is_ready());
         let Some(monitor) = ready else {
             let text = format!("VM {} has no QMP socket that answers", migrate.name);
-            let step = "give it one of its own: `timevisor vm add --qmp PATH`";
+            let step = "add one for timevisord: `timevisor vm add --qmp PATH`";
             return error_response(ErrorCode::Unavailable, &text, step);
         };
         let Some(uri) = &migrate.to else {

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use timevisor::WaitError;
 use timevisor_linux::poll::{self, PollFd, Woken};
 
-use super::classes::Cancel;
+use super::cancel::Cancel;
 use super::source::Source;
 use crate::arguments::Span;
 use crate::errors::OrRaise;

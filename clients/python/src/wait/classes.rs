@@ -1,13 +1,15 @@
-//! What Python holds of a wait: `WaitFd`, `AtFd`, `Periodic`, `Watch`; and `When`, `Cancel`.
+//! What Python holds of a wait: `WaitFd`, `AtFd`, `Periodic`, `Watch`; and `When`.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 use pyo3::prelude::*;
 
 use super::block::Patience;
-use super::source::Shared;
+use super::cancel::Cancel;
+use super::shared::Shared;
 use crate::arguments::{InstantNs, Span};
-use crate::words::{self, Object};
+use crate::records;
+use crate::words::Object;
 
 /// What to wait for.
 #[pyclass(frozen, eq, from_py_object, module = "timevisor")]
@@ -60,29 +62,6 @@ impl When {
     }
 }
 
-/// Ends waits from another thread. Once cancelled it stays so.
-#[pyclass(frozen, from_py_object, module = "timevisor")]
-#[derive(Clone)]
-pub struct Cancel(pub timevisor::Cancel);
-
-#[pymethods]
-impl Cancel {
-    #[new]
-    fn new() -> PyResult<Self> {
-        Ok(Self(timevisor::Cancel::new()?))
-    }
-
-    /// Ends all waits that were given this, now and later.
-    fn cancel(&self) {
-        self.0.cancel();
-    }
-
-    /// Readable once cancelled.
-    fn fileno(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 /// A wait for an event loop: when the descriptor is readable, call `on_ready`. Closing it cancels
 /// the wait.
 #[pyclass(frozen, module = "timevisor")]
@@ -102,7 +81,7 @@ impl WaitFd {
 
     /// Looks whether the time has come; None: not yet, poll again.
     fn on_ready<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.0.on_ready(py)?.map(|waited| words::waited(py, waited)).transpose()
+        self.0.on_ready(py)?.map(|waited| records::waited(py, waited)).transpose()
     }
 
     fn close(&self) -> PyResult<()> {
@@ -129,7 +108,7 @@ impl AtFd {
 
     /// Looks whether there is an outcome; None: not yet, poll again.
     fn on_ready<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.0.on_ready(py)?.map(|outcome| words::outcome(py, outcome)).transpose()
+        self.0.on_ready(py)?.map(|outcome| records::outcome(py, outcome)).transpose()
     }
 
     fn close(&self) -> PyResult<()> {
@@ -157,7 +136,7 @@ impl Periodic {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> Object<'py> {
-        words::tick(py, self.ticks.block(py, &self.patience)?)
+        records::tick(py, self.ticks.block(py, &self.patience)?)
     }
 
     /// Waits for the next tick.
@@ -169,7 +148,7 @@ impl Periodic {
         timeout_ns: Option<Span>,
         cancel: Option<Cancel>,
     ) -> Object<'py> {
-        words::tick(py, self.ticks.block(py, &Patience::new(spin_ns, timeout_ns, cancel))?)
+        records::tick(py, self.ticks.block(py, &Patience::new(spin_ns, timeout_ns, cancel))?)
     }
 
     fn fileno(&self) -> PyResult<RawFd> {
@@ -178,7 +157,7 @@ impl Periodic {
 
     /// Looks whether a tick is due; None: not yet, poll again.
     fn on_ready<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.ticks.on_ready(py)?.map(|tick| words::tick(py, tick)).transpose()
+        self.ticks.on_ready(py)?.map(|tick| records::tick(py, tick)).transpose()
     }
 
     fn close(&self) -> PyResult<()> {
@@ -206,7 +185,7 @@ impl Watch {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> Object<'py> {
-        words::event(py, self.changes.block(py, &self.patience)?)
+        records::event(py, self.changes.block(py, &self.patience)?)
     }
 
     /// Waits for the next change.
@@ -218,7 +197,7 @@ impl Watch {
         cancel: Option<Cancel>,
     ) -> Object<'py> {
         let patience = Patience::new(None, timeout_ns, cancel);
-        words::event(py, self.changes.block(py, &patience)?)
+        records::event(py, self.changes.block(py, &patience)?)
     }
 
     fn fileno(&self) -> PyResult<RawFd> {
@@ -227,7 +206,7 @@ impl Watch {
 
     /// Looks whether something happened; None: nothing, poll again.
     fn on_ready<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.changes.on_ready(py)?.map(|event| words::event(py, event)).transpose()
+        self.changes.on_ready(py)?.map(|event| records::event(py, event)).transpose()
     }
 
     fn close(&self) -> PyResult<()> {

@@ -4,12 +4,17 @@
 //! | module | owns |
 //! | --- | --- |
 //! | `block` | sleeping for a source; signals, time-outs, `Cancel` |
-//! | `source` | the client's four waits behind one trait; one user at a time |
-//! | `classes` | `WaitFd`, `AtFd`, `Periodic`, `Watch`, `When`, `Cancel` |
+//! | `source` | the client's four waits behind one trait |
+//! | `shared` | one of them, used by one thread at a time |
+//! | `classes` | `WaitFd`, `AtFd`, `Periodic`, `Watch`, `When` |
+//! | `cancel` | `Cancel` |
 
 mod block;
+mod cancel;
 mod classes;
+mod shared;
 mod source;
 
 pub use block::{Patience, once};
-pub use classes::{AtFd, Cancel, Periodic, WaitFd, Watch, When};
+pub use cancel::Cancel;
+pub use classes::{AtFd, Periodic, WaitFd, Watch, When};

@@ -26,8 +26,9 @@ use timevisor_protocols::channel::{Achieved, Bind, Epoch, HostPage, TimelineRow}
 use self::stream::ChannelAddress;
 use crate::error::{BindError, TimelineError};
 use crate::requirement::Requirement;
-use crate::source::{PageRef, Tried};
+use crate::source::PageRef;
 use crate::timeline::{Place, Timeline};
+use crate::tried::Tried;
 use crate::unpoisoned;
 
 /// The channel that a client uses, and those that it passed over.

@@ -11,7 +11,7 @@ use timevisor_linux::virtio_port::VirtioPort;
 use timevisor_linux::vsock::{HOST_CID, VsockStream};
 use timevisor_protocols::channel::{HOST_SOCKET, PORT_NAME, VSOCK_PORT};
 
-use crate::source::Tried;
+use crate::tried::Tried;
 
 /// Where udev names a guest's ports.
 const PORTS: &str = "/dev/virtio-ports";

@@ -22,8 +22,8 @@ use super::stream::{Found, Stream};
 use super::{ChannelChoice, Command, Granted, Lease, Reply, Setup, open_place};
 use crate::error::BindError;
 use crate::requirement::{Need, Requirement};
-use crate::source::Tried;
 use crate::timeline::Timeline;
+use crate::tried::Tried;
 use crate::unpoisoned;
 
 /// Between attempts to connect, or to bind again what was refused.

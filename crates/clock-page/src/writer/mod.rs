@@ -127,7 +127,7 @@ impl<P: WritablePage> PageWriter<P> {
             w.store_fixed();
             w.store_unknown(tai_offset);
         });
-        self.write_host_time(None);
+        self.write_host_cpu_time(None);
         self.others = [const { None }; entry::CAPACITY - 1];
         for index in 1..entry::CAPACITY {
             self.clear(index);

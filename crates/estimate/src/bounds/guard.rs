@@ -22,9 +22,6 @@ pub struct Guard {
     polygon: Option<Polygon>,
     /// The wander bound of its polygon, 1/s.
     wander: f64,
-    /// What was asked for lately. The minimum follows a fall at once and a rise only after a while:
-    /// a clock that moved asks for more wander, too, and must not talk its own guard away.
-    wanted: RollingMinimum,
     minimum: RollingMinimum,
     /// Round trips that the minimum is of.
     noted: u64,
@@ -69,24 +66,25 @@ pub struct Sight<'a> {
     pub error: f64,
     /// Mean queueing beyond the minimum, s, of both directions together.
     pub queueing: f64,
-    /// The wander bound that the guard should have, 1/s.
+    /// The wander bound in force, 1/s.
     pub wander: f64,
     /// The bounds' polygon before the exchange, to begin from: for this wander or a larger one.
     pub start: &'a Polygon,
+}
+
+impl Sight<'_> {
+    /// Whether the round trip is as short as those of the path with this minimum, s. One that is
+    /// much longer may have come on another path, whose directions are split differently.
+    fn is_near(&self, minimum: f64, parameters: &BoundParameters) -> bool {
+        self.round_trip <= minimum + parameters.guard_near * self.queueing
+    }
 }
 
 impl Guard {
     /// No polygon yet: the minimum is not known.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            polygon: None,
-            wander: 0.0,
-            wanted: RollingMinimum::new(),
-            minimum: RollingMinimum::new(),
-            noted: 0,
-            believed: 0.0,
-        }
+        Self { polygon: None, wander: 0.0, minimum: RollingMinimum::new(), noted: 0, believed: 0.0 }
     }
 
     /// Forgets the polygon, not the minimum.
@@ -107,12 +105,6 @@ impl Guard {
         parameters.guard_margin * queueing + noise
     }
 
-    /// Half of that: the half-width of the guard's polygon at best, s.
-    #[must_use]
-    pub fn narrowest(&self, queueing: f64, parameters: &BoundParameters) -> f64 {
-        Self::margin(self.minimum.get(), queueing, parameters) / 2.0
-    }
-
     /// The minimum is known well enough.
     #[must_use]
     pub fn is_ready(&self, parameters: &BoundParameters) -> bool {
@@ -129,7 +121,7 @@ impl Guard {
         if sight.round_trip < self.believed - margin || minimum > self.believed + margin {
             self.polygon = None;
         }
-        self.follow(sight.wander, parameters);
+        self.follow(sight.wander);
         let polygon = match &mut self.polygon {
             Some(polygon) => polygon,
             None => {
@@ -145,27 +137,28 @@ impl Guard {
         let facts = sight.step.facts.with_minimum_delay(least + constant);
         sight.step.propagate(polygon, wander);
         let missed = facts.missed_by(polygon);
-        facts.apply(polygon, wander);
-        if polygon.is_empty() {
-            self.polygon = None;
-            return Some(missed);
+        let mut cut = polygon.clone();
+        facts.apply(&mut cut, wander);
+        let agrees = !cut.is_empty();
+        if agrees {
+            *polygon = cut;
         }
         polygon.prune();
         polygon.shift(sight.step.shift);
-        None
+        if agrees || !sight.is_near(self.believed + margin, parameters) {
+            return None;
+        }
+        self.polygon = None;
+        Some(missed)
     }
 
     /// What is possible with less wander is possible with more, so the polygon can stay when the
-    /// bound falls. When it rises by much, the polygon begins anew; by little, it would begin anew
-    /// all the time.
-    fn follow(&mut self, wanted: f64, parameters: &BoundParameters) {
-        self.wanted.push(wanted, parameters.guard_delay);
-        let wander = self.wanted.get();
-        if wander > 2.0 * self.wander {
+    /// bound falls. When it rises, the polygon starts over.
+    fn follow(&mut self, wander: f64) {
+        if wander > self.wander {
             self.polygon = None;
-            self.wander = wander;
         }
-        self.wander = self.wander.min(wander);
+        self.wander = wander;
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! | what failed | what follows |
 //! | --- | --- |
-//! | level 1: the facts exclude each other under the limits of the rate | everything begins anew; until enough exchanges agree, the hull of before and since |
+//! | level 1: the facts exclude each other under the limits of the rate | everything starts over; until enough exchanges agree, the hull of before and since |
 //! | level 2: no rate that wanders this little explains the facts | the next larger wander that does, for a day |
-//! | the guard: they need a path or a clock that moved | the wander for surprises |
+//! | the guard or the lookback: they need a path or a clock that moved | nothing but doubt |
 //!
 //! In all three cases the bounds are not trusted until further exchanges agree, and never become
 //! narrower through it.
@@ -14,8 +14,9 @@ use timevisor_time::{Duration, Interval, Period, RateError};
 use super::guard::{Guard, Sight};
 use super::level1::{Bounds, Contradiction};
 use super::level2::{Level2, Segment};
+use super::lookback::Lookback;
 use super::wander::Wander;
-use crate::estimators::Diagnosis;
+use crate::estimators::{Diagnosis, Estimate};
 use crate::exchange::Exchange;
 use crate::parameters::{Parameters, WANDER_LEVELS, WANDER_MODELS};
 use crate::rate::{RateLimits, RateMeasurement};
@@ -50,6 +51,7 @@ pub struct HardBounds {
     level2: Option<Level2>,
     wander: Wander,
     guard: Guard,
+    lookback: Lookback,
     rebuild: Option<Rebuild>,
     /// Exchanges that must agree before the bounds are trusted again after a doubt.
     doubtful: u32,
@@ -73,6 +75,7 @@ impl HardBounds {
             level2: None,
             wander: Wander::new(&parameters.bounds),
             guard: Guard::new(),
+            lookback: Lookback::default(),
             rebuild: None,
             doubtful: 0,
             last: 0,
@@ -93,8 +96,9 @@ impl HardBounds {
     pub fn observe(
         &mut self,
         exchange: &Exchange,
-        diagnosis: Option<&Diagnosis<WANDER_MODELS>>,
+        opinion: Option<(&Diagnosis<WANDER_MODELS>, &Estimate)>,
     ) -> Outcome {
+        let diagnosis = opinion.map(|(diagnosis, _)| diagnosis);
         // An exchange that contradicts itself was discarded before; if not, it contradicts
         // everything.
         let alone = Bounds::of_exchange(exchange, exchange.tf, &self.unmeasured)
@@ -111,11 +115,37 @@ impl HardBounds {
         self.level1 = Some(level1);
         self.count_down();
         let in_force = self.wander.level();
-        let surprised = diagnosis.is_some_and(|diagnosis| {
-            self.wander.observe(diagnosis, span, exchange.error.as_secs_f64())
-        });
-        let outcome = self.advance(exchange, level1, in_force, diagnosis, surprised);
+        if let Some(diagnosis) = diagnosis {
+            self.wander.observe(diagnosis, span);
+        }
+        let round_trip = self.round_trip(exchange);
+        let mut outcome = self.advance(exchange, round_trip, level1, in_force, diagnosis);
+        if let Some((diagnosis, estimate)) = opinion {
+            let early = self.look_back(exchange, round_trip, diagnosis);
+            if let Some(early) = early.filter(|_| outcome == Outcome::Agrees) {
+                self.doubt();
+                outcome = Outcome::Doubted(early);
+            }
+            self.lookback.keep(exchange.tf, estimate, diagnosis);
+        }
         self.measure_rate(&level1).unwrap_or(outcome)
+    }
+
+    /// Without the reference's residence, s.
+    fn round_trip(&self, exchange: &Exchange) -> f64 {
+        let residence = (exchange.te - exchange.tb).as_secs_f64();
+        self.nominal.span(exchange.round_trip()).as_secs_f64() - residence
+    }
+
+    fn look_back(
+        &mut self,
+        exchange: &Exchange,
+        round_trip: f64,
+        diagnosis: &Diagnosis<WANDER_MODELS>,
+    ) -> Option<Duration> {
+        let (wander, bounds) = (self.wander.possible(), &self.parameters.bounds);
+        let early = self.lookback.observe(exchange, round_trip, diagnosis, wander, bounds)?;
+        (self.exchanges > bounds.lookback_after).then(|| Duration::from_secs_f64(early))
     }
 
     fn span_since_last(&mut self, now: u64) -> f64 {
@@ -130,39 +160,34 @@ impl HardBounds {
     fn advance(
         &mut self,
         exchange: &Exchange,
+        round_trip: f64,
         level1: Bounds,
         in_force: usize,
         diagnosis: Option<&Diagnosis<WANDER_MODELS>>,
-        surprised: bool,
     ) -> Outcome {
         let Some(mut level2) = self.level2.take() else {
             self.level2 = Some(self.fresh(&level1));
             return Outcome::Agrees;
         };
         let bounds = &self.parameters.bounds;
-        let levels = &bounds.wander_levels;
+        let levels = *self.wander.levels();
         let step = level2.step(exchange, &self.limits);
-        let residence = (exchange.te - exchange.tb).as_secs_f64();
-        let round_trip = self.nominal.span(exchange.round_trip()).as_secs_f64() - residence;
         self.guard.note_round_trip(round_trip, bounds);
+        let wander = self.wander.possible();
         let doubt = match diagnosis.filter(|_| self.guard.is_ready(bounds)) {
-            Some(diagnosis) => {
+            Some(diagnosis) => level2.polygon(in_force).and_then(|start| {
                 let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
-                let narrow = self.guard.narrowest(queueing, bounds);
-                let wander = self.wander.for_guard(diagnosis, narrow);
-                level2.polygon(bounds.level_for(wander)).and_then(|start| {
-                    let error = exchange.error.as_secs_f64();
-                    let sight = Sight { step: &step, round_trip, error, queueing, wander, start };
-                    self.guard.observe(&sight, bounds)
-                })
-            }
+                let error = exchange.error.as_secs_f64();
+                let sight = Sight { step: &step, round_trip, error, queueing, wander, start };
+                self.guard.observe(&sight, bounds)
+            }),
             None => None,
         };
         level2.keep(&self.wanted_levels(in_force));
-        level2.advance(&step, exchange.tf, levels);
+        level2.advance(&step, exchange.tf, &levels);
         let missed = level2.polygon(in_force).is_some_and(super::polygon::Polygon::is_empty);
         if level2.is_void() {
-            // Level 1 still holds: not even the largest wander does, so it begins anew from there.
+            // Level 1 still holds: not even the largest wander does, so it starts over from there.
             level2 = self.fresh(&level1);
         }
         let emptied = level2.heal();
@@ -176,25 +201,19 @@ impl HardBounds {
             self.doubt();
             return Outcome::Doubted(Duration::from_secs_f64(micros * 1e-6));
         }
-        if surprised {
-            self.doubt();
-            return Outcome::Doubted(Duration::ZERO);
-        }
         Outcome::Agrees
     }
 
     fn doubt(&mut self) {
-        self.wander.doubted();
         self.guard.start_over();
+        self.lookback.start_over();
         self.doubtful = self.parameters.bounds.doubt_exchanges;
     }
 
     /// Those that may be in force next.
-    fn wanted_levels(&self, in_force: usize) -> [usize; 4] {
-        let bounds = &self.parameters.bounds;
-        let surprise = bounds.level_for(bounds.surprise_wander);
+    fn wanted_levels(&self, in_force: usize) -> [usize; 3] {
         let now = self.wander.level();
-        [in_force.min(now), now, (now + 1).min(WANDER_LEVELS - 1), surprise]
+        [in_force.min(now), now, (now + 1).min(WANDER_LEVELS - 1)]
     }
 
     fn fresh(&self, level1: &Bounds) -> Level2 {
@@ -215,7 +234,7 @@ impl HardBounds {
         self.level1 = Some(alone);
         self.level2 = Some(self.fresh(&alone));
         self.guard = Guard::new();
-        self.wander.doubted();
+        self.lookback.start_over();
         self.rebuild = Some(Rebuild { before, left: self.parameters.rebuild_exchanges });
     }
 
@@ -282,7 +301,7 @@ impl HardBounds {
     pub fn current(&self, now: u64, until: u64) -> Option<Segment> {
         let level1 = self.level1?.aged(now, &self.limits);
         let wide = Segment { interval: level1.interval(), slopes: self.limits };
-        let levels = &self.parameters.bounds.wander_levels;
+        let levels = self.wander.levels();
         let narrow = self
             .level2
             .as_ref()
@@ -302,7 +321,14 @@ impl HardBounds {
     /// The wander bound in force, 1/s.
     #[must_use]
     pub fn wander(&self) -> f64 {
-        self.parameters.bounds.wander_levels[self.wander.level()]
+        self.wander.levels()[self.wander.level()]
+    }
+
+    /// The wander in force, 1/s, where it is above the operator's floor: the oscillator, or its
+    /// reference, changes faster than was stated.
+    #[must_use]
+    pub fn beyond_floor(&self) -> Option<f64> {
+        self.wander.beyond_floor()
     }
 
     /// False after a contradiction or a doubt, until enough exchanges agreed.

@@ -7,6 +7,7 @@
 //! | [`level2`] | [`level2::Level2`]: polygons for several wander bounds at once |
 //! | [`wander`] | [`wander::Wander`]: which wander bound is in force |
 //! | [`guard`] | [`guard::Guard`]: notices that an assumption failed before the truth leaves |
+//! | [`lookback`] | [`lookback::Lookback`]: notices that a clock began to run differently |
 //! | [`hard`] | [`HardBounds`]: all of it for one reference |
 //!
 //! What it does not do: estimate. Estimators only choose coordinates and tell how much the
@@ -16,6 +17,7 @@ pub mod guard;
 pub mod hard;
 pub mod level1;
 pub mod level2;
+pub mod lookback;
 pub mod polygon;
 pub mod wander;
 

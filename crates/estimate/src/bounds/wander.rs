@@ -1,15 +1,15 @@
 //! Which bound on the oscillator's wander is in force.
 //!
-//! A Gaussian random walk has no finite bound that is always safe, so none is configured: the
-//! estimator's belief about the oscillator asks for one, and it is taken from a ladder
-//! ([`crate::parameters::BoundParameters::wander_levels`]). For a random walk of the rate of q per
-//! sqrt(s), the wander that matters is what it reaches over the time T* that it needs to move the
-//! clock through the half-width W of the bounds: T* = (sqrt(3) W / q)^(2/3), and nu = k q /
-//! sqrt(T*). Raised at once, lowered by one level an hour; a surprise raises it to a level that
-//! covers a sudden temperature change, and a contradicted level is not used again for a day.
+//! Never less than the floor, which is the operator's statement about the oscillator
+//! ([`crate::parameters::BoundParameters::wander_floor`]): what has been seen so far says nothing
+//! about the next change of temperature. The estimator's belief can only raise it: for a random
+//! walk of the rate of q per sqrt(s), the wander that matters is what it reaches over the time T*
+//! that it needs to move the clock through the half-width W of the bounds: T* = (sqrt(3) W /
+//! q)^(2/3), and nu = k q / sqrt(T*). Raised at once, lowered by one level an hour; a contradicted
+//! level is not used again for a day.
 
 use crate::estimators::Diagnosis;
-use crate::parameters::{BoundParameters, WANDER_MODELS};
+use crate::parameters::{BoundParameters, WANDER_LEVELS, WANDER_MODELS};
 
 /// Below this half-width (s) stamps, not packets, limit the bounds.
 const NARROWEST: f64 = 1e-6;
@@ -18,6 +18,7 @@ const NARROWEST: f64 = 1e-6;
 #[derive(Clone, Debug)]
 pub struct Wander {
     parameters: BoundParameters,
+    levels: [f64; WANDER_LEVELS],
     level: usize,
     weights: [f64; WANDER_MODELS],
     /// Seconds and exchanges so far.
@@ -25,28 +26,23 @@ pub struct Wander {
     exchanges: u64,
     /// Seconds for which a lower level would have done.
     lower_for: f64,
-    /// The level that must not be gone below, and until which age.
-    floor: Option<(usize, f64)>,
-    /// Newest first: normalized residuals per direction of the exchanges before.
-    residuals: [[f64; 2]; 2],
+    /// The level that a contradiction asked for, and until which age.
+    contradicted: Option<(usize, f64)>,
 }
 
 impl Wander {
-    /// At the start's level.
+    /// At the floor.
     #[must_use]
     pub fn new(parameters: &BoundParameters) -> Self {
-        let parameters = parameters.clone();
-        let level =
-            parameters.level_for(parameters.fixed_wander.unwrap_or(parameters.start_wander));
         Self {
-            parameters,
-            level,
+            parameters: parameters.clone(),
+            levels: parameters.levels(),
+            level: 0,
             weights: [0.0; WANDER_MODELS],
             age: 0.0,
             exchanges: 0,
             lower_for: 0.0,
-            floor: None,
-            residuals: [[0.0; 2]; 2],
+            contradicted: None,
         }
     }
 
@@ -56,10 +52,34 @@ impl Wander {
         self.level
     }
 
+    /// All levels, 1/s; the first is the floor.
+    #[must_use]
+    pub fn levels(&self) -> &[f64; WANDER_LEVELS] {
+        &self.levels
+    }
+
+    /// The wander in force, 1/s, where it is above the floor.
+    #[must_use]
+    pub fn beyond_floor(&self) -> Option<f64> {
+        (self.level > 0).then(|| self.levels[self.level])
+    }
+
+    /// What the oscillator may do, 1/s: the floor, or more once facts have contradicted it. Not
+    /// what the estimator asks for: a clock that moved asks for more, and must not talk its guards
+    /// away.
+    #[must_use]
+    pub fn possible(&self) -> f64 {
+        self.levels[self.contradicted.map_or(0, |(level, _)| level)]
+    }
+
+    /// The smallest level that covers `wander`, 1/s, or the largest one.
+    fn level_for(&self, wander: f64) -> usize {
+        self.levels.iter().position(|level| *level >= wander).unwrap_or(WANDER_LEVELS - 1)
+    }
+
     /// The wander that keeps a set of this half-width (s) around the truth, 1/s, as the weights
     /// stand.
-    #[must_use]
-    pub fn needed(&self, diagnosis: &Diagnosis<WANDER_MODELS>, half_width: f64) -> f64 {
+    fn needed(&self, diagnosis: &Diagnosis<WANDER_MODELS>, half_width: f64) -> f64 {
         let p = &self.parameters;
         let need = |q: f64, drift: f64| {
             let reach = (3f64.sqrt() * half_width.max(NARROWEST) / q).powf(2.0 / 3.0);
@@ -87,56 +107,29 @@ impl Wander {
         needs[WANDER_MODELS - 1].0
     }
 
-    /// The wander bound of the guard, 1/s, whose polygon has this half-width (s).
-    ///
-    /// While the weights are still those that the estimator began with, they may favour an
-    /// oscillator much better than this one: the guard would then take its ordinary wander for a
-    /// fault. Until the oscillator is known, the guard assumes what the bounds assume.
-    #[must_use]
-    pub fn for_guard(&self, diagnosis: &Diagnosis<WANDER_MODELS>, half_width: f64) -> f64 {
-        let p = &self.parameters;
-        match p.fixed_wander {
-            Some(wander) => wander,
-            None if self.is_young() => p.start_wander,
-            None => p.guard_wander * self.needed(diagnosis, half_width),
-        }
-    }
-
-    /// Takes an exchange's diagnosis in, `span` seconds after the one before; `error` is the
-    /// reference's own, s. True when it came as a surprise.
-    pub fn observe(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>, span: f64, error: f64) -> bool {
+    /// Takes an exchange's diagnosis in, `span` seconds after the one before.
+    pub fn observe(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>, span: f64) {
         self.age += span;
         self.exchanges += 1;
         for (smooth, model) in self.weights.iter_mut().zip(&diagnosis.models) {
             *smooth += (model.weight - *smooth) / self.parameters.weight_smoothing;
         }
-        let surprised = self.is_surprising(diagnosis, error);
-        if self.parameters.fixed_wander.is_some() {
-            return surprised;
-        }
         let minimum = diagnosis.minimum_delay;
-        let mut wanted = self.needed(diagnosis, (minimum[0] + minimum[1]) / 2.0);
-        if self.is_young() {
-            // The weights are still those that the estimator began with.
-            wanted = self.parameters.start_wander;
+        let mut level = 0;
+        // Until then the weights are those that the estimator began with.
+        if !self.is_young() {
+            level = self.level_for(self.needed(diagnosis, (minimum[0] + minimum[1]) / 2.0));
         }
-        let mut level = self.parameters.level_for(wanted);
-        if surprised {
-            level = level.max(self.parameters.level_for(self.parameters.surprise_wander));
-        }
-        self.floor = self.floor.filter(|(_, until)| self.age < *until);
-        if let Some((floor, _)) = self.floor {
-            level = level.max(floor);
+        self.contradicted = self.contradicted.filter(|(_, until)| self.age < *until);
+        if let Some((least, _)) = self.contradicted {
+            level = level.max(least);
         }
         self.move_towards(level, span);
-        surprised
     }
 
     fn move_towards(&mut self, level: usize, span: f64) {
         if level >= self.level {
-            if level > self.level {
-                self.level = level;
-            }
+            self.level = level;
             self.lower_for = 0.0;
             return;
         }
@@ -150,42 +143,13 @@ impl Wander {
     /// The level was contradicted: a larger one is in force for a day.
     pub fn contradicted(&mut self, level: usize) {
         let p = &self.parameters;
-        let needed = p.level_for(p.wander_levels[level] * p.contradicted_factor);
-        self.floor =
-            Some((needed.max(self.floor.map_or(0, |f| f.0)), self.age + p.contradicted_for_s));
-        if p.fixed_wander.is_none() {
-            self.level = self.level.max(needed);
-        }
-    }
-
-    /// A doubt: the level for surprises is in force until lower ones have proven themselves again.
-    pub fn doubted(&mut self) {
-        if self.parameters.fixed_wander.is_none() {
-            self.level = self.level.max(self.parameters.level_for(self.parameters.surprise_wander));
-            self.lower_for = 0.0;
-        }
+        let needed = self.level_for(self.levels[level] * p.contradicted_factor);
+        let before = self.contradicted.map_or(0, |(level, _)| level);
+        self.contradicted = Some((needed.max(before), self.age + p.contradicted_for_s));
+        self.level = self.level.max(needed);
     }
 
     fn is_young(&self) -> bool {
         self.exchanges < self.parameters.start_exchanges || self.age < self.parameters.start_s
-    }
-
-    /// Messages that came much sooner than they can, though the round trip is no shorter than ever:
-    /// a clock moved, and by more than an honest reference may. One that says that it is off by a
-    /// millisecond may be slewed by some of it.
-    fn is_surprising(&mut self, diagnosis: &Diagnosis<WANDER_MODELS>, error: f64) -> bool {
-        let p = &self.parameters;
-        let z = diagnosis.normalized_residual;
-        let permitted = p.guard_error * error;
-        let same_path = !diagnosis.below_minimum;
-        let early = |k: usize| {
-            let again = self.residuals.iter().any(|r| r[k] < -p.repeated_sigmas);
-            z[k] < -p.surprise_sigmas || (z[k] < -p.repeated_sigmas && again)
-        };
-        let surprising = (0..2).any(|k| {
-            diagnosis.residual[k] < -permitted && (diagnosis.step || (same_path && early(k)))
-        });
-        self.residuals = [if same_path { z } else { [0.0; 2] }, self.residuals[0]];
-        surprising && self.exchanges > p.surprise_after
     }
 }

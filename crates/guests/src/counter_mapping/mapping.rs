@@ -107,7 +107,7 @@ pub enum MappingError {
     /// The virtual machine has no vCPU with a TSC.
     #[error("{0} shows no vCPU with a TSC offset yet; try again when QEMU has started")]
     NoVcpu(PathBuf),
-    /// A file in debugfs has something other than a number.
+    /// A file in debugfs does not contain a number.
     #[error("cannot read a number from {path}")]
     Number {
         /// The file.

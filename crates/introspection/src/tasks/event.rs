@@ -12,7 +12,7 @@ pub struct Thread {
     pub tid: u32,
     /// Its process.
     pub pid: u32,
-    /// Its name; characters other than printable ASCII are replaced.
+    /// Its name; all characters except printable ASCII are replaced.
     pub comm: String,
     /// Its policy before the event.
     pub policy: Policy,

@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use aya::maps::{Map, MapData};
 use aya::programs::RawTracePoint;
@@ -15,8 +14,7 @@ use aya::{Ebpf, EbpfLoader};
 use super::call;
 use super::core_counter::{CoreCounter, measured};
 use super::error::BpfError;
-use super::own_age::OwnAge;
-use super::record::{self, CORES, Core, FineAge, Place, Record, TASKS, Task};
+use super::record::{self, CORES, Core, FineAge, Record, TASKS, Task};
 use crate::affinity;
 use crate::mapping::{Access, SharedMapping};
 
@@ -29,9 +27,6 @@ const TYPES: &str = "/sys/kernel/btf/vmlinux";
 /// Tells the calling thread its number.
 const OWN_PID: &str = "own_pid";
 const TRACEPOINTS: [&str; 3] = ["cpu_frequency", "sched_migrate_task", "sched_switch"];
-
-/// Most sleeps of a new thread. The programs see it when it runs again after a sleep.
-const SLEEPS: u32 = 200;
 
 /// Ages of cores and threads, kept by programs in the kernel while this value lives.
 #[derive(Debug)]
@@ -169,26 +164,9 @@ impl ElapsedBpf {
         record::task(self.shared.task(place)).map(|(_, task)| task)
     }
 
-    /// Gives the calling thread an age that begins with `age`.
-    ///
-    /// # Errors
-    /// When all places are taken, or the programs do not see it run.
-    pub fn register_self(&self, age: FineAge) -> Result<OwnAge<'_>, BpfError> {
-        let pid = self.own_pid()?;
-        let place = self.register(pid, age)?;
-        let own = OwnAge::new(self, place, pid);
-        for _ in 0..SLEEPS {
-            std::thread::sleep(Duration::from_millis(1));
-            if own.task().is_some_and(|task| task.place == Place::Here) {
-                return Ok(own);
-            }
-        }
-        Err(BpfError::NotSeen(pid))
-    }
-
     /// This thread's number in the initial pid namespace, which the programs see: gettid(2) tells
     /// another one in a container.
-    fn own_pid(&self) -> Result<u32, BpfError> {
+    pub(super) fn own_pid(&self) -> Result<u32, BpfError> {
         let what = "tell a thread its number";
         let program = self.ebpf.program(OWN_PID);
         let program = program.ok_or_else(|| io::Error::other("the object has no such program"));

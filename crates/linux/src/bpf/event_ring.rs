@@ -6,11 +6,9 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
 
-use super::guest_traps::{POINT, POINTS, TARGET};
+use super::settings::SETTINGS;
 use crate::mapping::{Access, MapError, SharedMapping};
 
-/// Bytes of the settings: target, addresses and points.
-pub(super) const SETTINGS: usize = TARGET + POINTS * (8 + POINT);
 /// `SLOTS`, `READS`, and the 8-byte words of `struct event`.
 const SLOTS: usize = 4096;
 const WORDS: usize = 34;

@@ -13,19 +13,13 @@ use aya::programs::{KProbe, ProgramError};
 use aya::{Ebpf, EbpfLoader};
 
 use super::error::BpfError;
-use super::event_ring::{EventRing, SETTINGS};
+use super::event_ring::EventRing;
+use super::settings::{POINT, POINTS, SETTINGS, TARGET};
 
 /// The object that build.rs compiled from bpf/introspect.bpf.c; empty if that failed.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/introspect.bpf.o"));
 /// Why that failed.
 const MISSING: &str = env!("TIMEVISOR_BPF_INTROSPECT_MISSING");
-
-/// Bytes of `struct target`.
-pub const TARGET: usize = 144;
-/// Bytes of `struct point`.
-pub const POINT: usize = 272;
-/// Most points.
-pub const POINTS: usize = 32;
 
 /// The programs, named after the functions that they watch.
 const HANDLE_UD: &str = "handle_ud";

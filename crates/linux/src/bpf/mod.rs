@@ -10,7 +10,8 @@
 //! | `core_counter` | each core's TSC: as the kernel's perf event reads it, and what a tick lasts |
 //! | `call` | bpf(2), as far as aya has no method for it |
 //! | [`guest_traps`] | [`GuestTraps`]: what a guest under KVM asks of its kernel (bpf/introspect.bpf.c) |
-//! | `event_ring` | how its events come
+//! | `event_ring` | how its events come |
+//! | [`settings`] | the sizes of its settings |
 //! | [`error`] | [`BpfError`]: why a host cannot have it, and what to do |
 //!
 //! What it does not do: time that the machine was suspended; processors that come or go after the
@@ -25,6 +26,7 @@ mod event_ring;
 pub mod guest_traps;
 pub mod own_age;
 pub mod record;
+pub mod settings;
 
 pub use elapsed::{ElapsedBpf, Event};
 pub use error::BpfError;

@@ -8,10 +8,13 @@ use std::time::Duration;
 use timevisor_clock_page::Counter as _;
 
 use super::elapsed::{ElapsedBpf, Shared};
+use super::error::BpfError;
 use super::record::{self, Core, FineAge, Place, Task};
 use crate::affinity;
 use crate::counter::Tsc;
 
+/// Most sleeps of a new thread. The programs see it when it runs again after a sleep.
+const FIRST_SLEEPS: u32 = 200;
 /// Most attempts to read an age while the thread moves between cores.
 const ATTEMPTS: u32 = 1000;
 /// Most sleeps of a thread whose arrival on a core was missed; after each it arrives again.
@@ -44,8 +47,27 @@ pub enum ReadError {
     Busy,
 }
 
+impl ElapsedBpf {
+    /// Gives the calling thread an age that begins with `age`.
+    ///
+    /// # Errors
+    /// When all places are taken, or the programs do not see it run.
+    pub fn register_self(&self, age: FineAge) -> Result<OwnAge<'_>, BpfError> {
+        let pid = self.own_pid()?;
+        let place = self.register(pid, age)?;
+        let own = OwnAge::new(self, place, pid);
+        for _ in 0..FIRST_SLEEPS {
+            std::thread::sleep(Duration::from_millis(1));
+            if own.task().is_some_and(|task| task.place == Place::Here) {
+                return Ok(own);
+            }
+        }
+        Err(BpfError::NotSeen(pid))
+    }
+}
+
 impl<'a> OwnAge<'a> {
-    pub(super) fn new(elapsed: &'a ElapsedBpf, place: u32, pid: u32) -> Self {
+    fn new(elapsed: &'a ElapsedBpf, place: u32, pid: u32) -> Self {
         Self {
             shared: elapsed.shared(),
             elapsed,

@@ -81,8 +81,8 @@ pub(super) fn balancing(root: &Path, processors: &[usize]) -> Result<Vec<Change>
     Ok(found)
 }
 
-/// No cpuset may share a processor with an exclusive one beside it; the kernel says EINVAL to
-/// whoever comes second.
+/// No cpuset may share a processor with an exclusive one beside it: the kernel refuses the second
+/// one with EINVAL.
 fn exclusive(root: &Path, ours: &[usize]) -> Result<(), CpusetError> {
     of_others(root, &mut |path| {
         let beside = path.parent() == Some(root);

@@ -158,7 +158,7 @@ impl fmt::Display for Attributes {
 mod tests {
     use super::*;
 
-    /// On a thread of its own: what fails leaves the test's as it is.
+    /// On a new thread, so that a failure leaves the test's thread as it is.
     fn on_thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(body).join().unwrap()
     }

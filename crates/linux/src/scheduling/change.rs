@@ -1,7 +1,7 @@
 //! [`Change`]: one setting of the kernel's that is changed, with what brings the old one back.
 //!
 //! A change is data before it is made: it can be shown (a dry run), written down first (so that
-//! whoever comes after a crash can undo it), made, and undone. Undoing one that was never made, or
+//! it can be undone after a crash), made, and undone. Undoing one that was never made, or
 //! whose thread is gone, does no harm.
 
 use std::fmt;
@@ -101,7 +101,7 @@ impl Change {
     /// cpuset that balances again, a thread that was given other processors.
     ///
     /// # Errors
-    /// The kernel's, other than that the thread or the cgroup is gone.
+    /// The kernel's, except that the thread or the cgroup is gone.
     pub fn undo(&self) -> io::Result<()> {
         let undone = match self {
             Self::Folder { path } => std::fs::remove_dir(path),
@@ -140,8 +140,8 @@ impl Change {
     }
 }
 
-/// Whoever has them already keeps what it asked for itself: a set affinity outlasts its cpuset's
-/// changes.
+/// A thread that already has exactly these processors is not touched: it keeps the affinity that it
+/// set itself, which outlasts changes of its cpuset.
 fn allow_only(tid: u32, processors: &[usize]) -> io::Result<()> {
     if affinity::allowed_of(tid)? == processors {
         return Ok(());

@@ -30,9 +30,10 @@ use super::config::{Config, ConfigError};
 use super::extension::Tail;
 use super::format::NtpTimestamp;
 use super::packet::{HEADER_LEN, Mode, Packet, VERSION};
+use super::reject::RejectReason;
 use super::response::{KissCode, Policy, Response};
 use super::schedule::Schedule;
-use super::status::{Counters, Reach, RejectReason, Status};
+use super::status::{Counters, Reach, Status};
 
 /// How many ended requests are remembered, to tell late and duplicate answers from forged ones.
 const REMEMBERED: usize = 16;

@@ -8,10 +8,11 @@
 //! | [`config`] | every tunable of an association, with unit and reason |
 //! | [`client`] | the state machine: which answers to accept, pairing of stamps; basic and interleaved mode (RFC 9769) |
 //! | `schedule` | when to ask |
+//! | [`reject`] | why an answer was refused |
 //! | [`response`] | the checks on an answer's content, and the server's own error budget |
 //! | [`refid`] | reference ids: of addresses, and of servers that smear leap seconds |
 //! | [`server`] | answering requests |
-//! | [`status`] | what operators see: reachability, counters, reasons, advice |
+//! | [`status`] | what operators see: reachability, counters, advice |
 //!
 //! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take
 //! timestamps, or compute offsets.
@@ -22,6 +23,7 @@ pub mod extension;
 pub mod format;
 pub mod packet;
 pub mod refid;
+pub mod reject;
 pub mod response;
 mod schedule;
 pub mod server;
@@ -31,5 +33,6 @@ pub use client::{Client, Exchange, Outcome, Request};
 pub use config::{Config, ConfigError};
 pub use format::{NtpShort, NtpTimestamp};
 pub use packet::{LeapIndicator, Mode, Packet, PacketError};
+pub use reject::RejectReason;
 pub use response::{KissCode, Response};
-pub use status::{Counters, Reach, RejectReason, Status};
+pub use status::{Counters, Reach, Status};

@@ -10,7 +10,7 @@ use timevisor_time::{Duration, Instant, Utc};
 use super::format::{NtpTimestamp, log2_span};
 use super::packet::{LeapIndicator, Packet};
 use super::refid;
-use super::status::RejectReason;
+use super::reject::RejectReason;
 
 /// The first stratum that means "unsynchronized" (MAXSTRAT, RFC 5905 section 7.2).
 pub const MAX_STRATUM: u8 = 16;

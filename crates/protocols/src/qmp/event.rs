@@ -15,7 +15,7 @@ use super::message::QmpEvent;
 pub enum VmEvent {
     /// STOP: the vCPUs do not run. Under TCG the guest's counter stands still too.
     Stop,
-    /// RESUME: the vCPUs run again; read the counter mapping anew.
+    /// RESUME: the vCPUs run again; read the counter mapping again.
     Resume,
     /// SHUTDOWN: QEMU is about to exit or to stop the guest for good.
     Shutdown {
@@ -24,7 +24,7 @@ pub enum VmEvent {
         /// Such as `host-qmp-quit`; absent before QEMU 4.0.
         reason: Option<String>,
     },
-    /// RESET: the guest boots anew, and its driver probes the page anew.
+    /// RESET: the guest boots again, and its driver probes the page again.
     Reset {
         /// The guest asked for it.
         guest: bool,

@@ -4,10 +4,10 @@
 //! It does not time commands out either, because QEMU answers every command or closes the
 //! connection.
 //!
-//! QEMU gives the answer to a command to whoever is connected when it is ready. A client that left
-//! with a command unanswered thus leaves its successor replies to commands that were never sent;
-//! they are ignored, and told apart by their ids, which must not repeat from session to session
-//! ([`Session::with_first_id`]).
+//! QEMU gives the answer to a command to the client that is connected when the answer is ready. If
+//! a client leaves with a command unanswered, the next client gets replies to commands that it
+//! never sent. These are ignored, and told apart by their ids, which must not repeat from session
+//! to session ([`Session::with_first_id`]).
 
 use std::collections::BTreeSet;
 

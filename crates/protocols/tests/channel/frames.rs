@@ -60,7 +60,7 @@ fn limits_of_each_kind() {
         let error = Frame::new(kind, 1, 1, vec![b' '; max + 1]).unwrap_err();
         assert!(matches!(error, EncodeError::TooLong { len, max: m } if len == m + 1 && m == max));
     }
-    // Nor is it taken from somebody who writes it all the same.
+    // A reader also refuses it from a peer that writes it anyway.
     let mut bytes = Frame::new(Kind::Request, 1, 1, vec![b' '; 4096]).unwrap().encode();
     bytes[6..8].copy_from_slice(&4097u16.to_le_bytes());
     bytes.push(b' ');

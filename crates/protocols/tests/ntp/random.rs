@@ -181,8 +181,8 @@ proptest! {
         for event in events {
             world.step(event);
         }
-        // Whatever happened: whoever sleeps until poll_at() soon gets a request, and a good answer
-        // to it is accepted.
+        // Whatever happened, a caller that sleeps until poll_at() soon gets a request, and a good
+        // answer to it is accepted.
         let before = world.sent.len();
         for random in 0..2 {
             if world.sent.len() == before {

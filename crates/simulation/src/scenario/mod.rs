@@ -90,8 +90,8 @@ pub struct EstimateModel {
     pub unmeasured_rate_ppm: Option<u32>,
     /// Bound on the rate against the measured one, ppm.
     pub measured_rate_ppm: Option<u32>,
-    /// One bound on how fast the rate may change, 1/s, instead of following the estimator.
-    pub fixed_wander: Option<f64>,
+    /// The operator's statement about the oscillator: its rate changes by at most this, 1/s.
+    pub wander_floor: Option<f64>,
     /// Without an exchange for this long the status is `freerunning`, s.
     pub stale_after_s: Option<f64>,
 }
@@ -107,7 +107,9 @@ impl EstimateModel {
         if let Some(ppm) = self.measured_rate_ppm {
             parameters.measured_rate = RateError::from_ppm(ppm);
         }
-        parameters.bounds.fixed_wander = self.fixed_wander;
+        if let Some(wander) = self.wander_floor {
+            parameters.bounds.wander_floor = wander;
+        }
         if let Some(seconds) = self.stale_after_s {
             parameters.stale_after = Duration::from_secs_f64(seconds);
         }

@@ -6,8 +6,9 @@
 use timevisor_protocols::channel::{Achieved, Event};
 
 use super::{MemberKey, Registry};
+use crate::setup::ClockId;
 use crate::tenant::Owner;
-use crate::timeline::{ClockId, Timeline, TimelineId};
+use crate::timeline::{Timeline, TimelineId};
 
 impl Registry {
     /// Compares what timelines give with what members were told last: an event for each change,

@@ -27,9 +27,9 @@ use crate::name::TimelineName;
 use crate::pages::{CLOCK, Scale, Slot, Slots};
 use crate::parameters::Parameters;
 use crate::problem;
-use crate::setup::{InvalidSetup, Origin, Setup, Visibility};
+use crate::setup::{ClockId, InvalidSetup, Origin, Setup, Visibility};
 use crate::tenant::{Owner, Tenant};
-use crate::timeline::{ClockId, LifeId, Reach, Source, Timeline, TimelineId};
+use crate::timeline::{LifeId, Reach, Source, Timeline, TimelineId};
 use group::{Group, MemberKey, OwnerKey, Tally};
 
 pub use outputs::Entry;

@@ -6,8 +6,9 @@ use timevisor_protocols::channel::{Achieved, Epoch, Limits, Place, Problem, Time
 use super::{CLOCK, Registry};
 use crate::name::TimelineName;
 use crate::quality::Demand;
+use crate::setup::ClockId;
 use crate::tenant::{Owner, Tenant};
-use crate::timeline::{ClockId, Source, Timeline, TimelineId};
+use crate::timeline::{Source, Timeline, TimelineId};
 
 /// One entry that an owner's pages must show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 //! between.
 //!
 //! Blocking, with one deadline for all of it (but for the resolver, which has its own). The
-//! authorities are read anew each time, so that a renewed file needs no restart.
+//! authorities are read each time, so that a renewed file needs no restart.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};

@@ -4,7 +4,7 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `mod.rs` | when keys are fetched, and what `timevisor status` says about them |
-//! | `connection.rs` | one key establishment over TCP, in a thread of its own |
+//! | `connection.rs` | one key establishment over TCP, in a separate thread |
 //!
 //! All of the protocol is crates/protocols'. Keys and cookies live in memory only, and neither is
 //! ever logged.

@@ -51,7 +51,8 @@ pub struct World {
     pub now_s: f64,
     /// Counter minus true time, s, now.
     pub counter_ahead_s: f64,
-    frequency: f64,
+    /// Relative frequency of the counter against its nominal one.
+    pub frequency: f64,
     /// Random walk of the frequency, 1/sqrt(s).
     pub wander: f64,
     /// Minimum delays, s.

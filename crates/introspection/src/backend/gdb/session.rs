@@ -306,7 +306,7 @@ impl Backend for Gdb {
             return Err(Refused::Reads(point.id));
         }
         if self.phase != Phase::Connected || points.is_empty() {
-            // It is for one attachment; a driver connects anew for another.
+            // A connection is for one attachment; the driver connects again for another.
             return Ok(self.close("points are set once, when it has connected"));
         }
         self.points = points.to_vec();

@@ -41,7 +41,7 @@ impl KvmLayout {
             fits.then_some(member.offset).ok_or_else(odd)
         };
         let registers = place("kvm_vcpu", "arch.regs", 0)?;
-        // The seventeenth of them until it got a place of its own (7.x).
+        // It was the seventeenth register until it became a separate field (7.x).
         let rip = place("kvm_vcpu", "arch.rip", 8).unwrap_or(registers + 16 * 8);
         let times = place("kvm_vcpu", "arch.l1_tsc_offset", 8)?;
         let at_exit = place("kvm_vcpu", "arch.last_guest_tsc", 8)?;

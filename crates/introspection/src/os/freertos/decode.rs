@@ -57,7 +57,7 @@ pub(super) fn event(raw: &RawEvent, points: &[Point], note: &Note) -> Result<Eve
             let attributes = fixed(reads.u32(OWN + 2)?);
             (Kind::SetScheduler { target: target()?, attributes }, None)
         }
-        // Of the task that ends, whoever ends it.
+        // The event belongs to the task that ends, not to the one that ends it.
         DELETE => (Kind::Exit { status: 0 }, Some(target()?)),
         other => return Err(DecodeError::Point(other)),
     };

@@ -56,7 +56,7 @@ impl Layout {
         if tgid != pid + 4 {
             return Err(format!("its task_struct has pid at {pid} and tgid at {tgid}"));
         }
-        // A variable of its own until 6.1 and from 6.15 on; in between a member of pcpu_hot.
+        // A separate variable until 6.1 and from 6.15 on; in between, a member of pcpu_hot.
         let current = match symbols.address("current_task") {
             Ok(address) => address,
             Err(_) => {

@@ -58,8 +58,8 @@ impl Guest {
         self.long(head + 8, entry);
     }
 
-    /// A thread of the process with this signal_struct, or of one of its own. Its address, and its
-    /// process'.
+    /// Adds a thread of the process with this signal_struct, or of a new process. Returns its
+    /// address and its process's.
     fn task(&mut self, tid: u32, policy: u32, of: Option<u64>) -> (u64, u64) {
         let at = self.next;
         self.next += 0x200;

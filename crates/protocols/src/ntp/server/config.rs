@@ -49,7 +49,7 @@ pub enum ConfigError {
     /// Too few to be useful, or too much memory.
     #[error("clients is {0}, which is not from 16 to 1048576; change it")]
     Clients(usize),
-    /// Negative, or so long that no client is served.
+    /// Negative, or so large that no client is served.
     #[error("rate_interval is {0}, which is not from 0 (no limit) to 1024 s; change it")]
     RateInterval(Duration),
     /// Nothing would be answered, or the limit would be meaningless.

@@ -43,7 +43,7 @@ const NOT_KNOWN: u64 = u64::MAX;
 
 impl<P: WritablePage> PageWriter<P> {
     /// Writes a sample; `None` takes it off the page.
-    pub fn write_host_time(&self, sample: Option<&Sample<'_>>) {
+    pub fn write_host_cpu_time(&self, sample: Option<&Sample<'_>>) {
         let words = self.page().vcpus();
         if sample.is_none() && words[vcpus::SEQUENCE].load(Relaxed) == 0 {
             return;
@@ -115,7 +115,7 @@ mod tests {
         let mut writer = PageWriter::take_over(&page, identity(), Some(37));
         let reader = Reader::open(&page, tsc(5000), 0).unwrap();
         let ran = [Some(700), None, Some(u64::MAX - 1)];
-        writer.write_host_time(Some(&Sample { base: 5000, lag_ns: 10, ran_ns: &ran }));
+        writer.write_host_cpu_time(Some(&Sample { base: 5000, lag_ns: 10, ran_ns: &ran }));
         assert_eq!(reader.host_cpu_time(0), Ok(None), "how fast it counts is not known yet");
         writer.publish(&update(5000, 0), &tsc(5000));
         // A tick is about 1 ns.
@@ -135,12 +135,12 @@ mod tests {
     fn golden_words() {
         let page = Page::new();
         let writer = PageWriter::take_over(&page, identity(), Some(37));
-        writer.write_host_time(Some(&Sample { base: 7, lag_ns: 8, ran_ns: &[Some(9), None] }));
+        writer.write_host_cpu_time(Some(&Sample { base: 7, lag_ns: 8, ran_ns: &[Some(9), None] }));
         let bytes = page.bytes();
         let words = bytes[0xf80..].chunks_exact(8);
         let words: Vec<u64> = words.map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
         assert_eq!(words[..7], [2, 7, 8, 2, 9, u64::MAX, 0]);
-        writer.write_host_time(Some(&Sample { base: 0, lag_ns: 0, ran_ns: &[Some(1); 20] }));
+        writer.write_host_cpu_time(Some(&Sample { base: 0, lag_ns: 0, ran_ns: &[Some(1); 20] }));
         let bytes = page.bytes();
         assert_eq!((bytes[0xf98], bytes[0xff8]), (12, 1), "as many as there is room for");
     }
@@ -151,7 +151,7 @@ mod tests {
         let mut writer = PageWriter::take_over(&page, identity(), Some(37));
         writer.publish(&update(0, 0), &tsc(0));
         let sample = Sample { base: 0, lag_ns: 0, ran_ns: &[Some(1)] };
-        writer.write_host_time(Some(&sample));
+        writer.write_host_cpu_time(Some(&sample));
         let reader = Reader::open(&page, tsc(10), 0).unwrap();
         let before = reader.host_cpu_time(0).unwrap().unwrap();
         // QEMU loads the page with the VM, and moves the marker on.
@@ -162,10 +162,10 @@ mod tests {
         writer.disrupt();
         writer.publish(&update(0, 0), &tsc(0));
         assert_ne!(reader.host_cpu_time(0).unwrap().unwrap().disruption, before.disruption);
-        writer.write_host_time(None);
+        writer.write_host_cpu_time(None);
         assert_eq!(reader.host_cpu_time(0), Ok(None));
         // Nor does a page keep it when a writer takes it over.
-        writer.write_host_time(Some(&sample));
+        writer.write_host_cpu_time(Some(&sample));
         writer.start_over(identity(), Some(37));
         writer.publish(&update(0, 0), &tsc(0));
         assert_eq!(reader.host_cpu_time(0), Ok(None));
@@ -179,7 +179,7 @@ mod tests {
         write_begin(&page.vcpus()[vcpus::SEQUENCE]);
         let reader = Reader::open(&page, tsc(0), 0).unwrap();
         assert_eq!(reader.host_cpu_time(0), Err(ReadError::WriterStalled));
-        writer.write_host_time(Some(&Sample { base: 0, lag_ns: 0, ran_ns: &[Some(1)] }));
+        writer.write_host_cpu_time(Some(&Sample { base: 0, lag_ns: 0, ran_ns: &[Some(1)] }));
         assert_eq!(reader.host_cpu_time(0).unwrap().unwrap().least_ns, 1);
     }
 }

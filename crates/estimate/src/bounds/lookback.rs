@@ -1,0 +1,122 @@
+//! The lookback: notices that a clock began to run differently, from what the estimator said a
+//! little while ago.
+//!
+//! The bounds permit the oscillator to change as fast as the operator says that it may. Within half
+//! a minute that explains a server which suddenly gains 1 ppm, and when the facts contradict each
+//! other at last, the truth has left the bounds. The estimator knows more: it has seen how the
+//! oscillator runs. Its estimates of the last exchanges are extrapolated to the newest one. A
+//! message that came earlier than the minimum delay allows after *some* of them, by more than the
+//! estimate's error and a moderate change of temperature explain, is a reason for doubt.
+//!
+//! A steep change of temperature looks the same at first, so this may doubt honest facts while the
+//! crystal warms up faster than `lookback_wander` times the floor. Nothing is ever narrowed by it;
+//! it only takes trust away (docs/decisions/0039-a-worst-case-from-the-operators-statement.md).
+//!
+//! An estimate whose path has become shorter since, and a message whose round trip says that it
+//! came on a longer path, are left out.
+
+use std::collections::VecDeque;
+
+use timevisor_time::{Instant, Period, Tai};
+
+use crate::estimators::{Diagnosis, Estimate};
+use crate::exchange::Exchange;
+use crate::parameters::{BoundParameters, WANDER_MODELS};
+
+/// How many earlier estimates are kept, one an exchange.
+const KEPT: usize = 16;
+
+/// What the estimator said after an exchange.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    at: u64,
+    time: Instant<Tai>,
+    period: Period,
+    /// One sigma, s.
+    error: f64,
+    /// Minimum one-way delays, s, forward and backward.
+    minimum: [f64; 2],
+    /// The shortest round trip since, s.
+    shortest: f64,
+}
+
+impl Said {
+    fn time_at(&self, counter: u64) -> Instant<Tai> {
+        self.time + self.period.span(counter.wrapping_sub(self.at))
+    }
+
+    /// By how much (s) a message of the exchange came before the earliest moment that this estimate
+    /// allows; below 0: it did not.
+    fn early_by(&self, exchange: &Exchange) -> f64 {
+        let forward = exchange.tb - self.time_at(exchange.ta);
+        let backward = self.time_at(exchange.tf) - exchange.te;
+        let forward = forward.as_secs_f64() - self.minimum[0];
+        let backward = backward.as_secs_f64() - self.minimum[1];
+        -forward.min(backward)
+    }
+
+    /// What an honest oscillator may have done since, s.
+    fn tolerance(&self, exchange: &Exchange, wander: f64, p: &BoundParameters) -> f64 {
+        let age = self.period.span(exchange.tf.wrapping_sub(self.at)).as_secs_f64();
+        p.lookback_wander * wander * age * age / 2.0
+            + p.lookback_rate * age
+            + p.lookback_sigmas * self.error
+            + p.guard_error * exchange.error.as_secs_f64()
+    }
+}
+
+/// The newest estimates.
+#[derive(Clone, Debug, Default)]
+pub struct Lookback {
+    said: VecDeque<Said>,
+}
+
+impl Lookback {
+    /// Forgets all estimates.
+    pub fn start_over(&mut self) {
+        self.said.clear();
+    }
+
+    /// By how much (s) an exchange came too early for the oscillator; `round_trip` (s) is without
+    /// the reference's residence, `wander` (1/s) the floor.
+    pub fn observe(
+        &mut self,
+        exchange: &Exchange,
+        round_trip: f64,
+        diagnosis: &Diagnosis<WANDER_MODELS>,
+        wander: f64,
+        parameters: &BoundParameters,
+    ) -> Option<f64> {
+        let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
+        let mut worst = 0.0_f64;
+        for said in &mut self.said {
+            said.shortest = said.shortest.min(round_trip);
+            let minimum = said.minimum[0] + said.minimum[1];
+            let noise = parameters.guard_noise_s.min(parameters.guard_share * minimum.max(0.0));
+            let margin = parameters.lookback_margin * queueing + noise;
+            let longest = minimum + margin + parameters.guard_near * queueing;
+            let same_path = said.shortest >= minimum - margin && round_trip <= longest;
+            let later = exchange.ta.wrapping_sub(said.at) >> 63 == 0;
+            if same_path && later {
+                let tolerance = said.tolerance(exchange, wander, parameters) + margin;
+                worst = worst.max(said.early_by(exchange) - tolerance);
+            }
+        }
+        (worst > 0.0).then_some(worst)
+    }
+
+    /// Keeps what the estimator says after the exchange that ended at counter value `at`.
+    pub fn keep(&mut self, at: u64, estimate: &Estimate, diagnosis: &Diagnosis<WANDER_MODELS>) {
+        if self.said.len() == KEPT {
+            self.said.pop_front();
+        }
+        self.said.push_back(Said {
+            at,
+            time: estimate.time,
+            period: estimate.period,
+            error: estimate.error.as_secs_f64(),
+            minimum: diagnosis.minimum_delay,
+            shortest: f64::INFINITY,
+        });
+    }
+}
