@@ -22,7 +22,7 @@ use super::super::report;
 use super::needed::{self, Needed, Promise};
 use super::{PERIOD, plan, predicted};
 
-/// The head of what [`print`] prints.
+/// The head of what [`print()`] prints.
 const HEAD: &str = "                             task    jobs   missed   median     95 %    worst  predicted  cost: mean, most  stolen: all, in 200 ms";
 
 const NAME: &str = "rtvm-responses";
