@@ -7,7 +7,7 @@
 //! oscillator has just switched, so that a hypothesis that becomes true again starts from what the
 //! others know.
 
-use super::gaussian::{Gaussian, OFFSET, Pair};
+use super::gaussian::{Gaussian, MINIMUM, OFFSET, Pair};
 use super::parameters::{MODELS, Oscillator};
 
 /// States and weights, in the order of [`Oscillator::models`].
@@ -84,6 +84,17 @@ impl Bank {
         self.for_each(|state| {
             state.mean[OFFSET] += by_s;
             state.covariance.add(OFFSET, OFFSET, variance);
+        });
+    }
+
+    /// Both minimum delays may have become longer or shorter by as much, with `variance`, s^2: their
+    /// sum is less certain then, their difference is not.
+    pub fn move_together(&mut self, variance: f64) {
+        let [f, b] = MINIMUM;
+        self.for_each(|state| {
+            for (i, j) in [(f, f), (f, b), (b, b)] {
+                state.covariance.add(i, j, variance);
+            }
         });
     }
 

@@ -6,7 +6,7 @@ use super::coordinates::Sighting;
 use super::delay::DelayLaw;
 use super::direction::Direction;
 use super::early::{EarlyRun, Verdict};
-use super::gaussian::{ARRIVAL, Gaussian, MINIMUM, RATE, ROUND_TRIP};
+use super::gaussian::{ARRIVAL, Gaussian, RATE, ROUND_TRIP};
 use super::levels::Levels;
 use super::parameters::{MODELS, Parameters};
 
@@ -19,6 +19,8 @@ pub struct Context<'a> {
     pub law: &'a DelayLaw,
     /// Standard deviation of the minimum delay's edge over the mean queueing.
     pub softness: f64,
+    /// How far both minimum delays move together between two exchanges, over the mean queueing.
+    pub common_walk: f64,
     /// Mean queueing as the round trips show it, s.
     pub queueing_s: f64,
     /// What one delay is worth against an independent one, 0 to 1.
@@ -66,7 +68,7 @@ impl Innovation {
     };
 
     /// Which messages came before the earliest expected moment by more than `sigmas`.
-    fn early(&self, sigmas: f64) -> [bool; 2] {
+    pub fn early(&self, sigmas: f64) -> [bool; 2] {
         [0, 1].map(|k| self.residual_s[k] < -sigmas * self.deviation_s[k])
     }
 
@@ -115,6 +117,9 @@ impl Filter {
         let started = self.count > parameters.start.exchanges as u64;
         if !started {
             self.directions.iter_mut().for_each(|d| d.queueing_s = context.queueing_s);
+        }
+        if context.common_walk > 0.0 {
+            self.bank.move_together((context.common_walk * self.queueing_sum_s() / 2.0).powi(2));
         }
         let prior = self.bank.mixture();
         let noise = self.noise(context);
@@ -203,13 +208,7 @@ impl Filter {
     /// During the start the two minima are one unknown: a lower round trip reopens them together.
     fn reopen_both(&mut self, excess_s: f64) {
         let variance = excess_s.powi(2) + self.queueing_sum_s().powi(2);
-        self.bank.for_each(|state| {
-            for (i, j) in
-                [(MINIMUM[0], MINIMUM[0]), (MINIMUM[0], MINIMUM[1]), (MINIMUM[1], MINIMUM[1])]
-            {
-                state.covariance.add(i, j, variance);
-            }
-        });
+        self.bank.move_together(variance);
     }
 
     /// Updates every hypothesis, forward then backward.

@@ -8,10 +8,10 @@ use super::lateness::Lateness;
 use super::parameters::{ChangeDetection, Parameters, WINDOW};
 use super::ring::Ring;
 
-/// An upward shift.
+/// A shift.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shift {
-    /// Per direction: by how much, s; `None` where there is none.
+    /// Per direction: by how much, s, below 0 for a shorter path; `None` where there is none.
     pub by_s: [Option<f64>; 2],
     /// Exchanges since it began.
     pub exchanges: usize,
@@ -64,6 +64,25 @@ impl Shift {
                 clear.then_some(shift)
             })
             .unwrap_or_else(|| suspected.judged(history, parameters).0)
+    }
+
+    /// Whether the newest `exchanges`, the first of which had a message that came too early, took
+    /// another path, shorter in one direction and longer in the other. A clock that stepped makes
+    /// one direction early by as much as the other is late. What the other is later than that is
+    /// no clock's doing.
+    pub fn exchanged(exchanges: usize, history: &History, parameters: &Parameters) -> Option<Self> {
+        let limits = &parameters.changes;
+        let before = history.before(exchanges);
+        let hindsight = Hindsight::new(before, exchanges, history, parameters);
+        let queueing = before.directions.map(|d| d.queueing_s);
+        let late = [0, 1].map(|k| Lateness::of(&hindsight.residuals_s[k], exchanges, queueing[k]));
+        let early = usize::from(late[1].least_s < late[0].least_s);
+        let sigma = limits.shortened_sigma * hindsight.sigma_s[early];
+        let beyond = Lateness { least_s: late[0].least_s + late[1].least_s, ..late[1 - early] };
+        let is_early = late[early].least_s < -sigma;
+        let is_late =
+            beyond.evidence() > limits.exchanged_evidence && 2 * beyond.support > exchanges;
+        (is_early && is_late).then(|| Self { by_s: late.map(|l| Some(l.least_s)), exchanges })
     }
 
     /// What is early against the prediction was no shift, and what is late is one, suspected or

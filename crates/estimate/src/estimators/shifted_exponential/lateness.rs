@@ -14,7 +14,8 @@ pub struct Lateness {
     pub least_s: f64,
     /// How many would be ordinary after that shift. The others are as unlikely with it as without.
     pub support: usize,
-    queueing_s: f64,
+    /// Mean queueing, s.
+    pub queueing_s: f64,
 }
 
 impl Lateness {

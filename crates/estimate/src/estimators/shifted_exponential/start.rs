@@ -14,6 +14,15 @@ pub fn begins_at(number: usize, parameters: &Parameters) -> bool {
     number == 1 || again_at.contains(&number) || number == *exchanges
 }
 
+/// How many of the first `sightings` took a longer path than the best one did: enough of them, and
+/// all later than queueing explains. They would speak for an asymmetry that is gone.
+pub fn earlier_route(sightings: &[Sighting], queueing_s: f64, parameters: &Parameters) -> usize {
+    let best = sightings.iter().map(|s| s.path_s).fold(f64::INFINITY, f64::min);
+    let limit = best + 2.0 * parameters.delays.outlier_queueing * queueing_s;
+    let longer = sightings.iter().take_while(|s| s.path_s > limit).count();
+    if longer < parameters.changes.shift_exchanges { 0 } else { longer }
+}
+
 /// The state at the epoch of the first of `sightings` (at least one).
 pub fn state(sightings: &[Sighting], queueing_s: f64, parameters: &Parameters) -> Gaussian {
     let (mut best, mut elapsed, mut until_best) = (&sightings[0], 0.0, 0.0);
