@@ -41,9 +41,10 @@ pub struct Expert {
     innovation: Innovation,
     posterior: Gaussian,
     changes: Changes,
-    /// Exchanges since a message came too early although the round trip was no shorter, with that
-    /// one.
+    /// Exchanges since a message came too early, with that one; 0 when that is settled.
     since_early: usize,
+    /// Directions whose minimum was reopened then.
+    shortened: [bool; 2],
 }
 
 impl Expert {
@@ -59,6 +60,7 @@ impl Expert {
             posterior: filter.bank.mixture(),
             changes: Changes::default(),
             since_early: 0,
+            shortened: [false; 2],
         }
     }
 
@@ -109,7 +111,7 @@ impl Expert {
         }
         self.history.push(&self.filter, sighting);
         self.innovation = self.filter.observe(sighting, &context);
-        if let Some(shift) = self.exchanged_path(&context) {
+        if let Some(shift) = self.changed_both(&context) {
             let log_evidence = Some(self.take_back(&shift, &context));
             self.innovation.verdict = Verdict::Ordinary;
             self.posterior = self.filter.bank.mixture();
@@ -137,21 +139,22 @@ impl Expert {
     }
 
     /// Looks back at a message that came too early when a few more exchanges have been seen.
-    fn exchanged_path(&mut self, context: &Context) -> Option<Shift> {
+    fn changed_both(&mut self, context: &Context) -> Option<Shift> {
         let limits = &context.parameters.changes;
+        let settled = self.filter.count() > context.parameters.start.exchanges as u64;
         let early = self.innovation.early(limits.early_sigma).contains(&true);
-        if self.since_early > 0 || (early && !self.innovation.below) {
+        if self.since_early > 0 {
             self.since_early += 1;
+        } else if settled && (early || self.innovation.below) {
+            self.since_early = 1;
+            self.shortened = self.innovation.shortened;
         }
-        let (seen, settled) =
-            (self.since_early, self.filter.count() > context.parameters.start.exchanges as u64);
-        let found =
-            if settled && limits.exchanged_after.contains(&seen) && seen <= self.history.len() {
-                Shift::exchanged(seen, &self.history, context.parameters)
-            } else {
-                None
-            };
-        if found.is_some() || seen >= limits.exchanged_after[limits.exchanged_after.len() - 1] {
+        let seen = self.since_early;
+        let due = limits.looked_back_after.contains(&seen) && seen <= self.history.len();
+        let found = due
+            .then(|| Shift::of_both(seen, self.shortened, &self.history, context.parameters))
+            .flatten();
+        if found.is_some() || limits.looked_back_after.iter().all(|n| seen >= *n) {
             self.since_early = 0;
         }
         found

@@ -19,7 +19,7 @@ pub struct Context<'a> {
     pub law: &'a DelayLaw,
     /// Standard deviation of the minimum delay's edge over the mean queueing.
     pub softness: f64,
-    /// How far both minimum delays move together between two exchanges, over the mean queueing.
+    /// How far both minimum delays move together between two exchanges, over `queueing_s`.
     pub common_walk: f64,
     /// Mean queueing as the round trips show it, s.
     pub queueing_s: f64,
@@ -119,7 +119,7 @@ impl Filter {
             self.directions.iter_mut().for_each(|d| d.queueing_s = context.queueing_s);
         }
         if context.common_walk > 0.0 {
-            self.bank.move_together((context.common_walk * self.queueing_sum_s() / 2.0).powi(2));
+            self.bank.move_together((context.common_walk * context.queueing_s).powi(2));
         }
         let prior = self.bank.mixture();
         let noise = self.noise(context);

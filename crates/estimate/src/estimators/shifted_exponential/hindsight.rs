@@ -66,23 +66,38 @@ impl Shift {
             .unwrap_or_else(|| suspected.judged(history, parameters).0)
     }
 
-    /// Whether the newest `exchanges`, the first of which had a message that came too early, took
-    /// another path, shorter in one direction and longer in the other. A clock that stepped makes
-    /// one direction early by as much as the other is late. What the other is later than that is
-    /// no clock's doing.
-    pub fn exchanged(exchanges: usize, history: &History, parameters: &Parameters) -> Option<Self> {
+    /// What the newest `exchanges`, the first of which had a message that came too early, say about
+    /// a path that changed in both directions. `shortened` says which minima were reopened for it;
+    /// none if its round trip was no shorter.
+    pub fn of_both(
+        exchanges: usize,
+        shortened: [bool; 2],
+        history: &History,
+        parameters: &Parameters,
+    ) -> Option<Self> {
         let limits = &parameters.changes;
         let before = history.before(exchanges);
         let hindsight = Hindsight::new(before, exchanges, history, parameters);
         let queueing = before.directions.map(|d| d.queueing_s);
         let late = [0, 1].map(|k| Lateness::of(&hindsight.residuals_s[k], exchanges, queueing[k]));
-        let early = usize::from(late[1].least_s < late[0].least_s);
-        let sigma = limits.shortened_sigma * hindsight.sigma_s[early];
-        let beyond = Lateness { least_s: late[0].least_s + late[1].least_s, ..late[1 - early] };
-        let is_early = late[early].least_s < -sigma;
-        let is_late =
-            beyond.evidence() > limits.exchanged_evidence && 2 * beyond.support > exchanges;
-        (is_early && is_late).then(|| Self { by_s: late.map(|l| Some(l.least_s)), exchanges })
+        let sigma = hindsight.sigma_s.map(|s| limits.shortened_sigma * s);
+        let changed = if shortened == [false; 2] {
+            // A clock that stepped makes one direction early by as much as the other is late. What
+            // the other is later than that is no clock's doing.
+            let early = usize::from(late[1].least_s < late[0].least_s);
+            let beyond = Lateness { least_s: late[0].least_s + late[1].least_s, ..late[1 - early] };
+            late[early].least_s < -sigma[early]
+                && beyond.evidence() > limits.exchanged_evidence
+                && 2 * beyond.support > exchanges
+        } else {
+            // The other direction's first message happened to be late.
+            [0, 1].iter().any(|k| {
+                let margin = sigma[*k] + limits.confirmed_queueing * queueing[*k];
+                !shortened[*k] && late[*k].least_s < -margin
+            })
+        };
+        let by = |k: usize| (late[k].least_s.abs() > sigma[k]).then_some(late[k].least_s);
+        changed.then(|| Self { by_s: [by(0), by(1)], exchanges })
     }
 
     /// What is early against the prediction was no shift, and what is late is one, suspected or

@@ -57,8 +57,9 @@ pub struct Delays {
     /// for queueing that is exponential down to the minimum, 0.3 for delays that are rarely close
     /// to it.
     pub edge_softness: [f64; EXPERTS],
-    /// How far both minimum delays move together between two exchanges, over the mean queueing, one
-    /// per expert: 0 for a route whose length does not change, above for a satellite's.
+    /// How far both minimum delays move together between two exchanges, over the mean queueing that
+    /// the round trips show, one per expert: 0 for a route whose length does not change, above for
+    /// a satellite's. A minimum that moves fast widens that figure, and so the range of speeds.
     pub common_walk: [f64; EXPERTS],
     /// Exchanges over which the experts' merits are remembered.
     pub expert_memory: f64,
@@ -156,10 +157,11 @@ pub struct ChangeDetection {
     /// Probability that a given exchange is the first of a longer path: what an expert's merit
     /// loses when it explains messages by a shift.
     pub shift_prior: f64,
-    /// Exchanges after a message that came too early, with it, at which it is asked whether the
-    /// path changed in both directions; the last of them ends the question.
-    pub exchanged_after: [usize; 3],
-    /// Logarithm of the likelihood ratio between that and a step of a clock: 1e-4 by chance.
+    /// Exchanges after a message that came too early, with it, at which a look back asks whether
+    /// the path changed in both directions; the last of them ends the question.
+    pub looked_back_after: [usize; 3],
+    /// Logarithm of the likelihood ratio between that and a step of a clock when the round trip is
+    /// no shorter: 1e-4 by chance.
     pub exchanged_evidence: f64,
     /// In hindsight, a shift is confirmed beyond this many sigmas of the prediction ...
     pub confirmed_sigma: f64,
@@ -265,7 +267,7 @@ impl Default for ChangeDetection {
             shift_record: 3.0,
             shift_sigma: 5.0,
             shift_prior: 1e-5,
-            exchanged_after: [3, 6, 12],
+            looked_back_after: [3, 6, 12],
             exchanged_evidence: 12.0,
             confirmed_sigma: 4.0,
             confirmed_queueing: 0.5,
@@ -387,8 +389,8 @@ impl Start {
 
 impl ChangeDetection {
     fn checks(&self) -> [Check; 10] {
-        let exchanged = self.exchanged_after.iter().all(|n| (2..=WINDOW).contains(n))
-            && self.exchanged_after.is_sorted();
+        let exchanged = self.looked_back_after.iter().all(|n| (2..=WINDOW).contains(n))
+            && self.looked_back_after.is_sorted();
         let windows = self.shift_windows.iter().all(|n| (1..=WINDOW).contains(n));
         let sorted = self.shift_windows.is_sorted();
         let support = (1..=self.shift_exchanges).contains(&self.shift_support);
@@ -400,7 +402,7 @@ impl ChangeDetection {
             ("shift_support", support, "must be 1 to shift_exchanges"),
             ("shift_windows", windows && sorted, "must grow and stay within 1 to 32 exchanges"),
             ("shift_evidence", positive(self.shift_evidence), POSITIVE),
-            ("exchanged_after", exchanged, "must grow and stay within 2 to 32 exchanges"),
+            ("looked_back_after", exchanged, "must grow and stay within 2 to 32 exchanges"),
             ("exchanged_evidence", positive(self.exchanged_evidence), POSITIVE),
             ("shift_prior", share(self.shift_prior), SHARE),
         ]
