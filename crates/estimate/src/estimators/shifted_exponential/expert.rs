@@ -5,9 +5,10 @@ use super::coordinates::Sighting;
 use super::direction::Direction;
 use super::early::Verdict;
 use super::filter::{Context, Filter, Innovation};
-use super::gaussian::{ARRIVAL, Gaussian, MINIMUM};
+use super::gaussian::{ARRIVAL, ASYMMETRY, Gaussian, MINIMUM};
 use super::hindsight::Shift;
 use super::history::History;
+use super::levels::Levels;
 
 /// What has changed on the path and in the clocks so far, for metrics and logs. Index 0 is forward,
 /// 1 backward.
@@ -99,6 +100,15 @@ impl Expert {
         self.posterior = self.filter.bank.mixture();
         self.history.clear();
         self.since_early = 0;
+    }
+
+    /// Takes another asymmetry and other remembered routes over. The offset moves along: every
+    /// prediction stays as it was.
+    pub fn adopt(&mut self, asymmetry_s: f64, levels: &Levels) {
+        let by = (self.posterior.project(ASYMMETRY).0 - asymmetry_s) / 2.0;
+        self.filter.bank.for_each(|state| state.shift_asymmetry(by));
+        self.posterior.shift_asymmetry(by);
+        self.filter.levels = *levels;
     }
 
     /// Takes an exchange in. Returns what is known now about the path, if it has just changed.

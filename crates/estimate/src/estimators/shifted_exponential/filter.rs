@@ -221,6 +221,11 @@ impl Filter {
     ) -> Learned {
         let queueing = [0, 1].map(|k| self.directions[k].queueing_s);
         let mut found = [[(0.0, 0.0); 2]; MODELS];
+        // What the message says about the state is worth less when delays are correlated. How well
+        // it was predicted is another question.
+        let priors = *self.bank.weights();
+        let correlated = context.independence < 1.0;
+        let mut plain = [0.0; MODELS];
         *log_evidence = self.bank.update(|model, state| {
             let mut log = 0.0;
             for k in 0..2 {
@@ -228,12 +233,19 @@ impl Filter {
                 let (delta, total) = (measured[k] - mean, variance + noise[k]);
                 let (excess, ordinary) =
                     context.law.excess(delta, total, queueing[k], context.independence);
+                if correlated {
+                    let independent = context.law.excess(delta, total, queueing[k], 1.0);
+                    plain[model] += independent.0.log_evidence;
+                }
                 state.condition(ARRIVAL[k], delta - excess.mean, total, excess.variance);
                 log += excess.log_evidence;
                 found[model][k] = (excess.mean, ordinary);
             }
             log
         });
+        if correlated {
+            *log_evidence = log_mean(&priors, &plain);
+        }
         let mut learned = Learned::NOTHING;
         for (weight, model) in self.bank.weights().iter().zip(&found) {
             for (k, (excess_s, ordinary)) in model.iter().enumerate() {
@@ -276,4 +288,11 @@ fn compare(prior: &Gaussian, measured: [f64; 2], noise: [f64; 2]) -> Innovation 
         innovation.deviation_s[k] = (variance + noise[k]).sqrt();
     }
     innovation
+}
+
+/// Logarithm of the weighted mean of what `logs` are the logarithms of.
+fn log_mean(weights: &[f64; MODELS], logs: &[f64; MODELS]) -> f64 {
+    let top = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = weights.iter().zip(logs).map(|(weight, log)| weight * (log - top).exp()).sum();
+    top + sum.ln()
 }

@@ -2,7 +2,7 @@
 
 use super::direction::Direction;
 use super::filter::Filter;
-use super::gaussian::{ARRIVAL, RATE};
+use super::gaussian::{ARRIVAL, RATE, ROUND_TRIP};
 use super::history::History;
 use super::lateness::Lateness;
 use super::parameters::{ChangeDetection, Parameters, WINDOW};
@@ -81,19 +81,25 @@ impl Shift {
         let queueing = before.directions.map(|d| d.queueing_s);
         let late = [0, 1].map(|k| Lateness::of(&hindsight.residuals_s[k], exchanges, queueing[k]));
         let sigma = hindsight.sigma_s.map(|s| limits.shortened_sigma * s);
+        let is_longer =
+            |l: &Lateness| l.evidence() > limits.exchanged_evidence && 2 * l.support > exchanges;
         let changed = if shortened == [false; 2] {
             // A clock that stepped makes one direction early by as much as the other is late. What
             // the other is later than that is no clock's doing.
             let early = usize::from(late[1].least_s < late[0].least_s);
             let beyond = Lateness { least_s: late[0].least_s + late[1].least_s, ..late[1 - early] };
-            late[early].least_s < -sigma[early]
-                && beyond.evidence() > limits.exchanged_evidence
-                && 2 * beyond.support > exchanges
+            let longer = is_longer(&beyond);
+            // Nor does it make the round trip shorter.
+            let known = before.bank.mixture().project(ROUND_TRIP).1.sqrt();
+            let margin = limits.early_sigma * known
+                + limits.confirmed_queueing * (queueing[0] + queueing[1]) / 2.0;
+            late[early].least_s < -sigma[early] && (longer || beyond.least_s < -margin)
         } else {
-            // The other direction's first message happened to be late.
-            [0, 1].iter().any(|k| {
-                let margin = sigma[*k] + limits.confirmed_queueing * queueing[*k];
-                !shortened[*k] && late[*k].least_s < -margin
+            // The other direction became longer, or is shorter and its first message was late.
+            (0..2).filter(|k| !shortened[*k]).any(|k| {
+                let longer = is_longer(&late[k]) && late[k].least_s > sigma[k];
+                let margin = sigma[k] + limits.confirmed_queueing * queueing[k];
+                longer || late[k].least_s < -margin
             })
         };
         let by = |k: usize| (late[k].least_s.abs() > sigma[k]).then_some(late[k].least_s);

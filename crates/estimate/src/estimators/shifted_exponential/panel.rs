@@ -4,7 +4,7 @@ use super::bank::Bank;
 use super::coordinates::Sighting;
 use super::expert::{Changes, Expert, Revision};
 use super::filter::{Context, Filter};
-use super::gaussian::Gaussian;
+use super::gaussian::{ASYMMETRY, Gaussian};
 use super::parameters::{EXPERTS, Parameters, WINDOW};
 use super::ring::Ring;
 use super::wander::Wander;
@@ -12,6 +12,9 @@ use super::wander::Wander;
 /// No expert is written off below this logarithm of its merit relative to the best: the path may
 /// change.
 const LEAST_MERIT: f64 = -50.0;
+
+/// An expert whose merit is lower by this much has a weight below 1 %.
+const CLEARLY: f64 = 5.0;
 
 /// All experts and their merits.
 #[derive(Clone, Debug)]
@@ -80,7 +83,21 @@ impl Panel {
         let top = self.merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         self.merits = self.merits.map(|m| (m - top).max(LEAST_MERIT));
         self.past.push((before, top));
+        self.agree_on_asymmetry();
         since_change
+    }
+
+    /// No evidence tells asymmetries apart. An expert that predicts clearly worse than the best one
+    /// has misjudged more, so it takes the best one's asymmetry over.
+    fn agree_on_asymmetry(&mut self) {
+        let best = self.best_index();
+        let asymmetry_s = self.experts[best].posterior().project(ASYMMETRY).0;
+        let levels = self.experts[best].filter().levels;
+        for (i, expert) in self.experts.iter_mut().enumerate() {
+            if self.merits[i] < self.merits[best] - CLEARLY {
+                expert.adopt(asymmetry_s, &levels);
+            }
+        }
     }
 
     /// See [`Expert::rebase`].

@@ -266,7 +266,7 @@ impl Default for ChangeDetection {
             shift_evidence: 25.0,
             shift_record: 3.0,
             shift_sigma: 5.0,
-            shift_prior: 1e-5,
+            shift_prior: 1e-3,
             looked_back_after: [3, 6, 12],
             exchanged_evidence: 12.0,
             confirmed_sigma: 4.0,
