@@ -115,7 +115,9 @@ impl Bank {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimators::shifted_exponential::gaussian::{ARRIVAL, DRIFT, RATE};
+    use crate::estimators::shifted_exponential::gaussian::{
+        ARRIVAL, ASYMMETRY, DRIFT, RATE, ROUND_TRIP,
+    };
 
     fn bank() -> Bank {
         let mut state = Gaussian::ZERO;
@@ -173,6 +175,17 @@ mod tests {
         });
         bank.switch(&Oscillator::default());
         assert!((bank.states[0].mean[RATE] - 1e-9).abs() < 1e-12, "{}", bank.states[0].mean[RATE]);
+    }
+
+    #[test]
+    fn minima_that_move_together_leave_the_asymmetry_known() {
+        let mut bank = bank();
+        let before = bank.mixture();
+        bank.move_together(4e-11);
+        let after = bank.mixture();
+        let grown = |pair| after.project(pair).1 - before.project(pair).1;
+        assert!((grown(ROUND_TRIP) / 16e-11 - 1.0).abs() < 1e-9);
+        assert!(grown(ASYMMETRY).abs() < 1e-20);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Whether late messages were an upward shift of the minimum delay, since when, and by how much.
+//! Whether messages that came late or early were a path that changed: since when, and by how much.
 
 use super::direction::Direction;
 use super::filter::Filter;
@@ -83,21 +83,20 @@ impl Shift {
         let sigma = hindsight.sigma_s.map(|s| limits.shortened_sigma * s);
         let is_longer =
             |l: &Lateness| l.evidence() > limits.exchanged_evidence && 2 * l.support > exchanges;
+        // A clock that stepped makes one direction early by as much as the other is late. What the
+        // other is later than that is no clock's doing. Nor does a clock make round trips shorter.
+        let early = usize::from(late[1].least_s < late[0].least_s);
+        let beyond = Lateness { least_s: late[0].least_s + late[1].least_s, ..late[1 - early] };
+        let known = before.bank.mixture().project(ROUND_TRIP).1.sqrt();
+        let margin = limits.early_sigma * known
+            + limits.confirmed_queueing * (queueing[0] + queueing[1]) / 2.0;
+        let no_step = is_longer(&beyond) || hindsight.least_round_trip_s() < -margin;
         let changed = if shortened == [false; 2] {
-            // A clock that stepped makes one direction early by as much as the other is late. What
-            // the other is later than that is no clock's doing.
-            let early = usize::from(late[1].least_s < late[0].least_s);
-            let beyond = Lateness { least_s: late[0].least_s + late[1].least_s, ..late[1 - early] };
-            let longer = is_longer(&beyond);
-            // Nor does it make the round trip shorter.
-            let known = before.bank.mixture().project(ROUND_TRIP).1.sqrt();
-            let margin = limits.early_sigma * known
-                + limits.confirmed_queueing * (queueing[0] + queueing[1]) / 2.0;
-            late[early].least_s < -sigma[early] && (longer || beyond.least_s < -margin)
+            late[early].least_s < -sigma[early] && no_step
         } else {
             // The other direction became longer, or is shorter and its first message was late.
             (0..2).filter(|k| !shortened[*k]).any(|k| {
-                let longer = is_longer(&late[k]) && late[k].least_s > sigma[k];
+                let longer = is_longer(&late[k]) && late[k].least_s > sigma[k] && no_step;
                 let margin = sigma[k] + limits.confirmed_queueing * queueing[k];
                 longer || late[k].least_s < -margin
             })
@@ -176,6 +175,12 @@ impl Hindsight {
             }
         }
         hindsight
+    }
+
+    /// The least residual of a round trip, s; the clock has no part in it.
+    fn least_round_trip_s(&self) -> f64 {
+        let [forward, backward] = &self.residuals_s;
+        forward.newest().zip(backward.newest()).map(|(f, b)| f + b).fold(f64::INFINITY, f64::min)
     }
 
     /// How many exchanges ago the shift began: where the evidence is largest, summed over both

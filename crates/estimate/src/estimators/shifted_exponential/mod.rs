@@ -14,9 +14,9 @@
 //! | [`saved`] | [`Saved`]: what a restarted daemon goes on from |
 //! | `coordinates` | the integer clock C that everything is relative to; an exchange in seconds |
 //! | `start` | the first state |
-//! | `panel` | two experts, weighted by their evidence |
+//! | `panel` | three experts, weighted by their evidence |
 //! | `expert`, `history` | a filter that can take exchanges back |
-//! | `hindsight`, `lateness` | paths that became longer: whether, since when, by how much |
+//! | `hindsight`, `lateness` | paths that changed: whether, since when, by how much |
 //! | `filter` | one exchange through one filter |
 //! | `levels`, `early` | paths that became shorter; clocks that stepped |
 //! | `direction`, `round_trips` | queueing: per direction, and from round trips alone |
@@ -226,7 +226,7 @@ impl ShiftedExponential {
             queueing_s: self.round_trips.queueing_s,
             independence: self.round_trips.independence,
         };
-        // Before the first new start both experts only guess.
+        // Before the first new start the experts only guess.
         let compared = number > self.parameters.start.again_at[0];
         if let Some(exchanges) = self.panel.observe(sighting, &context, compared) {
             self.round_trips.keep_newest(exchanges);

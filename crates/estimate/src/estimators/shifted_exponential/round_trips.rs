@@ -156,6 +156,16 @@ mod tests {
     }
 
     #[test]
+    fn queueing_is_recognized_on_a_path_that_wanders_and_jumps() {
+        let mut random = Random::new(4);
+        let found = statistics((0..256).map(|n| {
+            let wander = 20e-6 * (f64::from(n) / 8.0).sin() + if n < 150 { 3e-3 } else { 0.0 };
+            10e-3 + wander + 20e-6 * (random.exponential() + random.exponential())
+        }));
+        assert!((14e-6..35e-6).contains(&found.queueing_s), "{}", found.queueing_s);
+    }
+
+    #[test]
     fn few_round_trips_are_not_mistaken_for_little_queueing() {
         let (limits, mut random) = (RoundTripStatistics::default(), Random::new(3));
         for count in [8, 32] {

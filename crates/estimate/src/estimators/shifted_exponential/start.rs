@@ -83,6 +83,17 @@ mod tests {
     }
 
     #[test]
+    fn exchanges_of_a_longer_route_that_was_left_are_skipped() {
+        let parameters = Parameters::default();
+        let route = |long: usize| -> Vec<Sighting> {
+            (0..64).map(|n| sighting(16.0, if n < long { 900e-6 } else { 60e-6 }, 0.0)).collect()
+        };
+        assert_eq!(earlier_route(&route(40), 20e-6, &parameters), 40);
+        assert_eq!(earlier_route(&route(5), 20e-6, &parameters), 0, "a burst");
+        assert_eq!(earlier_route(&route(40), 200e-6, &parameters), 0, "mere queueing");
+    }
+
+    #[test]
     fn it_begins_again_at_the_configured_moments() {
         let parameters = Parameters::default();
         let moments: Vec<_> = (1..100).filter(|n| begins_at(*n, &parameters)).collect();
