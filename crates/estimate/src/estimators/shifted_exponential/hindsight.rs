@@ -142,7 +142,8 @@ fn suspect_small(
     independence: f64,
     limits: &ChangeDetection,
 ) -> Option<(f64, usize)> {
-    let record = direction.record_minimum()?;
+    // Until it is known what is usual, a mean queueing delay is.
+    let record = direction.record_minimum().unwrap_or(direction.queueing_s);
     limits.shift_windows.into_iter().take_while(|n| direction.len() >= *n).find_map(|n| {
         let late = Lateness::of(direction.residuals(), n, direction.queueing_s);
         let unexpected = late.evidence() * independence > limits.shift_evidence;

@@ -160,7 +160,7 @@ fn revised(
     let (mut merit, mut gained) = (before[i], 0.0);
     for (merits, gain) in past.newest().take(exchanges - 1) {
         merit = merits[i];
-        gained = gained + gain;
+        gained += gain;
     }
-    merit * forget.powi(exchanges as i32) - gained
+    merit * forget.powf(exchanges as f64) - gained
 }
