@@ -253,8 +253,8 @@ impl Parameters {
             "worst-case bounds hold while the oscillator's rate is within {} ppm of nominal, within {} ppm of the \
              measured rate once that is known, and changes by at most {wander:e} per second (a crystal of 0.5 ppm \
              per kelvin at {} K a minute)",
-            self.unmeasured_rate.ppb() / 1000.0,
-            self.measured_rate.ppb() / 1000.0,
+            plain(self.unmeasured_rate.ppb() / 1000.0, 3),
+            plain(self.measured_rate.ppb() / 1000.0, 3),
             significant(kelvin_a_minute),
         )
     }
@@ -322,12 +322,16 @@ impl Parameters {
 fn significant(value: f64) -> String {
     let digits = (1.0 - value.abs().log10().floor()).clamp(0.0, 12.0);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 12")]
-    let text = format!("{value:.*}", digits as usize);
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
+    plain(value, digits as usize)
+}
+
+/// With at most so many digits behind the point.
+fn plain(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    if !text.contains('.') {
+        return text;
     }
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl Default for HostModel {
             counter_hz: 1_000_000_000,
             counter_start: 5_000_000_000,
             calibration_error_ppm: 0.0,
-            poll_s: 16.0,
+            poll_s: 4.0,
             burst: 8,
             burst_spacing_s: 2.0,
             timer_latency_us: 50.0,

@@ -8,7 +8,7 @@
 //!
 //! The default world, of which a file states only its deltas: six hours, the first of them
 //! convergence; a 1 GHz counter 20 ppm fast with 1 ppb/sqrt(s) of wander; one perfect server on a
-//! LAN (30 us + Exp(20 us) each way, no loss); the daemon's default configuration, 16 s polls after
+//! LAN (30 us + Exp(20 us) each way, no loss); the daemon's default configuration, 4 s polls after
 //! a burst of eight. scenarios/README.md lists every key.
 //!
 //! What it does not do: run ([`crate::world`]).
