@@ -142,10 +142,13 @@ impl Reading {
         self.meta().flags & entry::FLAG_ESTIMATE != 0
     }
 
-    /// TAI - UTC in seconds, where known.
+    /// TAI - UTC in seconds, where known. With a leap second ahead, it is known until the page's
+    /// expiry only.
     #[must_use]
     pub fn tai_offset(&self) -> Option<i16> {
-        self.meta().tai_offset
+        let meta = self.meta();
+        let stale = self.expired && meta.flags & entry::FLAG_LEAP_AHEAD != 0;
+        meta.tai_offset.filter(|_| !stale)
     }
 
     /// Changes when the entry is given to another timeline.
