@@ -3,7 +3,7 @@
 //! What it does not do: read files. The leap table is a made-up one, parsed by the production
 //! parser.
 
-use timevisor_time::{Duration, Instant, LeapError, LeapTable, Tai, Utc};
+use timevisor_time::{Duration, Instant, LeapError, LeapTable, Leaps, Tai, Utc};
 
 /// 2026-01-01T00:00:00Z in POSIX seconds: simulated worlds begin here.
 pub const START: i64 = 1_767_225_600;
@@ -76,11 +76,10 @@ impl Calendar {
         (before == after).then(|| (utc + Duration::from_secs(i64::from(after))).relabel())
     }
 
-    /// TAI - UTC at a TAI instant, by the daemon's rule.
+    /// TAI - UTC around a TAI instant, by the daemon's rule.
     #[must_use]
-    pub fn tai_offset(&self, tai: Instant<Tai>) -> Option<i16> {
-        let (utc, _) = self.table.to_utc(tai).ok()?;
-        self.table.offset_at(utc).ok()
+    pub fn leaps(&self, tai: Instant<Tai>) -> Option<Leaps> {
+        self.table.around(tai).ok()
     }
 
     /// True within a day before the leap second: servers announce it.

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use timevisor_clock_page::{Counter, CounterId, Identity, OpenError, Page, Reader, WritablePage};
 use timevisor_host_clock::{Host, JournalEntry};
-use timevisor_time::{Duration, Instant, Period, Tai, TimescaleId};
+use timevisor_time::{Duration, Instant, Leaps, Period, Tai, TimescaleId};
 
 use crate::calendar::Calendar;
 
@@ -107,8 +107,12 @@ impl Host for Machine {
     }
 
     /// A machine that was just booted does not know the time.
-    fn tai_offset(&self, at: Option<Instant<Tai>>) -> Option<i16> {
-        self.calendar.tai_offset(at?)
+    fn tai_offset(&self) -> Option<i16> {
+        None
+    }
+
+    fn leaps(&self, at: Instant<Tai>) -> Option<Leaps> {
+        self.calendar.leaps(at)
     }
 
     fn journal(&mut self, entry: Option<&JournalEntry>) {

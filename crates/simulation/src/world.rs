@@ -245,6 +245,7 @@ impl<'a> World<'a> {
             settings: Settings {
                 policy: Policy { nominal: self.nominal, validity: VALIDITY },
                 stale_after: parameters.stale_after,
+                publish_interval: PUBLISH_INTERVAL,
                 save_interval: None,
             },
             estimate: (self.make)(&parameters, &names, self.nominal, error),

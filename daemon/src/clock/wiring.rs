@@ -13,7 +13,7 @@ use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
 use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
 use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::{self, PageSize};
-use timevisor_time::{Duration, Instant, Tai, TimescaleId};
+use timevisor_time::{Duration, Instant, Leaps, Tai, TimescaleId};
 
 use super::estimates::Estimates;
 use super::journal::{CounterHistory, Journal};
@@ -91,12 +91,12 @@ impl Host for Machine<'_> {
         monotonic()
     }
 
-    fn tai_offset(&self, at: Option<Instant<Tai>>) -> Option<i16> {
-        let offset = match at {
-            Some(tai) => self.leap.offset_of_tai(tai),
-            None => self.leap.offset_at(realtime()),
-        };
-        offset.ok()
+    fn tai_offset(&self) -> Option<i16> {
+        self.leap.offset_at(realtime()).ok()
+    }
+
+    fn leaps(&self, at: Instant<Tai>) -> Option<Leaps> {
+        self.leap.around(at)
     }
 
     fn journal(&mut self, entry: Option<&JournalEntry>) {
@@ -178,6 +178,7 @@ impl HostClock {
         let settings = Settings {
             policy: Policy { nominal: calibration.period, validity: span(config.clock.validity) },
             stale_after: span(config.clock.stale_after),
+            publish_interval: span(config.clock.publish_interval),
             save_interval: memory.as_ref().map(|_| SAVE_INTERVAL),
         };
         let machine = Machine { counter: &counter, leap: &leap, memory: memory.as_ref() };

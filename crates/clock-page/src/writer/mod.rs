@@ -193,6 +193,12 @@ impl<P: WritablePage> PageWriter<P> {
         self.others.iter_mut().flatten().for_each(|state| state.leap = leap);
     }
 
+    /// The page's leap indicator.
+    #[must_use]
+    pub fn announced(&self) -> LeapIndicator {
+        self.own.leap
+    }
+
     /// Publishes `update` and returns the lines that are now in force, based at the counter value
     /// of the publication.
     pub fn publish(&mut self, update: &Update, counter: &impl Counter) -> Lines<Local> {
