@@ -26,6 +26,9 @@ const PATIENCE_TICKS: u64 = 1 << 28;
 /// state a period so short that the wait would never end.
 const MOST_TICKS: u64 = 1 << 31;
 
+/// An estimate this far outside of its bounds is rounding, not damage: 2^-30 s, about 1 ns.
+const ROUNDING: Duration = Duration::from_bits(1 << 34);
+
 /// Why a page cannot be read at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenError {
@@ -81,11 +84,20 @@ impl core::error::Error for OpenError {}
 pub enum ReadError {
     /// The writer died in the middle of an update; a restarted timevisord repairs the page.
     WriterStalled,
+    /// Earliest, estimate and latest are not in this order: the page is damaged.
+    OutOfOrder,
 }
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the page's writer stopped in the middle of an update; restart timevisord, which repairs it")
+        f.write_str(match self {
+            Self::WriterStalled => {
+                "the page's writer stopped in the middle of an update; restart timevisord, which repairs it"
+            }
+            Self::OutOfOrder => {
+                "the page is damaged: its estimate lies outside of its bounds; restart timevisord, which repairs it"
+            }
+        })
     }
 }
 
@@ -219,7 +231,8 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// Now: the counter is read after everything that came before this call.
     ///
     /// # Errors
-    /// [`ReadError::WriterStalled`] when the writer died inside an update.
+    /// [`ReadError::WriterStalled`] when the writer died inside an update,
+    /// [`ReadError::OutOfOrder`] on a damaged page.
     #[inline(always)]
     pub fn read(&self) -> Result<Reading, ReadError> {
         self.read_with(|| self.counter.read_ordered())
@@ -334,6 +347,10 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         let Snapshot { lines, counter, meta, error_bits, disruption, .. } = found;
         let at = lines.at(counter);
         let (earliest, estimate, latest) = (at.earliest, at.estimate, at.latest);
+        let ordered = earliest <= estimate + ROUNDING && estimate <= latest + ROUNDING;
+        if !ordered && Meta::has_estimate(meta) {
+            return Err(ReadError::OutOfOrder);
+        }
         let expired = lines.is_expired(counter);
         Ok(Reading { counter, earliest, estimate, latest, disruption, error_bits, meta, expired })
     }

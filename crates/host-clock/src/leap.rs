@@ -78,12 +78,7 @@ impl LeapState {
 
     /// What a clock with these lines says on UTC at counter value `now`.
     #[must_use]
-    pub fn utc(
-        &self,
-        lines: Result<&Lines<Tai>, ClockStatus>,
-        disruptions: u64,
-        now: u64,
-    ) -> Utc {
+    pub fn utc(&self, lines: Result<&Lines<Tai>, ClockStatus>, disruptions: u64, now: u64) -> Utc {
         // A leap second is a step, so the offset is part of what counts steps.
         let offset = self.tai_offset.map_or(0, i16::cast_unsigned);
         let disruptions = (disruptions << 16) | u64::from(offset);

@@ -333,7 +333,9 @@ mod tests {
         let deleted = LeapSecond { from: JAN_2018, before: 37, after: 36 };
         assert_eq!((deleted.begins(), deleted.begins().secs()), (deleted.ends(), JAN_2018 + 36));
         assert!(inserted.is_inserted() && !deleted.is_inserted());
-        assert!(inserted.ends_month_of(JAN_2017 - 1) && inserted.ends_month_of(JAN_2017 - 2_678_400));
+        assert!(
+            inserted.ends_month_of(JAN_2017 - 1) && inserted.ends_month_of(JAN_2017 - 2_678_400)
+        );
         assert!(!inserted.ends_month_of(JAN_2017) && !inserted.ends_month_of(JAN_2017 - 2_678_401));
         let midmonth = LeapSecond { from: JAN_2017 + 86_400, ..inserted };
         assert!(!midmonth.ends_month_of(JAN_2017));

@@ -101,7 +101,15 @@ impl Host for Machine<'_> {
 
     fn journal(&mut self, entry: Option<&JournalEntry>) {
         let Some(memory) = self.memory else { return };
-        let Some(entry) = entry else { return memory.journal.clear() };
+        let Some(entry) = entry else {
+            if let Err(error) = memory.journal.clear() {
+                tracing::error!(
+                    "cannot clear the recovery journal: {error}; delete it, or the next daemon resumes from lines that \
+                     may be wrong"
+                );
+            }
+            return;
+        };
         if let Err(error) = memory.journal.write(&memory.history, entry) {
             tracing::warn!(
                 "cannot write the recovery journal: {error}; a restart will start from nothing"

@@ -357,10 +357,8 @@ impl Vms {
     fn publish_one(&mut self, index: usize, clock: &HostClock) {
         let Some(publication) = &self.publication else { return };
         self.rewritten = true;
-        let scale = |page: PageUpdate| ScaleUpdate {
-            update: page.update,
-            disruptions: page.disruptions,
-        };
+        let scale =
+            |page: PageUpdate| ScaleUpdate { update: page.update, disruptions: page.disruptions };
         let update = HostUpdate {
             tai: scale(publication.tai()),
             utc: scale(publication.utc()),

@@ -56,7 +56,8 @@ impl World {
         let ntp = |tai: i64, offset: i16| EPOCH + tai - i64::from(offset) + 2_208_988_800;
         let from = ntp(LEAP, after.min(37));
         let text = format!("#@ {}\n{} 37\n{from} {after}\n", from + 90_000_000, from - 90_000_000);
-        let machine = Machine { leap: Some(LeapTable::parse(&text).unwrap()), ..Machine::default() };
+        let machine =
+            Machine { leap: Some(LeapTable::parse(&text).unwrap()), ..Machine::default() };
         let estimate = Scripted::new();
         estimate.say(Quality::Synchronized, 0, 20_000);
         let clock = machine.boot(&estimate);
@@ -120,7 +121,9 @@ fn a_utc_page_never_vouches_for_a_wrong_second() {
             }
             for counter in later(second) {
                 let reading = reader.convert(counter).unwrap();
-                let Some(truth) = world.utc(counter).filter(|_| vouches(&reading)) else { continue };
+                let Some(truth) = world.utc(counter).filter(|_| vouches(&reading)) else {
+                    continue;
+                };
                 assert!(
                     reading.earliest <= truth && truth <= reading.latest,
                     "offset {after}: published at {second}, read at {}: {} to {}",

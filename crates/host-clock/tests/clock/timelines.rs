@@ -51,7 +51,8 @@ fn utc_says_nothing_around_a_leap_second_and_steps_with_it() {
     let mut clocks = TimelineClocks::new(nominal());
     let leap = LeapSecond { from: truth(100 * HZ).secs() - 36, before: 36, after: 37 };
     let leaps = |tai: Instant<Tai>| {
-        let (last, next) = if tai < leap.begins() { (None, Some(leap)) } else { (Some(leap), None) };
+        let (last, next) =
+            if tai < leap.begins() { (None, Some(leap)) } else { (Some(leap), None) };
         Leaps { offset: if next.is_some() { 36 } else { 37 }, last, next }
     };
     let mut at = |second: u64| {
