@@ -4,7 +4,7 @@
 //! The journal is one entry in memory. A warm restart goes through the production recovery from
 //! both.
 //!
-//! What it does not do: VMs' pages, or the parsing of the journal's file.
+//! What it does not do: VMs' pages ([`crate::utc_page`]), or the parsing of the journal's file.
 
 use std::cell::Cell;
 use std::ops::Deref;
