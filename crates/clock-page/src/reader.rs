@@ -469,6 +469,12 @@ pub fn check(page: &Page) -> Result<usize, OpenError> {
     Ok(usize::from(u16::from_le_bytes([c0, c1])).min(entry::CAPACITY))
 }
 
+/// The page's disruption marker now: a single load. QEMU moves it on when it loads a VM.
+#[must_use]
+pub fn marker(page: &Page) -> u64 {
+    page.word(vmclock::AT_DISRUPTION).load(Relaxed)
+}
+
 /// True when the entry has a timeline.
 fn in_use(page: &Page, index: usize) -> bool {
     index == 0 || page.entry(index)[entry::ID].load(Relaxed) != 0
