@@ -138,7 +138,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         if self.save_is_due(last, host) {
             actions.push(Action::SaveEstimates);
         }
-        actions.push(Action::Published(publication));
+        actions.push(Action::Published(Box::new(publication)));
     }
 
     /// What is known now. The lines are the target; [`Self::write`] decides what comes into force.

@@ -226,7 +226,7 @@ impl HostClock {
                 (Action::SaveEstimates, Some(memory)) => memory.save(self.publisher.estimate()),
                 (Action::ClearEstimates, Some(memory)) => memory.estimates.clear(),
                 (Action::SaveEstimates | Action::ClearEstimates, None) => {}
-                (Action::Published(publication), _) => published = Some(publication),
+                (Action::Published(publication), _) => published = Some(*publication),
             }
         }
         published

@@ -1,5 +1,7 @@
 //! Pages around a leap second, and after a daemon that died before it.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
 use timevisor_clock_page::{
     ClockStatus, CounterId, Identity, LeapIndicator, PageWriter, Reader, Reading,
 };
@@ -77,7 +79,7 @@ impl World {
     }
 
     fn publish(&mut self, second: f64) -> Publication {
-        self.machine.at((second * HZ as f64) as u64);
+        self.machine.at(ticks(second));
         self.machine.publish(&mut self.clock)
     }
 }
@@ -87,11 +89,20 @@ fn vouches(reading: &Reading) -> bool {
     reading.has_estimate() && matches!(reading.status(), Initializing | Synchronized | FreeRunning)
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "tests name times within a few days of the start"
+)]
+fn ticks(second: f64) -> u64 {
+    (second * HZ as f64) as u64
+}
+
 /// Counter values from `second` on, dense around the leap second and up to a day after it.
 fn later(second: f64) -> impl Iterator<Item = u64> {
     let near = (0..160u32).map(|step| -20.0 + f64::from(step) * 0.25).map(|s| LEAP as f64 + s);
     let far = [60.0, 3600.0, 86_400.0].into_iter().map(|s| LEAP as f64 + s);
-    near.chain(far).filter(move |s| *s >= second).map(|s| (s * HZ as f64) as u64)
+    near.chain(far).filter(move |s| *s >= second).map(ticks)
 }
 
 /// Every published page, read at any later time: what it vouches for is true. Its daemon may have

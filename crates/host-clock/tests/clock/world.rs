@@ -228,7 +228,7 @@ impl Machine {
 
 pub fn published(actions: &[Action]) -> Publication {
     match actions.last() {
-        Some(Action::Published(publication)) => *publication,
+        Some(Action::Published(publication)) => **publication,
         other => panic!("the last action is {other:?}"),
     }
 }
