@@ -158,7 +158,6 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             }
             None => LeapState::without_time(host.tai_offset()),
         };
-        let target = target.map(|lines| leap.tai(&lines, now));
         Publication {
             clock: ClockState {
                 lines: target,

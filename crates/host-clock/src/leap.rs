@@ -3,7 +3,7 @@
 //! | time | a UTC page or timeline | TAI - UTC on a TAI page |
 //! | --- | --- | --- |
 //! | a change is known to come | its bounds grow after the expiry so that they hold the step | holds until the expiry, in the month before |
-//! | the last seconds before it | expires before it, halfway between now and then | the same |
+//! | the last seconds before it | expires before it, halfway between now and then | not told where the page expires after it |
 //! | near it | says nothing, `unreliable` | not told |
 //! | after it | continues, as a disruption | the new one |
 //!
@@ -22,10 +22,12 @@ const REMEMBERED: Duration = Duration::from_secs(86_400);
 /// What one publication knows of leap seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LeapState {
-    /// TAI - UTC now; `None` while it is not known, or about to change.
+    /// TAI - UTC until the lines expire; `None` while it is not known, or about to change.
     pub tai_offset: Option<i16>,
     /// What the pages announce.
     pub indicator: LeapIndicator,
+    /// TAI - UTC now; `None` near a leap second.
+    offset: Option<i16>,
     next: Option<LeapSecond>,
 }
 
@@ -42,7 +44,7 @@ impl LeapState {
     /// What is known where no time is: perhaps TAI - UTC by the host's own idea of UTC.
     #[must_use]
     pub fn without_time(tai_offset: Option<i16>) -> Self {
-        Self { tai_offset, ..Self::default() }
+        Self { tai_offset, offset: tai_offset, ..Self::default() }
     }
 
     /// What `leaps`, the table around the estimate, says to a clock with these lines at counter
@@ -60,34 +62,25 @@ impl LeapState {
         let (from, to) = (at.earliest - margin, at.latest + margin);
         let is_near = |leap: &LeapSecond| leap.begins() <= to && from <= leap.ends();
         let near = [&leaps.last, &leaps.next].into_iter().flatten().any(is_near);
-        let tai_offset = (!near).then_some(leaps.offset);
-        Self { tai_offset, indicator: indicator(leaps, at.estimate), next: leaps.next }
-    }
-
-    /// The lines of a TAI clock, whose page also carries TAI - UTC.
-    #[must_use]
-    pub fn tai(&self, lines: &Lines<Tai>, now: u64) -> Lines<Tai> {
-        match (&self.tai_offset, &self.next) {
-            (Some(_), Some(leap)) => {
-                let until = lines.until_step(leap.begins(), leap.step(), now);
-                until.map_or(*lines, |until| Lines { expiry: until.expiry, ..*lines })
-            }
-            _ => *lines,
-        }
+        let offset = (!near).then_some(leaps.offset);
+        let at_expiry = lines.at(lines.expiry).latest;
+        let ends_before = leaps.next.is_none_or(|leap| at_expiry < leap.begins());
+        let tai_offset = offset.filter(|_| ends_before);
+        Self { tai_offset, indicator: indicator(leaps, at.estimate), offset, next: leaps.next }
     }
 
     /// What a clock with these lines says on UTC at counter value `now`.
     #[must_use]
     pub fn utc(&self, lines: Result<&Lines<Tai>, ClockStatus>, disruptions: u64, now: u64) -> Utc {
         // A leap second is a step, so the offset is part of what counts steps.
-        let offset = self.tai_offset.map_or(0, i16::cast_unsigned);
+        let offset = self.offset.map_or(0, i16::cast_unsigned);
         let disruptions = (disruptions << 16) | u64::from(offset);
         let told = lines.and_then(|lines| self.told(lines, now).ok_or(ClockStatus::Unreliable));
         Utc { lines: told, disruptions }
     }
 
     fn told(&self, lines: &Lines<Tai>, now: u64) -> Option<Lines<Local>> {
-        let offset = Duration::from_secs(i64::from(self.tai_offset?));
+        let offset = Duration::from_secs(i64::from(self.offset?));
         let until = match &self.next {
             Some(leap) => lines.until_step(leap.begins(), leap.step(), now)?,
             None => *lines,

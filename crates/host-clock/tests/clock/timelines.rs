@@ -63,7 +63,7 @@ fn utc_says_nothing_around_a_leap_second_and_steps_with_it() {
         clocks.update(vec![known(now)], now, now + 10 * HZ, leap);
         (clocks.following(0, Scale::Tai), clocks.following(0, Scale::Utc), clocks.tai_offset())
     };
-    let (tai, utc, before) = at(90);
+    let (tai, utc, before) = at(80);
     let (tai, early) = (tai.lines.unwrap().at(0), utc.lines.unwrap().at(0));
     assert_eq!((before, tai.estimate - early.estimate), (Some(36), Duration::from_secs(36)));
     let (tai, near, unsure) = at(98);
