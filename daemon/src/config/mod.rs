@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | this one | the whole file: reading it, and what its tables must agree on |
 //! | `clock.rs` | `counter` and `[clock]` |
+//! | `oscillator.rs` | `[oscillator]` |
 //! | `reference.rs` | `[[reference]]`, and the keys of an NTP server |
 //! | `local.rs` | `[[reference]]`: the keys of clocks that are read on this machine |
 //! | `nts.rs` | where an authenticated NTP server gives out keys |
@@ -23,6 +24,7 @@ mod guests;
 mod introspection;
 mod local;
 mod nts;
+mod oscillator;
 mod reference;
 mod reserve;
 mod server;
@@ -42,6 +44,7 @@ pub use guests::GuestsConfig;
 pub use introspection::{IntrospectionConfig, KvmChoice};
 pub use local::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
 pub use nts::NtsServer;
+pub use oscillator::OscillatorConfig;
 pub use reference::ReferenceConfig;
 pub use server::ServerConfig;
 pub use timelines::TimelineConfig;
@@ -57,6 +60,7 @@ pub struct Config {
     pub run_directory: PathBuf,
     pub counter: CounterChoice,
     pub clock: ClockConfig,
+    pub oscillator: OscillatorConfig,
     #[serde(rename = "reference")]
     pub references: Vec<ReferenceConfig>,
     #[serde(rename = "timeline")]
@@ -72,6 +76,7 @@ impl Default for Config {
             run_directory: PathBuf::from("/run/timevisor"),
             counter: CounterChoice::Auto,
             clock: ClockConfig::default(),
+            oscillator: OscillatorConfig::default(),
             references: vec![ReferenceConfig::system()],
             timelines: Vec::new(),
             guests: GuestsConfig::default(),
@@ -124,6 +129,8 @@ impl Config {
         ensure!(self.run_directory.is_absolute(), "run_directory must be an absolute path");
         ensure!(!self.references.is_empty(), "there must be at least one [[reference]]");
         self.clock.validate()?;
+        self.oscillator.validate()?;
+        self.parameters().validate()?;
         self.server.validate()?;
         self.validate_discipline()?;
         self.guests.validate()?;
@@ -172,7 +179,11 @@ impl Config {
 
     /// The estimate's parameters.
     pub fn parameters(&self) -> Parameters {
-        self.clock.parameters()
+        Parameters {
+            stale_after: span(self.clock.stale_after),
+            validity: span(self.clock.validity),
+            ..self.oscillator.parameters()
+        }
     }
 
     /// All reservations that are configured, of all VMs.
