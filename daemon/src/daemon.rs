@@ -174,7 +174,12 @@ impl Daemon {
 
     fn reference_ready(&mut self, index: usize) {
         let around = surroundings(&self.clock);
-        let exchanges = self.references[index].on_ready(monotonic(), &around);
+        let now = monotonic();
+        let exchanges = self.references[index].on_ready(now, &around);
+        // Answers to requests from before a disruption have lost their meaning.
+        if self.heed_references(now) {
+            return self.publish();
+        }
         for exchange in &exchanges {
             self.clock.observe(index, exchange);
             self.timelines.observe(index, exchange);
@@ -190,7 +195,7 @@ impl Daemon {
             self.restart(now);
             self.publish();
         }
-        let mut fresh = false;
+        let mut fresh = self.heed_references(now);
         for (index, reference) in self.references.iter_mut().enumerate() {
             if now >= reference.poll_at()
                 && let Some(exchange) = reference.on_timer(now, &surroundings(&self.clock))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use timevisor_protocols::control::LeapSummary;
 use timevisor_protocols::ntp::server::LeapPlan;
-use timevisor_time::{Duration, Instant, LeapTable, Tai, Utc};
+use timevisor_time::{Duration, Instant, LeapTable, Leaps, Tai, Utc};
 
 use crate::config::ClockConfig;
 
@@ -62,6 +62,15 @@ impl Leap {
             return Err("a leap second is being inserted or deleted".to_owned());
         }
         Ok((utc + Duration::from_secs(i64::from(after))).relabel())
+    }
+
+    /// TAI - UTC around a TAI instant.
+    pub fn around(&self, tai: Instant<Tai>) -> Option<Leaps> {
+        match (self.configured, &self.table) {
+            (Some(offset), _) => Some(Leaps::constant(offset)),
+            (None, Ok(table)) => table.around(tai).ok(),
+            (None, Err(_)) => None,
+        }
     }
 
     /// TAI - UTC at a TAI instant.

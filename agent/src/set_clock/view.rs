@@ -85,7 +85,7 @@ impl View {
                 }
                 return None;
             }
-            Err(ReadError::WriterStalled) => return None,
+            Err(ReadError::WriterStalled | ReadError::OutOfOrder) => return None,
         };
         Some(Era { disruption: reading.disruption(), tai_offset: reading.tai_offset() })
     }

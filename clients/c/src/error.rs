@@ -142,7 +142,7 @@ impl From<TimelineError> for Failure {
 impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Self {
         let errno = match error {
-            ReadError::WriterStalled => libc::EIO,
+            ReadError::WriterStalled | ReadError::OutOfOrder => libc::EIO,
             ReadError::Gone => libc::EIDRM,
         };
         Self::of(errno, &error)

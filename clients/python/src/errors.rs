@@ -115,6 +115,7 @@ impl Raise for ReadError {
     fn raise(&self, py: Python<'_>) -> PyErr {
         let class = match self {
             Self::WriterStalled => "WriterStalled",
+            Self::OutOfOrder => "OutOfOrder",
             Self::Gone => "Gone",
         };
         exception(py, class, chain(self), None)

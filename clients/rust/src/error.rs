@@ -56,6 +56,11 @@ pub enum ReadError {
         "the page's writer stopped in the middle of an update; restart timevisord, which repairs it"
     )]
     WriterStalled,
+    /// Earliest, estimate and latest are not in this order: the page is damaged.
+    #[error(
+        "the page is damaged: its estimate lies outside of its bounds; restart timevisord, which repairs it"
+    )]
+    OutOfOrder,
     /// The entry belongs to another timeline now.
     #[error("the timeline has ended and its place on the page was given to another; bind again")]
     Gone,
@@ -65,6 +70,7 @@ impl From<timevisor_clock_page::ReadError> for ReadError {
     fn from(error: timevisor_clock_page::ReadError) -> Self {
         match error {
             timevisor_clock_page::ReadError::WriterStalled => Self::WriterStalled,
+            timevisor_clock_page::ReadError::OutOfOrder => Self::OutOfOrder,
         }
     }
 }

@@ -141,6 +141,8 @@ pub mod entry {
     pub const FLAG_ESTIMATE: u8 = 1 << 1;
     /// META flag: TAI - UTC is valid.
     pub const FLAG_TAI_OFFSET: u8 = 1 << 2;
+    /// META flag: a leap second ends this month. TAI - UTC is valid until the expiry only.
+    pub const FLAG_LEAP_AHEAD: u8 = 1 << 3;
 }
 
 /// What the host has given each vCPU: words of 8 bytes behind the entries.
@@ -215,6 +217,33 @@ impl Meta {
         let tai_offset = known.then(|| i16::from_le_bytes([o0, o1]));
         let status = ClockStatus::from_u8(status);
         Self { status, timescale, counter, tai_offset, flags, generation }
+    }
+}
+
+/// The vmclock ABI's `leap_indicator`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum LeapIndicator {
+    /// No leap second is near.
+    #[default]
+    None = 0,
+    /// A second is inserted at the end of this month.
+    WillInsert = 1,
+    /// A second is deleted at the end of this month.
+    WillDelete = 2,
+    /// This is the inserted second, 23:59:60.
+    Inserted = 3,
+    /// A second was inserted within the last day.
+    HasInserted = 4,
+    /// A second was deleted within the last day.
+    HasDeleted = 5,
+}
+
+impl LeapIndicator {
+    /// True while a change of TAI - UTC lies ahead.
+    #[must_use]
+    pub const fn is_ahead(self) -> bool {
+        matches!(self, Self::WillInsert | Self::WillDelete)
     }
 }
 

@@ -38,7 +38,7 @@ pub use counter::{Counter, CounterId};
 
 #[cfg(not(loom))]
 pub use {
-    abi::ClockStatus,
+    abi::{ClockStatus, LeapIndicator},
     host_cpu_time::{HostCpuTime, Sample},
     lines::{Line, Lines, Slew, renewal},
     page::{Page, WritablePage},

@@ -196,6 +196,26 @@ impl<S> Lines<S> {
         }
     }
 
+    /// These lines, valid only while the clock surely has not reached `instant` yet: they expire
+    /// halfway between `now` and then. Beyond the expiry the bounds grow by `step` until `instant`,
+    /// on top of their own growth, so that they hold a clock that steps by that much there.
+    ///
+    /// A page that nobody writes any more thus does not go wrong at a leap second. `None` where the
+    /// instant may have been reached at `now`.
+    #[must_use]
+    pub fn until_step(&self, instant: Instant<S>, step: Duration, now: u64) -> Option<Self> {
+        let left = instant - self.at(now).latest;
+        let ticks = self.rate_limits().1.ticks_in(left).min(u64::MAX >> 2);
+        if ticks < 2 {
+            return None;
+        }
+        let expiry = sooner(self.expiry, now.wrapping_add(ticks / 2), now);
+        let growing = now.wrapping_add(ticks).wrapping_sub(expiry);
+        let growth = Period::from_ratio(step, growing).map_or(u64::MAX, Period::to_bits);
+        let holdover = self.holdover.saturating_add(growth).saturating_add(1);
+        Some(Self { expiry, holdover, ..*self })
+    }
+
     /// The larger of the two distances between the estimate and a bound, at the base.
     #[must_use]
     pub fn half_width(&self) -> Duration {

@@ -26,6 +26,9 @@ const PATIENCE_TICKS: u64 = 1 << 28;
 /// state a period so short that the wait would never end.
 const MOST_TICKS: u64 = 1 << 31;
 
+/// An estimate this far outside of its bounds is rounding, not damage: 2^-30 s, about 1 ns.
+const ROUNDING: Duration = Duration::from_bits(1 << 34);
+
 /// Why a page cannot be read at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenError {
@@ -81,11 +84,20 @@ impl core::error::Error for OpenError {}
 pub enum ReadError {
     /// The writer died in the middle of an update; a restarted timevisord repairs the page.
     WriterStalled,
+    /// Earliest, estimate and latest are not in this order: the page is damaged.
+    OutOfOrder,
 }
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the page's writer stopped in the middle of an update; restart timevisord, which repairs it")
+        f.write_str(match self {
+            Self::WriterStalled => {
+                "the page's writer stopped in the middle of an update; restart timevisord, which repairs it"
+            }
+            Self::OutOfOrder => {
+                "the page is damaged: its estimate lies outside of its bounds; restart timevisord, which repairs it"
+            }
+        })
     }
 }
 
@@ -142,10 +154,13 @@ impl Reading {
         self.meta().flags & entry::FLAG_ESTIMATE != 0
     }
 
-    /// TAI - UTC in seconds, where known.
+    /// TAI - UTC in seconds, where known. With a leap second ahead, it is known until the page's
+    /// expiry only.
     #[must_use]
     pub fn tai_offset(&self) -> Option<i16> {
-        self.meta().tai_offset
+        let meta = self.meta();
+        let stale = self.expired && meta.flags & entry::FLAG_LEAP_AHEAD != 0;
+        meta.tai_offset.filter(|_| !stale)
     }
 
     /// Changes when the entry is given to another timeline.
@@ -216,7 +231,8 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// Now: the counter is read after everything that came before this call.
     ///
     /// # Errors
-    /// [`ReadError::WriterStalled`] when the writer died inside an update.
+    /// [`ReadError::WriterStalled`] when the writer died inside an update,
+    /// [`ReadError::OutOfOrder`] on a damaged page.
     #[inline(always)]
     pub fn read(&self) -> Result<Reading, ReadError> {
         self.read_with(|| self.counter.read_ordered())
@@ -331,6 +347,10 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         let Snapshot { lines, counter, meta, error_bits, disruption, .. } = found;
         let at = lines.at(counter);
         let (earliest, estimate, latest) = (at.earliest, at.estimate, at.latest);
+        let ordered = earliest <= estimate + ROUNDING && estimate <= latest + ROUNDING;
+        if !ordered && Meta::has_estimate(meta) {
+            return Err(ReadError::OutOfOrder);
+        }
         let expired = lines.is_expired(counter);
         Ok(Reading { counter, earliest, estimate, latest, disruption, error_bits, meta, expired })
     }
@@ -447,6 +467,12 @@ pub fn check(page: &Page) -> Result<usize, OpenError> {
         return Err(OpenError::Version(version));
     }
     Ok(usize::from(u16::from_le_bytes([c0, c1])).min(entry::CAPACITY))
+}
+
+/// The page's disruption marker now: a single load. QEMU moves it on when it loads a VM.
+#[must_use]
+pub fn marker(page: &Page) -> u64 {
+    page.word(vmclock::AT_DISRUPTION).load(Relaxed)
 }
 
 /// True when the entry has a timeline.

@@ -47,10 +47,7 @@ impl TimelineEntry {
         let Some(mapping) = mapping else {
             return EntryUpdate { update: Err(ClockStatus::Unknown), ..self.on_host() };
         };
-        let lines = self
-            .lines
-            .and_then(|lines| for_guest(&lines.shifted(Duration::ZERO), mapping))
-            .map(|lines| lines.shifted(Duration::ZERO));
+        let lines = self.lines.and_then(|lines| for_guest(&lines, mapping));
         let horizon =
             mapping.guest_from_host(self.slew_horizon).wrapping_sub(mapping.guest_from_host(0));
         self.with(lines, mapping.guest_from_host(self.as_of), horizon)

@@ -1,7 +1,7 @@
 //! The host's lines as functions of a guest's counter. Pure.
 
 use timevisor_clock_page::{Counter, CounterId, Line, Lines};
-use timevisor_time::{Period, Tai};
+use timevisor_time::Period;
 
 use crate::counter_mapping::CounterMapping;
 
@@ -10,7 +10,7 @@ use crate::counter_mapping::CounterMapping;
 /// Unless the ratio is 1, the guest's counter is rounded down to whole ticks. So both bounds move
 /// out by one tick, and the periods are rounded outward.
 #[must_use]
-pub fn for_guest(host: &Lines<Tai>, mapping: &CounterMapping) -> Option<Lines<Tai>> {
+pub fn for_guest<S>(host: &Lines<S>, mapping: &CounterMapping) -> Option<Lines<S>> {
     let (base, expiry) = (mapping.guest_from_host(host.base), mapping.guest_from_host(host.expiry));
     if mapping.ratio.is_one() {
         return Some(Lines { base, expiry, ..*host });
@@ -46,6 +46,12 @@ impl<C: Counter> Counter for GuestCounter<'_, C> {
     fn read_ordered(&self) -> u64 {
         self.mapping.guest_from_host(self.host.read_ordered())
     }
+    fn read_unordered(&self) -> u64 {
+        self.mapping.guest_from_host(self.host.read_unordered())
+    }
+    fn read_after_stores(&self) -> u64 {
+        self.mapping.guest_from_host(self.host.read_after_stores())
+    }
 }
 
 #[cfg(test)]
@@ -53,7 +59,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use timevisor_time::CounterRatio;
-    use timevisor_time::{Duration, Instant, RateError};
+    use timevisor_time::{Duration, Instant, RateError, Tai};
 
     fn host_lines(base: u64) -> Lines<Tai> {
         let period = Period::from_hz(2_600_000_000).unwrap();
@@ -81,6 +87,33 @@ mod tests {
         let guest = for_guest(&host_lines(10_000), &mapping).unwrap();
         assert_eq!((guest.base, guest.expiry), (5000, 26_000_005_000));
         assert_eq!(guest.at(6000), host_lines(10_000).at(11_000));
+    }
+
+    /// A counter whose three ways to be read differ.
+    struct Barriers;
+
+    impl Counter for Barriers {
+        fn id(&self) -> CounterId {
+            CounterId::ArmVcnt
+        }
+        fn read_ordered(&self) -> u64 {
+            1
+        }
+        fn read_after_stores(&self) -> u64 {
+            2
+        }
+        fn read_unordered(&self) -> u64 {
+            3
+        }
+    }
+
+    /// On Arm the default of `read_after_stores` is no barrier between a store and the counter.
+    #[test]
+    fn a_vms_page_is_written_with_the_hosts_barrier() {
+        let mapping = CounterMapping { ratio: CounterRatio::ONE, offset: 10, running: true };
+        let guest = GuestCounter { host: &Barriers, mapping };
+        let reads = [guest.read_ordered(), guest.read_after_stores(), guest.read_unordered()];
+        assert_eq!(reads, [11, 12, 13]);
     }
 
     proptest! {

@@ -16,7 +16,7 @@
 //! pause.
 
 use timevisor_clock_page::{
-    ClockStatus, Counter, CounterId, Identity, PageWriter, Sample, Slew, Update,
+    ClockStatus, Counter, CounterId, Identity, LeapIndicator, PageWriter, Sample, Slew, Update,
 };
 use timevisor_linux::clock::realtime;
 use timevisor_linux::page::WritePage;
@@ -54,12 +54,22 @@ pub enum AttachError {
 /// The content of the host's page, from which guests' pages follow.
 #[derive(Clone, Copy, Debug)]
 pub struct HostUpdate {
-    /// The host's lines in force on the host's counter, on TAI, or the status of a host without
-    /// time. The host's estimate already moves monotonically.
-    pub update: Result<Update, ClockStatus>,
+    /// For pages on TAI. The host's estimate already moves monotonically.
+    pub tai: ScaleUpdate,
+    /// For pages on UTC.
+    pub utc: ScaleUpdate,
     /// TAI - UTC, where known.
     pub tai_offset: Option<i16>,
-    /// A count that grows whenever earlier publications become void.
+    /// What pages announce.
+    pub leap: LeapIndicator,
+}
+
+/// The host's clock on one timescale.
+#[derive(Clone, Copy, Debug)]
+pub struct ScaleUpdate {
+    /// Its lines in force on the host's counter, or the status to show without time and bounds.
+    pub update: Result<Update, ClockStatus>,
+    /// A number that changes whenever earlier publications become void.
     pub disruptions: u64,
 }
 
@@ -88,7 +98,6 @@ pub struct Vm {
     source: Option<Box<dyn MappingSource + Send>>,
     mapping: Option<CounterMapping>,
     problem: Option<String>,
-    seen_disruptions: Option<u64>,
     transit: Transit,
     arrivals: u64,
     /// QEMU has reported that the vCPUs do not run.
@@ -132,7 +141,6 @@ impl Vm {
                     source: None,
                     mapping: None,
                     problem: None,
-                    seen_disruptions: None,
                     transit: Transit::Here,
                     arrivals: 0,
                     stopped: false,
@@ -313,7 +321,6 @@ impl Vm {
         }
         self.writer.arrive(identity, self.tai_offset_hint());
         self.arrivals += 1;
-        self.seen_disruptions = None;
     }
 
     /// Arrivals from other hosts. Facts from before an arrival belong to another host.
@@ -355,36 +362,20 @@ impl Vm {
     /// Writes the page, if its counter's relation to the host's is known. Call [`Self::look`]
     /// first.
     pub fn publish(&mut self, host: &HostUpdate, counter: &impl Counter) {
-        if self.seen_disruptions.is_some_and(|seen| seen != host.disruptions) {
-            self.writer.disrupt();
-        }
-        self.seen_disruptions = Some(host.disruptions);
         let Some(mapping) = self.mapping else { return };
-        let status = host.update.map_or_else(|status| status, |update| update.status);
-        let known = host.update.ok().and_then(|update| {
-            Some((update, for_guest(&update.target.shifted(Duration::ZERO), &mapping)?))
+        let ScaleUpdate { update, disruptions } = match self.writer.identity().timescale {
+            TimescaleId::Utc => host.utc,
+            _ => host.tai,
+        };
+        let update = update.and_then(|update| {
+            let target = for_guest(&update.target, &mapping).ok_or(update.status)?;
+            let horizon = guest_ticks(&mapping, update.slew.horizon);
+            let as_of = mapping.guest_from_host(update.as_of);
+            Ok(Update { target, as_of, slew: Slew { horizon, ..update.slew }, ..update })
         });
-        let Some((update, target)) = known else {
-            if self.writer.in_force().is_some() || self.writer.status() != status {
-                self.writer.withdraw(status, host.tai_offset);
-            }
-            return;
-        };
-        let target = match (self.writer.identity().timescale, host.tai_offset) {
-            (TimescaleId::Utc, Some(offset)) => {
-                target.shifted(-Duration::from_secs(i64::from(offset)))
-            }
-            (TimescaleId::Utc, None) => return self.withdraw("TAI - UTC is not known".to_owned()),
-            _ => target.shifted(Duration::ZERO),
-        };
-        let update = Update {
-            target,
-            as_of: mapping.guest_from_host(update.as_of),
-            tai_offset: host.tai_offset,
-            slew: Slew { horizon: guest_ticks(&mapping, update.slew.horizon), ..update.slew },
-            ..update
-        };
-        self.writer.publish(&update, &GuestCounter { host: counter, mapping });
+        self.writer.announce(host.leap);
+        let counter = GuestCounter { host: counter, mapping };
+        self.writer.follow(disruptions, &update, host.tai_offset, &counter);
     }
 
     /// Sets the page's further entries to these timelines, and the requirement on its clock in ns
@@ -428,7 +419,7 @@ impl Vm {
 
     /// A page that has been probed must keep its TAI offset.
     fn tai_offset_hint(&self) -> Option<i16> {
-        self.writer.tai_offset()
+        self.writer.tai_offset_hint()
     }
 
     /// Why the page does not tell the time, if so.

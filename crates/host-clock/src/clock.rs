@@ -10,6 +10,7 @@ use timevisor_time::{Duration, Tai};
 use crate::continuity::Continuity;
 use crate::event::{Action, Event, Note};
 use crate::host::Host;
+use crate::leap::LeapState;
 use crate::publication::{ClockState, Publication, page_status};
 use crate::recovery::{JournalEntry, Resumable, first_update};
 use crate::synchronizer::Synchronizer;
@@ -22,6 +23,8 @@ pub struct Settings {
     /// A clock that learns nothing for this long after its start is `unknown`, no longer
     /// `initializing`.
     pub stale_after: Duration,
+    /// The longest time between two publications of a living daemon.
+    pub publish_interval: Duration,
     /// The caller is asked to save the estimators' state this often; `None`: never.
     pub save_interval: Option<Duration>,
 }
@@ -67,7 +70,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         let Start { page, identity, settings, mut estimate, journaled } = start;
         let policy = settings.policy;
         let now = host.counter().read_ordered();
-        let tai_offset = host.tai_offset(None);
+        let tai_offset = host.tai_offset();
         let rate = journaled.and_then(|journaled| journaled.rate());
         if let Some(rate) = &rate {
             estimate.adopt_rate(rate);
@@ -115,7 +118,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
                 actions.push(Action::ClearEstimates);
                 self.recovered = None;
                 self.continuity.start_over(estimate);
-                self.writer.withdraw(ClockStatus::Unknown, host.tai_offset(None));
+                self.writer.withdraw(ClockStatus::Unknown, host.tai_offset());
             }
             Event::Publish => self.publish(host, false, &mut actions),
             Event::PublishLast => self.publish(host, true, &mut actions),
@@ -135,7 +138,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         if self.save_is_due(last, host) {
             actions.push(Action::SaveEstimates);
         }
-        actions.push(Action::Published(publication));
+        actions.push(Action::Published(Box::new(publication)));
     }
 
     /// What is known now. The lines are the target; [`Self::write`] decides what comes into force.
@@ -148,6 +151,13 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             Some(lines) => (Some(lines), page_status(self.knowledge.quality)),
             None => self.without_references(now, host),
         };
+        let leap = match &target {
+            Some(lines) => {
+                let leaps = host.leaps(lines.at(now).estimate);
+                LeapState::new(leaps.as_ref(), lines, now, self.settings.publish_interval)
+            }
+            None => LeapState::without_time(host.tai_offset()),
+        };
         Publication {
             clock: ClockState {
                 lines: target,
@@ -156,7 +166,8 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
                 as_of: clock.map_or(now, |clock| clock.as_of),
                 disruptions: self.continuity.disruptions(),
             },
-            tai_offset: host.tai_offset(target.map(|lines| lines.at(now).estimate)),
+            leap,
+            at: now,
             slew_horizon: self.policy().slew().horizon,
         }
     }
@@ -196,9 +207,10 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             status: publication.clock.status,
             estimated_error: publication.clock.estimated_error,
             as_of: publication.clock.as_of,
-            tai_offset: publication.tai_offset,
+            tai_offset: publication.leap.tai_offset,
             slew: self.policy().slew(),
         };
+        self.writer.announce(publication.leap.indicator);
         // Other pages follow what the host's page says, not the target: all readers see one clock.
         let in_force = self.writer.publish(&update, host.counter());
         publication.clock.lines = Some(in_force.shifted(Duration::ZERO));
@@ -219,7 +231,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         let status = publication.clock.status;
         let said = self.writer.in_force().is_none() && self.writer.status() == status;
         if !said {
-            self.writer.withdraw(status, publication.tai_offset);
+            self.writer.withdraw(status, publication.leap.tai_offset);
         }
     }
 

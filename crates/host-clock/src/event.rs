@@ -41,7 +41,7 @@ pub enum Action {
     /// Deletes the saved state of the estimators: the counter they describe has a new history.
     ClearEstimates,
     /// The host's page was written; every other page follows it.
-    Published(Publication),
+    Published(Box<Publication>),
 }
 
 /// Something that an operator may want to know.

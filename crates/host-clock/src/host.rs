@@ -1,7 +1,7 @@
 //! What the state machine needs from its host while it handles an event.
 
 use timevisor_clock_page::Counter;
-use timevisor_time::{Duration, Instant, Tai};
+use timevisor_time::{Duration, Instant, Leaps, Tai};
 
 use crate::recovery::JournalEntry;
 
@@ -20,9 +20,12 @@ pub trait Host {
     /// Monotonic time since any fixed origin.
     fn monotonic(&self) -> Duration;
 
-    /// TAI - UTC in seconds at this instant, or now by the host's own idea of UTC where no instant
-    /// is known. `None` where no leap second table answers.
-    fn tai_offset(&self, at: Option<Instant<Tai>>) -> Option<i16>;
+    /// TAI - UTC in seconds now, by the host's own idea of UTC. `None` where no leap second table
+    /// answers.
+    fn tai_offset(&self) -> Option<i16>;
+
+    /// TAI - UTC around this instant. `None` where no leap second table answers.
+    fn leaps(&self, at: Instant<Tai>) -> Option<Leaps>;
 
     /// Replaces the recovery journal before this call returns; `None` clears it.
     fn journal(&mut self, entry: Option<&JournalEntry>);

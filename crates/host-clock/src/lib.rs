@@ -8,6 +8,7 @@
 //! | [`event`] | [`Event`], [`Action`] and [`Note`] |
 //! | [`publication`] | [`ClockState`] and [`Publication`]: what a clock says, and what all pages are written from |
 //! | [`recovery`] | [`JournalEntry`]: what a restarted daemon continues from |
+//! | [`leap`] | [`LeapState`]: UTC around a leap second, and what a page announces |
 //! | [`synchronizer`] | trait [`Synchronizer`]: the estimate, or what a test puts in its place |
 //! | [`subset`] | [`SubsetClock`]: a clock without a page that follows some of the references |
 //! | [`timelines`] | [`TimelineClocks`]: timelines as lines on the host's counter |
@@ -35,6 +36,7 @@ pub mod clock;
 mod continuity;
 pub mod event;
 pub mod host;
+pub mod leap;
 pub mod publication;
 pub mod recovery;
 pub mod subset;
@@ -46,6 +48,7 @@ pub use age::Age;
 pub use clock::{HostClock, Settings, Start};
 pub use event::{Action, Event, Note};
 pub use host::Host;
+pub use leap::LeapState;
 pub use publication::{ClockState, Publication};
 pub use recovery::{JournalEntry, Resumable};
 pub use subset::SubsetClock;

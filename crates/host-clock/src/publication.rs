@@ -3,7 +3,9 @@
 use timevisor_clock_page::{ClockStatus, Known, Lines, Slew, Update};
 use timevisor_estimate::ensemble::Clock;
 use timevisor_estimate::{Quality, RateLimits};
-use timevisor_time::{Duration, Tai};
+use timevisor_time::{Duration, Local, Tai};
+
+use crate::leap::LeapState;
 
 /// What one clock says, as a function of the host's counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,28 +28,54 @@ pub struct Publication {
     /// What the host's own page says. Its estimate already moves monotonically, so other pages only
     /// have to make up for being written nanoseconds later.
     pub clock: ClockState,
-    /// TAI - UTC, where known.
-    pub tai_offset: Option<i16>,
+    /// TAI - UTC and leap seconds.
+    pub leap: LeapState,
+    /// Host counter value at which `leap` was decided.
+    pub at: u64,
     /// Other pages' estimates follow the host's within this many host ticks.
     pub slew_horizon: u64,
 }
 
+/// What a page that follows the host's page is written from, on the host's counter.
+#[derive(Clone, Copy, Debug)]
+pub struct PageUpdate {
+    /// What it says, or the status to show without time and bounds.
+    pub update: Result<Update, ClockStatus>,
+    /// A number that changes whenever what was published before is void.
+    pub disruptions: u64,
+}
+
 impl Publication {
-    /// The update for a page that follows the host's page on the host's counter; the status alone
-    /// while nothing is known.
-    ///
-    /// # Errors
-    /// The status to show without time and bounds.
-    pub fn update(&self) -> Result<Update, ClockStatus> {
-        let Some(lines) = &self.clock.lines else { return Err(self.clock.status) };
-        Ok(Update {
-            target: lines.shifted(Duration::ZERO),
+    /// For a page on TAI.
+    #[must_use]
+    pub fn tai(&self) -> PageUpdate {
+        let lines = self.clock.lines.ok_or(self.clock.status);
+        PageUpdate {
+            update: lines.map(|lines| self.update(lines.shifted(Duration::ZERO))),
+            disruptions: self.clock.disruptions,
+        }
+    }
+
+    /// For a page on UTC.
+    #[must_use]
+    pub fn utc(&self) -> PageUpdate {
+        let lines = self.clock.lines.as_ref().ok_or(self.clock.status);
+        let utc = self.leap.utc(lines, self.clock.disruptions, self.at);
+        PageUpdate {
+            update: utc.lines.map(|lines| self.update(lines)),
+            disruptions: utc.disruptions,
+        }
+    }
+
+    fn update(&self, target: Lines<Local>) -> Update {
+        Update {
+            target,
             status: self.clock.status,
             estimated_error: self.clock.estimated_error,
             as_of: self.clock.as_of,
-            tai_offset: self.tai_offset,
+            tai_offset: self.leap.tai_offset,
             slew: Slew { horizon: self.slew_horizon, jump: Duration::ZERO },
-        })
+        }
     }
 }
 

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use timevisor_clock_page::{ClockStatus, Line, Lines};
-use timevisor_time::{Duration, Instant, Local, Period, Tai};
+use timevisor_time::{Duration, Instant, Local, Period};
 
+use crate::leap::LeapState;
 use crate::publication::ClockState;
-
-/// A UTC timeline says nothing for two publications and this long around a leap second.
-const LEAP_MARGIN: Duration = Duration::from_secs(2);
 
 /// The timescale of a timeline that follows a clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,45 +52,27 @@ pub struct TimelineClocks {
     now: u64,
     nominal: Period,
     expiry: u64,
-    /// UTC repeats or omits a second at a leap second, and a page that is read between two
-    /// publications would be off by one second. UTC timelines say nothing this close to one.
-    leap_margin: Duration,
-    /// TAI - UTC now; `None` while it is not known, or about to change.
-    tai_offset: Option<i16>,
+    leap: LeapState,
 }
 
 impl TimelineClocks {
     /// No clocks yet. `nominal` is the counter's period.
     #[must_use]
-    pub fn new(nominal: Period, publish_interval: Duration) -> Self {
+    pub fn new(nominal: Period) -> Self {
         Self {
             clocks: Vec::new(),
             zeros: BTreeMap::new(),
             now: 0,
             nominal,
             expiry: 0,
-            leap_margin: publish_interval + publish_interval + LEAP_MARGIN,
-            tai_offset: None,
+            leap: LeapState::default(),
         }
     }
 
     /// Takes in a publication at counter value `now`: what each clock says, the host's first. Lines
-    /// of local timelines expire at `expiry`; `tai_offset` is TAI - UTC at an instant, where known.
-    pub fn update(
-        &mut self,
-        clocks: Vec<ClockState>,
-        now: u64,
-        expiry: u64,
-        tai_offset: impl Fn(Instant<Tai>) -> Option<i16>,
-    ) {
-        (self.clocks, self.now, self.expiry) = (clocks, now, expiry);
-        let host = self.clocks.first().and_then(|clock| clock.lines);
-        self.tai_offset = host.and_then(|lines| {
-            let estimate = lines.at(now).estimate;
-            let before = tai_offset(estimate - self.leap_margin)?;
-            let after = tai_offset(estimate + self.leap_margin)?;
-            (before == after).then_some(after)
-        });
+    /// of local timelines expire at `expiry`.
+    pub fn update(&mut self, clocks: Vec<ClockState>, now: u64, expiry: u64, leap: LeapState) {
+        (self.clocks, self.now, self.expiry, self.leap) = (clocks, now, expiry, leap);
     }
 
     /// Answers are for this counter value from now on: bounds grow between publications.
@@ -109,7 +89,7 @@ impl TimelineClocks {
     /// TAI - UTC now; `None` while it is not known, or about to change.
     #[must_use]
     pub fn tai_offset(&self) -> Option<i16> {
-        self.tai_offset
+        self.leap.tai_offset
     }
 
     /// The counter's nominal period.
@@ -146,23 +126,16 @@ impl TimelineClocks {
         let Some(&ClockState { lines, status, disruptions, .. }) = self.clocks.get(index) else {
             return TimelineState { lines: None, status: ClockStatus::Unknown, disruptions: 0 };
         };
-        let Some(lines) = lines else { return TimelineState { lines: None, status, disruptions } };
-        match (scale, self.tai_offset) {
-            (Scale::Tai, _) => {
-                let lines = Some(lines.shifted(Duration::ZERO));
+        match scale {
+            Scale::Tai => {
+                let lines = lines.map(|lines| lines.shifted(Duration::ZERO));
                 TimelineState { lines, status, disruptions }
             }
-            // A leap second is a step, so the offset is part of what counts steps.
-            (Scale::Utc, Some(offset)) => TimelineState {
-                lines: Some(lines.shifted(-Duration::from_secs(i64::from(offset)))),
-                status,
-                disruptions: (disruptions << 16) | u64::from(offset.cast_unsigned()),
-            },
-            (Scale::Utc, None) => TimelineState {
-                lines: None,
-                status: ClockStatus::Unreliable,
-                disruptions: disruptions << 16,
-            },
+            Scale::Utc => {
+                let utc = self.leap.utc(lines.as_ref().ok_or(status), disruptions, self.now);
+                let status = utc.lines.err().unwrap_or(status);
+                TimelineState { lines: utc.lines.ok(), status, disruptions: utc.disruptions }
+            }
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! The kernel stamps packets nearer to the wire than any counter read of ours, but on a clock that
 //! someone may slew or step. A bracket (counter, CLOCK_REALTIME, counter) before the send and one
-//! after the receive pin that clock to the counter; in between it may run off by
-//! [`KERNEL_SLEW_LIMIT`]. The results are *bounds*: the send bound is never later than the stamp,
+//! after the receive pin that clock to the counter. Over the whole exchange it may run off by
+//! [`KERNEL_SLEW_LIMIT`], or the stamps are not used. Over a part of it, it may run off by a tenth,
+//! because chronyd may have begun or ended a fast slew. The results are *bounds*: the send bound is never later than the stamp,
 //! the receive bound never earlier, so that hard bounds built on them stay sound
 //! (docs/explanation/bounds.md).
 //!
@@ -16,8 +17,13 @@ use crate::clock::Bracket;
 
 /// How fast CLOCK_REALTIME may be slewed against CLOCK_MONOTONIC_RAW: 500 ppm of frequency
 /// correction plus 500 ppm of adjtime(3) (kernel/time/ntp.c, MAXFREQ and MAX_TICKADJ). Daemons that
-/// slew by the tick length exceed it, which the check of the brackets against each other finds.
+/// slew by the tick length exceed it; the check of the brackets against each other finds that
+/// unless they do so for a small part of the exchange.
 pub const KERNEL_SLEW_LIMIT: RateError = RateError::from_ppm(1000);
+
+/// What `KERNEL_SLEW_LIMIT` leaves out: the tick length, which may be off by a tenth (adjtimex(2)).
+/// chronyd slews by it, at up to 83,333 ppm, and may begin or end within an exchange.
+const TICK_SLEW_LIMIT: RateError = RateError::from_ppm(100_000);
 
 /// Each stamp is rounded to a nanosecond, once in the kernel and once in the vDSO.
 const GRANULARITY: Duration = Duration::from_nanos(2);
@@ -50,17 +56,18 @@ impl StampMap {
     /// backwards, or the brackets overlap: use the raw counter reads then.
     #[must_use]
     pub fn new(before: Bracket, after: Bracket, period: Period, limit: RateError) -> Option<Self> {
+        let at_any_time = limit.plus(TICK_SLEW_LIMIT);
         let map = Self {
             before,
             after,
-            shortest: period.slowest_time(limit),
-            longest: period.fastest_time(limit),
+            shortest: period.slowest_time(at_any_time),
+            longest: period.fastest_time(at_any_time),
         };
         let fewest = after.before.checked_sub(before.after)?;
         let most = after.after.checked_sub(before.before)?;
         let elapsed = after.realtime - before.realtime;
-        let possible = map.shortest.span(fewest) - GRANULARITY <= elapsed
-            && elapsed <= map.longest.span_ceil(most) + GRANULARITY;
+        let possible = period.slowest_time(limit).span(fewest) - GRANULARITY <= elapsed
+            && elapsed <= period.fastest_time(limit).span_ceil(most) + GRANULARITY;
         (possible && before.before <= before.after && after.before <= after.after).then_some(map)
     }
 
@@ -176,6 +183,35 @@ mod tests {
             prop_assert!(send.earliest >= before.after && receive.latest <= after.before);
         }
 
+        /// chronyd begins or ends a slew at 83,333 ppm within the exchange. Too much of it is
+        /// refused; what is not refused is sound.
+        #[test]
+        fn bounds_are_sound_beside_a_fast_slew(
+            permille in 0u64..=1000, sign in any::<bool>(), ends in any::<bool>(),
+            wait in 0u64..500_000, flight_us in 1u64..100_000, wake in 0u64..500_000,
+        ) {
+            let (hz, start, width) = (1_000_000_000, 1u64 << 40, 100);
+            let flight = flight_us * 1000;
+            let total = 2 * width + wait + flight + wake;
+            // Within the first or the last 2 % of the exchange.
+            let part = total * permille / 50_000;
+            let slew = if sign { 83_333_000 } else { -83_333_000 };
+            let (bend, rates_ppb) =
+                if ends { (part, [slew, 0]) } else { (total - part, [0, slew]) };
+            let world = World { hz, start, bend, rates_ppb, step_ns: 0 };
+            let sent = start + width + wait;
+            let received = sent + flight;
+            let before = world.bracket(start, width, 50);
+            let after = world.bracket(received + wake, width, 50);
+            let Some(map) = StampMap::new(before, after, period(hz), KERNEL_SLEW_LIMIT) else {
+                return Ok(());
+            };
+            let send = map.interval(world.realtime(sent)).expect("a stamp of this exchange");
+            let receive = map.interval(world.realtime(received)).expect("a stamp of this exchange");
+            prop_assert!(send.earliest <= sent && sent <= send.latest, "{:?} {}", send, sent);
+            prop_assert!(receive.earliest <= received && received <= receive.latest, "{:?} {}", receive, received);
+        }
+
         /// A step that the limit cannot explain is found.
         #[test]
         fn steps_are_refused(hz in 19_200_000u64..5_000_000_000, flight_us in 10u64..100_000, sign in any::<bool>()) {
@@ -203,8 +239,8 @@ mod tests {
         assert_eq!(map.interval(world.realtime(5_000)), None);
         assert_eq!(map.interval(world.realtime(60_000)), None);
         let found = map.interval(world.realtime(11_000)).unwrap();
-        // 1 us after the bracket: the bracket's half widths, 0.1 % of 1 us and the rounding.
-        assert!(found.earliest >= 11_000 - 55 && found.latest <= 11_000 + 55, "{found:?}");
+        // 1 us after the bracket: the bracket's half widths, a tenth of 1 us and the rounding.
+        assert!(found.earliest >= 11_000 - 165 && found.latest <= 11_000 + 165, "{found:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | [`server`] | [`server::Server`]: NTP answers from clocks that are right, wrong or silent |
 //! | [`host`] | [`host::HostModel`]: stamping noise, timers, restarts |
 //! | [`machine`] | [`machine::Machine`]: counter, page and journal, which outlive a daemon |
+//! | [`utc_page`] | [`utc_page::UtcPage`]: a VM's page on UTC, against true UTC |
 //! | [`checks`] | [`checks::Checks`]: what readers see, against truth |
 //! | [`scenario`] | [`Scenario`]: deltas and limits, from a file |
 //! | [`world`] | [`world::World`]: the event queue that runs it all |
@@ -38,6 +39,7 @@ pub mod scenario;
 pub mod server;
 pub mod summary;
 pub mod trace;
+pub mod utc_page;
 pub mod world;
 
 use timevisor_estimate::Ensemble;

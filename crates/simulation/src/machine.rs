@@ -4,7 +4,7 @@
 //! The journal is one entry in memory. A warm restart goes through the production recovery from
 //! both.
 //!
-//! What it does not do: VMs' pages, or the parsing of the journal's file.
+//! What it does not do: VMs' pages ([`crate::utc_page`]), or the parsing of the journal's file.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use timevisor_clock_page::{Counter, CounterId, Identity, OpenError, Page, Reader, WritablePage};
 use timevisor_host_clock::{Host, JournalEntry};
-use timevisor_time::{Duration, Instant, Period, Tai, TimescaleId};
+use timevisor_time::{Duration, Instant, Leaps, Period, Tai, TimescaleId};
 
 use crate::calendar::Calendar;
 
@@ -107,8 +107,12 @@ impl Host for Machine {
     }
 
     /// A machine that was just booted does not know the time.
-    fn tai_offset(&self, at: Option<Instant<Tai>>) -> Option<i16> {
-        self.calendar.tai_offset(at?)
+    fn tai_offset(&self) -> Option<i16> {
+        None
+    }
+
+    fn leaps(&self, at: Instant<Tai>) -> Option<Leaps> {
+        self.calendar.leaps(at)
     }
 
     fn journal(&mut self, entry: Option<&JournalEntry>) {

@@ -37,6 +37,12 @@ pub struct Report {
     pub coverage: f64,
     /// The farthest that truth was outside.
     pub worst_excess_us: f64,
+    /// The same of a VM's UTC page.
+    pub utc_coverage: f64,
+    /// The farthest that true UTC was outside of it.
+    pub utc_worst_excess_us: f64,
+    /// Disruptions of that page.
+    pub utc_disruptions: u64,
     /// True seconds by status, from the start.
     pub statuses: BTreeMap<&'static str, u64>,
     /// Share of the time after the warm-up with status `synchronized`.
@@ -124,6 +130,9 @@ impl Report {
             halfwidth_p99_us: accuracy.halfwidth_p99_us,
             coverage: checks.coverage(),
             worst_excess_us: checks.worst_excess_us,
+            utc_coverage: outcomes.utc.coverage(),
+            utc_worst_excess_us: outcomes.utc.worst_excess_us,
+            utc_disruptions: outcomes.utc.disruptions,
             statuses: checks.statuses.clone(),
             synchronized: if settled == 0 { 0.0 } else { synchronized as f64 / settled as f64 },
             at_end: checks.last_status.map_or("unknown", |s| s.name()),
@@ -188,6 +197,13 @@ impl Report {
             format!(
                 "{:.6} is below {}: truth was up to {outside:.3} us outside",
                 self.coverage, limits.coverage
+            )
+        });
+        let outside = self.utc_worst_excess_us;
+        failures.add("coverage", self.utc_coverage >= limits.coverage, || {
+            format!(
+                "{:.6} of a UTC page is below {}: UTC was up to {outside:.3} us outside",
+                self.utc_coverage, limits.coverage
             )
         });
         failures.add("nesting", self.unnested == 0, || {

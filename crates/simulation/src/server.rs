@@ -208,7 +208,7 @@ impl Server {
         if self.model.unsynchronized.iter().any(|w| w.contains(t_s)) {
             LeapIndicator::Unsynchronized
         } else if calendar.is_announced(t) && self.model.smear_s.is_none() {
-            LeapIndicator::Insert
+            if calendar.is_deleted() { LeapIndicator::Delete } else { LeapIndicator::Insert }
         } else {
             // A smearing server hides the leap second from its clients.
             LeapIndicator::NoWarning
@@ -224,7 +224,7 @@ mod tests {
 
     /// What the production client makes of the answer to a request that arrives at `t_s`.
     fn ask(model: &ServerModel, t_s: f64) -> Option<Outcome> {
-        let calendar = Calendar::new(None).unwrap();
+        let calendar = Calendar::new(None, false).unwrap();
         let mut client = Client::new(Config::default(), Duration::ZERO).unwrap();
         let request = client.on_timer(Duration::ZERO, 77).unwrap();
         client.sent(1);
@@ -250,7 +250,7 @@ mod tests {
     fn a_perfect_server_tells_the_truth_to_the_stamps_resolution() {
         let model = ServerModel { residence_us: 100.0, ..ServerModel::default() };
         let response = accepted(&model, 1000.0);
-        let truth = Calendar::new(None).unwrap().utc(Duration::from_secs(1000));
+        let truth = Calendar::new(None, false).unwrap().utc(Duration::from_secs(1000));
         assert!((response.tb - truth).abs() <= NtpTimestamp::RESOLUTION);
         assert!(
             (response.te - truth - Duration::from_micros(100)).abs() <= NtpTimestamp::RESOLUTION
@@ -269,7 +269,7 @@ mod tests {
         {
             assert!((model.offset_s(t) * 1e6 - us).abs() < 1e-6, "{t}: {}", model.offset_s(t));
             let response = accepted(&model, t);
-            let truth = Calendar::new(None).unwrap().utc(Duration::from_secs_f64(t));
+            let truth = Calendar::new(None, false).unwrap().utc(Duration::from_secs_f64(t));
             assert!(((response.tb - truth).as_secs_f64() * 1e6 - us).abs() < 1e-3);
         }
     }
@@ -280,7 +280,7 @@ mod tests {
             ServerModel { residence_us: 20.0, stamp_noise_us: 50.0, ..ServerModel::default() };
         for t in 0..200 {
             let r = accepted(&model, f64::from(t));
-            let truth = Calendar::new(None).unwrap().utc(Duration::from_secs(i64::from(t)));
+            let truth = Calendar::new(None, false).unwrap().utc(Duration::from_secs(i64::from(t)));
             assert!(
                 r.tb - truth >= -NtpTimestamp::RESOLUTION
                     && r.te - truth <= Duration::from_micros(20)
@@ -304,14 +304,14 @@ mod tests {
         let answer = Server::new(model, 1, "test").answer(
             b"short",
             Duration::from_secs(40),
-            &Calendar::new(None).unwrap(),
+            &Calendar::new(None, false).unwrap(),
         );
         assert_eq!(answer, None);
     }
 
     #[test]
     fn only_clients_are_answered() {
-        let calendar = Calendar::new(None).unwrap();
+        let calendar = Calendar::new(None, false).unwrap();
         let mut server = Server::new(ServerModel::default(), 1, "test");
         let request = Packet::request(NtpTimestamp::from_bits(7), 4);
         let mut answered = |mode| {

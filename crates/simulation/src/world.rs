@@ -17,7 +17,9 @@ use std::collections::BinaryHeap;
 use timevisor_clock_page::{Counter, Lines, Policy, Reading};
 use timevisor_estimate::ensemble::Clock;
 use timevisor_estimate::{Exchange, Parameters};
-use timevisor_host_clock::{Event as ClockEvent, Host, HostClock, Settings, Start, Synchronizer};
+use timevisor_host_clock::{
+    Action, Event as ClockEvent, Host, HostClock, Settings, Start, Synchronizer,
+};
 use timevisor_protocols::ntp::{Client, Outcome};
 use timevisor_time::{Duration, Local, Period, RateError};
 
@@ -30,6 +32,7 @@ use crate::oscillator::Oscillator;
 use crate::random::Random;
 use crate::scenario::{Scenario, ntp_config};
 use crate::server::Server;
+use crate::utc_page::{UtcChecks, UtcPage};
 
 /// The daemon's default `clock.validity`: a page that is not written for this long is free running.
 const VALIDITY: Duration = Duration::from_secs(10);
@@ -47,6 +50,8 @@ pub type MakeSynchronizer<'a> =
 pub struct Outcomes {
     /// Readers against truth.
     pub checks: Checks,
+    /// Readers of a VM's UTC page against true UTC.
+    pub utc: UtcChecks,
     /// Exchanges handed to the estimate.
     pub exchanges: u64,
     /// Datagrams that the client refused, kisses included.
@@ -126,6 +131,7 @@ pub struct World<'a> {
     cookies: Random,
     daemon: Option<Daemon>,
     checks: Checks,
+    utc: UtcPage,
     exchanges: u64,
     refused: u64,
 }
@@ -136,7 +142,7 @@ impl<'a> World<'a> {
     pub fn new(scenario: &'a Scenario, make: MakeSynchronizer<'a>) -> Self {
         let seed = scenario.seed;
         let host = &scenario.host;
-        let calendar = Calendar::new(scenario.leap_at_s)
+        let calendar = Calendar::new(scenario.leap_at_s, scenario.leap_deleted)
             .unwrap_or_else(|error| unreachable!("a checked scenario's leap table: {error}"));
         let paths = scenario.references.iter().enumerate().map(|(index, model)| Path {
             forward: Link::new(model.forward().clone(), seed, &format!("forward {index}")),
@@ -168,6 +174,7 @@ impl<'a> World<'a> {
                 scenario.warmup_s,
                 scenario.fault_at_s,
             ),
+            utc: UtcPage::default(),
             calendar,
             exchanges: 0,
             refused: 0,
@@ -191,7 +198,12 @@ impl<'a> World<'a> {
             self.machine.counter.set(self.counter_value());
             self.handle(next.event);
         }
-        Outcomes { checks: self.checks, exchanges: self.exchanges, refused: self.refused }
+        Outcomes {
+            checks: self.checks,
+            utc: self.utc.checks,
+            exchanges: self.exchanges,
+            refused: self.refused,
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -209,6 +221,7 @@ impl<'a> World<'a> {
             }
             Event::Stop(restart) => {
                 self.daemon = None;
+                self.utc.abandon();
                 self.wake_at = None;
                 let again = self.now + Duration::from_secs_f64(restart.down_s);
                 self.schedule(again, Event::Start { warm: restart.warm });
@@ -245,6 +258,7 @@ impl<'a> World<'a> {
             settings: Settings {
                 policy: Policy { nominal: self.nominal, validity: VALIDITY },
                 stale_after: parameters.stale_after,
+                publish_interval: PUBLISH_INTERVAL,
                 save_interval: None,
             },
             estimate: (self.make)(&parameters, &names, self.nominal, error),
@@ -335,7 +349,13 @@ impl<'a> World<'a> {
         let (monotonic, counter) = (self.monotonic(), self.counter_value());
         let Some(daemon) = &mut self.daemon else { return };
         let seen = look(&self.machine);
-        daemon.clock.handle(ClockEvent::Publish, &mut self.machine);
+        let actions = daemon.clock.handle(ClockEvent::Publish, &mut self.machine);
+        self.utc.look(self.now, &self.calendar, &self.machine.counter);
+        if let Some(Action::Published(publication)) = actions.last() {
+            let host = daemon.clock.writer().identity();
+            self.utc.publish(host, publication, &self.machine.counter);
+        }
+        self.utc.look(self.now, &self.calendar, &self.machine.counter);
         let until_renewal = daemon.clock.until_renewal(&self.machine.counter);
         daemon.next_publication = monotonic + PUBLISH_INTERVAL.min(until_renewal);
         if let (Some(before), Some(after)) = (seen, look(&self.machine)) {
@@ -354,6 +374,7 @@ impl<'a> World<'a> {
     }
 
     fn check_second(&mut self) {
+        self.utc.look(self.now, &self.calendar, &self.machine.counter);
         let Ok(reader) = reader(&self.machine.page, &self.machine.counter) else { return };
         if let Ok(reading) = reader.read() {
             self.checks.second(self.now, &reading);

@@ -69,6 +69,84 @@ impl fmt::Display for LeapError {
 
 impl core::error::Error for LeapError {}
 
+/// One change of TAI - UTC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeapSecond {
+    /// POSIX second from which the new offset holds.
+    pub from: i64,
+    /// TAI - UTC before it, s.
+    pub before: i16,
+    /// TAI - UTC from then on, s.
+    pub after: i16,
+}
+
+impl LeapSecond {
+    /// UTC is ambiguous from here on: the inserted second begins. A deleted second has no length.
+    #[must_use]
+    pub fn begins(&self) -> Instant<Tai> {
+        self.at(self.before.min(self.after))
+    }
+
+    /// The new offset holds from here on.
+    #[must_use]
+    pub fn ends(&self) -> Instant<Tai> {
+        self.at(self.after)
+    }
+
+    fn at(&self, offset: i16) -> Instant<Tai> {
+        Instant::from_bits(i128::from(self.from) << 64) + Duration::from_secs(i64::from(offset))
+    }
+
+    /// The size of UTC's step, whatever its direction.
+    #[must_use]
+    pub fn step(&self) -> Duration {
+        Duration::from_secs((i64::from(self.after) - i64::from(self.before)).abs())
+    }
+
+    /// True for an inserted second.
+    #[must_use]
+    pub fn is_inserted(&self) -> bool {
+        self.after > self.before
+    }
+
+    /// True if it ends the UTC month of the POSIX second `now`, as leap seconds do.
+    #[must_use]
+    pub fn ends_month_of(&self, now: i64) -> bool {
+        self.from > now
+            && month(self.from) == month(now) + 1
+            && month(self.from.saturating_sub(1)) == month(now)
+    }
+}
+
+/// Months since the year 0 of a POSIX second, by Howard Hinnant's `civil_from_days`.
+fn month(second: i64) -> i64 {
+    let days = second.div_euclid(86_400) + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    // March is 0, so that leap days end a year.
+    (era * 400 + year) * 12 + (5 * day_of_year + 2) / 153
+}
+
+/// TAI - UTC around an instant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leaps {
+    /// TAI - UTC, s. During an inserted second it is the one after it.
+    pub offset: i16,
+    /// The change that brought this offset, if the table knows what was before.
+    pub last: Option<LeapSecond>,
+    /// The next change, if the table knows one.
+    pub next: Option<LeapSecond>,
+}
+
+impl Leaps {
+    /// An offset of which no change is known.
+    #[must_use]
+    pub fn constant(offset: i16) -> Self {
+        Self { offset, last: None, next: None }
+    }
+}
+
 /// Offsets TAI - UTC by date, with the end of their validity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeapTable {
@@ -170,6 +248,29 @@ impl LeapTable {
         Err(LeapError::BeforeUtc)
     }
 
+    /// TAI - UTC at a TAI instant, with the changes before and after it.
+    ///
+    /// # Errors
+    /// As [`Self::offset_at`].
+    pub fn around(&self, tai: Instant<Tai>) -> Result<Leaps, LeapError> {
+        let (utc, _) = self.to_utc(tai)?;
+        self.offset_at(utc)?;
+        let mut leaps: Option<Leaps> = None;
+        let mut before = None;
+        for &(from, after) in self.entries() {
+            let change = before.map(|before| LeapSecond { from, before, after });
+            before = Some(after);
+            match (&mut leaps, change) {
+                (Some(leaps), Some(change)) if change.begins() > tai => {
+                    leaps.next = Some(change);
+                    break;
+                }
+                _ => leaps = Some(Leaps { offset: after, last: change, next: None }),
+            }
+        }
+        leaps.ok_or(LeapError::BeforeUtc)
+    }
+
     /// The next change after `utc` as (POSIX second, new offset), if the table knows one.
     #[must_use]
     pub fn next_change(&self, utc: Instant<Utc>) -> Option<(i64, i16)> {
@@ -212,6 +313,32 @@ mod tests {
         // TAI 2017-01-01T00:00:36 is UTC 2016-12-31T23:59:60.
         let leap = Instant::<Tai>::from_unix_nanos(i128::from(JAN_2017 + 36) * 1_000_000_000);
         assert_eq!(table.to_utc(leap), Ok((utc(JAN_2017 - 1), true)));
+    }
+
+    #[test]
+    fn changes_around_an_instant() {
+        let text = "#@ 4000000000\n3644697600 36\n3692217600 37\n3723753600 36\n";
+        let table = LeapTable::parse(text).unwrap();
+        let at = |tai: i64| {
+            let leaps = table.around(Instant::from_bits(i128::from(tai) << 64)).unwrap();
+            (leaps.offset, leaps.last.map(|l| l.after), leaps.next.map(|l| l.after))
+        };
+        const JAN_2018: i64 = JAN_2017 + 365 * 86_400;
+        assert_eq!(at(JAN_2017 + 35), (36, None, Some(37)));
+        assert_eq!(at(JAN_2017 + 36), (37, Some(37), Some(36)), "the inserted second has begun");
+        assert_eq!(at(JAN_2018 + 35), (37, Some(37), Some(36)));
+        assert_eq!(at(JAN_2018 + 36), (36, Some(36), None), "23:59:59 was left out");
+        let inserted = LeapSecond { from: JAN_2017, before: 36, after: 37 };
+        assert_eq!(inserted.ends() - inserted.begins(), Duration::from_secs(1));
+        let deleted = LeapSecond { from: JAN_2018, before: 37, after: 36 };
+        assert_eq!((deleted.begins(), deleted.begins().secs()), (deleted.ends(), JAN_2018 + 36));
+        assert!(inserted.is_inserted() && !deleted.is_inserted());
+        assert!(
+            inserted.ends_month_of(JAN_2017 - 1) && inserted.ends_month_of(JAN_2017 - 2_678_400)
+        );
+        assert!(!inserted.ends_month_of(JAN_2017) && !inserted.ends_month_of(JAN_2017 - 2_678_401));
+        let midmonth = LeapSecond { from: JAN_2017 + 86_400, ..inserted };
+        assert!(!midmonth.ends_month_of(JAN_2017));
     }
 
     #[test]

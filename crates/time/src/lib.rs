@@ -31,7 +31,7 @@ pub use counter_ratio::CounterRatio;
 pub use duration::Duration;
 pub use instant::{Instant, Local, Tai, Timescale, TimescaleId, Utc};
 pub use interval::{Comparison, Interval};
-pub use leap::{LeapError, LeapTable};
+pub use leap::{LeapError, LeapSecond, LeapTable, Leaps};
 pub use rate::{Period, RateError};
 
 /// Nanoseconds in a second.

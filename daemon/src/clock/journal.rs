@@ -93,8 +93,20 @@ impl Journal {
     }
 
     /// Deletes the journal, because its lines no longer hold.
-    pub fn clear(&self) {
-        let _ = fs::remove_file(&self.path);
+    ///
+    /// An error means that the next daemon could still take them for facts.
+    pub fn clear(&self) -> std::io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                // An empty file is no journal either. The first error is the better reason.
+                fs::OpenOptions::new()
+                    .write(true)
+                    .truncate(true)
+                    .open(&self.path)
+                    .map_or(Err(error), |_| Ok(()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Reads the last entry, or says why none applies to this history.
@@ -161,8 +173,17 @@ mod tests {
         assert_eq!(journal.read(&history()), Ok(written));
         journal.write(&history(), &entry(None)).unwrap();
         assert_eq!(journal.read(&history()), Ok(entry(None)));
-        journal.clear();
+        journal.clear().unwrap();
         assert!(journal.read(&history()).unwrap_err().contains("first start"));
+        journal.clear().unwrap();
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_cleared_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_directory(dir.path());
+        fs::create_dir(dir.path().join("recovery.json")).unwrap();
+        assert!(journal.clear().is_err());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
 use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
 use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::{self, PageSize};
-use timevisor_time::{Duration, Instant, Tai, TimescaleId};
+use timevisor_time::{Duration, Instant, Leaps, Tai, TimescaleId};
 
 use super::estimates::Estimates;
 use super::journal::{CounterHistory, Journal};
@@ -91,17 +91,25 @@ impl Host for Machine<'_> {
         monotonic()
     }
 
-    fn tai_offset(&self, at: Option<Instant<Tai>>) -> Option<i16> {
-        let offset = match at {
-            Some(tai) => self.leap.offset_of_tai(tai),
-            None => self.leap.offset_at(realtime()),
-        };
-        offset.ok()
+    fn tai_offset(&self) -> Option<i16> {
+        self.leap.offset_at(realtime()).ok()
+    }
+
+    fn leaps(&self, at: Instant<Tai>) -> Option<Leaps> {
+        self.leap.around(at)
     }
 
     fn journal(&mut self, entry: Option<&JournalEntry>) {
         let Some(memory) = self.memory else { return };
-        let Some(entry) = entry else { return memory.journal.clear() };
+        let Some(entry) = entry else {
+            if let Err(error) = memory.journal.clear() {
+                tracing::error!(
+                    "cannot clear the recovery journal: {error}; delete it, or the next daemon resumes from lines that \
+                     may be wrong"
+                );
+            }
+            return;
+        };
         if let Err(error) = memory.journal.write(&memory.history, entry) {
             tracing::warn!(
                 "cannot write the recovery journal: {error}; a restart will start from nothing"
@@ -180,6 +188,7 @@ impl HostClock {
         let settings = Settings {
             policy: Policy { nominal: calibration.period, validity: span(config.clock.validity) },
             stale_after: span(config.clock.stale_after),
+            publish_interval: span(config.clock.publish_interval),
             save_interval: memory.as_ref().map(|_| SAVE_INTERVAL),
         };
         let machine = Machine { counter: &counter, leap: &leap, memory: memory.as_ref() };
@@ -220,7 +229,7 @@ impl HostClock {
                 (Action::SaveEstimates, Some(memory)) => memory.save(self.publisher.estimate()),
                 (Action::ClearEstimates, Some(memory)) => memory.estimates.clear(),
                 (Action::SaveEstimates | Action::ClearEstimates, None) => {}
-                (Action::Published(publication), _) => published = Some(publication),
+                (Action::Published(publication), _) => published = Some(*publication),
             }
         }
         published

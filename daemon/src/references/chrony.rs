@@ -16,7 +16,7 @@ use timevisor_linux::datagram::UnixClient;
 use timevisor_linux::udp::UdpClient;
 use timevisor_protocols::chrony::{Tracking, parse_reply, request};
 use timevisor_protocols::control::Reference as Report;
-use timevisor_time::Duration;
+use timevisor_time::{Duration, Period};
 
 use super::tally::{Refused, Tally};
 use super::{Driver, Surroundings, random};
@@ -179,6 +179,14 @@ fn slewed(span: Duration) -> Duration {
     span.half().half().half() + Duration::EPSILON
 }
 
+/// True when CLOCK_REALTIME went on by more or by less than slewing explains.
+fn is_stepped(before: &Bracket, after: &Bracket, period: Period) -> bool {
+    let most = period.span_ceil(after.after.wrapping_sub(before.before));
+    let least = period.span(after.before.saturating_sub(before.after));
+    let elapsed = after.realtime - before.realtime;
+    elapsed > most + slewed(most) + GRANULARITY || elapsed < least - slewed(least) - GRANULARITY
+}
+
 fn exchange(
     tracking: &Tracking,
     before: &Bracket,
@@ -187,8 +195,7 @@ fn exchange(
 ) -> Result<Exchange, Refused> {
     let error = tracking.error().map_err(|e| Refused::new("unsynchronized", e))?;
     let counted = around.calibration.0.span_ceil(after.after.wrapping_sub(before.before));
-    let elapsed = after.realtime - before.realtime;
-    if elapsed.is_negative() || elapsed > counted + slewed(counted) + GRANULARITY {
+    if is_stepped(before, after, around.calibration.0) {
         let text = "CLOCK_REALTIME was stepped while chronyd was asked; the next answer will do";
         return Err(Refused::new("stepped", text));
     }
@@ -196,4 +203,27 @@ fn exchange(
     let time = around.leap.to_tai(corrected).map_err(|e| Refused::new("leap-table", e))?;
     let error = error + slewed(counted) + GRANULARITY;
     Ok(Exchange { ta: after.before, tb: time, te: time, tf: after.after, error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use timevisor_time::Instant;
+
+    /// CLOCK_REALTIME ran for `elapsed_us` while the counter ran for 1 ms.
+    fn stepped(elapsed_us: i128) -> bool {
+        let bracket = |before: u64, us: i128| Bracket {
+            before,
+            realtime: Instant::from_unix_nanos(1_700_000_000_000_000_000 + us * 1000),
+            after: before + 100,
+        };
+        let (before, after) = (bracket(5000, 0), bracket(1_005_000, elapsed_us));
+        is_stepped(&before, &after, Period::from_hz(1_000_000_000).unwrap())
+    }
+
+    #[test]
+    fn steps_are_noticed_in_both_directions_and_slews_are_not_steps() {
+        assert_eq!([1000, 1083, 917].map(stepped), [false; 3], "chronyd slews by 83,333 ppm");
+        assert_eq!([1200, 800, 0, -5].map(stepped), [true; 4]);
+    }
 }

@@ -16,6 +16,10 @@ pub trait Source {
     fn detail(&self) -> String;
     /// Reads the clock.
     fn sample(&mut self, around: &Surroundings<'_>) -> Result<Exchange, Refused>;
+    /// Returns how often [`Self::take_disruption`] must be asked, between the polls too.
+    fn watch_interval(&self) -> Option<Duration> {
+        None
+    }
     /// Returns true once after the counter's relation to time was broken (a guest was migrated).
     fn take_disruption(&mut self) -> bool {
         false
@@ -28,20 +32,23 @@ pub struct Sampled<S> {
     tally: Tally,
     poll: Duration,
     next: Duration,
+    /// The loop must turn until then, so that a disruption is noticed.
+    next_look: Duration,
 }
 
 impl<S: Source> Sampled<S> {
     pub fn new(source: S, name: String, poll: Duration, now: Duration) -> Self {
-        Self { source, tally: Tally::new(name), poll, next: now }
+        Self { source, tally: Tally::new(name), poll, next: now, next_look: now }
     }
 }
 
 impl<S: Source> Driver for Sampled<S> {
     fn poll_at(&self) -> Duration {
-        self.next
+        self.source.watch_interval().map_or(self.next, |_| self.next.min(self.next_look))
     }
 
     fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {
+        self.next_look = now + self.source.watch_interval().unwrap_or(self.poll);
         if now < self.next {
             return None;
         }
@@ -60,5 +67,37 @@ impl<S: Source> Driver for Sampled<S> {
 
     fn report(&self, _now: Duration) -> Report {
         self.tally.report(self.source.kind(), &self.source.detail(), self.poll, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Watched;
+
+    impl Source for Watched {
+        fn kind(&self) -> &'static str {
+            "watched"
+        }
+        fn detail(&self) -> String {
+            String::new()
+        }
+        fn sample(&mut self, _: &Surroundings<'_>) -> Result<Exchange, Refused> {
+            Err(Refused::new("test", "nothing to read"))
+        }
+        fn watch_interval(&self) -> Option<Duration> {
+            Some(Duration::from_millis(50))
+        }
+    }
+
+    #[test]
+    fn a_watched_source_wakes_the_loop_between_its_polls() {
+        let now = Duration::from_secs(5);
+        let mut sampled = Sampled::new(Watched, String::new(), Duration::from_secs(64), now);
+        assert_eq!(sampled.poll_at(), now);
+        sampled.next = now + sampled.poll;
+        sampled.next_look = now + Duration::from_millis(50);
+        assert_eq!(sampled.poll_at(), now + Duration::from_millis(50));
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! A page written by timevisord has hard bounds; its lines hold even after the host stopped
 //! writing. Any other hypervisor's page is accepted if it states a maximum error for its time and
-//! its period; both are then as good as that hypervisor's claim. The disruption marker is watched:
-//! when it changes, this machine's counter may have jumped (live migration), and everything known
+//! its period; both are then as good as that hypervisor's claim. The disruption marker is watched,
+//! between the polls too: when it changes, this machine's counter may have jumped (live migration), and everything known
 //! before is void.
 
 use std::path::PathBuf;
 
 use timevisor_clock_page::page::Page;
-use timevisor_clock_page::reader::{Vmclock, check, counter_of};
+use timevisor_clock_page::reader::{Vmclock, check, counter_of, marker};
 use timevisor_clock_page::{ClockStatus, Counter, CounterId, Reader};
 use timevisor_estimate::Exchange;
 use timevisor_linux::counter::HostCounter;
@@ -22,6 +22,10 @@ use super::phc::to_tai;
 use super::sampled::Source;
 use super::tally::Refused;
 use crate::config::{Scale, VmclockConfig};
+
+/// How often the marker is looked at. Until it is, this guest's own page says what was true on the
+/// host that it came from.
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 pub struct VmclockSource {
     path: PathBuf,
@@ -51,6 +55,15 @@ impl VmclockSource {
                 std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
             Refused::new("no-device", format!("{error}{cause}"))
         })
+    }
+
+    /// Notices a disruption without reading the time.
+    fn heed(&mut self, page: &Page) {
+        let now = marker(page);
+        if self.marker.is_some_and(|before| before != now) {
+            self.marker = Some(now);
+            self.disrupted = true;
+        }
     }
 
     fn read(&mut self, page: &Page, around: &Surroundings<'_>) -> Result<Exchange, Refused> {
@@ -102,7 +115,15 @@ impl Source for VmclockSource {
         outcome
     }
 
+    fn watch_interval(&self) -> Option<Duration> {
+        Some(WATCH_INTERVAL)
+    }
+
     fn take_disruption(&mut self) -> bool {
+        if let Some(page) = self.page.take() {
+            self.heed(&page);
+            self.page = Some(page);
+        }
         std::mem::take(&mut self.disrupted)
     }
 }

@@ -120,6 +120,23 @@ fn a_disruption_voids_everything_once() {
     assert_eq!(sample(&mut source, &page).unwrap().tb.secs(), SOME_TIME + 5);
 }
 
+#[test]
+fn a_disruption_is_noticed_before_the_next_poll() {
+    let page = Page::new();
+    let mut writer = PageWriter::take_over(&page, identity(TimescaleId::Tai), Some(37));
+    writer.publish(&update(ClockStatus::Synchronized, SOME_TIME), &COUNTER);
+    let mut source = source();
+    source.heed(&page);
+    sample(&mut source, &page).unwrap();
+    source.heed(&page);
+    assert!(!source.take_disruption());
+    writer.withdraw(ClockStatus::Unknown, Some(37));
+    source.heed(&page);
+    assert!(source.take_disruption() && !source.take_disruption(), "the time was not read");
+    writer.publish(&update(ClockStatus::Synchronized, SOME_TIME + 5), &COUNTER);
+    assert_eq!(sample(&mut source, &page).unwrap().tb.secs(), SOME_TIME + 5, "told once");
+}
+
 /// A page of another hypervisor, by the ABI's own arithmetic.
 fn block() -> Vmclock {
     use timevisor_clock_page::abi::vmclock as abi;

@@ -34,7 +34,7 @@ use self::connections::{ConnectionId, Connections, Demand};
 use self::entries::achieved as accuracy;
 use self::pages::FurtherPages;
 use crate::clock::HostClock;
-use crate::config::{Config, span};
+use crate::config::Config;
 use crate::vms::Vms;
 
 pub use connections::Token;
@@ -69,14 +69,13 @@ impl Timelines {
             SubsetClock::new(references, estimate, clock.policy(), clock.counter.read_ordered())
         };
         let subsets: Vec<_> = subsets.into_iter().map(subset).collect();
-        let publish_interval = span(config.clock.publish_interval);
         Ok(Self {
             registry,
             connections,
             achievable: vec![Achievable::default(); subsets.len() + 1],
             disruptions: vec![0; subsets.len() + 1],
             subsets,
-            clocks: TimelineClocks::new(clock.calibration.period, publish_interval),
+            clocks: TimelineClocks::new(clock.calibration.period),
             ages: Ages::default(),
             further: FurtherPages::in_directory(&config.run_directory, clock),
             next_look: now,
@@ -139,8 +138,7 @@ impl Timelines {
             }
         }
         self.ages.update(publication, clock, vms, now);
-        let offset = |tai| clock.leap.offset_of_tai(tai).ok();
-        self.clocks.update(states, now, clock.policy().expiry(now), offset);
+        self.clocks.update(states, now, clock.policy().expiry(now), publication.leap);
         self.begin_local(clock);
         self.write(clock, vms);
         self.tell_quality(vms);

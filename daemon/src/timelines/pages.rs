@@ -40,7 +40,7 @@ impl FurtherPages {
         let mapping = page_file::create(&self.path(self.writers.len() + 1), PageSize::Page)?;
         let identity =
             timevisor_clock_page::Identity { epoch: epoch(), ..*clock.writer().identity() };
-        let tai_offset = clock.writer().tai_offset();
+        let tai_offset = clock.writer().tai_offset_hint();
         self.writers.push(PageWriter::take_over(WritePage::new(mapping)?, identity, tai_offset));
         Ok(())
     }
@@ -64,6 +64,7 @@ impl FurtherPages {
             self.writers.iter_mut().for_each(PageWriter::disrupt);
         }
         let Some(writer) = self.writers.get_mut(number - 1) else { return Ok(()) };
+        writer.announce(own.announced());
         match clock.copy() {
             Some(update) => drop(writer.publish(&update, &clock.counter)),
             None if writer.in_force().is_none() && writer.status() == own.status() => {}

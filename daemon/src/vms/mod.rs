@@ -28,8 +28,9 @@ use timevisor_guests::delivery::{
 };
 use timevisor_guests::qemu::{Accelerator, Qemu};
 use timevisor_guests::transit::{Step, Transit};
-use timevisor_guests::vm::{AttachError, HostIdentity, HostUpdate};
+use timevisor_guests::vm::{AttachError, HostIdentity, HostUpdate, ScaleUpdate};
 use timevisor_host_clock::Publication;
+use timevisor_host_clock::publication::PageUpdate;
 use timevisor_linux::clock::realtime;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{TimeType, request::check_name};
@@ -356,10 +357,13 @@ impl Vms {
     fn publish_one(&mut self, index: usize, clock: &HostClock) {
         let Some(publication) = &self.publication else { return };
         self.rewritten = true;
+        let scale =
+            |page: PageUpdate| ScaleUpdate { update: page.update, disruptions: page.disruptions };
         let update = HostUpdate {
-            update: publication.update(),
-            tai_offset: publication.tai_offset,
-            disruptions: publication.clock.disruptions,
+            tai: scale(publication.tai()),
+            utc: scale(publication.utc()),
+            tai_offset: publication.leap.tai_offset,
+            leap: publication.leap.indicator,
         };
         self.served[index].vm.publish(&update, &clock.counter);
     }

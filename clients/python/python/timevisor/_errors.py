@@ -31,6 +31,10 @@ class WriterStalled(TimevisorError):
     """The page's writer died inside an update."""
 
 
+class OutOfOrder(TimevisorError):
+    """The page is damaged: its estimate lies outside of its bounds."""
+
+
 class Gone(TimevisorError):
     """The timeline has ended, and its place on the page was given to another."""
 

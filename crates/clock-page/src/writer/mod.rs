@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use timevisor_time::{Duration, Instant, Local, Tai, TimescaleId};
 
-use crate::abi::{ClockStatus, entry, header, vcpus, vmclock};
+use crate::abi::{ClockStatus, LeapIndicator, entry, header, vcpus, vmclock};
 use crate::lines::{Lines, Slew};
 use crate::page::{Page, WritablePage};
 use crate::seqlock::{write_begin, write_end};
@@ -85,6 +85,8 @@ pub struct PageWriter<P> {
     others: [Option<EntryState>; entry::CAPACITY - 1],
     left: Left,
     published: u64,
+    /// TAI - UTC as last known.
+    tai_offset_hint: Option<i16>,
 }
 
 /// The sequence numbers as this writer left them.
@@ -122,7 +124,9 @@ impl<P: WritablePage> PageWriter<P> {
         self.own.identity = own_identity(&identity);
         self.disrupt();
         self.own.status = ClockStatus::Initializing;
+        self.own.seen_disruptions = None;
         self.own.tai_offset = tai_offset;
+        self.tai_offset_hint = tai_offset;
         self.section(|w| {
             w.store_fixed();
             w.store_unknown(tai_offset);
@@ -160,7 +164,39 @@ impl<P: WritablePage> PageWriter<P> {
         };
         let own = EntryState::new(0, identity.counter, own_identity(&identity), disruption);
         let others = [const { None }; entry::CAPACITY - 1];
-        Self { page, identity, own, others, left: Left::default(), published: 0 }
+        let left = Left::default();
+        Self { page, identity, own, others, left, published: 0, tai_offset_hint: None }
+    }
+
+    /// Follows another page's clock: publishes what is known of it, or withdraws time and bounds,
+    /// once. `disruptions` changes whenever what was published before is void.
+    pub fn follow(
+        &mut self,
+        disruptions: u64,
+        update: &Result<Update, ClockStatus>,
+        tai_offset: Option<i16>,
+        counter: &impl Counter,
+    ) {
+        if self.own.seen_disruptions.replace(disruptions).is_some_and(|seen| seen != disruptions) {
+            self.disrupt();
+        }
+        match update {
+            Ok(update) => drop(self.publish(update, counter)),
+            Err(status) if self.own.in_force.is_none() && self.own.status == *status => {}
+            Err(status) => self.withdraw(*status, tai_offset),
+        }
+    }
+
+    /// Sets the page's leap indicator from the next publication on.
+    pub fn announce(&mut self, leap: LeapIndicator) {
+        self.own.leap = leap;
+        self.others.iter_mut().flatten().for_each(|state| state.leap = leap);
+    }
+
+    /// The page's leap indicator.
+    #[must_use]
+    pub fn announced(&self) -> LeapIndicator {
+        self.own.leap
     }
 
     /// Publishes `update` and returns the lines that are now in force, based at the counter value
@@ -182,6 +218,7 @@ impl<P: WritablePage> PageWriter<P> {
             w.store_lines(&lines, update);
         });
         self.own.note(&lines, update);
+        self.tai_offset_hint = update.tai_offset.or(self.tai_offset_hint);
         self.published += 1;
         lines
     }
@@ -239,6 +276,7 @@ impl<P: WritablePage> PageWriter<P> {
         let marker = self.next_marker(index);
         let mut state = EntryState::new(index, self.identity.counter, identity, marker);
         state.status = ClockStatus::Initializing;
+        state.leap = self.own.leap;
         self.entry_section(index, |page| {
             state.store_identity(page);
             state.store_unknown(page);
@@ -396,6 +434,12 @@ impl<P: WritablePage> PageWriter<P> {
         self.own.tai_offset
     }
 
+    /// TAI - UTC as last known. A driver that probes a TAI page wants one.
+    #[must_use]
+    pub fn tai_offset_hint(&self) -> Option<i16> {
+        self.tai_offset_hint
+    }
+
     /// How many updates were published through this writer.
     #[must_use]
     pub fn published(&self) -> u64 {
@@ -514,7 +558,14 @@ impl<P: WritablePage> PageWriter<P> {
             | vmclock::FLAG_TIME_ESTERROR_VALID
             | vmclock::FLAG_TIME_MAXERROR_VALID
             | vmclock::FLAG_TIME_MONOTONIC;
-        self.store_small(update.status, update.tai_offset, flags);
+        match (self.identity.timescale, update.tai_offset, self.tai_offset_hint) {
+            // TAI - UTC is about to change. Stock drivers read UTC: they must not read now. They
+            // still find an offset when they probe, or they would refuse the page for good.
+            (TimescaleId::Tai, None, Some(hint)) => {
+                self.store_small(ClockStatus::Unreliable, Some(hint), flags);
+            }
+            _ => self.store_small(update.status, update.tai_offset, flags),
+        }
         let (sec, frac) = lines.estimate.time.to_words();
         let period = lines.estimate.period.to_bits();
         // With the limits of the rate, which hold beyond the expiry too; the estimate's period lies
@@ -548,7 +599,9 @@ impl<P: WritablePage> PageWriter<P> {
     fn store_small(&self, status: ClockStatus, tai_offset: Option<i16>, flags: u64) {
         let valid = if tai_offset.is_some() { vmclock::FLAG_TAI_OFFSET_VALID } else { 0 };
         let [o0, o1] = tai_offset.unwrap_or(0).to_le_bytes();
-        let small = u64::from_le_bytes([0, 0, status as u8, 0, o0, o1, 0, vmclock::PERIOD_SHIFT]);
+        let leap = self.own.leap as u8;
+        let shift = vmclock::PERIOD_SHIFT;
+        let small = u64::from_le_bytes([0, 0, status as u8, 0, o0, o1, leap, shift]);
         self.page.word(vmclock::AT_DISRUPTION).store(self.own.disruption, Relaxed);
         self.page.word(header::AT_MARKER).store(self.own.disruption, Relaxed);
         self.page.word(vmclock::AT_FLAGS).store(flags | valid, Relaxed);

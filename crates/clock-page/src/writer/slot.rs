@@ -7,7 +7,7 @@ use timevisor_time::{Local, TimescaleId};
 use super::{Update, ceil_ns};
 use crate::Counter;
 use crate::CounterId;
-use crate::abi::{ClockStatus, Meta, entry};
+use crate::abi::{ClockStatus, LeapIndicator, Meta, entry};
 use crate::lines::Lines;
 use crate::page::Page;
 use crate::reader::name_words;
@@ -43,6 +43,7 @@ pub(super) struct EntryState {
     pub(super) disruption: u64,
     pub(super) status: ClockStatus,
     pub(super) tai_offset: Option<i16>,
+    pub(super) leap: LeapIndicator,
     pub(super) seen_disruptions: Option<u64>,
 }
 
@@ -62,6 +63,7 @@ impl EntryState {
             disruption,
             status,
             tai_offset: None,
+            leap: LeapIndicator::None,
             seen_disruptions: None,
         }
     }
@@ -119,6 +121,7 @@ impl EntryState {
 
     fn meta(&self, status: ClockStatus, tai_offset: Option<i16>, flags: u8) -> u64 {
         let timescale = self.identity.timescale as u8;
+        let flags = flags | if self.leap.is_ahead() { entry::FLAG_LEAP_AHEAD } else { 0 };
         let (counter, generation) = (self.counter as u8, self.identity.generation);
         Meta { status, timescale, counter, tai_offset, flags, generation }.pack()
     }

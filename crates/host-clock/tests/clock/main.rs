@@ -1,6 +1,7 @@
 //! The publisher on a host in memory: what readers of the page see, what the journal holds, which
 //! actions follow.
 
+mod leap;
 mod nesting;
 mod recovery;
 mod timelines;
@@ -45,7 +46,7 @@ fn the_status_follows_the_knowledge_and_the_time_without_it() {
         assert_eq!(machine.read().status(), status);
         assert!(machine.read().has_estimate());
     }
-    assert_eq!(machine.publish(&mut clock).tai_offset, Some(37));
+    assert_eq!(machine.publish(&mut clock).leap.tai_offset, Some(37));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use timevisor_clock_page::{ClockStatus, Counter, Policy};
 use timevisor_estimate::{Birth, Quality};
 use timevisor_host_clock::age::Moment;
 use timevisor_host_clock::timelines::Scale;
-use timevisor_host_clock::{Age, ClockState, SubsetClock, TimelineClocks};
-use timevisor_time::{Duration, Instant, Tai};
+use timevisor_host_clock::{Age, ClockState, LeapState, SubsetClock, TimelineClocks};
+use timevisor_time::{Duration, Instant, LeapSecond, Leaps, Tai};
 
 use crate::world::{HZ, Scripted, Ticker, limits, nominal, truth};
 
@@ -48,15 +48,22 @@ fn a_subset_clock_obeys_the_rules_of_the_hosts() {
 
 #[test]
 fn utc_says_nothing_around_a_leap_second_and_steps_with_it() {
-    let mut clocks = TimelineClocks::new(nominal(), Duration::from_secs(1));
-    let leap: Instant<Tai> = truth(100 * HZ);
-    let offset = |tai: Instant<Tai>| Some(if tai < leap { 36 } else { 37 });
+    let mut clocks = TimelineClocks::new(nominal());
+    let leap = LeapSecond { from: truth(100 * HZ).secs() - 36, before: 36, after: 37 };
+    let leaps = |tai: Instant<Tai>| {
+        let (last, next) =
+            if tai < leap.begins() { (None, Some(leap)) } else { (Some(leap), None) };
+        Leaps { offset: if next.is_some() { 36 } else { 37 }, last, next }
+    };
     let mut at = |second: u64| {
         let now = second * HZ;
-        clocks.update(vec![known(now)], now, now + 10 * HZ, offset);
+        let lines = known(now).lines.unwrap();
+        let leaps = leaps(lines.at(now).estimate);
+        let leap = LeapState::new(Some(&leaps), &lines, now, Duration::from_secs(1));
+        clocks.update(vec![known(now)], now, now + 10 * HZ, leap);
         (clocks.following(0, Scale::Tai), clocks.following(0, Scale::Utc), clocks.tai_offset())
     };
-    let (tai, utc, before) = at(90);
+    let (tai, utc, before) = at(80);
     let (tai, early) = (tai.lines.unwrap().at(0), utc.lines.unwrap().at(0));
     assert_eq!((before, tai.estimate - early.estimate), (Some(36), Duration::from_secs(36)));
     let (tai, near, unsure) = at(98);
@@ -70,7 +77,7 @@ fn utc_says_nothing_around_a_leap_second_and_steps_with_it() {
 
 #[test]
 fn a_local_timeline_counts_from_its_start() {
-    let mut clocks = TimelineClocks::new(nominal(), Duration::from_secs(1));
+    let mut clocks = TimelineClocks::new(nominal());
     assert_eq!(clocks.local(7).status, ClockStatus::Unknown);
     clocks.begin(7, 100);
     clocks.begin(7, 900);

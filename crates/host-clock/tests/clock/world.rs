@@ -15,7 +15,9 @@ use timevisor_estimate::{Exchange, Knowledge, Observation, Quality, RateLimits};
 use timevisor_host_clock::{
     Action, Event, Host, HostClock, JournalEntry, Publication, Settings, Start, Synchronizer,
 };
-use timevisor_time::{Duration, Instant, Interval, Local, Period, RateError, Tai, TimescaleId};
+use timevisor_time::{
+    Duration, Instant, Interval, LeapTable, Leaps, Local, Period, RateError, Tai, TimescaleId,
+};
 
 /// Ticks per second of the counter: a power of two, so that its period is exact.
 pub const HZ: u64 = 1 << 30;
@@ -143,6 +145,8 @@ pub struct Machine {
     /// For each entry: the estimate that readers saw while it was written.
     pub seen_while_journaling: Vec<Option<Instant<Local>>>,
     pub cleared: u32,
+    /// Without one, TAI - UTC is 37 s for good.
+    pub leap: Option<LeapTable>,
 }
 
 impl Host for Machine {
@@ -153,8 +157,14 @@ impl Host for Machine {
     fn monotonic(&self) -> Duration {
         nominal().span(self.counter.value.get())
     }
-    fn tai_offset(&self, at: Option<Instant<Tai>>) -> Option<i16> {
-        at.map(|_| 37)
+    fn tai_offset(&self) -> Option<i16> {
+        None
+    }
+    fn leaps(&self, at: Instant<Tai>) -> Option<Leaps> {
+        match &self.leap {
+            Some(table) => table.around(at).ok(),
+            None => Some(Leaps::constant(37)),
+        }
     }
     fn journal(&mut self, entry: Option<&JournalEntry>) {
         let seen = self.reader().and_then(|r| r.read().ok()).filter(Reading::has_estimate);
@@ -198,6 +208,7 @@ impl Machine {
             settings: Settings {
                 policy: Policy { nominal: nominal(), validity: Duration::from_secs(10) },
                 stale_after: Duration::from_secs(80),
+                publish_interval: Duration::from_secs(1),
                 save_interval: Some(Duration::from_secs(60)),
             },
             estimate: estimate.clone(),
@@ -217,7 +228,7 @@ impl Machine {
 
 pub fn published(actions: &[Action]) -> Publication {
     match actions.last() {
-        Some(Action::Published(publication)) => *publication,
+        Some(Action::Published(publication)) => **publication,
         other => panic!("the last action is {other:?}"),
     }
 }

@@ -47,6 +47,8 @@ pub struct Scenario {
     pub warmup_s: f64,
     /// A leap second is inserted so many seconds after the start.
     pub leap_at_s: Option<i64>,
+    /// It is deleted instead.
+    pub leap_deleted: bool,
     /// When an assumption begins to fail; alarms before this are false ones.
     pub fault_at_s: Option<f64>,
     /// The host's oscillator.
@@ -140,6 +142,7 @@ impl Default for Scenario {
             duration_s: 21_600.0,
             warmup_s: 3600.0,
             leap_at_s: None,
+            leap_deleted: false,
             fault_at_s: None,
             oscillator: OscillatorModel::default(),
             host: HostModel::default(),

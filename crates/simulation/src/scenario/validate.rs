@@ -52,6 +52,10 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
         s.leap_at_s.is_none_or(|at| at > 0 && (at as f64) < s.duration_s),
         "leap_at_s must lie within the run",
     )?;
+    require(
+        s.leap_at_s.is_some() || !s.leap_deleted,
+        "leap_deleted needs leap_at_s, the time of the leap second",
+    )?;
     require(!s.references.is_empty(), "reference: at least one is needed")?;
     oscillator(s)?;
     host(s)?;
