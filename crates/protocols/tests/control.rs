@@ -63,6 +63,8 @@ fn status() -> Status {
             rejected: [("late".to_owned(), 2)].into(),
             reach: "377".into(),
             poll_s: 16.0,
+            polling: None,
+            suggestion: None,
         }],
         leap_table: LeapSummary {
             expires_unix: Some(1_800_000_000),

@@ -177,7 +177,7 @@ impl HostClock {
         }
         let settings = Settings {
             policy: Policy { nominal: calibration.period, validity: span(config.clock.validity) },
-            stale_after: span(config.clock.stale_after),
+            stale_after: config.stale_after(),
             save_interval: memory.as_ref().map(|_| SAVE_INTERVAL),
         };
         let machine = Machine { counter: &counter, leap: &leap, memory: memory.as_ref() };

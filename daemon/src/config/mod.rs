@@ -7,6 +7,7 @@
 //! | `clock.rs` | `counter` and `[clock]` |
 //! | `reference.rs` | `[[reference]]`, and the keys of an NTP server |
 //! | `local.rs` | `[[reference]]`: the keys of clocks that are read on this machine |
+//! | `politeness.rs` | how often an NTP server may be asked by default |
 //! | `nts.rs` | where an authenticated NTP server gives out keys |
 //! | `timelines.rs` | `[[timeline]]` |
 //! | `guests.rs` | `[guests]` |
@@ -23,6 +24,7 @@ mod guests;
 mod introspection;
 mod local;
 mod nts;
+mod politeness;
 mod reference;
 mod reserve;
 mod server;
@@ -42,7 +44,8 @@ pub use guests::GuestsConfig;
 pub use introspection::{IntrospectionConfig, KvmChoice};
 pub use local::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
 pub use nts::NtsServer;
-pub use reference::ReferenceConfig;
+pub use politeness::PollPolicy;
+pub use reference::{ReferenceConfig, literal_ip};
 pub use server::ServerConfig;
 pub use timelines::TimelineConfig;
 
@@ -172,7 +175,16 @@ impl Config {
 
     /// The estimate's parameters.
     pub fn parameters(&self) -> Parameters {
-        self.clock.parameters()
+        Parameters { stale_after: self.stale_after(), ..self.clock.parameters() }
+    }
+
+    /// Without an exchange for this long the status is "freerunning": `clock.stale_after`, but at
+    /// least three polls of the reference that is asked most often, so that one lost answer does
+    /// not change the status.
+    pub fn stale_after(&self) -> Duration {
+        let poll = self.references.iter().map(ReferenceConfig::longest_poll).min();
+        let polls: Duration = (0..3).filter_map(|_| poll).sum();
+        span(self.clock.stale_after).max(polls)
     }
 
     /// All reservations that are configured, of all VMs.

@@ -213,6 +213,26 @@ pub struct Reference {
     pub reach: String,
     /// Interval between requests.
     pub poll_s: f64,
+    /// Why an NTP reference is polled at this interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polling: Option<Polling>,
+    /// Lines for timevisord's configuration that solve the problem, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suggestion: Option<String>,
+}
+
+/// Why an NTP server is polled as often as it is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Polling {
+    /// `own-server`, `public-server`, `pool`, `configured` or `requirement`.
+    pub reason: String,
+    /// The tightest half-width that is required of the clock.
+    pub required_ns: Option<i64>,
+    /// The longest poll interval that keeps it, whatever the limits; absent without a requirement,
+    /// or when no interval does.
+    pub needed_s: Option<f64>,
+    /// Why the requirement cannot be kept, and the keys to change.
+    pub problem: Option<String>,
 }
 
 /// The leap-second table in force.
