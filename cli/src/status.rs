@@ -7,6 +7,7 @@ use clap::Args;
 use timevisor_protocols::control::{Polling, Reference, Request, Response, Status};
 use timevisor_time::Duration;
 
+use crate::bound::sides;
 use crate::connection::{ask, unexpected};
 
 #[derive(Args)]
@@ -40,7 +41,11 @@ fn text(status: &Status) -> String {
         "clock        {state}{}\n",
         clock.reason.as_ref().map(|r| format!(": {r}")).unwrap_or_default()
     );
-    out += &format!("bound        +-{}\n", span(clock.half_width_ns));
+    let bound = match clock.below_ns.zip(clock.above_ns) {
+        Some((below, above)) => sides(Duration::from_nanos(below), Duration::from_nanos(above)),
+        None => "unknown".to_owned(),
+    };
+    out += &format!("bound        {bound}\n");
     out += &format!("estimate     one sigma {}\n", span(clock.estimated_error_ns));
     if let Some(rate) = clock.rate_bound_ppb {
         out += &format!("rate         within {:.1} ppm\n", rate / 1000.0);
@@ -144,6 +149,23 @@ fn row(r: &Reference) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bound_has_two_sides() {
+        let status = |clock: &str| -> String {
+            let json = format!(
+                r#"{{"version":"0","pid":1,"uptime_s":1,"host_id":"0","counter":{{"name":"x86-tsc","hz":1e9}},
+                "clock":{{"status":"synchronized","reason":null,"timescale":"tai","estimated_error_ns":null,
+                "rate_bound_ppb":null,"since_update_s":null,"contradictions":0,{clock}}},"references":[],
+                "leap_table":{{"expires_unix":null,"tai_offset":37,"problem":null}},"vms":0}}"#
+            );
+            text(&serde_json::from_str(&json).unwrap())
+        };
+        let known = status(r#""half_width_ns":40000,"below_ns":30000,"above_ns":50000"#);
+        assert!(known.contains("\nbound        -30.000 us +50.000 us\n"), "{known}");
+        let unknown = status(r#""half_width_ns":null"#);
+        assert!(unknown.contains("\nbound        unknown\n"), "{unknown}");
+    }
 
     #[test]
     fn the_poll_in_force_is_explained() {

@@ -117,10 +117,8 @@ fn judge(
             Some(name) => format!("{name} has not synchronized CLOCK_REALTIME"),
             None => "nobody keeps CLOCK_REALTIME".to_owned(),
         };
-        let text = format!(
-            "{who} (the kernel says STA_UNSYNC); run chronyd, or follow NTP servers: put these lines in place of the \
-             system reference into {DEFAULT_PATH}, and restart timevisord"
-        );
+        let text =
+            format!("{who} (the kernel says STA_UNSYNC); run chronyd, or follow NTP servers");
         return Err(Refused::new(UNSYNCHRONIZED, text));
     }
     let error_us = kernel.maxerror_us.max(0);
@@ -128,11 +126,10 @@ fn judge(
         let keeper = keeper();
         let declares = keeper.as_deref().is_some_and(|name| DECLARING.contains(&name));
         if error_us == 0 || !declares {
-            let who = keeper.as_deref().unwrap_or("a program that is not visible from here");
+            let who = keeper.as_deref().unwrap_or("an unknown program");
             let text = format!(
                 "{who} keeps CLOCK_REALTIME and declares no error (the kernel's maxerror counts from 0); set \
-                 assumed_max_error if you know how far off the clock may be, or put these lines in place of the system \
-                 reference into {DEFAULT_PATH}, and restart timevisord"
+                 assumed_max_error to what you know of it, or follow another reference"
             );
             return Err(Refused::new(UNDECLARED, text));
         }
@@ -146,7 +143,10 @@ fn suggestion(keeper: Option<&str>) -> String {
         Some("phc2sys" | "timemaster") => "type = \"ptp\"\ndevice = \"/dev/ptp0\"",
         _ => "type = \"ntp\"\npool = \"pool.ntp.org\"",
     };
-    format!("[[reference]]\n{lines}\n")
+    format!(
+        "# In {DEFAULT_PATH}, instead of the system reference; then restart timevisord:\n\
+         [[reference]]\n{lines}\n"
+    )
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
                 let refused = judged(&kernel(false, maxerror), keeper).unwrap_err();
                 assert_eq!(refused.word, "undeclared", "{keeper:?} {maxerror}");
                 assert!(
-                    refused.text.starts_with(keeper.unwrap_or("a program")),
+                    refused.text.starts_with(keeper.unwrap_or("an unknown")),
                     "{}",
                     refused.text
                 );

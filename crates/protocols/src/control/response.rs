@@ -178,6 +178,12 @@ pub struct ClockSummary {
     pub timescale: Timescale,
     /// Half of latest minus earliest, now.
     pub half_width_ns: Option<i64>,
+    /// True time is at most this far before the estimate, now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub below_ns: Option<i64>,
+    /// True time is at most this far after the estimate, now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above_ns: Option<i64>,
     /// One sigma of the estimate; not a bound.
     pub estimated_error_ns: Option<i64>,
     /// Bound on the oscillator's rate error.
