@@ -5,6 +5,7 @@ SHELL := /bin/bash -eo pipefail
 
 CARGO ?= cargo
 LAB    = $(CARGO) run --quiet -p timevisor-lab --
+EXPERIMENTS = $(CARGO) run --quiet -p timevisor-experiments --
 STEP   = .ci/step
 # Built by `make programs`: static and optimized.
 QUICK  = $(or $(CARGO_TARGET_DIR),target)/static/x86_64-unknown-linux-gnu/quick
@@ -47,7 +48,7 @@ weekly: deps ## What takes hours: soaks, fuzzing, contradictions, benches, exper
 	@$(MAKE) --no-print-directory bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan
 	@$(MAKE) --no-print-directory soak soak-sync soak-migrate
 	@$(MAKE) --no-print-directory fuzz
-	@for name in $$($(LAB) experiment list | awk '{print $$1}'); do $(MAKE) --no-print-directory experiment NAME=$$name; done
+	@for name in $$($(EXPERIMENTS) list | awk '{print $$1}'); do $(MAKE) --no-print-directory experiment NAME=$$name; done
 
 deps: ## Debian packages that tests need, installed if missing (as root)
 	@$(STEP) "Debian packages" $(LAB) install
@@ -132,7 +133,7 @@ reservations: ## Promises for SETS=100000 random task sets in reservations, agai
 	$(CARGO) run --quiet --release -p timevisor-simulation --bin check-reservations -- $(SETS) $(SEED) $(EVERY) target/results/reservations.json
 
 experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/evaluation/
-	@$(LAB) experiment $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES))
+	@$(EXPERIMENTS) $(if $(filter list,$(NAME)),list,run $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES)))
 
 soak: ## Four guests against the host for MINUTES=10 (weekly)
 	@$(LAB) soak --minutes $(MINUTES)

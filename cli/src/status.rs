@@ -50,6 +50,12 @@ fn text(status: &Status) -> String {
     if let Some(rate) = clock.rate_bound_ppb {
         out += &format!("rate         within {:.1} ppm\n", rate / 1000.0);
     }
+    if let Some(assumption) = &clock.assumption {
+        out += &format!("assumption   {assumption}\n");
+    }
+    if let Some(problem) = &clock.oscillator_problem {
+        out += &format!("oscillator   {problem}\n");
+    }
     if let Some(age) = clock.since_update_s {
         out += &format!("last update  {age:.1} s ago\n");
     }

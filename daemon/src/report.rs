@@ -97,6 +97,9 @@ fn clock_summary(clock: &HostClock, references: &[Reference]) -> ClockSummary {
         rate_bound_ppb: known.map(|k| k.limits.half_width().ppb()),
         since_update_s: since,
         contradictions: clock.estimate().contradictions(),
+        assumption: Some(clock.assumption()),
+        wander_per_s: Some(clock.wander()),
+        oscillator_problem: clock.oscillator_problem(),
     }
 }
 

@@ -126,3 +126,30 @@ impl Chronyd {
         Ok(())
     }
 }
+
+/// The bound on CLOCK_REALTIME's error, ns, that chronyc(1) documents under `tracking`:
+/// |system time offset| + root dispersion + root delay / 2.
+#[must_use]
+pub fn bound_ns(tracking: &str) -> Option<i64> {
+    let fields: Vec<&str> = tracking.split(',').collect();
+    let seconds = |index: usize| fields.get(index)?.parse::<f64>().ok();
+    // chrony's client.c, cmd tracking: 4 is the system time's offset, 10 the root delay, 11 the
+    // root dispersion.
+    let bound = seconds(4)?.abs() + seconds(11)? + seconds(10)? / 2.0;
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and is rounded up")]
+    (fields.len() >= 14).then_some((bound * 1e9).ceil() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_bound_of_a_tracking_line() {
+        let line = "0AD50102,10.213.1.2,2,1700000000.123,-0.000002000,0.000001,0.000003,5.1,0.0,0.1,0.000100000,\
+                    0.000030000,1.0,Normal";
+        assert_eq!(bound_ns(line), Some(82_000));
+        assert_eq!(bound_ns("0AD50102,10.213.1.2,2"), None);
+        assert_eq!(bound_ns(&line.replace("0.000030000", "x")), None);
+    }
+}

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use anyhow::{Context as _, ensure};
 
 use crate::builder::GuestBuilder;
+use crate::comparison::{Worst, compare};
 use crate::guest::Guest;
 use crate::host::Host;
 use crate::image::Image;
 use crate::qemu::{Delivery, NVDIMM_ADDRESS, Qemu};
-use crate::reader::{self, GuestReader};
+use crate::reader::{self, GuestReader, HostPage};
 use crate::scenario::Context;
 
 /// How a guest gets its page.
@@ -324,4 +325,22 @@ pub fn launch_four(ctx: &Context, host: &Host) -> anyhow::Result<Vec<Client>> {
         client.reader.ask("read")?;
     }
     Ok(clients)
+}
+
+/// Compares `times` times.
+///
+/// # Errors
+/// As [`compare`] and [`Worst::add`].
+pub fn compare_many(host: &Host, client: &mut Client, times: u32) -> anyhow::Result<Worst> {
+    let page = HostPage::open(host.directory())?;
+    let offset = offset(host, &client.name)?;
+    let mut worst = Worst::default();
+    for _ in 0..times {
+        let comparison = compare(&page, &mut client.reader, offset)?;
+        // An ivshmem device is for kernels without the driver, which makes no /dev/ptp0.
+        let (found, has_driver) = (comparison.ptp.is_some(), client.way != Way::Ivshmem);
+        ensure!(found == has_driver, "/dev/ptp0 in the guest: {found}");
+        worst.add(&comparison)?;
+    }
+    Ok(worst)
 }

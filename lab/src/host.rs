@@ -45,6 +45,14 @@ impl Host {
         Self::of(ctx, programs, None)
     }
 
+    /// A further host of the same test, with its own configuration and log.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn further(ctx: &Context, name: &str) -> anyhow::Result<Self> {
+        Self::new(&ctx.further(name)?)
+    }
+
     /// A host whose processes count with another oscillator.
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use timevisor_lab::{
-    demo, experiments, fetch, interrupt, introspection, leap, netns, packages, programs, progress,
-    runner, scenario, scratch, soak, sync, tests,
+    demo, fetch, interrupt, introspection, migration, netns, packages, programs, progress, runner,
+    scenario, scratch, soak, sync, tests,
 };
 
 /// Boots stock kernels under stock QEMU and runs Timevisor's end-to-end tests.
@@ -28,7 +28,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Install what is missing on the host
+    /// Install what is missing on the host for all tests, soaks and experiments
     Install,
     /// Install what is missing on the host, and fetch kernels, QEMU 10 and busybox into the cache
     Fetch {
@@ -64,14 +64,6 @@ enum Action {
         /// How often, by each
         #[arg(long, default_value_t = 100)]
         moves: usize,
-    },
-    /// Repeat a published evaluation
-    Experiment {
-        /// The experiment, or `list`
-        name: String,
-        /// How long it measures, without the boots [default: 2 to 8, see `list`]
-        #[arg(long)]
-        minutes: Option<u32>,
     },
     /// Attach to a guest's plugin and print events, until killed: part of a test
     #[command(hide = true)]
@@ -130,57 +122,40 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
     interrupt::install()?;
     match arguments.action {
         Action::Install => {
-            install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             Ok(true)
         }
         Action::Fetch { artifacts } => {
-            install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             fetch_all(&dir, &artifacts)?;
             Ok(true)
         }
         Action::Demo { seconds, keep } => {
-            install(demo::PACKAGES)?;
+            packages::install(demo::PACKAGES)?;
             scratch::remove_stale();
             netns::remove_stale();
             show(&dir, seconds, keep)
         }
         Action::Soak { minutes } => {
-            install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             scratch::remove_stale();
             netns::remove_stale();
             soak::run(&scenario::Context::new(&dir, "soak", false)?, minutes)?;
             Ok(true)
         }
         Action::SoakSync { minutes, poll } => {
-            install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             scratch::remove_stale();
             netns::remove_stale();
             sync::run(&scenario::Context::new(&dir, "soak-sync", false)?, minutes, &poll)?;
             Ok(true)
         }
         Action::SoakMigrate { moves } => {
-            install(packages::HOST_PACKAGES)?;
+            packages::install(&packages::all())?;
             scratch::remove_stale();
             netns::remove_stale();
             let context = scenario::Context::new(&dir, "soak-migrate", false)?;
-            timevisor_lab::tests::migration::hosts::soak(&context, moves.max(1))?;
-            Ok(true)
-        }
-        Action::Experiment { name, .. } if name == "list" => {
-            for experiment in experiments::ALL {
-                println!(
-                    "{:<20} {} min  {}",
-                    experiment.name, experiment.minutes, experiment.about
-                );
-            }
-            Ok(true)
-        }
-        Action::Experiment { name, minutes } => {
-            let experiment = experiments::find(&name)?;
-            install(packages::HOST_PACKAGES)?;
-            scratch::remove_stale();
-            netns::remove_stale();
-            experiment.run(&dir, minutes)?;
+            migration::soak::run(&context, moves.max(1))?;
             Ok(true)
         }
         Action::Watch { socket, pid, base, mib } => {
@@ -197,7 +172,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
                 let times = runner::Times::default();
                 chosen = scenario::shard(chosen, &part, |test| times.seconds(test))?;
             }
-            progress::step("packages", || install(packages::HOST_PACKAGES))?;
+            progress::step("packages", || packages::install(&packages::packages_of(&chosen)))?;
             scratch::remove_stale();
             netns::remove_stale();
             let kvm = !no_kvm && timevisor_linux::kvm::usable().is_ok();
@@ -257,17 +232,6 @@ fn show(dir: &std::path::Path, seconds: u32, keep: bool) -> anyhow::Result<bool>
             Ok(false)
         }
     }
-}
-
-fn install(names: &[&str]) -> anyhow::Result<()> {
-    let installed = packages::ensure_installed(names)?;
-    if !installed.is_empty() {
-        println!("installed {}", installed.join(" "));
-    }
-    if leap::ensure_valid()? {
-        println!("upgraded tzdata: its leap second table had expired");
-    }
-    Ok(())
 }
 
 fn fetch_all(dir: &std::path::Path, artifacts: &[String]) -> anyhow::Result<()> {

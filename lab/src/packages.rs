@@ -3,6 +3,7 @@
 //! Services stay down because a chronyd started by its package would discipline the very clock
 //! under test. Kernels and QEMU 10 are never installed; see [`crate::fetch`].
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,33 +13,34 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 use crate::command;
+use crate::leap;
+use crate::scenario::Test;
+use crate::tests::FAMILIES;
 
-/// What the lab's own tests need on the host.
-pub const HOST_PACKAGES: &[&str] = &[
-    "qemu-system-x86",
-    "chrony",
-    "linuxptp",
-    "iproute2",
-    "kmod",
-    "xz-utils",
-    "acpica-tools",
-    "debian-archive-keyring",
-    "libvirt-daemon-system",
-    "libvirt-clients",
-    "tzdata",
-    "gcc-aarch64-linux-gnu",
-    "libc6-dev-arm64-cross",
-    "qemu-user-static",
-    "runc",
-    "criu",
-    "python3",
-    "python3-venv",
-    "clang",
-    "gcc",
-    "g++",
-    "make",
-    "pkg-config",
-];
+/// What every test needs: namespaces, a leap second table, servers, a linker, the compiler of the
+/// BPF programs, and the key of what is fetched.
+pub const EVERY_TEST: &[&str] =
+    &["iproute2", "tzdata", "chrony", "gcc", "clang", "debian-archive-keyring"];
+
+/// What `make check` and the Python package need, beyond all lab tests.
+const CHECKS: &[&str] = &["gcc", "g++", "make", "pkg-config", "python3", "python3-venv"];
+
+/// What these tests need on the host, each package once.
+pub fn packages_of(tests: &[Test]) -> Vec<&'static str> {
+    let needs = tests.iter().flat_map(|test| test.needs).flat_map(|need| need.packages());
+    let all: BTreeSet<&str> = EVERY_TEST.iter().copied().chain(needs).collect();
+    all.into_iter().collect()
+}
+
+/// What all tests, checks, soaks and experiments need on the host.
+pub fn all() -> Vec<&'static str> {
+    let tests: Vec<Test> = FAMILIES.iter().flat_map(|family| family.tests).copied().collect();
+    let mut all = packages_of(&tests);
+    all.extend(CHECKS);
+    all.sort_unstable();
+    all.dedup();
+    all
+}
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
@@ -67,6 +69,21 @@ pub fn ensure_installed(names: &[&str]) -> anyhow::Result<Vec<String>> {
     args.extend(&missing);
     apt_get(&args)?;
     Ok(missing.into_iter().map(str::to_owned).collect())
+}
+
+/// Installs what is missing of `names`, and says so; keeps the leap second table valid.
+///
+/// # Errors
+/// As [`ensure_installed`] and [`leap::ensure_valid`].
+pub fn install(names: &[&str]) -> anyhow::Result<()> {
+    let installed = ensure_installed(names)?;
+    if !installed.is_empty() {
+        println!("installed {}", installed.join(" "));
+    }
+    if leap::ensure_valid()? {
+        println!("upgraded tzdata: its leap second table had expired");
+    }
+    Ok(())
 }
 
 /// Brings one package to the newest version there is.
@@ -120,4 +137,26 @@ fn apt_get(args: &[&str]) -> anyhow::Result<()> {
         let _ = fs::remove_file(POLICY);
     }
     result.context("apt-get failed; check the network and /etc/apt, then run again").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::select;
+
+    #[test]
+    fn a_test_installs_what_it_needs_and_no_more() {
+        let of = |name: &str| packages_of(&select(FAMILIES, &[name.to_owned()]).unwrap());
+        let daemon = of("fault-config");
+        assert_eq!(BTreeSet::from_iter(daemon), EVERY_TEST.iter().copied().collect());
+        let guest = of("clock-vmclock");
+        assert!(guest.contains(&"qemu-system-x86") && guest.contains(&"kmod"), "{guest:?}");
+        assert!(!guest.contains(&"libvirt-clients") && !guest.contains(&"runc"), "{guest:?}");
+        assert!(of("libvirt").contains(&"libvirt-daemon-system"));
+        assert!(of("arm").contains(&"gcc-aarch64-linux-gnu"));
+        let everything = all();
+        for name in of("all").iter().chain(CHECKS) {
+            assert!(everything.contains(name), "{name}");
+        }
+    }
 }

@@ -28,8 +28,9 @@ const STATIC: &[&str] = &[
     "--example=kv",
     "--example=controller",
 ];
-/// What is built dynamically and not optimized. The daemon under LD_PRELOAD is one.
-const DYNAMIC: &[&str] = &["--bin=timevisor", "--bin=timevisord"];
+/// What is built dynamically and not optimized: the daemon under LD_PRELOAD, and the experiments,
+/// which share the lab's own build.
+const DYNAMIC: &[&str] = &["--bin=timevisor", "--bin=timevisord", "--bin=timevisor-experiments"];
 
 /// The root of the workspace the lab was built from.
 ///
@@ -59,7 +60,7 @@ pub fn build_all() -> anyhow::Result<()> {
     progress::step("building 1 of 2: the programs of guests and hosts (static)", || {
         build_static()
     })?;
-    progress::step("building 2 of 2: timevisord and timevisor (dynamic)", || {
+    progress::step("building 2 of 2: timevisord, timevisor and the experiments (dynamic)", || {
         build("dev", DYNAMIC).map(drop)
     })
 }

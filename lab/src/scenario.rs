@@ -79,6 +79,8 @@ pub enum Need {
     Processors,
     /// An artifact of [`Fetcher::artifact`].
     Fetched(&'static str),
+    /// A Debian package on this host, beyond those of the other needs.
+    Apt(&'static str),
     /// QEMU's plugin for introspection.
     Plugin,
     /// FreeRTOS and the program without an operating system (lab/freertos).
@@ -96,11 +98,27 @@ impl Need {
             Self::Root => "root",
             Self::ExclusiveCpu => "exclusive-cpu",
             Self::Processors => "processors",
-            Self::Fetched(artifact) => artifact,
+            Self::Fetched(name) | Self::Apt(name) => name,
             Self::Plugin => "plugin",
             Self::FlatPrograms => "flat-programs",
             Self::ArmToolchain => "arm-toolchain",
             Self::Wheel => "wheel",
+        }
+    }
+
+    /// The Debian packages that it takes, beyond those of every test ([`crate::packages::EVERY_TEST`]).
+    pub fn packages(self) -> Vec<&'static str> {
+        match self {
+            Self::Apt(name) => vec![name],
+            // It brings the libraries that the fetched one needs; iasl is for its NVDIMM.
+            Self::Fetched("qemu-10") => vec!["qemu-system-x86", "acpica-tools"],
+            Self::Fetched(artifact) if artifact.starts_with("kernel:") => vec!["kmod", "xz-utils"],
+            Self::Root | Self::ExclusiveCpu | Self::Processors | Self::Fetched(_) => vec![],
+            Self::Plugin | Self::FlatPrograms => vec!["make"],
+            Self::ArmToolchain => {
+                vec!["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"]
+            }
+            Self::Wheel => vec!["python3", "python3-venv"],
         }
     }
 }
@@ -121,12 +139,38 @@ impl Context {
     /// # Errors
     /// When the directory cannot be made.
     pub fn new(lab_dir: &Path, name: &str, kvm_usable: bool) -> anyhow::Result<Self> {
-        let log_dir = lab_dir.join(name);
-        let _ = fs::remove_dir_all(&log_dir);
-        fs::create_dir_all(&log_dir)
+        Self::with_logs(lab_dir, &lab_dir.join(name), kvm_usable)
+    }
+
+    /// The same with logs in `log_dir`, which is emptied.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn with_logs(lab_dir: &Path, log_dir: &Path, kvm_usable: bool) -> anyhow::Result<Self> {
+        let _ = fs::remove_dir_all(log_dir);
+        fs::create_dir_all(log_dir)
             .with_context(|| format!("cannot create {}", log_dir.display()))?;
         let fetcher = Fetcher::new(lab_dir.join("cache"));
-        Ok(Self { lab_dir: lab_dir.to_owned(), log_dir, kvm_usable, fetcher, images: Cell::new(0) })
+        let (lab_dir, log_dir) = (lab_dir.to_owned(), log_dir.to_owned());
+        Ok(Self { lab_dir, log_dir, kvm_usable, fetcher, images: Cell::new(0) })
+    }
+
+    /// For a further host of the same test, with logs in a folder `name` of this one's.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn further(&self, name: &str) -> anyhow::Result<Self> {
+        Self::with_logs(&self.lab_dir, &self.log_dir.join(name), false)
+    }
+
+    /// Where all tests' folders and what was fetched are.
+    pub fn lab_dir(&self) -> &Path {
+        &self.lab_dir
+    }
+
+    /// Guests may use KVM.
+    pub fn kvm_usable(&self) -> bool {
+        self.kvm_usable
     }
 
     /// The test's own directory, for its logs and files.

@@ -156,6 +156,15 @@ impl Ensemble {
         &self.references[index].1
     }
 
+    /// The wander that the facts of every reference ask for, 1/s, where that is more than the
+    /// operator's statement: with several references it is the oscillator that breaks it.
+    #[must_use]
+    pub fn beyond_floor(&self) -> Option<f64> {
+        let mut of_each = self.references.iter().map(|(_, r)| r.beyond_floor());
+        let first = of_each.next()??;
+        of_each.try_fold(first, |least, wander| Some(least.min(wander?)))
+    }
+
     /// The reference whose estimate weighs most.
     #[must_use]
     pub fn chosen(&self) -> Option<usize> {

@@ -42,6 +42,6 @@ pub use ensemble::{Ensemble, Falseticker, Knowledge, Quality};
 pub use estimators::{Estimate, Estimator};
 pub use exchange::{Discard, Exchange};
 pub use lifetime::Lifetime;
-pub use parameters::Parameters;
+pub use parameters::{BoundParameters, CRYSTAL_WANDER, OCXO_WANDER, Parameters, TCXO_WANDER};
 pub use rate::RateLimits;
 pub use reference::{Observation, ReferenceClock};

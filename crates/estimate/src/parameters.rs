@@ -70,11 +70,9 @@ pub struct BoundParameters {
     pub guard_window: u32,
     /// Exchanges before the lookback starts: the estimator must know the path.
     pub lookback_after: u64,
-    /// The lookback permits changes of the rate by this share of the wander floor...
+    /// The lookback permits changes of the rate by this share of the wander floor. With more, a
+    /// server that gains 1 ppm is not noticed in time; with less, warm-ups raise more alarms.
     pub lookback_wander: f64,
-    /// ...and an error of the estimated rate by this much, as a ratio: during a change of
-    /// temperature the estimator lags.
-    pub lookback_rate: f64,
     /// And this many standard deviations of the estimate.
     pub lookback_sigmas: f64,
     /// And this share of the mean queueing of both directions, for a minimum that is rarely seen.
@@ -106,10 +104,9 @@ impl Default for BoundParameters {
             guard_near: 1.5,
             guard_window: 512,
             lookback_after: 128,
-            lookback_wander: 0.4,
-            lookback_rate: 200e-9,
-            lookback_sigmas: 5.0,
-            lookback_margin: 0.1,
+            lookback_wander: 0.6,
+            lookback_sigmas: 4.0,
+            lookback_margin: 0.03,
             doubt_exchanges: 32,
         }
     }
@@ -154,7 +151,6 @@ impl BoundParameters {
                 (0.0..=1.0).contains(&self.lookback_wander),
                 "must be 0 to 1, a share of the wander floor",
             ),
-            ("lookback_rate", self.lookback_rate >= 0.0, "must not be negative"),
             ("lookback_sigmas", self.lookback_sigmas >= 3.0, "must be 3 or more"),
             ("lookback_margin", self.lookback_margin >= 0.0, "must not be negative"),
             ("guard_window", self.guard_window >= 64, "must be 64 or more exchanges"),
@@ -247,6 +243,33 @@ pub struct InvalidParameter {
 }
 
 impl Parameters {
+    /// What the worst-case bounds assume of the oscillator, in one sentence.
+    #[must_use]
+    pub fn assumption(&self) -> String {
+        let wander = self.bounds.wander_floor;
+        // A crystal's rate changes by 0.5 ppm per kelvin.
+        let kelvin_a_minute = wander / 0.5e-6 * 60.0;
+        format!(
+            "worst-case bounds hold while the oscillator's rate is within {} ppm of nominal, within {} ppm of the \
+             measured rate once that is known, and changes by at most {wander:e} per second (a crystal of 0.5 ppm \
+             per kelvin at {} K a minute)",
+            self.unmeasured_rate.ppb() / 1000.0,
+            self.measured_rate.ppb() / 1000.0,
+            significant(kelvin_a_minute),
+        )
+    }
+
+    /// What to say, and what to set, when the facts ask for this wander (1/s) instead of what is
+    /// stated.
+    #[must_use]
+    pub fn broken_by(&self, wander: f64) -> String {
+        format!(
+            "the rate changes by up to {wander:.1e} per second, more than oscillator.wander states \
+             ({:.1e}): set oscillator.wander to that or more, unless the only reference drifts",
+            self.bounds.wander_floor
+        )
+    }
+
     /// Checks all limits.
     ///
     /// # Errors
@@ -295,9 +318,56 @@ impl Parameters {
     }
 }
 
+/// Two significant digits.
+fn significant(value: f64) -> String {
+    let digits = (1.0 - value.abs().log10().floor()).clamp(0.0, 12.0);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 12")]
+    let text = format!("{value:.*}", digits as usize);
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_assumption_is_one_sentence_in_kelvin() {
+        let mut parameters = Parameters::default();
+        let text = parameters.assumption();
+        assert!(
+            text.contains("at most 3e-8 per second") && text.contains("at 3.6 K a minute"),
+            "{text}"
+        );
+        assert!(text.contains("within 100 ppm of nominal, within 15 ppm"), "{text}");
+        parameters.bounds.wander_floor = OCXO_WANDER;
+        assert!(
+            parameters.assumption().contains("at 0.006 K a minute"),
+            "{}",
+            parameters.assumption()
+        );
+    }
+
+    #[test]
+    fn the_floor_is_the_first_level_and_nonsense_is_refused() {
+        for floor in [CRYSTAL_WANDER, TCXO_WANDER, OCXO_WANDER, 1e-6] {
+            let bounds = BoundParameters { wander_floor: floor, ..BoundParameters::default() };
+            let levels = bounds.levels();
+            assert_eq!(levels[0].to_bits(), floor.to_bits());
+            assert!(
+                levels.is_sorted_by(|a, b| a < b) && levels[WANDER_LEVELS - 1] > 0.99e-6,
+                "{levels:?}"
+            );
+            assert_eq!(bounds.validate(), Ok(()));
+        }
+        for floor in [0.0, -3e-8, f64::NAN, 1e-5] {
+            let bounds = BoundParameters { wander_floor: floor, ..BoundParameters::default() };
+            assert_eq!(bounds.validate().unwrap_err().name, "wander_floor", "{floor}");
+        }
+    }
 
     #[test]
     fn defaults_are_valid_and_nonsense_is_named() {

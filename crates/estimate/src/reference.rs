@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use timevisor_time::{Duration, Instant, Interval, Period, RateError, Tai};
 
-use crate::bounds::{Bounds, HardBounds, Outcome};
+use crate::bounds::{Bounds, HardBounds, Opinion, Outcome};
 use crate::estimators::Estimator;
 use crate::estimators::shifted_exponential::{Saved, ShiftedExponential, UnusableState};
 use crate::exchange::{Discard, Exchange};
@@ -120,6 +120,12 @@ impl ReferenceClock {
         self.bounds.wander()
     }
 
+    /// The wander in force, 1/s, where it is above the operator's floor.
+    #[must_use]
+    pub fn beyond_floor(&self) -> Option<f64> {
+        self.bounds.beyond_floor()
+    }
+
     /// Takes one exchange in.
     pub fn observe(&mut self, exchange: &Exchange) -> Observation {
         let minimum = self.unmeasured.longest.ticks_in(self.parameters.minimum_round_trip);
@@ -132,9 +138,9 @@ impl ReferenceClock {
         self.last = Some(*exchange);
         self.used += 1;
         self.estimator.observe(exchange);
-        let opinion = self.estimator.diagnosis().zip(self.estimator.at(exchange.tf));
-        let opinion = opinion.as_ref().map(|(diagnosis, estimate)| (diagnosis, estimate));
-        match self.bounds.observe(exchange, opinion) {
+        let diagnosis = self.estimator.diagnosis();
+        let opinion = Opinion::of(&self.estimator, diagnosis, exchange, self.nominal);
+        match self.bounds.observe(exchange, opinion.as_ref()) {
             Outcome::Agrees => Observation::Used,
             Outcome::Contradicted(gap) => {
                 self.contradictions += 1;

@@ -52,6 +52,9 @@ fn status() -> Status {
             rate_bound_ppb: Some(15_000.0),
             since_update_s: Some(20.5),
             contradictions: 0,
+            assumption: None,
+            wander_per_s: None,
+            oscillator_problem: None,
         },
         references: vec![Reference {
             name: "ntp1".into(),

@@ -122,6 +122,8 @@ pub struct HostClock {
     config: Config,
     names: Vec<String>,
     memory: Option<Memory>,
+    /// The oscillator's breach of its statement has been logged.
+    told_oscillator: bool,
 }
 
 impl HostClock {
@@ -200,6 +202,7 @@ impl HostClock {
             config: config.clone(),
             names,
             memory,
+            told_oscillator: false,
         };
         clock.handle(Event::Publish);
         Ok(clock)
@@ -226,6 +229,11 @@ impl HostClock {
     /// Handles an exchange with reference `reference`.
     pub fn observe(&mut self, reference: usize, exchange: &Exchange) {
         self.handle(Event::Exchange { reference, exchange: *exchange });
+        let problem = self.oscillator_problem();
+        if let Some(problem) = problem.as_ref().filter(|_| !self.told_oscillator) {
+            tracing::warn!("oscillator: {problem}");
+        }
+        self.told_oscillator = problem.is_some();
     }
 
     /// Returns true once after the machine was suspended. Everything known is then void and the
@@ -318,6 +326,23 @@ impl HostClock {
     /// Returns the writer of the host's page.
     pub fn writer(&self) -> &PageWriter<WritePage> {
         self.publisher.writer()
+    }
+
+    /// What the worst-case bounds assume of the oscillator.
+    pub fn assumption(&self) -> String {
+        self.config.parameters().assumption()
+    }
+
+    /// How fast the rate may change in the bounds, 1/s: what is stated, or more.
+    pub fn wander(&self) -> f64 {
+        let stated = self.config.oscillator.wander.per_second();
+        self.estimate().beyond_floor().unwrap_or(stated)
+    }
+
+    /// How the measured oscillator breaks what is stated of it, and what to set.
+    pub fn oscillator_problem(&self) -> Option<String> {
+        let wander = self.estimate().beyond_floor()?;
+        Some(self.config.parameters().broken_by(wander))
     }
 
     /// Returns true while the clock has nothing but the lines of an earlier daemon.

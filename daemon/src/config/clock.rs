@@ -5,9 +5,9 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
-use timevisor_estimate::{Parameters, steering};
+use serde::de::IgnoredAny;
+use timevisor_estimate::steering;
 use timevisor_linux::counter::Choice;
-use timevisor_time::RateError;
 
 use super::span;
 
@@ -47,8 +47,9 @@ pub struct ClockConfig {
     /// How long a page's status holds without the daemon writing it again.
     #[serde(with = "humantime_serde")]
     pub validity: StdDuration,
-    pub unmeasured_rate_ppm: u32,
-    pub measured_rate_ppm: u32,
+    /// Where the statement about the oscillator was before `[oscillator]`.
+    pub unmeasured_rate_ppm: Option<IgnoredAny>,
+    pub measured_rate_ppm: Option<IgnoredAny>,
     /// Without a new exchange for this long the clock is free running.
     #[serde(with = "humantime_serde")]
     pub stale_after: StdDuration,
@@ -73,8 +74,8 @@ impl Default for ClockConfig {
             tai_offset: None,
             publish_interval: StdDuration::from_secs(1),
             validity: StdDuration::from_secs(10),
-            unmeasured_rate_ppm: 100,
-            measured_rate_ppm: 15,
+            unmeasured_rate_ppm: None,
+            measured_rate_ppm: None,
             stale_after: StdDuration::from_secs(80),
             required_bound: None,
             discipline: false,
@@ -97,7 +98,15 @@ impl ClockConfig {
             self.validity >= 3 * interval,
             "clock.validity must be at least 3 publish intervals"
         );
-        self.parameters().validate().context("[clock]")?;
+        for (key, value) in [
+            ("unmeasured_rate_ppm", &self.unmeasured_rate_ppm),
+            ("measured_rate_ppm", &self.measured_rate_ppm),
+        ] {
+            ensure!(
+                value.is_none(),
+                "clock.{key} is now oscillator.{key}: write it below [oscillator]"
+            );
+        }
         self.steering().validate().context("[clock]")
     }
 
@@ -107,17 +116,6 @@ impl ClockConfig {
             max_slew_ppm: self.max_slew_ppm,
             step_threshold: self.step_threshold.map(span),
             step_limit: self.step_limit,
-        }
-    }
-
-    /// The estimate's parameters.
-    pub fn parameters(&self) -> Parameters {
-        Parameters {
-            unmeasured_rate: RateError::from_ppm(self.unmeasured_rate_ppm),
-            measured_rate: RateError::from_ppm(self.measured_rate_ppm),
-            stale_after: span(self.stale_after),
-            validity: span(self.validity),
-            ..Parameters::default()
         }
     }
 }

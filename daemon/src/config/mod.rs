@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | this one | the whole file: reading it, and what its tables must agree on |
 //! | `clock.rs` | `counter` and `[clock]` |
+//! | `oscillator.rs` | `[oscillator]` |
 //! | `reference.rs` | `[[reference]]`, and the keys of an NTP server |
 //! | `local.rs` | `[[reference]]`: the keys of clocks that are read on this machine |
 //! | `politeness.rs` | how often an NTP server may be asked by default |
@@ -24,6 +25,7 @@ mod guests;
 mod introspection;
 mod local;
 mod nts;
+mod oscillator;
 mod politeness;
 mod reference;
 mod reserve;
@@ -44,6 +46,7 @@ pub use guests::GuestsConfig;
 pub use introspection::{IntrospectionConfig, KvmChoice};
 pub use local::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
 pub use nts::NtsServer;
+pub use oscillator::OscillatorConfig;
 pub use politeness::PollPolicy;
 pub use reference::{ReferenceConfig, literal_ip};
 pub use server::ServerConfig;
@@ -60,6 +63,7 @@ pub struct Config {
     pub run_directory: PathBuf,
     pub counter: CounterChoice,
     pub clock: ClockConfig,
+    pub oscillator: OscillatorConfig,
     #[serde(rename = "reference")]
     pub references: Vec<ReferenceConfig>,
     #[serde(rename = "timeline")]
@@ -75,6 +79,7 @@ impl Default for Config {
             run_directory: PathBuf::from("/run/timevisor"),
             counter: CounterChoice::Auto,
             clock: ClockConfig::default(),
+            oscillator: OscillatorConfig::default(),
             references: vec![ReferenceConfig::system()],
             timelines: Vec::new(),
             guests: GuestsConfig::default(),
@@ -127,6 +132,8 @@ impl Config {
         ensure!(self.run_directory.is_absolute(), "run_directory must be an absolute path");
         ensure!(!self.references.is_empty(), "there must be at least one [[reference]]");
         self.clock.validate()?;
+        self.oscillator.validate()?;
+        self.parameters().validate()?;
         self.server.validate()?;
         self.validate_discipline()?;
         self.guests.validate()?;
@@ -175,7 +182,11 @@ impl Config {
 
     /// The estimate's parameters.
     pub fn parameters(&self) -> Parameters {
-        Parameters { stale_after: self.stale_after(), ..self.clock.parameters() }
+        Parameters {
+            stale_after: self.stale_after(),
+            validity: span(self.clock.validity),
+            ..self.oscillator.parameters()
+        }
     }
 
     /// Without an exchange for this long the status is "freerunning": `clock.stale_after`, but at

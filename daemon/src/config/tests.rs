@@ -131,7 +131,12 @@ fn unknown_keys_are_refused_by_name() {
 fn values_out_of_range_say_what_would_be_right() {
     assert!(error("reference = []").contains("at least one"));
     assert!(error("[clock]\nvalidity = \"2s\"").contains("3 publish intervals"));
-    assert!(error("[clock]\nmeasured_rate_ppm = 200").contains("must not exceed"));
+    assert!(error("[oscillator]\nmeasured_rate_ppm = 200").contains("must not exceed"));
+    assert!(error("[clock]\nmeasured_rate_ppm = 15").contains("oscillator.measured_rate_ppm"));
+    for wander in ["0", "-3e-8", "1e-5", "nan", "\"quartz\""] {
+        let text = error(&format!("[oscillator]\nwander = {wander}"));
+        assert!(text.contains("wander") && text.contains("crystal"), "{wander}: {text}");
+    }
     assert!(error("[[reference]]\ntype = \"ntp\"\naddress = \"a\"\nburst = 99").contains("16"));
     let twice = "[[reference]]\ntype = \"ntp\"\naddress = \"a\"\n";
     assert!(error(&twice.repeat(2)).contains("twice"));

@@ -107,7 +107,7 @@ impl Server {
         let count = i128::try_from(self.proved.len()).ok()?;
         let sum: Duration = self.proved.iter().copied().sum();
         let typical = Duration::from_bits(sum.to_bits() / count);
-        Some(Demand { required, typical, best, rate, wander: 0.0 })
+        Some(Demand { required, typical, best, rate, wander: need.wander })
     }
 
     /// Why the server is polled as it is, for `timevisor status`.
@@ -242,6 +242,7 @@ mod tests {
         Need {
             required: Some(Duration::from_micros(required_us)),
             rate: Some(15e-6),
+            wander: 0.0,
             falseticker: false,
         }
     }
@@ -283,6 +284,19 @@ mod tests {
             // When it ends, the interval from before is back.
             let before = server.policy.interval.as_secs_f64();
             assert_eq!(told(&mut server, &Need::default()).0, before);
+        }
+    }
+
+    #[test]
+    fn wander_shortens_the_poll_that_a_requirement_takes() {
+        // 340 - 40 = 300 us = 15 ppm t + 3e-8 /s t^2 / 2 at t = 19.6 s, halved for one loss; with
+        // 0.3 ppm instead of 15 at t = 131.8 s instead of 1,000 s.
+        let wander = 3e-8;
+        for (rate, needed) in [(15e-6, 9.81), (0.3e-6, 65.9)] {
+            let need = Need { rate: Some(rate), wander, ..need(340) };
+            let (_, polling) = told(&mut server("", "10.0.0.1"), &need);
+            let found = polling.needed_s.unwrap();
+            assert!((found - needed).abs() < 0.1, "{found}");
         }
     }
 

@@ -12,12 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use serde_json::{Value, json};
 
 use super::schedule::{Running, Start};
 use super::{Outcome, Verdict};
 use crate::command;
-use crate::interrupt::Late;
 use crate::packages;
 use crate::scenario::{Context, Need, Test};
 use crate::scratch;
@@ -125,9 +123,7 @@ pub struct Process {
 impl Process {
     fn verdict(&self) -> Option<Outcome> {
         let text = fs::read_to_string(self.folder.join(VERDICT)).ok()?;
-        let value: Value = serde_json::from_str(&text).ok()?;
-        let verdict = Verdict::parse(value["verdict"].as_str()?)?;
-        Some(Outcome { verdict, text: value["text"].as_str()?.to_owned() })
+        Outcome::parse(&text)
     }
 }
 
@@ -171,17 +167,10 @@ pub fn run_one(test: &Test, lab_dir: &Path, kvm_usable: bool) -> anyhow::Result<
     ensure!(scratch::in_test(), "`test-one` is for the runner alone; use `test {}`", test.name);
     let folder = lab_dir.join(test.name);
     let context = Context::new(lab_dir, test.name, kvm_usable)?;
-    let (verdict, text) = match (test.run)(&context) {
-        Ok(measured) => {
-            context.log(&format!("ok: {measured}"));
-            (Verdict::Ok, measured)
-        }
-        Err(error) => {
-            context.log(&format!("failed: {error:?}"));
-            let late = error.is::<Late>();
-            (if late { Verdict::Late } else { Verdict::Failed }, format!("{error:#}"))
-        }
-    };
-    let said = json!({ "verdict": verdict.word(), "text": text });
-    fs::write(folder.join(VERDICT), said.to_string()).context("cannot write the verdict")
+    let result = (test.run)(&context);
+    match &result {
+        Ok(measured) => context.log(&format!("ok: {measured}")),
+        Err(error) => context.log(&format!("failed: {error:?}")),
+    }
+    fs::write(folder.join(VERDICT), Outcome::of(&result).line()).context("cannot write the verdict")
 }

@@ -18,7 +18,9 @@ use std::path::Path;
 pub use isolated::run_one;
 pub use results::Times;
 
-use crate::interrupt;
+use serde_json::{Value, json};
+
+use crate::interrupt::{self, Late};
 use crate::scenario::{self, Test};
 use crate::tests::FAMILIES;
 
@@ -57,6 +59,50 @@ pub struct Outcome {
     pub text: String,
 }
 
+impl Outcome {
+    /// What `result` comes to.
+    #[must_use]
+    pub fn of(result: &anyhow::Result<String>) -> Self {
+        match result {
+            Ok(measured) => Self { verdict: Verdict::Ok, text: measured.clone() },
+            Err(error) => {
+                let verdict = if error.is::<Late>() { Verdict::Late } else { Verdict::Failed };
+                Self { verdict, text: format!("{error:#}") }
+            }
+        }
+    }
+
+    /// One line of JSON, for another process.
+    #[must_use]
+    pub fn line(&self) -> String {
+        json!({ "verdict": self.verdict.word(), "text": self.text }).to_string()
+    }
+
+    /// What [`Self::line`] said.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(line).ok()?;
+        let verdict = Verdict::parse(value["verdict"].as_str()?)?;
+        Some(Self { verdict, text: value["text"].as_str()?.to_owned() })
+    }
+
+    /// The result that it was made from.
+    ///
+    /// # Errors
+    /// Unless the verdict is [`Verdict::Ok`]; the error of a late one has the mark [`Late`].
+    pub fn into_result(self) -> anyhow::Result<String> {
+        match self.verdict {
+            Verdict::Ok => Ok(self.text),
+            Verdict::Late => {
+                // The text ends with what the mark says.
+                let said = self.text.strip_suffix(&format!(": {Late}")).unwrap_or(&self.text);
+                Err(anyhow::Error::new(Late).context(said.to_owned()))
+            }
+            Verdict::Failed => Err(anyhow::Error::msg(self.text)),
+        }
+    }
+}
+
 /// Prepares and runs `tests`; prints verdicts and the sum, and writes target/results/lab.json. True
 /// when all passed.
 ///
@@ -70,4 +116,30 @@ pub fn run(tests: &[Test], lab_dir: &Path, kvm_usable: bool) -> anyhow::Result<b
     let ran = schedule::run(tests, &starter, |test| times.seconds(test));
     results::write(&ran, |name| scenario::family_of(FAMILIES, name))?;
     Ok(schedule::print_sum(&ran, tests.len()) && !interrupt::requested())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Error, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn an_outcome_survives_the_way_to_another_process() {
+        let late = Error::new(Late).context("the guest's \"boot\"");
+        for (result, verdict) in [
+            (Ok("3 samples".to_owned()), Verdict::Ok),
+            (Err(late), Verdict::Late),
+            (Err(anyhow!("20 us wrong").context("the page")), Verdict::Failed),
+        ] {
+            let outcome = Outcome::of(&result);
+            let line = outcome.line();
+            assert!(!line.contains('\n'));
+            let there = Outcome::parse(&line).unwrap();
+            assert_eq!((there.verdict, &there.text), (verdict, &outcome.text));
+            let again = Outcome::of(&there.into_result());
+            assert_eq!((again.verdict, again.text), (verdict, outcome.text));
+        }
+        assert!(Outcome::parse("no JSON").is_none());
+    }
 }

@@ -8,7 +8,7 @@ pub(crate) mod guests;
 pub(crate) mod hosts;
 pub(crate) mod introspection;
 pub(crate) mod libvirt;
-pub mod migration;
+pub(crate) mod migration;
 pub(crate) mod reservations;
 pub(crate) mod survival;
 pub(crate) mod timelines;

@@ -14,9 +14,9 @@ use timevisor_time::{Duration, Interval, Period, RateError};
 use super::guard::{Guard, Sight};
 use super::level1::{Bounds, Contradiction};
 use super::level2::{Level2, Segment};
-use super::lookback::Lookback;
+use super::lookback::{Lookback, Opinion};
 use super::wander::Wander;
-use crate::estimators::{Diagnosis, Estimate};
+use crate::estimators::Diagnosis;
 use crate::exchange::Exchange;
 use crate::parameters::{Parameters, WANDER_LEVELS, WANDER_MODELS};
 use crate::rate::{RateLimits, RateMeasurement};
@@ -93,12 +93,8 @@ impl HardBounds {
     }
 
     /// Takes an exchange in, with what the estimator thinks of it if it has an opinion yet.
-    pub fn observe(
-        &mut self,
-        exchange: &Exchange,
-        opinion: Option<(&Diagnosis<WANDER_MODELS>, &Estimate)>,
-    ) -> Outcome {
-        let diagnosis = opinion.map(|(diagnosis, _)| diagnosis);
+    pub fn observe(&mut self, exchange: &Exchange, opinion: Option<&Opinion>) -> Outcome {
+        let diagnosis = opinion.map(|opinion| &opinion.diagnosis);
         // An exchange that contradicts itself was discarded before; if not, it contradicts
         // everything.
         let alone = Bounds::of_exchange(exchange, exchange.tf, &self.unmeasured)
@@ -120,13 +116,13 @@ impl HardBounds {
         }
         let round_trip = self.round_trip(exchange);
         let mut outcome = self.advance(exchange, round_trip, level1, in_force, diagnosis);
-        if let Some((diagnosis, estimate)) = opinion {
-            let early = self.look_back(exchange, round_trip, diagnosis);
+        if let Some(opinion) = opinion {
+            let early = self.look_back(exchange, round_trip, &opinion.diagnosis);
             if let Some(early) = early.filter(|_| outcome == Outcome::Agrees) {
                 self.doubt();
                 outcome = Outcome::Doubted(early);
             }
-            self.lookback.keep(exchange.tf, estimate, diagnosis);
+            self.lookback.keep(opinion);
         }
         self.measure_rate(&level1).unwrap_or(outcome)
     }

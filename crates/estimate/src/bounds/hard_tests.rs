@@ -30,9 +30,9 @@ impl Observer {
         let begin = self.world.now_s;
         let exchange = self.world.exchange();
         self.estimator.observe(&exchange);
-        let diagnosis = self.estimator.diagnosis().unwrap();
-        let estimate = self.estimator.at(exchange.tf).unwrap();
-        let outcome = self.bounds.observe(&exchange, Some((&diagnosis, &estimate)));
+        let diagnosis = self.estimator.diagnosis();
+        let opinion = Opinion::of(&self.estimator, diagnosis, &exchange, nominal());
+        let outcome = self.bounds.observe(&exchange, opinion.as_ref());
         self.world.advance(begin + POLL_S - self.world.now_s);
         outcome
     }

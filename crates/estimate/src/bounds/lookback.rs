@@ -17,14 +17,46 @@
 
 use std::collections::VecDeque;
 
-use timevisor_time::{Instant, Period, Tai};
+use timevisor_time::{Duration, Instant, Period, Tai};
 
-use crate::estimators::{Diagnosis, Estimate};
+use crate::estimators::{Diagnosis, Estimate, Estimator};
 use crate::exchange::Exchange;
 use crate::parameters::{BoundParameters, WANDER_MODELS};
 
 /// How many earlier estimates are kept, one an exchange.
 const KEPT: usize = 16;
+
+/// What the estimator says about the newest exchange and after it.
+#[derive(Clone, Debug)]
+pub struct Opinion {
+    /// How the exchange compared with the estimator's expectation.
+    pub diagnosis: Diagnosis<WANDER_MODELS>,
+    /// Counter value of the exchange's end.
+    pub at: u64,
+    /// The estimate there.
+    pub estimate: Estimate,
+    /// How much later `error_later` is the estimate's error, if nothing else comes.
+    pub later: Duration,
+    /// One sigma then.
+    pub error_later: Duration,
+}
+
+impl Opinion {
+    /// The opinion after `exchange`; `None` before the first one. `nominal` is the counter's
+    /// nominal period.
+    pub fn of<E: Estimator>(
+        estimator: &E,
+        diagnosis: Option<Diagnosis<WANDER_MODELS>>,
+        exchange: &Exchange,
+        nominal: Period,
+    ) -> Option<Self> {
+        let later = Duration::from_secs(64);
+        let estimate = estimator.at(exchange.tf)?;
+        let then = estimator.at(exchange.tf.wrapping_add(nominal.ticks_in(later)))?;
+        let error_later = then.error;
+        Some(Self { diagnosis: diagnosis?, at: exchange.tf, estimate, later, error_later })
+    }
+}
 
 /// What the estimator said after an exchange.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +64,9 @@ struct Said {
     at: u64,
     time: Instant<Tai>,
     period: Period,
-    /// One sigma, s.
+    /// One sigma then, s, and how fast it grows without further exchanges, s/s.
     error: f64,
+    error_growth: f64,
     /// Minimum one-way delays, s, forward and backward.
     minimum: [f64; 2],
     /// The shortest round trip since, s.
@@ -59,8 +92,7 @@ impl Said {
     fn tolerance(&self, exchange: &Exchange, wander: f64, p: &BoundParameters) -> f64 {
         let age = self.period.span(exchange.tf.wrapping_sub(self.at)).as_secs_f64();
         p.lookback_wander * wander * age * age / 2.0
-            + p.lookback_rate * age
-            + p.lookback_sigmas * self.error
+            + p.lookback_sigmas * (self.error + self.error_growth * age)
             + p.guard_error * exchange.error.as_secs_f64()
     }
 }
@@ -105,16 +137,23 @@ impl Lookback {
         (worst > 0.0).then_some(worst)
     }
 
-    /// Keeps what the estimator says after the exchange that ended at counter value `at`.
-    pub fn keep(&mut self, at: u64, estimate: &Estimate, diagnosis: &Diagnosis<WANDER_MODELS>) {
+    /// Keeps what the estimator says after the newest exchange.
+    pub fn keep(&mut self, opinion: &Opinion) {
         if self.said.len() == KEPT {
             self.said.pop_front();
         }
+        let Opinion { diagnosis, at, estimate, later, error_later } = opinion;
+        let growth = (*error_later - estimate.error).as_secs_f64() / later.as_secs_f64();
+        // Where minima are rare, the earliest moment of a message is known worse than the time.
+        let error = (0..2).map(|k| diagnosis.residual[k] / diagnosis.normalized_residual[k]);
+        let error = error.filter(|error| error.is_finite());
+        let error = error.fold(estimate.error.as_secs_f64(), f64::max);
         self.said.push_back(Said {
-            at,
+            at: *at,
             time: estimate.time,
             period: estimate.period,
-            error: estimate.error.as_secs_f64(),
+            error,
+            error_growth: growth.max(0.0),
             minimum: diagnosis.minimum_delay,
             shortest: f64::INFINITY,
         });

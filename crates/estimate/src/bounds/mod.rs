@@ -24,3 +24,4 @@ pub mod wander;
 pub use hard::{HardBounds, Outcome};
 pub use level1::{Bounds, Contradiction};
 pub use level2::Segment;
+pub use lookback::Opinion;

@@ -192,6 +192,16 @@ pub struct ClockSummary {
     pub since_update_s: Option<f64>,
     /// How often evidence contradicted the assumptions.
     pub contradictions: u64,
+    /// What the worst-case bounds assume of the oscillator, in one sentence; absent in answers of
+    /// older daemons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assumption: Option<String>,
+    /// How fast the oscillator's rate may change in the bounds, 1/s: what is stated, or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wander_per_s: Option<f64>,
+    /// How the measured oscillator breaks what is stated of it, and what to set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oscillator_problem: Option<String>,
 }
 
 /// One reference.

@@ -3,7 +3,7 @@
 pub(crate) mod container;
 pub(crate) mod first_programs;
 
-use crate::scenario::Need::{Fetched, Root, Wheel};
+use crate::scenario::Need::{Apt, Fetched, Root, Wheel};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -14,7 +14,7 @@ const TESTS: &[Test] = &[
         name: "container",
         about: "unprivileged containers read the host's time through a read-only mount, and cannot write it",
         tier: Tier::Test,
-        needs: &[Root],
+        needs: &[Root, Fetched("busybox"), Apt("runc")],
         seconds: 15,
         run: container::container,
     },
@@ -28,6 +28,9 @@ const TESTS: &[Test] = &[
             Fetched("kernel:trixie-backports"),
             Fetched("qemu-10"),
             Wheel,
+            Apt("runc"),
+            Apt("make"),
+            Apt("pkg-config"),
         ],
         seconds: 90,
         run: first_programs::first_programs,

@@ -4,7 +4,7 @@ pub(crate) mod bpf;
 pub(crate) mod container;
 pub(crate) mod truth;
 
-use crate::scenario::Need::{Fetched, Root};
+use crate::scenario::Need::{Apt, Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -23,7 +23,14 @@ const TESTS: &[Test] = &[
         name: "elapsed-container",
         about: "CRIU moves a container between two timevisords: its age goes on, with and without the blackout",
         tier: Tier::All,
-        needs: &[Root, Fetched("busybox"), Fetched("kernel:bookworm"), Fetched("qemu-10")],
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:bookworm"),
+            Fetched("qemu-10"),
+            Apt("runc"),
+            Apt("criu"),
+        ],
         seconds: 90,
         run: container::container,
     },

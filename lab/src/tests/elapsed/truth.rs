@@ -7,12 +7,12 @@ use serde_json::Value;
 use timevisor_linux::counter::Tsc;
 
 use crate::client::{self, Launch, Way};
-use crate::experiments::truth::Truth;
 use crate::guest::Guest;
 use crate::host::{Host, mentions};
 use crate::interrupt;
+use crate::migration::pair::Hosts;
 use crate::scenario::Context;
-use crate::tests::migration::hosts::Hosts;
+use crate::truth::Truth;
 
 /// An age and when it was read.
 pub(crate) struct Age {

@@ -25,13 +25,6 @@ pub(crate) fn reference(address: &str) -> String {
     )
 }
 
-/// A further host of the same test, with its own configuration and log.
-pub(crate) fn further_host(ctx: &Context, name: &str) -> anyhow::Result<Host> {
-    let lab = ctx.log_dir().parent().context("no lab directory")?;
-    let test = ctx.log_dir().file_name().unwrap_or_default().to_string_lossy();
-    Host::new(&Context::new(lab, &format!("{test}/{name}"), false)?)
-}
-
 /// Starts a daemon on `host`'s directory through another program, such as setpriv or unshare.
 pub(crate) fn start_through(
     ctx: &Context,
@@ -146,8 +139,10 @@ const BAD: &[(&str, &[&str])] = &[
     ("[clock]\nvalidity = \"soon\"", &["validity"]),
     ("[clock]\nvalidity = \"1s\"", &["validity", "3 publish intervals"]),
     ("[clock]\nstale_after = \"0s\"", &["stale_after"]),
-    ("[clock]\nmeasured_rate_ppm = 200", &["measured_rate"]),
-    ("[clock]\nunmeasured_rate_ppm = 1", &["unmeasured_rate", "50 ppm"]),
+    ("[oscillator]\nmeasured_rate_ppm = 200", &["measured_rate"]),
+    ("[oscillator]\nunmeasured_rate_ppm = 1", &["unmeasured_rate", "50 ppm"]),
+    ("[oscillator]\nwander = 0", &["oscillator.wander", "crystal"]),
+    ("[clock]\nmeasured_rate_ppm = 15", &["oscillator.measured_rate_ppm"]),
     ("[guests]\ndiscover_interval = \"0s\"", &["discover_interval"]),
     ("[guests]\ntime_type = \"gps\"", &["time_type"]),
     ("[guests.vm.\"../x\"]\ntime_type = \"tai\"", &["../x"]),
@@ -169,7 +164,7 @@ pub(crate) fn config(ctx: &Context) -> anyhow::Result<String> {
     host.start(&reference(&server.address()))?;
     host.wait_synchronized(10_000)?;
     let before = host.json(&["status"])?;
-    let other = further_host(ctx, "other")?;
+    let other = Host::further(ctx, "other")?;
     for (lines, parts) in BAD {
         let path = write_config(ctx, "bad", other.directory(), lines)?;
         let text = said(&check(&host, &path)?).with_context(|| format!("--check: {lines}"))?;
@@ -249,7 +244,7 @@ pub(crate) fn two_daemons(ctx: &Context) -> anyhow::Result<String> {
     first.cli(&["now"])?;
 
     // Another run directory: the VM's page is locked by whoever writes it.
-    let mut second = further_host(ctx, "second")?;
+    let mut second = Host::further(ctx, "second")?;
     second.start(&lines)?;
     second.wait_synchronized(10_000)?;
     let holder = format!("(pid {})", before.0);
@@ -258,7 +253,7 @@ pub(crate) fn two_daemons(ctx: &Context) -> anyhow::Result<String> {
     ensure!(second.vm("web").is_err(), "the second serves it too");
     // And so is an nvdimm's, though it takes nested run directories to get there.
     let nested = directory.clone() + "/vms/nested";
-    let mut inner = further_host(ctx, "inner")?;
+    let mut inner = Host::further(ctx, "inner")?;
     inner.start(&format!("[guests]\ndiscover = false\n{lines}"))?;
     let page = Path::new(&nested).join("page");
     first.cli(&["vm", "args", "--name", "nested"])?;

@@ -30,7 +30,7 @@ fn closed_port() -> anyhow::Result<String> {
 }
 
 fn nobody_answers(ctx: &Context) -> anyhow::Result<()> {
-    let mut host = common::further_host(ctx, "nobody")?;
+    let mut host = Host::further(ctx, "nobody")?;
     let (closed, silent) = (closed_port()?, Impostor::silent()?);
     let both = reference(&closed) + &reference(&silent.address());
     host.start(&format!("[clock]\nstale_after = \"1s\"\n{both}"))?;
@@ -54,7 +54,7 @@ fn nobody_answers(ctx: &Context) -> anyhow::Result<()> {
 }
 
 fn one_of_two(ctx: &Context) -> anyhow::Result<()> {
-    let mut host = common::further_host(ctx, "two")?;
+    let mut host = Host::further(ctx, "two")?;
     let (real, closed) = (ctx.chronyd("real")?, closed_port()?);
     let address = real.address().to_string();
     let both = reference(&closed) + &reference(&address);
@@ -80,7 +80,7 @@ fn one_of_two(ctx: &Context) -> anyhow::Result<()> {
 }
 
 fn two_of_three(ctx: &Context) -> anyhow::Result<()> {
-    let mut host = common::further_host(ctx, "three")?;
+    let mut host = Host::further(ctx, "three")?;
     let servers = [Impostor::ahead(Span::from_secs(1))?, Impostor::silent()?, Impostor::silent()?];
     let lines: String = servers.iter().map(|s| reference(&s.address())).collect();
     host.start(&lines)?;
@@ -113,7 +113,7 @@ fn dead_name_server(ctx: &Context) -> anyhow::Result<Duration> {
     let mount = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", file.display());
     let wrapper = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
     let server = Impostor::honest()?;
-    let host = common::further_host(ctx, "dns")?;
+    let host = Host::further(ctx, "dns")?;
     let lines = reference("time.example.net") + &reference(&server.address());
     let mut daemon = common::start_through(ctx, &host, &wrapper, &lines)?;
     host.wait_synchronized(10_000)?;
@@ -236,7 +236,7 @@ pub(crate) fn impostors(ctx: &Context) -> anyhow::Result<String> {
 
 /// The truth among noise: forged before it, duplicated behind it.
 fn noisy(ctx: &Context) -> anyhow::Result<()> {
-    let mut host = common::further_host(ctx, "noisy")?;
+    let mut host = Host::further(ctx, "noisy")?;
     let server = Impostor::new(|p| {
         let forged = shifted(p, Span::from_secs(5));
         let forged = Packet { origin: NtpTimestamp::from_bits(1), ..forged };

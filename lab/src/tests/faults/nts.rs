@@ -18,7 +18,7 @@ use crate::ntp_impostor::shifted;
 use crate::ntp_relay::Relay;
 use crate::reader::HostPage;
 use crate::scenario::Context;
-use crate::tests::faults::common::{further_host, honest_reading, reference_row};
+use crate::tests::faults::common::{honest_reading, reference_row};
 use crate::tests::hosts::nts::{Bench, FOREVER, accepted, keyed, nts_reference, refused};
 
 /// What is wrong with the server, what is said about it, and how to get there.
@@ -40,7 +40,7 @@ pub(crate) fn refused_servers(ctx: &Context) -> anyhow::Result<String> {
         not_an_authority(&bench)?,
     ];
     for fault in &faults {
-        let mut host = further_host(ctx, &fault.what.replace(' ', "-"))?;
+        let mut host = Host::further(ctx, &fault.what.replace(' ', "-"))?;
         host.start(&fault.lines)?;
         let said =
             |h: &Host| Ok::<_, anyhow::Error>(reference_row(h, &fault.name)?["detail"].to_string());

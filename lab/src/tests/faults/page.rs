@@ -12,7 +12,7 @@ use crate::host::{Host, mentions};
 use crate::ntp_impostor::Impostor;
 use crate::reader::HostPage;
 use crate::scenario::Context;
-use crate::tests::faults::common::{self, complaint, honest_reading, reference, refusal};
+use crate::tests::faults::common::{complaint, honest_reading, reference, refusal};
 
 /// Puts something in the page's place.
 type Make<'a> = &'a dyn Fn() -> std::io::Result<()>;
@@ -77,7 +77,7 @@ pub(crate) fn page(ctx: &Context) -> anyhow::Result<String> {
 /// `timevisor now --page` with everything that is no page, while the true page stays what it is.
 fn unreadable(ctx: &Context, host: &Host, good: &[u8]) -> anyhow::Result<usize> {
     let file = ctx.path("page");
-    let other = common::further_host(ctx, "empty")?;
+    let other = Host::further(ctx, "empty")?;
     let nowhere = complaint(&other, &["now"])?;
     let directory = other.directory().display().to_string();
     mentions(&nowhere, &["there is no clock page", &directory, "start timevisord"])?;

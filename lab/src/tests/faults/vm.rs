@@ -263,7 +263,7 @@ fn same_pid(ctx: &Context, host: &Host) -> anyhow::Result<&'static str> {
 /// A daemon without privileges: its own clock works, and it says what it may not look at.
 fn not_allowed(ctx: &Context, vm: &Bare) -> anyhow::Result<()> {
     let server = Impostor::honest()?;
-    let host = common::further_host(ctx, "nobody")?;
+    let host = Host::further(ctx, "nobody")?;
     chown(host.directory(), Some(65534), Some(65534))?;
     let wrapper = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
     let mut daemon = common::start_through(ctx, &host, &wrapper, &reference(&server.address()))?;

@@ -2,27 +2,10 @@
 
 use anyhow::{Context as _, ensure};
 
-use crate::client::{Client, Way, boot, launch_four, offset};
-use crate::comparison::{Worst, compare};
+use crate::client::{Client, Way, boot, compare_many, launch_four};
 use crate::host::Host;
 use crate::qemu::Qemu;
-use crate::reader::HostPage;
 use crate::scenario::Context;
-
-/// Compares `times` times.
-pub(crate) fn compare_many(host: &Host, client: &mut Client, times: u32) -> anyhow::Result<Worst> {
-    let page = HostPage::open(host.directory())?;
-    let offset = offset(host, &client.name)?;
-    let mut worst = Worst::default();
-    for _ in 0..times {
-        let comparison = compare(&page, &mut client.reader, offset)?;
-        // An ivshmem device is for kernels without the driver, which makes no /dev/ptp0.
-        let (found, has_driver) = (comparison.ptp.is_some(), client.way != Way::Ivshmem);
-        ensure!(found == has_driver, "/dev/ptp0 in the guest: {found}");
-        worst.add(&comparison)?;
-    }
-    Ok(worst)
-}
 
 /// A run of reads as fast as the guest can: never back, never outside, no gap, no disruption.
 pub(crate) fn check_run(client: &mut Client, seconds: u32) -> anyhow::Result<u64> {

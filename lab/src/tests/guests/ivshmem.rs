@@ -4,12 +4,12 @@
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use crate::client::{Client, Way, boot};
+use crate::client::{Client, Way, boot, compare_many};
 use crate::comparison::Worst;
 use crate::host::{Host, mentions};
 use crate::qemu::Qemu;
 use crate::scenario::Context;
-use crate::tests::guests::clock::{check_run, compare_many};
+use crate::tests::guests::clock::check_run;
 
 /// Linux 6.1, without ptp_vmclock.
 const KERNEL: &str = "bookworm";

@@ -9,7 +9,7 @@ pub(crate) mod references;
 pub(crate) mod set_clock;
 pub(crate) mod strangers;
 
-use crate::scenario::Need::{ExclusiveCpu, Fetched, Processors, Root};
+use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, Processors, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -44,7 +44,13 @@ const TESTS: &[Test] = &[
         name: "guest-references",
         about: "timevisord in a guest: the host's page and PHC as references, CLOCK_REALTIME steered and put back",
         tier: Tier::All,
-        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Apt("linuxptp"),
+        ],
         seconds: 90,
         run: references::guest,
     },
@@ -111,7 +117,13 @@ const TESTS: &[Test] = &[
         name: "guest-chrony",
         about: "phc_ctl and a chronyd with the documented stanza inside a stock guest",
         tier: Tier::All,
-        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Apt("linuxptp"),
+        ],
         seconds: 60,
         run: strangers::chrony,
     },

@@ -27,8 +27,7 @@ const READER: &[&str] =
 const WRITER: &[&str] = &["dsb ish", "isb", "cntvct_el0", "stlr x", "stlr w"];
 
 pub(crate) fn arm(ctx: &Context) -> anyhow::Result<String> {
-    let lab_dir = ctx.log_dir().parent().context("the log directory has no parent")?;
-    let toolchain = ArmToolchain::open(lab_dir)?;
+    let toolchain = ArmToolchain::open(ctx.lab_dir())?;
     let version = toolchain.version()?;
     let mut args: Vec<&str> =
         "-p timevisor-time -p timevisor-clock-page -p timevisor-linux --lib --test arm_page"

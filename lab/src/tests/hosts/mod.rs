@@ -9,7 +9,7 @@ pub(crate) mod references;
 pub(crate) mod simulator;
 pub(crate) mod truth;
 
-use crate::scenario::Need::{ArmToolchain, Fetched, Processors, Root};
+use crate::scenario::Need::{Apt, ArmToolchain, Fetched, Processors, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -60,7 +60,7 @@ const TESTS: &[Test] = &[
         name: "ptp4l-import",
         about: "a real ptp4l's measurements over its management socket; the master ends",
         tier: Tier::Test,
-        needs: &[Root],
+        needs: &[Root, Apt("linuxptp")],
         seconds: 15,
         run: references::ptp,
     },

@@ -1,75 +1,16 @@
 //! What introspection has to tell of lab-calls, however it came about.
 
-use std::path::PathBuf;
-
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use crate::client::{Client, Launch, Way};
 use crate::host::Host;
-use crate::image::Image;
-use crate::scenario::Context;
 
 pub(crate) const JOBS: usize = 20;
 pub(crate) const YIELDS: usize = 50;
 
-/// A guest "web" that QEMU emulates, with our plugin, these programs and these further arguments;
-/// its page is there.
-pub(crate) fn emulated(
-    ctx: &Context,
-    host: &Host,
-    programs: &[PathBuf],
-    more: &[String],
-) -> anyhow::Result<Client> {
-    emulated_on(ctx, host, "trixie-backports", programs, more)
-}
-
-/// The same with this suite's kernel.
-pub(crate) fn emulated_on(
-    ctx: &Context,
-    host: &Host,
-    kernel: &str,
-    programs: &[PathBuf],
-    more: &[String],
-) -> anyhow::Result<Client> {
-    let programs = programs.to_vec();
-    let image = move |image: Image| Ok(programs.iter().fold(image, |image, p| image.program(p)));
-    let guest = booted(ctx, host, kernel, image, more)?;
-    host.wait_vm("web", "synchronized")?;
-    Ok(guest)
-}
-
-/// The same with anything in its image; its page may say nothing yet.
-pub(crate) fn booted(
-    ctx: &Context,
-    host: &Host,
-    kernel: &str,
-    image: impl Fn(Image) -> anyhow::Result<Image> + 'static,
-    more: &[String],
-) -> anyhow::Result<Client> {
-    let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
-    let socket = host.directory().join("web.introspect");
-    let plugin = format!("{},socket={}", plugin.display(), socket.display());
-    let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, "web").kernel(kernel).image(image);
-    let more = more.to_vec();
-    let launch = launch.builder(move |builder| {
-        let named = "web,debug-threads=on".to_owned();
-        let builder = builder.args(["-plugin".into(), plugin.clone(), "-name".into(), named]);
-        builder.args(more.clone())
-    });
-    let mut guest = launch.start()?;
-    guest.guest.wait_ready()?;
-    Ok(guest)
-}
-
 /// Runs it in a guest's shell.
 pub(crate) fn line() -> String {
     format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]")
-}
-
-/// What timevisord tells of the only guest.
-pub(crate) fn row(host: &Host) -> anyhow::Result<Value> {
-    host.json(&["introspect", "list"])?.get(0).cloned().context("nothing is introspected")
 }
 
 /// From the event of this number on, all of the program that said this, when it has ended.

@@ -5,9 +5,10 @@ use serde_json::Value;
 
 use crate::client::{Client, Launch, Way};
 use crate::host::{Host, mentions};
+use crate::introspection::emulated::row;
 use crate::real_time::Restore;
 use crate::scenario::Context;
-use crate::tests::introspection::calls::{exact, line, row, told};
+use crate::tests::introspection::calls::{exact, line, told};
 
 pub(crate) fn daemon(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;

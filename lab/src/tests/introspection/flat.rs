@@ -13,9 +13,9 @@ use serde_json::Value;
 use crate::command;
 use crate::guest::{BOOT, Guest};
 use crate::host::{Host, mentions};
+use crate::introspection::emulated::row;
 use crate::qemu::Delivery;
 use crate::scenario::Context;
-use crate::tests::introspection::calls::row;
 
 /// No other mapping of QEMU's has this size.
 const MIB: u32 = 96;

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::host::Host;
+use crate::introspection::emulated::{emulated, row};
 use crate::scenario::Context;
-use crate::tests::introspection::calls::{emulated, row};
 
 /// As the issue asks for.
 const YIELDS: u64 = 100_000;

@@ -5,8 +5,9 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::host::{Host, mentions};
+use crate::introspection::emulated::{emulated, row};
 use crate::scenario::Context;
-use crate::tests::introspection::calls::{self, counts, emulated, line, row};
+use crate::tests::introspection::calls::{self, counts, line};
 
 pub(crate) fn gdb(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;

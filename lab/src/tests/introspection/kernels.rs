@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::host::Host;
+use crate::introspection::emulated::{emulated_on, row};
 use crate::scenario::Context;
-use crate::tests::introspection::calls::{emulated_on, exact, line, row, told};
+use crate::tests::introspection::calls::{exact, line, told};
 
 /// Debian suites with kernels other than the one that all other tests have.
 const SUITES: [&str; 2] = ["bookworm", "bookworm-backports"];

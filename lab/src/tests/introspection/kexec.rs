@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::client::Client;
 use crate::host::Host;
 use crate::interrupt::{self, Late};
-use crate::packages;
+use crate::introspection::emulated::{booted, row};
 use crate::scenario::Context;
-use crate::tests::introspection::calls::{booted, counts, line, row, told};
+use crate::tests::introspection::calls::{counts, line, told};
 
 const KEXEC: &str = "/sbin/kexec";
 /// The kernel that the guest boots, and the one that it starts then.
@@ -20,7 +20,6 @@ const KERNELS: [&str; 2] = ["trixie-backports", "bookworm-backports"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn kexec(ctx: &Context) -> anyhow::Result<String> {
-    packages::ensure_installed(&["kexec-tools"])?;
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(500)?;

@@ -6,27 +6,23 @@ use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::host::mentions;
-use crate::image::Image;
+use crate::introspection::nested::{
+    PORT, PREFIX, SWITCH, VM, attach, attached, detach, host_with_guest, in_place, row, switch,
+};
 use crate::nested::NestedHost;
 use crate::scenario::Context;
 use crate::tests::introspection::calls::{exact, line, of_program};
 
-pub(crate) const VM: &str = "web";
 /// Attached and detached so often while the guest works.
 const CYCLES: usize = 10;
 /// For one program in the inner guest.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes a second of a migration that is to be seen under way.
 const SLOWLY: u32 = 1_000_000;
-const SWITCH: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
 
 /// What a kernel says when something is wrong.
 const TROUBLE: &str =
     "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault|invalid opcode";
-
-/// The ways to trap, as `--backend` names them.
-pub(crate) const PREFIX: &str = "kvm";
-const PORT: &str = "port";
 
 pub(crate) fn kvm(ctx: &Context) -> anyhow::Result<String> {
     on_host(ctx, "trixie-backports", PREFIX)
@@ -38,32 +34,6 @@ pub(crate) fn kvm_bookworm(ctx: &Context) -> anyhow::Result<String> {
 
 pub(crate) fn port(ctx: &Context) -> anyhow::Result<String> {
     on_host(ctx, "trixie-backports", PORT)
-}
-
-/// Of the host inside. With two, its guest was reset now and then, and once the host itself was,
-/// before anything was attached; with one neither was. That speaks for TCG's emulation of SVM on
-/// several threads. The guest's two vCPUs take turns, and are never inside at the same moment.
-const PROCESSORS: u32 = 1;
-
-/// The host's timer is periodic, and its ticks come anyway: beside a guest TCG loses an interrupt
-/// of the timer now and then, and one that is set anew by each interrupt stands still then (seen
-/// with Linux 7.3: a soft lockup of 112 to 114 s, three times, also while nothing of ours ran).
-const APPEND: &str = "nohz=off highres=off";
-
-/// A host with the kernel of this suite, and a guest in it.
-pub(crate) fn host_with_guest(
-    ctx: &Context,
-    suite: &str,
-    more: impl FnOnce(Image) -> anyhow::Result<Image>,
-) -> anyhow::Result<NestedHost> {
-    let qemu = ctx.qemu_10()?;
-    let kernels = [ctx.kernel(suite)?, ctx.kernel("trixie-backports")?];
-    let mut host =
-        NestedHost::boot_for(ctx, &qemu, &qemu, kernels.each_ref(), PROCESSORS, APPEND, more)?;
-    host.launch(VM, "vmclock", 2)?;
-    host.qmp(VM, "cont")?;
-    host.wait_ready(VM, 1)?;
-    Ok(host)
 }
 
 fn on_host(ctx: &Context, suite: &str, way: &str) -> anyhow::Result<String> {
@@ -154,40 +124,6 @@ pub(crate) fn no_trouble(host: &mut NestedHost) -> anyhow::Result<()> {
     let said = host.inner_sh(VM, &format!("dmesg | grep -E \"{TROUBLE}\" || true"), PATIENCE)?;
     ensure!(said.trim().is_empty(), "the guest's kernel complains: {said}");
     not_reset(host, 1)
-}
-
-pub(crate) fn attach(host: &mut NestedHost, way: &str) -> anyhow::Result<()> {
-    host.sh(&format!("timevisor introspect attach {VM} --backend {way}"))?;
-    attached(host)
-}
-
-fn attached(host: &mut NestedHost) -> anyhow::Result<()> {
-    host.wait("the trap points", |host| {
-        let row = row(host)?;
-        ensure!(row["state"] == "attached", "{row}");
-        Ok(true)
-    })
-}
-
-pub(crate) fn detach(host: &mut NestedHost) -> anyhow::Result<()> {
-    host.sh("timevisor introspect detach web")?;
-    host.wait("nothing to be in place", |host| Ok(!switch(host)? && in_place(host)? == 0))
-}
-
-fn row(host: &mut NestedHost) -> anyhow::Result<Value> {
-    let rows = host.json("timevisor introspect list --json")?;
-    rows.get(0).cloned().context("nothing is introspected")
-}
-
-pub(crate) fn switch(host: &mut NestedHost) -> anyhow::Result<bool> {
-    let said = host.sh(&format!("cat {SWITCH}"))?;
-    Ok(!["N", "0"].contains(&said.trim()))
-}
-
-/// How many VMs have something in place, by what is on disk.
-pub(crate) fn in_place(host: &mut NestedHost) -> anyhow::Result<usize> {
-    let kept = host.json("cat /run/timevisor/introspection.json")?;
-    Ok(kept["vms"].as_array().context("no list")?.len())
 }
 
 /// The inner guest has booted so often, and no more.

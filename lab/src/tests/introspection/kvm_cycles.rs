@@ -6,10 +6,9 @@ use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
 use crate::interrupt;
+use crate::introspection::nested::{PREFIX, VM, attach, detach, host_with_guest, in_place, switch};
 use crate::scenario::Context;
-use crate::tests::introspection::kvm::{
-    PREFIX, VM, attach, calls, detach, host_with_guest, in_place, keep_busy, no_trouble, switch,
-};
+use crate::tests::introspection::kvm::{calls, keep_busy, no_trouble};
 
 /// Where the variable CYCLES does not say another number.
 const CYCLES: u32 = 1000;

@@ -14,7 +14,7 @@ pub(crate) mod reserve;
 pub(crate) mod symbols;
 pub(crate) mod verifier;
 
-use crate::scenario::Need::{ExclusiveCpu, Fetched, FlatPrograms, Plugin, Processors, Root};
+use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, FlatPrograms, Plugin, Processors, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -62,6 +62,7 @@ const TESTS: &[Test] = &[
             Fetched("kernel:trixie-backports"),
             Fetched("qemu-10"),
             Plugin,
+            Apt("kexec-tools"),
         ],
         seconds: 70,
         run: kexec::kexec,

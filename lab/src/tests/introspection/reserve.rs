@@ -11,12 +11,12 @@ use timevisor_schedule::Reservation;
 
 use crate::client::Client;
 use crate::host::Host;
+use crate::introspection::emulated::{emulated, row};
 use crate::real_time::costs::{self, Run};
 use crate::real_time::judge::{self, Declared, Judgement};
 use crate::real_time::witness::Witness;
 use crate::real_time::{Load, Restore, text};
 use crate::scenario::Context;
-use crate::tests::introspection::calls::{emulated, row};
 
 /// Cost, period and runtime under SCHED_DEADLINE, ms. The guest's kernel counts the time in which
 /// its vCPU waits as the task's own: the runtimes have the reservation's longest pause in them.

@@ -15,7 +15,6 @@ use crate::programs::workspace;
 use crate::qemu::Qemu;
 use crate::reader::{self, GuestReader, HostPage};
 use crate::scenario::Context;
-use crate::tests::faults::common::further_host;
 
 /// The name of the domain.
 const NAME: &str = "web";
@@ -54,7 +53,7 @@ fn migrate_by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<Stri
     let hook_script = workspace()?.join("packaging/libvirt-qemu-hook");
     let paused = delivery == "vmclock";
     let side = |number: u8| -> anyhow::Result<(Libvirt, Host, String)> {
-        let mut host = further_host(ctx, &format!("{delivery}-{number}"))?;
+        let mut host = Host::further(ctx, &format!("{delivery}-{number}"))?;
         host.start(&ntp_reference(&server.address().ip().to_string()))?;
         host.wait_synchronized(200)?;
         let hook = format!(

@@ -2,7 +2,7 @@
 
 pub(crate) mod domain;
 
-use crate::scenario::Need::{Fetched, Root};
+use crate::scenario::Need::{Apt, Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -13,7 +13,14 @@ const TESTS: &[Test] = &[
         name: "libvirt-nvdimm",
         about: "a domain of a real libvirtd with the printed XML: found, right, and right again after suspend",
         tier: Tier::Test,
-        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Apt("libvirt-daemon-system"),
+            Apt("libvirt-clients"),
+        ],
         seconds: 45,
         run: domain::nvdimm,
     },
@@ -21,7 +28,14 @@ const TESTS: &[Test] = &[
         name: "libvirt-ivshmem",
         about: "the same with an ivshmem device and a kernel without the driver",
         tier: Tier::All,
-        needs: &[Root, Fetched("busybox"), Fetched("kernel:bookworm"), Fetched("qemu-10")],
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:bookworm"),
+            Fetched("qemu-10"),
+            Apt("libvirt-daemon-system"),
+            Apt("libvirt-clients"),
+        ],
         seconds: 45,
         run: domain::ivshmem,
     },
@@ -29,7 +43,14 @@ const TESTS: &[Test] = &[
         name: "libvirt-vmclock",
         about: "the same with QEMU 10's vmclock device",
         tier: Tier::All,
-        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Apt("libvirt-daemon-system"),
+            Apt("libvirt-clients"),
+        ],
         seconds: 45,
         run: domain::vmclock,
     },
@@ -37,7 +58,14 @@ const TESTS: &[Test] = &[
         name: "libvirt-migrate",
         about: "virsh migrate between two real libvirtds, each with its timevisord: right before and after, by both deliveries",
         tier: Tier::All,
-        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Apt("libvirt-daemon-system"),
+            Apt("libvirt-clients"),
+        ],
         seconds: 90,
         run: domain::migrate,
     },

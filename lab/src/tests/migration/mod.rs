@@ -1,6 +1,6 @@
 //! Live migration between two daemons.
 
-pub mod hosts;
+pub(crate) mod hosts;
 pub(crate) mod nvdimm;
 
 use crate::scenario::Need::{Fetched, Processors, Root};

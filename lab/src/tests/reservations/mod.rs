@@ -7,7 +7,7 @@ pub(crate) mod libvirt;
 pub(crate) mod libvirt_v2;
 pub(crate) mod reserve;
 
-use crate::scenario::Need::{ExclusiveCpu, Fetched, Root};
+use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -66,6 +66,8 @@ const TESTS: &[Test] = &[
             Fetched("busybox"),
             Fetched("kernel:trixie-backports"),
             Fetched("qemu-10"),
+            Apt("libvirt-daemon-system"),
+            Apt("libvirt-clients"),
         ],
         seconds: 150,
         run: libvirt::reserve_libvirt,
@@ -100,6 +102,8 @@ const TESTS: &[Test] = &[
             Fetched("busybox"),
             Fetched("kernel:trixie-backports"),
             Fetched("qemu-10"),
+            Apt("libvirt-daemon-system"),
+            Apt("libvirt-clients"),
         ],
         seconds: 300,
         run: libvirt_v2::reserve_libvirt_v2,

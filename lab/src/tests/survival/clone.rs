@@ -5,12 +5,11 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use crate::client::{self, Client, Launch, Way};
+use crate::client::{self, Client, Launch, Way, compare_many};
 use crate::host::Host;
 use crate::interrupt;
 use crate::qemu::Qemu;
 use crate::scenario::Context;
-use crate::tests::guests::clock;
 
 const KERNEL: &str = "trixie-backports";
 
@@ -64,18 +63,18 @@ fn from_one_file(
     // Each is right, and stays so when the other one is stopped and goes on.
     let mut worst = Vec::new();
     for clone in &mut there {
-        worst.push(clock::compare_many(host, clone, 10)?.text());
+        worst.push(compare_many(host, clone, 10)?.text());
     }
     let before = marker(host, &there[1])?;
     there[0].guest.stop()?;
     host.wait_vm(&there[0].name, "unknown")?;
-    clock::compare_many(host, &mut there[1], 5).context("beside a clone that is stopped")?;
+    compare_many(host, &mut there[1], 5).context("beside a clone that is stopped")?;
     std::thread::sleep(Duration::from_millis(200));
     there[0].guest.cont()?;
     for clone in &mut there {
         interrupt::check()?;
         host.wait_vm(&clone.name, "synchronized")?;
-        clock::compare_many(host, clone, 5)?;
+        compare_many(host, clone, 5)?;
     }
     ensure!(marker(host, &there[1])? == before, "one clone's stop disrupts the other");
     let state = original.guest.qmp().execute("query-status", &json!({}))?;

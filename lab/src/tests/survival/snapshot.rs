@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::client::{self, Client, Way};
 use crate::command;
 use crate::comparison::{self, Worst};
-use crate::experiments::truth::Truth;
 use crate::host::Host;
 use crate::interrupt;
 use crate::qemu::Qemu;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::snapshots;
+use crate::truth::Truth;
 
 const KERNEL: &str = "trixie-backports";
 /// Every kind of load is repeated: what goes wrong here depends on the moment.

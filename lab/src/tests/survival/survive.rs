@@ -6,12 +6,11 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde_json::Value;
 
-use crate::client::{self, Client, Way};
+use crate::client::{self, Client, Way, compare_many};
 use crate::host::{Host, mentions};
 use crate::qemu::{Delivery, NVDIMM_ADDRESS};
 use crate::reader::HostPage;
 use crate::scenario::Context;
-use crate::tests::guests::clock;
 
 fn served_guest(
     ctx: &Context,
@@ -58,7 +57,7 @@ pub(crate) fn stop_cont(ctx: &Context) -> anyhow::Result<String> {
     }
     let now = client.reader.ask("read")?["disruption"].clone();
     ensure!(now != marker, "the disruption marker did not change");
-    let worst = clock::compare_many(&host, &mut client, 20)?;
+    let worst = compare_many(&host, &mut client, 20)?;
     Ok(format!(
         "5 stops: {right} answers right, {unknown} honest about not knowing, none wrong; then {}",
         worst.text()
@@ -92,7 +91,7 @@ pub(crate) fn kill_daemon(ctx: &Context) -> anyhow::Result<String> {
             host.log_text()
         );
     }
-    let worst = clock::compare_many(&host, &mut client, 20)?;
+    let worst = compare_many(&host, &mut client, 20)?;
     Ok(format!("10 kills and restarts, {reads} reads after them, none back; then {}", worst.text()))
 }
 

@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use timevisor_clock_page::ClockStatus;
 use timevisor_time::Duration as Span;
 
-use crate::client::{self, Way};
+use crate::client::{self, Way, compare_many};
 use crate::command;
-use crate::experiments::truth::Truth;
 use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
@@ -18,8 +17,8 @@ use crate::qemu::Qemu;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::faults::common::{honest_reading, reference, start_through};
-use crate::tests::guests::clock;
 use crate::tests::survival::snapshot::holds;
+use crate::truth::Truth;
 
 const EVENT: Duration = Duration::from_secs(30);
 
@@ -45,7 +44,7 @@ const SLEEPS: &str = "(sleep 0.3; echo mem >/sys/power/state; for i in $(seq 20)
 fn sleeps(ctx: &Context, host: &Host, qemu: &Qemu, way: Way, name: &str) -> anyhow::Result<String> {
     let mut client = client::boot(ctx, host, "trixie-backports", qemu, way, name, "tai")?;
     host.wait_vm(name, "synchronized")?;
-    clock::compare_many(host, &mut client, 5)?;
+    compare_many(host, &mut client, 5)?;
     let before = client.reader.ask("read")?["disruption"].clone();
     let counter = *HostPage::open(host.directory())?.counter();
     client.guest.sh(SLEEPS)?;

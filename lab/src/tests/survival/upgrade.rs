@@ -5,12 +5,11 @@
 
 use anyhow::{Context as _, ensure};
 
-use crate::client::{self, Way};
+use crate::client::{self, Way, compare_many};
 use crate::host::{Host, ntp_reference};
 use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::faults::common::{honest_reading, start_through};
-use crate::tests::guests::clock;
 
 pub(crate) fn upgrade(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
@@ -57,7 +56,7 @@ pub(crate) fn upgrade(ctx: &Context) -> anyhow::Result<String> {
     let exe = format!("/proc/{}/exe", _daemon.pid());
     let runs = std::fs::read_link(&exe).context(exe)?;
     ensure!(runs.ends_with("timevisord-newer"), "{} runs", runs.display());
-    let worst = clock::compare_many(&host, &mut client, 10)?;
+    let worst = compare_many(&host, &mut client, 10)?;
     Ok(format!(
         "{} reads across it, none back; the host's page is not disrupted, the guest's begins anew; then {}",
         report["reads"],

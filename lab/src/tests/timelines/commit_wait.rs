@@ -18,7 +18,6 @@ use crate::interrupt;
 use crate::ntp_impostor::Impostor;
 use crate::reader::GuestReader;
 use crate::scenario::Context;
-use crate::tests::faults::common::further_host;
 
 const ROUNDS: u64 = 300;
 
@@ -158,7 +157,7 @@ pub(crate) fn commit_wait(ctx: &Context) -> anyhow::Result<String> {
     let (near, far) = (ctx.chronyd("server")?, far_server()?);
     // Each host has VMs of its own.
     let alone = |server: &str| ntp_reference(server) + "[guests]\ndiscover = false\n";
-    let (mut first, mut second) = (Host::new(ctx)?, further_host(ctx, "second")?);
+    let (mut first, mut second) = (Host::new(ctx)?, Host::further(ctx, "second")?);
     first.start(&alone(&near.address().ip().to_string()))?;
     second.start(&alone(&far.address()))?;
     first.wait_synchronized(5_000)?;

@@ -7,7 +7,7 @@
 //! oscillator has just switched, so that a hypothesis that becomes true again starts from what the
 //! others know.
 
-use super::gaussian::{Gaussian, OFFSET, Pair};
+use super::gaussian::{Gaussian, MINIMUM, OFFSET, Pair};
 use super::parameters::{MODELS, Oscillator};
 
 /// States and weights, in the order of [`Oscillator::models`].
@@ -87,6 +87,17 @@ impl Bank {
         });
     }
 
+    /// Both minimum delays may have become longer or shorter by as much, with `variance`, s^2: their
+    /// sum is less certain then, their difference is not.
+    pub fn move_together(&mut self, variance: f64) {
+        let [f, b] = MINIMUM;
+        self.for_each(|state| {
+            for (i, j) in [(f, f), (f, b), (b, b)] {
+                state.covariance.add(i, j, variance);
+            }
+        });
+    }
+
     /// Changes every hypothesis alike.
     pub fn for_each(&mut self, change: impl Fn(&mut Gaussian)) {
         self.states.iter_mut().for_each(change);
@@ -104,7 +115,9 @@ impl Bank {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimators::shifted_exponential::gaussian::{ARRIVAL, DRIFT, RATE};
+    use crate::estimators::shifted_exponential::gaussian::{
+        ARRIVAL, ASYMMETRY, DRIFT, RATE, ROUND_TRIP,
+    };
 
     fn bank() -> Bank {
         let mut state = Gaussian::ZERO;
@@ -162,6 +175,17 @@ mod tests {
         });
         bank.switch(&Oscillator::default());
         assert!((bank.states[0].mean[RATE] - 1e-9).abs() < 1e-12, "{}", bank.states[0].mean[RATE]);
+    }
+
+    #[test]
+    fn minima_that_move_together_leave_the_asymmetry_known() {
+        let mut bank = bank();
+        let before = bank.mixture();
+        bank.move_together(4e-11);
+        let after = bank.mixture();
+        let grown = |pair| after.project(pair).1 - before.project(pair).1;
+        assert!((grown(ROUND_TRIP) / 16e-11 - 1.0).abs() < 1e-9);
+        assert!(grown(ASYMMETRY).abs() < 1e-20);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use super::parameters::WINDOW;
 use super::ring::Ring;
 
-/// Blocks of residuals whose minima are remembered: 128 blocks of 12 exchanges are seven hours at
+/// Blocks of residuals whose minima are remembered: 112 blocks of 12 exchanges are six hours at
 /// 16 s polls.
-const BLOCKS: usize = 128;
+const BLOCKS: usize = 112;
 /// The newest blocks may already lie behind a shift that is being looked for: [`WINDOW`] exchanges
 /// are not older.
 const BLOCKS_UNDER_SUSPICION: usize = 3;
@@ -20,8 +20,10 @@ pub struct Direction {
     /// Late messages in a row.
     pub late_run: usize,
     /// What the newest messages arrived after the earliest expected moment, s.
-    residuals: Ring<f64, WINDOW>,
-    block_minima: Ring<f64, BLOCKS>,
+    /// In single precision like the minima of blocks: every exchange that may be taken back has a
+    /// copy of both.
+    residuals: Ring<f32, WINDOW>,
+    block_minima: Ring<f32, BLOCKS>,
     in_block: usize,
 }
 
@@ -46,18 +48,18 @@ impl Direction {
 
     /// Records a residual; the minima of blocks of `block` of them are what is usual.
     pub fn record(&mut self, residual_s: f64, block: usize) {
-        self.residuals.push(residual_s);
+        self.residuals.push(single(residual_s));
         self.in_block += 1;
         if self.in_block == block {
             self.in_block = 0;
             if self.residuals.len() >= block {
-                self.block_minima.push(self.least(block));
+                self.block_minima.push(single(self.least(block)));
             }
         }
     }
 
     /// What the newest messages arrived after the earliest expected moment, s.
-    pub const fn residuals(&self) -> &Ring<f64, WINDOW> {
+    pub const fn residuals(&self) -> &Ring<f32, WINDOW> {
         &self.residuals
     }
 
@@ -74,8 +76,10 @@ impl Direction {
     /// The largest of the earlier blocks' minima, s: what has happened without a shift. `None`
     /// until enough is known.
     pub fn record_minimum(&self) -> Option<f64> {
-        (self.block_minima.len() >= ENOUGH_BLOCKS)
-            .then(|| self.block_minima.newest().skip(BLOCKS_UNDER_SUSPICION).fold(0.0, f64::max))
+        (self.block_minima.len() >= ENOUGH_BLOCKS).then(|| {
+            let minima = self.block_minima.newest().skip(BLOCKS_UNDER_SUSPICION);
+            minima.fold(0.0, |a, b| f64::max(a, b.into()))
+        })
     }
 
     /// The minimum has moved: residuals against the old one say nothing.
@@ -90,4 +94,9 @@ impl Direction {
         self.late_run = 0;
         self.residuals.clear();
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "seven digits of a residual are enough")]
+const fn single(value: f64) -> f32 {
+    value as f32
 }

@@ -5,9 +5,10 @@ use super::coordinates::Sighting;
 use super::direction::Direction;
 use super::early::Verdict;
 use super::filter::{Context, Filter, Innovation};
-use super::gaussian::Gaussian;
+use super::gaussian::{ARRIVAL, ASYMMETRY, Gaussian, MINIMUM};
 use super::hindsight::Shift;
 use super::history::History;
+use super::levels::Levels;
 
 /// What has changed on the path and in the clocks so far, for metrics and logs. Index 0 is forward,
 /// 1 backward.
@@ -21,28 +22,46 @@ pub struct Changes {
     pub steps: u64,
 }
 
+/// What an exchange revealed about the path.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Revision {
+    /// Exchanges that are known to have taken the path as it is now.
+    pub exchanges: usize,
+    /// Those were taken in again: the logarithm of their density with the path as it is now known
+    /// to have been.
+    pub log_evidence: Option<f64>,
+}
+
 /// One opinion about the minimum delay's edge.
 #[derive(Clone, Debug)]
 pub struct Expert {
     softness: f64,
+    common_walk: f64,
     filter: Filter,
     history: History,
     innovation: Innovation,
     posterior: Gaussian,
     changes: Changes,
+    /// Exchanges since a message came too early, with that one; 0 when that is settled.
+    since_early: usize,
+    /// Directions whose minimum was reopened then.
+    shortened: [bool; 2],
 }
 
 impl Expert {
     /// Starts from `filter`; `softness` is the standard deviation of the edge over the mean
     /// queueing.
-    pub fn new(softness: f64, filter: &Filter) -> Self {
+    pub fn new(softness: f64, common_walk: f64, filter: &Filter) -> Self {
         Self {
             softness,
+            common_walk,
             filter: *filter,
             history: History::new(),
             innovation: Innovation::NONE,
             posterior: filter.bank.mixture(),
             changes: Changes::default(),
+            since_early: 0,
+            shortened: [false; 2],
         }
     }
 
@@ -50,6 +69,7 @@ impl Expert {
     pub fn restart(&mut self, filter: &Filter) {
         self.filter = *filter;
         self.history.clear();
+        self.since_early = 0;
         self.innovation = Innovation::NONE;
         self.posterior = filter.bank.mixture();
     }
@@ -79,50 +99,104 @@ impl Expert {
         self.filter.bank.shift_offset(by_s, variance);
         self.posterior = self.filter.bank.mixture();
         self.history.clear();
+        self.since_early = 0;
     }
 
-    /// Takes an exchange in. Returns how many exchanges are known to have taken the path as it is
-    /// now, if it has just changed.
-    pub fn observe(&mut self, sighting: &Sighting, shared: &Context) -> Option<usize> {
-        let context = Context { softness: self.softness, ..*shared };
+    /// Takes another asymmetry and other remembered routes over. The offset moves along: every
+    /// prediction stays as it was.
+    pub fn adopt(&mut self, asymmetry_s: f64, levels: &Levels) {
+        let by = (self.posterior.project(ASYMMETRY).0 - asymmetry_s) / 2.0;
+        self.filter.bank.for_each(|state| state.shift_asymmetry(by));
+        self.posterior.shift_asymmetry(by);
+        self.filter.levels = *levels;
+    }
+
+    /// Takes an exchange in. Returns what is known now about the path, if it has just changed.
+    pub fn observe(&mut self, sighting: &Sighting, shared: &Context) -> Option<Revision> {
+        let mut context =
+            Context { softness: self.softness, common_walk: self.common_walk, ..*shared };
+        if self.common_walk > 0.0 {
+            // Here it is the minimum that wanders, not the queueing.
+            context.independence = 1.0;
+        }
         self.history.push(&self.filter, sighting);
         self.innovation = self.filter.observe(sighting, &context);
+        if let Some(shift) = self.changed_both(&context) {
+            let log_evidence = Some(self.take_back(&shift, &context));
+            self.innovation.verdict = Verdict::Ordinary;
+            self.posterior = self.filter.bank.mixture();
+            return Some(Revision { exchanges: shift.exchanges, log_evidence });
+        }
         self.changes.steps += u64::from(matches!(self.innovation.verdict, Verdict::Step(_)));
         for (count, shortened) in self.changes.shortened.iter_mut().zip(self.innovation.shortened) {
             *count += u64::from(shortened);
         }
-        let mut since_change = self.innovation.shortened.contains(&true).then_some(1);
+        let shortened = self.innovation.shortened.contains(&true);
+        let mut revision = shortened.then_some(Revision { exchanges: 1, log_evidence: None });
         let (sigma, parameters) = (self.innovation.deviation_s, context.parameters);
         if let Some(shift) = Shift::suspected(&self.filter, sigma, context.independence, parameters)
         {
             let shift = shift.confirmed(&self.history, parameters);
             if shift.any() {
-                self.take_back(&shift, &context);
-                since_change = Some(shift.exchanges);
+                let log_evidence = Some(self.take_back(&shift, &context));
+                revision = Some(Revision { exchanges: shift.exchanges, log_evidence });
             } else {
                 self.filter.directions.iter_mut().for_each(Direction::acquit);
             }
         }
         self.posterior = self.filter.bank.mixture();
-        since_change
+        revision
+    }
+
+    /// Looks back at a message that came too early when a few more exchanges have been seen.
+    fn changed_both(&mut self, context: &Context) -> Option<Shift> {
+        let limits = &context.parameters.changes;
+        let settled = self.filter.count() > context.parameters.start.exchanges as u64;
+        let early = self.innovation.early(limits.early_sigma).contains(&true);
+        if self.since_early > 0 {
+            self.since_early += 1;
+        } else if settled && (early || self.innovation.below) {
+            self.since_early = 1;
+            self.shortened = self.innovation.shortened;
+        }
+        let seen = self.since_early;
+        let due = limits.looked_back_after.contains(&seen) && seen <= self.history.len();
+        let found = due
+            .then(|| Shift::of_both(seen, self.shortened, &self.history, context.parameters))
+            .flatten();
+        if found.is_some() || limits.looked_back_after.iter().all(|n| seen >= *n) {
+            self.since_early = 0;
+        }
+        found
     }
 
     /// Takes the exchanges since the shift back, moves the minima, and takes the exchanges in
-    /// again.
-    fn take_back(&mut self, shift: &Shift, context: &Context) {
+    /// again. Returns the logarithm of their density.
+    fn take_back(&mut self, shift: &Shift, context: &Context) -> f64 {
         let limits = &context.parameters.changes;
         let mut filter = *self.history.before(shift.exchanges);
-        filter.levels.remember(&filter.bank.mixture(), filter.directions[0].queueing_s);
+        let state = filter.bank.mixture();
+        filter.leave(&state);
+        let mut minimum = MINIMUM.map(|m| state.mean[m]);
         for k in 0..2 {
             if let Some(by) = shift.by_s[k] {
                 let queueing = limits.reopened_queueing * filter.directions[k].queueing_s;
                 filter.reopen(k, by, (limits.reopened_share * by).powi(2) + queueing.powi(2));
-                self.changes.lengthened[k] += 1;
+                minimum[k] += by;
+                let changes = &mut self.changes;
+                let count = if by < 0.0 { &mut changes.shortened } else { &mut changes.lengthened };
+                count[k] += 1;
             }
         }
+        let tolerance = [0, 1].map(|k| {
+            let sigma = state.project(ARRIVAL[k]).1.sqrt();
+            limits.same_other * filter.directions[k].queueing_s + limits.same_sigma * sigma
+        });
+        filter.restore(minimum, tolerance, tolerance, limits);
+        let mut log_evidence = 0.0;
         for back in (1..=shift.exchanges).rev() {
             self.history.set_before(back, &filter);
-            filter.observe(self.history.sighting(back), context);
+            log_evidence += filter.observe(self.history.sighting(back), context).log_evidence;
         }
         for (direction, by) in filter.directions.iter_mut().zip(shift.by_s) {
             if by.is_some() {
@@ -131,5 +205,6 @@ impl Expert {
             }
         }
         self.filter = filter;
+        log_evidence
     }
 }

@@ -6,7 +6,7 @@ use super::coordinates::Sighting;
 use super::delay::DelayLaw;
 use super::direction::Direction;
 use super::early::{EarlyRun, Verdict};
-use super::gaussian::{ARRIVAL, Gaussian, MINIMUM, RATE, ROUND_TRIP};
+use super::gaussian::{ARRIVAL, Gaussian, RATE, ROUND_TRIP};
 use super::levels::Levels;
 use super::parameters::{MODELS, Parameters};
 
@@ -19,6 +19,8 @@ pub struct Context<'a> {
     pub law: &'a DelayLaw,
     /// Standard deviation of the minimum delay's edge over the mean queueing.
     pub softness: f64,
+    /// How far both minimum delays move together between two exchanges, over `queueing_s`.
+    pub common_walk: f64,
     /// Mean queueing as the round trips show it, s.
     pub queueing_s: f64,
     /// What one delay is worth against an independent one, 0 to 1.
@@ -66,7 +68,7 @@ impl Innovation {
     };
 
     /// Which messages came before the earliest expected moment by more than `sigmas`.
-    fn early(&self, sigmas: f64) -> [bool; 2] {
+    pub fn early(&self, sigmas: f64) -> [bool; 2] {
         [0, 1].map(|k| self.residual_s[k] < -sigmas * self.deviation_s[k])
     }
 
@@ -115,6 +117,9 @@ impl Filter {
         let started = self.count > parameters.start.exchanges as u64;
         if !started {
             self.directions.iter_mut().for_each(|d| d.queueing_s = context.queueing_s);
+        }
+        if context.common_walk > 0.0 {
+            self.bank.move_together((context.common_walk * context.queueing_s).powi(2));
         }
         let prior = self.bank.mixture();
         let noise = self.noise(context);
@@ -203,13 +208,7 @@ impl Filter {
     /// During the start the two minima are one unknown: a lower round trip reopens them together.
     fn reopen_both(&mut self, excess_s: f64) {
         let variance = excess_s.powi(2) + self.queueing_sum_s().powi(2);
-        self.bank.for_each(|state| {
-            for (i, j) in
-                [(MINIMUM[0], MINIMUM[0]), (MINIMUM[0], MINIMUM[1]), (MINIMUM[1], MINIMUM[1])]
-            {
-                state.covariance.add(i, j, variance);
-            }
-        });
+        self.bank.move_together(variance);
     }
 
     /// Updates every hypothesis, forward then backward.
@@ -222,6 +221,11 @@ impl Filter {
     ) -> Learned {
         let queueing = [0, 1].map(|k| self.directions[k].queueing_s);
         let mut found = [[(0.0, 0.0); 2]; MODELS];
+        // What the message says about the state is worth less when delays are correlated. How well
+        // it was predicted is another question.
+        let priors = *self.bank.weights();
+        let correlated = context.independence < 1.0;
+        let mut plain = [0.0; MODELS];
         *log_evidence = self.bank.update(|model, state| {
             let mut log = 0.0;
             for k in 0..2 {
@@ -229,12 +233,19 @@ impl Filter {
                 let (delta, total) = (measured[k] - mean, variance + noise[k]);
                 let (excess, ordinary) =
                     context.law.excess(delta, total, queueing[k], context.independence);
+                if correlated {
+                    let independent = context.law.excess(delta, total, queueing[k], 1.0);
+                    plain[model] += independent.0.log_evidence;
+                }
                 state.condition(ARRIVAL[k], delta - excess.mean, total, excess.variance);
                 log += excess.log_evidence;
                 found[model][k] = (excess.mean, ordinary);
             }
             log
         });
+        if correlated {
+            *log_evidence = log_mean(&priors, &plain);
+        }
         let mut learned = Learned::NOTHING;
         for (weight, model) in self.bank.weights().iter().zip(&found) {
             for (k, (excess_s, ordinary)) in model.iter().enumerate() {
@@ -277,4 +288,11 @@ fn compare(prior: &Gaussian, measured: [f64; 2], noise: [f64; 2]) -> Innovation 
         innovation.deviation_s[k] = (variance + noise[k]).sqrt();
     }
     innovation
+}
+
+/// Logarithm of the weighted mean of what `logs` are the logarithms of.
+fn log_mean(weights: &[f64; MODELS], logs: &[f64; MODELS]) -> f64 {
+    let top = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = weights.iter().zip(logs).map(|(weight, log)| weight * (log - top).exp()).sum();
+    top + sum.ln()
 }

@@ -193,6 +193,13 @@ impl Gaussian {
         self.covariance.repair();
     }
 
+    /// Moves the offset by `by_s` and both minimum delays so that no arrival moves.
+    pub fn shift_asymmetry(&mut self, by_s: f64) {
+        self.mean[OFFSET] += by_s;
+        self.mean[MINIMUM[0]] -= by_s;
+        self.mean[MINIMUM[1]] += by_s;
+    }
+
     /// Forgets that there is drift.
     pub fn without_drift(&mut self) {
         self.mean[DRIFT] = 0.0;

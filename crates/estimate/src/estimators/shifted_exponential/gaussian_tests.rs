@@ -136,3 +136,17 @@ fn rounding_cannot_make_a_variance_negative_or_a_correlation_beyond_one() {
         }
     }
 }
+
+#[test]
+fn another_asymmetry_predicts_the_same_messages() {
+    let mut state = diagonal([1e-10, 1e-16, 0.0, 1e-12, 1e-12]);
+    state.mean = [3e-6, 1e-8, 0.0, 30e-6, 40e-6];
+    let before = ARRIVAL.map(|pair| state.project(pair));
+    state.shift_asymmetry(5e-6);
+    assert!((state.project(ASYMMETRY).0 + 20e-6).abs() < 1e-18);
+    for (pair, (mean, variance)) in ARRIVAL.into_iter().zip(before) {
+        let (shifted, same) = state.project(pair);
+        assert!((shifted - mean).abs() < 1e-18);
+        assert_eq!(same, variance);
+    }
+}

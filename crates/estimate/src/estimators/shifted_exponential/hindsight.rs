@@ -1,17 +1,17 @@
-//! Whether late messages were an upward shift of the minimum delay, since when, and by how much.
+//! Whether messages that came late or early were a path that changed: since when, and by how much.
 
 use super::direction::Direction;
 use super::filter::Filter;
-use super::gaussian::{ARRIVAL, RATE};
+use super::gaussian::{ARRIVAL, RATE, ROUND_TRIP};
 use super::history::History;
 use super::lateness::Lateness;
 use super::parameters::{ChangeDetection, Parameters, WINDOW};
 use super::ring::Ring;
 
-/// An upward shift.
+/// A shift.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shift {
-    /// Per direction: by how much, s; `None` where there is none.
+    /// Per direction: by how much, s, below 0 for a shorter path; `None` where there is none.
     pub by_s: [Option<f64>; 2],
     /// Exchanges since it began.
     pub exchanges: usize,
@@ -66,6 +66,45 @@ impl Shift {
             .unwrap_or_else(|| suspected.judged(history, parameters).0)
     }
 
+    /// What the newest `exchanges`, the first of which had a message that came too early, say about
+    /// a path that changed in both directions. `shortened` says which minima were reopened for it;
+    /// none if its round trip was no shorter.
+    pub fn of_both(
+        exchanges: usize,
+        shortened: [bool; 2],
+        history: &History,
+        parameters: &Parameters,
+    ) -> Option<Self> {
+        let limits = &parameters.changes;
+        let before = history.before(exchanges);
+        let hindsight = Hindsight::new(before, exchanges, history, parameters);
+        let queueing = before.directions.map(|d| d.queueing_s);
+        let late = [0, 1].map(|k| Lateness::of(&hindsight.residuals_s[k], exchanges, queueing[k]));
+        let sigma = hindsight.sigma_s.map(|s| limits.shortened_sigma * s);
+        let is_longer =
+            |l: &Lateness| l.evidence() > limits.exchanged_evidence && 2 * l.support > exchanges;
+        // A clock that stepped makes one direction early by as much as the other is late. What the
+        // other is later than that is no clock's doing. Nor does a clock make round trips shorter.
+        let early = usize::from(late[1].least_s < late[0].least_s);
+        let beyond = Lateness { least_s: late[0].least_s + late[1].least_s, ..late[1 - early] };
+        let known = before.bank.mixture().project(ROUND_TRIP).1.sqrt();
+        let margin = limits.early_sigma * known
+            + limits.confirmed_queueing * (queueing[0] + queueing[1]) / 2.0;
+        let no_step = is_longer(&beyond) || hindsight.least_round_trip_s() < -margin;
+        let changed = if shortened == [false; 2] {
+            late[early].least_s < -sigma[early] && no_step
+        } else {
+            // The other direction became longer, or is shorter and its first message was late.
+            (0..2).filter(|k| !shortened[*k]).any(|k| {
+                let longer = is_longer(&late[k]) && late[k].least_s > sigma[k] && no_step;
+                let margin = sigma[k] + limits.confirmed_queueing * queueing[k];
+                longer || late[k].least_s < -margin
+            })
+        };
+        let by = |k: usize| (late[k].least_s.abs() > sigma[k]).then_some(late[k].least_s);
+        changed.then(|| Self { by_s: [by(0), by(1)], exchanges })
+    }
+
     /// What is early against the prediction was no shift, and what is late is one, suspected or
     /// not. Returns whether some direction is clearly late.
     fn judged(&self, history: &History, parameters: &Parameters) -> (Self, bool) {
@@ -103,7 +142,8 @@ fn suspect_small(
     independence: f64,
     limits: &ChangeDetection,
 ) -> Option<(f64, usize)> {
-    let record = direction.record_minimum()?;
+    // Until it is known what is usual, a mean queueing delay is.
+    let record = direction.record_minimum().unwrap_or(direction.queueing_s);
     limits.shift_windows.into_iter().take_while(|n| direction.len() >= *n).find_map(|n| {
         let late = Lateness::of(direction.residuals(), n, direction.queueing_s);
         let unexpected = late.evidence() * independence > limits.shift_evidence;
@@ -136,6 +176,12 @@ impl Hindsight {
             }
         }
         hindsight
+    }
+
+    /// The least residual of a round trip, s; the clock has no part in it.
+    fn least_round_trip_s(&self) -> f64 {
+        let [forward, backward] = &self.residuals_s;
+        forward.newest().zip(backward.newest()).map(|(f, b)| f + b).fold(f64::INFINITY, f64::min)
     }
 
     /// How many exchanges ago the shift began: where the evidence is largest, summed over both

@@ -14,15 +14,21 @@ pub struct Lateness {
     pub least_s: f64,
     /// How many would be ordinary after that shift. The others are as unlikely with it as without.
     pub support: usize,
-    queueing_s: f64,
+    /// Mean queueing, s.
+    pub queueing_s: f64,
 }
 
 impl Lateness {
     /// Of the newest `exchanges` in `residuals` (s).
-    pub fn of<const N: usize>(residuals: &Ring<f64, N>, exchanges: usize, queueing_s: f64) -> Self {
+    pub fn of<T: Copy + Into<f64>, const N: usize>(
+        residuals: &Ring<T, N>,
+        exchanges: usize,
+        queueing_s: f64,
+    ) -> Self {
         let least_s = residuals.smallest_of_newest(exchanges);
         let ordinary = |r: &f64| r - least_s < ORDINARY * queueing_s;
-        let support = residuals.newest().take(exchanges).filter(ordinary).count();
+        let newest = residuals.newest().take(exchanges).map(Into::into);
+        let support = newest.filter(ordinary).count();
         Self { least_s, support, queueing_s }
     }
 

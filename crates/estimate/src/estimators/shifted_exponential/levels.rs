@@ -37,23 +37,14 @@ impl Levels {
         self.0.push(Level { minimum_s, asymmetry_s, variance });
     }
 
-    /// The newest route that had about `minimum_s` in direction `k`, where `sigma_s` is uncertain,
-    /// and the other one.
-    fn find(
-        &self,
-        k: usize,
-        minimum_s: [f64; 2],
-        sigma_s: f64,
-        queueing_s: f64,
-        limits: &ChangeDetection,
-    ) -> Option<Level> {
-        let sigma = limits.same_sigma * sigma_s;
+    /// The newest route that had about `minimum_s`, where both differ from it by no more than
+    /// `below_s` and `above_s`.
+    fn find(&self, minimum_s: [f64; 2], below_s: [f64; 2], above_s: [f64; 2]) -> Option<Level> {
         self.0.newest().find(|level| {
-            let above = minimum_s[k] - level.minimum_s[k];
-            let other = minimum_s[1 - k] - level.minimum_s[1 - k];
-            other.abs() < limits.same_other * queueing_s
-                && above > -sigma - limits.same_below * queueing_s
-                && above < sigma + limits.same_above * queueing_s
+            [0, 1].iter().all(|k| {
+                let above = minimum_s[*k] - level.minimum_s[*k];
+                above > -below_s[*k] && above < above_s[*k]
+            })
         })
     }
 }
@@ -70,25 +61,48 @@ impl Filter {
         limits: &ChangeDetection,
     ) -> [bool; 2] {
         let (residual, sigma) = (innovation.residual_s, innovation.deviation_s);
-        let mut shortened = [false; 2];
-        for k in 0..2 {
+        let queueing = self.directions.map(|d| d.queueing_s);
+        let shortened = [0, 1].map(|k| {
             let clearly = residual[k] < -limits.shortened_sigma * sigma[k];
-            let rather = !early[1 - k] && residual[k] <= residual[1 - k];
-            if !clearly && !rather {
-                continue;
-            }
-            shortened[k] = true;
-            let (by, queueing) = (residual[k].min(0.0), self.directions[k].queueing_s);
-            self.reopen(k, 0.0, (2.0 * by).powi(2) + queueing.powi(2));
+            clearly || (!early[1 - k] && residual[k] <= residual[1 - k])
+        });
+        self.leave(prior);
+        let mut minimum = MINIMUM.map(|m| prior.mean[m]);
+        let (mut below, mut above) = (queueing.map(|q| limits.same_other * q), [0.0; 2]);
+        above.copy_from_slice(&below);
+        for k in (0..2).filter(|k| shortened[*k]) {
+            let by = residual[k].min(0.0);
+            self.reopen(k, 0.0, (2.0 * by).powi(2) + queueing[k].powi(2));
             self.directions[k].forget();
-            let mut minimum = MINIMUM.map(|m| prior.mean[m]);
             minimum[k] += by;
-            if let Some(level) = self.levels.find(k, minimum, sigma[k], queueing, limits) {
-                let variance = level.variance + (limits.restored_queueing * queueing).powi(2);
-                self.bank.learn(ASYMMETRY, level.asymmetry_s, variance);
-            }
+            below[k] = limits.same_sigma * sigma[k] + limits.same_below * queueing[k];
+            above[k] = limits.same_sigma * sigma[k] + limits.same_above * queueing[k];
         }
+        self.restore(minimum, below, above, limits);
         shortened
+    }
+
+    /// Remembers the route that `state` describes if its asymmetry has settled.
+    pub(super) fn leave(&mut self, state: &Gaussian) {
+        let queueing = self.directions[0].queueing_s.min(self.directions[1].queueing_s);
+        if state.project(ASYMMETRY).1 < queueing * queueing {
+            self.levels.remember(state, queueing);
+        }
+    }
+
+    /// Both minimum delays are about `minimum_s` now: if that is a remembered route, its asymmetry
+    /// is restored.
+    pub(super) fn restore(
+        &mut self,
+        minimum_s: [f64; 2],
+        below_s: [f64; 2],
+        above_s: [f64; 2],
+        limits: &ChangeDetection,
+    ) {
+        if let Some(level) = self.levels.find(minimum_s, below_s, above_s) {
+            let noise = limits.restored_queueing * self.directions[0].queueing_s;
+            self.bank.learn(ASYMMETRY, level.asymmetry_s, level.variance + noise.powi(2));
+        }
     }
 
     /// Moves the minimum of direction `k` by `by_s` and adds `variance`, s^2.

@@ -14,9 +14,9 @@
 //! | [`saved`] | [`Saved`]: what a restarted daemon goes on from |
 //! | `coordinates` | the integer clock C that everything is relative to; an exchange in seconds |
 //! | `start` | the first state |
-//! | `panel` | two experts, weighted by their evidence |
+//! | `panel` | three experts, weighted by their evidence |
 //! | `expert`, `history` | a filter that can take exchanges back |
-//! | `hindsight`, `lateness` | paths that became longer: whether, since when, by how much |
+//! | `hindsight`, `lateness` | paths that changed: whether, since when, by how much |
 //! | `filter` | one exchange through one filter |
 //! | `levels`, `early` | paths that became shorter; clocks that stepped |
 //! | `direction`, `round_trips` | queueing: per direction, and from round trips alone |
@@ -160,7 +160,7 @@ impl ShiftedExponential {
             exchanges: self.exchanges,
             queueing_s: self.round_trips.queueing_s,
             independence: self.round_trips.independence,
-            experts: [experts.next()?, experts.next()?],
+            experts: [experts.next()?, experts.next()?, experts.next()?],
         };
         saved.check(self.nominal).is_ok().then_some(saved)
     }
@@ -222,10 +222,11 @@ impl ShiftedExponential {
             parameters: &self.parameters,
             law: &self.law,
             softness: 0.0,
+            common_walk: 0.0,
             queueing_s: self.round_trips.queueing_s,
             independence: self.round_trips.independence,
         };
-        // Before the first new start both experts only guess.
+        // Before the first new start the experts only guess.
         let compared = number > self.parameters.start.again_at[0];
         if let Some(exchanges) = self.panel.observe(sighting, &context, compared) {
             self.round_trips.keep_newest(exchanges);
@@ -235,11 +236,12 @@ impl ShiftedExponential {
     /// Starts again from the exchanges so far, all but the newest of which are taken in.
     fn start_again(&mut self) {
         let queueing = self.round_trips.queueing_s;
-        let state = start::state(&self.first, queueing, &self.parameters);
-        self.panel.restart(&Filter::new(&state, bank::Bank::EVEN, [queueing; 2], 0));
-        for i in 0..self.first.len() - 1 {
-            let sighting = self.first[i];
-            self.advance(&sighting, i + 1);
+        let skipped = start::earlier_route(&self.first, queueing, &self.parameters);
+        let state = start::state(&self.first[skipped..], queueing, &self.parameters);
+        self.panel.restart(&Filter::new(&state, bank::Bank::EVEN, [queueing; 2], skipped as u64));
+        for i in skipped..self.first.len() - 1 {
+            let since_s = if i == skipped { 0.0 } else { self.first[i].since_s };
+            self.advance(&Sighting { since_s, ..self.first[i] }, i + 1);
         }
     }
 
@@ -284,12 +286,15 @@ impl Estimator for ShiftedExponential {
             self.first.push(sighting);
         }
         let limits = &self.parameters.round_trips;
-        self.round_trips.observe(sighting.path_s, self.exchanges, self.starting, limits);
+        self.round_trips.observe(sighting.path_s, self.starting, limits);
         let number = if self.starting { self.first.len() } else { usize::MAX };
         if self.starting && start::begins_at(number, &self.parameters) {
             self.start_again();
         }
         self.advance(&sighting, number);
+        if !self.starting {
+            self.round_trips.conclude(self.exchanges, &self.parameters.round_trips);
+        }
         self.conclude();
         let stepped = matches!(self.panel.best().innovation().verdict, Verdict::Step(_));
         if !self.posterior.is_finite() || (self.starting && stepped) {

@@ -2,15 +2,19 @@
 
 use super::bank::Bank;
 use super::coordinates::Sighting;
-use super::expert::{Changes, Expert};
+use super::expert::{Changes, Expert, Revision};
 use super::filter::{Context, Filter};
-use super::gaussian::Gaussian;
-use super::parameters::{EXPERTS, Parameters};
+use super::gaussian::{ASYMMETRY, Gaussian};
+use super::parameters::{EXPERTS, Parameters, WINDOW};
+use super::ring::Ring;
 use super::wander::Wander;
 
 /// No expert is written off below this logarithm of its merit relative to the best: the path may
 /// change.
 const LEAST_MERIT: f64 = -50.0;
+
+/// An expert whose merit is lower by this much has a weight below 1 %.
+const CLEARLY: f64 = 5.0;
 
 /// All experts and their merits.
 #[derive(Clone, Debug)]
@@ -18,6 +22,8 @@ pub struct Panel {
     experts: [Expert; EXPERTS],
     /// Logarithm of each expert's merit; the best one's is 0.
     merits: [f64; EXPERTS],
+    /// The merits before each of the newest exchanges, and what the best one gained by it.
+    past: Ring<([f64; EXPERTS], f64), WINDOW>,
 }
 
 impl Panel {
@@ -27,8 +33,11 @@ impl Panel {
         filters: &[Filter; EXPERTS],
         merits: [f64; EXPERTS],
     ) -> Self {
-        let softness = &parameters.delays.edge_softness;
-        Self { experts: core::array::from_fn(|i| Expert::new(softness[i], &filters[i])), merits }
+        let delays = &parameters.delays;
+        let expert =
+            |i: usize| Expert::new(delays.edge_softness[i], delays.common_walk[i], &filters[i]);
+        let past = Ring::new(([0.0; EXPERTS], 0.0));
+        Self { experts: core::array::from_fn(expert), merits, past }
     }
 
     /// Nothing known, nothing to ask.
@@ -41,6 +50,7 @@ impl Panel {
     pub fn restart(&mut self, filter: &Filter) {
         self.experts.iter_mut().for_each(|e| e.restart(filter));
         self.merits = [0.0; EXPERTS];
+        self.past.clear();
     }
 
     /// Takes an exchange in; its evidence counts if `compared`. Returns how many exchanges are
@@ -53,19 +63,41 @@ impl Panel {
         compared: bool,
     ) -> Option<usize> {
         let best = self.best_index();
-        let forget = 1.0 - 1.0 / context.parameters.delays.expert_memory;
+        let delays = &context.parameters.delays;
+        let forget = 1.0 - 1.0 / delays.expert_memory;
+        let before = self.merits;
         let mut since_change = None;
         for (i, expert) in self.experts.iter_mut().enumerate() {
-            let found = expert.observe(sighting, context);
+            let revision = expert.observe(sighting, context);
             let evidence = if compared { expert.innovation().log_evidence } else { 0.0 };
-            self.merits[i] = self.merits[i] * forget + evidence;
+            self.merits[i] = before[i] * forget + evidence;
+            if let Some(Revision { exchanges, log_evidence: Some(evidence) }) = revision {
+                let change = context.parameters.changes.shift_prior.ln();
+                self.merits[i] =
+                    revised(&self.past, before, i, exchanges, forget) + evidence + change;
+            }
             if i == best {
-                since_change = found;
+                since_change = revision.map(|r| r.exchanges);
             }
         }
         let top = self.merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         self.merits = self.merits.map(|m| (m - top).max(LEAST_MERIT));
+        self.past.push((before, top));
+        self.agree_on_asymmetry();
         since_change
+    }
+
+    /// No evidence tells asymmetries apart. An expert that predicts clearly worse than the best one
+    /// has misjudged more, so it takes the best one's asymmetry over.
+    fn agree_on_asymmetry(&mut self) {
+        let best = self.best_index();
+        let asymmetry_s = self.experts[best].posterior().project(ASYMMETRY).0;
+        let levels = self.experts[best].filter().levels;
+        for (i, expert) in self.experts.iter_mut().enumerate() {
+            if self.merits[i] < self.merits[best] - CLEARLY {
+                expert.adopt(asymmetry_s, &levels);
+            }
+        }
     }
 
     /// See [`Expert::rebase`].
@@ -114,4 +146,21 @@ impl Panel {
         }
         Wander { random_walk: f64::sqrt(random_walk), drift_walk: f64::sqrt(drift_walk) }
     }
+}
+
+/// The merit of expert `i` without the evidence of the newest `exchanges`, the last of which has
+/// not been added to `past`: what it was before them, less what the best expert has gained since.
+fn revised(
+    past: &Ring<([f64; EXPERTS], f64), WINDOW>,
+    before: [f64; EXPERTS],
+    i: usize,
+    exchanges: usize,
+    forget: f64,
+) -> f64 {
+    let (mut merit, mut gained) = (before[i], 0.0);
+    for (merits, gain) in past.newest().take(exchanges - 1) {
+        merit = merits[i];
+        gained += gain;
+    }
+    merit * forget.powf(exchanges as f64) - gained
 }

@@ -9,8 +9,8 @@ use crate::parameters::InvalidParameter;
 
 /// Oscillator hypotheses that run side by side.
 pub const MODELS: usize = 8;
-/// Opinions about how sharp the minimum delay is.
-pub const EXPERTS: usize = 2;
+/// Opinions about the minimum delay: how sharp it is, and whether it wanders.
+pub const EXPERTS: usize = 3;
 /// Exchanges that can be taken back when a level shift shows in hindsight.
 pub const WINDOW: usize = 32;
 
@@ -57,6 +57,10 @@ pub struct Delays {
     /// for queueing that is exponential down to the minimum, 0.3 for delays that are rarely close
     /// to it.
     pub edge_softness: [f64; EXPERTS],
+    /// How far both minimum delays move together between two exchanges, over the mean queueing that
+    /// the round trips show, one per expert: 0 for a route whose length does not change, above for
+    /// a satellite's. A minimum that moves fast widens that figure, and so the range of speeds.
+    pub common_walk: [f64; EXPERTS],
     /// Exchanges over which the experts' merits are remembered.
     pub expert_memory: f64,
     /// Share of messages that are held up by something else than ordinary queueing.
@@ -150,6 +154,15 @@ pub struct ChangeDetection {
     pub shift_record: f64,
     /// ... and its own uncertainty by this many sigmas.
     pub shift_sigma: f64,
+    /// Probability that a given exchange is the first of a longer path: what an expert's merit
+    /// loses when it explains messages by a shift.
+    pub shift_prior: f64,
+    /// Exchanges after a message that came too early, with it, at which a look back asks whether
+    /// the path changed in both directions; the last of them ends the question.
+    pub looked_back_after: [usize; 3],
+    /// Logarithm of the likelihood ratio between that and a step of a clock when the round trip is
+    /// no shorter: 1e-4 by chance.
+    pub exchanged_evidence: f64,
     /// In hindsight, a shift is confirmed beyond this many sigmas of the prediction ...
     pub confirmed_sigma: f64,
     /// ... this many mean queueing delays, and half of `shift_evidence` per exchange.
@@ -203,7 +216,8 @@ impl Default for Delays {
     fn default() -> Self {
         Self {
             stamp_noise_s: 0.2e-6,
-            edge_softness: [0.02, 0.3],
+            edge_softness: [0.02, 0.3, 0.1],
+            common_walk: [0.0, 0.0, 0.1],
             expert_memory: 300.0,
             slow_weight: 0.05,
             slow_factor: 100.0,
@@ -252,6 +266,9 @@ impl Default for ChangeDetection {
             shift_evidence: 25.0,
             shift_record: 3.0,
             shift_sigma: 5.0,
+            shift_prior: 1e-3,
+            looked_back_after: [3, 6, 12],
+            exchanged_evidence: 12.0,
             confirmed_sigma: 4.0,
             confirmed_queueing: 0.5,
             reopened_share: 0.5,
@@ -321,12 +338,14 @@ impl Oscillator {
 }
 
 impl Delays {
-    fn checks(&self) -> [Check; 11] {
+    fn checks(&self) -> [Check; 12] {
+        let walks = self.common_walk.iter().all(|w| (0.0..=1.0).contains(w));
         let common = self.slow_weight + self.early_weight < 0.5;
         let softness = self.edge_softness.iter().all(|s| positive(*s) && *s <= 1.0);
         [
             ("stamp_noise_s", self.stamp_noise_s >= 1e-12, "must be 1e-12 s or more"),
             ("edge_softness", softness, "must be above 0, up to 1"),
+            ("common_walk", walks, "must be 0 to 1"),
             ("expert_memory", at_least_one(self.expert_memory), AT_LEAST_ONE),
             ("slow_weight", positive(self.slow_weight), POSITIVE),
             ("early_weight", positive(self.early_weight), POSITIVE),
@@ -369,7 +388,9 @@ impl Start {
 }
 
 impl ChangeDetection {
-    fn checks(&self) -> [Check; 7] {
+    fn checks(&self) -> [Check; 10] {
+        let exchanged = self.looked_back_after.iter().all(|n| (2..=WINDOW).contains(n))
+            && self.looked_back_after.is_sorted();
         let windows = self.shift_windows.iter().all(|n| (1..=WINDOW).contains(n));
         let sorted = self.shift_windows.is_sorted();
         let support = (1..=self.shift_exchanges).contains(&self.shift_support);
@@ -381,6 +402,9 @@ impl ChangeDetection {
             ("shift_support", support, "must be 1 to shift_exchanges"),
             ("shift_windows", windows && sorted, "must grow and stay within 1 to 32 exchanges"),
             ("shift_evidence", positive(self.shift_evidence), POSITIVE),
+            ("looked_back_after", exchanged, "must grow and stay within 2 to 32 exchanges"),
+            ("exchanged_evidence", positive(self.exchanged_evidence), POSITIVE),
+            ("shift_prior", share(self.shift_prior), SHARE),
         ]
     }
 }

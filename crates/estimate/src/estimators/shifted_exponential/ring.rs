@@ -5,8 +5,8 @@
 pub struct Ring<T, const CAPACITY: usize> {
     items: [T; CAPACITY],
     /// Where the next item goes.
-    next: usize,
-    len: usize,
+    next: u16,
+    len: u16,
 }
 
 impl<T: Copy, const CAPACITY: usize> Ring<T, CAPACITY> {
@@ -15,16 +15,22 @@ impl<T: Copy, const CAPACITY: usize> Ring<T, CAPACITY> {
         Self { items: [filler; CAPACITY], next: 0, len: 0 }
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "checked when it is compiled")]
+    const END: u16 = {
+        assert!(CAPACITY < u16::MAX as usize, "two bytes count the items");
+        CAPACITY as u16
+    };
+
     /// Adds the newest item.
     pub fn push(&mut self, item: T) {
-        self.items[self.next] = item;
-        self.next = (self.next + 1) % CAPACITY;
-        self.len = (self.len + 1).min(CAPACITY);
+        self.items[usize::from(self.next)] = item;
+        self.next = (self.next + 1) % Self::END;
+        self.len = (self.len + 1).min(Self::END);
     }
 
     /// How many there are.
     pub const fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     /// Drops all.
@@ -34,20 +40,21 @@ impl<T: Copy, const CAPACITY: usize> Ring<T, CAPACITY> {
 
     /// Keeps the newest `len` items.
     pub fn keep_newest(&mut self, len: usize) {
-        self.len = self.len.min(len);
+        self.len = u16::try_from(len).map_or(self.len, |len| self.len.min(len));
     }
 
     /// Newest first.
     pub fn newest(&self) -> impl Iterator<Item = T> {
-        (1..=self.len).map(|back| self.items[(self.next + CAPACITY - back) % CAPACITY])
+        let next = usize::from(self.next);
+        (1..=self.len()).map(move |back| self.items[(next + CAPACITY - back) % CAPACITY])
     }
 
     /// Keeps what `wanted` accepts, in order.
     pub fn retain(&mut self, wanted: impl Fn(&T) -> bool) {
         let all = *self;
         self.clear();
-        for item in
-            (0..all.len).rev().map(|back| all.items[(all.next + CAPACITY - 1 - back) % CAPACITY])
+        let next = usize::from(all.next);
+        for item in (1..=all.len()).rev().map(|back| all.items[(next + CAPACITY - back) % CAPACITY])
         {
             if wanted(&item) {
                 self.push(item);
@@ -56,10 +63,10 @@ impl<T: Copy, const CAPACITY: usize> Ring<T, CAPACITY> {
     }
 }
 
-impl<const CAPACITY: usize> Ring<f64, CAPACITY> {
+impl<T: Copy + Into<f64>, const CAPACITY: usize> Ring<T, CAPACITY> {
     /// The smallest of the newest `count` numbers; infinite when there are none.
     pub fn smallest_of_newest(&self, count: usize) -> f64 {
-        self.newest().take(count).fold(f64::INFINITY, f64::min)
+        self.newest().take(count).map(Into::into).fold(f64::INFINITY, f64::min)
     }
 }
 

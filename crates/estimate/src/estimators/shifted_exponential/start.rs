@@ -14,6 +14,15 @@ pub fn begins_at(number: usize, parameters: &Parameters) -> bool {
     number == 1 || again_at.contains(&number) || number == *exchanges
 }
 
+/// How many of the first `sightings` took a longer path than the best one did: enough of them, and
+/// all later than queueing explains. They would speak for an asymmetry that is gone.
+pub fn earlier_route(sightings: &[Sighting], queueing_s: f64, parameters: &Parameters) -> usize {
+    let best = sightings.iter().map(|s| s.path_s).fold(f64::INFINITY, f64::min);
+    let limit = best + 2.0 * parameters.delays.outlier_queueing * queueing_s;
+    let longer = sightings.iter().take_while(|s| s.path_s > limit).count();
+    if longer < parameters.changes.shift_exchanges { 0 } else { longer }
+}
+
 /// The state at the epoch of the first of `sightings` (at least one).
 pub fn state(sightings: &[Sighting], queueing_s: f64, parameters: &Parameters) -> Gaussian {
     let (mut best, mut elapsed, mut until_best) = (&sightings[0], 0.0, 0.0);
@@ -71,6 +80,17 @@ mod tests {
         assert!((200e-6..300e-6).contains(&sigma), "{sigma:e}");
         let correlation = found.covariance.get(MINIMUM[0], MINIMUM[1]);
         assert!(correlation / found.covariance.get(MINIMUM[0], MINIMUM[0]) > 0.999_999);
+    }
+
+    #[test]
+    fn exchanges_of_a_longer_route_that_was_left_are_skipped() {
+        let parameters = Parameters::default();
+        let route = |long: usize| -> Vec<Sighting> {
+            (0..64).map(|n| sighting(16.0, if n < long { 900e-6 } else { 60e-6 }, 0.0)).collect()
+        };
+        assert_eq!(earlier_route(&route(40), 20e-6, &parameters), 40);
+        assert_eq!(earlier_route(&route(5), 20e-6, &parameters), 0, "a burst");
+        assert_eq!(earlier_route(&route(40), 200e-6, &parameters), 0, "mere queueing");
     }
 
     #[test]

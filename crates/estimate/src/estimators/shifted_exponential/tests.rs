@@ -169,14 +169,79 @@ fn late_messages_around_a_short_burst_do_not_make_it_a_route_change() {
 
 #[test]
 fn delays_that_avoid_the_minimum_are_left_to_the_expert_with_the_softer_edge() {
-    let best = |erlang: bool| {
+    let best_with = |erlang: bool| {
         let (mut world, mut estimator) = (World::lan(18), estimator());
         world.erlang = erlang;
         world.run(&mut estimator, 250, 16.0);
-        let merits: Vec<f64> = estimator.panel.members().map(|(_, merit)| merit).collect();
-        if merits[0] > merits[1] { 0 } else { 1 }
+        best(&estimator)
     };
-    assert_eq!((best(false), best(true)), (0, 1));
+    assert_eq!((best_with(false), best_with(true)), (0, 1));
+}
+
+/// Which expert is best.
+fn best(estimator: &ShiftedExponential) -> usize {
+    let merits: Vec<f64> = estimator.panel.members().map(|(_, merit)| merit).collect();
+    (0..merits.len()).fold(0, |best, i| if merits[i] > merits[best] { i } else { best })
+}
+
+#[test]
+fn minima_that_wander_together_move_no_clock() {
+    // A satellite link; the second one's wave moves by a mean queueing delay in an exchange.
+    for queueing_s in [1e-3, 35.0 * US] {
+        let (mut world, mut estimator) = (World::lan(50), estimator());
+        world.queueing_s = queueing_s;
+        let mut squares = Vec::new();
+        for _ in 0..900 {
+            let wave = 2e-3 * (core::f64::consts::TAU * world.now_s / 5400.0).sin();
+            world.minimum_s = [20e-3 + wave; 2];
+            squares.extend(world.run(&mut estimator, 1, 16.0));
+        }
+        let error = rms(&squares[300..]);
+        assert!(error < 20.0 * US + 0.06 * queueing_s, "{queueing_s:e}: {error:e}");
+        assert_eq!((best(&estimator), estimator.changes().steps), (2, 0));
+    }
+}
+
+#[test]
+fn a_route_that_changes_in_both_directions_moves_no_clock() {
+    let routes = [[0.0, 0.0], [150.0, 0.0], [40.0, 200.0], [300.0, 40.0]];
+    let (mut world, mut estimator) = settled(51);
+    for n in 1..=16 {
+        let [forward, backward] = routes[n % routes.len()];
+        world.minimum_s = [(30.0 + forward) * US, (30.0 + backward) * US];
+        world.run(&mut estimator, 44, 16.0);
+        let error = rms(&world.run(&mut estimator, 20, 16.0));
+        assert!(error < 20.0 * US, "change {n}: {error:e}");
+    }
+    assert_eq!(estimator.changes().steps, 0);
+    // The first route is back, and with it its asymmetry.
+    let delays = estimator.diagnosis().unwrap().minimum_delay;
+    assert!((delays[0] - delays[1]).abs() < 20.0 * US, "{delays:?}");
+}
+
+#[test]
+fn a_shift_that_was_found_in_hindsight_costs_an_expert_little() {
+    let (mut world, mut estimator) = settled(52);
+    assert_eq!(best(&estimator), 0);
+    world.minimum_s[1] += 300.0 * US;
+    world.run(&mut estimator, 14, 16.0);
+    assert_eq!((best(&estimator), estimator.changes().lengthened), (0, [0, 1]));
+}
+
+#[test]
+fn the_first_round_trip_of_a_shorter_route_is_not_taken_for_queueing() {
+    // Whatever the phase between the change and the renewal of the statistics.
+    let (mut world, mut estimator) = settled(53);
+    world.minimum_s[0] += 3e-3;
+    world.run(&mut estimator, 60, 16.0);
+    for extra in 0..32 {
+        let (mut world, mut estimator) = (World::lan(53), estimator.clone());
+        world.minimum_s[0] += 3e-3;
+        world.run(&mut estimator, 1 + extra, 16.0);
+        world.minimum_s[0] -= 3e-3;
+        world.run(&mut estimator, 1, 16.0);
+        assert!(estimator.round_trips.queueing_s < 60.0 * US, "{extra}");
+    }
 }
 
 #[test]

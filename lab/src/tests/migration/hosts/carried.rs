@@ -6,16 +6,16 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use timevisor_linux::counter::Tsc;
 
-use super::journey::right;
-use super::pair::Hosts;
 use crate::client::{self, Client, Launch, Way};
-use crate::experiments::truth::Truth;
 use crate::host::{Host, mentions};
+use crate::migration::journey::right;
+use crate::migration::pair::Hosts;
 use crate::qemu::Qemu;
 use crate::scenario::Context;
 use crate::tests::elapsed::truth::{age, went_by};
 use crate::tests::timelines::guest::AGENT_IS_UP;
 use crate::tests::timelines::host::row;
+use crate::truth::Truth;
 
 /// A program that goes on as if nothing were.
 const PROGRAM: &str = "timevisor bind tai --within 7ms --every 0.2 --json >/tmp/program.log 2>&1 &";

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use super::journey::{Course, text};
-use super::pair::Hosts;
 use crate::client::Way;
+use crate::migration::journey::{Course, text};
+use crate::migration::pair::Hosts;
 use crate::scenario::Context;
 
 const MOVES: usize = 6;

@@ -1,38 +1,31 @@
-//! A guest moves between two timevisords, each with its own server, run directory and name for it.
+//! A guest moves between two timevisords, each with its own server, run directory and name for it
+//! ([`crate::migration`]).
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `carried.rs` | its age, its timescale, and what its programs require |
-//! | `pair.rs` | the two hosts, their oscillators, what was true there |
-//! | `journey.rs` | moves of a guest that reads all the while |
 //! | `load.rs` | moves of a busy guest between busy hosts |
 //! | `postcopy.rs` | a guest that runs before its memory is there |
-//! | `soak.rs` | a hundred of them, with a chronyd inside the guest beside |
 //! | `stays.rs` | migrations that fail or are cancelled |
 //! | `unprepared.rs` | destinations that do not know the time, or nothing of Timevisor |
 
 mod carried;
-mod journey;
 mod load;
-mod pair;
 mod postcopy;
-mod soak;
 mod stays;
 mod unprepared;
 
 use anyhow::Context as _;
 
-use self::journey::{Course, text};
-pub(crate) use self::pair::Hosts;
 use crate::client::Way;
+use crate::migration::journey::{Course, text};
+use crate::migration::pair::Hosts;
 use crate::qemu::Qemu;
 use crate::scenario::Context;
 
 pub(crate) use self::carried::carried;
 pub(crate) use self::load::loaded;
 pub(crate) use self::postcopy::postcopy;
-pub use self::soak::soak;
-pub(crate) use self::soak::{Plan, Sample, travel};
 pub(crate) use self::stays::stays;
 pub(crate) use self::unprepared::{no_time, no_timevisor};
 

@@ -7,14 +7,14 @@ use anyhow::{Context as _, ensure};
 use serde_json::json;
 use timevisor_linux::counter::Tsc;
 
-use super::journey::right;
-use super::pair::{Hosts, check};
 use crate::client::{self, Client, Launch, Way};
-use crate::experiments::truth::Truth;
 use crate::host::{Host, mentions};
 use crate::interrupt;
+use crate::migration::journey::right;
+use crate::migration::pair::{Hosts, check};
 use crate::qemu::Qemu;
 use crate::scenario::Context;
+use crate::truth::Truth;
 
 fn allow(client: &mut Client) -> anyhow::Result<()> {
     let on = json!({"capabilities": [{"capability": "postcopy-ram", "state": true}]});

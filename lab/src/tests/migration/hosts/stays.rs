@@ -2,11 +2,10 @@
 
 use anyhow::{Context as _, ensure};
 
-use super::pair::Hosts;
-use crate::client::{self, Client, Launch, Way};
+use crate::client::{self, Client, Launch, Way, compare_many};
 use crate::host::{Host, mentions};
+use crate::migration::pair::Hosts;
 use crate::scenario::Context;
-use crate::tests::guests::clock;
 
 /// Nothing must come of a migration that does not come about.
 pub(crate) fn stays(ctx: &Context) -> anyhow::Result<String> {
@@ -17,7 +16,7 @@ pub(crate) fn stays(ctx: &Context) -> anyhow::Result<String> {
     a.wait_vm("guest", "synchronized")?;
     let mut check = |what: &str, host: &Host| -> anyhow::Result<()> {
         host.wait_vm("guest", "synchronized")?;
-        clock::compare_many(host, &mut guest, 5).with_context(|| format!("after {what}")).map(drop)
+        compare_many(host, &mut guest, 5).with_context(|| format!("after {what}")).map(drop)
     };
     let refused = |arguments: &[&str]| -> anyhow::Result<String> {
         let output = a.cli_output(&[&["vm", "migrate", "guest"], arguments].concat())?;
@@ -57,7 +56,7 @@ pub(crate) fn stays(ctx: &Context) -> anyhow::Result<String> {
     })?;
     drop(there);
     a.wait_vm("guest", "synchronized")?;
-    clock::compare_many(a, &mut guest, 5).context("after it was cancelled")?;
+    compare_many(a, &mut guest, 5).context("after it was cancelled")?;
     Ok("nobody there, nonsense, another machine, cancelled: the VM stays, and its page is right"
         .to_owned())
 }

@@ -8,15 +8,14 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use timevisor_linux::counter::Tsc;
 
-use super::journey::right;
-use super::pair::{Hosts, check, lines};
 use crate::chronyd::Chronyd;
 use crate::client::{self, Client, Launch, Way};
-use crate::experiments::truth::Truth;
 use crate::host::Host;
+use crate::migration::journey::right;
+use crate::migration::pair::{Hosts, check, lines};
 use crate::netns::Namespace;
 use crate::scenario::Context;
-use crate::tests::faults::common::further_host;
+use crate::truth::Truth;
 
 /// A guest on the first host that reads as fast as it can while it goes to `uri`; what it saw, and
 /// what was true.
@@ -58,7 +57,7 @@ fn knows_nothing(client: &mut Client, status: &[&str]) -> anyhow::Result<()> {
 pub(crate) fn no_time(ctx: &Context) -> anyhow::Result<String> {
     let hosts = Hosts::new(ctx)?;
     let a = &hosts.hosts[0];
-    let mut b = further_host(ctx, "late")?;
+    let mut b = Host::further(ctx, "late")?;
     let namespace = Namespace::create()?;
     b.start(&lines(&namespace.address().to_string()))?;
     let (qemu, uri) = (ctx.qemu_10()?, uri(&b));
@@ -92,7 +91,7 @@ pub(crate) fn no_timevisor(ctx: &Context) -> anyhow::Result<String> {
     here.guest.kill();
 
     // Back, to a QEMU that no timevisord knows.
-    let qemu_there = Launch::new(ctx, &further_host(ctx, "bare")?, &qemu, Way::Vmclock, "alone")
+    let qemu_there = Launch::new(ctx, &Host::further(ctx, "bare")?, &qemu, Way::Vmclock, "alone")
         .incoming(&uri)
         .unserved()
         .start();

@@ -1,0 +1,61 @@
+//! Figures 11a and 12a: error and bounds beside guests that keep their processor busy reading their
+//! page.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use timevisor_lab::guest::Guest;
+use timevisor_lab::interrupt;
+use timevisor_lab::scenario::Context;
+
+use super::fleet::Fleet;
+use super::steps::{self, Step};
+use super::subject::Subject;
+use super::watch::watch;
+
+/// The paper has 1 to 8 on 8 virtual cores; here 2 cores are full with two, and the rest is
+/// overcommitted.
+const GUESTS: [usize; 6] = [0, 1, 2, 4, 6, 8];
+/// From a new load to the samples.
+const SETTLE: Duration = Duration::from_secs(5);
+
+pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
+    let mut subject = Subject::settled(ctx)?;
+    let fleet = Fleet::new(ctx, &["lab-load"])?;
+    let each = span / u32::try_from(GUESTS.len())?;
+    let epoch = Instant::now();
+    let (mut guests, mut done) = (Vec::new(), Vec::new());
+    for count in GUESTS {
+        if let Err(error) = busy(&fleet, &subject, &mut guests, count) {
+            interrupt::check()?;
+            // An overloaded machine may not boot one more guest; what was measured is still worth
+            // having.
+            println!("  no {count} guests: {error:#}");
+            break;
+        }
+        timevisor_lab::interrupt::sleep(SETTLE)?;
+        let samples = watch(&mut subject, epoch, each)?;
+        println!("  {count} busy guests: {} samples", samples.len() / 4);
+        done.push(Step {
+            label: format!("{count} busy guests"),
+            facts: json!({"busy_guests": count}),
+            samples,
+        });
+    }
+    steps::report(ctx, "quartzv-scale-cpu", &done)
+}
+
+/// Boots what is missing to `count` busy guests.
+fn busy(
+    fleet: &Fleet,
+    subject: &Subject,
+    guests: &mut Vec<Guest>,
+    count: usize,
+) -> anyhow::Result<()> {
+    while guests.len() < count {
+        let mut guest = fleet.launch(&subject.host, &format!("load-{}", guests.len()), &[])?;
+        guest.sh("lab-load spin /dev/vmclock0 &")?;
+        guests.push(guest);
+    }
+    Ok(())
+}

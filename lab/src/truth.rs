@@ -1,0 +1,89 @@
+//! What was true when a counter had a certain value.
+//!
+//! The lab's server serves this machine's CLOCK_REALTIME and nobody steers that clock, so between
+//! two brackets around a question it is a straight line of the counter; a guest's counter is the
+//! host's plus an offset. The line is known to half the wider bracket.
+
+use anyhow::ensure;
+use timevisor_clock_page::Counter;
+use timevisor_linux::clock::{Bracket, bracket};
+
+/// The narrowest bracket of so many is kept.
+const TRIES: usize = 10;
+
+/// CLOCK_REALTIME over a short span of the counter.
+#[derive(Debug, Clone, Copy)]
+pub struct Truth {
+    from: Bracket,
+    to: Bracket,
+}
+
+impl Truth {
+    /// Asks between two looks at the clock.
+    ///
+    /// # Errors
+    /// Those of `ask`, or when the counter went back.
+    pub fn around<T>(
+        counter: &impl Counter,
+        ask: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<(T, Self)> {
+        let from = bracket(counter, TRIES);
+        let answer = ask()?;
+        let to = bracket(counter, TRIES);
+        ensure!(to.before > from.after, "the counter went back; is this machine's TSC usable?");
+        Ok((answer, Self { from, to }))
+    }
+
+    /// ns of UTC at this value of the machine's counter. A stamp in whole ns was rounded down to 2^-64
+    /// s, hence the `ceil`.
+    pub fn at(&self, counter: u64) -> i64 {
+        let (from, to) = (middle(&self.from), middle(&self.to));
+        let (low, high) = (self.from.realtime.ceil_nanos(), self.to.realtime.ceil_nanos());
+        let along = i128::from(counter.wrapping_sub(from).cast_signed());
+        let slope = (i128::from(high - low), i128::from(to.wrapping_sub(from)).max(1));
+        low + i64::try_from(along * slope.0 / slope.1).unwrap_or(i64::MAX / 2)
+    }
+
+    /// What [`Self::at`] is known to between the two looks, ns.
+    pub fn uncertainty_ns(&self) -> i64 {
+        let widest = self.from.width().max(self.to.width());
+        let span = middle(&self.to).wrapping_sub(middle(&self.from)).max(1);
+        let ns = self.to.realtime.ceil_nanos() - self.from.realtime.ceil_nanos();
+        // One more ns for the clock's own granule.
+        i64::try_from(i128::from(widest) * i128::from(ns) / i128::from(span) / 2)
+            .unwrap_or(i64::MAX)
+            + 1
+    }
+
+    /// The counter's value at the later look.
+    pub fn end(&self) -> u64 {
+        middle(&self.to)
+    }
+}
+
+fn middle(bracket: &Bracket) -> u64 {
+    bracket.before.wrapping_add(bracket.width() / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use timevisor_time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn between_two_looks_the_clock_is_a_line() {
+        let look = |before, ns, width| Bracket {
+            before,
+            realtime: Instant::from_unix_nanos(ns),
+            after: before + width,
+        };
+        // 2 ticks a ns; the clock was read in the middle of each bracket.
+        let truth = Truth { from: look(1000, 500_000, 20), to: look(3000, 501_000, 20) };
+        assert_eq!(truth.at(1010), 500_000);
+        assert_eq!(truth.at(2010), 500_500);
+        assert_eq!(truth.at(3010), 501_000);
+        assert_eq!(truth.at(truth.end()), 501_000);
+        assert_eq!(truth.uncertainty_ns(), 6, "half of 20 ticks is 5 ns, and the granule");
+    }
+}
