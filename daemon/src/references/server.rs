@@ -115,7 +115,7 @@ impl Server {
         let Some((demand, plan)) = self.demand.zip(self.plan) else {
             return Polling {
                 reason: self.policy.reason.to_owned(),
-                required_ns: self.required.map(Duration::floor_nanos),
+                required_ns: self.required.map(Duration::ceil_nanos),
                 needed_s: None,
                 problem: None,
             };
@@ -126,7 +126,7 @@ impl Server {
         let kept = polling::keeps(&demand, &in_force, limits.losses);
         Polling {
             reason: "requirement".to_owned(),
-            required_ns: Some(demand.required.floor_nanos()),
+            required_ns: Some(demand.required.ceil_nanos()),
             needed_s: needed.map(Duration::as_secs_f64),
             problem: (!kept).then(|| obstacle(&demand, needed, limits)),
         }
@@ -135,12 +135,19 @@ impl Server {
 
 /// What keeps the requirement from being met, and the keys to change.
 fn obstacle(demand: &Demand, needed: Option<Duration>, limits: &Limits) -> String {
-    let Some(needed) = needed.filter(|needed| *needed >= SHORTEST_POLL_MIN) else {
+    let Some(needed) = needed else {
         return format!(
-            "no poll keeps {} with this server, whose best answer proves {}; add a nearer server or a PTP clock",
-            demand.required, demand.best
+            "no poll is sure to keep it with this server, whose answers typically prove {}; add a nearer server or a PTP clock",
+            demand.typical
         );
     };
+    if needed < SHORTEST_POLL_MIN {
+        let ppm = demand.rate * 1e6;
+        return format!(
+            "it takes a poll of {needed} with this server and a counter whose rate is known to {ppm:.1} ppm (the least poll_min \
+             is 1 s); wait until the rate is known better, or add a nearer server or a PTP clock"
+        );
+    }
     // Rounded so that the interval needed is allowed.
     let milliseconds = needed.floor_nanos() / 1_000_000;
     let seconds = needed.as_secs_f64();
@@ -154,15 +161,11 @@ fn obstacle(demand: &Demand, needed: Option<Duration>, limits: &Limits) -> Strin
     }
     if keys.is_empty() {
         return format!(
-            "{} takes a poll of {seconds:.1} s, and the server limits our polls; use another one",
-            demand.required
+            "it takes a poll of {seconds:.1} s, and the server limits our polls; use another one"
         );
     }
-    format!(
-        "{} takes a poll of {seconds:.1} s; set {} if the server's operator permits that",
-        demand.required,
-        keys.join(" and ")
-    )
+    let keys = keys.join(" and ");
+    format!("it takes a poll of {seconds:.1} s; set {keys} if the server's operator permits that")
 }
 
 impl Driver for Server {
@@ -307,6 +310,7 @@ mod tests {
         assert_eq!(interval, 8.0);
         let problem = polling.problem.unwrap();
         assert!(problem.contains("takes a poll of 2.0 s"), "{problem}");
+        assert_eq!(polling.required_ns, Some(100_000));
         assert!(problem.contains("max_packets_per_hour = 180"), "{problem}");
         // 1.5 s.
         let (interval, polling) = told(&mut server("", "10.0.0.1"), &need(85));
@@ -314,6 +318,10 @@ mod tests {
         let problem = polling.problem.unwrap();
         assert!(problem.contains("poll_min = \"1") && problem.contains("ms\""), "{problem}");
         assert!(!problem.contains("max_packets_per_hour"), "{problem}");
+        // 0.33 s.
+        let (_, polling) = told(&mut server("", "10.0.0.1"), &need(50));
+        let problem = polling.problem.unwrap();
+        assert!(problem.contains("a poll of 333.") && problem.contains("15.0 ppm"), "{problem}");
         // Below what a single exchange proves.
         let (_, polling) = told(&mut server("", "10.0.0.1"), &need(30));
         assert_eq!(polling.needed_s, None);
