@@ -2,10 +2,10 @@
 //! that follows the required bound.
 //!
 //! Without a required bound, the interval is the configured one, or the default for whose server it
-//! is (`config/politeness.rs`), which is known when the name is resolved. With one, timevisor-estimate's
-//! `polling` chooses the interval from the quality of this server's exchanges and from the error of
-//! the counter's rate. The quality is half the round trip plus the server's error: the best and the
-//! mean of the last 64.
+//! is (`config/politeness.rs`), which is known when the name is resolved. With one,
+//! timevisor-estimate's `polling` chooses the interval from the quality of this server's exchanges
+//! and from the error of the counter's rate. The quality is half the round trip plus the server's
+//! error: the best and the mean of the last 64.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -4,8 +4,8 @@
 //! The bound is as good as the kernel's `maxerror`. The program that keeps the clock declares it
 //! (chronyd: root distance), and the kernel adds 500 us each second. There is no exchange where the
 //! error is unknown: while the kernel reports an unsynchronized clock (STA_UNSYNC), and while the
-//! keeper declares no error. Such a keeper (systemd-timesyncd, phc2sys, openntpd) sets maxerror to 0
-//! now and then, so that it is always a multiple of 500 us. A keeper that declares its error sets
+//! keeper declares no error. Such a keeper (systemd-timesyncd, phc2sys, openntpd) sets maxerror to
+//! 0 now and then, so that it is always a multiple of 500 us. A keeper that declares its error sets
 //! other values; chronyd's and ntpd-rs's multiples of 500 us are chance.
 //!
 //! `assumed_max_error` overrides all of this on the operator's responsibility.
