@@ -64,6 +64,8 @@ pub struct Sight<'a> {
     pub round_trip: f64,
     /// The reference's own error, s.
     pub error: f64,
+    /// The minimum round trip as the estimator sees it now, s.
+    pub estimated: f64,
     /// Mean queueing beyond the minimum, s, of both directions together.
     pub queueing: f64,
     /// The wander bound in force, 1/s.
@@ -120,6 +122,11 @@ impl Guard {
         // became longer.
         if sight.round_trip < self.believed - margin || minimum > self.believed + margin {
             self.polygon = None;
+        }
+        // The minimum itself moves, as a satellite's does, or it is rarely seen.
+        if (sight.estimated - minimum).abs() > margin / 2.0 {
+            self.polygon = None;
+            return None;
         }
         self.follow(sight.wander);
         let polygon = match &mut self.polygon {

@@ -174,7 +174,9 @@ impl HardBounds {
             Some(diagnosis) => level2.polygon(in_force).and_then(|start| {
                 let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
                 let error = exchange.error.as_secs_f64();
-                let sight = Sight { step: &step, round_trip, error, queueing, wander, start };
+                let estimated = diagnosis.minimum_delay[0] + diagnosis.minimum_delay[1];
+                let sight =
+                    Sight { step: &step, round_trip, error, estimated, queueing, wander, start };
                 self.guard.observe(&sight, bounds)
             }),
             None => None,

@@ -25,6 +25,8 @@ use crate::parameters::{BoundParameters, WANDER_MODELS};
 
 /// How many earlier estimates are kept, one an exchange.
 const KEPT: usize = 16;
+/// A round trip that is so many margins below the minimum came on another path.
+const SHORTER: f64 = 3.0;
 
 /// What the estimator says about the newest exchange and after it.
 #[derive(Clone, Debug)]
@@ -101,6 +103,9 @@ impl Said {
 #[derive(Clone, Debug, Default)]
 pub struct Lookback {
     said: VecDeque<Said>,
+    /// Exchanges until estimates are kept again, after the path became shorter: the estimator needs
+    /// a few to learn which direction it was.
+    settling: usize,
 }
 
 impl Lookback {
@@ -121,12 +126,14 @@ impl Lookback {
     ) -> Option<f64> {
         let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
         let mut worst = 0.0_f64;
+        let mut shorter = false;
         for said in &mut self.said {
             said.shortest = said.shortest.min(round_trip);
             let minimum = said.minimum[0] + said.minimum[1];
             let noise = parameters.guard_noise_s.min(parameters.guard_share * minimum.max(0.0));
             let margin = parameters.lookback_margin * queueing + noise;
             let longest = minimum + margin + parameters.guard_near * queueing;
+            shorter |= round_trip < minimum - SHORTER * margin;
             let same_path = said.shortest >= minimum - margin && round_trip <= longest;
             let later = exchange.ta.wrapping_sub(said.at) >> 63 == 0;
             if same_path && later {
@@ -134,11 +141,20 @@ impl Lookback {
                 worst = worst.max(said.early_by(exchange) - tolerance);
             }
         }
+        if shorter {
+            self.said.clear();
+            self.settling = KEPT;
+            return None;
+        }
         (worst > 0.0).then_some(worst)
     }
 
     /// Keeps what the estimator says after the newest exchange.
     pub fn keep(&mut self, opinion: &Opinion) {
+        if self.settling > 0 {
+            self.settling -= 1;
+            return;
+        }
         if self.said.len() == KEPT {
             self.said.pop_front();
         }
