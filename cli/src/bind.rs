@@ -12,6 +12,8 @@ use timevisor::{
     TimelineRow, ValidUntil,
 };
 
+use crate::bound::sides_ns;
+
 #[derive(Args)]
 pub struct ListOptions {
     /// One JSON array
@@ -79,7 +81,7 @@ pub fn list(directory: &Path, options: &ListOptions) -> Result<()> {
         return Ok(());
     }
     println!(
-        "{:<32} {:<6} {:>7} {:>12} {:>12}",
+        "{:<32} {:<6} {:>7} {:>24} {:>24}",
         "timeline", "epoch", "members", "required", "achieved"
     );
     for row in &rows {
@@ -172,20 +174,19 @@ pub fn connect(directory: &Path) -> Result<Client> {
 /// Adds what can be achieved to a refusal for that reason.
 pub fn explained(error: BindError) -> anyhow::Error {
     let BindError::CannotBeMet { achievable, .. } = &error else { return error.into() };
-    let span = |ns: Option<u64>| ns.map_or("unknown".to_owned(), nanos);
-    let can =
-        format!("what can be had: -{} +{}", span(achievable.below_ns), span(achievable.above_ns));
+    let can = format!("what can be had: {}", sides_ns(achievable.below_ns, achievable.above_ns));
     anyhow::Error::new(error).context(can)
 }
 
 fn line(row: &TimelineRow) -> String {
-    let required =
-        row.required.as_ref().map_or("-".to_owned(), |r| nanos(r.below_ns.max(r.above_ns)));
-    let achieved = row.achieved.below_ns.zip(row.achieved.above_ns);
-    let achieved = achieved.map_or("unknown".to_owned(), |(below, above)| nanos(below.max(above)));
+    let required = row
+        .required
+        .as_ref()
+        .map_or("-".to_owned(), |r| sides_ns(Some(r.below_ns), Some(r.above_ns)));
+    let achieved = sides_ns(row.achieved.below_ns, row.achieved.above_ns);
     let epoch = serde_json::to_value(row.epoch).ok();
     let epoch = epoch.as_ref().and_then(Value::as_str).unwrap_or_default();
-    format!("{:<32} {epoch:<6} {:>7} {required:>12} {achieved:>12}", row.name, row.members)
+    format!("{:<32} {epoch:<6} {:>7} {required:>24} {achieved:>24}", row.name, row.members)
 }
 
 fn of_reading(name: &str, reading: &Reading) -> Value {
@@ -196,6 +197,8 @@ fn of_reading(name: &str, reading: &Reading) -> Value {
         "earliest_ns": known(reading.earliest_ns()),
         "estimate_ns": known(reading.estimate_ns()),
         "latest_ns": known(reading.latest_ns()),
+        "below_ns": reading.below_ns(),
+        "above_ns": reading.above_ns(),
         "status": reading.status().name(),
         "met": reading.met(),
         "estimated_error_ns": reading.estimated_error_ns(),
@@ -212,7 +215,8 @@ fn text(name: &str, reading: &Reading) -> String {
     };
     let ns = reading.estimate_ns();
     let (secs, rest) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
-    format!("{name} {secs}.{rest:09}  -{} +{}  {status}, {met}", nanos(below), nanos(above))
+    let bound = sides_ns(Some(below), Some(above));
+    format!("{name} {secs}.{rest:09}  {bound}  {status}, {met}")
 }
 
 fn change(event: &Event) -> String {

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod bind;
+mod bound;
 mod connection;
 mod cpu_time;
 mod elapsed;

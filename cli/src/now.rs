@@ -15,6 +15,8 @@ use timevisor_linux::page::ReadPage;
 use timevisor_linux::{page_file, pci};
 use timevisor_time::Duration;
 
+use crate::bound::sides;
+
 #[derive(Args)]
 pub struct Options {
     /// One JSON object a line
@@ -36,6 +38,8 @@ struct Json {
     earliest_ns: Option<i64>,
     estimate_ns: Option<i64>,
     latest_ns: Option<i64>,
+    below_ns: Option<i64>,
+    above_ns: Option<i64>,
     status: &'static str,
     estimated_error_ns: Option<i64>,
     disruption: u64,
@@ -104,6 +108,8 @@ fn json(reading: &Reading) -> Json {
         earliest_ns: known.then(|| reading.earliest.floor_nanos()),
         estimate_ns: known.then(|| reading.estimate.floor_nanos()),
         latest_ns: known.then(|| reading.latest.ceil_nanos()),
+        below_ns: known.then(|| (reading.estimate - reading.earliest).ceil_nanos()),
+        above_ns: known.then(|| (reading.latest - reading.estimate).ceil_nanos()),
         status: reading.status().name(),
         estimated_error_ns: (known && error != Duration::MAX).then(|| error.ceil_nanos()),
         disruption: reading.disruption,
@@ -120,12 +126,11 @@ fn text(reading: &Reading) -> String {
         |ns: i64| format!("{}.{:09}", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
     let scale = reading.timescale().name();
     let mut out = format!(
-        "earliest  {} {scale}\nestimate  {} {scale}\nlatest    {} {scale}\nbound     -{} +{}\nstatus    {status}\n",
+        "earliest  {} {scale}\nestimate  {} {scale}\nlatest    {} {scale}\nbound     {}\nstatus    {status}\n",
         seconds(reading.earliest.floor_nanos()),
         seconds(reading.estimate.floor_nanos()),
         seconds(reading.latest.ceil_nanos()),
-        reading.estimate - reading.earliest,
-        reading.latest - reading.estimate,
+        sides(reading.estimate - reading.earliest, reading.latest - reading.estimate),
     );
     if let (Some(offset), "tai") = (reading.tai_offset(), scale) {
         let utc = reading.estimate - Duration::from_secs(i64::from(offset));

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
-use timevisor_protocols::control::{Reference, Request, Response, Status};
+use timevisor_protocols::control::{Polling, Reference, Request, Response, Status};
 use timevisor_time::Duration;
 
+use crate::bound::sides;
 use crate::connection::{ask, unexpected};
 
 #[derive(Args)]
@@ -40,7 +41,11 @@ fn text(status: &Status) -> String {
         "clock        {state}{}\n",
         clock.reason.as_ref().map(|r| format!(": {r}")).unwrap_or_default()
     );
-    out += &format!("bound        +-{}\n", span(clock.half_width_ns));
+    let bound = match clock.below_ns.zip(clock.above_ns) {
+        Some((below, above)) => sides(Duration::from_nanos(below), Duration::from_nanos(above)),
+        None => "unknown".to_owned(),
+    };
+    out += &format!("bound        {bound}\n");
     out += &format!("estimate     one sigma {}\n", span(clock.estimated_error_ns));
     if let Some(rate) = clock.rate_bound_ppb {
         out += &format!("rate         within {:.1} ppm\n", rate / 1000.0);
@@ -97,6 +102,21 @@ fn text(status: &Status) -> String {
     out
 }
 
+/// Which poll is in force, why, and which one the required bound takes.
+fn polls(poll_s: f64, polling: &Polling) -> String {
+    let mut out = format!("polls every {poll_s} s: {}", polling.reason.replace('-', " "));
+    if let Some(required) = polling.required_ns {
+        out += &format!("; {} is required", Duration::from_nanos(required));
+        if let (Some(needed), None) = (polling.needed_s, &polling.problem) {
+            out += &format!(" and takes a poll of {needed:.1} s");
+        }
+    }
+    if let Some(problem) = &polling.problem {
+        out += &format!(": {problem}");
+    }
+    out
+}
+
 fn row(r: &Reference) -> String {
     let span =
         |ns: Option<i64>| ns.map_or("-".to_owned(), |ns| Duration::from_nanos(ns).to_string());
@@ -115,9 +135,60 @@ fn row(r: &Reference) -> String {
     if !matches!(r.status.as_str(), "selected" | "reachable") {
         out += &format!("    {}\n", r.detail);
     }
+    if let Some(polling) = &r.polling {
+        out += &format!("    {}\n", polls(r.poll_s, polling));
+    }
+    if let Some(suggestion) = &r.suggestion {
+        out += "\n";
+        for line in suggestion.lines() {
+            out += &format!("        {line}\n");
+        }
+        out += "\n";
+    }
     if !r.rejected.is_empty() {
         let list: Vec<_> = r.rejected.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
         out += &format!("    {} accepted; rejected: {}\n", r.accepted, list.join(", "));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_has_two_sides() {
+        let status = |clock: &str| -> String {
+            let json = format!(
+                r#"{{"version":"0","pid":1,"uptime_s":1,"host_id":"0","counter":{{"name":"x86-tsc","hz":1e9}},
+                "clock":{{"status":"synchronized","reason":null,"timescale":"tai","estimated_error_ns":null,
+                "rate_bound_ppb":null,"since_update_s":null,"contradictions":0,{clock}}},"references":[],
+                "leap_table":{{"expires_unix":null,"tai_offset":37,"problem":null}},"vms":0}}"#
+            );
+            text(&serde_json::from_str(&json).unwrap())
+        };
+        let known = status(r#""half_width_ns":40000,"below_ns":30000,"above_ns":50000"#);
+        assert!(known.contains("\nbound        -30.000 us +50.000 us\n"), "{known}");
+        let unknown = status(r#""half_width_ns":null"#);
+        assert!(unknown.contains("\nbound        unknown\n"), "{unknown}");
+    }
+
+    #[test]
+    fn the_poll_in_force_is_explained() {
+        let mut polling = Polling {
+            reason: "own-server".to_owned(),
+            required_ns: None,
+            needed_s: None,
+            problem: None,
+        };
+        assert_eq!(polls(4.0, &polling), "polls every 4 s: own server");
+        polling.reason = "requirement".to_owned();
+        polling.required_ns = Some(100_000);
+        polling.needed_s = Some(12.61);
+        let said = polls(12.5, &polling);
+        assert!(said.ends_with("100.000 us is required and takes a poll of 12.6 s"), "{said}");
+        polling.problem = Some("it takes a poll of 0.1 s; set poll_min".to_owned());
+        let said = polls(2.0, &polling);
+        assert!(said.ends_with("is required: it takes a poll of 0.1 s; set poll_min"), "{said}");
+    }
 }

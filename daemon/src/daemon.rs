@@ -262,12 +262,13 @@ impl Daemon {
         let knowledge = self.clock.knowledge();
         let configured = self.config.clock.required_bound.map(span);
         let rate = knowledge.clock.as_ref().map(|known| known.slopes.half_width().ppb() * 1e-9);
+        let wander = self.config.oscillator.wander.per_second();
         let all = self.config.references.iter().zip(&mut self.references);
         for (index, (config, reference)) in all.enumerate() {
             let name = config.name();
             let required = configured.into_iter().chain(self.timelines.required(index)).min();
             let falseticker = knowledge.falsetickers.iter().any(|f| f.name == name);
-            reference.require(now, &Need { required, rate, falseticker });
+            reference.require(now, &Need { required, rate, wander, falseticker });
         }
     }
 

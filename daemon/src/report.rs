@@ -91,6 +91,8 @@ fn clock_summary(clock: &HostClock, references: &[Reference]) -> ClockSummary {
         reason: reason(clock, references),
         timescale: Timescale::Tai,
         half_width_ns: lines.map(|l| (l.latest.time - l.earliest.time).half().ceil_nanos()),
+        below_ns: lines.map(|l| (l.estimate.time - l.earliest.time).ceil_nanos()),
+        above_ns: lines.map(|l| (l.latest.time - l.estimate.time).ceil_nanos()),
         estimated_error_ns: known.map(|k| k.estimated_error.ceil_nanos()),
         rate_bound_ppb: known.map(|k| k.limits.half_width().ppb()),
         since_update_s: since,

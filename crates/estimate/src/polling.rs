@@ -14,8 +14,10 @@
 //! interval does not, more requests per poll are, as far as the packet budget goes. So a tighter
 //! requirement, a wider wander or a less certain rate never lengthens the interval.
 //!
-//! What it does not do: send anything, or know whether the requirement can be met at all; where it
-//! cannot, the budget is used up and the status of the clock tells.
+//! Where the limits do not admit what is required, the budget is used up; [`keeps`] and [`needed`]
+//! tell so, and which interval it would take.
+//!
+//! What it does not do: send anything.
 
 use timevisor_time::Duration;
 
@@ -93,12 +95,14 @@ impl Limits {
     }
 
     /// The shortest interval: `poll_min`, or what the budget allows for single requests.
-    fn shortest(&self) -> Duration {
+    #[must_use]
+    pub fn shortest(&self) -> Duration {
         self.poll_min.max(self.per_packet())
     }
 
     /// The budget's interval per request, rounded up.
-    fn per_packet(&self) -> Duration {
+    #[must_use]
+    pub fn per_packet(&self) -> Duration {
         let packets = i128::from(self.packets_per_hour.max(1));
         Duration::from_bits(((3600_i128 << 64) + packets - 1) / packets)
     }
@@ -150,6 +154,20 @@ pub fn plan(demand: &Demand, limits: &Limits) -> Plan {
         longest_interval(demand, *n, limits.losses).is_some_and(|interval| interval >= shortest)
     });
     Plan { interval: shortest, burst: enough.unwrap_or(most) }
+}
+
+/// The longest interval of single requests that keeps what is required, whatever the limits; `None`
+/// when no interval does.
+#[must_use]
+pub fn needed(demand: &Demand, losses: u32) -> Option<Duration> {
+    longest_interval(demand, 1, losses)
+}
+
+/// Whether this plan keeps what is required.
+#[must_use]
+pub fn keeps(demand: &Demand, plan: &Plan, losses: u32) -> bool {
+    longest_interval(demand, plan.burst.max(1), losses)
+        .is_some_and(|longest| longest >= plan.interval)
 }
 
 /// Rounded down to an eighth of a second, so that noise in what is known does not become another

@@ -56,6 +56,23 @@ fn bursts_come_where_the_shortest_interval_does_not_suffice() {
 }
 
 #[test]
+fn what_a_requirement_needs_is_known_whatever_the_limits() {
+    // (1000 - 100) us at 15 ppm, halved for one loss.
+    let found = needed(&demand(1000), 1).unwrap().as_secs_f64();
+    assert!((found - 30.0).abs() < 1e-6, "{found}");
+    assert!(keeps(&demand(1000), &plan(&demand(1000), &limits()), 1));
+    // 30 us of room: a second, which poll_min = 2 s forbids.
+    let tight = demand(130);
+    let found = needed(&tight, 1).unwrap().as_secs_f64();
+    assert!((found - 1.0).abs() < 1e-6, "{found}");
+    assert!(!keeps(&tight, &Plan { interval: Duration::from_secs(2), burst: 1 }, 1));
+    assert!(keeps(&tight, &Plan { interval: Duration::from_millis(999), burst: 1 }, 1));
+    // Below what the best exchange proves, no poll helps.
+    assert_eq!(needed(&demand(10), 1), None);
+    assert!(!keeps(&demand(10), &plan(&demand(10), &limits()), 1));
+}
+
+#[test]
 fn the_budget_bounds_the_interval() {
     let poor = Limits { packets_per_hour: 60, ..limits() };
     let found = plan(&demand(150), &poor);
@@ -144,6 +161,7 @@ proptest! {
         };
         if kept(limits.shortest(), 1) {
             prop_assert!(kept(found.interval, found.burst), "{found:?}");
+            prop_assert!(needed(&demand, limits.losses).is_some());
         }
         // And no more than needed: twice the interval would break it, or a limit.
         if found.burst == 1 && found.interval < limits.poll_max && found.interval > limits.shortest() {

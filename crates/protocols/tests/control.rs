@@ -46,6 +46,8 @@ fn status() -> Status {
             reason: Some("no reference answers".into()),
             timescale: Timescale::Tai,
             half_width_ns: Some(40_000),
+            below_ns: Some(30_000),
+            above_ns: Some(50_000),
             estimated_error_ns: Some(1800),
             rate_bound_ppb: Some(15_000.0),
             since_update_s: Some(20.5),
@@ -66,6 +68,8 @@ fn status() -> Status {
             rejected: [("late".to_owned(), 2)].into(),
             reach: "377".into(),
             poll_s: 16.0,
+            polling: None,
+            suggestion: None,
         }],
         leap_table: LeapSummary {
             expires_unix: Some(1_800_000_000),
@@ -139,7 +143,7 @@ fn golden_responses() -> Vec<(Response, &'static str)> {
         ),
         (
             Response::Status(Box::new(status())),
-            r#"{"v":1,"response":{"status":{"version":"0.1.0","pid":100,"uptime_s":3600,"host_id":"5f0c","counter":{"name":"x86-tsc","hz":2500000000.0},"clock":{"status":"freerunning","reason":"no reference answers","timescale":"tai","half_width_ns":40000,"estimated_error_ns":1800,"rate_bound_ppb":15000.0,"since_update_s":20.5,"contradictions":0},"references":[{"name":"ntp1","kind":"ntp","status":"reachable","detail":"the server answers","stratum":1,"offset_ns":-1200,"rtt_ns":80000,"accepted":9,"rejected":{"late":2},"reach":"377","poll_s":16.0}],"leap_table":{"expires_unix":1800000000,"tai_offset":37,"problem":null},"vms":1}}}"#,
+            r#"{"v":1,"response":{"status":{"version":"0.1.0","pid":100,"uptime_s":3600,"host_id":"5f0c","counter":{"name":"x86-tsc","hz":2500000000.0},"clock":{"status":"freerunning","reason":"no reference answers","timescale":"tai","half_width_ns":40000,"below_ns":30000,"above_ns":50000,"estimated_error_ns":1800,"rate_bound_ppb":15000.0,"since_update_s":20.5,"contradictions":0},"references":[{"name":"ntp1","kind":"ntp","status":"reachable","detail":"the server answers","stratum":1,"offset_ns":-1200,"rtt_ns":80000,"accepted":9,"rejected":{"late":2},"reach":"377","poll_s":16.0}],"leap_table":{"expires_unix":1800000000,"tai_offset":37,"problem":null},"vms":1}}}"#,
         ),
     ]
 }

@@ -187,7 +187,7 @@ impl HostClock {
         }
         let settings = Settings {
             policy: Policy { nominal: calibration.period, validity: span(config.clock.validity) },
-            stale_after: span(config.clock.stale_after),
+            stale_after: config.stale_after(),
             publish_interval: span(config.clock.publish_interval),
             save_interval: memory.as_ref().map(|_| SAVE_INTERVAL),
         };

@@ -8,6 +8,7 @@
 //! | `oscillator.rs` | `[oscillator]` |
 //! | `reference.rs` | `[[reference]]`, and the keys of an NTP server |
 //! | `local.rs` | `[[reference]]`: the keys of clocks that are read on this machine |
+//! | `politeness.rs` | how often an NTP server may be asked by default |
 //! | `nts.rs` | where an authenticated NTP server gives out keys |
 //! | `timelines.rs` | `[[timeline]]` |
 //! | `guests.rs` | `[guests]` |
@@ -25,6 +26,7 @@ mod introspection;
 mod local;
 mod nts;
 mod oscillator;
+mod politeness;
 mod reference;
 mod reserve;
 mod server;
@@ -45,7 +47,8 @@ pub use introspection::{IntrospectionConfig, KvmChoice};
 pub use local::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
 pub use nts::NtsServer;
 pub use oscillator::OscillatorConfig;
-pub use reference::ReferenceConfig;
+pub use politeness::PollPolicy;
+pub use reference::{ReferenceConfig, literal_ip};
 pub use server::ServerConfig;
 pub use timelines::TimelineConfig;
 
@@ -180,10 +183,19 @@ impl Config {
     /// The estimate's parameters.
     pub fn parameters(&self) -> Parameters {
         Parameters {
-            stale_after: span(self.clock.stale_after),
+            stale_after: self.stale_after(),
             validity: span(self.clock.validity),
             ..self.oscillator.parameters()
         }
+    }
+
+    /// Without an exchange for this long the status is "freerunning": `clock.stale_after`, but at
+    /// least three polls of the reference that is asked most often, so that one lost answer does
+    /// not change the status.
+    pub fn stale_after(&self) -> Duration {
+        let poll = self.references.iter().map(ReferenceConfig::longest_poll).min();
+        let polls: Duration = (0..3).filter_map(|_| poll).sum();
+        span(self.clock.stale_after).max(polls)
     }
 
     /// All reservations that are configured, of all VMs.

@@ -1,6 +1,7 @@
 //! `[[reference]]`: what the clock follows. The keys of an NTP server are here, those of local
 //! clocks in `local.rs`.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration as StdDuration;
 
@@ -8,9 +9,11 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use timevisor_estimate::polling;
 use timevisor_protocols::nts::negotiation::DEFAULT_KE_PORT;
+use timevisor_time::Duration;
 
 use super::local::{self, ChronyConfig, PhcConfig, PtpConfig, VmclockConfig};
 use super::nts::NtsServer;
+use super::politeness::{Operator, PollPolicy};
 use super::span;
 
 /// `[[reference]]`.
@@ -45,15 +48,16 @@ pub enum ReferenceConfig {
         /// Which of the pool's servers this is; [`super::Config::parse`] makes one entry of each.
         #[serde(skip)]
         member: Option<u32>,
-        /// With `clock.required_bound`: the limits of what `poll` becomes.
+        /// With a required bound: the limits of what `poll` becomes.
         #[serde(default = "two_seconds", with = "humantime_serde")]
         poll_min: StdDuration,
         #[serde(default = "seventeen_minutes", with = "humantime_serde")]
         poll_max: StdDuration,
-        #[serde(default = "packets_per_hour")]
-        max_packets_per_hour: u32,
-        #[serde(default = "sixteen_seconds", with = "humantime_serde")]
-        poll: StdDuration,
+        /// Depends on whose server it is; see [`Operator::packets_per_hour`].
+        max_packets_per_hour: Option<u32>,
+        /// Depends on whose server it is; see [`Operator::poll`].
+        #[serde(default, with = "humantime_serde::option")]
+        poll: Option<StdDuration>,
         #[serde(default = "eight")]
         burst: u32,
         #[serde(default = "two_seconds", with = "humantime_serde")]
@@ -80,9 +84,6 @@ fn one_second() -> StdDuration {
 fn two_seconds() -> StdDuration {
     StdDuration::from_secs(2)
 }
-fn sixteen_seconds() -> StdDuration {
-    StdDuration::from_secs(16)
-}
 fn eight() -> u32 {
     8
 }
@@ -91,9 +92,6 @@ fn four() -> u32 {
 }
 fn seventeen_minutes() -> StdDuration {
     StdDuration::from_secs(1024)
-}
-fn packets_per_hour() -> u32 {
-    polling::Limits::default().packets_per_hour
 }
 
 impl ReferenceConfig {
@@ -111,8 +109,8 @@ impl ReferenceConfig {
             member: None,
             poll_min: two_seconds(),
             poll_max: seventeen_minutes(),
-            max_packets_per_hour: packets_per_hour(),
-            poll: sixteen_seconds(),
+            max_packets_per_hour: None,
+            poll: None,
             burst: eight(),
             burst_spacing: two_seconds(),
             interleaved: false,
@@ -162,16 +160,51 @@ impl ReferenceConfig {
         }
     }
 
-    /// The limits of the poll controller.
-    pub fn poll_limits(&self) -> polling::Limits {
+    /// How the NTP server at `peer` is polled. Without an address, which a name has not got before
+    /// it is resolved, it is polled like somebody else's.
+    pub fn poll_policy(&self, peer: Option<IpAddr>) -> PollPolicy {
+        let limits = polling::Limits::default();
+        let Self::Ntp { pool, poll, .. } = self else {
+            return PollPolicy { reason: "configured", interval: Duration::from_secs(1), limits };
+        };
+        let operator = match (pool, peer) {
+            (None, Some(peer)) => Operator::of(peer),
+            _ => Operator::Public,
+        };
+        let limits = self.poll_limits(operator);
+        let (reason, interval) = match (poll, pool, operator) {
+            (Some(poll), ..) => ("configured", span(*poll)),
+            (None, Some(_), _) => ("pool", operator.poll()),
+            (None, None, Operator::Own) => ("own-server", operator.poll()),
+            (None, None, Operator::Public) => ("public-server", operator.poll()),
+        };
+        let within = interval.max(limits.shortest()).min(limits.poll_max);
+        let interval = if poll.is_some() { interval } else { within };
+        PollPolicy { reason, interval, limits }
+    }
+
+    fn poll_limits(&self, operator: Operator) -> polling::Limits {
         match self {
             Self::Ntp { poll_min, poll_max, max_packets_per_hour, .. } => polling::Limits {
                 poll_min: span(*poll_min),
                 poll_max: span(*poll_max),
-                packets_per_hour: *max_packets_per_hour,
+                packets_per_hour: max_packets_per_hour
+                    .unwrap_or_else(|| operator.packets_per_hour()),
                 ..polling::Limits::default()
             },
             _ => polling::Limits::default(),
+        }
+    }
+
+    /// The longest interval at which this reference is asked while no requirement says otherwise.
+    pub fn longest_poll(&self) -> Duration {
+        match self {
+            Self::Ntp { address, .. } => self.poll_policy(literal_ip(address)).interval,
+            Self::System { poll, .. } => span(*poll),
+            Self::Phc(phc) => span(phc.poll),
+            Self::Ptp(ptp) => span(ptp.poll),
+            Self::Vmclock(vmclock) => span(vmclock.poll),
+            Self::Chrony(chrony) => span(chrony.poll),
         }
     }
 
@@ -186,7 +219,8 @@ impl ReferenceConfig {
             pool.is_some() || !address.trim().is_empty(),
             "the address of an ntp reference is empty"
         );
-        self.ntp_config().with_context(|| format!("[[reference]] {address}"))?;
+        let interval = self.poll_policy(literal_ip(address)).interval;
+        self.ntp_config(interval).with_context(|| format!("[[reference]] {address}"))?;
         ensure!(
             *nts || (nts_ke_port.is_none() && ca_file.is_none()),
             "[[reference]] {address}: nts_ke_port and ca_file have no effect without nts = true; add it"
@@ -223,7 +257,11 @@ impl ReferenceConfig {
 
     fn validate_pool(&self) -> Result<()> {
         let Self::Ntp { address, pool, servers, nts, .. } = self else { return Ok(()) };
-        self.poll_limits().validate().with_context(|| format!("[[reference]] {}", self.name()))?;
+        // Which of the two applies is known when the name is resolved.
+        for operator in [Operator::Own, Operator::Public] {
+            let limits = self.poll_limits(operator);
+            limits.validate().with_context(|| format!("[[reference]] {}", self.name()))?;
+        }
         let Some(pool) = pool else { return Ok(()) };
         ensure!(!pool.trim().is_empty(), "the pool of an ntp reference is empty");
         ensure!(
@@ -235,13 +273,13 @@ impl ReferenceConfig {
         Ok(())
     }
 
-    /// The association's parameters, checked.
-    pub fn ntp_config(&self) -> Result<timevisor_protocols::ntp::Config> {
-        let Self::Ntp { poll, burst, burst_spacing, interleaved, allow_smear, .. } = self else {
+    /// The association's parameters, checked, with this poll interval to begin with.
+    pub fn ntp_config(&self, poll: Duration) -> Result<timevisor_protocols::ntp::Config> {
+        let Self::Ntp { burst, burst_spacing, interleaved, allow_smear, .. } = self else {
             bail!("not an NTP reference")
         };
         let defaults = timevisor_protocols::ntp::Config::default();
-        let (poll, burst_spacing) = (span(*poll), span(*burst_spacing));
+        let burst_spacing = span(*burst_spacing);
         let config = timevisor_protocols::ntp::Config {
             poll_min: poll,
             poll_max: defaults.poll_max.max(poll),
@@ -266,5 +304,58 @@ impl ReferenceConfig {
             }
             _ => None,
         }
+    }
+}
+
+/// The address, where no resolver is needed to know it.
+pub fn literal_ip(address: &str) -> Option<IpAddr> {
+    let with_port = || address.parse::<SocketAddr>().ok().map(|peer| peer.ip());
+    address.parse().ok().or_else(with_port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ntp(lines: &str) -> ReferenceConfig {
+        toml::from_str(&format!("type = \"ntp\"\n{lines}")).unwrap()
+    }
+
+    fn policy(lines: &str, peer: &str) -> (&'static str, f64, u32) {
+        let policy = ntp(lines).poll_policy(peer.parse().ok());
+        (policy.reason, policy.interval.as_secs_f64(), policy.limits.packets_per_hour)
+    }
+
+    #[test]
+    fn the_poll_follows_whose_server_it_is() {
+        let (named, pool) = ("address = \"ntp\"\n", "pool = \"p\"\n");
+        assert_eq!(policy(named, "10.0.0.1"), ("own-server", 4.0, 3600));
+        assert_eq!(policy(named, "192.0.2.1"), ("public-server", 64.0, 450));
+        assert_eq!(policy(named, "not resolved"), ("public-server", 64.0, 450));
+        // A pool is other people's, whatever addresses it gives.
+        assert_eq!(policy(pool, "10.0.0.1"), ("pool", 64.0, 450));
+        assert_eq!(policy(pool, "192.0.2.1"), ("pool", 64.0, 450));
+    }
+
+    #[test]
+    fn what_is_configured_wins() {
+        let poll = "address = \"ntp\"\npoll = \"16s\"\n";
+        assert_eq!(policy(poll, "10.0.0.1"), ("configured", 16.0, 3600));
+        assert_eq!(policy(poll, "192.0.2.1"), ("configured", 16.0, 450));
+        // The default stays within the reference's limits.
+        let slow = "address = \"ntp\"\npoll_min = \"10s\"\npoll_max = \"32s\"\n";
+        assert_eq!(policy(slow, "10.0.0.1"), ("own-server", 10.0, 3600));
+        assert_eq!(policy(slow, "192.0.2.1"), ("public-server", 32.0, 450));
+        let few = "address = \"ntp\"\nmax_packets_per_hour = 360\n";
+        assert_eq!(policy(few, "10.0.0.1"), ("own-server", 10.0, 360));
+    }
+
+    #[test]
+    fn the_longest_poll_is_known_before_a_name_is_resolved() {
+        let seconds = |address: &str| ReferenceConfig::ntp(address.into()).longest_poll();
+        assert_eq!(seconds("10.0.0.1:123"), Duration::from_secs(4));
+        assert_eq!(seconds("[fd00::1]:123"), Duration::from_secs(4));
+        assert_eq!(seconds("ntp.example"), Duration::from_secs(64));
+        assert_eq!(ReferenceConfig::system().longest_poll(), Duration::from_secs(1));
     }
 }

@@ -52,9 +52,7 @@ fn the_packaged_references_state_the_defaults() {
     for table in tables {
         // The same with nothing but its name must be the same.
         let named = |line: &&str| {
-            ["[[", "type", "address = \"ntp", "pool", "poll = \"64s"]
-                .iter()
-                .any(|k| line.starts_with(k))
+            ["[[", "type", "address = \"ntp", "pool"].iter().any(|k| line.starts_with(k))
         };
         let bare: String = table.lines().filter(named).map(|line| format!("{line}\n")).collect();
         assert_eq!(parse(&table), parse(&bare));
@@ -76,6 +74,20 @@ fn a_pool_becomes_its_members() {
     assert!(error(&text.replace('3', "17")).contains("1 to 16"));
     assert!(error(&format!("{text}nts = true")).contains("nts needs a server's name"));
     assert!(error(&format!("{text}max_packets_per_hour = 3")).contains("packets_per_hour"));
+}
+
+#[test]
+fn one_lost_poll_is_not_stale() {
+    let seconds = |references: &[&str]| {
+        let tables: String =
+            references.iter().map(|r| format!("[[reference]]\ntype = \"ntp\"\n{r}\n")).collect();
+        Config::parse(&tables).unwrap().parameters().stale_after
+    };
+    let (own, public) = ("address = \"10.0.0.1\"", "address = \"192.0.2.1\"");
+    assert_eq!(seconds(&[own]), Duration::from_secs(80));
+    assert_eq!(seconds(&[public]), Duration::from_secs(192));
+    assert_eq!(seconds(&[own, public]), Duration::from_secs(80));
+    assert_eq!(seconds(&["pool = \"p\""]), Duration::from_secs(192));
 }
 
 #[test]

@@ -106,6 +106,8 @@ pub struct Need {
     pub required: Option<Duration>,
     /// The error of the counter's rate, as a ratio.
     pub rate: Option<f64>,
+    /// How fast that error grows, per second.
+    pub wander: f64,
     /// The other references outvote this one.
     pub falseticker: bool,
 }

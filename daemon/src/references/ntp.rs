@@ -72,10 +72,15 @@ impl Ntp {
         })
     }
 
-    /// Makes the association with `address` as configured.
-    pub fn of(config: &ReferenceConfig, address: &str, now: Duration) -> Result<Self> {
+    /// Makes the association with `address` as configured, polled every `interval`.
+    pub fn of(
+        config: &ReferenceConfig,
+        address: &str,
+        interval: Duration,
+        now: Duration,
+    ) -> Result<Self> {
         let nts = config.nts_server().map(|server| Nts::new(address, server)).transpose()?;
-        Self::new(address, config.ntp_config()?, nts, now)
+        Self::new(address, config.ntp_config(interval)?, nts, now)
     }
 
     pub fn name(&self) -> &str {
@@ -88,6 +93,16 @@ impl Ntp {
         let good =
             matches!(status, Status::Probing | Status::Reachable | Status::RateLimited { .. });
         self.unreachable.is_none() && good
+    }
+
+    /// Returns the server's address once it is known.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.socket.as_ref().map(|socket| socket.peer().ip())
+    }
+
+    /// The interval in force: what was set, or what the server imposes.
+    pub fn interval(&self) -> Duration {
+        self.client.interval()
     }
 
     /// Polls every `interval` from now on, with `burst` requests each.
@@ -337,6 +352,8 @@ impl Ntp {
             rejected,
             reach: self.client.reach().to_string(),
             poll_s: self.client.interval().as_secs_f64(),
+            polling: None,
+            suggestion: None,
         };
         if let Some(nts) = &self.nts {
             nts.report(now, &mut report);

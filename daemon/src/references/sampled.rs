@@ -14,6 +14,10 @@ pub trait Source {
     fn kind(&self) -> &'static str;
     /// What is read and trusted, for status output.
     fn detail(&self) -> String;
+    /// Lines for the configuration that solve this problem.
+    fn suggestion(&self, _problem: &str) -> Option<String> {
+        None
+    }
     /// Reads the clock.
     fn sample(&mut self, around: &Surroundings<'_>) -> Result<Exchange, Refused>;
     /// Returns how often [`Self::take_disruption`] must be asked, between the polls too.
@@ -66,7 +70,9 @@ impl<S: Source> Driver for Sampled<S> {
     }
 
     fn report(&self, _now: Duration) -> Report {
-        self.tally.report(self.source.kind(), &self.source.detail(), self.poll, None)
+        let (kind, detail) = (self.source.kind(), self.source.detail());
+        let report = self.tally.report(kind, &detail, self.poll, None);
+        Report { suggestion: self.source.suggestion(&report.status), ..report }
     }
 }
 

@@ -1,52 +1,67 @@
 //! One NTP server as the event loop drives it: the association of `ntp.rs`, with a poll interval
 //! that follows the required bound.
 //!
-//! Without a required bound, the configured interval stays. With one, timevisor-estimate's
-//! `polling` chooses the interval from the quality of this server's exchanges and from the error of
-//! the counter's rate. The quality is half the round trip plus the server's error: the best and the
-//! mean of the last 64.
+//! Without a required bound, the interval is the configured one, or the default for whose server it
+//! is (`config/politeness.rs`), which is known when the name is resolved. With one,
+//! timevisor-estimate's `polling` chooses the interval from the quality of this server's exchanges
+//! and from the error of the counter's rate. The quality is half the round trip plus the server's
+//! error: the best and the mean of the last 64.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use anyhow::Result;
 use timevisor_estimate::Exchange;
-use timevisor_estimate::polling::{Controller, Demand, Limits};
-use timevisor_protocols::control::Reference as Report;
+use timevisor_estimate::polling::{self, Controller, Demand, Limits, Plan};
+use timevisor_protocols::control::{Polling, Reference as Report};
 use timevisor_time::{Duration, Period};
 
 use super::ntp::Ntp;
 use super::{Driver, Need, Surroundings, Upstream};
-use crate::config::ReferenceConfig;
+use crate::config::{PollPolicy, ReferenceConfig, literal_ip};
 
-/// Exchanges remembered: a quarter of an hour at 16 s, which is long enough to include an empty
+/// Exchanges remembered: four minutes at 4 s, an hour at 64 s; long enough to include an empty
 /// queue.
 const REMEMBERED: usize = 64;
+/// The least that `poll_min` may be.
+const SHORTEST_POLL_MIN: Duration = Duration::from_secs(1);
 /// How often the interval is chosen again.
 const REVIEW: Duration = Duration::from_secs(4);
 
 pub struct Server {
     ntp: Ntp,
+    config: ReferenceConfig,
+    /// The address for which `policy` was made.
+    peer: Option<IpAddr>,
+    policy: PollPolicy,
     controller: Controller,
     /// Half-widths proved by single exchanges.
     proved: VecDeque<Duration>,
     review_at: Duration,
-    /// The configured interval and one request per poll, for when no timeline requires a bound.
-    configured: Option<(Duration, u32)>,
     required: Option<Duration>,
+    /// What the plan in force was made of.
+    demand: Option<Demand>,
+    /// The plan that a requirement set.
+    plan: Option<Plan>,
 }
 
 impl Server {
     pub fn new(config: &ReferenceConfig, address: &str, now: Duration) -> Result<Self> {
-        let mut server = Self::around(Ntp::of(config, address, now)?, config.poll_limits(), now);
-        server.configured = config.ntp_config().ok().map(|c| (c.poll_min, 1));
-        Ok(server)
-    }
-
-    fn around(ntp: Ntp, limits: Limits, now: Duration) -> Self {
-        let proved = VecDeque::with_capacity(REMEMBERED);
-        let controller = Controller::new(limits);
-        Self { ntp, controller, proved, review_at: now, configured: None, required: None }
+        let peer = literal_ip(address);
+        let policy = config.poll_policy(peer);
+        Ok(Self {
+            ntp: Ntp::of(config, address, policy.interval, now)?,
+            config: config.clone(),
+            peer,
+            policy,
+            controller: Controller::new(policy.limits),
+            proved: VecDeque::with_capacity(REMEMBERED),
+            review_at: now,
+            required: None,
+            demand: None,
+            plan: None,
+        })
     }
 
     /// Returns false while this server gives no time.
@@ -62,11 +77,26 @@ impl Server {
         self.proved.push_back(round_trip.max(Duration::ZERO).half() + exchange.error);
     }
 
-    /// Returns to the configured interval when no timeline requires a bound any more.
-    fn poll_as_configured(&mut self) {
-        let Some((interval, burst)) = self.configured else { return };
-        self.controller = Controller::new(*self.controller.limits());
-        if let Err(error) = self.ntp.set_poll(interval, burst) {
+    /// Chooses the default interval and the limits when the server's address becomes known.
+    fn learn_peer(&mut self, now: Duration) {
+        let peer = self.ntp.peer();
+        if peer.is_none() || peer == self.peer {
+            return;
+        }
+        self.peer = peer;
+        let policy = self.config.poll_policy(peer);
+        if policy != self.policy {
+            self.policy = policy;
+            self.poll_by_default();
+            self.review_at = now;
+        }
+    }
+
+    /// Polls as no requirement says otherwise.
+    fn poll_by_default(&mut self) {
+        self.controller = Controller::new(self.policy.limits);
+        (self.demand, self.plan) = (None, None);
+        if let Err(error) = self.ntp.set_poll(self.policy.interval, 1) {
             tracing::warn!("reference {}: {error:#}", self.ntp.name());
         }
     }
@@ -77,8 +107,65 @@ impl Server {
         let count = i128::try_from(self.proved.len()).ok()?;
         let sum: Duration = self.proved.iter().copied().sum();
         let typical = Duration::from_bits(sum.to_bits() / count);
-        Some(Demand { required, typical, best, rate, wander: 0.0 })
+        Some(Demand { required, typical, best, rate, wander: need.wander })
     }
+
+    /// Why the server is polled as it is, for `timevisor status`.
+    fn polling(&self) -> Polling {
+        let Some((demand, plan)) = self.demand.zip(self.plan) else {
+            return Polling {
+                reason: self.policy.reason.to_owned(),
+                required_ns: self.required.map(Duration::ceil_nanos),
+                needed_s: None,
+                problem: None,
+            };
+        };
+        let limits = self.controller.limits();
+        let in_force = Plan { interval: plan.interval.max(self.ntp.interval()), ..plan };
+        let needed = polling::needed(&demand, limits.losses);
+        let kept = polling::keeps(&demand, &in_force, limits.losses);
+        Polling {
+            reason: "requirement".to_owned(),
+            required_ns: Some(demand.required.ceil_nanos()),
+            needed_s: needed.map(Duration::as_secs_f64),
+            problem: (!kept).then(|| obstacle(&demand, needed, limits)),
+        }
+    }
+}
+
+/// What keeps the requirement from being met, and the keys to change.
+fn obstacle(demand: &Demand, needed: Option<Duration>, limits: &Limits) -> String {
+    let Some(needed) = needed else {
+        return format!(
+            "no poll is sure to keep it with this server, whose answers typically prove {}; add a nearer server or a PTP clock",
+            demand.typical
+        );
+    };
+    if needed < SHORTEST_POLL_MIN {
+        let ppm = demand.rate * 1e6;
+        return format!(
+            "it takes a poll of {needed} with this server and a counter whose rate is known to {ppm:.1} ppm (the least poll_min \
+             is 1 s); wait until the rate is known better, or add a nearer server or a PTP clock"
+        );
+    }
+    // Rounded so that the interval needed is allowed.
+    let milliseconds = needed.floor_nanos() / 1_000_000;
+    let seconds = needed.as_secs_f64();
+    let mut keys = Vec::new();
+    if limits.poll_min > needed {
+        keys.push(format!("poll_min = \"{milliseconds}ms\""));
+    }
+    if limits.per_packet() > needed {
+        let packets = (3_600_000 / milliseconds.max(1) + 1).min(3600);
+        keys.push(format!("max_packets_per_hour = {packets}"));
+    }
+    if keys.is_empty() {
+        return format!(
+            "it takes a poll of {seconds:.1} s, and the server limits our polls; use another one"
+        );
+    }
+    let keys = keys.join(" and ");
+    format!("it takes a poll of {seconds:.1} s; set {keys} if the server's operator permits that")
 }
 
 impl Driver for Server {
@@ -92,6 +179,7 @@ impl Driver for Server {
 
     fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {
         self.ntp.on_timer(now, around);
+        self.learn_peer(now);
         None
     }
 
@@ -115,13 +203,15 @@ impl Driver for Server {
         self.required = need.required;
         self.review_at = now + REVIEW;
         if changed && need.required.is_none() {
-            return self.poll_as_configured();
+            return self.poll_by_default();
         }
         let Some(demand) = self.demand(need) else { return };
+        self.demand = Some(demand);
         let Some(plan) = self.controller.update(&demand) else { return };
         // The requests of a poll keep a minimum distance, so fewer may fit than the budget allows.
         for burst in (1..=plan.burst).rev() {
             if self.ntp.set_poll(plan.interval, burst).is_ok() {
+                self.plan = Some(Plan { burst, ..plan });
                 tracing::debug!(
                     "reference {}: polls {burst} every {}",
                     self.ntp.name(),
@@ -137,6 +227,104 @@ impl Driver for Server {
     }
 
     fn report(&self, now: Duration) -> Report {
-        self.ntp.report(now)
+        Report { polling: Some(self.polling()), ..self.ntp.report(now) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(lines: &str, address: &str) -> Server {
+        let config: ReferenceConfig =
+            toml::from_str(&format!("type = \"ntp\"\naddress = {address:?}\n{lines}")).unwrap();
+        Server::new(&config, address, Duration::ZERO).unwrap()
+    }
+
+    fn need(required_us: i64) -> Need {
+        Need {
+            required: Some(Duration::from_micros(required_us)),
+            rate: Some(15e-6),
+            wander: 0.0,
+            falseticker: false,
+        }
+    }
+
+    /// What status says of a server whose answers prove 40 us.
+    fn told(server: &mut Server, need: &Need) -> (f64, Polling) {
+        server.proved = [Duration::from_micros(40)].into();
+        server.require(Duration::ZERO, need);
+        let report = server.report(Duration::ZERO);
+        (report.poll_s, report.polling.unwrap())
+    }
+
+    #[test]
+    fn status_says_which_poll_is_in_force_and_why() {
+        let free = Need::default();
+        for (lines, address, poll, reason) in [
+            ("", "10.0.0.1", 4.0, "own-server"),
+            ("", "192.0.2.1", 64.0, "public-server"),
+            ("", "ntp.example", 64.0, "public-server"),
+            ("poll = \"16s\"", "10.0.0.1", 16.0, "configured"),
+        ] {
+            let (interval, polling) = told(&mut server(lines, address), &free);
+            assert_eq!((interval, polling.reason.as_str()), (poll, reason), "{address}");
+            assert_eq!((polling.needed_s, polling.problem), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_requirement_drives_the_poll_within_the_limits() {
+        // (340 - 40) us / 15 ppm, halved for one loss: 10 s, also with a configured poll.
+        for (lines, address) in
+            [("", "10.0.0.1"), ("", "192.0.2.1"), ("poll = \"64s\"", "10.0.0.1")]
+        {
+            let mut server = server(lines, address);
+            let (interval, polling) = told(&mut server, &need(340));
+            assert!((9.8..=10.0).contains(&interval), "{interval}");
+            assert_eq!((polling.reason.as_str(), polling.problem), ("requirement", None));
+            assert!((polling.needed_s.unwrap() - 10.0).abs() < 1e-3);
+            // When it ends, the interval from before is back.
+            let before = server.policy.interval.as_secs_f64();
+            assert_eq!(told(&mut server, &Need::default()).0, before);
+        }
+    }
+
+    #[test]
+    fn wander_shortens_the_poll_that_a_requirement_takes() {
+        // 340 - 40 = 300 us = 15 ppm t + 3e-8 /s t^2 / 2 at t = 19.6 s, halved for one loss; with
+        // 0.3 ppm instead of 15 at t = 131.8 s instead of 1,000 s.
+        let wander = 3e-8;
+        for (rate, needed) in [(15e-6, 9.81), (0.3e-6, 65.9)] {
+            let need = Need { rate: Some(rate), wander, ..need(340) };
+            let (_, polling) = told(&mut server("", "10.0.0.1"), &need);
+            let found = polling.needed_s.unwrap();
+            assert!((found - needed).abs() < 0.1, "{found}");
+        }
+    }
+
+    #[test]
+    fn status_names_the_keys_that_keep_a_requirement_from_being_met() {
+        // 100 us - 40 us: 2 s. A public server's 450 packets an hour are one in 8 s.
+        let (interval, polling) = told(&mut server("", "192.0.2.1"), &need(100));
+        assert_eq!(interval, 8.0);
+        let problem = polling.problem.unwrap();
+        assert!(problem.contains("takes a poll of 2.0 s"), "{problem}");
+        assert_eq!(polling.required_ns, Some(100_000));
+        assert!(problem.contains("max_packets_per_hour = 180"), "{problem}");
+        // 1.5 s.
+        let (interval, polling) = told(&mut server("", "10.0.0.1"), &need(85));
+        assert_eq!(interval, 2.0);
+        let problem = polling.problem.unwrap();
+        assert!(problem.contains("poll_min = \"1") && problem.contains("ms\""), "{problem}");
+        assert!(!problem.contains("max_packets_per_hour"), "{problem}");
+        // 0.33 s.
+        let (_, polling) = told(&mut server("", "10.0.0.1"), &need(50));
+        let problem = polling.problem.unwrap();
+        assert!(problem.contains("a poll of 333.") && problem.contains("15.0 ppm"), "{problem}");
+        // Below what a single exchange proves.
+        let (_, polling) = told(&mut server("", "10.0.0.1"), &need(30));
+        assert_eq!(polling.needed_s, None);
+        assert!(polling.problem.unwrap().contains("nearer server"));
     }
 }

@@ -1,39 +1,76 @@
 //! CLOCK_REALTIME as a reference: read between two counter reads, with the kernel's own maximum
 //! error.
 //!
-//! The bound is as good as the kernel's `maxerror`. The program that disciplines the clock declares
-//! it (chronyd: root distance), and the kernel lets it grow by 500 ppm. While the kernel reports an
-//! undisciplined clock (STA_UNSYNC), there is no exchange, because the error is unknown.
-//! `assumed_max_error` overrides both on the operator's responsibility.
+//! The bound is as good as the kernel's `maxerror`. The program that keeps the clock declares it
+//! (chronyd: root distance), and the kernel adds 500 us each second. There is no exchange where the
+//! error is unknown: while the kernel reports an unsynchronized clock (STA_UNSYNC), and while the
+//! keeper declares no error. Such a keeper (systemd-timesyncd, phc2sys, openntpd) sets maxerror to
+//! 0 now and then, so that it is always a multiple of 500 us. A keeper that declares its error sets
+//! other values; chronyd's and ntpd-rs's multiples of 500 us are chance.
+//!
+//! `assumed_max_error` overrides all of this on the operator's responsibility.
 
 use timevisor_estimate::Exchange;
-use timevisor_linux::clock::{KernelClock, bracket, kernel_clock};
+use timevisor_linux::adjust::rivals;
+use timevisor_linux::clock::{KernelClock, bracket, kernel_clock, monotonic};
 use timevisor_time::Duration;
 
 use super::Surroundings;
 use super::sampled::Source;
 use super::tally::Refused;
+use crate::config::DEFAULT_PATH;
 
 /// adjtimex counts whole microseconds, clock_gettime whole nanoseconds.
 const GRANULARITY: Duration = Duration::from_nanos(1001);
 
+/// What the kernel adds to maxerror each second (MAXFREQ, kernel/time/ntp.c).
+const GROWTH_US: i64 = 500;
+/// Keepers that declare their error.
+const DECLARING: [&str; 2] = ["chronyd", "ntp-daemon"];
+/// How long the name of the keeper is remembered: finding it reads all of /proc.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
 pub struct System {
     assumed_max_error: Option<Duration>,
+    keeper: Keeper,
+}
+
+/// The program that keeps CLOCK_REALTIME, as it was found last.
+#[derive(Default)]
+struct Keeper(Option<(Duration, Option<String>)>);
+
+impl Keeper {
+    /// The last answer.
+    fn known(&self) -> Option<&str> {
+        self.0.as_ref()?.1.as_deref()
+    }
+
+    fn name(&mut self) -> Option<String> {
+        let now = monotonic();
+        match &self.0 {
+            Some((then, name)) if now - *then < REMEMBERED => name.clone(),
+            _ => {
+                let name = rivals::running();
+                self.0 = Some((now, name.clone()));
+                name
+            }
+        }
+    }
 }
 
 impl System {
     pub fn new(assumed_max_error: Option<Duration>) -> Self {
-        Self { assumed_max_error }
+        Self { assumed_max_error, keeper: Keeper::default() }
     }
 
-    fn max_error(&self) -> Result<Duration, Refused> {
+    fn max_error(&mut self) -> Result<Duration, Refused> {
         if let Some(error) = self.assumed_max_error {
             return Ok(error);
         }
         let kernel = kernel_clock().map_err(|e| {
             Refused::new("adjtimex", format!("the kernel's clock state cannot be read: {e}"))
         })?;
-        judge(&kernel)
+        judge(&kernel, || self.keeper.name())
     }
 }
 
@@ -49,6 +86,14 @@ impl Source for System {
         }
     }
 
+    fn suggestion(&self, problem: &str) -> Option<String> {
+        match problem {
+            UNSYNCHRONIZED => Some(suggestion(None)),
+            UNDECLARED => Some(suggestion(self.keeper.known())),
+            _ => None,
+        }
+    }
+
     fn sample(&mut self, around: &Surroundings<'_>) -> Result<Exchange, Refused> {
         let before = self.max_error()?;
         let reading = bracket(around.counter, 4);
@@ -60,33 +105,112 @@ impl Source for System {
     }
 }
 
-fn judge(kernel: &KernelClock) -> Result<Duration, Refused> {
+const UNSYNCHRONIZED: &str = "unsynchronized";
+const UNDECLARED: &str = "undeclared";
+
+fn judge(
+    kernel: &KernelClock,
+    keeper: impl FnOnce() -> Option<String>,
+) -> Result<Duration, Refused> {
     if kernel.unsynchronized {
-        let text = "the kernel says that nobody keeps CLOCK_REALTIME (STA_UNSYNC); run chronyd, or configure an ntp \
-                    reference, or state an assumed_max_error";
-        return Err(Refused::new("unsynchronized", text));
+        let who = match keeper() {
+            Some(name) => format!("{name} has not synchronized CLOCK_REALTIME"),
+            None => "nobody keeps CLOCK_REALTIME".to_owned(),
+        };
+        let text =
+            format!("{who} (the kernel says STA_UNSYNC); run chronyd, or follow NTP servers");
+        return Err(Refused::new(UNSYNCHRONIZED, text));
     }
-    Ok(Duration::from_micros(kernel.maxerror_us.max(0)))
+    let error_us = kernel.maxerror_us.max(0);
+    if error_us % GROWTH_US == 0 {
+        let keeper = keeper();
+        let declares = keeper.as_deref().is_some_and(|name| DECLARING.contains(&name));
+        if error_us == 0 || !declares {
+            let who = keeper.as_deref().unwrap_or("an unknown program");
+            let text = format!(
+                "{who} keeps CLOCK_REALTIME and declares no error (the kernel's maxerror counts from 0); set \
+                 assumed_max_error to what you know of it, or follow another reference"
+            );
+            return Err(Refused::new(UNDECLARED, text));
+        }
+    }
+    Ok(Duration::from_micros(error_us))
+}
+
+/// A reference to follow instead of CLOCK_REALTIME with this keeper.
+fn suggestion(keeper: Option<&str>) -> String {
+    let lines = match keeper {
+        Some("phc2sys" | "timemaster") => "type = \"ptp\"\ndevice = \"/dev/ptp0\"",
+        _ => "type = \"ntp\"\npool = \"pool.ntp.org\"",
+    };
+    format!(
+        "# In {DEFAULT_PATH}, instead of the system reference; then restart timevisord:\n\
+         [[reference]]\n{lines}\n"
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+
+    fn kernel(unsynchronized: bool, maxerror_us: i64) -> KernelClock {
+        KernelClock {
+            status: if unsynchronized { 0x40 } else { 0 },
+            maxerror_us,
+            esterror_us: 0,
+            tai_offset: 0,
+            unsynchronized,
+            nano: true,
+            frequency_scaled_ppm: 0,
+        }
+    }
+
+    fn judged(kernel: &KernelClock, keeper: Option<&str>) -> Result<Duration, Refused> {
+        judge(kernel, || keeper.map(str::to_owned))
+    }
 
     #[test]
     fn an_undisciplined_kernel_clock_is_no_reference() {
-        let mut kernel = KernelClock {
-            status: 0x40,
-            maxerror_us: 16_000_000,
-            esterror_us: 0,
-            tai_offset: 0,
-            unsynchronized: true,
-            nano: true,
-            frequency_scaled_ppm: 0,
-        };
-        assert_eq!(judge(&kernel).unwrap_err().word, "unsynchronized");
-        kernel.unsynchronized = false;
-        kernel.maxerror_us = 1500;
-        assert_eq!(judge(&kernel), Ok(Duration::from_micros(1500)));
+        let refused = judged(&kernel(true, 16_000_000), None).unwrap_err();
+        assert_eq!(refused.word, "unsynchronized");
+        assert!(refused.text.starts_with("nobody keeps CLOCK_REALTIME"), "{}", refused.text);
+        let refused = judged(&kernel(true, 16_000_000), Some("chronyd")).unwrap_err();
+        assert!(refused.text.starts_with("chronyd has not synchronized"), "{}", refused.text);
+        assert_eq!(judged(&kernel(false, 1501), None), Ok(Duration::from_micros(1501)));
+    }
+
+    #[test]
+    fn a_keeper_that_declares_no_error_is_no_reference() {
+        // systemd-timesyncd and phc2sys set maxerror to 0; the kernel adds 500 us each second.
+        for maxerror in [0, 500, 1000, 32_000, 1_024_000] {
+            for keeper in [Some("systemd-timesyncd"), Some("phc2sys"), Some("ntpd"), None] {
+                let refused = judged(&kernel(false, maxerror), keeper).unwrap_err();
+                assert_eq!(refused.word, "undeclared", "{keeper:?} {maxerror}");
+                assert!(
+                    refused.text.starts_with(keeper.unwrap_or("an unknown")),
+                    "{}",
+                    refused.text
+                );
+                assert!(refused.text.contains("assumed_max_error"), "{}", refused.text);
+            }
+        }
+        // A declared error may be a multiple of 500 us by chance, but not 0.
+        let declared = judged(&kernel(false, 1500), Some("chronyd"));
+        assert_eq!(declared, Ok(Duration::from_micros(1500)));
+        assert_eq!(judged(&kernel(false, 0), Some("chronyd")).unwrap_err().word, "undeclared");
+        assert_eq!(judged(&kernel(false, 137), Some("ntpd")), Ok(Duration::from_micros(137)));
+    }
+
+    #[test]
+    fn the_lines_to_paste_are_a_configuration() {
+        for keeper in [None, Some("systemd-timesyncd"), Some("phc2sys")] {
+            let config = Config::parse(&suggestion(keeper)).unwrap();
+            let kind = if keeper == Some("phc2sys") { "ptp" } else { "pool.ntp.org#1" };
+            assert!(config.references[0].name().starts_with(kind), "{keeper:?}");
+        }
+        let unsynchronized = System::new(None);
+        assert!(unsynchronized.suggestion(UNSYNCHRONIZED).unwrap().contains("pool.ntp.org"));
+        assert_eq!(unsynchronized.suggestion("adjtimex"), None);
     }
 }

@@ -87,6 +87,8 @@ impl Tally {
             rejected: self.refused.clone(),
             reach: self.reach.to_string(),
             poll_s: poll.as_secs_f64(),
+            polling: None,
+            suggestion: None,
         }
     }
 }

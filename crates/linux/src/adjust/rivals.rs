@@ -41,6 +41,15 @@ pub fn conflict(kernel: &Settings, instead: &str) -> Option<String> {
 /// Returns the name of a running program that sets CLOCK_REALTIME.
 #[must_use]
 pub fn running() -> Option<String> {
+    running_comm().map(whole_name)
+}
+
+/// What the kernel has cut off.
+fn whole_name(comm: String) -> String {
+    if comm == "systemd-timesyn" { "systemd-timesyncd".to_owned() } else { comm }
+}
+
+fn running_comm() -> Option<String> {
     let processes = Process::all().ok()?;
     processes.iter().find_map(|process| {
         let name = process.comm().ok()?;
@@ -71,5 +80,11 @@ mod tests {
         assert!(!leaves_alone(&arguments("chronyd -f /x/chrony.conf")));
         assert!(!leaves_alone(&arguments("chronyd -u x")));
         assert!(!leaves_alone(&arguments("x")));
+    }
+
+    #[test]
+    fn names_are_whole() {
+        assert_eq!(whole_name("systemd-timesyn".to_owned()), "systemd-timesyncd");
+        assert_eq!(whole_name("phc2sys".to_owned()), "phc2sys");
     }
 }

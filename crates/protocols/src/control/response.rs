@@ -178,6 +178,12 @@ pub struct ClockSummary {
     pub timescale: Timescale,
     /// Half of latest minus earliest, now.
     pub half_width_ns: Option<i64>,
+    /// True time is at most this far before the estimate, now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub below_ns: Option<i64>,
+    /// True time is at most this far after the estimate, now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above_ns: Option<i64>,
     /// One sigma of the estimate; not a bound.
     pub estimated_error_ns: Option<i64>,
     /// Bound on the oscillator's rate error.
@@ -223,6 +229,26 @@ pub struct Reference {
     pub reach: String,
     /// Interval between requests.
     pub poll_s: f64,
+    /// Why an NTP reference is polled at this interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polling: Option<Polling>,
+    /// Lines for timevisord's configuration that solve the problem, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suggestion: Option<String>,
+}
+
+/// Why an NTP server is polled as often as it is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Polling {
+    /// `own-server`, `public-server`, `pool`, `configured` or `requirement`.
+    pub reason: String,
+    /// The tightest half-width that is required of the clock.
+    pub required_ns: Option<i64>,
+    /// The longest poll interval that keeps it, whatever the limits; absent without a requirement,
+    /// or when no interval does.
+    pub needed_s: Option<f64>,
+    /// Why the requirement cannot be kept, and the keys to change.
+    pub problem: Option<String>,
 }
 
 /// The leap-second table in force.

@@ -12,8 +12,9 @@ pub const MIN_DENIED_RETRY: Duration = Duration::from_secs(3600);
 /// How to ask one server, and which of its answers to refuse. All spans are in our monotonic time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Interval between requests after the burst. Default 16 s: the bound widens with the
-    /// oscillator's wander between polls. Use 64 s or more for public servers.
+    /// Interval between requests after the burst. Default 16 s. The bound widens with the
+    /// oscillator's wander between polls: use 4 s for your own servers, and 64 s or more for public
+    /// ones.
     pub poll_min: Duration,
     /// The interval to which RATE kisses may double `poll_min`. Default 1024 s, NTP's customary
     /// maximum (2^10).

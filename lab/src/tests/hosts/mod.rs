@@ -1,6 +1,7 @@
 //! The host's clock: references, truth, NTP server, NTS; no guest.
 
 pub(crate) mod arm;
+pub(crate) mod keeper;
 pub(crate) mod network;
 pub(crate) mod ntp_server;
 pub(crate) mod nts;
@@ -46,6 +47,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 15,
         run: references::chrony,
+    },
+    Test {
+        name: "undeclared-keeper",
+        about: "CLOCK_REALTIME whose keeper declares no error is refused, with the lines to paste; assumed_max_error takes it",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 20,
+        run: keeper::undeclared,
     },
     Test {
         name: "ptp4l-import",
