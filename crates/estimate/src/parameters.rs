@@ -51,7 +51,7 @@ pub struct BoundParameters {
     /// Exchanges before the guard starts: the minimum round trip must be known.
     pub guard_after: u64,
     /// The learned minimum round trip may be this much too large, in units of the mean queueing:
-    /// after 64 exchanges it is by less in 99.9 % of all cases.
+    /// exponential queueing needs half of it after 64 exchanges; rounder laws need more.
     pub guard_margin: f64,
     /// And this much more, s, for stamps: where most messages do not queue at all, the mean
     /// queueing leaves no margin.
@@ -97,7 +97,7 @@ impl Default for BoundParameters {
             contradicted_factor: 4.0,
             contradicted_for_s: 86_400.0,
             guard_after: 64,
-            guard_margin: 0.3,
+            guard_margin: 0.6,
             guard_share: 0.05,
             guard_noise_s: 3e-6,
             guard_error: 0.5,

@@ -124,7 +124,7 @@ impl Guard {
             self.polygon = None;
         }
         // The minimum itself moves, as a satellite's does, or it is rarely seen.
-        if (sight.estimated - minimum).abs() > margin / 2.0 {
+        if (sight.estimated - minimum).abs() > margin / 4.0 {
             self.polygon = None;
             return None;
         }

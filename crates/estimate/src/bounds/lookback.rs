@@ -27,6 +27,8 @@ use crate::parameters::{BoundParameters, WANDER_MODELS};
 const KEPT: usize = 16;
 /// A round trip that is so many margins below the minimum came on another path.
 const SHORTER: f64 = 3.0;
+/// So many long round trips in a row came on another path: of ordinary queueing, once a day.
+const LONGER: usize = 6;
 
 /// What the estimator says about the newest exchange and after it.
 #[derive(Clone, Debug)]
@@ -103,9 +105,11 @@ impl Said {
 #[derive(Clone, Debug, Default)]
 pub struct Lookback {
     said: VecDeque<Said>,
-    /// Exchanges until estimates are kept again, after the path became shorter: the estimator needs
-    /// a few to learn which direction it was.
+    /// Exchanges until estimates are kept again, after the path changed: the estimator needs a few
+    /// to learn which direction it was.
     settling: usize,
+    /// Round trips in a row that are too long for the path.
+    long: usize,
 }
 
 impl Lookback {
@@ -126,13 +130,14 @@ impl Lookback {
     ) -> Option<f64> {
         let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
         let mut worst = 0.0_f64;
-        let mut shorter = false;
+        let (mut shorter, mut long) = (false, false);
         for said in &mut self.said {
             said.shortest = said.shortest.min(round_trip);
             let minimum = said.minimum[0] + said.minimum[1];
             let noise = parameters.guard_noise_s.min(parameters.guard_share * minimum.max(0.0));
             let margin = parameters.lookback_margin * queueing + noise;
             let longest = minimum + margin + parameters.guard_near * queueing;
+            long |= round_trip > longest;
             shorter |= round_trip < minimum - SHORTER * margin;
             let same_path = said.shortest >= minimum - margin && round_trip <= longest;
             let later = exchange.ta.wrapping_sub(said.at) >> 63 == 0;
@@ -141,7 +146,9 @@ impl Lookback {
                 worst = worst.max(said.early_by(exchange) - tolerance);
             }
         }
-        if shorter {
+        self.long = if long { self.long + 1 } else { 0 };
+        if shorter || self.long >= LONGER {
+            self.long = 0;
             self.said.clear();
             self.settling = KEPT;
             return None;
