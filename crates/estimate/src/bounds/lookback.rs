@@ -158,6 +158,15 @@ impl Lookback {
 
     /// Keeps what the estimator says after the newest exchange.
     pub fn keep(&mut self, opinion: &Opinion) {
+        let Opinion { diagnosis, at, estimate, later, error_later } = opinion;
+        let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
+        if let Some(last) = self.said.back()
+            && (0..2).any(|k| (last.minimum[k] - diagnosis.minimum_delay[k]).abs() > queueing / 2.0)
+        {
+            // The estimator has just understood that the path changed; it may have to think again.
+            self.said.clear();
+            self.settling = KEPT;
+        }
         if self.settling > 0 {
             self.settling -= 1;
             return;
@@ -165,7 +174,6 @@ impl Lookback {
         if self.said.len() == KEPT {
             self.said.pop_front();
         }
-        let Opinion { diagnosis, at, estimate, later, error_later } = opinion;
         let growth = (*error_later - estimate.error).as_secs_f64() / later.as_secs_f64();
         // Where minima are rare, the earliest moment of a message is known worse than the time.
         let error = (0..2).map(|k| diagnosis.residual[k] / diagnosis.normalized_residual[k]);
