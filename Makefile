@@ -22,7 +22,7 @@ JOBS ?= 1
 TARGET ?=
 TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions reservations soak experiment fuzz soak-sync soak-migrate tools clean
+.PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions bounds reservations soak experiment fuzz soak-sync soak-migrate tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,11 +40,13 @@ test: tools deps check python ## Before every push: check, the Python package, s
 
 test-all: deps ## Every other test, after `make test`: 20 seeds a scenario, the rest of the lab; SHARD=1/2 runs one half of the lab
 	@$(MAKE) --no-print-directory simulate SEEDS=20
+	@$(MAKE) --no-print-directory bounds
 	@$(MAKE) --no-print-directory lab TEST=all
 
 weekly: deps ## What takes hours: soaks, fuzzing, contradictions, benches, experiments, and the lab tests that say why they are weekly
 	@$(MAKE) --no-print-directory lab TEST=weekly
 	@$(MAKE) --no-print-directory contradictions reservations
+	@$(MAKE) --no-print-directory bounds READINGS=1000000000
 	@$(MAKE) --no-print-directory bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan
 	@$(MAKE) --no-print-directory soak soak-sync soak-migrate
 	@$(MAKE) --no-print-directory fuzz
@@ -123,6 +125,13 @@ contradictions: programs ## Failing assumptions in RUNS=1000 random worlds each:
 	@$(STEP) "failing assumptions, $(RUNS) seeds each" $(QUICK)/timevisor simulate --seeds $(RUNS) --results target/results/contradictions.json \
 	  scenarios/lie-1ppm.toml scenarios/lie-step-1ms.toml scenarios/wander-5x.toml scenarios/wander-5x-fixed.toml
 	@$(STEP) "honest days" $(QUICK)/timevisor simulate --seeds 100 --results target/results/false-alarms.json scenarios/honest
+
+READINGS ?= 10000000
+
+bounds: ## Random worlds inside the assumptions, until READINGS=10000000 readings were judged: none with truth outside
+	@mkdir -p target/results
+	@$(CARGO) build --quiet --profile quick -p timevisor-simulation --bin check-bounds
+	@$(STEP) "random worlds, $(READINGS) readings" $(or $(CARGO_TARGET_DIR),target)/quick/check-bounds $(READINGS) 0 target/results/bounds.json
 
 SETS ?= 100000
 SEED ?= 0

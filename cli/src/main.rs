@@ -5,6 +5,7 @@
 //! | `now.rs` | `timevisor now`: from the page, without the daemon |
 //! | `status.rs` | `timevisor status` |
 //! | `bind.rs` | `timevisor timelines, bind, watch` |
+//! | `oscillator.rs` | `timevisor oscillator`: a survey, and what to state in the configuration |
 //! | `elapsed.rs` | `timevisor elapsed` |
 //! | `cpu_time.rs` | `timevisor cpu-time`: inside a VM |
 //! | `reserve/` | `timevisor reserve plan`: tasks in, reservation out; without the daemon |
@@ -22,6 +23,7 @@ mod cpu_time;
 mod elapsed;
 mod introspect;
 mod now;
+mod oscillator;
 mod plot;
 mod replay;
 mod reserve;
@@ -51,6 +53,8 @@ enum Command {
     Now(now::Options),
     /// Show the state of the daemon, its clock and its references
     Status(status::Options),
+    /// Watch this machine's oscillator for hours, and suggest what to state of it
+    Oscillator(oscillator::Options),
     /// List the timelines that can be bound to
     Timelines(bind::ListOptions),
     /// Bind to a timeline with a requirement, and read it
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Command::Reserve(command) => return exit(reserve::run(&arguments.run_directory, command)),
         Command::Now(options) => now::run(directory, options),
         Command::Status(options) => status::run(directory, options),
+        Command::Oscillator(options) => oscillator::run(directory, options),
         Command::Timelines(options) => bind::list(directory, options),
         Command::Bind(options) => bind::bind(directory, options),
         Command::Elapsed(options) => elapsed::run(directory, options),

@@ -50,14 +50,7 @@ struct Json {
 const DEVICE: &str = "/dev/vmclock0";
 
 pub fn run(directory: &Path, options: &Options) -> Result<()> {
-    let page = open(directory, options.page.as_deref())?;
-    // First: the counter of something else than a page is nonsense.
-    check(&page)?;
-    let id = counter_of(&page, 0);
-    let Some(counter) = HostCounter::for_reader(id) else {
-        bail!("the page counts {}, which this machine does not have", id.name());
-    };
-    let reader = Reader::open(page, counter, 0)?;
+    let reader = reader(directory, options.page.as_deref())?;
     loop {
         let reading = reader.read()?;
         if options.json {
@@ -72,6 +65,18 @@ pub fn run(directory: &Path, options: &Options) -> Result<()> {
             _ => return Ok(()),
         }
     }
+}
+
+/// A reader of the given page, or of the first that there is.
+pub fn reader(directory: &Path, page: Option<&Path>) -> Result<Reader<ReadPage, HostCounter>> {
+    let page = open(directory, page)?;
+    // First: the counter of something else than a page is nonsense.
+    check(&page)?;
+    let id = counter_of(&page, 0);
+    let Some(counter) = HostCounter::for_reader(id) else {
+        bail!("the page counts {}, which this machine does not have", id.name());
+    };
+    Ok(Reader::open(page, counter, 0)?)
 }
 
 fn open(directory: &Path, page: Option<&Path>) -> Result<ReadPage> {

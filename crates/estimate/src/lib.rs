@@ -13,6 +13,7 @@
 //! | [`steering`] | the control law that keeps CLOCK_REALTIME with the estimate |
 //! | [`combination`] | one estimate from several references, without jumps |
 //! | [`birth`] | when an elapsed clock read 0, for whoever goes on with it |
+//! | [`survey`] | [`survey::Survey`]: how fast an oscillator was seen to change |
 //! | [`elapsed`] | [`ElapsedClock`]: how long something has run, over changes of counter and rate (RVEC) |
 //! | [`lifetime`] | [`Lifetime`]: an elapsed clock that outlives its counter |
 //! | [`ensemble`] | [`Ensemble`]: all references together, and the status that is published |
@@ -34,6 +35,7 @@ pub mod rate;
 pub mod reference;
 pub mod selection;
 pub mod steering;
+pub mod survey;
 
 pub use birth::{Birth, Global};
 pub use bounds::Bounds;

@@ -137,6 +137,8 @@ impl ReferenceClock {
         }
         self.last = Some(*exchange);
         self.used += 1;
+        // Before the exchange, which may be the first of something else.
+        let period = self.estimator.at(exchange.tf).map_or(self.nominal, |e| e.period);
         self.estimator.observe(exchange);
         let diagnosis = self.estimator.diagnosis();
         let opinion = Opinion::of(&self.estimator, diagnosis, exchange, self.nominal);
@@ -144,8 +146,11 @@ impl ReferenceClock {
             Outcome::Agrees => Observation::Used,
             Outcome::Contradicted(gap) => {
                 self.contradictions += 1;
-                // What it learned may come from before whatever happened.
-                self.estimator = ShiftedExponential::new(&self.parameters.estimator, self.nominal);
+                // What it learned may come from before whatever happened. The rate is still the best
+                // guess for the counter's, unless it was impossible.
+                let Self { unmeasured, .. } = *self;
+                let period = period.clamp(unmeasured.shortest, unmeasured.longest);
+                self.estimator = ShiftedExponential::new(&self.parameters.estimator, period);
                 self.estimator.observe(exchange);
                 Observation::Contradiction(gap)
             }

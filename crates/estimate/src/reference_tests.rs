@@ -82,6 +82,25 @@ fn a_stepping_reference_is_a_contradiction_and_the_bounds_keep_the_truth_meanwhi
     assert_eq!(lab.clock.contradictions(), 1);
 }
 
+/// A step of the reference says nothing about the counter's rate: starting over at the nominal one
+/// would be 20 us wrong each second, with an error that says much less.
+#[test]
+fn after_a_contradiction_the_estimate_keeps_the_rate() {
+    let mut lab = Lab::new();
+    for _ in 0..50 {
+        lab.exchange();
+    }
+    lab.step_ns = 1_000_000;
+    assert!(matches!(lab.exchange(), Observation::Contradiction(_)));
+    let truth = Period::from_hz(HZ).unwrap().scaled(20e-6);
+    for _ in 0..8 {
+        let view = lab.clock.at(lab.now().0).unwrap();
+        let error = view.period.relative_to(truth);
+        assert!(error.abs() < 6e-6, "{error:e}");
+        lab.exchange();
+    }
+}
+
 #[test]
 fn an_impossible_exchange_changes_nothing() {
     let mut lab = Lab::new();

@@ -2,6 +2,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
+//! | [`random_worlds`] | worlds inside the assumptions, drawn from a seed, and what they show |
 //! | [`random`] | [`random::Random`]: the same numbers on every machine, a stream per purpose |
 //! | [`oscillator`] | [`oscillator::Oscillator`]: frequency noise and the counter it drives |
 //! | [`link`](mod@link) | [`link::Link`]: delays, losses, bursts and route changes of one direction |
@@ -33,6 +34,7 @@ pub mod link;
 pub mod machine;
 pub mod oscillator;
 pub mod random;
+pub mod random_worlds;
 pub mod report;
 pub mod reservations;
 pub mod scenario;

@@ -35,6 +35,10 @@ pub struct Report {
     pub halfwidth_p99_us: f64,
     /// Share of the vouched readings with truth inside, from the start.
     pub coverage: f64,
+    /// Readings whose status vouches for the bounds.
+    pub vouched: u64,
+    /// Those with truth outside.
+    pub uncovered: u64,
     /// The farthest that truth was outside.
     pub worst_excess_us: f64,
     /// The same of a VM's UTC page.
@@ -129,6 +133,8 @@ impl Report {
             halfwidth_median_us: accuracy.halfwidth_median_us,
             halfwidth_p99_us: accuracy.halfwidth_p99_us,
             coverage: checks.coverage(),
+            vouched: checks.vouched,
+            uncovered: checks.uncovered,
             worst_excess_us: checks.worst_excess_us,
             utc_coverage: outcomes.utc.coverage(),
             utc_worst_excess_us: outcomes.utc.worst_excess_us,
