@@ -98,6 +98,7 @@ impl ClockConfig {
             self.validity >= 3 * interval,
             "clock.validity must be at least 3 publish intervals"
         );
+        ensure!(!self.stale_after.is_zero(), "clock.stale_after must be positive");
         for (key, value) in [
             ("unmeasured_rate_ppm", &self.unmeasured_rate_ppm),
             ("measured_rate_ppm", &self.measured_rate_ppm),
