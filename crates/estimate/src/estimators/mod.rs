@@ -60,8 +60,6 @@ pub struct Diagnosis<const MODELS: usize> {
     pub normalized_residual: [f64; 2],
     /// The same in seconds.
     pub residual: [f64; 2],
-    /// The round trip was below the known minimum: the path changed, not the clocks.
-    pub below_minimum: bool,
     /// Exchanges came too early in one direction again and again: a clock stepped.
     pub step: bool,
     /// Minimum one-way delay, s; only the sum is observable, the split is an assumption.

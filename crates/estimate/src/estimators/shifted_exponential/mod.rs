@@ -195,7 +195,6 @@ impl ShiftedExponential {
             models: core::array::from_fn(model),
             normalized_residual: [normalized(0), normalized(1)],
             residual: innovation.residual_s,
-            below_minimum: innovation.below || innovation.round_trip_residual_s() < 0.0,
             step: matches!(innovation.verdict, Verdict::Step(_)),
             minimum_delay: MINIMUM.map(|m| expert.posterior().mean[m]),
             queueing: filter.directions.map(|d| d.queueing_s),
