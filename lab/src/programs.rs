@@ -90,6 +90,17 @@ fn build(profile: &str, what: &[&str]) -> anyhow::Result<PathBuf> {
 fn cargo() -> anyhow::Result<Command> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    // `cargo run` tells us about our own package. Build scripts of dependencies (ring) look at these
+    // variables, and would be built anew, here and then once more by the next `make check`.
+    for (name, _) in std::env::vars_os() {
+        let told = name.to_string_lossy();
+        if told == "OUT_DIR"
+            || told.starts_with("CARGO_PKG_")
+            || told.starts_with("CARGO_MANIFEST_")
+        {
+            command.env_remove(name);
+        }
+    }
     command.current_dir(workspace()?).args(["build", "--quiet"]);
     Ok(command)
 }

@@ -14,6 +14,23 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// A command that does not see what cargo tells a test about its package. Build scripts of
+/// dependencies (ring) look at these variables; with ours in them, cargo would build the dependency
+/// and all that needs it anew, here and then once more in the workspace.
+fn outside_of_cargo(program: &str) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let told = name.to_string_lossy();
+        if told == "OUT_DIR"
+            || told.starts_with("CARGO_PKG_")
+            || told.starts_with("CARGO_MANIFEST_")
+        {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// Runs it to its end; a failure ends the test with all that it said.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| {
@@ -40,7 +57,7 @@ fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
-        let mut make = Command::new("make");
+        let mut make = outside_of_cargo("make");
         make.arg("-C").arg(here()).args(["install", "PROFILE=dev", "DESTDIR="]);
         make.arg(format!("PREFIX={}", prefix.display()));
         // Not the outer make's variables and jobs.
@@ -179,7 +196,7 @@ struct Daemon {
 impl Daemon {
     fn start() -> Self {
         let manifest = here().join("../../Cargo.toml");
-        let mut build = Command::new(env!("CARGO"));
+        let mut build = outside_of_cargo(env!("CARGO"));
         build.args([
             "build",
             "--quiet",
