@@ -290,7 +290,7 @@ mod tests {
         run(&one).unwrap();
         assert!(fs::read_to_string(svg).unwrap().contains("</svg>"));
         let lines = fs::read_to_string(csv).unwrap();
-        assert!(lines.starts_with("t_s,offset_us,earliest_us,latest_us,status\n"));
+        assert!(lines.starts_with("t_s,offset_us,earliest_us,latest_us,sigma_us,status\n"));
         assert_eq!(lines.lines().count(), 301);
         let error = run(&Options { seeds: Seeds::Count(2), ..one }).unwrap_err().to_string();
         assert!(error.contains("one run"), "{error}");

@@ -79,6 +79,7 @@ mod tests {
             offset_us: if s == 50_000 { 7.0 } else { 0.5 },
             earliest_us: -40.0,
             latest_us: 40.0,
+            sigma_us: 1.0,
             status: if s > 80_000 { ClockStatus::Unreliable } else { ClockStatus::Synchronized },
         };
         let points: Vec<_> = (1..86_400).map(point).collect();

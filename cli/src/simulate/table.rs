@@ -87,14 +87,15 @@ fn share(share: f64) -> String {
 
 /// One line per true second.
 pub fn csv(points: &[Point]) -> String {
-    let mut out = "t_s,offset_us,earliest_us,latest_us,status\n".to_owned();
+    let mut out = "t_s,offset_us,earliest_us,latest_us,sigma_us,status\n".to_owned();
     for p in points {
         out += &format!(
-            "{},{:.4},{:.4},{:.4},{}\n",
+            "{},{:.4},{:.4},{:.4},{:.4},{}\n",
             p.t_s,
             p.offset_us,
             p.earliest_us,
             p.latest_us,
+            p.sigma_us,
             p.status.name()
         );
     }

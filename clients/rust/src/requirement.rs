@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use timevisor_clock_page::ClockStatus;
 use timevisor_clock_page::seqlock::{read_begin, read_valid, write_begin, write_end};
+use timevisor_protocols::channel::confidence::largest_sigma_ns;
 use timevisor_protocols::channel::{self, Confidence, InvalidRequirement};
 
 use crate::reading::Reading;
@@ -53,8 +54,8 @@ impl Requirement {
         self
     }
 
-    /// By the estimated error (taken for one sigma of a normal distribution) with at least this
-    /// probability, 0.5 up to but not including 1, instead of by the hard bounds.
+    /// By the estimated error with at least this probability, 0.5 up to but not including 1, instead
+    /// of by the hard bounds ([`timevisor_protocols::channel::confidence`] has the law).
     #[must_use]
     pub fn with_probability(mut self, probability: f64) -> Self {
         self.0.confidence = Confidence::Probability(probability);
@@ -130,7 +131,7 @@ impl Need {
         wanted.validate()?;
         let sigma_ns = match wanted.confidence {
             Confidence::WorstCase => u64::MAX,
-            Confidence::Probability(p) => widest_sigma_ns(wanted.below_ns, wanted.above_ns, p),
+            Confidence::Probability(p) => largest_sigma_ns(wanted.below_ns, wanted.above_ns, p),
         };
         Ok(Self {
             // The all-ones value is taken; 584 years less a nanosecond will do.
@@ -171,24 +172,6 @@ impl Need {
 
 fn is_at_most(ns: i64, limit: u64) -> bool {
     u64::try_from(ns).is_ok_and(|ns| ns <= limit)
-}
-
-/// The widest normal distribution of which `probability` lies between `-below` and `above`, as its
-/// sigma in ns, rounded down.
-fn widest_sigma_ns(below_ns: u64, above_ns: u64, probability: f64) -> u64 {
-    let inside = |sigma: f64| {
-        let half = |ns: u64| libm::erf(ns as f64 / sigma / core::f64::consts::SQRT_2) / 2.0;
-        half(below_ns) + half(above_ns)
-    };
-    // At p >= 0.5 sigma is below 1.5 times the larger side; a bit of the integer at a time.
-    let mut sigma = 0u64;
-    for bit in (0..u64::BITS - 1).rev() {
-        let wider = sigma | 1 << bit;
-        if inside(wider as f64) >= probability {
-            sigma = wider;
-        }
-    }
-    sigma
 }
 
 /// The requirement of a handle, which other threads change while others read: a sequence lock
@@ -238,20 +221,6 @@ impl NeedCell {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_widest_sigma_is_that_of_the_tables() {
-        // Two-sided quantiles of the normal distribution: 1.9600 at 95 %, 2.5758 at 99 %, 0.6745 at
-        // 50 %.
-        for (p, quantile) in [(0.95, 1.959_963_985), (0.99, 2.575_829_304), (0.5, 0.674_489_750)] {
-            let expected = 1_000_000.0 / quantile;
-            let found = widest_sigma_ns(1_000_000, 1_000_000, p) as f64;
-            assert!((expected - 1.01..=expected).contains(&found), "{p}: {found} {expected}");
-        }
-        // One side far away: the one-sided quantile, 1.6449 at 95 %.
-        let found = widest_sigma_ns(1_000_000, 1 << 40, 0.95) as f64;
-        assert!((found - 1_000_000.0 / 1.644_853_627).abs() < 1.01, "{found}");
-    }
 
     #[test]
     fn nonsense_is_refused() {

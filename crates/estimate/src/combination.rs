@@ -24,7 +24,8 @@ pub struct Combined {
     pub time: Instant<Tai>,
     /// Best guess of the period.
     pub period: Period,
-    /// One sigma, of the heaviest voice: errors of paths are not independent enough to average.
+    /// One sigma: of the heaviest voice (errors of paths are not independent enough to average),
+    /// with how far the voices differ and with what the bridge still has to work off.
     pub error: Duration,
     /// Newest exchange of all voices.
     pub as_of: u64,
@@ -90,13 +91,17 @@ impl Combination {
         let time = first.estimate + Duration::from_secs_f64(offset);
         let spoken = voices.iter().zip(&weights).map(|((i, _), w)| (*i, *w)).collect();
         self.rebuild_bridge(now, time, spoken, disruptions);
-        let bridged = time + self.bridge_at(now, period);
+        let bridge = self.bridge_at(now, period);
+        let bridged = time + bridge;
+        let apart = mean(&|v| (v.estimate - time).as_secs_f64().powi(2));
+        let own = first.estimated_error.as_secs_f64();
+        let error = (own.powi(2) + apart + bridge.as_secs_f64().powi(2)).sqrt();
         self.heaviest = Some(*index);
         self.last = Some((now, bridged, period));
         Combined {
             time: bridged,
             period,
-            error: first.estimated_error,
+            error: Duration::from_secs_f64(error),
             as_of: voices.iter().map(|(_, v)| v.as_of).max().unwrap_or(first.as_of),
             limits: first.limits,
         }
@@ -234,5 +239,21 @@ mod tests {
         c.combine(HZ, &[(0, voice(1, 0, half))], 0);
         let after = c.combine(2 * HZ, &[(1, voice(2, 30_000, half))], 1);
         assert_eq!(offset(&after, 2), 30_000);
+    }
+
+    #[test]
+    fn what_the_voices_differ_by_and_the_bridge_are_in_the_error() {
+        let mut c = Combination::new(Duration::from_secs(600));
+        let half = Duration::from_micros(40);
+        let us = |c: &Combined| c.error.as_secs_f64() * 1e6;
+        let agreeing = [(0, voice(1, 0, half)), (1, voice(1, 0, half))];
+        assert!((us(&c.clone().combine(HZ, &agreeing, 0)) - 2.0).abs() < 1e-3);
+        // 15 us to each side, and 2 us of its own.
+        let pair = [(0, voice(1, 0, half)), (1, voice(1, 30_000, half))];
+        assert!((us(&c.combine(HZ, &pair, 0)) - 15.133).abs() < 1e-2);
+        // Alone, with 15 us left to go, and nearly there.
+        let alone = |s| [(1, voice(s, 30_000, half))];
+        assert!((us(&c.combine(2 * HZ, &alone(2), 0)) - 15.133).abs() < 1e-2);
+        assert!((us(&c.combine(6000 * HZ, &alone(6000), 0)) - 2.0).abs() < 1e-2);
     }
 }

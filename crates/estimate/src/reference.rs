@@ -171,13 +171,16 @@ impl ReferenceClock {
         // The estimate follows what is believed now, even while the bounds still hold what was
         // believed before.
         let current = self.bounds.current(now, until)?.interval;
+        let inside = estimate.time.max(current.earliest()).min(current.latest());
+        let moved = (inside - estimate.time).as_secs_f64();
+        let error = estimate.error.as_secs_f64().hypot(moved);
         Some(View {
             interval: bounds.interval,
             slopes: bounds.slopes,
             limits,
-            estimate: estimate.time.max(current.earliest()).min(current.latest()),
+            estimate: inside,
             period: estimate.period.clamp(limits.shortest, limits.longest),
-            estimated_error: estimate.error,
+            estimated_error: Duration::from_secs_f64(error),
             as_of: self.last?.tf,
             trusted: self.bounds.is_trusted(),
         })

@@ -7,7 +7,7 @@ use timevisor_clock_page::{
 use timevisor_estimate::{Birth, Knowledge, Observation, Quality, RateLimits};
 use timevisor_time::{Duration, Tai};
 
-use crate::continuity::Continuity;
+use crate::continuity::{Continuity, error_on_the_way};
 use crate::event::{Action, Event, Note};
 use crate::host::Host;
 use crate::leap::LeapState;
@@ -57,6 +57,8 @@ pub struct HostClock<E, P> {
     /// The count of disruptions that readers have been told of.
     seen_disruptions: u64,
     knowledge: Knowledge,
+    /// One sigma of the estimate as the page has it.
+    published_error: Duration,
     started: Duration,
     next_save: Option<Duration>,
 }
@@ -99,6 +101,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             rate,
             seen_disruptions: 0,
             knowledge,
+            published_error: Duration::MAX,
             started,
             next_save: settings.save_interval.map(|interval| started + interval),
         }
@@ -199,6 +202,9 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             self.writer.disrupt();
         }
         let next = self.policy().next(self.in_force().as_ref(), target, now);
+        let error = publication.clock.estimated_error;
+        self.published_error = error_on_the_way(error, &next, target, now);
+        publication.clock.estimated_error = self.published_error;
         self.journal(publication.clock.status, &next, host);
         // The page gets exactly what was journaled, so that a daemon that resumes from the journal
         // nests in the page.
@@ -314,7 +320,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         Some(Update {
             target,
             status: self.writer.status(),
-            estimated_error: clock.map_or(Duration::MAX, |clock| clock.estimated_error),
+            estimated_error: self.published_error,
             as_of: clock.map_or(target.base, |clock| clock.as_of),
             tai_offset: self.writer.tai_offset(),
             slew: Slew { jump: Duration::ZERO, ..self.policy().slew() },

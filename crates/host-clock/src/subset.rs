@@ -7,7 +7,7 @@ use timevisor_clock_page::{ClockStatus, Counter, Policy};
 use timevisor_estimate::Exchange;
 use timevisor_time::Duration;
 
-use crate::continuity::Continuity;
+use crate::continuity::{Continuity, error_on_the_way};
 use crate::publication::{ClockState, page_status};
 use crate::synchronizer::Synchronizer;
 
@@ -88,7 +88,7 @@ impl<E: Synchronizer> SubsetClock<E> {
         }
         let next = self.continuity.policy.next(self.state.lines.as_ref(), &target, now);
         self.state.lines = Some(next);
-        self.state.estimated_error = clock.estimated_error;
+        self.state.estimated_error = error_on_the_way(clock.estimated_error, &next, &target, now);
         self.state.as_of = clock.as_of;
         self.state
     }

@@ -31,6 +31,8 @@ pub struct Point {
     pub earliest_us: f64,
     /// Latest - truth, us: at least 0 when truth is covered.
     pub latest_us: f64,
+    /// One sigma of the estimate as it was published, us.
+    pub sigma_us: f64,
     /// The status, which vouches for the bounds or not.
     pub status: ClockStatus,
 }
@@ -129,7 +131,8 @@ impl Checks {
             let us = |at: Instant<Local>| (at - truth).as_secs_f64() * 1e6;
             let (offset_us, earliest_us, latest_us) =
                 (us(reading.estimate), us(reading.earliest), us(reading.latest));
-            self.points.push(Point { t_s, offset_us, earliest_us, latest_us, status });
+            let sigma_us = reading.estimated_error().as_secs_f64() * 1e6;
+            self.points.push(Point { t_s, offset_us, earliest_us, latest_us, sigma_us, status });
         }
     }
 

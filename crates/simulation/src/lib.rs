@@ -12,6 +12,7 @@
 //! | [`machine`] | [`machine::Machine`]: counter, page and journal, which outlive a daemon |
 //! | [`utc_page`] | [`utc_page::UtcPage`]: a VM's page on UTC, against true UTC |
 //! | [`checks`] | [`checks::Checks`]: what readers see, against truth |
+//! | [`calibration`] | [`calibration::Calibration`]: estimated errors, against the true ones |
 //! | [`scenario`] | [`Scenario`]: deltas and limits, from a file |
 //! | [`world`] | [`world::World`]: the event queue that runs it all |
 //! | [`report`] | [`Report`]: figures and verdict |
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod calendar;
+pub mod calibration;
 pub mod checks;
 pub mod conditions;
 pub mod host;

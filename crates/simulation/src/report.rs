@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::calibration::Calibration;
 use crate::checks::Point;
 use crate::scenario::{Accuracy, Limits, Scenario};
 use crate::world::Outcomes;
@@ -75,6 +76,8 @@ pub struct Report {
     pub unnested: u64,
     /// Readings whose estimate was before an earlier one's.
     pub backward: u64,
+    /// How the errors compare with the estimated ones.
+    pub calibration: Calibration,
     /// The limits that were missed.
     pub failures: Vec<Failure>,
 }
@@ -153,6 +156,7 @@ impl Report {
             max_correction_us: checks.max_correction_us,
             unnested: checks.unnested,
             backward: checks.backward,
+            calibration: Calibration::of(scenario, &checks.points),
             failures: Vec::new(),
         };
         report.failures = report.judge(scenario, &checks.points);

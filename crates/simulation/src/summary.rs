@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use crate::calibration::Calibration;
 use crate::report::{Failure, Report, Verdict};
 use crate::scenario::Scenario;
 
@@ -52,6 +53,12 @@ pub struct Summary {
     /// Share of the runs in which the alarm came before truth was lost; absent where no fault is
     /// planned.
     pub detected: Option<f64>,
+    /// Share of the readings within what `confidence = probability` promises at 0.9, of all runs.
+    pub within_90: f64,
+    /// At 0.99.
+    pub within_99: f64,
+    /// At 0.999.
+    pub within_999: f64,
     /// What was missed: the first runs of each limit, and how many runs missed it.
     pub failures: Vec<String>,
     /// Why a known failure is one.
@@ -81,11 +88,17 @@ impl Summary {
         at_end.sort_unstable();
         at_end.dedup();
         let false_alarms: u64 = reports.iter().map(|r| r.false_alarms).sum();
-        let alarming = too_many(scenario, false_alarms, count);
-        let verdict = match &alarming {
-            Some(_) => Verdict::Failed,
-            None => verdicts.iter().copied().max().unwrap_or(Verdict::Ok),
+        let calibration =
+            reports.iter().map(|r| r.calibration).fold(Calibration::default(), Calibration::and);
+        let [within_90, within_99, within_999] = calibration.shares();
+        let mut failures = calibration.misses(scenario, reports.len());
+        failures.extend(too_many(scenario, false_alarms, count));
+        let verdict = if failures.is_empty() {
+            verdicts.iter().copied().max().unwrap_or(Verdict::Ok)
+        } else {
+            Verdict::Failed
         };
+        failures.extend(misses(scenario, reports));
         Self {
             scenario: scenario.name.clone(),
             seed: reports.first().map_or(scenario.seed, |r| r.seed),
@@ -106,7 +119,10 @@ impl Summary {
             max_jump_ns: largest(|r| r.max_jump_ns),
             max_correction_us: largest(|r| r.max_correction_us),
             detected: scenario.fault_at_s.map(|_| share),
-            failures: alarming.into_iter().chain(misses(scenario, reports)).collect(),
+            within_90,
+            within_99,
+            within_999,
+            failures,
             known_failure: scenario.known_failure.as_ref().map(|k| k.reason.clone()),
             is_outdated: scenario.known_failure.is_some() && verdict == Verdict::Ok,
         }

@@ -1,13 +1,12 @@
 //! Whether an achieved quality meets a requirement, and the tightest of many requirements.
 //!
 //! A worst-case requirement compares the hard bounds, side by side. A probability p compares one
-//! sigma of the estimate: the error is taken as normal, and the smaller side of the requirement
-//! must hold z(p) sigma, where P(|error| <= z sigma) = p. The probability of an error beyond the
-//! requirement, on both sides together, is then at most 1 - p. A wider other side is not used. An
-//! unknown quality meets no requirement.
+//! sigma of the estimate with the largest that keeps the error within both sides with probability p
+//! ([`timevisor_protocols::channel::confidence`]). An unknown quality meets no requirement.
 //!
 //! What it does not do: measure a quality, or round in favour of anyone.
 
+use timevisor_protocols::channel::confidence::largest_sigma_ns;
 use timevisor_protocols::channel::{Achieved, Confidence, InvalidRequirement, Requirement};
 use timevisor_time::Duration;
 
@@ -37,7 +36,7 @@ impl Needs {
         let error = match confidence {
             Confidence::WorstCase => Error::Bounds { below_ns, above_ns },
             Confidence::Probability(p) => {
-                Error::Sigma { ns: largest_sigma_ns(below_ns.min(above_ns), p) }
+                Error::Sigma { ns: largest_sigma_ns(below_ns, above_ns, p) }
             }
         };
         Ok(Self { error, resolution_ns })
@@ -114,33 +113,6 @@ impl Demand {
         let ns = self.half_width_ns.into_iter().chain(self.sigma_ns).min()?;
         Some(Duration::from_nanos(i64::try_from(ns).unwrap_or(i64::MAX)))
     }
-}
-
-/// The largest sigma, ns, that keeps an error within +-`half_width_ns` with probability p; rounded
-/// down.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a float-to-integer `as` saturates, and the quotient is not negative"
-)]
-fn largest_sigma_ns(half_width_ns: u64, p: f64) -> u64 {
-    // The conversion rounds by 2^-53 of the value, far less than the uncertainty of a sigma.
-    (half_width_ns as f64 / two_sided_quantile(p)) as u64
-}
-
-/// z with P(|x| <= z) = p for a standard normal x and 0.5 <= p < 1, rounded up: too large by 0.0009
-/// at most.
-///
-/// Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.23 (after C. Hastings): the
-/// upper-tail quantile as a rational function of t = sqrt(-2 ln q), with an error below 4.5e-4,
-/// which is added.
-fn two_sided_quantile(p: f64) -> f64 {
-    const ERROR: f64 = 4.5e-4;
-    let q = (1.0 - p) / 2.0;
-    let t = (-2.0 * q.ln()).sqrt();
-    let numerator = 2.515_517 + t * (0.802_853 + t * 0.010_328);
-    let denominator = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
-    t - numerator / denominator + ERROR
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`message`] | requests, responses, events: requirements and achieved quality |
+//! | [`confidence`] | what one sigma is worth: probabilities of errors |
 //! | [`check`] | checks on requests that their types cannot express |
 //! | [`frame`], [`reader`] | frames, and a search for them in a stream that may have lost bytes |
 //! | [`server`] | the server's end of one connection |
@@ -25,6 +26,7 @@
 pub mod bucket;
 pub mod check;
 pub mod client;
+pub mod confidence;
 mod crc;
 pub mod frame;
 pub mod message;

@@ -7,7 +7,7 @@ use std::fmt;
 
 use timevisor_time::{Duration, Instant, Utc};
 
-use super::format::{NtpTimestamp, log2_span};
+use super::format::{NtpShort, NtpTimestamp, log2_span};
 use super::packet::{LeapIndicator, Packet};
 use super::refid;
 use super::reject::RejectReason;
@@ -157,16 +157,22 @@ impl Response {
     /// e = root dispersion + root delay / 2 (the root distance of RFC 5905 section 11.1 without our
     /// own path) plus 2^precision (granularity of the stamps) and 2^-32 s (their format).
     ///
-    /// The two 16.16 fields are used as sent. chrony rounds them up (util.c, `UTI_DoubleToNtp32`),
-    /// and so does [`super::server`]; ntpd truncates them after adding milliseconds (MINDISPERSE).
-    /// A server that truncates without a margin understates its error by up to 22.9 us.
+    /// The two 16.16 fields are taken as truncated, one unit of 2^-16 s larger than sent: a server
+    /// that truncates (the reference implementation does) would otherwise understate its error by up
+    /// to 22.9 us. A zero is taken as exact: a primary server has no root delay, and a server that
+    /// states no dispersion at all states none of its error (docs/decisions/0030).
     #[must_use]
     pub fn error_budget(&self) -> Duration {
-        self.root_dispersion
-            + self.root_delay.half()
+        before_truncation(self.root_dispersion)
+            + before_truncation(self.root_delay).half()
             + log2_span(self.precision)
             + NtpTimestamp::RESOLUTION
     }
+}
+
+/// The largest value that truncates to `field`, except that zero stays zero.
+fn before_truncation(field: Duration) -> Duration {
+    if field == Duration::ZERO { field } else { field + NtpShort::RESOLUTION }
 }
 
 /// Why a server declines to serve (RFC 5905 section 7.4).
@@ -209,7 +215,6 @@ impl fmt::Display for KissCode {
 
 #[cfg(test)]
 mod tests {
-    use super::super::format::NtpShort;
     use super::*;
 
     fn good() -> Packet {
@@ -236,9 +241,34 @@ mod tests {
 
     #[test]
     fn the_budget_adds_up() {
-        // 2^-6 + 2^-5 / 2 + 2^-20 + 2^-32 s, in units of 2^-64 s.
-        let exact = (1i128 << 58) + (1 << 58) + (1 << 44) + (1 << 32);
+        // 2^-6 + 2^-5 / 2 + 2^-20 + 2^-32 s, in units of 2^-64 s; 2^-16 + 2^-17 for truncation.
+        let exact = (1i128 << 58) + (1 << 58) + (1 << 44) + (1 << 32) + (1 << 48) + (1 << 47);
         assert_eq!(check(&good()).unwrap().error_budget(), Duration::from_bits(exact));
+        // A primary server that states nothing.
+        let perfect = Packet {
+            root_delay: NtpShort::from_bits(0),
+            root_dispersion: NtpShort::from_bits(0),
+            ..good()
+        };
+        let exact = (1i128 << 44) + (1 << 32);
+        assert_eq!(check(&perfect).unwrap().error_budget(), Duration::from_bits(exact));
+    }
+
+    proptest::proptest! {
+        /// What the reference implementation sends: its doubles times 65536, truncated.
+        #[test]
+        fn a_server_that_truncates_understates_nothing(
+            delay in 1i128 << 48..1 << 62, dispersion in 1i128 << 48..1 << 62,
+        ) {
+            let truncated = |bits: i128| NtpShort::from_bits(u32::try_from(bits >> 48).unwrap());
+            let packet = Packet {
+                root_delay: truncated(delay),
+                root_dispersion: truncated(dispersion),
+                ..good()
+            };
+            let error = Duration::from_bits(dispersion) + Duration::from_bits(delay).half();
+            proptest::prop_assert!(check(&packet).unwrap().error_budget() >= error);
+        }
     }
 
     #[test]

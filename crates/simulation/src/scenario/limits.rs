@@ -44,6 +44,11 @@ pub struct Limits {
     /// Limits that need not hold in every one of several runs, by name, each with the reason. A
     /// name covers the limit of the whole run and those of the windows.
     pub share: BTreeMap<String, Share>,
+    /// Why the estimated error is no measure here, such as paths that differ in their minima.
+    /// Otherwise a share p of the readings with status `synchronized`, after the warm-up and before
+    /// the fault, must be as near to truth as `confidence = probability` promises, for each p of
+    /// [`CONFIDENCES`]. Judged over all runs together, of ten or more.
+    pub uncalibrated: Option<String>,
     /// Times that the status became `unreliable` before `fault_at_s` (or at all), per simulated day
     /// of all runs together, at most. Judged over two days or more.
     pub false_alarms_per_day: Option<f64>,
@@ -55,6 +60,9 @@ pub struct Limits {
     /// published estimate then slews to.
     pub max_correction_us: Option<f64>,
 }
+
+/// The probabilities at which the estimated error is judged.
+pub const CONFIDENCES: [f64; 3] = [0.9, 0.99, 0.999];
 
 /// How many of several runs must keep a limit.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
@@ -179,6 +187,7 @@ impl Default for Limits {
             disruptions: 0,
             detected: None,
             share: BTreeMap::new(),
+            uncalibrated: None,
             false_alarms_per_day: None,
             falsetickers: None,
             max_jump_ns: None,

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use timevisor_estimate::Parameters;
 use timevisor_time::{Duration, RateError};
 
-pub use limits::{Accuracy, KnownFailure, Limits, Share, Window};
+pub use limits::{Accuracy, CONFIDENCES, KnownFailure, Limits, Share, Window};
 pub(crate) use validate::ntp_config;
 
 use crate::host::HostModel;

@@ -273,6 +273,6 @@ fn a_row_shows_the_tightest_requirement_as_it_was_asked() {
     let uneven = Requirement { below_ns: 9, ..Requirement::within_ns(1000) };
     assert_eq!(require(uneven), Some(uneven));
     assert_eq!(require(Requirement::within_ns(10)), Some(uneven));
-    let demand = Demand { half_width_ns: Some(9), sigma_ns: Some(101) };
+    let demand = Demand { half_width_ns: Some(9), sigma_ns: Some(52) };
     assert_eq!(registry.demand(CLOCK_A), Some(demand));
 }
