@@ -4,6 +4,7 @@ pub(crate) mod boot;
 pub(crate) mod clock;
 pub(crate) mod ivshmem;
 pub(crate) mod kvm;
+pub(crate) mod leap;
 pub(crate) mod page;
 pub(crate) mod references;
 pub(crate) mod set_clock;
@@ -148,6 +149,48 @@ const TESTS: &[Test] = &[
         ],
         seconds: 45,
         run: strangers::bench,
+    },
+    Test {
+        name: "leap-inserted",
+        about: "23:59:60 while a UTC and a TAI guest read: no reading is wrong, UTC is withdrawn around it",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 95,
+        run: leap::inserted,
+    },
+    Test {
+        name: "leap-deleted",
+        about: "the same with a second that is left out",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 95,
+        run: leap::deleted,
+    },
+    Test {
+        name: "leap-dead-daemon",
+        about: "kill -9 before a leap second of each kind: the UTC page expires before it and its bounds hold it",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 105,
+        run: leap::dead_daemon,
     },
     Test {
         name: "kvm-nested",
