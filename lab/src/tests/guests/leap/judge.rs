@@ -25,13 +25,20 @@ impl Scale {
     }
 }
 
-/// The samples of one page with the TAI of each. None of them is wrong.
-pub(super) struct Sound {
+/// A sample with its TAI and what that is known to, ns.
+pub(super) struct Timed {
+    tai: i64,
+    within: i64,
+    sample: Sample,
+}
+
+/// What the reader of one page saw.
+pub(super) struct Seen {
     pub(super) calendar: Calendar,
     pub(super) scale: Scale,
     pub(super) reads: u64,
-    /// In the order of time, with TAI in ns.
-    pub(super) samples: Vec<(i64, Sample)>,
+    /// In the order of time.
+    pub(super) samples: Vec<Timed>,
     /// The newest publications' times, TAI in ns, as far as a sample shows them.
     pub(super) publications: Vec<i64>,
     /// What the stock driver's clock was ahead of TAI, s, at a TAI instant in ns; `None` where it
@@ -55,9 +62,7 @@ fn excess(said: &Said, calendar: Calendar, scale: Scale, tai: i64) -> i64 {
     }
 }
 
-impl Sound {
-    /// Checks what holds for every reading at any time: a usable status never goes with bounds that
-    /// exclude the truth, in entry 0 and in vmclock_abi, and a TAI - UTC is the present one.
+impl Seen {
     pub(super) fn of(
         recording: Recording,
         calendar: Calendar,
@@ -69,19 +74,6 @@ impl Sound {
         for sample in recording.samples {
             let (realtime, within) = track.realtime(sample.counter)?;
             let tai = calendar.tai(realtime);
-            for (what, said) in [("entry 0", &sample.entry), ("vmclock_abi", &sample.abi)] {
-                let excess = excess(said, calendar, scale, tai);
-                ensure!(
-                    !said.is_usable() || excess <= within,
-                    "{} page, {what}: {excess} ns wrong {:.3} s after the leap second's begin: {sample:?}",
-                    scale.name(),
-                    seconds(tai - calendar.begins()),
-                );
-            }
-            let offsets = calendar.offsets(tai);
-            if let Some(offset) = sample.tai_offset {
-                ensure!(offsets.contains(&offset), "TAI - UTC is {offsets:?} s by now: {sample:?}");
-            }
             if publications.last().is_none_or(|(base, _)| *base != sample.base) {
                 // A withdrawn page has base 0.
                 if let Ok((realtime, _)) = track.realtime(sample.base) {
@@ -98,21 +90,45 @@ impl Sound {
                 };
                 ptp.push((tai, ahead));
             }
-            samples.push((tai, sample));
+            samples.push(Timed { tai, within, sample });
         }
         let publications = publications.into_iter().map(|(_, tai)| tai).collect();
         Ok(Self { calendar, scale, reads: recording.reads, samples, publications, ptp })
     }
 
+    /// What holds for every reading at any time: a usable status never goes with bounds that exclude
+    /// the truth, in entry 0 and in vmclock_abi, or with another TAI - UTC than the present one.
+    pub(super) fn check_truth(&self) -> anyhow::Result<()> {
+        for Timed { tai, within, sample } in &self.samples {
+            let when = seconds(tai - self.calendar.begins());
+            for (what, said) in [("entry 0", &sample.entry), ("vmclock_abi", &sample.abi)] {
+                let excess = excess(said, self.calendar, self.scale, *tai);
+                ensure!(
+                    !said.is_usable() || excess <= *within,
+                    "{} page, {what}: {excess} ns wrong {when:.3} s after the leap second's begin: \
+                     {sample:?}",
+                    self.scale.name(),
+                );
+            }
+            let offsets = self.calendar.offsets(*tai);
+            let offset = sample.tai_offset.filter(|_| sample.entry.is_usable());
+            ensure!(
+                offset.is_none_or(|offset| offsets.contains(&offset)),
+                "TAI - UTC is {offsets:?} s {when:.3} s after the leap second's begin: {sample:?}"
+            );
+        }
+        Ok(())
+    }
+
     /// The samples whose time since the leap second's begin is in a range, s.
     fn between(&self, from: f64, to: f64) -> impl Iterator<Item = &Sample> {
         let within = move |tai: i64| (from..to).contains(&seconds(tai - self.calendar.begins()));
-        self.samples.iter().filter(move |(tai, _)| within(*tai)).map(|(_, sample)| sample)
+        self.samples.iter().filter(move |s| within(s.tai)).map(|s| &s.sample)
     }
 
     /// The indicators in the order in which they were shown.
     fn indicators(&self) -> Vec<u64> {
-        let mut shown: Vec<u64> = self.samples.iter().map(|(_, s)| s.leap_indicator).collect();
+        let mut shown: Vec<u64> = self.samples.iter().map(|s| s.sample.leap_indicator).collect();
         shown.dedup();
         shown
     }
@@ -135,8 +151,8 @@ impl Sound {
 
     /// A TAI page notices nothing: `synchronized` and undisrupted all the time.
     pub(super) fn check_undisturbed(&self) -> anyhow::Result<()> {
-        let (_, first) = self.samples.first().context("no samples")?;
-        for (tai, sample) in &self.samples {
+        let Timed { sample: first, .. } = self.samples.first().context("no samples")?;
+        for Timed { tai, sample, .. } in &self.samples {
             let when = seconds(tai - self.calendar.begins());
             ensure!(
                 sample.disruption == first.disruption && !sample.entry.is("unreliable"),
@@ -152,7 +168,7 @@ impl Sound {
     /// after the leap second. The TAI - UTC of vmclock_abi is the present one wherever the status
     /// lets a driver use it.
     pub(super) fn check_stock_driver(&self) -> anyhow::Result<()> {
-        for (tai, sample) in self.samples.iter().filter(|(_, sample)| sample.abi.is_usable()) {
+        for Timed { tai, sample, .. } in self.samples.iter().filter(|s| s.sample.abi.is_usable()) {
             let (offset, offsets) = (sample.abi_tai_offset, self.calendar.offsets(*tai));
             ensure!(
                 offset.is_none_or(|offset| offsets.contains(&offset)),
@@ -185,9 +201,10 @@ impl Sound {
     /// second's begin and end.
     pub(super) fn check_withdrawn(&self) -> anyhow::Result<(f64, f64)> {
         let (begins, ends) = (self.calendar.begins(), self.calendar.ends());
-        let usable =
-            || self.samples.iter().filter(|(_, s)| s.entry.is_usable() || s.abi.is_usable());
-        for (tai, sample) in usable().filter(|(tai, _)| (begins..=ends).contains(tai)) {
+        let usable = || {
+            self.samples.iter().filter(|s| s.sample.entry.is_usable() || s.sample.abi.is_usable())
+        };
+        for Timed { tai, sample, .. } in usable().filter(|s| (begins..=ends).contains(&s.tai)) {
             let when = seconds(tai - begins);
             ensure!(
                 !sample.entry.is("synchronized"),
@@ -196,15 +213,17 @@ impl Sound {
             // Expired, with bounds that hold the step: the daemon did not get to run.
             in_time(false, || format!("not withdrawn by {when:.3} s: {sample:?}"))?;
         }
-        let before = usable().take_while(|(tai, _)| *tai < begins).last();
-        let after = usable().find(|(tai, _)| *tai > ends);
-        let (Some((last, before)), Some((first, after))) = (before, after) else {
+        let before = usable().take_while(|s| s.tai < begins).last();
+        let after = usable().find(|s| s.tai > ends);
+        let (Some(before), Some(after)) = (before, after) else {
             bail!("the UTC page is usable on one side of the leap second only");
         };
+        let (last, first) = (before.tai, after.tai);
+        let (before, after) = (&before.sample, &after.sample);
         ensure!(before.disruption != after.disruption, "the step is no disruption: {after:?}");
         ensure!(after.entry.is("synchronized"), "it comes back as {after:?}");
-        for (tai, sample) in &self.samples {
-            let withdrawn = (last + 1..*first).contains(tai);
+        for Timed { tai, sample, .. } in &self.samples {
+            let withdrawn = (last + 1..first).contains(tai);
             ensure!(
                 !withdrawn || (sample.entry.is("unreliable") && sample.abi.is("unreliable")),
                 "{:.3} s after the leap second's begin: {sample:?}",
@@ -237,13 +256,17 @@ impl Sound {
     /// UTC again, as a disruption. Returns how much later, s.
     pub(super) fn check_return(&self, at: f64) -> anyhow::Result<f64> {
         let since = |tai: i64| seconds(tai - self.calendar.begins()) - at;
-        let (_, before) =
-            self.samples.iter().rfind(|(tai, _)| since(*tai) < 0.0).context("no samples before")?;
-        let back = |(tai, s): &&(i64, Sample)| since(*tai) > 0.0 && s.entry.is("synchronized");
-        let (tai, after) =
-            self.samples.iter().find(back).context(Late).context("it is not synchronized again")?;
-        ensure!(before.disruption != after.disruption, "the step is no disruption: {after:?}");
-        Ok(since(*tai))
+        let before =
+            self.samples.iter().rfind(|s| since(s.tai) < 0.0).context("no samples before")?;
+        let back = |s: &&Timed| since(s.tai) > 0.0 && s.sample.entry.is("synchronized");
+        let after =
+            self.samples.iter().find(back).context(Late).context("not synchronized again")?;
+        ensure!(
+            before.sample.disruption != after.sample.disruption,
+            "the step is no disruption: {:?}",
+            after.sample
+        );
+        Ok(since(after.tai))
     }
 
     /// A page whose daemon died: it expired before the leap second, and its bounds hold the step.
@@ -253,7 +276,7 @@ impl Sound {
         let mut expired = None;
         let mut half = 0;
         ensure!(self.between(from, to).count() > 100, "too few readings of the abandoned page");
-        for (tai, sample) in &self.samples {
+        for Timed { tai, sample, .. } in &self.samples {
             let when = seconds(tai - begins);
             if !(from..to).contains(&when) {
                 continue;
@@ -284,7 +307,7 @@ impl Sound {
     pub(super) fn history(&self) -> String {
         let mut text = String::new();
         let mut before = None;
-        for (tai, sample) in &self.samples {
+        for Timed { tai, sample, .. } in &self.samples {
             let says = (
                 (&sample.entry.status, sample.tai_offset),
                 (&sample.abi.status, sample.abi_tai_offset, sample.leap_indicator),

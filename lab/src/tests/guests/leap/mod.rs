@@ -25,7 +25,7 @@ use crate::scenario::Context;
 use crate::tests::faults::common::reference;
 
 use self::calendar::{Calendar, Change};
-use self::judge::{Scale, Sound};
+use self::judge::{Scale, Seen};
 use self::samples::{Recording, record};
 use self::track::Track;
 
@@ -61,9 +61,15 @@ impl World {
         Ok(Self { calendar, _server: server, host, guests: Vec::new() })
     }
 
+    /// Each timescale with a kernel that it is for: the driver of Linux 7 passes a TAI page on as
+    /// TAI, older ones pass a UTC page on as UTC.
     fn launch(&mut self, ctx: &Context, qemu: &Qemu, way: Way, scale: Scale) -> anyhow::Result<()> {
+        let kernel = match scale {
+            Scale::Utc => "trixie-backports:6.17",
+            Scale::Tai => "trixie-backports",
+        };
         let name = scale.name();
-        let client = client::launch(ctx, &self.host, "trixie-backports", qemu, way, name, name)?;
+        let client = client::launch(ctx, &self.host, kernel, qemu, way, name, name)?;
         self.guests.push((scale, client));
         Ok(())
     }
@@ -86,7 +92,7 @@ impl World {
         ctx: &Context,
         tail: f64,
         meanwhile: impl FnOnce(&mut Host, &mut Track, &HostPage) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Vec<Sound>> {
+    ) -> anyhow::Result<Vec<Seen>> {
         let seconds = tail - self.calendar.since_begin();
         let page = HostPage::open(self.host.directory())?;
         let mut track = Track::default();
@@ -114,9 +120,10 @@ impl World {
         })?;
         let mut judged = Vec::new();
         for ((scale, _), recording) in self.guests.iter().zip(recordings) {
-            let sound = Sound::of(recording, self.calendar, *scale, &track)?;
-            fs::write(ctx.path(&format!("{}.history", scale.name())), sound.history())?;
-            judged.push(sound);
+            let seen = Seen::of(recording, self.calendar, *scale, &track)?;
+            fs::write(ctx.path(&format!("{}.history", scale.name())), seen.history())?;
+            seen.check_truth()?;
+            judged.push(seen);
         }
         Ok(judged)
     }
