@@ -122,7 +122,7 @@ fn abi(page: &Page, counter: u64) -> Option<Value> {
         let before = page.bytes();
         let block = Vmclock::read(page).ok()?.ok()?;
         let bytes = page.bytes();
-        (sequence(&before) == sequence(&bytes) && sequence(&bytes) % 2 == 0)
+        (sequence(&before) == sequence(&bytes) && sequence(&bytes).is_multiple_of(2))
             .then_some((block, bytes))
     })?;
     let tai_offset = i16::from_le_bytes([bytes[0x24], bytes[0x25]]);

@@ -187,6 +187,7 @@ const TESTS: &[Test] = &[
         needs: &[
             Root,
             Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
             Fetched("kernel:trixie-backports:6.17"),
             Fetched("qemu-10"),
         ],
@@ -200,6 +201,7 @@ const TESTS: &[Test] = &[
         needs: &[
             Root,
             Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
             Fetched("kernel:trixie-backports:6.17"),
             Fetched("qemu-10"),
         ],

@@ -164,10 +164,8 @@ impl Seen {
         Ok(())
     }
 
-    /// The stock driver of a page whose daemon lives is right or refuses, and answers before and
-    /// after the leap second. The TAI - UTC of vmclock_abi is the present one wherever the status
-    /// lets a driver use it.
-    pub(super) fn check_stock_driver(&self) -> anyhow::Result<()> {
+    /// The TAI - UTC of vmclock_abi is the present one wherever the status lets a driver use it.
+    pub(super) fn check_stock_offset(&self) -> anyhow::Result<()> {
         for Timed { tai, sample, .. } in self.samples.iter().filter(|s| s.sample.abi.is_usable()) {
             let (offset, offsets) = (sample.abi_tai_offset, self.calendar.offsets(*tai));
             ensure!(
@@ -175,6 +173,13 @@ impl Seen {
                 "vmclock_abi: TAI - UTC is {offsets:?} s by now: {sample:?}"
             );
         }
+        Ok(())
+    }
+
+    /// The stock driver of a page whose daemon lives is right or refuses, and answers before and
+    /// after the leap second.
+    pub(super) fn check_stock_driver(&self) -> anyhow::Result<()> {
+        self.check_stock_offset()?;
         let mut answered = (false, false);
         for (tai, ahead) in &self.ptp {
             let when = seconds(tai - self.calendar.begins());
@@ -269,7 +274,7 @@ impl Seen {
         Ok(since(after.tai))
     }
 
-    /// A page whose daemon died: it expired before the leap second, and its bounds hold the step.
+    /// A page whose daemon died: on UTC it expired before the leap second, and its bounds hold the step.
     /// Returns the half-width at the end in ms, and how long before the leap second it expired, s.
     pub(super) fn check_abandoned(&self, from: f64, to: f64) -> anyhow::Result<(i64, f64)> {
         let (begins, ends) = (self.calendar.begins(), self.calendar.ends());
@@ -282,22 +287,22 @@ impl Seen {
                 continue;
             }
             in_time(sample.entry.is_usable(), || format!("withdrawn {when:.3}: {sample:?}"))?;
-            ensure!(
-                *tai < begins || sample.entry.is("freerunning"),
-                "not expired {when:.3} s after the begin: {sample:?}"
-            );
             if sample.entry.is("freerunning") {
                 expired.get_or_insert(when);
             }
             half = (sample.entry.latest - sample.entry.earliest) / 2;
             if self.scale == Scale::Utc {
                 ensure!(
+                    *tai < begins || sample.entry.is("freerunning"),
+                    "not expired {when:.3} s after the begin: {sample:?}"
+                );
+                ensure!(
                     *tai <= ends || half > SECOND_NS / 2,
                     "the bounds do not hold the step: {sample:?}"
                 );
-                let announced = [1, 2].contains(&sample.leap_indicator);
-                ensure!(announced, "the leap second is not announced: {sample:?}");
             }
+            let announced = [1, 2].contains(&sample.leap_indicator);
+            ensure!(announced, "the leap second is not announced: {sample:?}");
         }
         let expired = expired.context("it never expired")?;
         Ok((half / 1_000_000, -expired))
