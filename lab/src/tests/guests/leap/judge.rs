@@ -41,9 +41,9 @@ pub(super) struct Seen {
     pub(super) samples: Vec<Timed>,
     /// The newest publications' times, TAI in ns, as far as a sample shows them.
     pub(super) publications: Vec<i64>,
-    /// What the stock driver's clock was ahead of TAI, s, at a TAI instant in ns; `None` where it
-    /// refused.
-    pub(super) ptp: Vec<(i64, Option<f64>)>,
+    /// What the stock driver's clock was ahead of TAI and what that is known to, s, at a TAI instant
+    /// in ns; `None` where it refused.
+    pub(super) ptp: Vec<(i64, Option<(f64, f64)>)>,
 }
 
 /// The widest that `[earliest, latest]` is wrong by, for any number that UTC may have; ns.
@@ -84,8 +84,9 @@ impl Seen {
                 let ahead = match answer {
                     Ptp::Refused => None,
                     Ptp::Time(ns, before, after) => {
-                        let (realtime, _) = track.realtime(before + (after - before) / 2)?;
-                        Some(seconds(ns - calendar.tai(realtime)))
+                        let (from, to) = (track.realtime(before)?.0, track.realtime(after)?.0);
+                        let ahead = ns - calendar.tai(from.midpoint(to));
+                        Some((seconds(ahead), seconds(to - from) / 2.0))
                     }
                 };
                 ptp.push((tai, ahead));
@@ -183,8 +184,8 @@ impl Seen {
         let mut answered = (false, false);
         for (tai, ahead) in &self.ptp {
             let when = seconds(tai - self.calendar.begins());
-            let Some(ahead) = *ahead else { continue };
-            let is_near = |truth: i64| (ahead + truth as f64).abs() < PTP_S;
+            let Some((ahead, within)) = *ahead else { continue };
+            let is_near = |offset: i64| (ahead + offset as f64).abs() < within + PTP_S;
             let is_right = match self.scale {
                 Scale::Tai => is_near(0),
                 Scale::Utc => self.calendar.offsets(*tai).iter().all(|offset| is_near(*offset)),
@@ -330,7 +331,7 @@ impl Seen {
         }
         let mut before = None;
         for (tai, ahead) in &self.ptp {
-            let says = ahead.map(|ahead| (ahead * 1000.0).round());
+            let says = ahead.map(|(ahead, _)| (ahead * 1000.0).round());
             if before != Some(says) {
                 let when = seconds(tai - self.calendar.begins());
                 let _ = writeln!(text, "{when:9.3} /dev/ptp0 - TAI: {says:?} ms");
@@ -341,9 +342,8 @@ impl Seen {
     }
 }
 
-/// The driver's clock and its counter are read one after the other, with the guest's vCPU perhaps
-/// waiting in between.
-const PTP_S: f64 = 0.3;
+/// What the driver's clock may be off by, beyond the time that reading it took, s.
+const PTP_S: f64 = 0.001;
 
 /// The daemon's margin at the default publish_interval of 1 s: 2 s and two publications.
 const MARGIN_S: f64 = 4.0;
