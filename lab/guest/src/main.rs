@@ -8,8 +8,11 @@
 //! says, no known time may be before another; what it saw on both sides of the marker's change),
 //! `watch THOUSANDS` (so many reads across a snapshot, which takes the guest itself back and its
 //! clocks where they like: the first and the last reading of every stretch in which the time was
-//! known without a break). `lab-reader` without a port prints one reading.
+//! known without a break), `record SECONDS` (a stream of readings for the host to judge, see
+//! `record.rs`). `lab-reader` without a port prints one reading.
 #![forbid(unsafe_code)]
+
+mod record;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -53,6 +56,11 @@ fn main() -> Result<()> {
         if line.starts_with("journey") || line.starts_with("watch") {
             // From here on whoever asked may move the guest, or stop it.
             writer.write_all(b"{\"begun\":true}\n")?;
+        }
+        if let Some(seconds) = line.strip_prefix("record ") {
+            let seconds = seconds.trim().parse().unwrap_or(1.0);
+            record::record(&reader, phc.as_ref(), seconds, &mut writer)?;
+            continue;
         }
         let mut reply = answer(line.trim(), &reader, phc.as_ref()).to_string();
         reply.push('\n');

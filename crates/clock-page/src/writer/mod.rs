@@ -87,6 +87,8 @@ pub struct PageWriter<P> {
     published: u64,
     /// TAI - UTC as last known.
     tai_offset_hint: Option<i16>,
+    /// The leap indicator has changed since the last call of [`Self::follow`].
+    leap_changed: bool,
 }
 
 /// The sequence numbers as this writer left them.
@@ -165,7 +167,16 @@ impl<P: WritablePage> PageWriter<P> {
         let own = EntryState::new(0, identity.counter, own_identity(&identity), disruption);
         let others = [const { None }; entry::CAPACITY - 1];
         let left = Left::default();
-        Self { page, identity, own, others, left, published: 0, tai_offset_hint: None }
+        Self {
+            page,
+            identity,
+            own,
+            others,
+            left,
+            published: 0,
+            tai_offset_hint: None,
+            leap_changed: false,
+        }
     }
 
     /// Follows another page's clock: publishes what is known of it, or withdraws time and bounds,
@@ -180,15 +191,22 @@ impl<P: WritablePage> PageWriter<P> {
         if self.own.seen_disruptions.replace(disruptions).is_some_and(|seen| seen != disruptions) {
             self.disrupt();
         }
+        let leap_changed = core::mem::take(&mut self.leap_changed);
         match update {
             Ok(update) => drop(self.publish(update, counter)),
-            Err(status) if self.own.in_force.is_none() && self.own.status == *status => {}
+            Err(status) if self.own.in_force.is_none() && self.own.status == *status => {
+                // Readers know no time to be disrupted.
+                if leap_changed {
+                    self.section(|w| w.store_unknown(w.own.tai_offset));
+                }
+            }
             Err(status) => self.withdraw(*status, tai_offset),
         }
     }
 
     /// Sets the page's leap indicator from the next publication on.
     pub fn announce(&mut self, leap: LeapIndicator) {
+        self.leap_changed |= self.own.leap != leap;
         self.own.leap = leap;
         self.others.iter_mut().flatten().for_each(|state| state.leap = leap);
     }

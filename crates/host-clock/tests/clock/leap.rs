@@ -117,6 +117,8 @@ fn a_utc_page_never_vouches_for_a_wrong_second() {
         for second in seconds {
             let publication = world.publish(second);
             page.publish(&publication, &world.machine.counter);
+            // Also while the page says nothing else.
+            assert_eq!(page.page.bytes()[0x26], publication.leap.indicator as u8, "at {second}");
             let reader = page.reader(&world.machine.counter);
             if let Ok(now) = reader.read()
                 && vouches(&now)

@@ -4,6 +4,7 @@ pub(crate) mod boot;
 pub(crate) mod clock;
 pub(crate) mod ivshmem;
 pub(crate) mod kvm;
+pub(crate) mod leap;
 pub(crate) mod page;
 pub(crate) mod references;
 pub(crate) mod set_clock;
@@ -148,6 +149,64 @@ const TESTS: &[Test] = &[
         ],
         seconds: 45,
         run: strangers::bench,
+    },
+    Test {
+        name: "leap-inserted",
+        about: "23:59:60 while a UTC and a TAI guest read: no reading is wrong, UTC is withdrawn around it",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("kernel:trixie-backports:6.17"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 75,
+        run: leap::inserted,
+    },
+    Test {
+        name: "leap-deleted",
+        about: "the same with a second that is left out",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("kernel:trixie-backports:6.17"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 75,
+        run: leap::deleted,
+    },
+    Test {
+        name: "leap-inserted-dead",
+        about: "kill -9 20 s before 23:59:60: the UTC page expires before it, and its bounds hold it",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("kernel:trixie-backports:6.17"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 80,
+        run: leap::inserted_dead,
+    },
+    Test {
+        name: "leap-deleted-dead",
+        about: "kill -9 7 s before a second that is left out: the same",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("kernel:trixie-backports:6.17"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 80,
+        run: leap::deleted_dead,
     },
     Test {
         name: "kvm-nested",

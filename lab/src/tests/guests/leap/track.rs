@@ -1,0 +1,57 @@
+//! This machine's counter against CLOCK_REALTIME over a whole test.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use timevisor_linux::clock::{Bracket, bracket};
+use timevisor_linux::counter::HostCounter;
+
+use crate::interrupt;
+
+/// The narrowest bracket of so many is kept.
+const TRIES: usize = 10;
+/// How often the clock is looked at.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Nobody steers CLOCK_REALTIME in the lab, so it is a straight line between two looks.
+#[derive(Default)]
+pub(super) struct Track {
+    looks: Vec<Bracket>,
+}
+
+impl Track {
+    pub(super) fn look(&mut self, counter: &HostCounter) {
+        self.looks.push(bracket(counter, TRIES));
+    }
+
+    /// Looks again and again until `done`.
+    pub(super) fn until(
+        &mut self,
+        counter: &HostCounter,
+        mut done: impl FnMut() -> bool,
+    ) -> anyhow::Result<()> {
+        while !done() {
+            self.look(counter);
+            interrupt::sleep(EVERY)?;
+        }
+        self.look(counter);
+        Ok(())
+    }
+
+    /// CLOCK_REALTIME when the counter had this value, and what that is known to; both in ns.
+    pub(super) fn realtime(&self, counter: u64) -> anyhow::Result<(i64, i64)> {
+        let next = self.looks.partition_point(|look| look.before <= counter);
+        let ends = next
+            .checked_sub(1)
+            .and_then(|last| Some((self.looks.get(last)?, self.looks.get(next)?)));
+        let (from, to) = ends.with_context(|| format!("nobody looked around counter {counter}"))?;
+        let middle = |look: &Bracket| look.before + look.width() / 2;
+        let (low, high) = (from.realtime.floor_nanos(), to.realtime.floor_nanos());
+        let ticks = i128::from(middle(to) - middle(from));
+        ensure!(ticks > 0 && high > low, "the counter or the clock stood still");
+        let ns = |ticks_since: i128| i64::try_from(ticks_since * i128::from(high - low) / ticks);
+        let along = i128::from(counter.wrapping_sub(middle(from)).cast_signed());
+        let within = ns(i128::from(from.width().max(to.width())))? / 2 + 2;
+        Ok((low + ns(along)?, within))
+    }
+}
