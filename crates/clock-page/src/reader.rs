@@ -250,14 +250,18 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
             let ticks = self.counter.read_ordered().wrapping_sub(word(entry::BASE));
             let meta = word(entry::META);
-            let at = entry::ESTIMATE;
-            let time = Instant::from_words(word(at), word(at + 1));
-            let period = Period::from_bits(word(at + 2));
+            let line = |at: usize| {
+                let time = Instant::<Local>::from_words(word(at), word(at + 1));
+                time + Period::from_bits(word(at + 2)).span(ticks)
+            };
+            let (earliest, estimate, latest) =
+                (line(entry::EARLIEST), line(entry::ESTIMATE), line(entry::LATEST));
             let (there, written) = self.markers();
             let whole = read_valid(&entry[entry::SEQUENCE], even);
+            let plain = ticks >> 63 == 0 && there == written && Meta::has_estimate(meta);
             // The full read handles every special case.
-            if whole && ticks >> 63 == 0 && there == written && Meta::has_estimate(meta) {
-                return Ok(Some(time + period.span(ticks)));
+            if whole && plain && earliest <= estimate && estimate <= latest {
+                return Ok(Some(estimate));
             }
         }
         let reading = self.read()?;
@@ -288,8 +292,15 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// # Errors
     /// As [`Self::read`].
     pub fn lines(&self) -> Result<Lines<Local>, ReadError> {
-        self.snapshot(|| 0)
-            .map(|found| if found.is_loaded() { Lines::NOTHING } else { found.lines })
+        let found = self.snapshot(|| 0)?;
+        if found.is_loaded() {
+            return Ok(Lines::NOTHING);
+        }
+        let at = found.lines.at(found.lines.base);
+        if !is_ordered(&at) && Meta::has_estimate(found.meta) {
+            return Err(ReadError::OutOfOrder);
+        }
+        Ok(found.lines)
     }
 
     /// The page itself.
@@ -346,11 +357,10 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         }
         let Snapshot { lines, counter, meta, error_bits, disruption, .. } = found;
         let at = lines.at(counter);
-        let (earliest, estimate, latest) = (at.earliest, at.estimate, at.latest);
-        let ordered = earliest <= estimate + ROUNDING && estimate <= latest + ROUNDING;
-        if !ordered && Meta::has_estimate(meta) {
+        if !is_ordered(&at) && Meta::has_estimate(meta) {
             return Err(ReadError::OutOfOrder);
         }
+        let At { earliest, estimate, latest } = at;
         let expired = lines.is_expired(counter);
         Ok(Reading { counter, earliest, estimate, latest, disruption, error_bits, meta, expired })
     }
@@ -414,6 +424,12 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         // Before the start: a counter that is not quite the same on every processor.
         waited >> 63 == 0 && waited > patience
     }
+}
+
+/// Earliest, estimate and latest are in this order, but for rounding.
+#[inline(always)]
+fn is_ordered(at: &At<Local>) -> bool {
+    at.earliest <= at.estimate + ROUNDING && at.estimate <= at.latest + ROUNDING
 }
 
 /// One publication of an entry, and a counter value that was read while it was in force.

@@ -203,7 +203,10 @@ fn an_entry_that_is_out_of_order_is_refused() {
             page.entry(0)[damaged].fetch_add(by, Relaxed);
             let outward = (damaged == entry::EARLIEST && by == u64::MAX)
                 || (damaged == entry::LATEST && by == 1);
-            assert_eq!(reader.read() == Err(ReadError::OutOfOrder), !outward, "{damaged} {by}");
+            let refused = Err(ReadError::OutOfOrder);
+            assert_eq!(reader.read().map(drop) == refused, !outward, "{damaged} {by}");
+            assert_eq!(reader.read_estimate().map(drop) == refused, !outward, "{damaged} {by}");
+            assert_eq!(reader.lines().map(drop) == refused, !outward, "{damaged} {by}");
         }
     }
 }
