@@ -93,9 +93,13 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             clock: None,
             falsetickers: vec![],
         };
+        let mut continuity = Continuity::new(estimate, policy);
+        if recovered.is_some() {
+            continuity.has_begun();
+        }
         Self {
             settings,
-            continuity: Continuity::new(estimate, policy),
+            continuity,
             writer,
             recovered,
             rate,

@@ -15,18 +15,67 @@ pub struct Continuity<E> {
     pub policy: Policy,
     /// Contradictions between publications, and disruptions of estimates that were given up.
     own_disruptions: u64,
+    caution: Caution,
 }
+
+/// How the estimate begins while the bounds are very wide.
+///
+/// A mobile uplink that is busy with an upload delays requests by half a second, for minutes. The
+/// middle of the bounds is then a quarter of a second ahead of truth, and a clock does not go back:
+/// when the upload ends, it could only step, as a disruption. So the estimate begins near the early
+/// end, from where it can jump ahead.
+#[derive(Clone, Copy, Debug)]
+enum Caution {
+    /// Nothing was known yet.
+    Waiting,
+    /// First known at this counter value.
+    Since(u64),
+    /// Over: the bounds were narrow once, or have been known for long.
+    Over,
+}
+
+/// Bounds with a smaller half-width put the estimate where the clock can still slew to. An
+/// estimate that is 100 ms above the upper bound steps.
+const WIDE: Duration = Duration::from_millis(50);
+
+/// The estimate is at most this far above the lower bound meanwhile.
+const NEAR_EARLIEST: Duration = Duration::from_millis(25);
+
+/// After this long the middle of wide bounds is taken: longer than an upload.
+const CAUTIOUS: Duration = Duration::from_secs(600);
 
 impl<E: Synchronizer> Continuity<E> {
     pub fn new(estimate: E, policy: Policy) -> Self {
-        Self { estimate, policy, own_disruptions: 0 }
+        Self { estimate, policy, own_disruptions: 0, caution: Caution::Waiting }
     }
 
     /// What is known at `now`, and its lines where a clock is known.
     pub fn target(&mut self, now: u64) -> (Knowledge, Option<Lines<Tai>>) {
         let knowledge = self.estimate.at(now);
         let lines = knowledge.clock.as_ref().map(|clock| self.policy.lines(now, &known(clock)));
+        let lines = lines.map(|lines| self.cautious(lines, now));
         (knowledge, lines)
+    }
+
+    /// An earlier daemon's lines are in force: the estimate has begun.
+    pub fn has_begun(&mut self) {
+        self.caution = Caution::Over;
+    }
+
+    fn cautious(&mut self, mut lines: Lines<Tai>, now: u64) -> Lines<Tai> {
+        let since = match self.caution {
+            Caution::Over => return lines,
+            Caution::Waiting => now,
+            Caution::Since(since) => since,
+        };
+        let known_for = self.policy.nominal.span(now.wrapping_sub(since));
+        if lines.half_width() <= WIDE || known_for > CAUTIOUS {
+            self.caution = Caution::Over;
+            return lines;
+        }
+        self.caution = Caution::Since(since);
+        lines.estimate.time = lines.estimate.time.min(lines.earliest.time + NEAR_EARLIEST);
+        lines
     }
 
     /// True when the target excludes the lines in force, so that the clock must step. Counts a
@@ -46,6 +95,7 @@ impl<E: Synchronizer> Continuity<E> {
     pub fn start_over(&mut self, estimate: E) {
         self.own_disruptions += self.estimate.disruptions() + 1;
         self.estimate = estimate;
+        self.caution = Caution::Waiting;
     }
 
     /// A count that grows whenever what was published before is void.
