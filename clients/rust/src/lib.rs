@@ -26,6 +26,8 @@
 //! | `tried` | [`Tried`]: a place that was passed over, and why |
 //! | `waiters` | the waits that a hand-driven clock wakes |
 //! | `snapshot`, `history` | publications of the recent past, for conversions |
+//! | `difference` | what publications together say about stamps and spans |
+//! | `measured_span` | [`MeasuredSpan`]: the time between two stamps |
 //! | `channel` | the connection to timevisord: requirements only, never time |
 //! | `error` | why something did not work, and what to do |
 //!
@@ -39,10 +41,12 @@
 mod binding;
 mod channel;
 mod client;
+mod difference;
 mod elapsed;
 mod error;
 mod history;
 pub mod manual;
+mod measured_span;
 mod reading;
 mod requirement;
 mod snapshot;
@@ -65,6 +69,7 @@ pub use error::{
     BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, ReadError,
     TimelineError, WaitError,
 };
+pub use measured_span::MeasuredSpan;
 pub use reading::Reading;
 pub use requirement::Requirement;
 pub use source::PageChoice;

@@ -3,15 +3,17 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use timevisor_clock_page::abi::header;
 use timevisor_clock_page::{Counter, CounterId, Reader};
 use timevisor_protocols::channel::InvalidRequirement;
 
+use crate::difference::is_before;
 use crate::error::{ConvertError, ReadError, TimelineError};
 use crate::history::History;
+use crate::measured_span::MeasuredSpan;
 use crate::reading::Reading;
 use crate::requirement::{Need, NeedCell, Requirement};
 use crate::snapshot::Snapshot;
@@ -77,6 +79,14 @@ impl Place {
             self.tick_ns.store(snapshot.tick_ns(), Relaxed);
         }
         Ok(snapshot)
+    }
+
+    /// What is known for conversions, with the publication that is in force now.
+    fn noted(&self) -> Result<MutexGuard<'_, History>, ReadError> {
+        let snapshot = self.snapshot()?;
+        let mut history = unpoisoned(self.history.lock());
+        history.note(snapshot);
+        Ok(history)
     }
 
     /// What was read there is of another timeline, by another counter, or of another host's page.
@@ -261,16 +271,52 @@ impl Timeline {
     /// a timeline notes one), or a page that cannot be read.
     pub fn convert(&self, stamp: u64) -> Result<Reading, ConvertError> {
         let place = self.shared.place();
-        let snapshot = place.snapshot()?;
-        let mut history = unpoisoned(place.history.lock());
-        history.note(snapshot);
-        let found = history.convert(stamp)?;
-        let mut reading = Reading::of_page(&found.in_force.said, place.origin);
-        reading.counter = stamp;
-        (reading.earliest, reading.estimate, reading.latest) =
-            (found.at.earliest, found.at.estimate, found.at.latest);
-        reading.status = found.status;
+        let history = place.noted()?;
+        let reading = Reading::of_stamp(&history.convert(stamp)?, stamp, place.origin);
         Ok(place.judge(reading, &self.need.get()))
+    }
+
+    /// The time of something that happened while the counter went from `first` to `last`, for
+    /// example what [`PacketStamps::stamp_of`](crate::PacketStamps::stamp_of) says of a packet:
+    /// true time lies between the earliest of the first and the latest of the last. The estimate is
+    /// that of the middle.
+    ///
+    /// # Errors
+    /// As [`Self::convert`]; also [`ConvertError::WrongOrder`].
+    pub fn convert_between(&self, first: u64, last: u64) -> Result<Reading, ConvertError> {
+        let place = self.shared.place();
+        let history = place.noted()?;
+        let convert = |stamp| Ok(Reading::of_stamp(&history.convert(stamp)?, stamp, place.origin));
+        Ok(place.judge(Reading::between(first, last, convert)?, &self.need.get()))
+    }
+
+    /// How much true time went by between two stamps. It is never wider than the difference of two
+    /// conversions, and for short spans much narrower: the clock's offset cancels, and only the
+    /// error of its rate is left (15 ppm: 150 ns over 10 ms, whatever the offset's bound is).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let clock = timevisor::manual::Clock::new(0);
+    /// clock.set_error(Duration::from_micros(50));
+    /// clock.set_growth_ppb(15_000);
+    /// let timeline = clock.timeline();
+    /// timeline.observe()?;
+    /// let begin = timeline.stamp();
+    /// clock.advance(Duration::from_millis(10));
+    /// let span = timeline.span(begin, timeline.stamp())?;
+    /// assert_eq!((span.shortest_ns(), span.longest_ns()), (9_999_850, 10_000_150));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::convert`]; [`ConvertError::Disrupted`] if the clock was disrupted between the
+    /// stamps.
+    pub fn span(&self, from: u64, to: u64) -> Result<MeasuredSpan, ConvertError> {
+        let history = self.shared.place().noted()?;
+        if is_before(to, from) {
+            return Ok(MeasuredSpan::back(&history.between(to, from)?));
+        }
+        Ok(MeasuredSpan::ahead(&history.between(from, to)?))
     }
 
     /// Records the present publication for later conversions. Waits, watches and conversions do so,
