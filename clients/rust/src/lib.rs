@@ -28,6 +28,8 @@
 //! | `snapshot`, `history` | publications of the recent past, for conversions |
 //! | `difference` | what publications together say about stamps and spans |
 //! | `measured_span` | [`MeasuredSpan`]: the time between two stamps |
+//! | `recording` | [`Recording`], [`Recorder`]: publications in a file |
+//! | `packets` | [`PacketStamps`]: the kernel's stamps of packets as counter values |
 //! | `channel` | the connection to timevisord: requirements only, never time |
 //! | `error` | why something did not work, and what to do |
 //!
@@ -47,7 +49,9 @@ mod error;
 mod history;
 pub mod manual;
 mod measured_span;
+mod packets;
 mod reading;
+mod recording;
 mod requirement;
 mod snapshot;
 mod source;
@@ -70,7 +74,9 @@ pub use error::{
     TimelineError, WaitError,
 };
 pub use measured_span::MeasuredSpan;
+pub use packets::{PacketStampError, PacketStamps};
 pub use reading::Reading;
+pub use recording::{Recorder, Recording, RecordingError, Segment};
 pub use requirement::Requirement;
 pub use source::PageChoice;
 pub use timeline::{Timeline, ValidUntil};

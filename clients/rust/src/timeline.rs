@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use timevisor_clock_page::abi::header;
-use timevisor_clock_page::{Counter, CounterId, Reader};
+use timevisor_clock_page::{Counter, CounterId, EntryWords, Reader};
 use timevisor_protocols::channel::InvalidRequirement;
+use timevisor_time::Period;
 
 use crate::difference::is_before;
 use crate::error::{ConvertError, ReadError, TimelineError};
@@ -342,6 +343,25 @@ impl Timeline {
                 return Ok((reading, snapshot));
             }
         }
+    }
+
+    /// The timeline's entry as it is on the page, whatever it says.
+    pub(crate) fn words(&self) -> Result<EntryWords, ReadError> {
+        let place = self.shared.place();
+        let words = place.reader.words()?;
+        let said = Snapshot::of_words(&words)?.said;
+        if place.is_another(said.place()) { Err(ReadError::Gone) } else { Ok(words) }
+    }
+
+    /// The shortest and the longest period of the counter; `None` while nothing is known.
+    pub(crate) fn rate_limits(&self) -> Result<Option<(Period, Period)>, ReadError> {
+        let snapshot = self.shared.place().snapshot()?;
+        Ok(snapshot.said.has_estimate().then(|| snapshot.lines.rate_limits()))
+    }
+
+    /// For what is about the page and the counter, not about the time.
+    pub(crate) fn with_reader<T>(&self, ask: impl FnOnce(&Reader<PageRef, CounterRef>) -> T) -> T {
+        ask(&self.shared.place().reader)
     }
 
     /// Whose page it is read from.
