@@ -5,6 +5,9 @@ use timevisor_time::Duration;
 
 use crate::difference::Between;
 
+/// Half a nanosecond, 2^-64 s.
+const HALF_NS: Duration = Duration::from_bits((1 << 63) / 1_000_000_000);
+
 /// How much true time went by between two stamps, in seconds of TAI: between the shortest and the
 /// longest, provided that the assumptions of docs/explanation/bounds.md hold. All three are below
 /// zero when the first stamp is the later one.
@@ -33,11 +36,11 @@ impl MeasuredSpan {
         self.shortest.floor_nanos()
     }
 
-    /// The best guess, ns, rounded down: by the clock's mean rate around the stamps. The slews of
+    /// The best guess, to the nearest ns: by the clock's mean rate around the stamps. The slews of
     /// the published estimate are not in it.
     #[must_use]
     pub fn estimate_ns(&self) -> i64 {
-        self.estimate.floor_nanos()
+        (self.estimate + HALF_NS).floor_nanos()
     }
 
     /// No more time than this went by, ns, rounded up.
