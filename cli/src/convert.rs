@@ -72,8 +72,14 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn say(recording: &Recording, reading: &timevisor::Reading, json: bool) {
-    let name = recording.name();
-    println!("{}", if json { of_reading(name, reading).to_string() } else { text(name, reading) });
+    let (name, mut object) = (recording.name(), of_reading(recording.name(), reading));
+    if json {
+        // Nobody required anything of a recording.
+        object.as_object_mut().map(|fields| fields.remove("met"));
+        println!("{object}");
+    } else {
+        println!("{}", text(name, reading).trim_end_matches(", met"));
+    }
 }
 
 /// Without stamps: what can be converted.

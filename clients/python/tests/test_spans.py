@@ -64,7 +64,7 @@ def test_a_recording_converts_stamps_later(growing: Clock, timeline: Timeline, t
     assert recording.name == "tai" and not recording.is_torn
     assert [(s.since, s.until, s.publications) for s in recording.segments] == [(begin, end, 2)]
     assert recording.convert(begin).estimate_ns == 1_000_000_000
-    assert recording.convert_between(begin, end).estimate_ns == 1_500_000_000
+    assert abs(recording.convert_between(begin, end).estimate_ns - 1_500_000_000) <= 1
     assert recording.span(begin, end).estimate_ns == 1_000_000_000
     with pytest.raises(TooOld):
         recording.convert(begin - 1)

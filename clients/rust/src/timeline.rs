@@ -246,9 +246,8 @@ impl Timeline {
     }
 
     /// The time at which the counter was at `stamp`, from everything that was noted of the clock
-    /// before and since (see [`Self::observe`]): never wider than what any one of those
-    /// publications says of it, and narrower than a reading taken then when the clock has learned
-    /// something since.
+    /// before and since (see [`Self::observe`]): never wider than a reading taken then, and
+    /// narrower when the clock has learned something since.
     ///
     /// A stamp of the future is a prediction, which holds unless the clock is disrupted before.
     ///

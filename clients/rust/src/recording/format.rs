@@ -15,6 +15,10 @@ pub(super) const HEADER: usize = 128;
 /// Bytes in a record.
 pub(super) const RECORD: usize = 208;
 
+/// Both as u16.
+const SIZES: [u8; 4] = [128, 0, 208, 0];
+const _: () = assert!(SIZES[0] as usize == HEADER && SIZES[2] as usize == RECORD);
+
 const AT_VERSION: usize = 8;
 const AT_SIZES: usize = 12;
 const AT_HOST: usize = 16;
@@ -64,7 +68,7 @@ impl Subject {
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         put(0, &MAGIC);
         put(AT_VERSION, &VERSION.to_le_bytes());
-        put(AT_SIZES, &[HEADER as u8, 0, RECORD as u8, 0]);
+        put(AT_SIZES, &SIZES);
         put(AT_HOST, &self.host);
         put(AT_VM, &self.vm);
         put(AT_KIND, &[self.counter as u8, self.timescale as u8]);
@@ -144,16 +148,14 @@ impl Record {
 /// CRC-32 (IEEE 802.3), as of zlib and PNG.
 fn crc32(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut index = 0;
+        let (mut table, mut index) = ([0; 256], 0u32);
         while index < 256 {
-            let mut value = index as u32;
-            let mut bit = 0;
+            let (mut value, mut bit) = (index, 0);
             while bit < 8 {
                 value = if value & 1 == 1 { (value >> 1) ^ 0xedb8_8320 } else { value >> 1 };
                 bit += 1;
             }
-            table[index] = value;
+            table[index as usize] = value;
             index += 1;
         }
         table
@@ -175,7 +177,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let subject = Subject {
-            host: core::array::from_fn(|i| 0xa0 + i as u8),
+            host: [0xa5; 16],
             vm: [0; 16],
             counter: CounterId::X86Tsc,
             timescale: TimescaleId::Tai,

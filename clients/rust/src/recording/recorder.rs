@@ -28,6 +28,8 @@ pub struct Recorder {
     last: Option<Record>,
     /// A later counter value at which the last record was still in force.
     still: Option<u64>,
+    /// Everything is written.
+    closed: bool,
 }
 
 impl Timeline {
@@ -47,8 +49,9 @@ impl Timeline {
             TryLockError::Error(source) => failed(source),
         })?;
         let length = begin(&mut file, &self.subject()?, &path)?;
+        let timeline = self.clone();
         let mut recorder =
-            Recorder { timeline: self.clone(), path, file, length, last: None, still: None };
+            Recorder { timeline, path, file, length, last: None, still: None, closed: false };
         recorder.observe()?;
         Ok(recorder)
     }
@@ -125,6 +128,7 @@ impl Recorder {
     /// # Errors
     /// As [`Self::observe`].
     pub fn close(mut self) -> Result<(), RecordingError> {
+        self.closed = true;
         let _ = self.observe()?;
         self.finish()?;
         self.file.sync_data().map_err(|source| self.failed(source))
@@ -156,8 +160,10 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        let _ = self.observe();
-        let _ = self.finish();
+        if !self.closed {
+            let _ = self.observe();
+            let _ = self.finish();
+        }
     }
 }
 

@@ -136,7 +136,7 @@ fn damage_is_told_with_its_place_and_a_torn_end_is_left_out() {
     // Any length at which the machine may have stopped.
     for length in HEADER + RECORD..whole.len() {
         let (publications, torn) = count(&whole[..length]);
-        assert!(publications >= 1 && torn == ((length - HEADER) % RECORD != 0));
+        assert!(publications >= 1 && torn != (length - HEADER).is_multiple_of(RECORD));
     }
     for at in HEADER..whole.len() {
         let mut bytes = whole.clone();
@@ -144,10 +144,10 @@ fn damage_is_told_with_its_place_and_a_torn_end_is_left_out() {
         let record = (at - HEADER) / RECORD;
         match Recording::from_bytes(&bytes) {
             Ok(recording) => {
-                assert!(recording.is_torn() && (record + 1) * RECORD + HEADER == whole.len())
+                assert!(recording.is_torn() && (record + 1) * RECORD + HEADER == whole.len());
             }
             Err(RecordingError::Damaged { at }) => {
-                assert_eq!(at, (HEADER + record * RECORD) as u64)
+                assert_eq!(at, (HEADER + record * RECORD) as u64);
             }
             Err(other) => panic!("{other}"),
         }
@@ -157,8 +157,8 @@ fn damage_is_told_with_its_place_and_a_torn_end_is_left_out() {
         bytes[at] ^= 0x10;
         match (at, Recording::from_bytes(&bytes)) {
             (0..8, Err(RecordingError::NotARecording))
-            | (8..12, Err(RecordingError::Version(_))) => {}
-            (12.., Err(RecordingError::Damaged { at: 0 })) => {}
+            | (8..12, Err(RecordingError::Version(_)))
+            | (12.., Err(RecordingError::Damaged { at: 0 })) => {}
             (_, other) => panic!("{at}: {other:?}"),
         }
     }
