@@ -247,13 +247,40 @@ fn slopes_of_the_lines_are_not_limits_of_the_rate() {
         latest: line(40, 1),
         holdover: u64::try_from(14 * PPM).unwrap(),
     };
-    let all = [published(&lines, ClockStatus::Synchronized, 0)];
+    let all = [0, 5, 10].map(|seconds| {
+        let later = lines.rebased(START + seconds * 1_000_000_000);
+        published(&later, ClockStatus::Synchronized, 0)
+    });
     // 40 us late at the base, 7 ppm fast: 30 us early after 10 s, within the bounds all the while.
     let span = (10_000_000_000 * (NOMINAL + 7 * PPM)) >> 20;
     let found = Stretch::new(&all).unwrap().between(START, START + 10_000_000_000).unwrap();
     assert!(found.shortest.to_bits() <= span && span <= found.longest.to_bits());
     let by_slopes = period(1).span_ceil(10_000_000_000).to_bits();
     assert!(span > by_slopes, "the slope would have excluded the truth");
+}
+
+/// What each publication says of the rate holds nearby. Where nobody was watching for longer, the
+/// rate may have been what only one of them allows.
+#[test]
+fn in_a_gap_only_what_either_limit_allows_is_relied_on() {
+    let s = 1_000_000_000;
+    let truth = Truth::new([(s, 0), (100 * s, 8_000), (s, 8_000)]);
+    let kind = |slack| Kind {
+        margins: (1 << 50, 1 << 50),
+        slack,
+        holdover: 0,
+        valid: s / 2,
+        status: ClockStatus::Synchronized,
+    };
+    // -10 to 5 ppm, and -5 to 10 ppm.
+    let before = truth.publication(0, &kind((10_000, 5_000)));
+    let after = truth.publication(2, &kind((13_000, 2_000)));
+    let (from, to) = (truth.ends[0].0, truth.ends[2].0);
+    let span = truth.at(to) - truth.at(from);
+    let all = [before, after];
+    let found = Stretch::new(&all).unwrap().between(from + 10, to - 10).unwrap();
+    assert!(found.longest.to_bits() << 20 >= span - 20 * (NOMINAL + 8 * PPM));
+    assert_eq!(found.status, ClockStatus::FreeRunning);
 }
 
 /// The published estimate closes a gap of 10 us within 8 s. The span of 1 s does not show it.
