@@ -734,12 +734,13 @@ void timevisor_recording_free(struct timevisor_recording *recording);
 // Begins to watch CLOCK_REALTIME. Do this before the socket is opened: stamps from before cannot
 // be converted. The timeline may be freed first.
 //
-// Returns 0; -ENOTSUP: a clock for tests; -EMFILE and others: the kernel refused a timer;
+// Returns 0; -ENOTSUP: a clock for tests, or a kernel that follows a pulse per second; -EMFILE and others: the kernel refused a timer;
 // otherwise as timevisor_now. Any thread.
-int timevisor_packet_stamps_open(const struct timevisor_timeline *timeline, struct timevisor_packet_stamps **stamps);
+int timevisor_packet_stamps_open(const struct timevisor_timeline *timeline,
+                                 struct timevisor_packet_stamps **stamps);
 
 // The counter values between which the kernel stamped a packet. Call it soon: a stamp that is 1 ms
-// old is known to 0.1 ms, because CLOCK_REALTIME may be slewed by a ninth. Give both values to
+// old is known to 0.25 ms, because of how fast CLOCK_REALTIME can be slewed. Give both values to
 // timevisor_convert_between, now or later.
 //
 // realtime_ns: the software stamp of SCM_TIMESTAMPING or SCM_TIMESTAMPNS, tv_sec * 1000000000 +

@@ -15,7 +15,7 @@
 use std::sync::Mutex;
 
 use timevisor_clock_page::{Counter as _, CounterId};
-use timevisor_linux::clock::{Bracket, bracket, monotonic, realtime};
+use timevisor_linux::clock::{Bracket, bracket, kernel_clock, monotonic, realtime};
 use timevisor_linux::clock_set::ClockSet;
 use timevisor_time::{Duration, Instant, Period, RateError, Utc};
 
@@ -25,10 +25,14 @@ use crate::source::CounterRef;
 use crate::timeline::Timeline;
 use crate::unpoisoned;
 
-/// How far the rate of CLOCK_REALTIME can be from the true one: a tenth by the tick length, 500 ppm
-/// by the frequency, 500 ppm by adjtime(3) (adjtimex(2), kernel/time/ntp.c), and 1 % for the
-/// kernel's own idea of its clocksource's frequency.
-const SLEW_LIMIT: RateError = RateError::from_ppm(111_000);
+/// How far the rate of CLOCK_REALTIME can be from the true one (kernel/time/ntp.c): 10 % by the tick
+/// length, 12.5 % by the phase-locked loop (MAXPHASE >> SHIFT_PLL each second), 500 ppm by the
+/// frequency, 500 ppm by adjtime(3), all of it times 1.01 for the kernel's own idea of its
+/// clocksource's frequency. Programs stay below this by far: chronyd below 8.4 %.
+const SLEW_LIMIT: RateError = RateError::from_ppm(240_000);
+
+/// STA_PPSTIME of adjtimex(2): with a pulse per second the kernel may work off half a second in one.
+const STA_PPSTIME: i32 = 0x4;
 
 /// Each stamp is rounded to a nanosecond, once in the kernel and once in the vDSO.
 const GRANULARITY: Duration = Duration::from_nanos(2);
@@ -55,11 +59,14 @@ pub enum PacketStampError {
     /// The stamp is from after now.
     #[error("the packet's stamp is in the future: is it of CLOCK_REALTIME, in ns since 1970?")]
     Future,
-    /// A hand-driven clock has nothing to do with CLOCK_REALTIME, or time is not known yet.
+    /// A hand-driven clock has nothing to do with CLOCK_REALTIME; a clock that a pulse per second
+    /// disciplines inside the kernel runs at any rate; or time is not known yet.
     #[error("the timeline's counter cannot be compared with CLOCK_REALTIME: {0}")]
     NoCounter(&'static str),
-    /// The kernel refused a timer.
-    #[error("the kernel refused a timer; are there too many open files?")]
+    /// The kernel refused what is needed to watch CLOCK_REALTIME.
+    #[error(
+        "the kernel refused a timer or clock_adjtime; are there too many open files, or does a sandbox forbid it?"
+    )]
     System(#[from] std::io::Error),
 }
 
@@ -72,7 +79,7 @@ pub enum PacketStampError {
 /// let tai = client.timeline("tai")?;
 /// let stamps = tai.packet_stamps()?; // before the socket is opened
 /// let stamp_ns = receive(); // recvmsg(2) with SCM_TIMESTAMPING, ns since 1970
-/// let (first, last) = stamps.stamp_of(stamp_ns)?; // soon: 1 ms later costs 0.1 ms
+/// let (first, last) = stamps.stamp_of(stamp_ns)?; // soon: 1 ms later costs 0.25 ms
 /// let arrival = tai.convert_between(first, last)?; // now, or any time later
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -86,7 +93,7 @@ pub struct PacketStamps {
 #[derive(Debug)]
 struct State {
     /// When this was made.
-    begun: Instant<Utc>,
+    begun: Bracket,
     /// The last comparison of the two clocks.
     last: Bracket,
     /// CLOCK_REALTIME - CLOCK_MONOTONIC: at least, at most.
@@ -104,7 +111,7 @@ impl Timeline {
         let watch = ClockSet::new()?;
         let offset = offset();
         let last = self.compared()?.0;
-        let state = State { begun: last.realtime, last, offset, was_set: false };
+        let state = State { begun: last, last, offset, was_set: false };
         Ok(PacketStamps { timeline: self.clone(), watch, state: Mutex::new(state) })
     }
 
@@ -112,6 +119,9 @@ impl Timeline {
     fn compared(&self) -> Result<(Bracket, Period, Period), PacketStampError> {
         let (shortest, longest) =
             self.rate_limits()?.ok_or(PacketStampError::NoCounter("the time is not known yet"))?;
+        if kernel_clock()?.status & STA_PPSTIME != 0 {
+            return Err(PacketStampError::NoCounter("the kernel follows a pulse per second"));
+        }
         let now = self.with_reader(|reader| match reader.counter() {
             CounterRef::Host(counter) if counter.id() != CounterId::Invalid => {
                 Ok(bracket(counter, TRIES))
@@ -141,7 +151,7 @@ impl PacketStamps {
             return Err(PacketStampError::ClockWasSet);
         }
         let rates = (shortest.slowest_time(SLEW_LIMIT), longest.fastest_time(SLEW_LIMIT));
-        let found = placed(stamp, state.begun, [state.last, now], rates);
+        let found = placed(stamp, [state.begun, state.last, now], rates);
         state.was_set = matches!(found, Err(PacketStampError::ClockWasSet));
         state.last = now;
         found
@@ -173,16 +183,15 @@ fn offset() -> (Duration, Duration) {
     (0..TRIES).map(|_| one()).min_by_key(width).unwrap_or((Duration::ZERO, Duration::ZERO))
 }
 
-/// Where on the counter CLOCK_REALTIME was at `stamp`, by comparisons of the two, the last of which
-/// is of now.
+/// Where on the counter CLOCK_REALTIME was at `stamp`, by comparisons of the two in their order: the
+/// first one of when watching began, the last one of now.
 fn placed(
     stamp: Instant<Utc>,
-    begun: Instant<Utc>,
-    compared: [Bracket; 2],
+    compared: [Bracket; 3],
     rates: (Period, Period),
 ) -> Result<(u64, u64), PacketStampError> {
-    let now = compared[1];
-    if stamp < begun {
+    let [begun, _, now] = compared;
+    if stamp < begun.realtime {
         return Err(PacketStampError::TooOld);
     }
     if stamp - now.realtime > GRANULARITY {
@@ -196,19 +205,27 @@ fn placed(
     let first = around.map(|(first, _)| behind(first)).into_iter().min().unwrap_or(0);
     let last = around.map(|(_, last)| behind(last)).into_iter().max().unwrap_or(0);
     let place = |back: u64| now.after.wrapping_sub(back);
+    // They exclude each other: only a clock that was set does that.
     if first < last { Err(PacketStampError::ClockWasSet) } else { Ok((place(first), place(last))) }
 }
 
 /// The same by one comparison, from either side of it.
 fn around(stamp: Instant<Utc>, bracket: &Bracket, rates: (Period, Period)) -> (u64, u64) {
+    let fewest = |span: Duration| rates.1.ticks_in(span);
+    let most = |span: Duration| rates.0.ticks_in(span).saturating_add(1);
     let apart = stamp - bracket.realtime;
-    let fewest = rates.1.ticks_in(apart.abs() - GRANULARITY);
-    let most = rates.0.ticks_in(apart.abs() + GRANULARITY).saturating_add(1);
-    if apart < Duration::ZERO {
-        (bracket.before.wrapping_sub(most), bracket.after.wrapping_sub(fewest))
+    let (low, high) = (apart - GRANULARITY, apart + GRANULARITY);
+    let first = if low.is_negative() {
+        bracket.before.wrapping_sub(most(-low))
     } else {
-        (bracket.before.wrapping_add(fewest), bracket.after.wrapping_add(most))
-    }
+        bracket.before.wrapping_add(fewest(low))
+    };
+    let last = if high.is_negative() {
+        bracket.after.wrapping_sub(fewest(-high))
+    } else {
+        bracket.after.wrapping_add(most(high))
+    };
+    (first, last)
 }
 
 #[cfg(test)]

@@ -35,11 +35,11 @@ fn rates() -> (Period, Period) {
 }
 
 proptest! {
-    /// However fast and often the clock is slewed, as chronyd does with 83,333 ppm: the counter
-    /// value of the packet is inside.
+    /// However fast and often the clock is slewed, up to all that the kernel can do at once: the
+    /// counter value of the packet is inside.
     #[test]
     fn the_packet_is_inside(
-        steps in prop::collection::vec((1u64..2_000_000, -101_000i64..101_000), 1..20),
+        steps in prop::collection::vec((1u64..2_000_000, -226_000i64..226_000), 1..20),
         begun in 0u64..1_000, packet in 0u64..10_000_000, between in 0u64..10_000_000, now in 0u64..1_000_000,
         widths in [1u64..20_000, 1u64..20_000], places in [0u64..=100, 0u64..=100],
     ) {
@@ -50,24 +50,24 @@ proptest! {
         let before = world.bracket(begun + between, widths[0], places[0]);
         let now = world.bracket(packet.max(before.after) + now, widths[1], places[1]);
         let (first, last) =
-            placed(world.realtime(packet), world.realtime(begun), [before, now], rates()).unwrap();
+            placed(world.realtime(packet), [world.bracket(START, begun - START, 0), before, now], rates()).unwrap();
         prop_assert!(first <= packet && packet <= last, "{} {} {}", first, packet, last);
-        prop_assert!(last <= now.after);
+        prop_assert!(last <= now.after && first >= START - 4);
     }
 }
 
 #[test]
 fn stamps_of_other_times_are_refused() {
     let world = World(vec![(1, 0)]);
-    let compared = [world.bracket(START + 1_000, 100, 50), world.bracket(START + 50_000, 100, 50)];
-    let placed =
-        |counter| placed(world.realtime(counter), world.realtime(START + 1_000), compared, rates());
+    let begun = world.bracket(START + 1_000, 100, 50);
+    let compared = [begun, begun, world.bracket(START + 50_000, 100, 50)];
+    let placed = |counter| placed(world.realtime(counter), compared, rates());
     assert!(matches!(placed(START + 900), Err(PacketStampError::TooOld)));
     assert!(matches!(placed(START + 50_200), Err(PacketStampError::Future)));
     let (first, last) = placed(START + 49_000).unwrap();
-    // 1 us before the comparison: its width, and a ninth on either side.
+    // 1 us before the comparison: its width, and a quarter on either side.
     assert!(
-        first >= START + 48_700 && last <= START + 49_300,
+        first >= START + 48_500 && last <= START + 49_500,
         "{} {}",
         first - START,
         last - START
@@ -78,8 +78,7 @@ fn stamps_of_other_times_are_refused() {
 fn a_clock_that_was_set_is_noticed_and_slews_are_not() {
     let ns = Duration::from_nanos;
     let last = World(vec![(1, 0)]).bracket(START, 1, 0);
-    let mut state =
-        State { begun: last.realtime, last, offset: (ns(1_000), ns(1_080)), was_set: false };
+    let mut state = State { begun: last, last, offset: (ns(1_000), ns(1_080)), was_set: false };
     assert!(!state.is_stepped((ns(1_020), ns(1_120))));
     assert_eq!(state.offset, (ns(1_020), ns(1_080)));
     assert!(!state.is_stepped((ns(1_081), ns(1_100))), "rounding");
@@ -97,7 +96,7 @@ fn a_clock_for_tests_has_no_packets() {
 fn this_machines_clocks_keep_their_offset() {
     let (counter, _) = counter::select(Choice::Auto).unwrap();
     let last = bracket(&counter, TRIES);
-    let mut state = State { begun: last.realtime, last, offset: offset(), was_set: false };
+    let mut state = State { begun: last, last, offset: offset(), was_set: false };
     for _ in 0..1000 {
         assert!(!state.is_stepped(offset()));
     }

@@ -322,7 +322,7 @@ class PacketStamps:
 
     def stamp_of(self, realtime_ns: int) -> Tuple[int, int]:
         """The counter values between which the kernel stamped a packet: first, last, for ``convert_between``. Call it soon: a
-        stamp that is 1 ms old is known to 0.1 ms.
+        stamp that is 1 ms old is known to 0.25 ms.
 
         Raises ClockWasSet, OutOfRange.
         """
