@@ -168,7 +168,7 @@ impl Drop for Recorder {
 }
 
 impl Timeline {
-    fn subject(&self) -> Result<Subject, RecordingError> {
+    pub(super) fn subject(&self) -> Result<Subject, RecordingError> {
         self.observe()?;
         Ok(self
             .with_reader(|reader| {

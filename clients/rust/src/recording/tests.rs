@@ -205,3 +205,41 @@ fn a_publication_that_stays_in_force_is_written_every_ten_seconds() {
     drop(recorder);
     assert!(Recording::open(folder.file()).unwrap().convert(stamp).is_ok());
 }
+
+proptest::proptest! {
+    /// Somebody may have made the file. Whatever its records say: an answer or an error, no panic.
+    #[test]
+    fn no_content_of_records_ends_the_program(
+        words in proptest::collection::vec(proptest::array::uniform24(proptest::prelude::any::<u64>()), 1..6),
+        near in proptest::prelude::any::<bool>(),
+        stamps in proptest::array::uniform2(proptest::prelude::any::<u64>()),
+    ) {
+        use timevisor_clock_page::abi::entry;
+        let clock = Clock::new(0);
+        let mut bytes = clock.timeline().subject().unwrap().encode().to_vec();
+        let mut base = words[0][entry::BASE];
+        for mut words in words {
+            // Known, under one marker, and in order as often as not.
+            words[entry::META] |= (u64::from(entry::FLAG_BOUNDS | entry::FLAG_ESTIMATE)) << 48;
+            words[entry::DISRUPTION] = 1;
+            base = base.wrapping_add(words[entry::BASE] >> 40);
+            words[entry::BASE] = base;
+            words[entry::EXPIRY] = if near { base.wrapping_add(words[entry::EXPIRY] >> 44) } else { words[entry::EXPIRY] };
+            words[entry::ESTIMATE] = words[entry::EARLIEST].wrapping_add(1);
+            words[entry::LATEST] = words[entry::EARLIEST].wrapping_add(2);
+            let seen = base.wrapping_add(stamps[0] >> 40);
+            bytes.extend(Record { seen, words }.encode());
+        }
+        if let Ok(recording) = Recording::from_bytes(&bytes) {
+            let segments: Vec<_> = recording.segments().collect();
+            let inside = segments.iter().flat_map(|s| [s.since, s.until, s.since.wrapping_add(s.until.wrapping_sub(s.since) / 2)]);
+            for stamp in inside.chain(stamps) {
+                let _ = recording.convert(stamp);
+                for other in stamps.into_iter().chain(segments.iter().map(|s| s.until)) {
+                    let _ = recording.span(stamp, other);
+                    let _ = recording.convert_between(stamp, other);
+                }
+            }
+        }
+    }
+}
