@@ -16,7 +16,8 @@
 //! | --- | --- |
 //! | `client` | [`Client`], [`Options`]: which page, which channel |
 //! | `binding` | [`Binding`]: a requirement in force, withdrawn on drop |
-//! | `timeline` | [`Timeline`]: read, convert, compare; [`ValidUntil`] |
+//! | `timeline` | [`Timeline`]: read, compare; [`ValidUntil`] |
+//! | `conversions` | stamps to times and spans |
 //! | `reading` | [`Reading`] |
 //! | `requirement` | [`Requirement`] and whether it is met |
 //! | [`wait`] | waiting: for a moment, periods, actions, changes |
@@ -43,6 +44,7 @@
 mod binding;
 mod channel;
 mod client;
+mod conversions;
 mod difference;
 mod elapsed;
 mod error;

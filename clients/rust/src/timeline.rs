@@ -1,5 +1,6 @@
-//! [`Timeline`]: a handle to read, convert and wait. Reading is a counter read and three
-//! multiplications; no system call, no allocation, no lock, from any number of threads.
+//! [`Timeline`]: a handle to read, convert (`conversions`) and wait (`wait`). Reading is a counter
+//! read and three multiplications; no system call, no allocation, no lock, from any number of
+//! threads.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,10 +12,8 @@ use timevisor_clock_page::{Counter, CounterId, EntryWords, Reader};
 use timevisor_protocols::channel::InvalidRequirement;
 use timevisor_time::Period;
 
-use crate::difference::is_before;
-use crate::error::{ConvertError, ReadError, TimelineError};
+use crate::error::{ReadError, TimelineError};
 use crate::history::History;
-use crate::measured_span::MeasuredSpan;
 use crate::reading::Reading;
 use crate::requirement::{Need, NeedCell, Requirement};
 use crate::snapshot::Snapshot;
@@ -34,7 +33,7 @@ pub(crate) struct Place {
     /// Another page's counter would be another, and nothing but the identity tells:
     /// CLOCK_MONOTONIC_RAW of a process that was restored in a time namespace.
     by_identity: bool,
-    origin: u64,
+    pub(crate) origin: u64,
     history: Mutex<History>,
     /// Nanoseconds of a tick, rounded up; 0: not known yet.
     tick_ns: AtomicU64,
@@ -83,7 +82,7 @@ impl Place {
     }
 
     /// What is known for conversions, with the publication that is in force now.
-    fn noted(&self) -> Result<MutexGuard<'_, History>, ReadError> {
+    pub(crate) fn noted(&self) -> Result<MutexGuard<'_, History>, ReadError> {
         let snapshot = self.snapshot()?;
         let mut history = unpoisoned(self.history.lock());
         history.note(snapshot);
@@ -105,7 +104,7 @@ impl Place {
         }
     }
 
-    fn judge(&self, mut reading: Reading, need: &Need) -> Reading {
+    pub(crate) fn judge(&self, mut reading: Reading, need: &Need) -> Reading {
         let tick_ns = if need.tick_ns == u64::MAX { 0 } else { self.tick_ns() };
         reading.met = need.is_met(&reading, tick_ns);
         reading
@@ -122,7 +121,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     #[inline]
-    fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &Place {
         let mut place = &self.place;
         while let Some(next) = place.next.get() {
             place = next;
@@ -243,81 +242,6 @@ impl Timeline {
     #[must_use]
     pub fn stamp(&self) -> u64 {
         self.shared.place().reader.counter().read_ordered()
-    }
-
-    /// The time at which the counter was at `stamp`, from everything that was noted of the clock
-    /// before and since (see [`Self::observe`]): never wider than a reading taken then, and
-    /// narrower when the clock has learned something since.
-    ///
-    /// A stamp of the future is a prediction, which holds unless the clock is disrupted before.
-    ///
-    /// ```
-    /// let clock = timevisor::manual::Clock::new(0);
-    /// clock.set_error(std::time::Duration::from_micros(50));
-    /// clock.step(0); // what was known before does not count any more
-    /// let timeline = clock.timeline();
-    /// timeline.observe()?;
-    /// let stamp = timeline.stamp();
-    /// clock.advance(std::time::Duration::from_secs(1));
-    /// clock.set_error(std::time::Duration::from_micros(10));
-    /// assert_eq!(timeline.now()?.half_width_ns(), Some(10_000));
-    /// let then = timeline.convert(stamp)?;
-    /// assert!(then.half_width_ns() <= Some(10_001)); // 50 us at the time, 10 us in hindsight
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// A stamp from before the first publication that was noted since the last disruption (opening
-    /// a timeline notes one), or a page that cannot be read.
-    pub fn convert(&self, stamp: u64) -> Result<Reading, ConvertError> {
-        let place = self.shared.place();
-        let history = place.noted()?;
-        let reading = Reading::of_stamp(&history.convert(stamp)?, stamp, place.origin);
-        Ok(place.judge(reading, &self.need.get()))
-    }
-
-    /// The time of something that happened while the counter went from `first` to `last`, for
-    /// example what [`PacketStamps::stamp_of`](crate::PacketStamps::stamp_of) says of a packet:
-    /// true time lies between the earliest of the first and the latest of the last. The estimate is
-    /// that of the middle.
-    ///
-    /// # Errors
-    /// As [`Self::convert`]; also [`ConvertError::WrongOrder`].
-    pub fn convert_between(&self, first: u64, last: u64) -> Result<Reading, ConvertError> {
-        let place = self.shared.place();
-        let history = place.noted()?;
-        let convert = |stamp| Ok(Reading::of_stamp(&history.convert(stamp)?, stamp, place.origin));
-        Ok(place.judge(Reading::between(first, last, convert)?, &self.need.get()))
-    }
-
-    /// How much true time went by between two stamps. It is never wider than the difference of two
-    /// conversions, and for short spans much narrower: the clock's offset cancels, and only the
-    /// error of its rate is left (15 ppm: 150 ns over 10 ms, whatever the offset's bound is).
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// let clock = timevisor::manual::Clock::new(0);
-    /// clock.set_error(Duration::from_micros(50));
-    /// clock.set_growth_ppb(15_000);
-    /// clock.step(0); // what was known before does not count any more
-    /// let timeline = clock.timeline();
-    /// timeline.observe()?;
-    /// let begin = timeline.stamp();
-    /// clock.advance(Duration::from_millis(10));
-    /// let span = timeline.span(begin, timeline.stamp())?;
-    /// assert_eq!((span.shortest_ns(), span.longest_ns()), (9_999_849, 10_000_150));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Self::convert`]; [`ConvertError::Disrupted`] if the clock was disrupted between the
-    /// stamps.
-    pub fn span(&self, from: u64, to: u64) -> Result<MeasuredSpan, ConvertError> {
-        let history = self.shared.place().noted()?;
-        if is_before(to, from) {
-            return Ok(MeasuredSpan::back(&history.between(to, from)?));
-        }
-        Ok(MeasuredSpan::ahead(&history.between(from, to)?))
     }
 
     /// Records the present publication for later conversions. Waits, watches and conversions do so,
