@@ -295,3 +295,7 @@ pub(crate) fn is_before(a: u64, b: u64) -> bool {
 #[cfg(test)]
 #[path = "difference_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "difference_worlds_tests.rs"]
+mod worlds_tests;
