@@ -189,7 +189,8 @@ fn line(row: &TimelineRow) -> String {
     format!("{:<32} {epoch:<6} {:>7} {required:>24} {achieved:>24}", row.name, row.members)
 }
 
-fn of_reading(name: &str, reading: &Reading) -> Value {
+/// The object that `--json` prints.
+pub fn of_reading(name: &str, reading: &Reading) -> Value {
     let known = |ns: i64| reading.is_known().then_some(ns);
     json!({
         "timeline": name,
@@ -207,7 +208,8 @@ fn of_reading(name: &str, reading: &Reading) -> Value {
     })
 }
 
-fn text(name: &str, reading: &Reading) -> String {
+/// The line that is printed without `--json`.
+pub fn text(name: &str, reading: &Reading) -> String {
     let status = reading.status().name();
     let met = if reading.met() { "met" } else { "not met" };
     let Some((below, above)) = reading.below_ns().zip(reading.above_ns()) else {

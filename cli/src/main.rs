@@ -8,6 +8,8 @@
 //! | `oscillator.rs` | `timevisor oscillator`: a survey, and what to state in the configuration |
 //! | `elapsed.rs` | `timevisor elapsed` |
 //! | `cpu_time.rs` | `timevisor cpu-time`: inside a VM |
+//! | `record.rs` | `timevisor record`: a timeline's past into a file |
+//! | `convert.rs` | `timevisor convert`: stamps and spans from such a file; without the daemon |
 //! | `reserve/` | `timevisor reserve plan`: tasks in, reservation out; without the daemon |
 //! | `vm.rs` | `timevisor vm list, add, remove, args` |
 //! | `replay.rs` | `timevisor replay`: recorded exchanges, scored; without the daemon |
@@ -19,12 +21,14 @@
 mod bind;
 mod bound;
 mod connection;
+mod convert;
 mod cpu_time;
 mod elapsed;
 mod introspect;
 mod now;
 mod oscillator;
 mod plot;
+mod record;
 mod replay;
 mod reserve;
 mod simulate;
@@ -66,6 +70,10 @@ enum Command {
     CpuTime(cpu_time::Options),
     /// Print what happens to a requirement: met, violated, holdover, disrupted
     Watch(bind::WatchOptions),
+    /// Record what a timeline says, so that counter stamps can be converted later
+    Record(record::Options),
+    /// Convert counter stamps, or measure the time between two, from a recording; needs no daemon
+    Convert(convert::Options),
     /// Run recorded exchanges through the production clock, and score it against the truth
     Replay(replay::Options),
     /// Run scenarios in simulated worlds, and judge them by their limits; needs no daemon
@@ -95,6 +103,8 @@ fn main() -> ExitCode {
         Command::Elapsed(options) => elapsed::run(directory, options),
         Command::CpuTime(options) => cpu_time::run(directory, options),
         Command::Watch(options) => bind::watch(directory, options),
+        Command::Record(options) => record::run(directory, options),
+        Command::Convert(options) => convert::run(options),
         Command::Replay(options) => replay::run(options),
         Command::Introspect(command) => introspect::run(directory, command),
         Command::Vm(command) => vm::run(directory, command),

@@ -36,6 +36,7 @@
 #define TIMEVISOR_ACHIEVED_INIT {(uint32_t)sizeof(timevisor_achieved), 0, 0, 0, 0, 0}
 #define TIMEVISOR_BIND_OPTIONS_INIT {(uint32_t)sizeof(timevisor_bind_options), 0, 0, 0, NULL}
 #define TIMEVISOR_READING_INIT {(uint32_t)sizeof(timevisor_reading), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TIMEVISOR_MEASURED_SPAN_INIT {(uint32_t)sizeof(timevisor_measured_span), 0, 0, 0, 0}
 #define TIMEVISOR_VALIDITY_INIT {(uint32_t)sizeof(timevisor_validity), 0, 0, 0}
 #define TIMEVISOR_TIMELINE_ROW_INIT {(uint32_t)sizeof(timevisor_timeline_row), 0, NULL, 0, 0, NULL, NULL}
 #define TIMEVISOR_WAIT_OPTIONS_INIT {(uint32_t)sizeof(timevisor_wait_options), 0, 0, 0, NULL, 0}
@@ -183,8 +184,18 @@ typedef struct timevisor_elapsed timevisor_elapsed;
 // moved, and nothing sleeps. For any number of threads at once.
 typedef struct timevisor_manual_clock timevisor_manual_clock;
 
+// Watches CLOCK_REALTIME, so that stamps of packets can be placed on the counter. For any number
+// of threads at once.
+typedef struct timevisor_packet_stamps timevisor_packet_stamps;
+
 // Ticks for ever. One thread at a time.
 typedef struct timevisor_periodic timevisor_periodic;
+
+// Appends to a recording. For any number of threads at once.
+typedef struct timevisor_recorder timevisor_recorder;
+
+// What was recorded, in memory. For any number of threads at once.
+typedef struct timevisor_recording timevisor_recording;
 
 // A timeline: read only, or bound. For any number of threads at once.
 typedef struct timevisor_timeline timevisor_timeline;
@@ -304,6 +315,21 @@ typedef struct timevisor_reading {
     // 1 when this meets the handle's requirement or there is none, otherwise 0.
     int32_t met;
 } timevisor_reading;
+
+// How much true time went by between two stamps, ns: all three are below zero when the first stamp
+// is the later one.
+typedef struct timevisor_measured_span {
+    // sizeof(timevisor_measured_span)
+    uint32_t struct_size;
+    // A timevisor_status: the least that the clock promised between the two.
+    int32_t status;
+    // No less time than this went by, rounded down.
+    int64_t shortest_ns;
+    // The best guess, to the nearest ns: by the clock's mean rate around the stamps.
+    int64_t estimate_ns;
+    // No more time than this went by, rounded up.
+    int64_t longest_ns;
+} timevisor_measured_span;
 
 // Until when a bound holds if nothing new is learned.
 typedef struct timevisor_validity {
@@ -509,6 +535,24 @@ uint64_t timevisor_stamp(const struct timevisor_timeline *timeline);
 // -EINVAL. Any thread; a short lock.
 int timevisor_convert(const struct timevisor_timeline *timeline, uint64_t stamp, struct timevisor_reading *reading);
 
+// The time of something that happened while the counter went from `first` to `last`, such as a
+// packet: true time lies between the earliest of the first and the latest of the last.
+//
+// Returns as timevisor_convert; -EINVAL also when the first one is the later one. Any thread; a
+// short lock.
+int timevisor_convert_between(const struct timevisor_timeline *timeline,
+                              uint64_t first,
+                              uint64_t last,
+                              struct timevisor_reading *reading);
+
+// How much true time went by between two stamps. It is never wider than the difference of two
+// conversions, and for short spans much narrower: only the error of the counter's rate is left (15
+// ppm: 150 ns over 10 ms). Below zero when `from` is the later one.
+//
+// Returns as timevisor_convert; -ESTALE also when the clock was disrupted between the stamps. Any
+// thread; a short lock.
+int timevisor_span(const struct timevisor_timeline *timeline, uint64_t from, uint64_t to, struct timevisor_measured_span *span);
+
 // Records the present publication for later conversions. Waits, watches and conversions do so,
 // too; a program that only takes stamps should call this every few seconds.
 //
@@ -629,6 +673,85 @@ int timevisor_elapsed_save(const struct timevisor_elapsed *elapsed, char *buffer
 
 // Ends the age. NULL is allowed. Not while another thread uses the handle.
 void timevisor_elapsed_free(struct timevisor_elapsed *elapsed);
+
+// Records the timeline from now on into a file, so that stamps of any age can be converted later,
+// on any machine. A file that is there already is continued. It is made with mode 0644, and not
+// through a symbolic link. The timeline may be freed before the recorder.
+//
+// Returns 0; -EBUSY: another program records into the file; -EILSEQ: it is no recording, or
+// damaged; -ENOTSUP: it is one of a newer version; -EINVAL: also for a recording of another
+// timeline or machine; the kernel's code for a file that cannot be written; otherwise as
+// timevisor_now. Any thread.
+int timevisor_record_to(const struct timevisor_timeline *timeline, const char *path, struct timevisor_recorder **recorder);
+
+// Looks at the page, and appends what it says if that is new. Call it about every 100 ms; what is
+// missed makes conversions wider, never wrong.
+//
+// Returns 1 when something was appended, otherwise 0; the kernel's code for a file that cannot be
+// written; -EIO, -EIDRM, -EINVAL. Any thread; a lock.
+int timevisor_recorder_observe(const struct timevisor_recorder *recorder);
+
+// Looks once more, hands everything to the disk, and frees the recorder, whatever it returns. NULL
+// is allowed. Not while another thread uses the handle.
+//
+// Returns 0, or a code as timevisor_recorder_observe.
+int timevisor_recorder_close(struct timevisor_recorder *recorder);
+
+// Reads a whole recording, of this machine or another one. It needs no page.
+//
+// Returns 0; -EILSEQ: it is no recording, or damaged; -ENOTSUP: it is one of a newer version; the
+// kernel's code for a file that cannot be read; -EINVAL. Any thread.
+int timevisor_recording_open(const char *path, struct timevisor_recording **recording);
+
+// The time at which the counter was at `stamp`.
+//
+// Returns 0; -ESTALE: a stamp from before or after what was recorded, or from where the clock was
+// disrupted; -ENODATA: nothing was recorded; -EBADMSG: bounds contradict each other; -ENOTUNIQ:
+// the counter had this value more than once; -EINVAL. Any thread.
+int timevisor_recording_convert(const struct timevisor_recording *recording, uint64_t stamp, struct timevisor_reading *reading);
+
+// The time of something that happened while the counter went from `first` to `last`: see
+// timevisor_convert_between.
+//
+// Returns as timevisor_recording_convert; -ESTALE also for a disruption between the two. Any
+// thread.
+int timevisor_recording_convert_between(const struct timevisor_recording *recording,
+                                        uint64_t first,
+                                        uint64_t last,
+                                        struct timevisor_reading *reading);
+
+// How much true time went by between two stamps: see timevisor_span.
+//
+// Returns as timevisor_recording_convert_between. Any thread.
+int timevisor_recording_span(const struct timevisor_recording *recording,
+                             uint64_t from,
+                             uint64_t to,
+                             struct timevisor_measured_span *span);
+
+// Frees a recording. NULL is allowed. Not while another thread uses the handle.
+void timevisor_recording_free(struct timevisor_recording *recording);
+
+// Begins to watch CLOCK_REALTIME. Do this before the socket is opened: stamps from before cannot
+// be converted. The timeline may be freed first.
+//
+// Returns 0; -ENOTSUP: a clock for tests, or a kernel that follows a pulse per second; -EMFILE and others: the kernel refused a timer;
+// otherwise as timevisor_now. Any thread.
+int timevisor_packet_stamps_open(const struct timevisor_timeline *timeline,
+                                 struct timevisor_packet_stamps **stamps);
+
+// The counter values between which the kernel stamped a packet. Call it soon: a stamp that is 1 ms
+// old is known to 0.25 ms, because of how fast CLOCK_REALTIME can be slewed. Give both values to
+// timevisor_convert_between, now or later.
+//
+// realtime_ns: the software stamp of SCM_TIMESTAMPING or SCM_TIMESTAMPNS, tv_sec * 1000000000 +
+// tv_nsec.
+// Returns 0; -ESTALE: CLOCK_REALTIME was set, and every call from now on says so: discard the
+// packets that wait in the socket, and open new packet stamps; -ERANGE: a stamp from before they
+// were opened, or from the future; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
+int timevisor_stamp_of_packet(const struct timevisor_packet_stamps *stamps, int64_t realtime_ns, uint64_t *first, uint64_t *last);
+
+// Frees them. NULL is allowed. Not while another thread uses the handle.
+void timevisor_packet_stamps_free(struct timevisor_packet_stamps *stamps);
 
 // How much processor time the host has given vCPU `vcpu` of the VM that this program runs in,
 // since the vCPU began there. A guest's own clocks also count the time in which its vCPU waited.

@@ -3,17 +3,17 @@
 use core::ffi::c_int;
 
 use timevisor::{
-    Achieved, Blackouts, Change, Comparison, Epoch, MissedTicks, Reading, Requirement, Status,
-    TimescaleId, ValidUntil,
+    Achieved, Blackouts, Change, Comparison, Epoch, MeasuredSpan, MissedTicks, Reading,
+    Requirement, Status, TimescaleId, ValidUntil,
 };
 
 use crate::error::Failure;
 use crate::memory::{In, InOut, ns, span};
 use crate::types::{
     TIMEVISOR_UNKNOWN_NS, TIMEVISOR_UNKNOWN_TAI_OFFSET, timevisor_achieved, timevisor_blackouts,
-    timevisor_change, timevisor_comparison, timevisor_missed_ticks, timevisor_reading,
-    timevisor_requirement, timevisor_status, timevisor_timescale, timevisor_validity,
-    timevisor_validity_kind,
+    timevisor_change, timevisor_comparison, timevisor_measured_span, timevisor_missed_ticks,
+    timevisor_reading, timevisor_requirement, timevisor_status, timevisor_timescale,
+    timevisor_validity, timevisor_validity_kind,
 };
 
 impl timevisor_reading {
@@ -50,6 +50,18 @@ impl timevisor_reading {
             reading.set(from);
             Ok(())
         })
+    }
+}
+
+impl timevisor_measured_span {
+    pub(crate) fn set(&mut self, from: &MeasuredSpan) {
+        *self = Self {
+            struct_size: self.struct_size,
+            status: status(from.status()) as i32,
+            shortest_ns: from.shortest_ns(),
+            estimate_ns: from.estimate_ns(),
+            longest_ns: from.longest_ns(),
+        };
     }
 }
 

@@ -7,8 +7,8 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use timevisor::{
-    BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, ProblemCode, ReadError,
-    TimelineError, WaitError,
+    BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, PacketStampError,
+    ProblemCode, ReadError, RecordingError, TimelineError, WaitError,
 };
 
 /// Every code, and what it means in general.
@@ -16,23 +16,26 @@ const CODES: &[(c_int, &CStr)] = &[
     (0, c"success"),
     (libc::EAGAIN, c"not yet: poll the descriptor and try again"),
     (libc::EBADMSG, c"bounds were contradicted: they must not be relied on"),
-    (libc::EBUSY, c"another thread is using this handle"),
+    (libc::EBUSY, c"another thread or program is using it"),
     (libc::ECANCELED, c"the wait was cancelled"),
     (libc::ECONNRESET, c"the channel to timevisord failed"),
     (libc::EDQUOT, c"a limit of timevisord for this program's tenant was reached"),
     (libc::EEXIST, c"there is a timeline of this name with another epoch"),
     (libc::EIDRM, c"the timeline has ended: bind again"),
+    (libc::EILSEQ, c"the file is no recording, or damaged"),
     (libc::EINVAL, c"invalid argument"),
     (libc::EIO, c"the page's writer stopped in the middle of an update"),
     (libc::ENODATA, c"the time is not known"),
     (libc::ENOENT, c"there is no such page, timeline or binding"),
     (libc::ENOTCONN, c"nobody takes requirements here"),
     (libc::ENOTRECOVERABLE, c"a bug in libtimevisor"),
+    (libc::ENOTSUP, c"this is not possible with this clock, or this version of the library"),
+    (libc::ENOTUNIQ, c"the counter was at this stamp more than once"),
     (libc::ENXIO, c"the page cannot be read from here"),
     (libc::E2BIG, c"a structure of a newer version sets something that this library does not know"),
     (libc::EPROTO, c"timevisord and this library do not understand each other"),
-    (libc::ERANGE, c"the requirement cannot be met"),
-    (libc::ESTALE, c"the clock was disrupted: it may have stepped"),
+    (libc::ERANGE, c"the requirement cannot be met, or the stamp cannot be placed"),
+    (libc::ESTALE, c"the clock was disrupted (it may have stepped), or was not observed then"),
     (libc::ETIME, c"it is too late: the time may have come already"),
     (libc::ETIMEDOUT, c"the time-out came first"),
     (libc::EUSERS, c"timevisord has no room, or is asked too often"),
@@ -162,10 +165,42 @@ impl From<ConvertError> for Failure {
     fn from(error: ConvertError) -> Self {
         match error {
             ConvertError::Read(error) => error.into(),
-            ConvertError::TooOld { .. } => Self::of(libc::ESTALE, &error),
+            ConvertError::TooOld { .. }
+            | ConvertError::TooNew { .. }
+            | ConvertError::Disrupted { .. } => Self::of(libc::ESTALE, &error),
+            ConvertError::Ambiguous { .. } => Self::of(libc::ENOTUNIQ, &error),
+            ConvertError::WrongOrder => Self::of(libc::EINVAL, &error),
             ConvertError::Unknown => Self::of(libc::ENODATA, &error),
             ConvertError::Contradiction => Self::of(libc::EBADMSG, &error),
         }
+    }
+}
+
+impl From<RecordingError> for Failure {
+    fn from(error: RecordingError) -> Self {
+        let errno = match &error {
+            RecordingError::Read(error) => return (*error).into(),
+            // A FIFO or a folder has no number of the kernel's.
+            RecordingError::File { source, .. } => source.raw_os_error().unwrap_or(libc::EINVAL),
+            RecordingError::NotARecording | RecordingError::Damaged { .. } => libc::EILSEQ,
+            RecordingError::Version(_) => libc::ENOTSUP,
+            RecordingError::OtherClock(_) => libc::EINVAL,
+            RecordingError::Busy(_) => libc::EBUSY,
+        };
+        Self::of(errno, &error)
+    }
+}
+
+impl From<PacketStampError> for Failure {
+    fn from(error: PacketStampError) -> Self {
+        let errno = match &error {
+            PacketStampError::Read(error) => return (*error).into(),
+            PacketStampError::ClockWasSet => libc::ESTALE,
+            PacketStampError::TooOld | PacketStampError::Future => libc::ERANGE,
+            PacketStampError::NoCounter(_) => libc::ENOTSUP,
+            PacketStampError::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        };
+        Self::of(errno, &error)
     }
 }
 

@@ -10,6 +10,8 @@
 //! | `timeline` | a handle to a timeline, bound or only read; reading it |
 //! | `binding` | requirements |
 //! | `elapsed` | how long something has been running |
+//! | `recording` | a timeline's past in a file |
+//! | `packets` | the kernel's stamps of packets |
 //! | `cpu_time` | how much processor time a vCPU has had |
 //! | `cancel` | ending waits from another thread |
 //! | `wait` | waiting |
@@ -33,6 +35,10 @@ mod timeline;
 mod binding;
 
 mod elapsed;
+
+mod recording;
+
+mod packets;
 
 mod cpu_time;
 

@@ -13,8 +13,8 @@ use crate::conversions::{comparison, status_from};
 use crate::error::{Failure, guard};
 use crate::memory::{In, InOut, Out, Text, give, handle, span};
 use crate::types::{
-    timevisor_comparison, timevisor_reading, timevisor_requirement, timevisor_status,
-    timevisor_timescale, timevisor_validity,
+    timevisor_comparison, timevisor_measured_span, timevisor_reading, timevisor_requirement,
+    timevisor_status, timevisor_timescale, timevisor_validity,
 };
 
 /// A timeline: read only, or bound. For any number of threads at once.
@@ -146,6 +146,51 @@ pub extern "C" fn timevisor_convert(
         let then = handle(timeline, "timeline")?.timeline.convert(stamp)?;
         reading.fill(|reading| {
             reading.set(&then);
+            Ok(())
+        })?;
+        Ok(0)
+    })
+}
+
+/// The time of something that happened while the counter went from `first` to `last`, such as a
+/// packet: true time lies between the earliest of the first and the latest of the last.
+///
+/// Returns as timevisor_convert; -EINVAL also when the first one is the later one. Any thread; a
+/// short lock.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_convert_between(
+    timeline: Option<&timevisor_timeline>,
+    first: u64,
+    last: u64,
+    mut reading: InOut<'_, timevisor_reading>,
+) -> c_int {
+    guard(|| {
+        let then = handle(timeline, "timeline")?.timeline.convert_between(first, last)?;
+        reading.fill(|reading| {
+            reading.set(&then);
+            Ok(())
+        })?;
+        Ok(0)
+    })
+}
+
+/// How much true time went by between two stamps. It is never wider than the difference of two
+/// conversions, and for short spans much narrower: only the error of the counter's rate is left (15
+/// ppm: 150 ns over 10 ms). Below zero when `from` is the later one.
+///
+/// Returns as timevisor_convert; -ESTALE also when the clock was disrupted between the stamps. Any
+/// thread; a short lock.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_span(
+    timeline: Option<&timevisor_timeline>,
+    from: u64,
+    to: u64,
+    mut span: InOut<'_, timevisor_measured_span>,
+) -> c_int {
+    guard(|| {
+        let found = handle(timeline, "timeline")?.timeline.span(from, to)?;
+        span.fill(|span| {
+            span.set(&found);
             Ok(())
         })?;
         Ok(0)

@@ -254,6 +254,23 @@ pub struct timevisor_reading {
     pub met: i32,
 }
 
+/// How much true time went by between two stamps, ns: all three are below zero when the first stamp
+/// is the later one.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct timevisor_measured_span {
+    /// sizeof(timevisor_measured_span)
+    pub struct_size: u32,
+    /// A timevisor_status: the least that the clock promised between the two.
+    pub status: i32,
+    /// No less time than this went by, rounded down.
+    pub shortest_ns: i64,
+    /// The best guess, to the nearest ns: by the clock's mean rate around the stamps.
+    pub estimate_ns: i64,
+    /// No more time than this went by, rounded up.
+    pub longest_ns: i64,
+}
+
 /// Until when a bound holds if nothing new is learned.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -402,7 +419,7 @@ macro_rules! shared {
 shared! {
     timevisor_options timevisor_requirement timevisor_achieved timevisor_bind_options timevisor_reading timevisor_validity
     timevisor_timeline_row timevisor_wait_options timevisor_waited timevisor_tick timevisor_at_result timevisor_event
-    timevisor_host_cpu_time
+    timevisor_host_cpu_time timevisor_measured_span
 }
 
 /// The sizes of version 0 on 64-bit machines: what older programs pass, and proof that there is no
@@ -414,6 +431,7 @@ const _: () = {
     assert!(size_of::<timevisor_achieved>() == 2 * 4 + 4 * 8);
     assert!(size_of::<timevisor_bind_options>() == 4 * 4 + 8);
     assert!(size_of::<timevisor_reading>() == 2 * 4 + 9 * 8 + 4 * 4);
+    assert!(size_of::<timevisor_measured_span>() == 2 * 4 + 3 * 8);
     assert!(size_of::<timevisor_validity>() == 2 * 4 + 2 * 8);
     assert!(size_of::<timevisor_timeline_row>() == 2 * 4 + 8 + 2 * 4 + 2 * 8);
     assert!(size_of::<timevisor_wait_options>() == 2 * 4 + 2 * 8 + 8 + 8);

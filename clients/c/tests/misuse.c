@@ -18,6 +18,11 @@ static void null_handles(void) {
     timevisor_at_handle *at;
     timevisor_periodic *periodic;
     timevisor_watch *watch;
+    timevisor_measured_span span = TIMEVISOR_MEASURED_SPAN_INIT;
+    timevisor_recorder *recorder;
+    timevisor_recording *recording;
+    timevisor_packet_stamps *packets;
+    uint64_t stamp;
     char text[8];
 
     NULLS(timevisor_connect(NULL, NULL));
@@ -37,6 +42,17 @@ static void null_handles(void) {
     NULLS(timevisor_now(NULL, &reading));
     NULLS(timevisor_convert(NULL, 0, &reading));
     NULLS(timevisor_observe(NULL));
+    NULLS(timevisor_convert_between(NULL, 0, 0, &reading));
+    NULLS(timevisor_span(NULL, 0, 0, &span));
+    NULLS(timevisor_record_to(NULL, "/tmp/file", &recorder));
+    NULLS(timevisor_recorder_observe(NULL));
+    NULLS(timevisor_recording_open(NULL, &recording));
+    NULLS(timevisor_recording_convert(NULL, 0, &reading));
+    NULLS(timevisor_recording_convert_between(NULL, 0, 0, &reading));
+    NULLS(timevisor_recording_span(NULL, 0, 0, &span));
+    NULLS(timevisor_packet_stamps_open(NULL, &packets));
+    NULLS(timevisor_stamp_of_packet(NULL, 0, &stamp, &stamp));
+    NULLS(timevisor_stamp_of_packet(NULL, 0, &stamp, NULL));
     NULLS(timevisor_compare_to(NULL, 0));
     NULLS(timevisor_reading_compare_to(NULL, 0));
     NULLS(timevisor_reading_compare(&reading, NULL));
@@ -90,6 +106,9 @@ static void null_handles(void) {
     timevisor_at_free(NULL);
     timevisor_periodic_free(NULL);
     timevisor_watch_free(NULL);
+    timevisor_recording_free(NULL);
+    timevisor_packet_stamps_free(NULL);
+    CHECK(timevisor_recorder_close(NULL) == 0);
     timevisor_manual_free(NULL);
 }
 

@@ -10,6 +10,7 @@ int main() {
     timevisor_achieved achieved = TIMEVISOR_ACHIEVED_INIT;
     timevisor_timeline_row row = TIMEVISOR_TIMELINE_ROW_INIT;
     timevisor_reading reading = TIMEVISOR_READING_INIT;
+    timevisor_measured_span span = TIMEVISOR_MEASURED_SPAN_INIT;
     timevisor_validity until = TIMEVISOR_VALIDITY_INIT;
     timevisor_wait_options wait = TIMEVISOR_WAIT_OPTIONS_INIT;
     timevisor_waited waited = TIMEVISOR_WAITED_INIT;
@@ -19,6 +20,7 @@ int main() {
     timevisor_requirement between = timevisor_between(1, 2);
     CHECK(options.struct_size == sizeof options && bind.struct_size == sizeof bind);
     CHECK(achieved.struct_size == sizeof achieved && row.struct_size == sizeof row);
+    CHECK(span.struct_size == sizeof span && span.longest_ns == 0);
     CHECK(until.struct_size == sizeof until && wait.struct_size == sizeof wait && tick.struct_size == sizeof tick);
     CHECK(result.struct_size == sizeof result && event.struct_size == sizeof event);
     CHECK(between.below_ns == 1 && between.above_ns == 2 && between.probability == 0);

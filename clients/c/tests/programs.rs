@@ -123,7 +123,9 @@ fn start(program: &Path) -> Command {
 
 #[test]
 fn reading() {
-    check(&mut start(&compile("tests/reading.c", Link::Checked)));
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("tests/reading.c", Link::Checked);
+    check(start(&program).arg(folder.path().join("tai.rec")));
 }
 
 #[test]

@@ -64,6 +64,64 @@ static void stamps(timevisor_manual_clock *clock, timevisor_timeline *tai) {
     FAILS(timevisor_convert(tai, stamp, &then), ESTALE, "disrupted");
 }
 
+static void spans(timevisor_manual_clock *clock, timevisor_timeline *tai) {
+    timevisor_measured_span span = TIMEVISOR_MEASURED_SPAN_INIT;
+    timevisor_reading then = TIMEVISOR_READING_INIT;
+    timevisor_packet_stamps *packets;
+    uint64_t begin, end;
+
+    CHECK(timevisor_manual_set_error(clock, 50000) == 0);
+    CHECK(timevisor_manual_set_growth_ppb(clock, 15000) == 0);
+    CHECK(timevisor_manual_step(clock, 0) == 0);
+    CHECK(timevisor_observe(tai) == 0);
+    begin = timevisor_stamp(tai);
+    CHECK(timevisor_manual_advance(clock, 10000000) == 0);
+    end = timevisor_stamp(tai);
+    CHECK(timevisor_span(tai, begin, end, &span) == 0);
+    CHECK(span.shortest_ns == 9999849 && span.estimate_ns == 10000000 && span.longest_ns == 10000150);
+    CHECK(span.status == TIMEVISOR_STATUS_SYNCHRONIZED);
+    CHECK(timevisor_span(tai, end, begin, &span) == 0);
+    CHECK(span.shortest_ns == -10000150 && span.longest_ns == -9999849);
+    CHECK(timevisor_convert_between(tai, begin, end, &then) == 0);
+    CHECK(then.earliest_ns <= -49999 && then.latest_ns >= 10049999);
+    FAILS(timevisor_convert_between(tai, end, begin, &then), EINVAL, "before it began");
+    FAILS(timevisor_packet_stamps_open(tai, &packets), ENOTSUP, "for tests");
+    CHECK(packets == NULL);
+    CHECK(timevisor_manual_step(clock, 7) == 0);
+    FAILS(timevisor_span(tai, begin, timevisor_stamp(tai), &span), ESTALE, "disrupted");
+    CHECK(timevisor_manual_set_growth_ppb(clock, 0) == 0);
+}
+
+static void recordings(timevisor_manual_clock *clock, timevisor_timeline *tai, const char *file) {
+    timevisor_measured_span span = TIMEVISOR_MEASURED_SPAN_INIT;
+    timevisor_reading then = TIMEVISOR_READING_INIT;
+    timevisor_recorder *recorder, *other;
+    timevisor_recording *recording;
+    uint64_t begin, end;
+
+    CHECK(timevisor_manual_set_error(clock, 50000) == 0);
+    CHECK(timevisor_manual_step(clock, 3000000000) == 0);
+    CHECK(timevisor_record_to(tai, file, &recorder) == 0);
+    FAILS(timevisor_record_to(tai, file, &other), EBUSY, "another program");
+    CHECK(other == NULL);
+    begin = timevisor_stamp(tai);
+    CHECK(timevisor_manual_advance(clock, 1000000000) == 0);
+    CHECK(timevisor_recorder_observe(recorder) == 1);
+    CHECK(timevisor_recorder_observe(recorder) == 0);
+    end = timevisor_stamp(tai);
+    CHECK(timevisor_recorder_close(recorder) == 0);
+    CHECK(timevisor_recording_open(file, &recording) == 0);
+    CHECK(timevisor_recording_convert(recording, begin, &then) == 0 && then.estimate_ns == 3000000000);
+    CHECK(timevisor_recording_convert_between(recording, begin, end, &then) == 0 && then.estimate_ns / 10 == 349999999);
+    CHECK(timevisor_recording_span(recording, begin, end, &span) == 0 && span.estimate_ns == 1000000000);
+    FAILS(timevisor_recording_convert(recording, begin - 1, &then), ESTALE, "older");
+    FAILS(timevisor_recording_convert(recording, end + 1, &then), ESTALE, "newer");
+    timevisor_recording_free(recording);
+    FAILS(timevisor_recording_open("/nonexistent/file", &recording), ENOENT, "/nonexistent/file");
+    FAILS(timevisor_recording_open(__FILE__, &recording), EILSEQ, "no recording");
+    CHECK(recording == NULL);
+}
+
 static void until_when(timevisor_manual_clock *clock, timevisor_timeline *tai) {
     timevisor_validity until = TIMEVISOR_VALIDITY_INIT;
 
@@ -120,7 +178,7 @@ static void nothing_known(timevisor_manual_clock *clock, timevisor_timeline *tai
     FAILS(timevisor_convert(tai, timevisor_stamp(tai), &now), ENODATA, "not known");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     timevisor_manual_clock *clock;
     timevisor_timeline *tai;
 
@@ -129,6 +187,9 @@ int main(void) {
     what_a_reading_says(clock, tai);
     where_it_is_certain(clock, tai);
     stamps(clock, tai);
+    spans(clock, tai);
+    CHECK(argc == 2);
+    recordings(clock, tai, argv[1]);
     until_when(clock, tai);
     ages(clock, tai);
     nothing_known(clock, tai);

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use timevisor::{
     BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, InvalidRequirement,
-    ReadError, TimelineError, WaitError,
+    PacketStampError, ReadError, RecordingError, TimelineError, WaitError,
 };
 
 use crate::reading::Reading;
@@ -38,6 +38,13 @@ pub fn withdrawn(py: Python<'_>) -> PyErr {
 pub fn forked(py: Python<'_>) -> PyErr {
     let text = "the channel belongs to the process that forked this one; connect again in this one";
     exception(py, "ChannelFailed", text.to_owned(), None)
+}
+
+/// A use of a recorder that was closed, or is the parent process's.
+pub fn closed(py: Python<'_>) -> PyErr {
+    let text =
+        "the recorder was closed, or belongs to the process that forked this one; record again";
+    exception(py, "RecordingUnusable", text.to_owned(), None)
 }
 
 /// The text with its causes, unless it contains them already.
@@ -127,9 +134,43 @@ impl Raise for ConvertError {
         match self {
             Self::Read(error) => error.raise(py),
             Self::TooOld { since } => with(py, "TooOld", chain(self), "since", Ok(*since)),
+            Self::TooNew { until } => with(py, "TooNew", chain(self), "until", Ok(*until)),
+            Self::Disrupted { since } => {
+                with(py, "AcrossDisruption", chain(self), "since", Ok(*since))
+            }
+            Self::Ambiguous { .. } => exception(py, "Ambiguous", chain(self), None),
+            Self::WrongOrder => exception(py, "OutOfRange", chain(self), None),
             Self::Unknown => exception(py, "Unknown", chain(self), None),
             Self::Contradiction => exception(py, "Contradiction", chain(self), None),
         }
+    }
+}
+
+impl Raise for RecordingError {
+    fn raise(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::Read(error) => return error.raise(py),
+            Self::File { .. } => "KernelRefused",
+            Self::NotARecording
+            | Self::Version(_)
+            | Self::Damaged { .. }
+            | Self::OtherClock(_)
+            | Self::Busy(_) => "RecordingUnusable",
+        };
+        exception(py, class, chain(self), None)
+    }
+}
+
+impl Raise for PacketStampError {
+    fn raise(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::Read(error) => return error.raise(py),
+            Self::ClockWasSet => "ClockWasSet",
+            Self::TooOld | Self::Future => "OutOfRange",
+            Self::NoCounter(_) => "PageUnusable",
+            Self::System(_) => "KernelRefused",
+        };
+        exception(py, class, chain(self), None)
     }
 }
 

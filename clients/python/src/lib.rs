@@ -7,6 +7,7 @@
 //! | `timeline` | `Timeline`: read, convert, compare, begin waits |
 //! | `elapsed` | `Elapsed`: how long something has been running |
 //! | `reading` | `Reading` |
+//! | `recording` | `Recorder`, `Recording`, `PacketStamps` |
 //! | `requirement` | `Requirement` |
 //! | `wait` | blocking without the GIL, descriptors, `Cancel` |
 //! | `manual` | `Clock`: hand-driven, for tests |
@@ -29,6 +30,7 @@ mod elapsed;
 mod errors;
 mod manual;
 mod reading;
+mod recording;
 mod records;
 mod requirement;
 mod timeline;
@@ -48,6 +50,8 @@ mod _timevisor {
     use crate::manual::Clock;
     #[pymodule_export]
     use crate::reading::Reading;
+    #[pymodule_export]
+    use crate::recording::{PacketStamps, Recorder, Recording};
     #[pymodule_export]
     use crate::requirement::Requirement;
     #[pymodule_export]

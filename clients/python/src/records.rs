@@ -1,7 +1,7 @@
 //! The dataclasses of python/timevisor/_words.py that contain a [`Reading`] or a [`Requirement`].
 
 use pyo3::prelude::*;
-use timevisor::{AtOutcome, Change, Event, Tick, TimelineRow, Waited};
+use timevisor::{AtOutcome, Change, Event, MeasuredSpan, Tick, TimelineRow, Waited};
 
 use crate::reading::Reading;
 use crate::requirement::Requirement;
@@ -15,6 +15,12 @@ pub fn row<'py>(py: Python<'py>, row: TimelineRow) -> Object<'py> {
 
 pub fn waited(py: Python<'_>, waited: Waited) -> Object<'_> {
     make(py, "Waited", (waited.lateness_ns, Reading(waited.reading)))
+}
+
+pub fn measured_span<'py>(py: Python<'py>, span: &MeasuredSpan) -> Object<'py> {
+    let status = make(py, "Status", (span.status().name(),))?;
+    let fields = (span.shortest_ns(), span.estimate_ns(), span.longest_ns(), status);
+    make(py, "MeasuredSpan", fields)
 }
 
 pub fn tick(py: Python<'_>, t: Tick) -> Object<'_> {

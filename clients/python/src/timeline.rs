@@ -1,5 +1,6 @@
 //! `Timeline`: read, convert, compare, and begin waits.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
@@ -9,6 +10,7 @@ use timevisor::MissedTicks;
 use crate::arguments::{InstantNs, Span};
 use crate::errors::OrRaise;
 use crate::reading::Reading;
+use crate::recording::{PacketStamps, Recorder};
 use crate::records;
 use crate::requirement::Requirement;
 use crate::wait::{AtFd, Cancel, Patience, Periodic, WaitFd, Watch, When, once};
@@ -40,6 +42,26 @@ impl Timeline {
     /// The time at which the counter was at `stamp`.
     fn convert(&self, py: Python<'_>, stamp: u64) -> PyResult<Reading> {
         self.0.convert(stamp).or_raise(py).map(Reading)
+    }
+
+    /// The time of something that happened while the counter went from `first` to `last`.
+    fn convert_between(&self, py: Python<'_>, first: u64, last: u64) -> PyResult<Reading> {
+        self.0.convert_between(first, last).or_raise(py).map(Reading)
+    }
+
+    /// How much true time went by between two stamps.
+    fn span<'py>(&self, py: Python<'py>, from_stamp: u64, to_stamp: u64) -> Object<'py> {
+        records::measured_span(py, &self.0.span(from_stamp, to_stamp).or_raise(py)?)
+    }
+
+    /// Records the timeline from now on into a file.
+    fn record_to(&self, py: Python<'_>, path: PathBuf) -> PyResult<Recorder> {
+        py.detach(|| self.0.record_to(path)).or_raise(py).map(Recorder::new)
+    }
+
+    /// Begins to watch CLOCK_REALTIME, so that stamps of packets can be placed on the counter.
+    fn packet_stamps(&self, py: Python<'_>) -> PyResult<PacketStamps> {
+        self.0.packet_stamps().or_raise(py).map(PacketStamps)
     }
 
     /// Records the present publication for later conversions.

@@ -24,6 +24,10 @@ impl<T: Send> Unhurried<T> {
         self.process != std::process::id()
     }
 
+    pub fn get_mut(&mut self) -> &mut T {
+        self.handle.as_mut().expect(THERE)
+    }
+
     pub fn into_inner(mut self) -> T {
         self.handle.take().expect(THERE)
     }

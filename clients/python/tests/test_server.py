@@ -64,6 +64,19 @@ def test_the_first_program_runs(run_directory: Path, client: Client) -> None:
     assert int(lines["lateness"]) >= 0
 
 
+def test_a_packet_arrived_while_it_was_on_its_way(run_directory: Path, client: Client) -> None:
+    tai = client.timeline("tai")
+    before = tai.now()
+    page = str(run_directory / "clock")
+    command = [sys.executable, str(ROOM / "examples/packets.py"), page]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    lines = {name: int(ns) for name, ns in re.findall(r"^(\w+) +(-?\d+) ns", done.stdout, re.MULTILINE)}
+    assert list(lines) == ["earliest", "latest", "flight"]
+    assert before.earliest_ns < lines["latest"] and lines["earliest"] < tai.now().latest_ns
+    assert 0 < lines["flight"] < 1_000_000_000
+
+
 def test_a_binding_is_in_force_until_its_block_is_left(client: Client) -> None:
     def members() -> int:
         return next(row.members for row in client.timelines() if row.name == "tai")

@@ -3,6 +3,7 @@
 use timevisor_clock_page::OpenError;
 use timevisor_protocols::channel::{Achieved, InvalidRequirement, Problem};
 
+use crate::difference::Contradiction;
 use crate::reading::Reading;
 use crate::tried::Tried;
 
@@ -89,6 +90,34 @@ pub enum ConvertError {
         /// The oldest counter value that can be converted.
         since: u64,
     },
+    /// The clock was disrupted between the two stamps, or between the last publication before the
+    /// stamp and the first one after it.
+    #[error(
+        "the clock was disrupted at or before {since}, so a span across it is not known; use stamps from one side of it"
+    )]
+    Disrupted {
+        /// The first counter value after the disruption of which something is known.
+        since: u64,
+    },
+    /// A recording ends before the stamp.
+    #[error(
+        "the stamp is newer than {until}, the last thing that was recorded; record for longer, until after the stamps were taken"
+    )]
+    TooNew {
+        /// The last counter value that can be converted.
+        until: u64,
+    },
+    /// The counter had this value more than once.
+    #[error(
+        "the counter was at this stamp {times} times in the recording (it was reset, by a restart for example); keep a recording for each boot"
+    )]
+    Ambiguous {
+        /// How often.
+        times: usize,
+    },
+    /// The last counter value of an event is before its first one.
+    #[error("the event ended before it began: give the first counter value first")]
+    WrongOrder,
     /// Time is not known.
     #[error("the time is not known yet; wait until the status is synchronized")]
     Unknown,
@@ -97,6 +126,12 @@ pub enum ConvertError {
         "published bounds of this stamp exclude each other: an assumption failed; read `timevisor status` on the host"
     )]
     Contradiction,
+}
+
+impl From<Contradiction> for ConvertError {
+    fn from(_: Contradiction) -> Self {
+        Self::Contradiction
+    }
 }
 
 /// An age could not be started or resumed.

@@ -1,93 +1,79 @@
-//! [`History`]: recent publications, and what all of them together say about a counter stamp.
+//! [`History`]: recent publications of a page that is being read.
 //!
-//! Every publication is sound for all counter values since the last disruption: forwards by its
-//! lines, backwards by the limits of the rate (`Lines::at`). So true time lies in their
-//! intersection. A stamp from before the oldest publication with the present disruption marker is
-//! refused, because the clock may have been disrupted in between.
+//! A stamp from before the oldest publication with the present disruption marker is refused,
+//! because the clock may have been disrupted in between. [`crate::difference`] says what the
+//! publications mean together; [`crate::recording`] keeps them longer than this.
 
-use std::collections::VecDeque;
-
-use timevisor_clock_page::ClockStatus;
-use timevisor_clock_page::lines::At;
-use timevisor_time::Local;
-
+use crate::difference::{Between, Found, Stretch, is_before};
 use crate::error::ConvertError;
 use crate::snapshot::Snapshot;
 
-/// How many publications are kept. A converted stamp gains from those on either side of it; older
-/// ones add little.
-const DEPTH: usize = 64;
+/// How many publications are kept at least: more than an hour of one every 4 s. Up to twice as many
+/// are, so that forgetting is cheap; a publication takes about 250 bytes.
+const DEPTH: usize = 1024;
 
 /// Publications of one timeline under one disruption marker, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    ring: VecDeque<Snapshot>,
-    /// The base of the first one, which may have left the ring.
+    kept: Vec<Snapshot>,
+    /// The base of the first one, which may have been forgotten.
     since: u64,
-}
-
-/// What is known about a stamp.
-pub(crate) struct Found<'h> {
-    pub(crate) at: At<Local>,
-    /// The publication that was in force then, or the first one after.
-    pub(crate) in_force: &'h Snapshot,
-    pub(crate) status: ClockStatus,
+    /// What was before `since` was under another disruption marker.
+    disrupted: bool,
 }
 
 impl History {
     /// Adds the publication that is in force now, unless it is already there.
     pub(crate) fn note(&mut self, snapshot: Snapshot) {
-        let before = self.ring.back().map(|last| last.said.disruption);
+        let before = self.kept.last().map(|last| last.said.disruption);
         if before.is_some_and(|marker| marker != snapshot.said.disruption)
             || !snapshot.said.has_estimate()
         {
-            self.ring.clear();
+            self.disrupted |= !self.kept.is_empty();
+            self.kept.clear();
         }
-        if !snapshot.said.has_estimate() || self.ring.back() == Some(&snapshot) {
+        let last = self.kept.last();
+        // Another thread may have been faster with a newer one.
+        let is_late = last.is_some_and(|last| is_before(snapshot.lines.base, last.lines.base));
+        if !snapshot.said.has_estimate() || last == Some(&snapshot) || is_late {
             return;
         }
-        if self.ring.is_empty() {
+        if self.kept.is_empty() {
             self.since = snapshot.lines.base;
         }
-        if self.ring.len() == DEPTH {
-            self.ring.pop_front();
+        if self.kept.len() == 2 * DEPTH {
+            self.kept.drain(..DEPTH);
         }
-        self.ring.push_back(snapshot);
+        self.kept.push(snapshot);
     }
 
-    /// The intersection of what all publications say about a counter stamp.
+    /// What all publications together say about a counter stamp.
     pub(crate) fn convert(&self, stamp: u64) -> Result<Found<'_>, ConvertError> {
-        let Some(first) = self.ring.front() else { return Err(ConvertError::Unknown) };
+        let stretch = self.stretch()?;
         if is_before(stamp, self.since) {
             return Err(ConvertError::TooOld { since: self.since });
         }
-        let started = |snapshot: &&Snapshot| !is_before(stamp, snapshot.lines.base);
-        let in_force = self.ring.iter().rev().find(started).unwrap_or(first);
-        let mut at = in_force.lines.at(stamp);
-        for snapshot in &self.ring {
-            let other = snapshot.lines.at(stamp);
-            at.earliest = at.earliest.max(other.earliest);
-            at.latest = at.latest.min(other.latest);
-        }
-        if at.earliest.to_bits() > at.latest.to_bits() {
-            return Err(ConvertError::Contradiction);
-        }
-        at.estimate = at.estimate.max(at.earliest).min(at.latest);
-        let status = match in_force.said.status() {
-            ClockStatus::Synchronized | ClockStatus::Initializing
-                if in_force.lines.is_expired(stamp) =>
-            {
-                ClockStatus::FreeRunning
-            }
-            other => other,
-        };
-        Ok(Found { at, in_force, status })
+        Ok(stretch.at(stamp)?)
     }
-}
 
-/// Signed distance: a counter may wrap.
-fn is_before(a: u64, b: u64) -> bool {
-    a.wrapping_sub(b) >> 63 != 0
+    /// What they say about the time between two stamps, of which `from` is the earlier one.
+    pub(crate) fn between(&self, from: u64, to: u64) -> Result<Between, ConvertError> {
+        let stretch = self.stretch()?;
+        if is_before(from, self.since) {
+            let across = self.disrupted && !is_before(to, self.since);
+            let since = self.since;
+            return Err(if across {
+                ConvertError::Disrupted { since }
+            } else {
+                ConvertError::TooOld { since }
+            });
+        }
+        Ok(stretch.between(from, to)?)
+    }
+
+    fn stretch(&self) -> Result<Stretch<'_>, ConvertError> {
+        Stretch::new(&self.kept).ok_or(ConvertError::Unknown)
+    }
 }
 
 #[cfg(test)]

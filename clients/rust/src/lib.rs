@@ -16,7 +16,8 @@
 //! | --- | --- |
 //! | `client` | [`Client`], [`Options`]: which page, which channel |
 //! | `binding` | [`Binding`]: a requirement in force, withdrawn on drop |
-//! | `timeline` | [`Timeline`]: read, convert, compare; [`ValidUntil`] |
+//! | `timeline` | [`Timeline`]: read, compare; [`ValidUntil`] |
+//! | `conversions` | stamps to times and spans |
 //! | `reading` | [`Reading`] |
 //! | `requirement` | [`Requirement`] and whether it is met |
 //! | [`wait`] | waiting: for a moment, periods, actions, changes |
@@ -26,6 +27,10 @@
 //! | `tried` | [`Tried`]: a place that was passed over, and why |
 //! | `waiters` | the waits that a hand-driven clock wakes |
 //! | `snapshot`, `history` | publications of the recent past, for conversions |
+//! | `difference` | what publications together say about stamps and spans |
+//! | `measured_span` | [`MeasuredSpan`]: the time between two stamps |
+//! | `recording` | [`Recording`], [`Recorder`]: publications in a file |
+//! | `packets` | [`PacketStamps`]: the kernel's stamps of packets as counter values |
 //! | `channel` | the connection to timevisord: requirements only, never time |
 //! | `error` | why something did not work, and what to do |
 //!
@@ -39,11 +44,16 @@
 mod binding;
 mod channel;
 mod client;
+mod conversions;
+mod difference;
 mod elapsed;
 mod error;
 mod history;
 pub mod manual;
+mod measured_span;
+mod packets;
 mod reading;
+mod recording;
 mod requirement;
 mod snapshot;
 mod source;
@@ -65,7 +75,10 @@ pub use error::{
     BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, ReadError,
     TimelineError, WaitError,
 };
+pub use measured_span::MeasuredSpan;
+pub use packets::{PacketStampError, PacketStamps};
 pub use reading::Reading;
+pub use recording::{Recorder, Recording, RecordingError, Segment};
 pub use requirement::Requirement;
 pub use source::PageChoice;
 pub use timeline::{Timeline, ValidUntil};

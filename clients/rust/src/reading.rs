@@ -3,8 +3,12 @@
 //! Nanoseconds at the edges are rounded outward (earliest down, latest up, estimate down); the
 //! exact instants are beside them. It reads nothing itself: [`crate::Timeline`] does.
 
+use timevisor_clock_page::lines::At;
 use timevisor_clock_page::{ClockStatus, Reading as PageReading};
 use timevisor_time::{Comparison, Duration, Instant, Interval, Local, Timescale, TimescaleId};
+
+use crate::difference::{Found, is_before, worst};
+use crate::error::ConvertError;
 
 /// What a timeline says of one moment: true time was between earliest and latest when the counter
 /// was at `counter`, provided that the assumptions of docs/explanation/bounds.md hold.
@@ -45,6 +49,31 @@ impl Reading {
             known: raw.has_estimate(),
             met: false,
         }
+    }
+
+    /// What publications say of a stamp.
+    pub(crate) fn of_stamp(found: &Found<'_>, stamp: u64, origin: u64) -> Self {
+        let At { earliest, estimate, latest } = found.at;
+        let said = Self::of_page(&found.in_force.said, origin);
+        Self { counter: stamp, earliest, estimate, latest, status: found.status, ..said }
+    }
+
+    /// Of an event between two counter values, by what `convert` says of counter values.
+    pub(crate) fn between(
+        first: u64,
+        last: u64,
+        convert: impl Fn(u64) -> Result<Self, ConvertError>,
+    ) -> Result<Self, ConvertError> {
+        if is_before(last, first) {
+            return Err(ConvertError::WrongOrder);
+        }
+        let (begin, end) = (convert(first)?, convert(last)?);
+        let middle = convert(first.wrapping_add(last.wrapping_sub(first) / 2))?;
+        // The less trustworthy one's word counts.
+        let status = worst([begin.status, end.status]);
+        let (earliest, latest) = (begin.earliest, end.latest);
+        let estimate = middle.estimate.max(earliest).min(latest);
+        Ok(Self { earliest, estimate, latest, status, ..middle })
     }
 
     /// True time is not before this, ns since the timescale's epoch, rounded down. The lowest

@@ -3,7 +3,9 @@
 
 use core::ops::Deref;
 
-use timevisor_clock_page::{Counter, Lines, Page, Reader, Reading as PageReading};
+use timevisor_clock_page::{
+    ClockStatus, Counter, EntryWords, Lines, Page, Reader, Reading as PageReading,
+};
 use timevisor_time::{Duration, Instant, Local, Period};
 
 use crate::error::ReadError;
@@ -22,15 +24,19 @@ impl Snapshot {
     pub(crate) fn take<P: Deref<Target = Page>, C: Counter>(
         reader: &Reader<P, C>,
     ) -> Result<Self, ReadError> {
-        loop {
-            let lines = reader.lines()?;
-            let said = reader.convert(lines.base)?;
-            let same = said.estimate == lines.estimate.time && said.latest == lines.latest.time;
-            // A publication in between: the two would not belong together.
-            if same && reader.lines()? == lines {
-                return Ok(Self { lines, said });
-            }
-        }
+        Self::of_words(&reader.words()?)
+    }
+
+    /// What an entry's words say.
+    pub(crate) fn of_words(words: &EntryWords) -> Result<Self, ReadError> {
+        let (lines, said) = timevisor_clock_page::decode(words)?;
+        Ok(Self { lines, said })
+    }
+
+    /// False while nothing is known, and after a contradiction until further exchanges agree.
+    pub(crate) fn is_trusted(&self) -> bool {
+        let doubtful = [ClockStatus::Unreliable, ClockStatus::Unknown];
+        self.said.has_estimate() && !doubtful.contains(&self.said.status())
     }
 
     /// A tick of the counter in ns, rounded up; `u64::MAX` while nothing is known. A counter of

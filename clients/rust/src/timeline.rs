@@ -1,16 +1,18 @@
-//! [`Timeline`]: a handle to read, convert and wait. Reading is a counter read and three
-//! multiplications; no system call, no allocation, no lock, from any number of threads.
+//! [`Timeline`]: a handle to read, convert (`conversions`) and wait (`wait`). Reading is a counter
+//! read and three multiplications; no system call, no allocation, no lock, from any number of
+//! threads.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use timevisor_clock_page::abi::header;
-use timevisor_clock_page::{Counter, CounterId, Reader};
+use timevisor_clock_page::{Counter, CounterId, EntryWords, Reader};
 use timevisor_protocols::channel::InvalidRequirement;
+use timevisor_time::Period;
 
-use crate::error::{ConvertError, ReadError, TimelineError};
+use crate::error::{ReadError, TimelineError};
 use crate::history::History;
 use crate::reading::Reading;
 use crate::requirement::{Need, NeedCell, Requirement};
@@ -31,7 +33,7 @@ pub(crate) struct Place {
     /// Another page's counter would be another, and nothing but the identity tells:
     /// CLOCK_MONOTONIC_RAW of a process that was restored in a time namespace.
     by_identity: bool,
-    origin: u64,
+    pub(crate) origin: u64,
     history: Mutex<History>,
     /// Nanoseconds of a tick, rounded up; 0: not known yet.
     tick_ns: AtomicU64,
@@ -79,6 +81,14 @@ impl Place {
         Ok(snapshot)
     }
 
+    /// What is known for conversions, with the publication that is in force now.
+    pub(crate) fn noted(&self) -> Result<MutexGuard<'_, History>, ReadError> {
+        let snapshot = self.snapshot()?;
+        let mut history = unpoisoned(self.history.lock());
+        history.note(snapshot);
+        Ok(history)
+    }
+
     /// What was read there is of another timeline, by another counter, or of another host's page.
     #[inline(always)]
     fn is_another(&self, place: u64) -> bool {
@@ -94,7 +104,7 @@ impl Place {
         }
     }
 
-    fn judge(&self, mut reading: Reading, need: &Need) -> Reading {
+    pub(crate) fn judge(&self, mut reading: Reading, need: &Need) -> Reading {
         let tick_ns = if need.tick_ns == u64::MAX { 0 } else { self.tick_ns() };
         reading.met = need.is_met(&reading, tick_ns);
         reading
@@ -111,7 +121,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     #[inline]
-    fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &Place {
         let mut place = &self.place;
         while let Some(next) = place.next.get() {
             place = next;
@@ -234,45 +244,6 @@ impl Timeline {
         self.shared.place().reader.counter().read_ordered()
     }
 
-    /// The time at which the counter was at `stamp`, from everything that was noted of the clock
-    /// before and since (see [`Self::observe`]): never wider than what any one of those
-    /// publications says of it, and narrower than a reading taken then when the clock has learned
-    /// something since.
-    ///
-    /// A stamp of the future is a prediction, which holds unless the clock is disrupted before.
-    ///
-    /// ```
-    /// let clock = timevisor::manual::Clock::new(0);
-    /// clock.set_error(std::time::Duration::from_micros(50));
-    /// clock.step(0); // what was known before does not count any more
-    /// let timeline = clock.timeline();
-    /// timeline.observe()?;
-    /// let stamp = timeline.stamp();
-    /// clock.advance(std::time::Duration::from_secs(1));
-    /// clock.set_error(std::time::Duration::from_micros(10));
-    /// assert_eq!(timeline.now()?.half_width_ns(), Some(10_000));
-    /// let then = timeline.convert(stamp)?;
-    /// assert!(then.half_width_ns() <= Some(10_001)); // 50 us at the time, 10 us in hindsight
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// A stamp from before the first publication that was noted since the last disruption (opening
-    /// a timeline notes one), or a page that cannot be read.
-    pub fn convert(&self, stamp: u64) -> Result<Reading, ConvertError> {
-        let place = self.shared.place();
-        let snapshot = place.snapshot()?;
-        let mut history = unpoisoned(place.history.lock());
-        history.note(snapshot);
-        let found = history.convert(stamp)?;
-        let mut reading = Reading::of_page(&found.in_force.said, place.origin);
-        reading.counter = stamp;
-        (reading.earliest, reading.estimate, reading.latest) =
-            (found.at.earliest, found.at.estimate, found.at.latest);
-        reading.status = found.status;
-        Ok(place.judge(reading, &self.need.get()))
-    }
-
     /// Records the present publication for later conversions. Waits, watches and conversions do so,
     /// too; a program that only takes stamps should call this every few seconds.
     ///
@@ -296,6 +267,25 @@ impl Timeline {
                 return Ok((reading, snapshot));
             }
         }
+    }
+
+    /// The timeline's entry as it is on the page, whatever it says.
+    pub(crate) fn words(&self) -> Result<EntryWords, ReadError> {
+        let place = self.shared.place();
+        let words = place.reader.words()?;
+        let said = Snapshot::of_words(&words)?.said;
+        if place.is_another(said.place()) { Err(ReadError::Gone) } else { Ok(words) }
+    }
+
+    /// The shortest and the longest period of the counter; `None` while nothing is known.
+    pub(crate) fn rate_limits(&self) -> Result<Option<(Period, Period)>, ReadError> {
+        let snapshot = self.shared.place().snapshot()?;
+        Ok(snapshot.said.has_estimate().then(|| snapshot.lines.rate_limits()))
+    }
+
+    /// For what is about the page and the counter, not about the time.
+    pub(crate) fn with_reader<T>(&self, ask: impl FnOnce(&Reader<PageRef, CounterRef>) -> T) -> T {
+        ask(&self.shared.place().reader)
     }
 
     /// Whose page it is read from.

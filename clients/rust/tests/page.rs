@@ -17,6 +17,7 @@ use timevisor_clock_page::{
 use timevisor_linux::counter::{self, Choice, HostCounter};
 use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::{self, PageSize};
+use timevisor_linux::udp::UdpClient;
 use timevisor_time::{Duration as Span, Instant, Local, Period, RateError, TimescaleId};
 
 /// About 2026-01-01 00:00:00 TAI.
@@ -286,4 +287,73 @@ fn a_client_says_which_page_it_reads() {
     let client: Client = Options::new().page(&daemon.path).connect().unwrap();
     assert_eq!(client.page().path, daemon.path);
     assert!(client.page().passed_over.is_empty() && client.channel().is_none());
+}
+
+/// One packet there and back over loopback, with SO_TIMESTAMPING. The kernel stamps it between the
+/// counter values before the send and after the receive.
+#[test]
+fn the_kernels_stamps_of_packets_lie_where_the_packets_were() {
+    Daemon::new(Span::from_micros(50)).running(|path| {
+        let tai = tai(path);
+        let stamps = tai.packet_stamps().unwrap();
+        let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut client = UdpClient::connect(server.local_addr().unwrap()).unwrap();
+        let mut widths = Vec::new();
+        for round in 0..200 {
+            let mut buffer = [0; 64];
+            let before = tai.stamp();
+            client.send(b"there").unwrap();
+            let sent = client.recv_tx_stamp().unwrap();
+            let (_, peer) = server.recv_from(&mut buffer).unwrap();
+            server.send_to(b"back", peer).unwrap();
+            let received = client.recv(&mut buffer).unwrap().expect("loopback delivers at once");
+            let after = tai.stamp();
+            // Programs look at their packets late, too.
+            std::thread::sleep(Duration::from_millis(if round % 20 == 0 { 5 } else { 0 }));
+            for stamp in [sent, received.stamp].into_iter().flatten() {
+                let (first, last) = stamps.stamp_of(stamp.floor_nanos()).unwrap();
+                assert!(before <= last && first <= after, "{before} {first} {last} {after}");
+                let then = tai.convert_between(first, last).unwrap();
+                let (begin, end) = (tai.convert(before).unwrap(), tai.convert(after).unwrap());
+                assert!(then.earliest_ns() <= end.latest_ns());
+                assert!(then.latest_ns() >= begin.earliest_ns());
+                widths.push(tai.span(first, last).unwrap().longest_ns());
+            }
+        }
+        assert!(widths.len() >= 200, "this kernel stamps at least what is received");
+        widths.sort_unstable();
+        println!(
+            "packets placed within: median {} ns, max {} ns",
+            widths[widths.len() / 2],
+            widths[widths.len() - 1]
+        );
+        assert!(widths[widths.len() / 2] < 200_000);
+    });
+}
+
+/// A recording of a real page, made while it is written, and stamps converted from it.
+#[test]
+fn a_recording_converts_what_the_page_has_forgotten() {
+    Daemon::new(Span::from_micros(50)).running(|path| {
+        let tai = tai(path);
+        let file = path.with_file_name("tai.rec");
+        let mut recorder = tai.record_to(&file).unwrap();
+        let mut taken = Vec::new();
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(20));
+            recorder.observe().unwrap();
+            taken.push(tai.now().unwrap());
+        }
+        recorder.close().unwrap();
+        let recording = timevisor::Recording::open(&file).unwrap();
+        for reading in &taken {
+            let then = recording.convert(reading.counter()).unwrap();
+            assert!(then.earliest() <= reading.latest() && then.latest() >= reading.earliest());
+            assert!(then.half_width_ns() < Some(60_000), "{then:?}");
+        }
+        let span = recording.span(taken[0].counter(), taken[19].counter()).unwrap();
+        let readings = taken[19].estimate_ns() - taken[0].estimate_ns();
+        assert!(span.shortest_ns() <= readings && readings <= span.longest_ns() + 100_000);
+        assert!(span.width_ns() < 40_000, "0.4 s at 15 ppm: {} ns", span.width_ns());
+    });
 }

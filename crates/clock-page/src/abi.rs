@@ -203,6 +203,13 @@ impl Meta {
         word & u64::from_le_bytes([0, 0, 0xff, 0xff, 0, 0, 0, 0xff])
     }
 
+    /// The packed word of an entry whose time is not known: its identity and TAI - UTC are left.
+    pub(crate) fn without_time(word: u64) -> u64 {
+        let meta = Self::unpack(word);
+        let flags = meta.flags & entry::FLAG_TAI_OFFSET;
+        Self { status: ClockStatus::Unknown, flags, ..meta }.pack()
+    }
+
     /// Of a packed one.
     #[inline(always)]
     pub(crate) fn has_estimate(word: u64) -> bool {

@@ -43,6 +43,6 @@ pub use {
     lines::{Line, Lines, Slew, renewal},
     page::{Page, WritablePage},
     policy::{Known, Policy},
-    reader::{OpenError, ReadError, Reader, Reading, find},
+    reader::{EntryWords, OpenError, ReadError, Reader, Reading, decode, find},
     writer::{EntryIdentity, EntryUpdate, Identity, PageWriter, Update},
 };

@@ -303,6 +303,35 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         Ok(found.lines)
     }
 
+    /// The whole entry in force, copied under its sequence, to be kept and decoded later with
+    /// [`decode`]. The sequence itself is 0 in the copy. An entry of a page that was loaded with
+    /// the VM says nothing, as in [`Self::read`].
+    ///
+    /// # Errors
+    /// [`ReadError::WriterStalled`] when the writer died inside an update.
+    pub fn words(&self) -> Result<EntryWords, ReadError> {
+        let entry = self.page.entry(self.index);
+        let mut waiting = None;
+        loop {
+            if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
+                let mut words: EntryWords = core::array::from_fn(|at| entry[at].load(Relaxed));
+                let (there, written) = self.markers();
+                if read_valid(&entry[entry::SEQUENCE], even) {
+                    words[entry::SEQUENCE] = 0;
+                    if there != written && written != 0 {
+                        words[entry::META] = Meta::without_time(words[entry::META]);
+                        words[entry::DISRUPTION] =
+                            words[entry::DISRUPTION].wrapping_add(there.wrapping_sub(written));
+                    }
+                    return Ok(words);
+                }
+            }
+            if self.gave_up(&mut waiting) {
+                return Err(ReadError::WriterStalled);
+            }
+        }
+    }
+
     /// The page itself.
     pub fn page(&self) -> &Page {
         &self.page
@@ -355,14 +384,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
             let marker = found.disruption.wrapping_add(there.wrapping_sub(written));
             return Ok(unknown(found.counter, found.meta, marker));
         }
-        let Snapshot { lines, counter, meta, error_bits, disruption, .. } = found;
-        let at = lines.at(counter);
-        if !is_ordered(&at) && Meta::has_estimate(meta) {
-            return Err(ReadError::OutOfOrder);
-        }
-        let At { earliest, estimate, latest } = at;
-        let expired = lines.is_expired(counter);
-        Ok(Reading { counter, earliest, estimate, latest, disruption, error_bits, meta, expired })
+        reading_of(&found)
     }
 
     #[inline(always)]
@@ -432,6 +454,55 @@ fn is_ordered(at: &At<Local>) -> bool {
     at.earliest <= at.estimate + ROUNDING && at.estimate <= at.latest + ROUNDING
 }
 
+/// The words of one entry, as published: docs/reference/page-abi.md.
+pub type EntryWords = [u64; entry::SIZE / 8];
+
+/// What an entry's words say at their base, and the lines themselves.
+///
+/// # Errors
+/// [`ReadError::OutOfOrder`] for an entry that is damaged.
+pub fn decode(words: &EntryWords) -> Result<(Lines<Local>, Reading), ReadError> {
+    let meta = words[entry::META];
+    let line = |at: usize| Line {
+        time: Instant::from_words(words[at], words[at + 1]),
+        period: Period::from_bits(words[at + 2]),
+    };
+    let lines = if Meta::has_estimate(meta) {
+        Lines {
+            base: words[entry::BASE],
+            expiry: words[entry::EXPIRY],
+            earliest: line(entry::EARLIEST),
+            estimate: line(entry::ESTIMATE),
+            latest: line(entry::LATEST),
+            holdover: words[entry::HOLDOVER],
+        }
+    } else {
+        Lines::NOTHING
+    };
+    let found = Snapshot {
+        lines,
+        counter: lines.base,
+        meta,
+        error_bits: words[entry::ESTIMATED_ERROR],
+        disruption: words[entry::DISRUPTION],
+        markers: (0, 0),
+    };
+    Ok((lines, reading_of(&found)?))
+}
+
+/// What a snapshot says at its counter value.
+#[inline(always)]
+fn reading_of(found: &Snapshot) -> Result<Reading, ReadError> {
+    let Snapshot { lines, counter, meta, error_bits, disruption, .. } = *found;
+    let at = lines.at(counter);
+    if !is_ordered(&at) && Meta::has_estimate(meta) {
+        return Err(ReadError::OutOfOrder);
+    }
+    let At { earliest, estimate, latest } = at;
+    let expired = lines.is_expired(counter);
+    Ok(Reading { counter, earliest, estimate, latest, disruption, error_bits, meta, expired })
+}
+
 /// One publication of an entry, and a counter value that was read while it was in force.
 struct Snapshot {
     lines: Lines<Local>,
@@ -456,10 +527,7 @@ impl Snapshot {
 #[cold]
 #[inline(never)]
 fn unknown(counter: u64, meta: u64, disruption: u64) -> Reading {
-    let meta = Meta::unpack(meta);
-    let meta =
-        Meta { status: ClockStatus::Unknown, flags: meta.flags & entry::FLAG_TAI_OFFSET, ..meta }
-            .pack();
+    let meta = Meta::without_time(meta);
     let At { earliest, estimate, latest } = Lines::NOTHING.at(counter);
     let expired = Lines::<Local>::NOTHING.is_expired(counter);
     Reading { counter, earliest, estimate, latest, disruption, error_bits: u64::MAX, meta, expired }

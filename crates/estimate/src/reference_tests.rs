@@ -142,6 +142,22 @@ fn a_rate_measured_before_a_restart_is_used_at_once() {
     assert_eq!(after.clock.at(counter).unwrap().limits, measured);
 }
 
+/// A daemon that stopped before it had measured the rate journals the nominal limits, as its own
+/// calibration has them.
+#[test]
+fn a_rate_that_nobody_measured_is_measured_after_a_restart() {
+    let mut lab = Lab::new();
+    lab.exchange();
+    let unmeasured = lab.clock.at(lab.now().0).unwrap().limits;
+    let hair = Period::from_bits(unmeasured.shortest.to_bits() + 1);
+    lab.clock.adopt_rate(&RateLimits { shortest: hair, ..unmeasured });
+    for _ in 0..50 {
+        lab.exchange();
+    }
+    let limits = lab.clock.at(lab.now().0).unwrap().limits;
+    assert!(limits.half_width() < RateError::from_ppm(20), "{limits:?}");
+}
+
 /// Found by fuzzing: an end of the bounds met the end of what an instant holds, and their slopes
 /// crossed.
 #[test]

@@ -14,6 +14,8 @@
 //! | [`mapping`] | [`mapping::SharedMapping`]: shared memory as an address and a length |
 //! | [`page`] | a mapped page as timevisor-clock-page's `Page` |
 //! | [`page_file`] | page files: ownership, size, one writer |
+//! | [`append_file`] | files that records are appended to |
+//! | [`clock_set`] | whether somebody has set CLOCK_REALTIME |
 //! | [`udp`] | a UDP client with kernel stamps |
 //! | [`udp_server`] | a UDP server: batches, kernel stamps, replies from the address that was asked |
 //! | [`stamps`] | kernel stamps to counter bounds |
@@ -35,9 +37,11 @@
 
 pub mod adjust;
 pub mod affinity;
+pub mod append_file;
 #[cfg(all(feature = "bpf", target_arch = "x86_64"))]
 pub mod bpf;
 pub mod clock;
+pub mod clock_set;
 pub mod counter;
 pub mod cpu_limit;
 pub mod cpuset;

@@ -56,6 +56,32 @@ class TooOld(TimevisorError):
     """The oldest stamp that can be converted."""
 
 
+class TooNew(TimevisorError):
+    """A stamp from after the last moment that was recorded."""
+
+    until: int
+    """The newest stamp that can be converted."""
+
+
+class AcrossDisruption(TimevisorError):
+    """The clock was disrupted between two stamps, or where a stamp is in a recording."""
+
+    since: int
+    """The first stamp after the disruption that can be converted."""
+
+
+class Ambiguous(TimevisorError):
+    """The counter was at this stamp more than once in the recording."""
+
+
+class RecordingUnusable(TimevisorError):
+    """The file is no recording, damaged, of another version or timeline, or in use; or the recorder was closed."""
+
+
+class ClockWasSet(TimevisorError):
+    """CLOCK_REALTIME was set, so earlier stamps of packets mean nothing."""
+
+
 class Contradiction(TimevisorError):
     """Published bounds of a stamp exclude each other."""
 
@@ -84,11 +110,11 @@ class TimedOut(TimevisorError, TimeoutError):
 
 
 class OutOfRange(TimevisorError, ValueError):
-    """A period of zero, or a time beyond the range."""
+    """A period of zero, a time beyond the range, or a last stamp before the first."""
 
 
 class KernelRefused(TimevisorError, OSError):
-    """A descriptor could not be made or waited for."""
+    """A descriptor could not be made or waited for, or a file not be used."""
 
 
 class Invalid(TimevisorError, ValueError):

@@ -2,7 +2,7 @@
 
 import os
 from types import TracebackType
-from typing import Iterator, List, Optional, Type, Union, final
+from typing import Iterator, List, Optional, Tuple, Type, Union, final
 
 from ._words import (
     Achieved,
@@ -13,7 +13,9 @@ from ._words import (
     Event,
     HostCpuTime,
     Lease,
+    MeasuredSpan,
     PageChoice,
+    Segment,
     Span,
     Status,
     Tick,
@@ -30,8 +32,11 @@ __all__ = [
     "Client",
     "Clock",
     "Elapsed",
+    "PacketStamps",
     "Periodic",
     "Reading",
+    "Recorder",
+    "Recording",
     "Requirement",
     "Timeline",
     "WaitFd",
@@ -134,6 +139,26 @@ class Timeline:
         """The counter, to be converted later: the cheapest stamp there is, in ticks."""
     def convert(self, stamp: int) -> Reading:
         """The time at which the counter was at ``stamp``. Raises TooOld, Unknown, Contradiction."""
+    def convert_between(self, first: int, last: int) -> Reading:
+        """The time of something that happened while the counter went from ``first`` to ``last``, such as a packet."""
+    def span(self, from_stamp: int, to_stamp: int) -> MeasuredSpan:
+        """How much true time went by between two stamps: never wider than the difference of two conversions, and much narrower
+        for short spans.
+
+        Raises TooOld, AcrossDisruption, Unknown, Contradiction.
+        """
+    def record_to(self, path: _Path) -> Recorder:
+        """Records the timeline from now on into a file, so that a ``Recording`` converts stamps of any age. A file that is there
+        already is continued.
+
+        Raises RecordingUnusable, KernelRefused.
+        """
+    def packet_stamps(self) -> PacketStamps:
+        """Begins to watch CLOCK_REALTIME, so that the kernel's stamps of packets can be placed on the counter. Call it before the
+        socket is opened.
+
+        Raises PageUnusable (a clock for tests), Unknown, KernelRefused.
+        """
     def observe(self) -> None:
         """Records the present publication for later conversions. Call it every few seconds if you only take stamps."""
     def compare_to(self, t_ns: int) -> Comparison:
@@ -252,6 +277,55 @@ class Binding(Timeline):
         _value: Optional[BaseException],
         _traceback: Optional[TracebackType],
     ) -> None: ...
+
+@final
+class Recorder:
+    """Appends what a timeline's page says to a file, as a context manager: leaving it closes the file."""
+
+    def observe(self) -> bool:
+        """Looks at the page, and appends what it says if that is new. Call it about every 100 ms; what is missed makes conversions
+        wider, never wrong."""
+    def close(self) -> None:
+        """Looks once more, and hands everything to the disk. A second time does nothing."""
+    def __enter__(self) -> Recorder: ...
+    def __exit__(
+        self,
+        _exception: Optional[Type[BaseException]],
+        _value: Optional[BaseException],
+        _traceback: Optional[TracebackType],
+    ) -> None: ...
+
+@final
+class Recording:
+    """A timeline's past out of a file, on any machine; it needs no page. Raises RecordingUnusable, KernelRefused."""
+
+    def __new__(cls, path: _Path) -> Recording: ...
+    @property
+    def name(self) -> str:
+        """The timeline's."""
+    @property
+    def is_torn(self) -> bool:
+        """The last record is incomplete, and was left out."""
+    @property
+    def segments(self) -> List[Segment]:
+        """What can be converted, in the order of recording."""
+    def convert(self, stamp: int) -> Reading:
+        """The time at which the counter was at ``stamp``. Raises TooOld, TooNew, AcrossDisruption, Ambiguous, Contradiction."""
+    def convert_between(self, first: int, last: int) -> Reading:
+        """The time of something that happened while the counter went from ``first`` to ``last``."""
+    def span(self, from_stamp: int, to_stamp: int) -> MeasuredSpan:
+        """How much true time went by between two stamps."""
+
+@final
+class PacketStamps:
+    """The kernel's software stamps of packets (SO_TIMESTAMPING, SO_TIMESTAMPNS) as counter values. For any thread."""
+
+    def stamp_of(self, realtime_ns: int) -> Tuple[int, int]:
+        """The counter values between which the kernel stamped a packet: first, last, for ``convert_between``. Call it soon: a
+        stamp that is 1 ms old is known to 0.25 ms.
+
+        Raises ClockWasSet, OutOfRange.
+        """
 
 @final
 class Reading:

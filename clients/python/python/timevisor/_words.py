@@ -162,6 +162,32 @@ Lease = Union[Held, Lost]
 
 
 @dataclass(frozen=True)
+class MeasuredSpan:
+    """How much true time went by between two stamps; below zero when the first one is the later one."""
+
+    shortest_ns: int
+    """No less than this, rounded down."""
+    estimate_ns: int
+    """The best guess, to the nearest ns: by the clock's mean rate around the stamps."""
+    longest_ns: int
+    """No more than this, rounded up."""
+    status: Status
+    """The least that the clock promised between the two."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What a recording knows without a disruption in between."""
+
+    since: int
+    """The first stamp that can be converted."""
+    until: int
+    """The last one."""
+    publications: int
+    disruption: int
+
+
+@dataclass(frozen=True)
 class Waited:
     """A wait that ended because its time had come."""
 

@@ -7,7 +7,7 @@ use timevisor_time::{Instant, Period, RateError};
 use super::*;
 use crate::Page;
 use crate::lines::Line;
-use crate::reader::{OpenError, ReadError, Reader, Vmclock};
+use crate::reader::{OpenError, ReadError, Reader, Vmclock, decode};
 
 /// A counter that ticks by itself, shared between threads; slowly, because waiting readers tick it
 /// too.
@@ -360,6 +360,9 @@ fn no_two_hosts_pages_can_be_taken_for_one() {
     assert!(!loaded.has_estimate() && loaded.status() == ClockStatus::Unknown);
     assert_eq!((loaded.half_width(), loaded.tai_offset()), (Duration::MAX, Some(37)));
     assert_ne!(loaded.disruption, words(source).1);
+    let (lines, kept) = decode(&stranger.words().unwrap()).unwrap();
+    assert_eq!((lines, kept.has_estimate()), (Lines::NOTHING, false));
+    assert_eq!((kept.disruption, kept.tai_offset()), (loaded.disruption, Some(37)));
     assert_eq!(writer.found_timescale(), Some(TimescaleId::Tai));
     let here = Identity { host: [7; 16], ..*writer.identity() };
     writer.arrive(here, Some(37));
@@ -369,6 +372,8 @@ fn no_two_hosts_pages_can_be_taken_for_one() {
     assert!(!unknown.has_estimate() && unknown.status() == ClockStatus::Initializing);
     writer.publish(&update(7000, 1_700_000_000_000_000_000), &tsc(7000));
     assert_eq!(reader.read().unwrap().status(), ClockStatus::Synchronized);
+    let (lines, kept) = decode(&reader.words().unwrap()).unwrap();
+    assert_eq!((lines, kept), (reader.lines().unwrap(), reader.convert(lines.base).unwrap()));
     let alone = |reader: &Reader<_, _>| reader.read_estimate().unwrap().unwrap();
     let (before, between) = (reader.read().unwrap().estimate, alone(&reader));
     assert!(before < between && between < reader.read().unwrap().estimate);

@@ -85,8 +85,13 @@ impl HardBounds {
 
     /// See [`crate::ReferenceClock::adopt_rate`].
     pub fn adopt_rate(&mut self, measured: &RateLimits) {
-        let narrower = measured.half_width() < self.unmeasured.half_width();
-        if let Some(limits) = measured.intersect(&self.unmeasured).filter(|_| narrower) {
+        // An earlier run that had measured nothing leaves limits that are a hair from ours; taken
+        // for a measurement, they would stay. Halfway between is far from both.
+        let bits = |error: RateError| u128::from(error.to_bits());
+        let proven = self.parameters.measured_rate.plus(self.parameters.rate_known_within);
+        let halfway = (bits(proven) + bits(self.unmeasured.half_width())) / 2;
+        let is_measurement = bits(measured.half_width()) < halfway;
+        if let Some(limits) = measured.intersect(&self.unmeasured).filter(|_| is_measurement) {
             self.limits = limits;
             self.rate_known = true;
         }

@@ -1,0 +1,301 @@
+//! What an ordered list of publications says about counter stamps, and about the time between two.
+//!
+//! All publications are under one disruption marker. Two kinds of facts follow from them, for true
+//! time T as a function of the counter (docs/explanation/bounds.md derives both):
+//!
+//! - *Bounds*: from its base to its expiry, T lies between a publication's earliest and latest.
+//! - *Rates*: between two neighbouring bases, the counter's period is within the limits that the
+//!   publications at either end state.
+//!
+//! A bound at one counter value becomes a bound at another by way of the rates in between. A span
+//! is bounded twice: by the bounds at its two ends, and by the rates between them. The second is
+//! the tighter one for short spans, because what nobody knows about the clock's offset cancels.
+//!
+//! The slopes of the lines are *not* limits of the rate: they are chords of an interval that
+//! widens, and true time may cross that interval faster. Only the rate limits are used between two
+//! stamps.
+//!
+//! Everything is an integer and rounded outward. Nothing here reads a clock.
+
+use timevisor_clock_page::lines::At;
+use timevisor_clock_page::{ClockStatus, Lines};
+use timevisor_time::{Duration, Instant, Local, Period};
+
+use crate::snapshot::Snapshot;
+
+/// Publications on either side of a stamp that are asked for bounds. Those that are further away
+/// add little: their bounds age by many publications' worth of rate error.
+const REACH: usize = 64;
+
+/// The mean rate over this time is the estimate of the rate for a shorter span. The published
+/// estimate is slewed, by up to the gap to its target in 8 s; over this time slews cancel, and the
+/// rate of an ordinary oscillator changes by parts per billion.
+const RATE_WINDOW: Duration = Duration::from_secs(256);
+
+/// Two publications exclude each other: an assumption behind one of them failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Contradiction;
+
+/// Publications in the order of their bases.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch<'p>(&'p [Snapshot]);
+
+/// What is known of one stamp.
+pub(crate) struct Found<'p> {
+    pub(crate) at: At<Local>,
+    /// The publication that was in force then, or the first one after.
+    pub(crate) in_force: &'p Snapshot,
+    pub(crate) status: ClockStatus,
+}
+
+/// What is known of the time between two stamps.
+pub(crate) struct Between {
+    pub(crate) shortest: Duration,
+    pub(crate) estimate: Duration,
+    pub(crate) longest: Duration,
+    pub(crate) status: ClockStatus,
+}
+
+/// How long some ticks took: at least, at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Took {
+    least: Duration,
+    most: Duration,
+}
+
+/// The shortest and the longest period.
+type Rates = (Period, Period);
+
+impl Took {
+    const NOTHING: Self = Self { least: Duration::ZERO, most: Duration::ZERO };
+
+    fn of(ticks: u64, rates: Rates) -> Self {
+        Self { least: rates.0.span(ticks), most: rates.1.span_ceil(ticks) }
+    }
+
+    fn and(self, more: Self) -> Self {
+        Self { least: self.least + more.least, most: self.most + more.most }
+    }
+}
+
+impl<'p> Stretch<'p> {
+    /// `None` without any publication.
+    pub(crate) fn new(publications: &'p [Snapshot]) -> Option<Self> {
+        (!publications.is_empty()).then_some(Self(publications))
+    }
+
+    /// The tightest bounds on true time at a stamp, and the estimate of then.
+    pub(crate) fn at(&self, stamp: u64) -> Result<Found<'p>, Contradiction> {
+        let index = self.in_force(stamp);
+        let in_force = &self.0[index];
+        let run = self.run(index);
+        let estimate = in_force.lines.at(stamp).estimate;
+        let mut at = At { earliest: Instant::MIN, estimate, latest: Instant::MAX };
+        self.narrow_from_before(&mut at, stamp, run.0.max((index + 1).saturating_sub(REACH)));
+        self.narrow_from_after(&mut at, stamp, run.1.min(index + 1 + REACH));
+        if at.earliest.to_bits() > at.latest.to_bits() {
+            return Err(Contradiction);
+        }
+        at.estimate = at.estimate.max(at.earliest).min(at.latest);
+        Ok(Found { at, in_force, status: status_at(in_force, stamp) })
+    }
+
+    /// How much true time went by between two stamps; `from` is not after `to`.
+    pub(crate) fn between(&self, from: u64, to: u64) -> Result<Between, Contradiction> {
+        let (a, b) = (self.at(from)?.at, self.at(to)?.at);
+        let took = self.took(from, to);
+        let shortest = took.least.max(b.earliest - a.latest);
+        let longest = took.most.min(b.latest - a.earliest);
+        if shortest > longest {
+            return Err(Contradiction);
+        }
+        let estimate = self.estimate_between(from, to).max(shortest).min(longest);
+        Ok(Between { shortest, estimate, longest, status: self.status_between(from, to) })
+    }
+
+    /// The publication in force at a stamp; the first one before that.
+    fn in_force(&self, stamp: u64) -> usize {
+        let begun = |publication: &Snapshot| !is_before(stamp, publication.lines.base);
+        self.0.partition_point(begun).saturating_sub(1)
+    }
+
+    /// The neighbours of a publication that may be trusted as much as it is: from, and to before.
+    /// What was said while an assumption was in doubt must not narrow what is not.
+    fn run(&self, index: usize) -> (usize, usize) {
+        let trusted = self.0[index].is_trusted();
+        let other = |publication: &Snapshot| publication.is_trusted() != trusted;
+        let before = index.saturating_sub(REACH);
+        let first =
+            self.0[before..index].iter().rposition(other).map_or(before, |at| before + at + 1);
+        let rest = &self.0[index..self.0.len().min(index + 1 + REACH)];
+        let end = rest.iter().position(other).unwrap_or(rest.len());
+        (first, index + end)
+    }
+
+    /// Bounds of the publications from `first` to the one in force. Up to its expiry each one's
+    /// lines hold. From there on its bounds age by the rates.
+    fn narrow_from_before(&self, at: &mut At<Local>, stamp: u64, first: usize) {
+        let last = self.in_force(stamp);
+        if is_before(stamp, self.0[last].lines.base) {
+            return;
+        }
+        // What the ticks from each base to the stamp took, from the last base backwards.
+        let mut since = vec![Took::NOTHING; last + 2 - first];
+        for index in (first..=last).rev() {
+            let from = self.0[index].lines.base;
+            since[index - first] = self.within(index, from, stamp).and(since[index + 1 - first]);
+            let lines = &self.0[index].lines;
+            if !lines.is_expired(stamp) {
+                narrow(at, lines, stamp, Took::NOTHING);
+                continue;
+            }
+            let begun = |other: &Snapshot| !is_before(lines.expiry, other.lines.base);
+            let during = index + self.0[index + 1..=last].partition_point(begun);
+            let aged = self.within(during, lines.expiry, stamp).and(since[during + 1 - first]);
+            narrow(at, lines, lines.expiry, aged);
+        }
+    }
+
+    /// Bounds of the publications after the stamp, up to before `end`, at their bases, less what
+    /// the ticks from the stamp to there took.
+    fn narrow_from_after(&self, at: &mut At<Local>, stamp: u64, end: usize) {
+        let next = self.0.partition_point(|p| !is_before(stamp, p.lines.base));
+        let (mut from, mut took) = (stamp, Took::NOTHING);
+        for index in next..end {
+            let lines = &self.0[index].lines;
+            let ticks = lines.base.wrapping_sub(from);
+            took = took.and(Took::of(ticks, self.rates_before(index)));
+            from = lines.base;
+            at.earliest = at.earliest.max(lines.earliest.time - took.most);
+            at.latest = at.latest.min(lines.latest.time - took.least);
+        }
+    }
+
+    /// What the ticks from `from` to the next publication's base took, or to `to` where that comes
+    /// first; `index` is the publication in force at `from`.
+    fn within(&self, index: usize, from: u64, to: u64) -> Took {
+        let end = match self.0.get(index + 1) {
+            Some(next) if is_before(next.lines.base, to) => next.lines.base,
+            _ => to,
+        };
+        Took::of(end.wrapping_sub(from), self.rates_before(index + 1))
+    }
+
+    /// What the ticks from one stamp to a later one took, by the rates alone.
+    fn took(&self, from: u64, to: u64) -> Took {
+        let (mut at, mut took) = (from, Took::NOTHING);
+        let next = self.0.partition_point(|p| !is_before(from, p.lines.base));
+        for (index, publication) in self.0.iter().enumerate().skip(next) {
+            if !is_before(publication.lines.base, to) {
+                return took.and(Took::of(to.wrapping_sub(at), self.rates_before(index)));
+            }
+            let ticks = publication.lines.base.wrapping_sub(at);
+            took = took.and(Took::of(ticks, self.rates_before(index)));
+            at = publication.lines.base;
+        }
+        took.and(Took::of(to.wrapping_sub(at), self.rates_before(self.0.len())))
+    }
+
+    /// The limits of the rate before a publication's base, back to the base before it; after the
+    /// last publication with its number and one.
+    ///
+    /// Both neighbours' limits hold there. Where the earlier one had expired, nobody was watching,
+    /// or records are missing: then only what either of them allows is relied on. Limits of
+    /// publications that are further away are not used: a rate that is "within 15 ppm of the
+    /// measured one" means the rate as measured lately.
+    fn rates_before(&self, index: usize) -> Rates {
+        let after = self.0.get(index);
+        let before = index.checked_sub(1).and_then(|index| self.0.get(index));
+        match (before, after) {
+            (Some(before), Some(after)) => {
+                let (a, b) = (before.lines.rate_limits(), after.lines.rate_limits());
+                let both = (a.0.max(b.0), a.1.min(b.1));
+                let watched = !before.lines.is_expired(after.lines.base)
+                    && before.is_trusted()
+                    && after.is_trusted();
+                if watched && both.0 <= both.1 { both } else { (a.0.min(b.0), a.1.max(b.1)) }
+            }
+            (Some(one), None) | (None, Some(one)) => one.lines.rate_limits(),
+            (None, None) => (Period::from_bits(0), Period::from_bits(u64::MAX)),
+        }
+    }
+
+    /// The ticks at the mean rate of the estimate around them.
+    fn estimate_between(&self, from: u64, to: u64) -> Duration {
+        let ticks = to.wrapping_sub(from);
+        let period = self.0[self.in_force(from)].lines.estimate.period;
+        let around = period.ticks_in(RATE_WINDOW).saturating_sub(ticks) / 2;
+        let (first, last) = (&self.0[0], &self.0[self.0.len() - 1]);
+        let room = |a: u64, b: u64| if is_before(a, b) { b.wrapping_sub(a) } else { 0 };
+        let start = from.wrapping_sub(around.min(room(first.lines.base, from)));
+        let end = to.wrapping_add(around.min(room(to, last.lines.base)));
+        let estimate = |stamp| self.0[self.in_force(stamp)].lines.at(stamp).estimate;
+        let direct = estimate(to) - estimate(from);
+        let all = end.wrapping_sub(start);
+        if all == ticks {
+            return direct;
+        }
+        let mean = (estimate(end) - estimate(start)).to_bits().checked_mul(i128::from(ticks));
+        mean.map_or(direct, |product| Duration::from_bits(product / i128::from(all)))
+    }
+
+    /// The least that all publications in force between two stamps promise.
+    fn status_between(&self, from: u64, to: u64) -> ClockStatus {
+        let (first, last) = (self.in_force(from), self.in_force(to));
+        let inner = (first..last).map(|index| {
+            let until = self.0[index + 1].lines.base;
+            status_at(&self.0[index], until)
+        });
+        let ends = [status_at(&self.0[first], from), status_at(&self.0[last], to)];
+        worst(inner.chain(ends))
+    }
+}
+
+/// The status that promises least.
+pub(crate) fn worst(statuses: impl IntoIterator<Item = ClockStatus>) -> ClockStatus {
+    let worst = statuses.into_iter().max_by_key(|status| doubt(*status));
+    worst.unwrap_or(ClockStatus::Unknown)
+}
+
+/// The worse a status is, the higher.
+fn doubt(status: ClockStatus) -> u8 {
+    match status {
+        ClockStatus::Synchronized => 0,
+        ClockStatus::Initializing => 1,
+        ClockStatus::FreeRunning => 2,
+        ClockStatus::Unreliable => 3,
+        ClockStatus::Unknown => 4,
+    }
+}
+
+/// A publication's status as it is at a stamp.
+fn status_at(publication: &Snapshot, stamp: u64) -> ClockStatus {
+    match publication.said.status() {
+        ClockStatus::Synchronized | ClockStatus::Initializing
+            if publication.lines.is_expired(stamp) =>
+        {
+            ClockStatus::FreeRunning
+        }
+        other => other,
+    }
+}
+
+/// Takes in what lines say at `counter`, after some further ticks.
+fn narrow(at: &mut At<Local>, lines: &Lines<Local>, counter: u64, then: Took) {
+    let said = lines.at(counter);
+    at.earliest = at.earliest.max(said.earliest + then.least);
+    at.latest = at.latest.min(said.latest + then.most);
+}
+
+/// Signed distance: a counter may wrap.
+pub(crate) fn is_before(a: u64, b: u64) -> bool {
+    a.wrapping_sub(b) >> 63 != 0
+}
+
+#[cfg(test)]
+#[path = "difference_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "difference_worlds_tests.rs"]
+mod worlds_tests;

@@ -1,0 +1,333 @@
+//! True time with a rate that wanders, publications that are sound for it, and what is said of
+//! stamps and spans.
+
+use proptest::prelude::*;
+use timevisor_clock_page::Line;
+
+use super::*;
+use crate::testing::published;
+
+/// 2^-84 s in a tick of a nominal nanosecond.
+const NOMINAL: i128 = (1 << 84) / 1_000_000_000;
+/// 1 ppm of it.
+const PPM: i128 = NOMINAL / 1_000_000;
+const START: u64 = 1 << 40;
+
+/// True time in 2^-84 s at counter values; between two of them the rate is constant.
+#[derive(Debug)]
+struct Truth {
+    /// Where each rate begins.
+    ends: Vec<(u64, i128)>,
+    rates: Vec<i128>,
+}
+
+impl Truth {
+    /// Steps: ticks, and the rate's offset in thousandths of 1 ppm.
+    fn new(steps: impl IntoIterator<Item = (u64, i128)>) -> Self {
+        let mut truth = Self { ends: vec![(START, 1 << 110)], rates: vec![] };
+        for (ticks, offset) in steps {
+            let rate = NOMINAL + PPM * offset / 1000;
+            let (counter, time) = truth.ends[truth.ends.len() - 1];
+            truth.ends.push((counter + ticks, time + i128::from(ticks) * rate));
+            truth.rates.push(rate);
+        }
+        truth
+    }
+
+    /// The last rate goes on for ever, and the first one was always there.
+    fn at(&self, counter: u64) -> i128 {
+        let step = self.ends.partition_point(|(end, _)| *end <= counter).saturating_sub(1);
+        let step = step.min(self.rates.len() - 1);
+        let (base, time) = self.ends[step];
+        time + (i128::from(counter) - i128::from(base)) * self.rates[step]
+    }
+
+    /// The extremes of truth - line over some ticks, for a line through truth at `base`: where the
+    /// rate changes, or at the ends.
+    fn apart(&self, base: u64, expiry: u64, period: i128) -> (i128, i128) {
+        let inner =
+            self.ends.iter().map(|(end, _)| *end).filter(|end| base < *end && *end < expiry);
+        let gaps = inner
+            .chain([base, expiry])
+            .map(|at| self.at(at) - self.at(base) - (i128::from(at) - i128::from(base)) * period);
+        gaps.fold((0, 0), |(low, high), gap| (low.min(gap), high.max(gap)))
+    }
+
+    /// A sound publication at the `index`th change of the rate. It knows the limits of the rate
+    /// just before and after only. Its slopes hold until its expiry, and are no limits of the rate.
+    fn publication(&self, index: usize, kind: &Kind) -> Snapshot {
+        let base = self.ends[index].0;
+        let expiry = base + kind.valid;
+        let near =
+            [index.saturating_sub(1), index.min(self.rates.len() - 1)].map(|i| self.rates[i]);
+        let limits = (
+            near[0].min(near[1]) - kind.slack.0 * PPM / 1000,
+            near[0].max(near[1]) + kind.slack.1 * PPM / 1000,
+        );
+        let holdover = kind.holdover * PPM / 1000;
+        let slopes = (limits.0 + holdover, limits.1 - holdover);
+        let room = (self.apart(base, expiry, slopes.0).0, self.apart(base, expiry, slopes.1).1);
+        let units = |bits: i128| Instant::from_bits(bits >> 20);
+        let line = |bits: i128, period: i128| Line {
+            time: units(bits),
+            period: Period::from_bits(u64::try_from(period).unwrap()),
+        };
+        let now = self.at(base);
+        let latest = line(now + room.1 + (kind.margins.1 << 20), slopes.1);
+        let lines = Lines {
+            base,
+            expiry,
+            earliest: line(now + room.0 - (kind.margins.0 << 20), slopes.0),
+            estimate: line(now, NOMINAL),
+            // What the shift by 20 took, and what evaluation takes.
+            latest: Line { time: latest.time + Duration::from_bits(2), ..latest },
+            holdover: u64::try_from(holdover).unwrap(),
+        };
+        published(&lines, kind.status, 0)
+    }
+}
+
+/// How sound a publication is beyond need.
+#[derive(Clone, Debug)]
+struct Kind {
+    /// Of the bounds, 2^-64 s.
+    margins: (i128, i128),
+    /// Of the limits of the rate, thousandths of 1 ppm.
+    slack: (i128, i128),
+    /// Thousandths of 1 ppm; more than the slack: slopes that cross.
+    holdover: i128,
+    valid: u64,
+    status: ClockStatus,
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    let status = prop_oneof![
+        6 => Just(ClockStatus::Synchronized),
+        1 => Just(ClockStatus::Unreliable)
+    ];
+    let margins = (0i128..1 << 50, 0i128..1 << 50);
+    let slack = (0i128..20_000, 0i128..20_000);
+    (margins, slack, 0i128..20_000, 1_000u64..20_000_000_000, status).prop_map(
+        |(margins, slack, holdover, valid, status)| Kind {
+            margins,
+            slack,
+            holdover,
+            valid,
+            status,
+        },
+    )
+}
+
+/// The rate is anywhere within 50 ppm, and another one after each publication.
+fn world() -> impl Strategy<Value = (Truth, Vec<Snapshot>)> {
+    prop::collection::vec((1_000u64..20_000_000_000, -50_000i128..50_000, kind()), 2..150).prop_map(
+        |steps| {
+            let truth = Truth::new(steps.iter().map(|(ticks, offset, _)| (*ticks, *offset)));
+            let kinds = steps.iter().map(|(_, _, kind)| kind);
+            let all = kinds.enumerate().map(|(i, kind)| truth.publication(i, kind)).collect();
+            (truth, all)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever the rate does within the limits of each publication's neighbourhood: true time is
+    /// in what is said of stamps, and the true span in what is said of spans; and that is never
+    /// wider than two conversions.
+    #[test]
+    fn truth_is_inside((truth, all) in world(), places in [0u64..=1000, 0u64..=1000], near in 0u64..2000) {
+        let stretch = Stretch::new(&all).unwrap();
+        let last = truth.ends[truth.ends.len() - 1].0;
+        let place = |thousandths: u64| {
+            START + u64::try_from(u128::from(last - START) * u128::from(thousandths) / 1000).unwrap()
+        };
+        let from = place(places[0]);
+        for to in [place(places[1]), from + near, from] {
+            let (from, to) = (from.min(to), from.max(to));
+            let (a, b) = (stretch.at(from).unwrap(), stretch.at(to).unwrap());
+            for (stamp, found) in [(from, &a), (to, &b)] {
+                prop_assert!(found.at.earliest.to_bits() << 20 <= truth.at(stamp));
+                prop_assert!(found.at.latest.to_bits() << 20 >= truth.at(stamp));
+                prop_assert!(found.at.earliest <= found.at.estimate && found.at.estimate <= found.at.latest);
+                let single = found.in_force.lines.at(stamp);
+                prop_assert!(found.at.earliest >= single.earliest || found.in_force.lines.is_expired(stamp));
+            }
+            let between = stretch.between(from, to).unwrap();
+            let span = truth.at(to) - truth.at(from);
+            prop_assert!(between.shortest.to_bits() << 20 <= span, "{} {}", between.shortest.to_bits(), span >> 20);
+            prop_assert!(between.longest.to_bits() << 20 >= span);
+            prop_assert!(between.shortest <= between.estimate && between.estimate <= between.longest);
+            prop_assert!(between.shortest >= b.at.earliest - a.at.latest);
+            prop_assert!(between.longest <= b.at.latest - a.at.earliest);
+        }
+    }
+
+    /// Records are missing: what is left says less, and is still true.
+    #[test]
+    fn missing_publications_only_widen((truth, all) in world(), keep in 2usize..9, place in 0u64..=1000) {
+        // The rate may leave both neighbours' limits where publications are missing; the bounds'
+        // own limits then have to be wide enough.
+        let wide: Vec<_> = all.iter().map(|p| {
+            let holdover = p.lines.holdover + u64::try_from(100 * PPM).unwrap();
+            published(&Lines { holdover, ..p.lines }, p.said.status(), 0)
+        }).collect();
+        let some: Vec<_> = wide.iter().enumerate().filter(|(i, _)| i % keep == 0).map(|(_, p)| *p).collect();
+        let last = truth.ends[truth.ends.len() - 1].0;
+        let stamp = START + u64::try_from(u128::from(last - START) * u128::from(place) / 1000).unwrap();
+        let found = Stretch::new(&some).unwrap().between(START, stamp).unwrap();
+        let span = truth.at(stamp) - truth.at(START);
+        prop_assert!(found.shortest.to_bits() << 20 <= span && found.longest.to_bits() << 20 >= span);
+    }
+}
+
+/// Bounds of 40 us on either side, give or take 10 us, every 4 s; lines that are valid for 10 s
+/// with slopes of 1 ppm; a rate within 15 ppm.
+fn ordinary_hours() -> (Truth, Vec<Snapshot>) {
+    let us = |us: i128| (us << 64) / 1_000_000;
+    let kinds = (0..1800).map(|i| Kind {
+        margins: (us(35 + i * 7 % 11), us(35 + i * 5 % 11)),
+        slack: (15_000, 15_000),
+        holdover: 14_000,
+        valid: 10_000_000_000,
+        status: ClockStatus::Synchronized,
+    });
+    let truth = Truth::new((0..1800).map(|_| (4_000_000_000, 3_000)));
+    let all = kinds.enumerate().map(|(i, kind)| truth.publication(i, &kind)).collect();
+    (truth, all)
+}
+
+/// How much narrower a span is than the difference of two readings that were taken at the time.
+#[test]
+fn short_spans_are_much_narrower_than_differences_of_readings() {
+    let (_, all) = ordinary_hours();
+    let stretch = Stretch::new(&all).unwrap();
+    let from = START + 1_801_500_000_000;
+    let ms = 1_000_000u64;
+    for (ticks, at_least) in
+        [(10 * ms, 200.0), (1_000 * ms, 2.5), (60_000 * ms, 1.0), (3_600_000 * ms, 1.0)]
+    {
+        let reading = |stamp| {
+            let lines = &all[stretch.in_force(stamp)].lines;
+            (lines.at(stamp).latest - lines.at(stamp).earliest).as_secs_f64()
+        };
+        let readings = reading(from) + reading(from + ticks);
+        let (a, b) = (stretch.at(from).unwrap().at, stretch.at(from + ticks).unwrap().at);
+        let conversions = ((a.latest - a.earliest) + (b.latest - b.earliest)).as_secs_f64();
+        let span = stretch.between(from, from + ticks).unwrap();
+        let width = (span.longest - span.shortest).as_secs_f64();
+        println!(
+            "span of {:>7} ms: {:>10.3} us wide; two readings {:.1} us (ratio {:.2}), two conversions {:.1} us (ratio {:.2})",
+            ticks / ms,
+            width * 1e6,
+            readings * 1e6,
+            readings / width,
+            conversions * 1e6,
+            conversions / width,
+        );
+        assert!(readings / width >= at_least, "{ticks}");
+    }
+}
+
+/// A chord's slope is no limit of the rate. The clock was late, within its bounds, and runs faster
+/// than the upper line rises; the rate's own limit is the holdover's.
+#[test]
+fn slopes_of_the_lines_are_not_limits_of_the_rate() {
+    let period = |ppm: i128| Period::from_bits(u64::try_from(NOMINAL + ppm * PPM).unwrap());
+    let line = |us: i128, ppm: i128| Line {
+        time: Instant::from_bits((1 << 90) + (us << 64) / 1_000_000),
+        period: period(ppm),
+    };
+    let lines = Lines {
+        base: START,
+        expiry: START + 10_000_000_000,
+        earliest: line(-40, -1),
+        estimate: line(0, 0),
+        latest: line(40, 1),
+        holdover: u64::try_from(14 * PPM).unwrap(),
+    };
+    let all = [0, 5, 10].map(|seconds| {
+        let later = lines.rebased(START + seconds * 1_000_000_000);
+        published(&later, ClockStatus::Synchronized, 0)
+    });
+    // 40 us late at the base, 7 ppm fast: 30 us early after 10 s, within the bounds all the while.
+    let span = (10_000_000_000 * (NOMINAL + 7 * PPM)) >> 20;
+    let found = Stretch::new(&all).unwrap().between(START, START + 10_000_000_000).unwrap();
+    assert!(found.shortest.to_bits() <= span && span <= found.longest.to_bits());
+    let by_slopes = period(1).span_ceil(10_000_000_000).to_bits();
+    assert!(span > by_slopes, "the slope would have excluded the truth");
+}
+
+/// What each publication says of the rate holds nearby. Where nobody was watching for longer, the
+/// rate may have been what only one of them allows.
+#[test]
+fn in_a_gap_only_what_either_limit_allows_is_relied_on() {
+    let s = 1_000_000_000;
+    let truth = Truth::new([(s, 0), (100 * s, 8_000), (s, 8_000)]);
+    let kind = |slack| Kind {
+        margins: (1 << 50, 1 << 50),
+        slack,
+        holdover: 0,
+        valid: s / 2,
+        status: ClockStatus::Synchronized,
+    };
+    // -10 to 5 ppm, and -5 to 10 ppm.
+    let before = truth.publication(0, &kind((10_000, 5_000)));
+    let after = truth.publication(2, &kind((13_000, 2_000)));
+    let (from, to) = (truth.ends[0].0, truth.ends[2].0);
+    let span = truth.at(to) - truth.at(from);
+    let all = [before, after];
+    let found = Stretch::new(&all).unwrap().between(from + 10, to - 10).unwrap();
+    assert!(found.longest.to_bits() << 20 >= span - 20 * (NOMINAL + 8 * PPM));
+    assert_eq!(found.status, ClockStatus::FreeRunning);
+}
+
+/// The published estimate closes a gap of 10 us within 8 s. The span of 1 s does not show it.
+#[test]
+fn slews_are_not_in_a_spans_estimate() {
+    let (truth, mut all) = ordinary_hours();
+    let (index, gap) = (400, (10i128 << 64) / 1_000_000);
+    for (later, share) in [(index, 8), (index + 1, 4)] {
+        let lines = &mut all[later].lines;
+        lines.estimate.time = Instant::from_bits(lines.estimate.time.to_bits() - gap * share / 8);
+        let faster = gap / 8_000_000_000;
+        let bits = lines.estimate.period.to_bits();
+        lines.estimate.period = Period::from_bits(bits + u64::try_from(faster << 20).unwrap());
+    }
+    let stretch = Stretch::new(&all).unwrap();
+    let from = all[index].lines.base + 500_000_000;
+    let error = |estimate: Duration| {
+        let span = (truth.at(from + 1_000_000_000) - truth.at(from)) >> 20;
+        (estimate - Duration::from_bits(span)).abs().as_secs_f64() * 1e9
+    };
+    let between = stretch.between(from, from + 1_000_000_000).unwrap();
+    let (a, b) = (stretch.at(from).unwrap().at, stretch.at(from + 1_000_000_000).unwrap().at);
+    println!(
+        "error of a 1 s span's estimate: {:.1} ns; of two readings: {:.1} ns",
+        error(between.estimate),
+        error(b.estimate - a.estimate)
+    );
+    assert!(error(between.estimate) < 40.0);
+    assert!(error(b.estimate - a.estimate) > 500.0);
+}
+
+#[test]
+fn a_doubtful_publication_narrows_no_trusted_one() {
+    let (_, mut all) = ordinary_hours();
+    all.truncate(3);
+    // It claims a microsecond, and is wrong by 20.
+    let us = Duration::from_micros;
+    let doubtful = &mut all[0].lines;
+    doubtful.earliest.time = doubtful.estimate.time + us(20);
+    doubtful.latest.time = doubtful.estimate.time + us(22);
+    doubtful.estimate.time = doubtful.estimate.time + us(21);
+    all[0] = published(&all[0].lines, ClockStatus::Unreliable, 0);
+    let stretch = Stretch::new(&all).unwrap();
+    let (base, end) = (all[1].lines.base, all[2].lines.base);
+    let found = stretch.at(base).unwrap();
+    assert!(found.at.latest - found.at.earliest > us(60), "as before");
+    assert_eq!(stretch.between(base, end).unwrap().status, ClockStatus::Synchronized);
+    let across = stretch.between(START + 5, end).unwrap();
+    assert_eq!(across.status, ClockStatus::Unreliable);
+}

@@ -1,0 +1,310 @@
+//! [`Recording`]: publications of a timeline in a file, to convert stamps of any age, offline and on
+//! any machine.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `recorder` | [`Recorder`]: appends to a file |
+//! | `format` | the bytes |
+//!
+//! A recording has a segment for each disruption marker. Nothing is concluded from one segment for
+//! another: a stamp in between is refused. So is one that is newer than the last moment at which
+//! somebody looked, because the clock may have been disrupted right after it.
+
+mod format;
+mod recorder;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use timevisor_clock_page::CounterId;
+use timevisor_linux::append_file::open_read;
+use timevisor_time::TimescaleId;
+
+use crate::difference::{Stretch, is_before};
+use crate::error::{ConvertError, ReadError};
+use crate::measured_span::MeasuredSpan;
+use crate::reading::Reading;
+use crate::snapshot::Snapshot;
+use format::{HEADER, RECORD, Record, Subject};
+pub use recorder::Recorder;
+
+/// A recording could not be made, continued or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordingError {
+    /// The file could not be opened, read or written. A symbolic link is not appended to.
+    #[error("cannot use the recording {path}", path = .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file begins with something else.
+    #[error("this is no recording of a timeline; `timevisor record` makes one")]
+    NotARecording,
+    /// A recording of another version.
+    #[error("the recording has version {0}, this program knows 1; read it with a newer one")]
+    Version(u32),
+    /// Bytes of the file have changed.
+    #[error(
+        "the recording is damaged at byte {at}; what is before can be read after `truncate --size {at}`"
+    )]
+    Damaged {
+        /// Where the damaged record, or the header, begins.
+        at: u64,
+    },
+    /// The file is of another timeline or machine.
+    #[error("the file is a recording of {0}; record into another file")]
+    OtherClock(String),
+    /// Another program appends to it.
+    #[error("{} is being recorded to by another program", .0.display())]
+    Busy(PathBuf),
+    /// The page could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// Publications under one disruption marker.
+#[derive(Debug)]
+struct Stored {
+    publications: Vec<Snapshot>,
+    /// The last counter value at which somebody looked.
+    until: u64,
+}
+
+/// What a recording knows without a disruption in between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// The first counter value that can be converted.
+    pub since: u64,
+    /// The last one.
+    pub until: u64,
+    /// How many publications there are.
+    pub publications: usize,
+    /// [`Reading::disruption`] of everything in it.
+    pub disruption: u64,
+}
+
+/// A timeline's past. It needs no page and no timevisord.
+///
+/// ```
+/// use std::time::Duration;
+/// use timevisor::Recording;
+/// let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("tai.rec");
+/// let clock = timevisor::manual::Clock::new(1_000_000_000);
+/// let timeline = clock.timeline();
+/// let mut recorder = timeline.record_to(&file)?;
+/// let begin = timeline.stamp();
+/// clock.advance(Duration::from_millis(10));
+/// let end = timeline.stamp();
+/// recorder.observe()?; // every 100 ms
+/// drop(recorder);
+///
+/// let recording = Recording::open(&file)?; // perhaps years later, on another machine
+/// assert_eq!(recording.convert(begin)?.estimate_ns(), 1_000_000_000);
+/// assert_eq!(recording.span(begin, end)?.estimate_ns(), 10_000_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Recording {
+    subject: Subject,
+    stored: Vec<Stored>,
+    origin: u64,
+    torn: bool,
+}
+
+impl Recording {
+    /// Reads a whole recording: 18 MB for each day of one publication a second.
+    ///
+    /// # Errors
+    /// No such file, not a recording, of another version, or damaged.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
+        let path = path.as_ref();
+        let failed = |source| RecordingError::File { path: path.to_owned(), source };
+        let mut bytes = Vec::new();
+        open_read(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(failed)?;
+        Self::from_bytes(&bytes)
+    }
+
+    /// The same from a file's content.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RecordingError> {
+        let subject = Subject::decode(bytes)?;
+        let mut hasher = DefaultHasher::new();
+        (subject.host, subject.vm, &subject.name).hash(&mut hasher);
+        let origin = hasher.finish();
+        let (records, rest) = bytes[HEADER..].as_chunks::<RECORD>();
+        let mut recording = Self { subject, stored: Vec::new(), origin, torn: !rest.is_empty() };
+        let mut ended = true;
+        for (index, bytes) in records.iter().enumerate() {
+            let record = Record::decode(bytes);
+            let read = record.and_then(|r| Some((r.seen, Snapshot::of_words(&r.words).ok()?)));
+            let Some((seen, snapshot)) = read else {
+                // The last one was being written when the machine stopped.
+                if index + 1 == records.len() && rest.is_empty() {
+                    recording.torn = true;
+                    break;
+                }
+                return Err(RecordingError::Damaged { at: (HEADER + index * RECORD) as u64 });
+            };
+            ended = recording.add(snapshot, seen, ended);
+        }
+        Ok(recording)
+    }
+
+    /// Adds a record behind the others, and says whether its segment ends with it: nothing is known
+    /// any more.
+    fn add(&mut self, snapshot: Snapshot, seen: u64, ended: bool) -> bool {
+        if !snapshot.said.has_estimate() {
+            return true;
+        }
+        let seen = if is_before(seen, snapshot.lines.base) { snapshot.lines.base } else { seen };
+        if let Some(stored) = self.stored.last_mut().filter(|_| !ended)
+            && let Some(last) = stored.publications.last().copied()
+            && last.said.disruption == snapshot.said.disruption
+            && !is_before(snapshot.lines.base, last.lines.base)
+        {
+            if last != snapshot {
+                stored.publications.push(snapshot);
+            }
+            if is_before(stored.until, seen) {
+                stored.until = seen;
+            }
+        } else {
+            self.stored.push(Stored { publications: vec![snapshot], until: seen });
+        }
+        false
+    }
+
+    /// The timeline's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.subject.name
+    }
+
+    /// The timescale of its readings.
+    #[must_use]
+    pub fn timescale(&self) -> TimescaleId {
+        self.subject.timescale
+    }
+
+    /// The counter that stamps have to be of.
+    #[must_use]
+    pub fn counter(&self) -> CounterId {
+        self.subject.counter
+    }
+
+    /// The host where it began, and the VM; zeroes for a host's own clock.
+    #[must_use]
+    pub fn machine(&self) -> ([u8; 16], [u8; 16]) {
+        (self.subject.host, self.subject.vm)
+    }
+
+    /// The last record is incomplete, and was left out: the machine or the disk stopped while it
+    /// was written.
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        self.torn
+    }
+
+    /// What it knows, in the order of recording.
+    pub fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        self.stored.iter().map(|stored| Segment {
+            since: stored.since(),
+            until: stored.until,
+            publications: stored.publications.len(),
+            disruption: stored.publications.first().map_or(0, |first| first.said.disruption),
+        })
+    }
+
+    /// The time at which the counter was at `stamp`: [`Timeline::convert`](crate::Timeline::convert).
+    ///
+    /// # Errors
+    /// A stamp from before or after what was recorded, or from where the clock was disrupted.
+    pub fn convert(&self, stamp: u64) -> Result<Reading, ConvertError> {
+        self.reading(self.holding(stamp, stamp)?, stamp)
+    }
+
+    /// The time of something that happened while the counter went from `first` to `last`:
+    /// [`Timeline::convert_between`](crate::Timeline::convert_between).
+    ///
+    /// # Errors
+    /// As [`Self::convert`], of either; [`ConvertError::Disrupted`] between them.
+    pub fn convert_between(&self, first: u64, last: u64) -> Result<Reading, ConvertError> {
+        let stored = self.holding(first, last)?;
+        Reading::between(first, last, |stamp| self.reading(stored, stamp))
+    }
+
+    /// How much true time went by between two stamps: [`Timeline::span`](crate::Timeline::span).
+    ///
+    /// # Errors
+    /// As [`Self::convert_between`].
+    pub fn span(&self, from: u64, to: u64) -> Result<MeasuredSpan, ConvertError> {
+        let stretch = self.holding(from, to)?.stretch()?;
+        if is_before(to, from) {
+            return Ok(MeasuredSpan::back(&stretch.between(to, from)?));
+        }
+        Ok(MeasuredSpan::ahead(&stretch.between(from, to)?))
+    }
+
+    fn reading(&self, stored: &Stored, stamp: u64) -> Result<Reading, ConvertError> {
+        let mut reading = Reading::of_stamp(&stored.stretch()?.at(stamp)?, stamp, self.origin);
+        reading.met = true;
+        Ok(reading)
+    }
+
+    /// The one segment that has both stamps.
+    fn holding(&self, a: u64, b: u64) -> Result<&Stored, ConvertError> {
+        let mut both = self.stored.iter().filter(|stored| stored.has(a) && stored.has(b));
+        match (both.next(), both.count()) {
+            (Some(stored), 0) => Ok(stored),
+            (Some(_), more) => Err(ConvertError::Ambiguous { times: more + 1 }),
+            (None, _) => Err(self.why_not(a, b)),
+        }
+    }
+
+    fn why_not(&self, a: u64, b: u64) -> ConvertError {
+        let (Some(first), Some(last)) = (self.stored.first(), self.stored.last()) else {
+            return ConvertError::Unknown;
+        };
+        for stamp in [a, b] {
+            if self.stored.iter().any(|stored| stored.has(stamp)) {
+                continue;
+            }
+            let later = self.stored.iter().find(|stored| is_before(stamp, stored.since()));
+            return match later {
+                None => ConvertError::TooNew { until: last.until },
+                Some(_) if is_before(stamp, first.since()) => {
+                    ConvertError::TooOld { since: first.since() }
+                }
+                Some(later) => ConvertError::Disrupted { since: later.since() },
+            };
+        }
+        let later = if is_before(a, b) { b } else { a };
+        let after = self.stored.iter().rev().find(|stored| stored.has(later));
+        ConvertError::Disrupted { since: after.map_or(later, Stored::since) }
+    }
+}
+
+impl Stored {
+    fn since(&self) -> u64 {
+        self.publications.first().map_or(0, |first| first.lines.base)
+    }
+
+    fn has(&self, stamp: u64) -> bool {
+        !is_before(stamp, self.since()) && !is_before(self.until, stamp)
+    }
+
+    fn stretch(&self) -> Result<Stretch<'_>, ConvertError> {
+        Stretch::new(&self.publications).ok_or(ConvertError::Unknown)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

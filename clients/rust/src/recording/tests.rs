@@ -1,0 +1,245 @@
+use std::path::PathBuf;
+use std::time::Duration as Span;
+
+use super::*;
+use crate::manual::Clock;
+
+fn ms(ms: u64) -> Span {
+    Span::from_millis(ms)
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("tai.rec")
+    }
+}
+
+/// A clock that learns something every second, and stamps in between.
+fn recorded(folder: &Folder, seconds: usize) -> (Clock, Vec<u64>) {
+    let clock = Clock::new(1_000_000_000);
+    clock.set_growth_ppb(15_000);
+    clock.set_error(Span::from_micros(40));
+    clock.step(1_000_000_000);
+    let timeline = clock.timeline();
+    let mut recorder = timeline.record_to(folder.file()).unwrap();
+    let mut stamps = Vec::new();
+    for _ in 0..seconds {
+        clock.advance(ms(400));
+        stamps.push(timeline.stamp());
+        clock.advance(ms(600));
+        clock.set_error(Span::from_micros(40));
+        timeline.observe().unwrap();
+        assert!(recorder.observe().unwrap());
+    }
+    recorder.close().unwrap();
+    (clock, stamps)
+}
+
+#[test]
+fn old_stamps_are_converted_offline_as_they_were_at_the_time() {
+    let folder = Folder::new();
+    let (clock, stamps) = recorded(&folder, 300);
+    let live: Vec<_> =
+        stamps.iter().map(|stamp| clock.timeline().convert(*stamp).unwrap()).collect();
+    drop(clock);
+    let recording = Recording::open(folder.file()).unwrap();
+    assert_eq!((recording.name(), recording.timescale()), ("tai", TimescaleId::Tai));
+    assert!(!recording.is_torn());
+    for (index, stamp) in stamps.iter().enumerate() {
+        let then = recording.convert(*stamp).unwrap();
+        let true_ns = 1_400_000_000 + i64::try_from(index).unwrap() * 1_000_000_000;
+        assert!(then.earliest_ns() <= true_ns && true_ns <= then.latest_ns());
+        // 40 us at either side's publication, aged by 0.4 s or by 0.6 s.
+        assert!(then.half_width_ns().unwrap() <= 46_001, "{:?}", then.half_width_ns());
+        assert_eq!(
+            (then.earliest(), then.latest()),
+            (live[index].earliest(), live[index].latest())
+        );
+    }
+    let span = recording.span(stamps[0], stamps[299]).unwrap();
+    assert!(span.shortest_ns() <= 299_000_000_000 && 299_000_000_000 <= span.longest_ns());
+    let back = recording.span(stamps[1], stamps[0]).unwrap();
+    assert!(back.shortest_ns() <= -1_000_000_000 && -1_000_000_000 <= back.longest_ns());
+    assert!((29_990..=30_002).contains(&back.width_ns()), "1 s at 15 ppm: {}", back.width_ns());
+    let over = recording.convert_between(stamps[0], stamps[1]).unwrap();
+    assert!(over.earliest_ns() <= 1_400_000_000 && over.latest_ns() >= 2_400_000_000);
+    let order = recording.convert_between(stamps[1], stamps[0]).err();
+    assert_eq!(order, Some(ConvertError::WrongOrder));
+}
+
+#[test]
+fn what_was_not_recorded_is_refused() {
+    let folder = Folder::new();
+    let (clock, stamps) = recorded(&folder, 3);
+    let timeline = clock.timeline();
+    let last = timeline.stamp();
+    clock.advance(ms(1));
+    let unseen = timeline.stamp();
+    clock.step(99_000_000_000);
+    clock.advance(ms(1));
+    // The same file goes on, under another disruption marker.
+    let recorder = timeline.record_to(folder.file()).unwrap();
+    let after = timeline.stamp();
+    drop(recorder);
+    let recording = Recording::open(folder.file()).unwrap();
+    let segments: Vec<_> = recording.segments().collect();
+    assert_eq!(segments.len(), 2);
+    assert_eq!((segments[0].publications, segments[0].until), (4, last));
+    let since = segments[1].since;
+    assert_eq!(recording.convert(unseen).err(), Some(ConvertError::Disrupted { since }));
+    assert_eq!(recording.span(stamps[0], after).err(), Some(ConvertError::Disrupted { since }));
+    assert_eq!(recording.span(after, stamps[0]).err(), Some(ConvertError::Disrupted { since }));
+    assert!(recording.convert(after).is_ok() && recording.convert(last).is_ok());
+    let first = segments[0].since;
+    assert_eq!(recording.convert(first - 1).err(), Some(ConvertError::TooOld { since: first }));
+    let until = segments[1].until;
+    assert_eq!(recording.convert(until + 1).err(), Some(ConvertError::TooNew { until }));
+}
+
+#[test]
+fn a_clock_that_forgets_and_a_counter_that_was_reset() {
+    let folder = Folder::new();
+    let (clock, _) = recorded(&folder, 2);
+    let timeline = clock.timeline();
+    let mut recorder = timeline.record_to(folder.file()).unwrap();
+    clock.forget();
+    assert!(recorder.observe().unwrap());
+    clock.advance(ms(20_000));
+    assert!(!recorder.observe().unwrap(), "once is enough");
+    drop(recorder);
+    let bytes = std::fs::read(folder.file()).unwrap();
+    assert_eq!(Recording::from_bytes(&bytes).unwrap().segments().count(), 1);
+    // The same again behind it: as a counter that started over.
+    let records = &bytes[HEADER..];
+    let twice = [&bytes[..], records].concat();
+    let recording = Recording::from_bytes(&twice).unwrap();
+    let since = recording.segments().next().unwrap().since;
+    assert_eq!(recording.convert(since).err(), Some(ConvertError::Ambiguous { times: 2 }));
+}
+
+#[test]
+fn damage_is_told_with_its_place_and_a_torn_end_is_left_out() {
+    let folder = Folder::new();
+    let (clock, _) = recorded(&folder, 5);
+    let whole = std::fs::read(folder.file()).unwrap();
+    let count = |bytes: &[u8]| {
+        let recording = Recording::from_bytes(bytes).unwrap();
+        (recording.segments().next().unwrap().publications, recording.is_torn())
+    };
+    assert_eq!(count(&whole), (6, false));
+    // Any length at which the machine may have stopped.
+    for length in HEADER + RECORD..whole.len() {
+        let (publications, torn) = count(&whole[..length]);
+        assert!(publications >= 1 && torn != (length - HEADER).is_multiple_of(RECORD));
+    }
+    for at in HEADER..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        let record = (at - HEADER) / RECORD;
+        match Recording::from_bytes(&bytes) {
+            Ok(recording) => {
+                assert!(recording.is_torn() && (record + 1) * RECORD + HEADER == whole.len());
+            }
+            Err(RecordingError::Damaged { at }) => {
+                assert_eq!(at, (HEADER + record * RECORD) as u64);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    for at in 0..HEADER {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        match (at, Recording::from_bytes(&bytes)) {
+            (0..8, Err(RecordingError::NotARecording))
+            | (8..12, Err(RecordingError::Version(_)))
+            | (12.., Err(RecordingError::Damaged { at: 0 })) => {}
+            (_, other) => panic!("{at}: {other:?}"),
+        }
+    }
+    for length in 0..HEADER {
+        assert!(Recording::from_bytes(&whole[..length]).is_err());
+    }
+    // Recording goes on behind what is whole.
+    std::fs::write(folder.file(), &whole[..whole.len() - 7]).unwrap();
+    drop(clock.timeline().record_to(folder.file()).unwrap());
+    assert!(!Recording::open(folder.file()).unwrap().is_torn());
+}
+
+#[test]
+fn only_one_recorder_and_only_of_the_same_clock() {
+    let folder = Folder::new();
+    let (clock, _) = recorded(&folder, 1);
+    let first = clock.timeline().record_to(folder.file()).unwrap();
+    let second = clock.timeline().record_to(folder.file());
+    assert!(matches!(second, Err(RecordingError::Busy(_))));
+    drop(first);
+    // Every hand-driven clock is a host of its own.
+    let other = Clock::new(0).timeline().record_to(folder.file());
+    assert!(matches!(other, Err(RecordingError::OtherClock(_))), "{other:?}");
+    std::fs::write(folder.file(), "something else").unwrap();
+    let mistake = clock.timeline().record_to(folder.file());
+    assert!(matches!(mistake, Err(RecordingError::NotARecording)));
+    assert_eq!(std::fs::read(folder.file()).unwrap(), b"something else");
+}
+
+#[test]
+fn a_publication_that_stays_in_force_is_written_every_ten_seconds() {
+    let folder = Folder::new();
+    let (clock, _) = recorded(&folder, 1);
+    let timeline = clock.timeline();
+    let mut recorder = timeline.record_to(folder.file()).unwrap();
+    // A daemon that died publishes nothing. The counter goes on.
+    let mut written = 0;
+    for _ in 0..300 {
+        clock.let_counter_run(ms(100));
+        written += u32::from(recorder.observe().unwrap());
+    }
+    assert_eq!(written, 3);
+    let stamp = timeline.stamp();
+    drop(recorder);
+    assert!(Recording::open(folder.file()).unwrap().convert(stamp).is_ok());
+}
+
+proptest::proptest! {
+    /// Somebody may have made the file. Whatever its records say: an answer or an error, no panic.
+    #[test]
+    fn no_content_of_records_ends_the_program(
+        words in proptest::collection::vec(proptest::array::uniform24(proptest::prelude::any::<u64>()), 1..6),
+        near in proptest::prelude::any::<bool>(),
+        stamps in proptest::array::uniform2(proptest::prelude::any::<u64>()),
+    ) {
+        use timevisor_clock_page::abi::entry;
+        let clock = Clock::new(0);
+        let mut bytes = clock.timeline().subject().unwrap().encode().to_vec();
+        let mut base = words[0][entry::BASE];
+        for mut words in words {
+            // Known, under one marker, and in order as often as not.
+            words[entry::META] |= (u64::from(entry::FLAG_BOUNDS | entry::FLAG_ESTIMATE)) << 48;
+            words[entry::DISRUPTION] = 1;
+            base = base.wrapping_add(words[entry::BASE] >> 40);
+            words[entry::BASE] = base;
+            words[entry::EXPIRY] = if near { base.wrapping_add(words[entry::EXPIRY] >> 44) } else { words[entry::EXPIRY] };
+            words[entry::ESTIMATE] = words[entry::EARLIEST].wrapping_add(1);
+            words[entry::LATEST] = words[entry::EARLIEST].wrapping_add(2);
+            let seen = base.wrapping_add(stamps[0] >> 40);
+            bytes.extend(Record { seen, words }.encode());
+        }
+        if let Ok(recording) = Recording::from_bytes(&bytes) {
+            let segments: Vec<_> = recording.segments().collect();
+            let inside = segments.iter().flat_map(|s| [s.since, s.until, s.since.wrapping_add(s.until.wrapping_sub(s.since) / 2)]);
+            for stamp in inside.chain(stamps) {
+                let _ = recording.convert(stamp);
+                for other in stamps.into_iter().chain(segments.iter().map(|s| s.until)) {
+                    let _ = recording.span(stamp, other);
+                    let _ = recording.convert_between(stamp, other);
+                }
+            }
+        }
+    }
+}
