@@ -143,7 +143,10 @@ impl ReferenceClock {
         let diagnosis = self.estimator.diagnosis();
         let opinion = Opinion::of(&self.estimator, diagnosis, exchange, self.nominal);
         match self.bounds.observe(exchange, opinion.as_ref()) {
-            Outcome::Agrees => Observation::Used,
+            Outcome::Agrees => {
+                self.restart_if_excluded(exchange, period);
+                Observation::Used
+            }
             Outcome::Contradicted(gap) => {
                 self.contradictions += 1;
                 // What it learned may come from before whatever happened. The rate is still the best
@@ -158,6 +161,26 @@ impl ReferenceClock {
                 self.contradictions += 1;
                 Observation::Doubt(by)
             }
+        }
+    }
+
+    /// Starts the estimator over where the bounds exclude what it says by as much as they are wide.
+    ///
+    /// It takes the two ways for equally long until it sees one change. A link that was busy in one
+    /// direction when the estimator began, and for minutes, taught it the wrong half; when the link
+    /// clears, no delay of 0 or more explains its estimate any more.
+    fn restart_if_excluded(&mut self, exchange: &Exchange, period: Period) {
+        let until = exchange.tf.wrapping_add(self.horizon);
+        let (Some(bounds), Some(estimate)) =
+            (self.bounds.current(exchange.tf, until), self.estimator.at(exchange.tf))
+        else {
+            return;
+        };
+        let interval = bounds.interval;
+        let outside = (estimate.time - interval.latest()).max(interval.earliest() - estimate.time);
+        if outside > interval.width() {
+            self.estimator = ShiftedExponential::new(&self.parameters.estimator, period);
+            self.estimator.observe(exchange);
         }
     }
 

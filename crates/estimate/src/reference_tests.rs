@@ -6,11 +6,12 @@ const HZ: u64 = 1_000_000_000;
 const START: i128 = 1_700_000_000_000_000_000;
 
 /// A counter 20 ppm slow, a path of 30 us each way plus deterministic queueing, a reference off by
-/// `step_ns`.
+/// `step_ns`, requests that take `upload_ns` longer.
 struct Lab {
     clock: ReferenceClock,
     n: u64,
     step_ns: i128,
+    upload_ns: u64,
 }
 
 fn true_ns(counter: u64) -> i128 {
@@ -24,6 +25,7 @@ impl Lab {
             clock: ReferenceClock::new(&Parameters::default(), nominal, RateError::ZERO),
             n: 0,
             step_ns: 0,
+            upload_ns: 0,
         }
     }
 
@@ -31,7 +33,7 @@ impl Lab {
         self.n += 1;
         let ta = self.n * 16 * HZ;
         let queue = |k: u64| (self.n * k) % 97 * 1000;
-        let tm = ta + 30_000 + queue(31);
+        let tm = ta + 30_000 + queue(31) + self.upload_ns;
         let tf = tm + 30_000 + queue(57);
         let t = Instant::from_unix_nanos(true_ns(tm) + self.step_ns);
         self.clock.observe(&Exchange { ta, tb: t, te: t, tf, error: Duration::from_nanos(100) })
@@ -140,6 +142,31 @@ fn a_rate_measured_before_a_restart_is_used_at_once() {
     let other = RateLimits::around(Period::from_hz(2 * HZ).unwrap(), RateError::from_ppm(15));
     after.clock.adopt_rate(&other);
     assert_eq!(after.clock.at(counter).unwrap().limits, measured);
+}
+
+/// A mobile uplink: the estimator begins within an upload and takes the delay for both ways'.
+#[test]
+fn an_upload_at_the_start_is_forgotten_when_it_ends() {
+    let mut lab = Lab::new();
+    lab.upload_ns = 400_000_000;
+    for _ in 0..20 {
+        lab.exchange();
+    }
+    let off = |lab: &Lab| {
+        let (counter, truth) = lab.now();
+        (lab.clock.at(counter).unwrap().estimate - truth).abs()
+    };
+    assert!(off(&lab) > Duration::from_millis(150), "no exchange shows it: {}", off(&lab));
+    lab.upload_ns = 0;
+    for _ in 0..20 {
+        assert_eq!(lab.exchange(), Observation::Used);
+    }
+    assert!(off(&lab) < Duration::from_micros(50), "{}", off(&lab));
+    lab.upload_ns = 400_000_000;
+    for _ in 0..20 {
+        lab.exchange();
+    }
+    assert!(off(&lab) < Duration::from_micros(500), "the next one: {}", off(&lab));
 }
 
 /// A daemon that stopped before it had measured the rate journals the nominal limits, as its own

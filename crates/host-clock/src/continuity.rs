@@ -51,10 +51,12 @@ impl<E: Synchronizer> Continuity<E> {
 
     /// What is known at `now`, and its lines where a clock is known.
     pub fn target(&mut self, now: u64) -> (Knowledge, Option<Lines<Tai>>) {
-        let knowledge = self.estimate.at(now);
-        let lines = knowledge.clock.as_ref().map(|clock| self.policy.lines(now, &known(clock)));
-        let lines = lines.map(|lines| self.cautious(lines, now));
-        (knowledge, lines)
+        let mut knowledge = self.estimate.at(now);
+        let Some(clock) = &mut knowledge.clock else { return (knowledge, None) };
+        let known = self.policy.lines(now, &known(clock));
+        let lines = self.cautious(known, now);
+        clock.estimated_error = error_on_the_way(clock.estimated_error, &lines, &known, now);
+        (knowledge, Some(lines))
     }
 
     /// An earlier daemon's lines are in force: the estimate has begun.

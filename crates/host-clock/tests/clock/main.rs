@@ -184,3 +184,40 @@ fn observations_become_notes_about_their_reference() {
     assert!(machine.handle(&mut clock, Event::Forget { reference: 4 }).is_empty());
     assert_eq!(estimate.0.borrow().observed, [0; 0]);
 }
+
+/// In the middle of bounds as wide as a busy uplink's the clock could only step back later.
+#[test]
+fn an_estimate_within_very_wide_bounds_begins_near_the_early_end() {
+    let (mut machine, estimate) = (Machine::default(), Scripted::new());
+    let mut clock = machine.boot(&estimate);
+    const MS: i64 = 1_000_000;
+    // Half a second of round trip, all of it on the way there: 200 ms ahead.
+    estimate.say(Quality::Synchronized, 200 * MS, 225 * MS);
+    machine.publish(&mut clock);
+    let off = |machine: &Machine| (machine.read().estimate - truth(0).relabel()).floor_nanos();
+    assert_eq!(off(&machine), 0, "25 ms above the earliest");
+    assert!(machine.read().estimated_error() > Duration::from_millis(199), "which it says");
+    let marker = machine.read().disruption;
+    estimate.say(Quality::Synchronized, 0, 25 * MS);
+    machine.publish(&mut clock);
+    assert_eq!(machine.read().disruption, marker, "the upload ended: nothing steps");
+    // From now on wide bounds mean that little was heard; the estimate stays.
+    estimate.say(Quality::Synchronized, 0, 225 * MS);
+    machine.publish(&mut clock);
+    assert_eq!(off(&machine), 0);
+}
+
+#[test]
+fn very_wide_bounds_have_the_estimate_in_their_middle_after_ten_minutes() {
+    let (mut machine, estimate) = (Machine::default(), Scripted::new());
+    let mut clock = machine.boot(&estimate);
+    let mut ahead = Vec::new();
+    for second in [0, 599, 602] {
+        machine.at(second * HZ);
+        estimate.say(Quality::Synchronized, 0, 300_000_000);
+        machine.publish(&mut clock);
+        ahead.push((machine.read().estimate - truth(second * HZ).relabel()).floor_nanos());
+    }
+    assert!(ahead[0] < -270_000_000 && ahead[1] < -270_000_000, "{ahead:?}");
+    assert!(ahead[2].abs() < 1000, "{ahead:?}");
+}
