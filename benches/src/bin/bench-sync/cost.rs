@@ -22,6 +22,8 @@ pub(crate) struct Cost {
     pub(crate) p99_ns: f64,
     /// The state with all its heap after the day, bytes.
     pub(crate) state_bytes: f64,
+    /// By how much the heap grew after every window was full, until the end of the day, bytes.
+    pub(crate) growth_bytes: f64,
     /// Allocations per exchange once every window is full.
     pub(crate) allocations: f64,
 }
@@ -47,12 +49,12 @@ fn measure<T>(
     for _ in 0..PASSES {
         let before = heap::live();
         let mut subject = make();
-        let mut counted = 0;
+        let (mut counted, mut settled_at) = (0, before);
         let begin = cpu_ns()?;
         let mut last = begin;
         for (row, (n, each)) in rows.iter().zip(each.iter_mut().enumerate()) {
             if n == SETTLED {
-                counted = heap::allocations();
+                (counted, settled_at) = (heap::allocations(), heap::live());
             }
             observe(&mut subject, &row.exchange);
             let now = cpu_ns()?;
@@ -61,13 +63,14 @@ fn measure<T>(
         }
         let settled = rows.len().saturating_sub(SETTLED).max(1) as f64;
         let allocations = (heap::allocations() - counted) as f64 / settled;
+        let growth_bytes = heap::live() as f64 - settled_at as f64;
         let state_bytes = (heap::live() - before + size_of::<T>()) as f64;
         let mean_ns = (last - begin) as f64 / rows.len() as f64;
         if fastest.is_none_or(|fastest| mean_ns < fastest.mean_ns) {
             let mut sorted = each.clone();
             sorted.sort_unstable();
             let p99_ns = sorted[(sorted.len() * 99).div_ceil(100) - 1] as f64;
-            fastest = Some(Cost { mean_ns, p99_ns, state_bytes, allocations });
+            fastest = Some(Cost { mean_ns, p99_ns, state_bytes, growth_bytes, allocations });
         }
     }
     match fastest {

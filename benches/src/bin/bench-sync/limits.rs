@@ -19,6 +19,8 @@ const HALF_WIDTH_US: [(&str, f64); 2] = [("a_lan", 41.0), ("b_wan", 10_200.0)];
 const EXCHANGE_NS: f64 = 25_000.0;
 /// State of one reference, bytes.
 const STATE_BYTES: f64 = 1_048_576.0;
+/// Growth of the heap over the day once every window is full, bytes.
+const GROWTH_BYTES: f64 = 0.0;
 
 /// A figure against its limit, in words if it does not hold. What was not measured holds no limit.
 fn exceeded(what: &str, found: Option<f64>, limit: f64, unit: &str) -> Option<String> {
@@ -49,7 +51,8 @@ pub(crate) fn broken(measured: &[Measured], costs: &[Cost]) -> Vec<String> {
     let largest = |of: fn(&Cost) -> f64| costs.iter().map(of).max_by(f64::total_cmp);
     let exchange = exceeded("CPU time of an exchange", largest(|c| c.mean_ns), EXCHANGE_NS, "ns");
     let state = exceeded("state of a reference", largest(|c| c.state_bytes), STATE_BYTES, "bytes");
-    rms.chain(width).chain(coverage).chain(exchange).chain(state).collect()
+    let growth = exceeded("growth over the day", largest(|c| c.growth_bytes), GROWTH_BYTES, "bytes");
+    rms.chain(width).chain(coverage).chain(exchange).chain(state).chain(growth).collect()
 }
 
 #[cfg(test)]
@@ -81,11 +84,22 @@ mod tests {
             })
             .collect();
         let cost =
-            Cost { mean_ns: EXCHANGE_NS, p99_ns: 1e9, state_bytes: STATE_BYTES, allocations: 9.0 };
+            Cost {
+                mean_ns: EXCHANGE_NS,
+                p99_ns: 1e9,
+                state_bytes: STATE_BYTES,
+                growth_bytes: 0.0,
+                allocations: 9.0,
+            };
         assert_eq!(broken(&measured, &[cost]), Vec::<String>::new());
-        let dear = Cost { mean_ns: EXCHANGE_NS + 1.0, state_bytes: STATE_BYTES + 1.0, ..cost };
-        assert_eq!(broken(&measured, &[cost, dear, cost]).len(), 2);
-        assert_eq!(broken(&measured, &[]).len(), 2, "nothing was measured");
+        let dear = Cost {
+            mean_ns: EXCHANGE_NS + 1.0,
+            state_bytes: STATE_BYTES + 1.0,
+            growth_bytes: 8.0,
+            ..cost
+        };
+        assert_eq!(broken(&measured, &[cost, dear, cost]).len(), 3);
+        assert_eq!(broken(&measured, &[]).len(), 3, "nothing was measured");
         measured[0] = condition("a_lan", 2.01, 41.1, 0.999_999);
         let found = broken(&measured, &[cost]);
         assert_eq!(found.len(), 3, "{found:?}");

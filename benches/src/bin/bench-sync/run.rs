@@ -28,10 +28,11 @@ const BOUNDS: [Column; 4] = [
     Column { key: "coverage", heading: "coverage", decimals: 6 },
     Column { key: "contradictions", heading: "alarms", decimals: 0 },
 ];
-const COST: [Column; 4] = [
+const COST: [Column; 5] = [
     Column { key: "cpu_ns_per_exchange", heading: "mean ns", decimals: 0 },
     Column { key: "cpu_p99_ns", heading: "p99 ns", decimals: 0 },
     Column { key: "state_bytes", heading: "bytes", decimals: 0 },
+    Column { key: "growth_bytes", heading: "growth B", decimals: 0 },
     Column { key: "allocations_per_exchange", heading: "allocs", decimals: 2 },
 ];
 const CHRONY: &str = "chrony (published)";
@@ -186,7 +187,7 @@ fn costs(days: &[Days]) -> Result<Vec<Costs>> {
 
 fn cost(costs: &[Costs]) -> Report {
     let rows = costs.iter().map(|Costs { condition, estimator, cost: c }| {
-        row(condition, estimator, vec![c.mean_ns, c.p99_ns, c.state_bytes, c.allocations])
+        row(condition, estimator, vec![c.mean_ns, c.p99_ns, c.state_bytes, c.growth_bytes, c.allocations])
     });
     let caption = vec![
         "CPU time of one exchange through estimator and bounds (RADclock has none), fastest of 5 passes over a day."
