@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_voices_differ_by_and_the_bridge_are_in_the_error() {
+    fn differences_between_voices_and_the_bridge_count_as_errors() {
         let mut c = Combination::new(Duration::from_secs(600));
         let half = Duration::from_micros(40);
         let us = |c: &Combined| c.error.as_secs_f64() * 1e6;

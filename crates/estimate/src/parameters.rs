@@ -104,8 +104,8 @@ impl Default for BoundParameters {
             guard_near: 1.5,
             guard_window: 512,
             lookback_after: 128,
-            lookback_wander: 0.6,
-            lookback_sigmas: 4.0,
+            lookback_wander: 0.5,
+            lookback_sigmas: 3.5,
             lookback_margin: 0.03,
             doubt_exchanges: 32,
         }

@@ -31,6 +31,9 @@ pub enum Observation {
     Doubt(Duration),
 }
 
+/// An estimator that started over is given this many exchanges before it may do so again.
+const RESTART_AFTER: u64 = 8;
+
 /// The state for one reference.
 #[derive(Clone, Debug)]
 pub struct ReferenceClock {
@@ -42,6 +45,8 @@ pub struct ReferenceClock {
     nominal: Period,
     last: Option<Exchange>,
     used: u64,
+    /// How many had been used when the estimator last started over because it was excluded.
+    restarted_at: u64,
     contradictions: u64,
     discarded: BTreeMap<Discard, u64>,
 }
@@ -84,6 +89,7 @@ impl ReferenceClock {
             nominal,
             last: None,
             used: 0,
+            restarted_at: 0,
             contradictions: 0,
             discarded: BTreeMap::new(),
         }
@@ -149,12 +155,8 @@ impl ReferenceClock {
             }
             Outcome::Contradicted(gap) => {
                 self.contradictions += 1;
-                // What it learned may come from before whatever happened. The rate is still the best
-                // guess for the counter's, unless it was impossible.
-                let Self { unmeasured, .. } = *self;
-                let period = period.clamp(unmeasured.shortest, unmeasured.longest);
-                self.estimator = ShiftedExponential::new(&self.parameters.estimator, period);
-                self.estimator.observe(exchange);
+                // What it learned may come from before whatever happened.
+                self.restart(exchange, period);
                 Observation::Contradiction(gap)
             }
             Outcome::Doubted(by) => {
@@ -162,6 +164,15 @@ impl ReferenceClock {
                 Observation::Doubt(by)
             }
         }
+    }
+
+    /// Starts the estimator over with `exchange`. The rate so far is still the best guess for the
+    /// counter's, unless it was impossible.
+    fn restart(&mut self, exchange: &Exchange, period: Period) {
+        let Self { unmeasured, .. } = *self;
+        let period = period.clamp(unmeasured.shortest, unmeasured.longest);
+        self.estimator = ShiftedExponential::new(&self.parameters.estimator, period);
+        self.estimator.observe(exchange);
     }
 
     /// Starts the estimator over where the bounds exclude what it says by as much as they are wide.
@@ -178,9 +189,12 @@ impl ReferenceClock {
         };
         let interval = bounds.interval;
         let outside = (estimate.time - interval.latest()).max(interval.earliest() - estimate.time);
-        if outside > interval.width() {
-            self.estimator = ShiftedExponential::new(&self.parameters.estimator, period);
-            self.estimator.observe(exchange);
+        // While the link stays busy, a new one would be as wrong.
+        let lately = self.used - self.restarted_at < RESTART_AFTER;
+        if outside > interval.width() && !lately {
+            self.restarted_at = self.used;
+            self.restart(exchange, period);
+            self.bounds.forget_opinions();
         }
     }
 

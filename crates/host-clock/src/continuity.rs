@@ -42,7 +42,7 @@ const WIDE: Duration = Duration::from_millis(50);
 const NEAR_EARLIEST: Duration = Duration::from_millis(25);
 
 /// After this long the middle of wide bounds is taken: longer than an upload.
-const CAUTIOUS: Duration = Duration::from_secs(600);
+const CAUTIOUS: Duration = Duration::from_secs(300);
 
 impl<E: Synchronizer> Continuity<E> {
     pub fn new(estimate: E, policy: Policy) -> Self {

@@ -40,7 +40,7 @@ impl Calibration {
         })
     }
 
-    /// Both.
+    /// The readings of both together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let inside = [0, 1, 2].map(|k| self.inside[k] + other.inside[k]);
@@ -58,6 +58,9 @@ impl Calibration {
     pub fn misses(&self, scenario: &Scenario, runs: usize) -> Vec<String> {
         if scenario.limits.uncalibrated.is_some() || runs < FEWEST_RUNS {
             return Vec::new();
+        }
+        if self.readings == 0 {
+            return vec!["confidence: there was no reading to judge; say why: uncalibrated".into()];
         }
         let found = CONFIDENCES.into_iter().zip(self.shares());
         let broken = found.filter(|(p, share)| share < p);

@@ -21,7 +21,7 @@ use crate::{GuestReader, fields};
 const EVERY: Duration = Duration::from_millis(10);
 /// How often the samples are sent.
 const REPORT: Duration = Duration::from_millis(500);
-/// Every so manyth sample also reads the stock driver's clock.
+/// One sample in so many also reads the stock driver's clock.
 const PTP_EVERY: u64 = 10;
 /// Reads between two looks at the guest's own clock.
 const BURST: u32 = 20;

@@ -226,6 +226,11 @@ impl HardBounds {
         level2
     }
 
+    /// The estimator whose opinions were taken in is wrong.
+    pub fn forget_opinions(&mut self) {
+        self.lookback.start_over();
+    }
+
     fn start_over(&mut self, before: Bounds, alone: Bounds) {
         let before = match self.rebuild {
             Some(earlier) => earlier.before.hull(&before, &self.unmeasured),

@@ -159,20 +159,26 @@ impl Response {
     ///
     /// The two 16.16 fields are taken as truncated, one unit of 2^-16 s larger than sent: a server
     /// that truncates (the reference implementation does) would otherwise understate its error by up
-    /// to 22.9 us. A zero is taken as exact: a primary server has no root delay, and a server that
-    /// states no dispersion at all states none of its error (docs/decisions/0030).
+    /// to 22.9 us. Zeros are exact where they can be: a primary server has no root delay, and a
+    /// server that sends two zeros states none of its error (docs/decisions/0030).
     #[must_use]
     pub fn error_budget(&self) -> Duration {
-        before_truncation(self.root_dispersion)
-            + before_truncation(self.root_delay).half()
+        self.root_dispersion
+            + self.root_delay.half()
+            + self.truncated()
             + log2_span(self.precision)
             + NtpTimestamp::RESOLUTION
     }
-}
 
-/// The largest value that truncates to `field`, except that zero stays zero.
-fn before_truncation(field: Duration) -> Duration {
-    if field == Duration::ZERO { field } else { field + NtpShort::RESOLUTION }
+    /// What the two 16.16 fields may have lost.
+    fn truncated(&self) -> Duration {
+        if self.root_delay == Duration::ZERO && self.root_dispersion == Duration::ZERO {
+            return Duration::ZERO;
+        }
+        let primary = self.stratum == 1 && self.root_delay == Duration::ZERO;
+        let delay = if primary { Duration::ZERO } else { NtpShort::RESOLUTION.half() };
+        NtpShort::RESOLUTION + delay
+    }
 }
 
 /// Why a server declines to serve (RFC 5905 section 7.4).
@@ -258,8 +264,10 @@ mod tests {
         /// What the reference implementation sends: its doubles times 65536, truncated.
         #[test]
         fn a_server_that_truncates_understates_nothing(
-            delay in 1i128 << 48..1 << 62, dispersion in 1i128 << 48..1 << 62,
+            delay in 0i128..1 << 62, small in 0i128..1 << 50, dispersion in 1i128 << 48..1 << 62,
+            is_small in proptest::bool::ANY,
         ) {
+            let delay = if is_small { small } else { delay };
             let truncated = |bits: i128| NtpShort::from_bits(u32::try_from(bits >> 48).unwrap());
             let packet = Packet {
                 root_delay: truncated(delay),

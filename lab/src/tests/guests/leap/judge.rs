@@ -309,7 +309,7 @@ impl Seen {
         Ok((half / 1_000_000, -expired))
     }
 
-    /// One line for each change of what the page says: for whoever looks into a failure.
+    /// One line for each change of what the page says: to look into a failure.
     pub(super) fn history(&self) -> String {
         let mut text = String::new();
         let mut before = None;
