@@ -105,7 +105,7 @@ impl Default for BoundParameters {
             guard_window: 512,
             lookback_after: 128,
             lookback_wander: 0.5,
-            lookback_sigmas: 3.5,
+            lookback_sigmas: 3.8,
             lookback_margin: 0.03,
             doubt_exchanges: 32,
         }
