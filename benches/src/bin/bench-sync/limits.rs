@@ -51,7 +51,8 @@ pub(crate) fn broken(measured: &[Measured], costs: &[Cost]) -> Vec<String> {
     let largest = |of: fn(&Cost) -> f64| costs.iter().map(of).max_by(f64::total_cmp);
     let exchange = exceeded("CPU time of an exchange", largest(|c| c.mean_ns), EXCHANGE_NS, "ns");
     let state = exceeded("state of a reference", largest(|c| c.state_bytes), STATE_BYTES, "bytes");
-    let growth = exceeded("growth over the day", largest(|c| c.growth_bytes), GROWTH_BYTES, "bytes");
+    let growth =
+        exceeded("growth over the day", largest(|c| c.growth_bytes), GROWTH_BYTES, "bytes");
     rms.chain(width).chain(coverage).chain(exchange).chain(state).chain(growth).collect()
 }
 
@@ -83,14 +84,13 @@ mod tests {
                 condition(name, limit, width, 1.0)
             })
             .collect();
-        let cost =
-            Cost {
-                mean_ns: EXCHANGE_NS,
-                p99_ns: 1e9,
-                state_bytes: STATE_BYTES,
-                growth_bytes: 0.0,
-                allocations: 9.0,
-            };
+        let cost = Cost {
+            mean_ns: EXCHANGE_NS,
+            p99_ns: 1e9,
+            state_bytes: STATE_BYTES,
+            growth_bytes: 0.0,
+            allocations: 9.0,
+        };
         assert_eq!(broken(&measured, &[cost]), Vec::<String>::new());
         let dear = Cost {
             mean_ns: EXCHANGE_NS + 1.0,

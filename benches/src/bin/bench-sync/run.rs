@@ -187,7 +187,11 @@ fn costs(days: &[Days]) -> Result<Vec<Costs>> {
 
 fn cost(costs: &[Costs]) -> Report {
     let rows = costs.iter().map(|Costs { condition, estimator, cost: c }| {
-        row(condition, estimator, vec![c.mean_ns, c.p99_ns, c.state_bytes, c.growth_bytes, c.allocations])
+        row(
+            condition,
+            estimator,
+            vec![c.mean_ns, c.p99_ns, c.state_bytes, c.growth_bytes, c.allocations],
+        )
     });
     let caption = vec![
         "CPU time of one exchange through estimator and bounds (RADclock has none), fastest of 5 passes over a day."
