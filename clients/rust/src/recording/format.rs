@@ -20,8 +20,8 @@ pub(super) const RECORD: usize = 208;
 const SIZES: [u8; 4] = [128, 0, 208, 0];
 const _: () = assert!(SIZES[0] as usize == HEADER && SIZES[2] as usize == RECORD);
 
-/// Bytes at the end of a file that may be without a valid record: 80 minutes of one a second. Records
-/// that a power failure took are zeroes or torn.
+/// Bytes at the end of a file that may be without a valid record: 80 minutes of one a second.
+/// Records that a power failure took are zeroes or torn.
 pub(super) const MAX_TORN: usize = 5000 * RECORD;
 
 const AT_VERSION: usize = 8;

@@ -16,8 +16,8 @@ use crate::timeline::Timeline;
 const STILL: Duration = Duration::from_secs(10);
 
 /// Appends to a recording: [`Timeline::record_to`]. Call [`Self::observe`] about every 100 ms.
-/// Publications that are missed for up to a minute make conversions wider. After longer, stamps from
-/// inside the gap are refused, and a span across it is only the difference of two conversions.
+/// Publications that are missed for up to a minute make conversions wider. After longer, stamps
+/// from inside the gap are refused, and a span across it is only the difference of two conversions.
 #[derive(Debug)]
 pub struct Recorder {
     timeline: Timeline,
