@@ -1,8 +1,9 @@
 //! [`History`]: recent publications of a page that is being read.
 //!
 //! A stamp from before the oldest publication that is kept is refused: the clock may have been
-//! disrupted in between, and today's limits of its rate say nothing about then. [`crate::difference`] says what the
-//! publications mean together; [`crate::recording`] keeps them longer than this.
+//! disrupted in between, and today's limits of its rate say nothing about then.
+//! [`crate::difference`] says what the publications mean together; [`crate::recording`] keeps them
+//! longer than this.
 
 use crate::difference::{Between, Found, Stretch, is_before};
 use crate::error::ConvertError;

@@ -148,7 +148,8 @@ impl Recorder {
     }
 
     /// Writes until when the last publication was in force, and hands everything to the disk, also
-    /// when the page cannot be read any more. Dropping the recorder does the same without saying whether it worked.
+    /// when the page cannot be read any more. Dropping the recorder does the same without the sync,
+    /// and does not say whether it worked.
     ///
     /// # Errors
     /// As [`Self::observe`].
