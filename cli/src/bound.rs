@@ -14,8 +14,8 @@ fn outward(side: Duration) -> String {
         0..1_000 => return format!("{ns} ns"),
         1_000..1_000_000 => (1, "us"),
         1_000_000..1_000_000_000 => (1_000, "ms"),
-        1_000_000_000..i64::MAX => (1_000_000, "s"),
-        _ => return side.to_string(),
+        i64::MAX | ..0 => return side.to_string(),
+        1_000_000_000.. => (1_000_000, "s"),
     };
     let thousandths = ns.unsigned_abs().div_ceil(thousandth);
     format!("{}.{:03} {unit}", thousandths / 1000, thousandths % 1000)
