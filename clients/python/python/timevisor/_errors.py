@@ -50,8 +50,7 @@ class Unreliable(TimevisorError):
 
 
 class TooOld(TimevisorError):
-    """A stamp from before the last disruption, from before the handle was opened, or from so long ago that the handle has
-    forgotten it."""
+    """A stamp from before the last disruption or the opening of the handle, or older than what the handle remembers."""
 
     since: int
     """The oldest stamp that can be converted."""
