@@ -7,7 +7,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use timevisor::{MeasuredSpan, Recording};
-use timevisor_time::Duration;
 
 use crate::bind::{of_reading, text};
 
@@ -112,11 +111,13 @@ fn json_of(span: &MeasuredSpan) -> Value {
 }
 
 fn line_of(span: &MeasuredSpan) -> String {
-    let ns = span.estimate_ns();
-    let (sign, ns) = (if ns < 0 { "-" } else { "" }, ns.unsigned_abs());
-    let (below, above) = (span.estimate() - span.shortest(), span.longest() - span.estimate());
-    let outward = |side: Duration| Duration::from_nanos(side.ceil_nanos());
-    let bound = crate::bound::sides(outward(below), outward(above));
+    let estimate_ns = span.estimate_ns();
+    let (sign, ns) = (if estimate_ns < 0 { "-" } else { "" }, estimate_ns.unsigned_abs());
+    // Of the figures as they are printed: the estimate is rounded to the nearest, both ends outward.
+    let side = |from: i64, to: i64| Some(from.abs_diff(to));
+    let (below, above) =
+        (side(span.shortest_ns(), estimate_ns), side(estimate_ns, span.longest_ns()));
+    let bound = crate::bound::sides_ns(below, above);
     let (secs, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
     format!("{sign}{secs}.{rest:09} s  {bound}  {}", span.status().name())
 }
@@ -137,6 +138,14 @@ mod tests {
         let begin = timeline.stamp();
         clock.advance(Span::from_millis(1_500));
         let end = timeline.stamp();
+        for ticks in 0..100 {
+            let span = timeline.span(begin, end - ticks).unwrap();
+            let (shortest, longest) = (span.shortest_ns(), span.longest_ns());
+            let (below, above) =
+                (span.estimate_ns().abs_diff(shortest), span.estimate_ns().abs_diff(longest));
+            let sides = crate::bound::sides_ns(Some(below), Some(above));
+            assert!(line_of(&span).contains(&sides), "{} {sides}", line_of(&span));
+        }
         let line = |from, to| line_of(&timeline.span(from, to).unwrap());
         assert_eq!(line(begin, end), "1.500000000 s  -22.501 us +22.500 us  synchronized");
         assert_eq!(line(end, begin), "-1.500000000 s  -22.500 us +22.501 us  synchronized");

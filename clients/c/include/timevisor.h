@@ -530,9 +530,10 @@ uint64_t timevisor_stamp(const struct timevisor_timeline *timeline);
 // and since: see timevisor_observe. A stamp of the future is a prediction, which holds unless the
 // clock is disrupted before.
 //
-// Returns 0; -ESTALE: a stamp from before the last disruption, or from before the handle was
-// opened; -ENODATA: the time is not known; -EBADMSG: bounds contradict each other; -EIO, -EIDRM,
-// -EINVAL. Any thread; a short lock.
+// Returns 0; -ESTALE: a stamp from before the last disruption, from before the handle was opened,
+// from so long ago that it was forgotten (1024 publications), or from where nobody looked for more
+// than a minute; -ENODATA: the time is not known; -EBADMSG: bounds contradict each other; -EIO,
+// -EIDRM, -EINVAL. Any thread; a short lock.
 int timevisor_convert(const struct timevisor_timeline *timeline, uint64_t stamp, struct timevisor_reading *reading);
 
 // The time of something that happened while the counter went from `first` to `last`, such as a
@@ -684,11 +685,12 @@ void timevisor_elapsed_free(struct timevisor_elapsed *elapsed);
 // timevisor_now. Any thread.
 int timevisor_record_to(const struct timevisor_timeline *timeline, const char *path, struct timevisor_recorder **recorder);
 
-// Looks at the page, and appends what it says if that is new. Call it about every 100 ms; what is
-// missed makes conversions wider, never wrong.
+// Looks at the page, and appends what it says if that is new. Call it about every 100 ms.
+// Publications that are missed for up to a minute make conversions wider. After longer, stamps
+// from inside the gap are refused, and a span across it is only the difference of two conversions.
 //
 // Returns 1 when something was appended, otherwise 0; the kernel's code for a file that cannot be
-// written; -EIO, -EIDRM, -EINVAL. Any thread; a lock.
+// written; -EINVAL: also when the page is another machine's now; -EIO, -EIDRM. Any thread; a lock.
 int timevisor_recorder_observe(const struct timevisor_recorder *recorder);
 
 // Looks once more, hands everything to the disk, and frees the recorder, whatever it returns. NULL
@@ -705,9 +707,10 @@ int timevisor_recording_open(const char *path, struct timevisor_recording **reco
 
 // The time at which the counter was at `stamp`.
 //
-// Returns 0; -ESTALE: a stamp from before or after what was recorded, or from where the clock was
-// disrupted; -ENODATA: nothing was recorded; -EBADMSG: bounds contradict each other; -ENOTUNIQ:
-// the counter had this value more than once; -EINVAL. Any thread.
+// Returns 0; -ESTALE: a stamp from before or after what was recorded, from where the clock was
+// disrupted, or from where nobody recorded it for more than a minute; -ENODATA: nothing was
+// recorded; -EBADMSG: bounds contradict each other; -ENOTUNIQ: the counter had this value more than
+// once; -EINVAL. Any thread.
 int timevisor_recording_convert(const struct timevisor_recording *recording, uint64_t stamp, struct timevisor_reading *reading);
 
 // The time of something that happened while the counter went from `first` to `last`: see
@@ -734,10 +737,9 @@ void timevisor_recording_free(struct timevisor_recording *recording);
 // Begins to watch CLOCK_REALTIME. Do this before the socket is opened: stamps from before cannot
 // be converted. The timeline may be freed first.
 //
-// Returns 0; -ENOTSUP: a clock for tests, or a kernel that follows a pulse per second; -EMFILE and others: the kernel refused a timer;
-// otherwise as timevisor_now. Any thread.
-int timevisor_packet_stamps_open(const struct timevisor_timeline *timeline,
-                                 struct timevisor_packet_stamps **stamps);
+// Returns 0; -ENOTSUP: a clock for tests, or a kernel that follows a pulse per second; -EMFILE and
+// others: the kernel refused a timer; otherwise as timevisor_now. Any thread.
+int timevisor_packet_stamps_open(const struct timevisor_timeline *timeline, struct timevisor_packet_stamps **stamps);
 
 // The counter values between which the kernel stamped a packet. Call it soon: a stamp that is 1 ms
 // old is known to 0.25 ms, because of how fast CLOCK_REALTIME can be slewed. Give both values to
@@ -747,8 +749,12 @@ int timevisor_packet_stamps_open(const struct timevisor_timeline *timeline,
 // tv_nsec.
 // Returns 0; -ESTALE: CLOCK_REALTIME was set, and every call from now on says so: discard the
 // packets that wait in the socket, and open new packet stamps; -ERANGE: a stamp from before they
-// were opened, or from the future; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
-int timevisor_stamp_of_packet(const struct timevisor_packet_stamps *stamps, int64_t realtime_ns, uint64_t *first, uint64_t *last);
+// were opened, or from the future; -EINVAL: also when `first` and `last` are the same pointer;
+// -EIO, -EIDRM. Any thread; a short lock.
+int timevisor_stamp_of_packet(const struct timevisor_packet_stamps *stamps,
+                              int64_t realtime_ns,
+                              uint64_t *first,
+                              uint64_t *last);
 
 // Frees them. NULL is allowed. Not while another thread uses the handle.
 void timevisor_packet_stamps_free(struct timevisor_packet_stamps *stamps);

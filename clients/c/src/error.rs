@@ -35,7 +35,7 @@ const CODES: &[(c_int, &CStr)] = &[
     (libc::E2BIG, c"a structure of a newer version sets something that this library does not know"),
     (libc::EPROTO, c"timevisord and this library do not understand each other"),
     (libc::ERANGE, c"the requirement cannot be met, or the stamp cannot be placed"),
-    (libc::ESTALE, c"the clock was disrupted (it may have stepped), or was not observed then"),
+    (libc::ESTALE, c"the clock was disrupted (it may have stepped), or nobody watched it then"),
     (libc::ETIME, c"it is too late: the time may have come already"),
     (libc::ETIMEDOUT, c"the time-out came first"),
     (libc::EUSERS, c"timevisord has no room, or is asked too often"),
@@ -167,6 +167,7 @@ impl From<ConvertError> for Failure {
             ConvertError::Read(error) => error.into(),
             ConvertError::TooOld { .. }
             | ConvertError::TooNew { .. }
+            | ConvertError::Unobserved { .. }
             | ConvertError::Disrupted { .. } => Self::of(libc::ESTALE, &error),
             ConvertError::Ambiguous { .. } => Self::of(libc::ENOTUNIQ, &error),
             ConvertError::WrongOrder => Self::of(libc::EINVAL, &error),

@@ -42,6 +42,11 @@ pub struct InOut<'a, T>(*mut T, PhantomData<&'a mut T>);
 #[repr(transparent)]
 pub struct Text<'a>(*const c_char, PhantomData<&'a c_char>);
 
+/// Room for one of several numbers, or NULL. Only C makes these: nobody else looks at it during the
+/// call. Unlike two [`Out`]s, two of them may be the same by mistake.
+#[repr(transparent)]
+pub struct Number<'a, T>(*mut T, PhantomData<&'a mut T>);
+
 /// The caller's size of a structure.
 ///
 /// # Safety
@@ -151,6 +156,27 @@ impl<T: Shared> InOut<'_, T> {
         change: impl FnOnce(&mut T) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         if self.0.is_null() { Ok(()) } else { self.fill(change) }
+    }
+}
+
+impl<T: Copy> Number<'_, T> {
+    /// Where the call's numbers belong: neither NULL nor the same place.
+    pub(crate) fn check_pair(&self, other: &Self) -> Result<(), Failure> {
+        if self.0.is_null() || other.0.is_null() {
+            return Err(Failure::invalid("the pointer for a number is NULL"));
+        }
+        if self.0 == other.0 {
+            return Err(Failure::invalid("two numbers cannot go to the same place"));
+        }
+        Ok(())
+    }
+
+    /// Gives it to the caller, unless the pointer is NULL.
+    pub(crate) fn write(self, number: T) {
+        if !self.0.is_null() {
+            // SAFETY: not NULL, and room for it, as Self says.
+            unsafe { self.0.write(number) };
+        }
     }
 }
 

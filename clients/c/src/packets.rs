@@ -5,8 +5,8 @@ use core::ffi::c_int;
 
 use timevisor::PacketStamps;
 
-use crate::error::{Failure, guard};
-use crate::memory::{Out, give, handle};
+use crate::error::guard;
+use crate::memory::{Number, Out, give, handle};
 use crate::timeline::timevisor_timeline;
 
 /// Watches CLOCK_REALTIME, so that stamps of packets can be placed on the counter. For any number
@@ -18,8 +18,8 @@ pub struct timevisor_packet_stamps {
 /// Begins to watch CLOCK_REALTIME. Do this before the socket is opened: stamps from before cannot
 /// be converted. The timeline may be freed first.
 ///
-/// Returns 0; -ENOTSUP: a clock for tests, or a kernel that follows a pulse per second; -EMFILE and others: the kernel refused a timer;
-/// otherwise as timevisor_now. Any thread.
+/// Returns 0; -ENOTSUP: a clock for tests, or a kernel that follows a pulse per second; -EMFILE and
+/// others: the kernel refused a timer; otherwise as timevisor_now. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_packet_stamps_open(
     timeline: Option<&timevisor_timeline>,
@@ -41,18 +41,17 @@ pub extern "C" fn timevisor_packet_stamps_open(
 /// tv_nsec.
 /// Returns 0; -ESTALE: CLOCK_REALTIME was set, and every call from now on says so: discard the
 /// packets that wait in the socket, and open new packet stamps; -ERANGE: a stamp from before they
-/// were opened, or from the future; -EIO, -EIDRM, -EINVAL. Any thread; a short lock.
+/// were opened, or from the future; -EINVAL: also when `first` and `last` are the same pointer;
+/// -EIO, -EIDRM. Any thread; a short lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_stamp_of_packet(
     stamps: Option<&timevisor_packet_stamps>,
     realtime_ns: i64,
-    first: Out<'_, u64>,
-    last: Out<'_, u64>,
+    first: Number<'_, u64>,
+    last: Number<'_, u64>,
 ) -> c_int {
     guard(|| {
-        let (Some(first), Some(last)) = (first, last) else {
-            return Err(Failure::invalid("the pointer for a counter value is NULL"));
-        };
+        first.check_pair(&last)?;
         let found = handle(stamps, "packet stamps")?.stamps.stamp_of(realtime_ns)?;
         first.write(found.0);
         last.write(found.1);

@@ -45,11 +45,12 @@ pub extern "C" fn timevisor_record_to(
     })
 }
 
-/// Looks at the page, and appends what it says if that is new. Call it about every 100 ms; what is
-/// missed makes conversions wider, never wrong.
+/// Looks at the page, and appends what it says if that is new. Call it about every 100 ms.
+/// Publications that are missed for up to a minute make conversions wider. After longer, stamps
+/// from inside the gap are refused, and a span across it is only the difference of two conversions.
 ///
 /// Returns 1 when something was appended, otherwise 0; the kernel's code for a file that cannot be
-/// written; -EIO, -EIDRM, -EINVAL. Any thread; a lock.
+/// written; -EINVAL: also when the page is another machine's now; -EIO, -EIDRM. Any thread; a lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_recorder_observe(recorder: Option<&timevisor_recorder>) -> c_int {
     guard(|| {
@@ -91,9 +92,10 @@ pub extern "C" fn timevisor_recording_open(
 
 /// The time at which the counter was at `stamp`.
 ///
-/// Returns 0; -ESTALE: a stamp from before or after what was recorded, or from where the clock was
-/// disrupted; -ENODATA: nothing was recorded; -EBADMSG: bounds contradict each other; -ENOTUNIQ:
-/// the counter had this value more than once; -EINVAL. Any thread.
+/// Returns 0; -ESTALE: a stamp from before or after what was recorded, from where the clock was
+/// disrupted, or from where nobody recorded it for more than a minute; -ENODATA: nothing was
+/// recorded; -EBADMSG: bounds contradict each other; -ENOTUNIQ: the counter had this value more than
+/// once; -EINVAL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_recording_convert(
     recording: Option<&timevisor_recording>,

@@ -133,9 +133,10 @@ pub extern "C" fn timevisor_stamp(timeline: Option<&timevisor_timeline>) -> u64 
 /// and since: see timevisor_observe. A stamp of the future is a prediction, which holds unless the
 /// clock is disrupted before.
 ///
-/// Returns 0; -ESTALE: a stamp from before the last disruption, or from before the handle was
-/// opened; -ENODATA: the time is not known; -EBADMSG: bounds contradict each other; -EIO, -EIDRM,
-/// -EINVAL. Any thread; a short lock.
+/// Returns 0; -ESTALE: a stamp from before the last disruption, from before the handle was opened,
+/// from so long ago that it was forgotten (1024 publications), or from where nobody looked for more
+/// than a minute; -ENODATA: the time is not known; -EBADMSG: bounds contradict each other; -EIO,
+/// -EIDRM, -EINVAL. Any thread; a short lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_convert(
     timeline: Option<&timevisor_timeline>,

@@ -22,7 +22,7 @@ static void null_handles(void) {
     timevisor_recorder *recorder;
     timevisor_recording *recording;
     timevisor_packet_stamps *packets;
-    uint64_t stamp;
+    uint64_t stamp, other;
     char text[8];
 
     NULLS(timevisor_connect(NULL, NULL));
@@ -51,7 +51,7 @@ static void null_handles(void) {
     NULLS(timevisor_recording_convert_between(NULL, 0, 0, &reading));
     NULLS(timevisor_recording_span(NULL, 0, 0, &span));
     NULLS(timevisor_packet_stamps_open(NULL, &packets));
-    NULLS(timevisor_stamp_of_packet(NULL, 0, &stamp, &stamp));
+    NULLS(timevisor_stamp_of_packet(NULL, 0, &stamp, &other));
     NULLS(timevisor_stamp_of_packet(NULL, 0, &stamp, NULL));
     NULLS(timevisor_compare_to(NULL, 0));
     NULLS(timevisor_reading_compare_to(NULL, 0));

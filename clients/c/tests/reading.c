@@ -87,6 +87,9 @@ static void spans(timevisor_manual_clock *clock, timevisor_timeline *tai) {
     FAILS(timevisor_convert_between(tai, end, begin, &then), EINVAL, "before it began");
     FAILS(timevisor_packet_stamps_open(tai, &packets), ENOTSUP, "for tests");
     CHECK(packets == NULL);
+    FAILS(timevisor_stamp_of_packet(NULL, 0, &begin, &begin), EINVAL, "same place");
+    FAILS(timevisor_stamp_of_packet(NULL, 0, &begin, NULL), EINVAL, "NULL");
+    FAILS(timevisor_stamp_of_packet(NULL, 0, &begin, &end), EINVAL, "packet stamps");
     CHECK(timevisor_manual_step(clock, 7) == 0);
     FAILS(timevisor_span(tai, begin, timevisor_stamp(tai), &span), ESTALE, "disrupted");
     CHECK(timevisor_manual_set_growth_ppb(clock, 0) == 0);

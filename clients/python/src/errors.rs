@@ -135,6 +135,10 @@ impl Raise for ConvertError {
             Self::Read(error) => error.raise(py),
             Self::TooOld { since } => with(py, "TooOld", chain(self), "since", Ok(*since)),
             Self::TooNew { until } => with(py, "TooNew", chain(self), "until", Ok(*until)),
+            Self::Unobserved { from, until } => {
+                let error = with(py, "Unobserved", chain(self), "since", Ok(*from));
+                error.value(py).setattr("until", *until).err().unwrap_or(error)
+            }
             Self::Disrupted { since } => {
                 with(py, "AcrossDisruption", chain(self), "since", Ok(*since))
             }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from timevisor import (
     Timeline,
     TooNew,
     TooOld,
+    Unobserved,
 )
 from timevisor.manual import Clock
 
@@ -75,6 +78,24 @@ def test_a_recording_converts_stamps_later(growing: Clock, timeline: Timeline, t
         Recording(tmp_path / "nothing")
     with pytest.raises(RecordingUnusable, match="no recording"):
         Recording(__file__)
+
+
+def test_a_stamp_from_a_gap_is_refused(growing: Clock, timeline: Timeline, tmp_path: Path) -> None:
+    file = tmp_path / "tai.rec"
+    timeline.record_to(file).close()
+    begin = timeline.stamp()
+    growing.advance(600_000_000_000)
+    timeline.record_to(file).close()
+    # Lines of a daemon hold for seconds, those of a hand-driven clock for years (docs/reference/recordings.md).
+    content = bytearray(file.read_bytes())
+    for at in range(128, len(content), 208):
+        base = struct.unpack_from("<Q", content, at + 8 + 8 * 2)[0]
+        struct.pack_into("<Q", content, at + 8 + 8 * 3, base + 2_000_000_000)
+        struct.pack_into("<I", content, at + 204, zlib.crc32(content[at : at + 204]))
+    file.write_bytes(content)
+    with pytest.raises(Unobserved, match="nobody watched") as gap:
+        Recording(file).convert(begin + 300_000_000_000)
+    assert (gap.value.since, gap.value.until) == (begin + 2_000_000_000, timeline.stamp())
 
 
 def test_a_clock_for_tests_has_no_packets(timeline: Timeline) -> None:

@@ -7,9 +7,10 @@ use crate::reading::Reading;
 use crate::timeline::Timeline;
 
 impl Timeline {
-    /// The time at which the counter was at `stamp`, from everything that was noted of the clock
-    /// before and since (see [`Self::observe`]): never wider than a reading taken then, and
-    /// narrower when the clock has learned something since.
+    /// The time at which the counter was at `stamp`, from the publications that were noted before
+    /// and since (see [`Self::observe`]): never wider than a reading taken then, if one was noted
+    /// then, and narrower when the clock has learned something since. At least 1024 publications
+    /// are remembered, 17 minutes of one a second.
     ///
     /// A stamp of the future is a prediction, which holds unless the clock is disrupted before.
     ///
@@ -29,8 +30,9 @@ impl Timeline {
     /// ```
     ///
     /// # Errors
-    /// A stamp from before the first publication that was noted since the last disruption (opening
-    /// a timeline notes one), or a page that cannot be read.
+    /// A stamp from before the first publication that is remembered since the last disruption
+    /// (opening a timeline notes one); a stamp around which nobody looked for more than a minute; a
+    /// page that cannot be read.
     pub fn convert(&self, stamp: u64) -> Result<Reading, ConvertError> {
         let place = self.shared.place();
         let history = place.noted()?;

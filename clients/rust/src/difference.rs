@@ -11,6 +11,11 @@
 //! is bounded twice: by the bounds at its two ends, and by the rates between them. The second is
 //! the tighter one for short spans, because what nobody knows about the clock's offset cancels.
 //!
+//! Rates are not used across a *gap*: more than a minute after a publication's expiry without
+//! another one. The daemon or the recorder was dead then, and the oscillator may have warmed up and
+//! cooled down again. A span across a gap is the difference of two conversions, each of which knows
+//! only its own side.
+//!
 //! The slopes of the lines are *not* limits of the rate: they are chords of an interval that
 //! widens, and true time may cross that interval faster. Only the rate limits are used between two
 //! stamps.
@@ -32,9 +37,24 @@ const REACH: usize = 64;
 /// rate of an ordinary oscillator changes by parts per billion.
 const RATE_WINDOW: Duration = Duration::from_secs(256);
 
-/// Two publications exclude each other: an assumption behind one of them failed.
+/// The longest time after an expiry for which limits of the rate are relied on without another
+/// publication. At the default wander (3e-8 per second) the rate changes by less than 2 ppm in it,
+/// and the limits leave room for 15.
+const LONGEST_UNWATCHED: Duration = Duration::from_secs(60);
+
+/// Why nothing can be said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Contradiction;
+pub(crate) enum Refusal {
+    /// Two publications exclude each other: an assumption behind one of them failed.
+    Contradiction,
+    /// The stamp is in a gap.
+    Unobserved {
+        /// The last publication expired there.
+        from: u64,
+        /// The base of the next one.
+        until: u64,
+    },
+}
 
 /// Publications in the order of their bases.
 #[derive(Clone, Copy)]
@@ -85,8 +105,14 @@ impl<'p> Stretch<'p> {
     }
 
     /// The tightest bounds on true time at a stamp, and the estimate of then.
-    pub(crate) fn at(&self, stamp: u64) -> Result<Found<'p>, Contradiction> {
-        let index = self.in_force(stamp);
+    pub(crate) fn at(&self, stamp: u64) -> Result<Found<'p>, Refusal> {
+        let index = self.nearest(stamp)?;
+        let (first, end) = self.without_gaps(index);
+        Self(&self.0[first..end]).at_without_gaps(stamp, index - first)
+    }
+
+    /// The same where no gap is; `index` is the publication in force, or the first one after.
+    fn at_without_gaps(&self, stamp: u64, index: usize) -> Result<Found<'p>, Refusal> {
         let in_force = &self.0[index];
         let run = self.run(index);
         let estimate = in_force.lines.at(stamp).estimate;
@@ -94,20 +120,29 @@ impl<'p> Stretch<'p> {
         self.narrow_from_before(&mut at, stamp, run.0.max((index + 1).saturating_sub(REACH)));
         self.narrow_from_after(&mut at, stamp, run.1.min(index + 1 + REACH));
         if at.earliest.to_bits() > at.latest.to_bits() {
-            return Err(Contradiction);
+            return Err(Refusal::Contradiction);
         }
         at.estimate = at.estimate.max(at.earliest).min(at.latest);
-        Ok(Found { at, in_force, status: status_at(in_force, stamp) })
+        let mut status = status_at(in_force, stamp);
+        if is_before(stamp, in_force.lines.base) {
+            // Nobody published anything then.
+            status = worst([status, ClockStatus::FreeRunning]);
+        }
+        Ok(Found { at, in_force, status })
     }
 
     /// How much true time went by between two stamps; `from` is not after `to`.
-    pub(crate) fn between(&self, from: u64, to: u64) -> Result<Between, Contradiction> {
+    pub(crate) fn between(&self, from: u64, to: u64) -> Result<Between, Refusal> {
+        let (first, last) = (self.nearest(from)?, self.nearest(to)?);
         let (a, b) = (self.at(from)?.at, self.at(to)?.at);
-        let took = self.took(from, to);
-        let shortest = took.least.max(b.earliest - a.latest);
-        let longest = took.most.min(b.latest - a.earliest);
+        let (mut shortest, mut longest) = (b.earliest - a.latest, b.latest - a.earliest);
+        if !(first + 1..=last).any(|index| self.is_behind_gap(index)) {
+            let next = last + 2 - usize::from(self.is_behind_gap(last + 1));
+            let took = Self(&self.0[first..next.min(self.0.len())]).took(from, to);
+            (shortest, longest) = (shortest.max(took.least), longest.min(took.most));
+        }
         if shortest > longest {
-            return Err(Contradiction);
+            return Err(Refusal::Contradiction);
         }
         let estimate = self.estimate_between(from, to).max(shortest).min(longest);
         Ok(Between { shortest, estimate, longest, status: self.status_between(from, to) })
@@ -117,6 +152,38 @@ impl<'p> Stretch<'p> {
     fn in_force(&self, stamp: u64) -> usize {
         let begun = |publication: &Snapshot| !is_before(stamp, publication.lines.base);
         self.0.partition_point(begun).saturating_sub(1)
+    }
+
+    /// True when nobody watched for too long before this publication's base.
+    fn is_behind_gap(&self, index: usize) -> bool {
+        let before = index.checked_sub(1).and_then(|index| self.0.get(index));
+        let (Some(before), Some(after)) = (before, self.0.get(index)) else { return false };
+        let (expiry, base) = (before.lines.expiry, after.lines.base);
+        is_before(expiry, base) && base.wrapping_sub(expiry) > before.longest_unwatched()
+    }
+
+    /// The publication that a stamp is converted with: the one in force. In a gap, the nearer one
+    /// of both sides, unless that is too far away as well.
+    fn nearest(&self, stamp: u64) -> Result<usize, Refusal> {
+        let index = self.in_force(stamp);
+        let before = &self.0[index];
+        if !self.is_behind_gap(index + 1) || !before.lines.is_expired(stamp) {
+            return Ok(index);
+        }
+        let (from, until) = (before.lines.expiry, self.0[index + 1].lines.base);
+        let (since, left) = (stamp.wrapping_sub(from), until.wrapping_sub(stamp));
+        if since.min(left) > before.longest_unwatched() {
+            return Err(Refusal::Unobserved { from, until });
+        }
+        Ok(if since <= left { index } else { index + 1 })
+    }
+
+    /// The publications within reach of one without a gap in between: from, and to before.
+    fn without_gaps(&self, index: usize) -> (usize, usize) {
+        let first = index.saturating_sub(REACH);
+        let end = self.0.len().min(index + REACH + 2);
+        let first = (first + 1..=index).rev().find(|at| self.is_behind_gap(*at)).unwrap_or(first);
+        (first, (index + 1..end).find(|at| self.is_behind_gap(*at)).unwrap_or(end))
     }
 
     /// The neighbours of a publication that may be trusted as much as it is: from, and to before.
@@ -200,7 +267,8 @@ impl<'p> Stretch<'p> {
     /// last publication with its number and one.
     ///
     /// Both neighbours' limits hold there. Where the earlier one had expired, nobody was watching,
-    /// or records are missing: then only what either of them allows is relied on. Limits of
+    /// or records are missing: then only what either of them allows is relied on, and not across a
+    /// gap. Limits of
     /// publications that are further away are not used: a rate that is "within 15 ppm of the
     /// measured one" means the rate as measured lately.
     fn rates_before(&self, index: usize) -> Rates {
@@ -285,6 +353,13 @@ fn narrow(at: &mut At<Local>, lines: &Lines<Local>, counter: u64, then: Took) {
     let said = lines.at(counter);
     at.earliest = at.earliest.max(said.earliest + then.least);
     at.latest = at.latest.min(said.latest + then.most);
+}
+
+impl Snapshot {
+    /// [`LONGEST_UNWATCHED`] in ticks.
+    fn longest_unwatched(&self) -> u64 {
+        self.lines.estimate.period.ticks_in(LONGEST_UNWATCHED)
+    }
 }
 
 /// Signed distance: a counter may wrap.

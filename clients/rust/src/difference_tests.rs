@@ -164,21 +164,97 @@ proptest! {
         }
     }
 
-    /// Records are missing: what is left says less, and is still true.
+    /// Records are missing, for up to an hour at a time, while the rate changes as fast as the
+    /// default floor allows: what is left says less or nothing, and is still true.
     #[test]
-    fn missing_publications_only_widen((truth, all) in world(), keep in 2usize..9, place in 0u64..=1000) {
-        // The rate may leave both neighbours' limits where publications are missing; the bounds'
-        // own limits then have to be wide enough.
-        let wide: Vec<_> = all.iter().map(|p| {
-            let holdover = p.lines.holdover + u64::try_from(100 * PPM).unwrap();
-            published(&Lines { holdover, ..p.lines }, p.said.status(), 0)
+    fn missing_publications_only_widen(
+        slopes in prop::collection::vec(-1i128..=1, 8),
+        missing in prop::collection::vec((0usize..1800, 1usize..900), 1..4),
+        places in prop::collection::vec(0u64..=1000, 12),
+    ) {
+        // 15 minutes with each slope, a publication every 4 s.
+        let mut offset = 0;
+        let steps: Vec<_> = (0..1800usize).map(|step| {
+            offset += slopes[step / 225] * 120;
+            (4 * SECOND, offset)
         }).collect();
-        let some: Vec<_> = wide.iter().enumerate().filter(|(i, _)| i % keep == 0).map(|(_, p)| *p).collect();
-        let last = truth.ends[truth.ends.len() - 1].0;
-        let stamp = START + u64::try_from(u128::from(last - START) * u128::from(place) / 1000).unwrap();
-        let found = Stretch::new(&some).unwrap().between(START, stamp).unwrap();
-        let span = truth.at(stamp) - truth.at(START);
-        prop_assert!(found.shortest.to_bits() << 20 <= span && found.longest.to_bits() << 20 >= span);
+        let truth = Truth::new(steps);
+        let kind = watchful();
+        let lost = |index: usize| missing.iter().any(|(at, count)| (*at..at + count).contains(&index));
+        let all: Vec<_> = (0..1800)
+            .filter(|index| *index == 0 || *index == 1799 || !lost(*index))
+            .map(|index| truth.publication(index, &kind))
+            .collect();
+        let stretch = Stretch::new(&all).unwrap();
+        let place = |thousandths: u64| START + 1799 * 4 * SECOND / 1000 * thousandths;
+        for ends in places.windows(2) {
+            let (from, to) = (place(ends[0].min(ends[1])), place(ends[0].max(ends[1])));
+            let span = truth.at(to) - truth.at(from);
+            match stretch.between(from, to) {
+                Ok(found) => {
+                    prop_assert!(found.shortest.to_bits() << 20 <= span);
+                    prop_assert!(found.longest.to_bits() << 20 >= span);
+                    let at = stretch.at(from).unwrap().at;
+                    prop_assert!(at.earliest.to_bits() << 20 <= truth.at(from));
+                    prop_assert!(at.latest.to_bits() << 20 >= truth.at(from));
+                }
+                Err(refusal) => {
+                    let Refusal::Unobserved { from: since, until } = refusal else { panic!("{refusal:?}") };
+                    let inside = |stamp| since + 60 * SECOND < stamp + 10_000 && stamp < until - 59 * SECOND;
+                    prop_assert!(inside(from) || inside(to));
+                }
+            }
+        }
+    }
+}
+
+/// Ticks of the nominal counter.
+const SECOND: u64 = 1_000_000_000;
+
+/// As a daemon publishes on a LAN: within 15 ppm of the rate, for 8 s.
+fn watchful() -> Kind {
+    Kind {
+        margins: ((50i128 << 64) / 1_000_000, (50i128 << 64) / 1_000_000),
+        slack: (15_000, 15_000),
+        holdover: 14_000,
+        valid: 8 * SECOND,
+        status: ClockStatus::Synchronized,
+    }
+}
+
+/// The recorder was stopped for an hour, while the oscillator went up by 54 ppm and came back. Both
+/// ends state the same limits, and the true mean rate is outside of them.
+#[test]
+fn no_rate_is_used_across_a_gap() {
+    let ramp = (1..=450).chain((0..450).rev()).map(|step| (4 * SECOND, step * 120));
+    let quiet = |count| (0..count).map(|_| (4 * SECOND, 0));
+    let truth = Truth::new(quiet(20).chain(ramp).chain(quiet(20)));
+    let kind = watchful();
+    let all: Vec<_> =
+        (0..20).chain(921..940).map(|index| truth.publication(index, &kind)).collect();
+    let stretch = Stretch::new(&all).unwrap();
+    let (last, next) = (truth.ends[19].0, truth.ends[921].0);
+    let (expiry, end) = (last + 8 * SECOND, truth.ends[939].0);
+    let within = |from, to| {
+        let span = truth.at(to) - truth.at(from);
+        let found = stretch.between(from, to).unwrap();
+        assert!(found.shortest.to_bits() << 20 <= span && span <= found.longest.to_bits() << 20);
+        found
+    };
+    let across = within(START, end);
+    assert_eq!(across.status, ClockStatus::FreeRunning);
+    let (a, b) = (stretch.at(START).unwrap().at, stretch.at(end).unwrap().at);
+    assert_eq!((across.shortest, across.longest), (b.earliest - a.latest, b.latest - a.earliest));
+    within(expiry, next);
+    within(expiry + 59 * SECOND, next - 59 * SECOND);
+    within(next - 59 * SECOND, next - 58 * SECOND);
+    let early = stretch.at(next - SECOND).unwrap();
+    assert_eq!(early.status, ClockStatus::FreeRunning);
+    let refusal = Refusal::Unobserved { from: expiry, until: next };
+    for stamp in [expiry + 61 * SECOND, next - 61 * SECOND, last + 1800 * SECOND] {
+        assert_eq!(stretch.at(stamp).err(), Some(refusal));
+        assert_eq!(stretch.between(START, stamp).err(), Some(refusal));
+        assert_eq!(stretch.between(stamp, end).err(), Some(refusal));
     }
 }
 
@@ -259,12 +335,12 @@ fn slopes_of_the_lines_are_not_limits_of_the_rate() {
     assert!(span > by_slopes, "the slope would have excluded the truth");
 }
 
-/// What each publication says of the rate holds nearby. Where nobody was watching for longer, the
-/// rate may have been what only one of them allows.
+/// What each publication says of the rate holds nearby. Where nobody was watching for less than a
+/// minute, the rate may have been what only one of them allows.
 #[test]
-fn in_a_gap_only_what_either_limit_allows_is_relied_on() {
+fn in_a_short_gap_only_what_either_limit_allows_is_relied_on() {
     let s = 1_000_000_000;
-    let truth = Truth::new([(s, 0), (100 * s, 8_000), (s, 8_000)]);
+    let truth = Truth::new([(s, 0), (50 * s, 8_000), (s, 8_000)]);
     let kind = |slack| Kind {
         margins: (1 << 50, 1 << 50),
         slack,

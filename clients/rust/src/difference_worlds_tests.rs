@@ -11,6 +11,8 @@ use timevisor_estimate::{Exchange, Parameters, RateLimits, ReferenceClock};
 use timevisor_time::{RateError, Tai};
 
 use super::*;
+use crate::error::ConvertError;
+use crate::history::History;
 use crate::testing::published;
 
 const HZ: u64 = 1_000_000_000;
@@ -94,12 +96,32 @@ fn spans_hold_the_truth_while_the_limits_of_the_rate_move() {
     let period = |counter| Period::from_hz(HZ).unwrap().scaled(rate(counter) * 1e-9);
     let mut foreign = 0;
     let (mut checked, mut ratios) = (0, Vec::new());
+    let (mut history, mut answered, mut forgotten) = (History::default(), 0, 0);
     let mut random = 7u64;
     let mut below = |limit: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (random >> 20) % limit
     };
     for group in groups {
+        // A handle that lives on: it forgets, and refuses what it has forgotten.
+        for (index, publication) in group.iter().enumerate() {
+            history.note(*publication);
+            let ago = below(3000).min(index as u64) * HZ;
+            let (from, to) = (publication.lines.base - ago, publication.lines.base);
+            let rounding = Duration::from_bits((1 << 64) / 1_000_000_000_000 * 2);
+            match history.between(from.max(group[0].lines.base), to) {
+                Ok(found) => {
+                    let span = truth(to) - truth(from.max(group[0].lines.base));
+                    assert!(found.shortest <= span + rounding && span - rounding <= found.longest);
+                    answered += 1;
+                }
+                Err(ConvertError::TooOld { .. }) => {
+                    assert!(ago > 1000 * HZ);
+                    forgotten += 1;
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
         let stretch = Stretch::new(group).unwrap();
         let (first, last) = (group[0].lines.base, group[group.len() - 1].lines.base);
         for _ in 0..group.len() * 2 {
@@ -133,5 +155,6 @@ fn spans_hold_the_truth_while_the_limits_of_the_rate_move() {
         all.len(),
         ratios[ratios.len() / 2],
     );
+    assert!(answered > 2000 && forgotten > 100, "{answered} {forgotten}");
     assert!(foreign > 1000, "the world is steep enough for the limits to move");
 }

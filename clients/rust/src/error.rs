@@ -3,7 +3,7 @@
 use timevisor_clock_page::OpenError;
 use timevisor_protocols::channel::{Achieved, InvalidRequirement, Problem};
 
-use crate::difference::Contradiction;
+use crate::difference::Refusal;
 use crate::reading::Reading;
 use crate::tried::Tried;
 
@@ -82,9 +82,9 @@ pub enum ConvertError {
     /// The page could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Nothing is known of the clock at that time.
+    /// The stamp is from before the first publication that is remembered.
     #[error(
-        "the stamp is older than {since}, where the clock was disrupted or this handle was opened; open the handle before taking stamps"
+        "the stamp is older than {since}, the oldest that can be converted: the clock was disrupted there, the handle or the recording begins there, or older publications were forgotten; convert stamps soon, or record the clock"
     )]
     TooOld {
         /// The oldest counter value that can be converted.
@@ -98,6 +98,17 @@ pub enum ConvertError {
     Disrupted {
         /// The first counter value after the disruption of which something is known.
         since: u64,
+    },
+    /// Nobody watched the clock for more than a minute before and after the stamp: the handle was
+    /// not used, or timevisord or the recorder did not run. Its rate may have been any.
+    #[error(
+        "nobody watched the clock from {from} to {until}, and the stamp is too far inside; call `observe` every few seconds, or keep the recorder running"
+    )]
+    Unobserved {
+        /// The last publication before the stamp expired there.
+        from: u64,
+        /// The next publication began there.
+        until: u64,
     },
     /// A recording ends before the stamp.
     #[error(
@@ -128,9 +139,12 @@ pub enum ConvertError {
     Contradiction,
 }
 
-impl From<Contradiction> for ConvertError {
-    fn from(_: Contradiction) -> Self {
-        Self::Contradiction
+impl From<Refusal> for ConvertError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Contradiction => Self::Contradiction,
+            Refusal::Unobserved { from, until } => Self::Unobserved { from, until },
+        }
     }
 }
 

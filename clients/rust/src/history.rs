@@ -1,24 +1,25 @@
 //! [`History`]: recent publications of a page that is being read.
 //!
-//! A stamp from before the oldest publication with the present disruption marker is refused,
-//! because the clock may have been disrupted in between. [`crate::difference`] says what the
-//! publications mean together; [`crate::recording`] keeps them longer than this.
+//! A stamp from before the oldest publication that is kept is refused: the clock may have been
+//! disrupted in between, and today's limits of its rate say nothing about then.
+//! [`crate::difference`] says what the publications mean together; [`crate::recording`] keeps them
+//! longer than this.
 
 use crate::difference::{Between, Found, Stretch, is_before};
 use crate::error::ConvertError;
 use crate::snapshot::Snapshot;
 
-/// How many publications are kept at least: more than an hour of one every 4 s. Up to twice as many
-/// are, so that forgetting is cheap; a publication takes about 250 bytes.
+/// How many publications are kept at least: 17 minutes of one a second, which is the default. Up to
+/// twice as many are, so that forgetting is cheap; a publication takes about 250 bytes.
 const DEPTH: usize = 1024;
 
 /// Publications of one timeline under one disruption marker, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     kept: Vec<Snapshot>,
-    /// The base of the first one, which may have been forgotten.
+    /// The base of the first one.
     since: u64,
-    /// What was before `since` was under another disruption marker.
+    /// The publication just before `since` was under another disruption marker.
     disrupted: bool,
 }
 
@@ -33,7 +34,7 @@ impl History {
             self.kept.clear();
         }
         let last = self.kept.last();
-        // Another thread may have been faster with a newer one.
+        // Another thread may have added a newer one already.
         let is_late = last.is_some_and(|last| is_before(snapshot.lines.base, last.lines.base));
         if !snapshot.said.has_estimate() || last == Some(&snapshot) || is_late {
             return;
@@ -43,6 +44,8 @@ impl History {
         }
         if self.kept.len() == 2 * DEPTH {
             self.kept.drain(..DEPTH);
+            self.since = self.kept[0].lines.base;
+            self.disrupted = false;
         }
         self.kept.push(snapshot);
     }

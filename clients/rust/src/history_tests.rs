@@ -140,8 +140,24 @@ fn the_same_publication_counts_once_and_old_ones_leave() {
     }
     assert_eq!(history.kept.len(), 2 * DEPTH);
     assert_eq!(history.kept[0].lines.base, 2_000_000 + DEPTH as u64);
-    // Stamps from before those can still be converted, with wider bounds.
-    assert!(history.convert(2_000_000).is_ok());
+    // Today's limits of the rate say nothing about stamps from before those.
+    let since = 2_000_000 + DEPTH as u64;
+    let too_old = Some(ConvertError::TooOld { since });
+    assert_eq!(history.convert(since - 1).err(), too_old);
+    assert_eq!(history.between(2_000_000, since + 1).err(), too_old);
+    assert!(history.between(since, since + 1).is_ok());
+}
+
+#[test]
+fn what_was_forgotten_is_not_called_disrupted() {
+    let mut history = History::default();
+    history.note(published(&steady(1_000_000, 100), ClockStatus::Synchronized, 0));
+    for step in 0..3 * DEPTH as u64 {
+        history.note(published(&steady(2_000_000 + step, 100), ClockStatus::Synchronized, 1));
+    }
+    let since = history.kept[0].lines.base;
+    let too_old = Some(ConvertError::TooOld { since });
+    assert_eq!(history.between(2_000_000, since + 1).err(), too_old);
 }
 
 #[test]

@@ -207,6 +207,14 @@ impl Clock {
         self.inner.waiters.wake();
     }
 
+    /// This clock's timeline is read from another clock's page from now on.
+    #[cfg(test)]
+    pub(crate) fn continue_on(&self, other: &Self) {
+        let page = PageRef::Memory(Arc::clone(&other.inner.page.0));
+        let place = Place::open(page, other.counter(), 0, None).unwrap();
+        self.inner.timeline.shared.move_to(place);
+    }
+
     /// The counter goes on and nobody publishes, as after the death of a daemon.
     #[cfg(test)]
     pub(crate) fn let_counter_run(&self, by: Span) {

@@ -67,7 +67,7 @@ impl MeasuredSpan {
         self.longest
     }
 
-    /// How much nobody knows: longest - shortest, ns, rounded up.
+    /// The uncertainty: longest - shortest, ns, rounded up.
     #[must_use]
     pub fn width_ns(&self) -> u64 {
         u64::try_from((self.longest - self.shortest).ceil_nanos()).unwrap_or(0)

@@ -17,19 +17,14 @@ use std::sync::Mutex;
 use timevisor_clock_page::{Counter as _, CounterId};
 use timevisor_linux::clock::{Bracket, bracket, kernel_clock, monotonic, realtime};
 use timevisor_linux::clock_set::ClockSet;
-use timevisor_time::{Duration, Instant, Period, RateError, Utc};
+use timevisor_linux::stamps::SLEW_LIMIT;
+use timevisor_time::{Duration, Instant, Period, Utc};
 
 use crate::difference::is_before;
 use crate::error::ReadError;
 use crate::source::CounterRef;
 use crate::timeline::Timeline;
 use crate::unpoisoned;
-
-/// How far the rate of CLOCK_REALTIME can be from the true one (kernel/time/ntp.c): 10 % by the tick
-/// length, 12.5 % by the phase-locked loop (MAXPHASE >> SHIFT_PLL each second), 500 ppm by the
-/// frequency, 500 ppm by adjtime(3), all of it times 1.01 for the kernel's own idea of its
-/// clocksource's frequency. Programs stay below this by far: chronyd below 8.4 %.
-const SLEW_LIMIT: RateError = RateError::from_ppm(240_000);
 
 /// STA_PPSTIME of adjtimex(2): with a pulse per second the kernel may work off half a second in one.
 const STA_PPSTIME: i32 = 0x4;
@@ -48,7 +43,7 @@ pub enum PacketStampError {
     Read(#[from] ReadError),
     /// Somebody set CLOCK_REALTIME, or the machine slept, since this was made.
     #[error(
-        "CLOCK_REALTIME was set, so earlier stamps of packets mean nothing; read and discard the packets that wait in your sockets, then make new PacketStamps"
+        "CLOCK_REALTIME was set, so packet stamps from before cannot be converted; read and discard the packets that wait in your sockets, then make new PacketStamps"
     )]
     ClockWasSet,
     /// The stamp is from before this was made.

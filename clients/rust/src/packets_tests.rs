@@ -39,7 +39,7 @@ proptest! {
     /// counter value of the packet is inside.
     #[test]
     fn the_packet_is_inside(
-        steps in prop::collection::vec((1u64..2_000_000, -226_000i64..226_000), 1..20),
+        steps in prop::collection::vec((1u64..2_000_000, -240_000i64..=240_000), 1..20),
         begun in 0u64..1_000, packet in 0u64..10_000_000, between in 0u64..10_000_000, now in 0u64..1_000_000,
         widths in [1u64..20_000, 1u64..20_000], places in [0u64..=100, 0u64..=100],
     ) {
@@ -53,6 +53,20 @@ proptest! {
             placed(world.realtime(packet), [world.bracket(START, begun - START, 0), before, now], rates()).unwrap();
         prop_assert!(first <= packet && packet <= last, "{} {} {}", first, packet, last);
         prop_assert!(last <= now.after && first >= START - 4);
+    }
+}
+
+/// As fast as the kernel can slew, all the time.
+#[test]
+fn the_fastest_slew_is_covered() {
+    for ppm in [-238_000, 238_000] {
+        let world = World(vec![(1, ppm)]);
+        let begun = world.bracket(START, 100, 50);
+        let compared = [begun, begun, world.bracket(START + 2_000_000_000, 100, 50)];
+        for packet in [START + 1_000_000, START + 1_000_000_000, START + 1_999_000_000] {
+            let (first, last) = placed(world.realtime(packet), compared, rates()).unwrap();
+            assert!(first <= packet && packet <= last, "{ppm}");
+        }
     }
 }
 

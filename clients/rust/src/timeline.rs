@@ -245,7 +245,8 @@ impl Timeline {
     }
 
     /// Records the present publication for later conversions. Waits, watches and conversions do so,
-    /// too; a program that only takes stamps should call this every few seconds.
+    /// too; a program that only takes stamps should call this every few seconds. A stamp around
+    /// which nobody looked for more than a minute cannot be converted.
     ///
     /// # Errors
     /// As [`Self::now`].

@@ -50,7 +50,7 @@ class Unreliable(TimevisorError):
 
 
 class TooOld(TimevisorError):
-    """A stamp from before the last disruption, or from before the handle was opened."""
+    """A stamp from before the last disruption or the opening of the handle, or older than what the handle remembers."""
 
     since: int
     """The oldest stamp that can be converted."""
@@ -61,6 +61,15 @@ class TooNew(TimevisorError):
 
     until: int
     """The newest stamp that can be converted."""
+
+
+class Unobserved(TimevisorError):
+    """Nobody watched the clock for more than a minute before and after the stamp."""
+
+    since: int
+    """The last publication before the stamp expired there."""
+    until: int
+    """The next publication began there."""
 
 
 class AcrossDisruption(TimevisorError):

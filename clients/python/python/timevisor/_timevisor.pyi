@@ -138,14 +138,14 @@ class Timeline:
     def stamp(self) -> int:
         """The counter, to be converted later: the cheapest stamp there is, in ticks."""
     def convert(self, stamp: int) -> Reading:
-        """The time at which the counter was at ``stamp``. Raises TooOld, Unknown, Contradiction."""
+        """The time at which the counter was at ``stamp``. Raises TooOld, Unobserved, Unknown, Contradiction."""
     def convert_between(self, first: int, last: int) -> Reading:
         """The time of something that happened while the counter went from ``first`` to ``last``, such as a packet."""
     def span(self, from_stamp: int, to_stamp: int) -> MeasuredSpan:
         """How much true time went by between two stamps: never wider than the difference of two conversions, and much narrower
         for short spans.
 
-        Raises TooOld, AcrossDisruption, Unknown, Contradiction.
+        Raises TooOld, Unobserved, AcrossDisruption, Unknown, Contradiction.
         """
     def record_to(self, path: _Path) -> Recorder:
         """Records the timeline from now on into a file, so that a ``Recording`` converts stamps of any age. A file that is there
@@ -283,8 +283,11 @@ class Recorder:
     """Appends what a timeline's page says to a file, as a context manager: leaving it closes the file."""
 
     def observe(self) -> bool:
-        """Looks at the page, and appends what it says if that is new. Call it about every 100 ms; what is missed makes conversions
-        wider, never wrong."""
+        """Looks at the page, and appends what it says if that is new. Call it about every 100 ms.
+
+        Publications that are missed for up to a minute make conversions wider. After longer, stamps from inside the gap are
+        refused (Unobserved), and a span across it is only the difference of two conversions.
+        """
     def close(self) -> None:
         """Looks once more, and hands everything to the disk. A second time does nothing."""
     def __enter__(self) -> Recorder: ...
@@ -305,12 +308,15 @@ class Recording:
         """The timeline's."""
     @property
     def is_torn(self) -> bool:
-        """The last record is incomplete, and was left out."""
+        """The last records are incomplete, and were left out."""
     @property
     def segments(self) -> List[Segment]:
         """What can be converted, in the order of recording."""
     def convert(self, stamp: int) -> Reading:
-        """The time at which the counter was at ``stamp``. Raises TooOld, TooNew, AcrossDisruption, Ambiguous, Contradiction."""
+        """The time at which the counter was at ``stamp``.
+
+        Raises TooOld, TooNew, Unobserved, AcrossDisruption, Ambiguous, Contradiction.
+        """
     def convert_between(self, first: int, last: int) -> Reading:
         """The time of something that happened while the counter went from ``first`` to ``last``."""
     def span(self, from_stamp: int, to_stamp: int) -> MeasuredSpan:

@@ -2,6 +2,7 @@
 
 use timevisor_clock_page::abi::{entry, header};
 use timevisor_clock_page::{CounterId, EntryWords, Page};
+use timevisor_protocols::channel::is_name;
 use timevisor_time::TimescaleId;
 
 use super::RecordingError;
@@ -18,6 +19,10 @@ pub(super) const RECORD: usize = 208;
 /// Both as u16.
 const SIZES: [u8; 4] = [128, 0, 208, 0];
 const _: () = assert!(SIZES[0] as usize == HEADER && SIZES[2] as usize == RECORD);
+
+/// Bytes at the end of a file that may be without a valid record: 80 minutes of one a second.
+/// Records that a power failure took are zeroes or torn.
+pub(super) const MAX_TORN: usize = 5000 * RECORD;
 
 const AT_VERSION: usize = 8;
 const AT_SIZES: usize = 12;
@@ -96,7 +101,8 @@ impl Subject {
         let (Some(timescale), Ok(name)) = (timescale, core::str::from_utf8(name)) else {
             return Err(damaged);
         };
-        if bytes[AT_HEADER_CHECK..] != check {
+        // Names are printed to terminals.
+        if bytes[AT_HEADER_CHECK..] != check || !is_name(name) {
             return Err(damaged);
         }
         let id = |at: usize| core::array::from_fn(|index| bytes[at + index]);
@@ -119,6 +125,13 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// True when the page's entry counted with the header's counter on the header's timescale.
+    pub(super) fn is_of(&self, subject: &Subject) -> bool {
+        let [_, timescale, _, counter, ..] = self.words[entry::META].to_le_bytes();
+        CounterId::from_u8(counter) == subject.counter
+            && TimescaleId::from_u8(timescale) == Some(subject.timescale)
+    }
+
     pub(super) fn encode(&self) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
         bytes[..AT_WORDS].copy_from_slice(&self.seen.to_le_bytes());
@@ -139,10 +152,18 @@ impl Record {
         Some(Self { seen: word(0), words: core::array::from_fn(|i| word(AT_WORDS + 8 * i)) })
     }
 
-    /// Says the same as another one; what is required of a timeline is no part of it.
+    /// True when both records publish the same lines and status. The requirement on the timeline is
+    /// not compared.
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
         self.words[entry::META..=entry::AS_OF] == other.words[entry::META..=entry::AS_OF]
     }
+}
+
+/// How many of these bytes come before the end of the last valid record; they begin with a record.
+pub(super) fn valid_length(bytes: &[u8]) -> usize {
+    let (records, _) = bytes.as_chunks::<RECORD>();
+    let last = records.iter().rposition(|record| Record::decode(record).is_some());
+    last.map_or(0, |last| (last + 1) * RECORD)
 }
 
 /// CRC-32 (IEEE 802.3), as of zlib and PNG.
@@ -188,6 +209,11 @@ mod tests {
         assert_eq!(hex(&header[..16]), "54494d4556524543010000008000d000");
         assert_eq!(hex(&header[48..64]), "01010000000000007461690000000000");
         assert_eq!(Subject::decode(&header).unwrap(), subject);
+        for name in ["", "a name", "\u{1b}[2Jtai", "t\u{e4}i"] {
+            let hostile = Subject { name: name.to_owned(), ..subject.clone() };
+            let refused = Subject::decode(&hostile.encode());
+            assert!(matches!(refused, Err(RecordingError::Damaged { at: 0 })), "{name:?}");
+        }
         let record = Record { seen: 0x1122, words: core::array::from_fn(|i| i as u64) };
         let bytes = record.encode();
         assert_eq!(hex(&bytes[..24]), "221100000000000000000000000000000100000000000000");

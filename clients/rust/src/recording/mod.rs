@@ -14,7 +14,7 @@ mod format;
 mod recorder;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use timevisor_clock_page::CounterId;
@@ -26,7 +26,7 @@ use crate::error::{ConvertError, ReadError};
 use crate::measured_span::MeasuredSpan;
 use crate::reading::Reading;
 use crate::snapshot::Snapshot;
-use format::{HEADER, RECORD, Record, Subject};
+use format::{HEADER, MAX_TORN, RECORD, Record, Subject, valid_length};
 pub use recorder::Recorder;
 
 /// A recording could not be made, continued or read.
@@ -47,7 +47,7 @@ pub enum RecordingError {
     /// A recording of another version.
     #[error("the recording has version {0}, this program knows 1; read it with a newer one")]
     Version(u32),
-    /// Bytes of the file have changed.
+    /// Bytes of the file have changed, or a record is of another clock.
     #[error(
         "the recording is damaged at byte {at}; what is before can be read after `truncate --size {at}`"
     )]
@@ -64,6 +64,24 @@ pub enum RecordingError {
     /// The page could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+}
+
+/// Why reading ended.
+enum Failed {
+    Source(std::io::Error),
+    Recording(RecordingError),
+}
+
+impl From<std::io::Error> for Failed {
+    fn from(error: std::io::Error) -> Self {
+        Self::Source(error)
+    }
+}
+
+impl From<RecordingError> for Failed {
+    fn from(error: RecordingError) -> Self {
+        Self::Recording(error)
+    }
 }
 
 /// Publications under one disruption marker.
@@ -124,9 +142,11 @@ impl Recording {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
         let path = path.as_ref();
         let failed = |source| RecordingError::File { path: path.to_owned(), source };
-        let mut bytes = Vec::new();
-        open_read(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(failed)?;
-        Self::from_bytes(&bytes)
+        let file = open_read(path).map_err(failed)?;
+        Self::read(BufReader::new(file)).map_err(|error| match error {
+            Failed::Source(source) => failed(source),
+            Failed::Recording(error) => error,
+        })
     }
 
     /// The same from a file's content.
@@ -134,25 +154,43 @@ impl Recording {
     /// # Errors
     /// As [`Self::open`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RecordingError> {
-        let subject = Subject::decode(bytes)?;
+        Self::read(bytes).map_err(|error| match error {
+            Failed::Recording(error) => error,
+            // Reading a slice does not fail.
+            Failed::Source(_) => RecordingError::NotARecording,
+        })
+    }
+
+    /// Record by record, up to the first bad one.
+    fn read(mut source: impl Read) -> Result<Self, Failed> {
+        let mut header = Vec::new();
+        source.by_ref().take(HEADER as u64).read_to_end(&mut header)?;
+        let subject = Subject::decode(&header)?;
         let mut hasher = DefaultHasher::new();
         (subject.host, subject.vm, &subject.name).hash(&mut hasher);
         let origin = hasher.finish();
-        let (records, rest) = bytes[HEADER..].as_chunks::<RECORD>();
-        let mut recording = Self { subject, stored: Vec::new(), origin, torn: !rest.is_empty() };
-        let mut ended = true;
-        for (index, bytes) in records.iter().enumerate() {
-            let record = Record::decode(bytes);
-            let read = record.and_then(|r| Some((r.seen, Snapshot::of_words(&r.words).ok()?)));
-            let Some((seen, snapshot)) = read else {
-                // The last one was being written when the machine stopped.
-                if index + 1 == records.len() && rest.is_empty() {
-                    recording.torn = true;
-                    break;
-                }
-                return Err(RecordingError::Damaged { at: (HEADER + index * RECORD) as u64 });
+        let mut recording = Self { subject, stored: Vec::new(), origin, torn: false };
+        let (mut at, mut ended) = (HEADER as u64, true);
+        let mut bytes = Vec::with_capacity(RECORD);
+        loop {
+            bytes.clear();
+            source.by_ref().take(RECORD as u64).read_to_end(&mut bytes)?;
+            let Some(record) = bytes.first_chunk().and_then(Record::decode) else { break };
+            let snapshot = Snapshot::of_words(&record.words).ok();
+            let Some(snapshot) = snapshot.filter(|_| record.is_of(&recording.subject)) else {
+                return Err(RecordingError::Damaged { at }.into());
             };
-            ended = recording.add(snapshot, seen, ended);
+            ended = recording.add(snapshot, record.seen, ended);
+            at += RECORD as u64;
+        }
+        // The last ones were being written when the machine stopped. Damage has records behind it.
+        recording.torn = !bytes.is_empty();
+        if bytes.len() == RECORD {
+            let mut rest = Vec::new();
+            source.take(MAX_TORN as u64 + 1).read_to_end(&mut rest)?;
+            if rest.len() > MAX_TORN || valid_length(&rest) != 0 {
+                return Err(RecordingError::Damaged { at }.into());
+            }
         }
         Ok(recording)
     }
@@ -205,8 +243,8 @@ impl Recording {
         (self.subject.host, self.subject.vm)
     }
 
-    /// The last record is incomplete, and was left out: the machine or the disk stopped while it
-    /// was written.
+    /// The last records are incomplete, and were left out: the machine or the disk stopped while
+    /// they were written.
     #[must_use]
     pub fn is_torn(&self) -> bool {
         self.torn

@@ -9,17 +9,22 @@ use timevisor_linux::append_file::open_append;
 use timevisor_time::{Duration, Period};
 
 use super::RecordingError;
-use super::format::{HEADER, RECORD, Record, Subject};
+use super::format::{HEADER, MAX_TORN, RECORD, Record, Subject, valid_length};
 use crate::timeline::Timeline;
 
 /// A publication that stays in force this long is written again, with the time until which it was.
 const STILL: Duration = Duration::from_secs(10);
 
-/// Appends to a recording: [`Timeline::record_to`]. Call [`Self::observe`] about every 100 ms. A
-/// publication that is missed makes conversions wider, never wrong.
+/// Appends to a recording: [`Timeline::record_to`]. Call [`Self::observe`] about every 100 ms.
+/// Publications that are missed for up to a minute make conversions wider. After longer, stamps
+/// from inside the gap are refused, and a span across it is only the difference of two conversions.
 #[derive(Debug)]
 pub struct Recorder {
     timeline: Timeline,
+    /// Of the file's header.
+    subject: Subject,
+    /// Of the page that was compared with the header.
+    identity: [u64; 5],
     path: PathBuf,
     /// Locked: two writers would mix up the order of publications.
     file: File,
@@ -48,17 +53,27 @@ impl Timeline {
             TryLockError::WouldBlock => RecordingError::Busy(path.clone()),
             TryLockError::Error(source) => failed(source),
         })?;
-        let length = begin(&mut file, &self.subject()?, &path)?;
-        let timeline = self.clone();
-        let mut recorder =
-            Recorder { timeline, path, file, length, last: None, still: None, closed: false };
+        let identity = self.identity();
+        let subject = self.subject()?;
+        let length = begin(&mut file, &subject, &path)?;
+        let mut recorder = Recorder {
+            timeline: self.clone(),
+            subject,
+            identity,
+            path,
+            file,
+            length,
+            last: None,
+            still: None,
+            closed: false,
+        };
         recorder.observe()?;
         Ok(recorder)
     }
 }
 
-/// Writes the header of a new file, or checks an old one's and cuts off a record that was not
-/// written to its end. Returns the length.
+/// Writes the header of a new file, or checks an old one's and cuts off what a power failure left
+/// behind the last valid record. Returns the length.
 fn begin(file: &mut File, subject: &Subject, path: &Path) -> Result<u64, RecordingError> {
     let failed = |source| RecordingError::File { path: path.to_owned(), source };
     let length = file.metadata().map_err(failed)?.len();
@@ -69,28 +84,38 @@ fn begin(file: &mut File, subject: &Subject, path: &Path) -> Result<u64, Recordi
     let mut header = Vec::new();
     Read::by_ref(file).take(HEADER as u64).read_to_end(&mut header).map_err(failed)?;
     let found = Subject::decode(&header)?;
-    if !found.is_same_machine(subject) {
-        let of = format!("{:?} on another machine or counter", found.name);
-        return Err(RecordingError::OtherClock(of));
-    }
-    let whole = length - (length - HEADER as u64) % RECORD as u64;
-    let whole = if ends_well(file, whole).map_err(failed)? { whole } else { whole - RECORD as u64 };
+    is_same(&found, subject)?;
+    let (valid, looked) = valid_end(file, length).map_err(failed)?;
+    // Somebody else's data, perhaps: nothing is cut off.
+    let whole = valid.ok_or(RecordingError::Damaged { at: looked })?;
     if whole != length {
         file.set_len(whole).map_err(failed)?;
     }
     Ok(whole)
 }
 
-/// False when the last record does not have its check: it would be damage inside the file once
-/// something is behind it.
-fn ends_well(file: &mut File, length: u64) -> std::io::Result<bool> {
-    if length == HEADER as u64 {
-        return Ok(true);
-    }
-    let mut record = [0; RECORD];
-    file.seek(SeekFrom::Start(length - RECORD as u64))?;
-    file.read_exact(&mut record)?;
-    Ok(Record::decode(&record).is_some())
+/// Refuses a page of another timeline, machine or counter than the file's.
+fn is_same(found: &Subject, subject: &Subject) -> Result<(), RecordingError> {
+    if found.is_same_machine(subject) { Ok(()) } else { Err(other_clock(found)) }
+}
+
+fn other_clock(found: &Subject) -> RecordingError {
+    RecordingError::OtherClock(format!("{:?} on another machine or counter", found.name))
+}
+
+/// Where the last valid record ends, and from where on was looked for it. `None` if that is too far
+/// from the file's end for a power failure.
+fn valid_end(file: &mut File, length: u64) -> std::io::Result<(Option<u64>, u64)> {
+    let (header, record) = (HEADER as u64, RECORD as u64);
+    let whole = length.saturating_sub(header) / record;
+    // One record more, which has to be valid.
+    let from = header + whole.saturating_sub((MAX_TORN / RECORD) as u64 + 1) * record;
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(from))?;
+    Read::by_ref(file).take((MAX_TORN + 2 * RECORD) as u64).read_to_end(&mut bytes)?;
+    let valid = valid_length(&bytes);
+    let found = (valid > 0 || from == header).then_some(from + valid as u64);
+    Ok((found, from))
 }
 
 impl Recorder {
@@ -98,9 +123,9 @@ impl Recorder {
     /// appended.
     ///
     /// # Errors
-    /// The page cannot be read, or the file not be written.
+    /// The page cannot be read, or is another machine's now; the file cannot be written.
     pub fn observe(&mut self) -> Result<bool, RecordingError> {
-        let record = self.timeline.published()?;
+        let record = self.published()?;
         let Some(last) = self.last else { return self.append(record) };
         if record.says_the_same(&last) {
             self.still = Some(record.seen);
@@ -122,16 +147,35 @@ impl Recorder {
         self.length
     }
 
-    /// Writes until when the last publication was in force, and hands everything to the disk.
-    /// Dropping the recorder does the same without saying whether it worked.
+    /// Writes until when the last publication was in force, and hands everything to the disk, also
+    /// when the page cannot be read any more. Dropping the recorder does the same without the sync,
+    /// and does not say whether it worked.
     ///
     /// # Errors
     /// As [`Self::observe`].
     pub fn close(mut self) -> Result<(), RecordingError> {
+        let looked = self.observe().map(drop);
+        let finished = self.finish();
+        let synced = self.file.sync_data().map_err(|source| self.failed(source));
         self.closed = true;
-        let _ = self.observe()?;
-        self.finish()?;
-        self.file.sync_data().map_err(|source| self.failed(source))
+        looked.and(finished).and(synced)
+    }
+
+    /// What is on the page, with a counter value at which it was.
+    fn published(&mut self) -> Result<Record, RecordingError> {
+        // Follows a timeline that has moved, and notices one that has ended.
+        let before = self.timeline.now()?.counter();
+        let words = self.timeline.words()?;
+        let identity = self.timeline.identity();
+        if identity != self.identity {
+            // Another host's page, or another daemon's. A VM stays the same when it migrates.
+            is_same(&self.subject, &self.timeline.subject()?)?;
+            self.identity = identity;
+        }
+        let base = words[entry::BASE];
+        let seen = if crate::difference::is_before(before, base) { base } else { before };
+        let record = Record { seen, words };
+        if record.is_of(&self.subject) { Ok(record) } else { Err(other_clock(&self.subject)) }
     }
 
     fn finish(&mut self) -> Result<(), RecordingError> {
@@ -179,15 +223,5 @@ impl Timeline {
                 })
             })
             .map_err(crate::ReadError::from)?)
-    }
-
-    /// What is on the page, with a counter value at which it was.
-    fn published(&self) -> Result<Record, RecordingError> {
-        // Follows a timeline that has moved, and notices one that has ended.
-        let before = self.now()?.counter();
-        let words = self.words()?;
-        let base = words[entry::BASE];
-        let seen = if crate::difference::is_before(before, base) { base } else { before };
-        Ok(Record { seen, words })
     }
 }

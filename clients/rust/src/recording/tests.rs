@@ -171,6 +171,119 @@ fn damage_is_told_with_its_place_and_a_torn_end_is_left_out() {
     assert!(!Recording::open(folder.file()).unwrap().is_torn());
 }
 
+/// After a power failure, several records at the end are zeroes or torn.
+#[test]
+fn bad_records_at_the_end_are_cut_off_and_damage_inside_is_not() {
+    let folder = Folder::new();
+    let (clock, _) = recorded(&folder, 5);
+    let whole = std::fs::read(folder.file()).unwrap();
+    let zeroes = [&whole[..], &[0; 3 * RECORD + 17]].concat();
+    let mut torn = whole.clone();
+    for record in 5..7 {
+        torn[HEADER + record * RECORD + 50] ^= 1;
+    }
+    for (bytes, publications, records) in [(zeroes, 6, 7), (torn, 5, 5)] {
+        let recording = Recording::from_bytes(&bytes).unwrap();
+        assert!(recording.is_torn());
+        assert_eq!(recording.segments().next().unwrap().publications, publications);
+        std::fs::write(folder.file(), &bytes).unwrap();
+        let recorder = clock.timeline().record_to(folder.file()).unwrap();
+        assert_eq!(recorder.length(), (HEADER + (records + 1) * RECORD) as u64);
+        drop(recorder);
+        assert!(!Recording::open(folder.file()).unwrap().is_torn());
+    }
+    // Valid records are behind these.
+    let mut damaged = [&whole[..], &[0; RECORD]].concat();
+    damaged[HEADER + 2 * RECORD..HEADER + 4 * RECORD].fill(0);
+    let at = (HEADER + 2 * RECORD) as u64;
+    let found = Recording::from_bytes(&damaged);
+    assert!(matches!(found, Err(RecordingError::Damaged { at: place }) if place == at));
+    // Only the header is left.
+    let header = [&whole[..HEADER], &[0; 2 * RECORD]].concat();
+    std::fs::write(folder.file(), &header).unwrap();
+    let recorder = clock.timeline().record_to(folder.file()).unwrap();
+    assert_eq!(recorder.length(), (HEADER + RECORD) as u64);
+}
+
+/// A sparse file of a terabyte, as somebody may hand in.
+#[test]
+fn reading_ends_at_the_first_bad_record() {
+    let folder = Folder::new();
+    let (clock, _) = recorded(&folder, 5);
+    let whole = std::fs::read(folder.file()).unwrap();
+    let grow = || std::fs::File::options().write(true).open(folder.file()).unwrap();
+    grow().set_len(1 << 40).unwrap();
+    let at = whole.len() as u64;
+    let found = Recording::open(folder.file());
+    assert!(matches!(found, Err(RecordingError::Damaged { at: place }) if place == at));
+    let refused = clock.timeline().record_to(folder.file());
+    assert!(matches!(refused, Err(RecordingError::Damaged { .. })));
+    assert_eq!(folder.file().metadata().unwrap().len(), 1 << 40, "nothing was cut off");
+    std::fs::write(folder.file(), "something else").unwrap();
+    grow().set_len(1 << 40).unwrap();
+    assert!(matches!(Recording::open(folder.file()), Err(RecordingError::NotARecording)));
+}
+
+#[test]
+fn another_machines_page_is_not_recorded_and_the_end_is_written() {
+    let folder = Folder::new();
+    let (clock, _) = recorded(&folder, 1);
+    let mut recorder = clock.timeline().record_to(folder.file()).unwrap();
+    clock.let_counter_run(ms(5_000));
+    assert!(!recorder.observe().unwrap());
+    let last = clock.timeline().stamp();
+    clock.continue_on(&Clock::new(77_000_000_000));
+    assert!(matches!(recorder.observe(), Err(RecordingError::OtherClock(_))));
+    // What was seen before is written even though the page cannot be used any more.
+    assert!(matches!(recorder.close(), Err(RecordingError::OtherClock(_))));
+    let recording = Recording::open(folder.file()).unwrap();
+    assert_eq!(recording.segments().map(|segment| segment.until).collect::<Vec<_>>(), [last]);
+}
+
+#[test]
+fn records_of_another_counter_or_timescale_are_refused() {
+    use timevisor_clock_page::abi::entry;
+    let folder = Folder::new();
+    let _ = recorded(&folder, 2);
+    let whole = std::fs::read(folder.file()).unwrap();
+    let at = HEADER + RECORD;
+    let record = Record::decode(whole[at..].first_chunk().unwrap()).unwrap();
+    for byte in [1, 3] {
+        let mut other = record;
+        other.words[entry::META] ^= 1 << (8 * byte);
+        let bytes = [&whole[..at], &other.encode()].concat();
+        let found = Recording::from_bytes(&bytes);
+        assert!(matches!(found, Err(RecordingError::Damaged { at: place }) if place == at as u64));
+    }
+}
+
+/// The recorder was stopped for ten minutes.
+#[test]
+fn a_stamp_from_a_gap_is_refused() {
+    use timevisor_clock_page::abi::entry;
+    let folder = Folder::new();
+    let (clock, stamps) = recorded(&folder, 2);
+    let inside = clock.timeline().stamp() + 300_000_000_000;
+    clock.advance(ms(600_000));
+    drop(clock.timeline().record_to(folder.file()).unwrap());
+    let after = clock.timeline().stamp();
+    let mut bytes = std::fs::read(folder.file()).unwrap();
+    // A hand-driven clock's lines hold for years, a daemon's for seconds.
+    for bytes in bytes[HEADER..].as_chunks_mut::<RECORD>().0 {
+        let mut record = Record::decode(bytes).unwrap();
+        record.words[entry::EXPIRY] = record.words[entry::BASE] + 2_000_000_000;
+        *bytes = record.encode();
+    }
+    let recording = Recording::from_bytes(&bytes).unwrap();
+    assert_eq!(recording.segments().count(), 1);
+    let found = recording.convert(inside);
+    assert!(matches!(found, Err(ConvertError::Unobserved { until, .. }) if until == after));
+    let (a, b) = (recording.convert(stamps[0]).unwrap(), recording.convert(after).unwrap());
+    let span = recording.span(stamps[0], after).unwrap();
+    assert_eq!(span.longest(), b.latest() - a.earliest());
+    assert_eq!(span.shortest(), b.earliest() - a.latest());
+}
+
 #[test]
 fn only_one_recorder_and_only_of_the_same_clock() {
     let folder = Folder::new();
@@ -219,7 +332,8 @@ proptest::proptest! {
         let mut bytes = clock.timeline().subject().unwrap().encode().to_vec();
         let mut base = words[0][entry::BASE];
         for mut words in words {
-            // Known, under one marker, and in order as often as not.
+            // Of the header's clock, known, under one marker, and in order as often as not.
+            words[entry::META] = (words[entry::META] & !0xff00_ff00) | 0x8000_0100;
             words[entry::META] |= (u64::from(entry::FLAG_BOUNDS | entry::FLAG_ESTIMATE)) << 48;
             words[entry::DISRUPTION] = 1;
             base = base.wrapping_add(words[entry::BASE] >> 40);
