@@ -5,9 +5,30 @@ use crate::poll::{self, PollFd};
 use std::net::UdpSocket;
 use std::time::Duration;
 
+/// The first socket that asks for receive stamps has them turned on in a work queue
+/// (net/core/dev.c, `net_enable_timestamp`): packets before that have none.
+fn wait_for_receive_stamps(client: &mut UdpClient, server: &UdpSocket) {
+    let mut buffer = [0; 64];
+    for _ in 0..1000 {
+        client.send(b"hello").unwrap();
+        client.recv_tx_stamp().unwrap();
+        let (len, from) = server.recv_from(&mut buffer).unwrap();
+        server.send_to(&buffer[..len], from).unwrap();
+        poll::wait(&mut [PollFd::readable(client.as_fd())], Some(Duration::from_secs(5))).unwrap();
+        if client.recv(&mut buffer).unwrap().is_some_and(|received| received.stamp.is_some()) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("no receive stamp in 1,000 packets");
+}
+
 fn exchange(server: &str) {
     let server = UdpSocket::bind(server).unwrap();
     let mut client = UdpClient::connect(server.local_addr().unwrap()).unwrap();
+    if client.stamping() {
+        wait_for_receive_stamps(&mut client, &server);
+    }
     for round in 0u8..3 {
         let before = crate::clock::realtime();
         client.send(&[round; 48]).unwrap();
