@@ -18,7 +18,7 @@ use crate::scenario::Context;
 /// Everything in an emulated guest takes several times as long.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MEMORY_MIB: u32 = 1024;
-/// Between the checkpoint and the restore.
+/// The time between the checkpoint and the restore.
 const AWAY: Duration = Duration::from_secs(3);
 
 pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {

@@ -12,7 +12,7 @@ use crate::scenario::Context;
 
 const PROGRAM: &str = "timevisor-experiments";
 
-/// Four clocks, one truth.
+/// Compares four clocks with the same truth.
 pub(crate) fn quartzv(ctx: &Context) -> anyhow::Result<String> {
     smoke(ctx, "quartzv-sync")
 }

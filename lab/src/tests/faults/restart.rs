@@ -26,7 +26,7 @@ use crate::tests::faults::common::{complaint, honest_reading, reference};
 const KILLS: u32 = 24;
 const OWN_SEQUENCE: usize = abi::entry::AT_FIRST + 8 * abi::entry::SEQUENCE;
 
-/// What the reader saw.
+/// What the reader observed.
 #[derive(Debug, Default)]
 struct Seen {
     reads: u64,

@@ -91,7 +91,7 @@ pub(crate) fn refused(host: &Host, name: &str, reason: &str) -> anyhow::Result<u
     Ok(reference_row(host, name)?["rejected"][reason].as_u64().unwrap_or(0))
 }
 
-/// How often keys were established.
+/// How many times keys have been established.
 pub(crate) fn keyed(host: &Host) -> usize {
     host.log_text().matches("NTS keys and 8 cookies").count()
 }

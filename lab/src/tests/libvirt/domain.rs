@@ -16,7 +16,6 @@ use crate::qemu::Qemu;
 use crate::reader::{self, GuestReader, HostPage};
 use crate::scenario::Context;
 
-/// The name of the domain.
 const NAME: &str = "web";
 const MEMORY_MIB: u32 = 256;
 
