@@ -1,15 +1,18 @@
-//! lab-reader: a guest application as a stranger would write it: maps /dev/vmclock0, or else an
-//! ivshmem device's memory, read-only and reads.
+//! lab-reader: a guest application as a third party would write it: it maps /dev/vmclock0, or else
+//! an ivshmem device's memory, read-only and reads the time.
 //!
-//! `lab-reader PORT` answers lines on a virtio-serial port with a line of JSON each, so that the
-//! host can ask at a known moment: `read` (one reading of the page and of /dev/ptp0), `run SECONDS`
-//! (reads as fast as it can and checks that time never goes back and that the bounds hold the
-//! estimate), `journey MILLISECONDS` (the same over a migration: whatever the disruption marker
-//! says, no known time may be before another; what it saw on both sides of the marker's change),
-//! `watch THOUSANDS` (so many reads across a snapshot, which takes the guest itself back and its
-//! clocks where they like: the first and the last reading of every stretch in which the time was
-//! known without a break), `record SECONDS` (a stream of readings for the host to judge, see
-//! `record.rs`). `lab-reader` without a port prints one reading.
+//! `lab-reader PORT` answers each line on a virtio-serial port with a line of JSON, so that the
+//! host can ask at a known moment. Without a port, `lab-reader` prints one reading. The commands:
+//!
+//! - `read`: one reading of the page and of /dev/ptp0.
+//! - `run SECONDS`: reads as fast as it can and checks that time never goes back and that the
+//!   bounds contain the estimate.
+//! - `journey MILLISECONDS`: the same across a migration. Whatever the disruption marker says, no
+//!   known time may be before another. Reports the readings on both sides of the marker's change.
+//! - `watch THOUSANDS`: this many thousand reads across a snapshot, which sets the guest itself
+//!   back and changes its clocks arbitrarily. Reports the first and the last reading of every
+//!   stretch in which the time was known without a break.
+//! - `record SECONDS`: a stream of readings for the host to judge, see `record.rs`.
 #![forbid(unsafe_code)]
 
 mod record;
@@ -39,7 +42,7 @@ fn main() -> Result<()> {
         println!("{}", answer("read", &reader, phc.as_ref()));
         return Ok(());
     };
-    // A virtio-serial port has one opener at a time.
+    // A virtio-serial port can be opened only once at a time.
     let mut writer = File::options()
         .read(true)
         .write(true)
@@ -54,7 +57,7 @@ fn main() -> Result<()> {
             continue;
         }
         if line.starts_with("journey") || line.starts_with("watch") {
-            // From here on whoever asked may move the guest, or stop it.
+            // From here on, the host may migrate or stop the guest.
             writer.write_all(b"{\"begun\":true}\n")?;
         }
         if let Some(seconds) = line.strip_prefix("record ") {
@@ -137,7 +140,7 @@ fn fields(reading: &Reading) -> Value {
     })
 }
 
-/// Reads without pause; a disruption allows a step, nothing else does.
+/// Reads without pause; only a disruption permits a step.
 fn run(reader: &GuestReader, seconds: f64) -> Value {
     let end = StdInstant::now() + Duration::from_secs_f64(seconds);
     let (mut reads, mut backward, mut outside, mut errors, mut unknown, mut disruptions) =
@@ -195,7 +198,7 @@ fn journey(reader: &GuestReader, millis: u64) -> Value {
                 let back = now.estimate < before.estimate || now.latest < before.earliest;
                 backward += u64::from(back);
                 let step = (before, now);
-                // The migration's, or as long as there was none the longest.
+                // The gap of the migration or, until there is one, the longest.
                 let moved =
                     |(before, after): &(Reading, Reading)| before.disruption != after.disruption;
                 let longer = |than: &(Reading, Reading)| {
@@ -218,11 +221,11 @@ fn journey(reader: &GuestReader, millis: u64) -> Value {
         "last": last.as_ref().map(fields)})
 }
 
-/// At most so many stretches are told; a page that changes more often than that is broken.
+/// Maximum number of reported stretches; a page that changes more often is broken.
 const STRETCHES: usize = 64;
 
-/// Reads without pause, and tells where the time was known: whoever knows what was true judges each
-/// stretch by its ends.
+/// Reads without pause and reports the stretches in which the time was known; the host, which knows
+/// the true time, judges each stretch by its ends.
 fn watch(reader: &GuestReader, thousands: u64) -> Value {
     let (mut reads, mut backward, mut outside, mut errors, mut unknown) =
         (0u64, 0u64, 0u64, 0u64, 0u64);

@@ -1,4 +1,4 @@
-//! Mapping a clock page by its path: a guest's device, or a file of timevisord's.
+//! Maps a clock page by its path: a guest's device, or a file of timevisord.
 
 use std::path::Path;
 

@@ -1,9 +1,9 @@
 //! Reads the page without a break and reports what it says, so that the host can judge each
 //! reading: `record SECONDS`.
 //!
-//! Every read is checked here for what needs no other clock. A sample goes to the host every 10 ms,
-//! and whenever the page says something else than before. A sample holds the reading of entry 0 and
-//! what `vmclock_abi` says of the same counter value.
+//! This program itself checks everything in a reading that needs no other clock. It sends a sample
+//! to the host every 10 ms and whenever the page's status or disruption marker changes. A sample
+//! holds the reading of entry 0 and what `vmclock_abi` says of the same counter value.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -17,18 +17,18 @@ use timevisor_linux::phc::Phc;
 
 use crate::{GuestReader, fields};
 
-/// How often a sample is taken of a page that says the same as before.
+/// How often a sample is taken while the page does not change.
 const EVERY: Duration = Duration::from_millis(10);
 /// How often the samples are sent.
 const REPORT: Duration = Duration::from_millis(500);
-/// One sample in so many also reads the stock driver's clock.
+/// One sample in this many also reads the stock driver's clock.
 const PTP_EVERY: u64 = 10;
-/// Reads between two looks at the guest's own clock.
+/// Reads between two checks of the guest's own clock.
 const BURST: u32 = 20;
-/// Between two bursts, for the host's other work.
+/// Pause between two bursts, for the host's other work.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// Writes a line of JSON for each half second, and a last one with `"done": true`.
+/// Writes a line of JSON every half second, and a last one with `"done": true`.
 pub(crate) fn record(
     reader: &GuestReader,
     phc: Option<&Phc>,
@@ -117,7 +117,7 @@ impl Record {
 /// What `vmclock_abi` says of a counter value near its base, with its maximum error as
 /// docs/reference/page-abi.md computes it; `None` while a writer is inside.
 fn abi(page: &Page, counter: u64) -> Option<Value> {
-    // The sequence around both looks makes them one.
+    // The sequence is the same around both reads, so they are consistent.
     let (block, bytes) = (0..1000).find_map(|_| {
         let before = page.bytes();
         let block = Vmclock::read(page).ok()?.ok()?;
@@ -126,7 +126,7 @@ fn abi(page: &Page, counter: u64) -> Option<Value> {
             .then_some((block, bytes))
     })?;
     let tai_offset = i16::from_le_bytes([bytes[0x24], bytes[0x25]]);
-    // The newest publication may be a moment after the reading.
+    // The newest publication may be slightly later than the reading.
     let ticks = i128::from(counter.wrapping_sub(block.base).cast_signed());
     let bits = |period: u64| (ticks * i128::from(period)) >> block.shift;
     let error = i128::from(block.maxerror_ns)

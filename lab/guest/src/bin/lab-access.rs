@@ -1,10 +1,10 @@
-//! lab-access: what each single access to a counter or clock takes, counted by the TSC before and
-//! after it (Broomhead and others, "Virtualize everything but time", section 4.1). Prints one line
-//! of JSON.
+//! lab-access: what each single access to a counter or clock takes, measured by reading the TSC
+//! before and after it (Broomhead and others, "Virtualize everything but time", section 4.1).
+//! Prints one line of JSON.
 //!
-//! `lab-access SECONDS READS [NAME=PAGE ...]` does rounds of READS accesses of every clock, clock
-//! after clock, for SECONDS, and tells per mille of all of them in ticks. The row `nothing` has no
-//! access between the two: what the method itself takes.
+//! `lab-access SECONDS READS [NAME=PAGE ...]` does rounds of READS accesses of every clock, one
+//! clock after the other, for SECONDS, and prints per mille ranks over all accesses in ticks. The
+//! row `nothing` has no access between the two TSC reads: it shows the cost of the method itself.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -21,12 +21,12 @@ use timevisor_linux::counter::{HostCounter, Tsc};
 #[path = "../pages.rs"]
 mod pages;
 
-/// Enough for per mille; more would not fit into a small guest.
+/// Enough for per mille ranks; more would not fit into a small guest.
 const MOST: usize = 300_000;
-/// The ranks that are told, per mille.
+/// The reported ranks, per mille.
 const RANKS: [usize; 9] = [0, 10, 50, 250, 500, 750, 950, 990, 1000];
 
-/// Adds the ticks of so many accesses.
+/// Appends the ticks of each access.
 type Round = Box<dyn FnMut(&mut Vec<u64>)>;
 
 struct Clock {
@@ -96,7 +96,7 @@ impl Clock {
     }
 }
 
-/// ns per tick of the TSC, against CLOCK_MONOTONIC over a fifth of a second.
+/// ns per tick of the TSC, measured against CLOCK_MONOTONIC over a fifth of a second.
 fn tick_ns() -> f64 {
     let tsc = Tsc::unchecked();
     let (start, from) = (Instant::now(), tsc.read_ordered());

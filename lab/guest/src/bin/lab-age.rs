@@ -1,8 +1,8 @@
-//! lab-age: two ages of this process, with and without blackouts, a line of JSON after the other.
+//! lab-age: two ages of this process, with and without blackouts, as lines of JSON.
 //!
-//! `lab-age FILE` begins them and appends to FILE every 20 ms until it is killed: CLOCK_REALTIME
-//! before, the two readings, CLOCK_REALTIME after. It has no connection to anybody, so that CRIU
-//! can move it.
+//! `lab-age FILE` starts both ages and appends to FILE every 20 ms until it is killed:
+//! CLOCK_REALTIME before, the two readings, CLOCK_REALTIME after. It keeps no connections, so that
+//! CRIU can move it.
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
         let line = json!({
             "before_ns": before, "after_ns": realtime(), "counts": said(&counts), "runs": said(&runs),
         });
-        // In one write: a checkpoint between two would leave half a line.
+        // A single write: a checkpoint between two writes would leave half a line.
         file.write_all(format!("{line}\n").as_bytes())?;
         std::thread::sleep(Duration::from_millis(20));
     }

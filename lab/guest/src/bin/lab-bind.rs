@@ -1,8 +1,8 @@
 //! lab-bind: how long it takes from connecting, and from binding, to a reading whose requirement is
-//! met. One line of JSON.
+//! met. Prints one line of JSON.
 //!
-//! `lab-bind TIMES` connects, binds and reads TIMES times, each time anew; then binds TIMES times
-//! on one connection.
+//! `lab-bind TIMES` connects, binds and reads TIMES times, with a new connection each time; then it
+//! binds TIMES times on one connection.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn qualified(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// First, median and longest, us.
+/// The first, median and longest time, us.
 fn measure(times: usize, mut body: impl FnMut() -> Result<()>) -> Result<serde_json::Value> {
     let mut took = Vec::with_capacity(times);
     for _ in 0..times {

@@ -1,11 +1,11 @@
-//! lab-call-costs: what one system call takes, in ticks of the TSC, for calls that introspection
+//! lab-call-costs: the cost of one system call, in ticks of the TSC, for calls that introspection
 //! traps and for others.
 //!
 //! `lab-call-costs TIMES [prefix]` becomes SCHED_FIFO, whose yields are trapped, and makes each of
-//! six calls TIMES times. It prints, for each, whether it is one that is trapped, and the least,
-//! median, mean and most. With the word also `bare`: an exit to KVM of the kind that
-//! `--backend kvm` makes, and nothing else. `lab-call-costs work TIMES` makes TIMES calls, one in a
-//! hundred of which is trapped, and prints what all took.
+//! six calls TIMES times. For each call, it prints whether it is trapped, and the minimum, median,
+//! mean and maximum. With `prefix`, it also measures `bare`: an exit to KVM of the kind that
+//! `--backend kvm` causes, and nothing else. `lab-call-costs work TIMES` makes TIMES calls, one in
+//! a hundred of which is trapped, and prints the total cost.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -19,7 +19,7 @@ use timevisor_linux::kvm::exits::forced_nop;
 use timevisor_linux::scheduling::Attributes;
 
 const PRIORITY: u32 = 7;
-/// One call of so many is trapped.
+/// One call in this many is trapped.
 const SHARE: usize = 100;
 
 type Code = Box<dyn FnMut() -> std::io::Result<()>>;

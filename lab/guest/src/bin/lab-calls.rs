@@ -1,21 +1,21 @@
-//! lab-calls: a real-time program whose every call is known in advance, for the tests of
-//! introspection.
+//! lab-calls: a real-time program whose every call is known in advance, for the introspection
+//! tests.
 //!
-//! `lab-calls JOBS YIELDS`: becomes a deadline task (2 ms of 20 ms within 10 ms), ends so many jobs
-//! with sched_yield, sleeps 1, 2 and 3 ms, becomes FIFO with priority 7, yields so often, and ends
-//! with status 3. It prints its process id first. `lab-calls paced YIELDS HZ`: becomes FIFO, yields
-//! so often, so many times a second (0: as fast as it can), and waits to be killed. It prints its
-//! process id, how often it yielded, and how many processes and kernel threads began meanwhile:
-//! each of these may be an event.
+//! `lab-calls JOBS YIELDS` prints its process id, becomes a deadline task (2 ms of 20 ms within 10
+//! ms), ends JOBS jobs with sched_yield, sleeps 1, 2 and 3 ms, becomes FIFO with priority 7, yields
+//! YIELDS times, and exits with status 3. `lab-calls paced YIELDS HZ` becomes FIFO, yields YIELDS
+//! times at HZ per second (0: as fast as it can), and waits to be killed. It prints its process id,
+//! how often it yielded, and how many processes and kernel threads started meanwhile: each of these
+//! may be an event.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use timevisor_linux::scheduling::Attributes;
 
-/// How it ends.
+/// The exit status.
 const STATUS: i32 = 3;
-/// Between two groups of yields.
+/// The time between two groups of yields.
 const PACE: Duration = Duration::from_millis(1);
 
 fn main() -> Result<()> {
@@ -48,8 +48,8 @@ fn every_kind(jobs: u64, yields: u64) -> Result<()> {
     Ok(())
 }
 
-/// A group of yields each millisecond, never more at once: what was late is not made up for.
-/// Waiting makes no calls.
+/// A group of yields each millisecond; late groups are not caught up. Waiting makes no system
+/// calls.
 fn pace(yields: u64, rate_hz: u64) -> Result<()> {
     Attributes::fifo(7).set(0)?;
     let before = processes()?;
@@ -74,7 +74,7 @@ fn pace(yields: u64, rate_hz: u64) -> Result<()> {
     }
 }
 
-/// All that have begun since the boot.
+/// The number of processes and kernel threads started since boot.
 fn processes() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let line = text.lines().find_map(|line| line.strip_prefix("processes "));

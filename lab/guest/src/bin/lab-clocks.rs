@@ -1,13 +1,14 @@
-//! lab-clocks: all clocks of a guest, each beside the guest's TSC, so that the host can say what
-//! was true at that value.
+//! lab-clocks: all clocks of a guest, each read together with the guest's TSC, so that the host can
+//! compute the true time at that value.
 //!
 //! `lab-clocks PORT [NAME=PAGE ...]` answers every line on a virtio-serial port with a line of
 //! JSON: each page, CLOCK_REALTIME, and what chronyd says of CLOCK_REALTIME (`chronyc -c tracking`,
-//! where it runs). Times are ns of UTC. It judges nothing.
+//! if it runs). Times are in ns of UTC. It judges nothing.
 //!
-//! Two lines are answered otherwise: `watch MILLISECONDS` (says that it has begun, looks at
-//! CLOCK_REALTIME many times, and counts how often it went back, also since the watch before; its
-//! largest jump beside CLOCK_MONOTONIC_RAW) and `shift MICROSECONDS` (adds that to CLOCK_REALTIME).
+//! Two commands have other answers. `watch MILLISECONDS` says that it has begun, reads
+//! CLOCK_REALTIME many times, and reports how often it went back (also since the previous watch)
+//! and its largest jump relative to CLOCK_MONOTONIC_RAW. `shift MICROSECONDS` adds that to
+//! CLOCK_REALTIME.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -29,9 +30,9 @@ use timevisor_time::{Duration as Span, Instant, TimescaleId, Utc};
 #[path = "../pages.rs"]
 mod pages;
 
-/// The narrowest bracket of so many is kept.
+/// The narrowest of this many brackets is kept.
 const TRIES: usize = 8;
-/// So many looks between two pauses of a watch.
+/// Readings between two pauses of a watch.
 const BURST: u32 = 200;
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -41,7 +42,7 @@ fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let port = arguments.next().context("usage: lab-clocks PORT [NAME=PAGE ...]")?;
     let pages = arguments.map(|text| open(&text)).collect::<Result<Vec<_>>>()?;
-    // A virtio-serial port has one opener at a time.
+    // A virtio-serial port can be opened only once at a time.
     let mut writer = File::options()
         .read(true)
         .write(true)
@@ -59,7 +60,7 @@ fn main() -> Result<()> {
         let mut words = line.split_whitespace();
         let mut reply = match (words.next(), words.next().and_then(|word| word.parse().ok())) {
             (Some("watch"), Some(millis)) => {
-                // From here on whoever asked may stop the guest.
+                // From here on, the host may stop the guest.
                 writer.write_all(b"{\"begun\":true}\n")?;
                 watch(millis, &mut last)
             }
@@ -80,7 +81,7 @@ fn open(text: &str) -> Result<(String, PageReader)> {
 }
 
 fn answer(pages: &[(String, PageReader)]) -> Value {
-    // Before the clocks: what it says must hold when they are read.
+    // Read before the clocks, because what it says must hold when they are read.
     let tracking = tracking();
     let mut all = serde_json::Map::new();
     for (name, reader) in pages {
@@ -97,8 +98,8 @@ fn answer(pages: &[(String, PageReader)]) -> Value {
     })
 }
 
-/// Many looks at CLOCK_REALTIME, with pauses that leave the processor to others. `last`: the last
-/// look of all.
+/// Reads CLOCK_REALTIME many times, with pauses that leave the processor to others. `last` is the
+/// last reading of the previous watch.
 fn watch(millis: i64, last: &mut Option<Instant<Utc>>) -> Value {
     let tsc = Tsc::unchecked();
     let end = monotonic() + Span::from_millis(millis);
@@ -131,7 +132,8 @@ fn shift(micros: i64) -> Value {
     }
 }
 
-/// A page that counts the TSC names the value itself; another is read between two.
+/// A page that counts the TSC gives the TSC value itself; any other page is read between two TSC
+/// reads.
 fn page(reader: &PageReader) -> Result<Value> {
     let tsc = Tsc::unchecked();
     let mut best: Option<(u64, Reading, u64)> = None;
@@ -162,7 +164,7 @@ fn page(reader: &PageReader) -> Result<Value> {
     }))
 }
 
-/// The line of `chronyc -c tracking`; null where chronyd does not answer.
+/// The output line of `chronyc -c tracking`; null if chronyd does not answer.
 fn tracking() -> Option<String> {
     let out = Command::new("chronyc").args(["-c", "-n", "tracking"]).output().ok()?;
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())

@@ -1,10 +1,10 @@
 //! lab-compare: the lab's comparison inside a guest that is itself a host.
 //!
 //! `lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES` compares a nested guest with this host's
-//! page TIMES times and prints what the worst were; it fails as [`Worst::add`] does. It also says
-//! how far OFFSET can be from the truth by causality alone: the guest reads its counter after it
-//! was asked and before it has answered. `lab-compare qmp SOCKET COMMAND [ARGUMENTS]` runs one QMP
-//! command (its arguments are JSON), `lab-compare sh SOCKET LINE` one line of shell in a guest that
+//! page TIMES times and prints the worst values; it fails as [`Worst::add`] does. It also prints
+//! how far OFFSET can be from the truth by causality alone: the guest reads its counter after the
+//! request and before the answer. `lab-compare qmp SOCKET COMMAND [ARGUMENTS]` runs one QMP command
+//! (its arguments are JSON); `lab-compare sh SOCKET LINE` runs one shell line in a guest that
 //! serves its lab port there.
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use comparison::{Worst, compare};
 use reader::{GuestReader, HostPage};
 use serde_json::{Value, json};
 
-// The very code the lab's other tests compare with.
+// The same comparison code as in the lab's other tests.
 #[path = "../../../src/comparison.rs"]
 mod comparison;
 #[path = "../../../src/reader.rs"]
@@ -52,9 +52,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The least time, in ns, between asking and the guest's counter, and between that and the answer:
-/// the offset is wrong by less than the first one way and less than the second the other way.
-/// Negative when it is proven wrong.
+/// The shortest time, in ns, from the request to the reading of the guest's counter, and from that
+/// to the answer: the offset is wrong by less than the first in one direction and by less than the
+/// second in the other. A negative value proves it wrong.
 fn slack(page: &HostPage, guest: &mut GuestReader, offset: i64, times: u32) -> Result<[i64; 2]> {
     let mut least = [i64::MAX; 2];
     for _ in 0..times {

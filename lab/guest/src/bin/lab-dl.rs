@@ -1,4 +1,5 @@
-//! lab-dl RUNTIME PERIOD: asks for SCHED_DEADLINE with so many ms, and sleeps until it is killed.
+//! lab-dl RUNTIME PERIOD: requests SCHED_DEADLINE with these parameters in ms, and sleeps until it
+//! is killed.
 
 use anyhow::{Context as _, Result};
 use timevisor_linux::scheduling::Attributes;

@@ -1,10 +1,10 @@
 //! lab-elapsed-bpf: the elapsed clock of a machine whose counter is not invariant.
 //!
-//! `lab-elapsed-bpf MOVES` registers itself, moves so many times to and fro between the first two
-//! processors, reads its age all the time, and prints what it saw as one object of JSON. Then it
-//! announces frequencies of its cores (BPF_PROG_TEST_RUN of the attached program: a virtual machine
-//! has no cpufreq driver that would) and reads on. `lab-elapsed-bpf refused` prints what a user
-//! without privileges is told.
+//! `lab-elapsed-bpf MOVES` registers itself, moves MOVES times back and forth between the first two
+//! processors, keeps reading its age, and prints its results as one JSON object. Then it announces
+//! core frequencies (BPF_PROG_TEST_RUN of the attached program, because a virtual machine has no
+//! cpufreq driver to do so) and continues reading. `lab-elapsed-bpf refused` prints the message
+//! that a user without privileges gets.
 #![forbid(unsafe_code)]
 
 use std::os::unix::process::CommandExt as _;
@@ -21,8 +21,8 @@ use timevisor_linux::elapsed_source::{ElapsedSource, elapsed_source};
 /// A user without privileges.
 const NOBODY: u32 = 65_534;
 const READS_A_MOVE: u32 = 200;
-/// Frequencies that are announced: no real one changes with them, so that only the order of ages
-/// counts then.
+/// Announced frequencies. The real frequency does not change with them, so from then on only the
+/// order of the ages counts.
 const KHZ: [u64; 4] = [800_000, 3_200_000, 1_000_000, 2_000_000];
 
 /// Readings, each later than the one before.
@@ -92,7 +92,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Each frequency is announced on the core itself and by the other one, between readings.
+/// Each frequency is announced on the core itself and from the other one, between readings.
 fn announce(programs: &mut ElapsedBpf, first: usize, second: usize) -> Result<serde_json::Value> {
     let word = |core: usize| u32::try_from(core).unwrap_or(u32::MAX);
     let mut readings = Readings { last: FineAge::default(), reads: 0, backward: 0, failed: 0 };

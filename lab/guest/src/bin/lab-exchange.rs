@@ -1,9 +1,9 @@
 //! lab-exchange: what this machine adds to an exchange with an NTP server: the round trip by its
-//! own clock, less the time that the server says it held the request. Prints one line of JSON.
+//! own clock minus the time that the server says it held the request. Prints one line of JSON.
 //!
-//! `lab-exchange SERVER:PORT SECONDS MILLISECONDS` asks once every MILLISECONDS. Both differences
-//! are of one clock each, so no two clocks are compared and neither must be right. Stamps are a
-//! program's, taken around send and receive.
+//! `lab-exchange SERVER:PORT SECONDS MILLISECONDS` sends a request every MILLISECONDS. Each of the
+//! two differences uses one clock only, so no two clocks are compared and neither must be right.
+//! The timestamps are taken in user space, around send and receive.
 #![forbid(unsafe_code)]
 
 use std::net::{Ipv4Addr, UdpSocket};
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// us; `None` when no answer to this very request came.
+/// In us; `None` when no answer to this very request arrived.
 fn exchange(socket: &UdpSocket, cookie: u64) -> Result<Option<f64>> {
     let mut request = [0; SIZE];
     request[0] = 4 << 3 | 3; // version 4, client
@@ -49,7 +49,7 @@ fn exchange(socket: &UdpSocket, cookie: u64) -> Result<Option<f64>> {
     loop {
         let Ok(size) = socket.recv(&mut answer) else { return Ok(None) };
         let round_trip = sent.elapsed();
-        // The server returns what was in the place of the client's transmit stamp.
+        // The server returns the client's transmit timestamp, which holds the cookie.
         if size < SIZE || answer[24..32] != cookie.to_be_bytes() {
             continue;
         }
@@ -58,7 +58,7 @@ fn exchange(socket: &UdpSocket, cookie: u64) -> Result<Option<f64>> {
             bytes.copy_from_slice(&answer[at..at + 8]);
             u64::from_be_bytes(bytes)
         };
-        // From its receive stamp to its transmit stamp, 2^-32 s.
+        // From its receive timestamp to its transmit timestamp, in units of 2^-32 s.
         let held = stamp(40).wrapping_sub(stamp(32)).cast_signed() as f64 / 2f64.powi(32);
         return Ok(Some((round_trip.as_secs_f64() - held) * 1e6));
     }

@@ -1,10 +1,10 @@
-//! lab-forge: tries to change a clock page that its user may only read, and prints as JSON what
-//! came of each attempt.
+//! lab-forge: tries to change a clock page that its user may only read, and prints the result of
+//! each attempt as JSON.
 //!
-//! `lab-forge PATH`: `null` where the kernel allowed it, else the error number. Where a writable
-//! mapping is to be had, it takes the page over as a timevisord would, for a VM named `forged`;
-//! `forged` says whether the page shows it. What the page's owner sees is for the caller to look
-//! at.
+//! `lab-forge PATH` prints `null` where the kernel allowed the attempt, else the error number. If
+//! it gets a writable mapping, it takes the page over as a timevisord would, for a VM named
+//! `forged`; `forged` says whether the page shows it. The caller must check what the page's owner
+//! sees.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     let map = |file| SharedMapping::new(file, PAGE_BYTES, Access::ReadWrite);
     let mut answer = json!({
         "open": errno(&open()),
-        // A descriptor for reading, mapped for writing.
+        // A read-only descriptor, mapped for writing.
         "map": match map(File::open(path)?) {
             Ok(_) => Value::Null,
             Err(MapError::Map(error)) => json!(error.raw_os_error()),

@@ -1,7 +1,7 @@
-//! lab-freeze SECONDS: takes a busy thread out of SCHED_DEADLINE and puts it back, again and again,
-//! until this kernel does not let it run any more.
+//! lab-freeze SECONDS: takes a busy thread out of SCHED_DEADLINE and puts it back repeatedly, until
+//! this kernel no longer runs it.
 //!
-//! Prints one JSON object: how many `changes` that took, or were made without it (`frozen`).
+//! Prints one JSON object: the number of `changes`, and whether the thread was `frozen` after them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use timevisor_linux::scheduling::Attributes;
 
 const MS: u64 = 1_000_000;
-/// Of a thread that has 3 ms of each 30 ms.
+/// How long a thread with 3 ms in each 30 ms must not run to count as frozen.
 const FROZEN: Duration = Duration::from_secs(3);
 
 static TURNS: AtomicU64 = AtomicU64::new(0);
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
         Attributes::deadline(3 * MS, 30 * MS, 30 * MS).set(tid)?;
         changes += 1;
         frozen = !goes_on();
-        // In all phases of its period.
+        // So that the changes hit all phases of its period.
         std::thread::sleep(Duration::from_micros(changes * 7_919 % 60_000));
         Attributes::other().set(tid)?;
         std::thread::sleep(Duration::from_micros(changes * 1_237 % 10_000));

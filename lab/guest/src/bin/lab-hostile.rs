@@ -1,6 +1,6 @@
 //! lab-hostile: a guest that attacks its host over the channel. Each attack prints one line of
-//! JSON: what was tried and what came back. `lab-hostile PORT ATTACK...`; the host's side of the
-//! test decides whether that was right.
+//! JSON: what was tried and what came back. Usage: `lab-hostile PORT ATTACK...`. The host's side of
+//! the test decides whether that was right.
 #![forbid(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Somebody with the port open, who speaks the protocol when it pays.
+/// An attacker with the port open, who speaks the protocol when that helps.
 struct Attacker {
     port: VirtioPort,
     reader: FrameReader,
@@ -81,7 +81,7 @@ impl Attacker {
         Ok(())
     }
 
-    /// Takes what has arrived in.
+    /// Reads what has arrived.
     fn read(&mut self) {
         let mut buffer = [0; 8192];
         while let Ok(count) = self.port.read(&mut buffer) {
@@ -127,7 +127,7 @@ impl Attacker {
         self.answer(id)
     }
 
-    /// Again and again until the host listens: it does not answer what is beyond the rate.
+    /// Repeats the hello until the host answers: it ignores requests beyond the rate limit.
     fn hello(&mut self) -> Result<()> {
         let hello = Request::Hello(Hello { client: "lab-hostile".to_owned() });
         for _ in 0..50 {
@@ -162,7 +162,7 @@ impl Attacker {
         bytes
     }
 
-    /// 256 KiB of noise with magics in it, and then the truth.
+    /// 256 KiB of noise that contains frame magics, then an honest request.
     fn garbage(&mut self) -> Result<Value> {
         for _ in 0..64 {
             let mut noise = self.random(4096);
@@ -174,7 +174,7 @@ impl Attacker {
         Ok(json!("welcomed"))
     }
 
-    /// Beginnings of frames, as a guest leaves them that is reset in between.
+    /// Incomplete frames, as a guest that is reset in between leaves them.
     fn half_frames(&mut self) -> Result<Value> {
         for cut in [1, HEADER_LEN - 1, HEADER_LEN, HEADER_LEN + 3] {
             let frame = self.frame(&Request::Timelines)?;
@@ -184,7 +184,8 @@ impl Attacker {
         Ok(json!("welcomed"))
     }
 
-    /// 20,000 requests at once: how many were answered, and whether an honest one still is.
+    /// 20,000 requests at once: how many were answered, and whether an honest one is still
+    /// answered.
     fn flood(&mut self) -> Result<Value> {
         self.hello()?;
         let began = Instant::now();
@@ -211,7 +212,7 @@ impl Attacker {
         )
     }
 
-    /// The same bind again and again.
+    /// Repeats the same bind many times.
     fn replay(&mut self) -> Result<Value> {
         self.hello()?;
         let frame = self.frame(&bind("tai", None))?;
@@ -228,12 +229,12 @@ impl Attacker {
         Ok(json!({ "bound": bound, "members": self.members("tai")? }))
     }
 
-    /// A thousand bindings, as fast as the host lets us.
+    /// A thousand bindings, as fast as the host permits.
     fn thousand_binds(&mut self) -> Result<Value> {
         self.hello()?;
         let (mut bound, mut problems) = (Vec::new(), Vec::<Problem>::new());
         for _ in 0..1000 {
-            // 100 a second are allowed; one more would not be answered.
+            // 100 a second are allowed; requests beyond that would not be answered.
             std::thread::sleep(Duration::from_millis(12));
             match self.ask(&bind("tai", None))? {
                 Response::Bound(b) => bound.push(b.binding),
@@ -254,7 +255,7 @@ impl Attacker {
         )
     }
 
-    /// Names that belong to another VM: to bind to, to make, and to end the bindings of.
+    /// Tries to bind to, to create, and to end the bindings of timelines that belong to another VM.
     fn others_names(&mut self, name: &str) -> Result<Value> {
         self.hello()?;
         let code = |response: Response| match response {
@@ -281,7 +282,7 @@ impl Attacker {
         )
     }
 
-    /// Asks and never reads: the host must not keep all the answers.
+    /// Sends requests and never reads: the host must not keep all the answers.
     fn unread(&mut self) -> Result<Value> {
         self.hello()?;
         let mut written = 0u32;

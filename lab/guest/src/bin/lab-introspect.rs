@@ -1,10 +1,11 @@
-//! lab-introspect: introspection of guests under KVM, from one program on their host: where every
-//! process costs its start, a thousand commands would cost more than what they ask for.
+//! lab-introspect: introspection of guests under KVM, from a single program on their host: where
+//! starting a process is expensive, starting a thousand commands would cost more than the work they
+//! request.
 //!
 //! `lab-introspect cycles RUN_DIRECTORY VM TIMES` attaches, waits for an event of a guest that
-//! makes them all the time, and detaches, TIMES times; after each step the switch, the list on disk
-//! and what timevisord says have to agree. `lab-introspect verify` prints how many instructions the
-//! kernel's verifier went through for the BPF programs.
+//! produces them continuously, and detaches, TIMES times; after each step, the switch, the list on
+//! disk and timevisord's answer have to agree. `lab-introspect verify` prints how many instructions
+//! the kernel's verifier processed for the BPF programs.
 #![forbid(unsafe_code)]
 
 use std::io::{Read as _, Write as _};
@@ -21,7 +22,7 @@ use timevisor_protocols::control::{
     Request, Response,
 };
 
-/// For one step; the first has to find the guest's kernel.
+/// Timeout for one step; the first step has to find the guest's kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_millis(2);
 
@@ -80,7 +81,7 @@ fn median(all: &mut [u128]) -> Option<u128> {
     all.get(all.len() / 2).copied()
 }
 
-/// How many VMs have something in place, by what is on disk.
+/// How many VMs have trap points in place, according to the file on disk.
 fn in_place(kept: &Path) -> Result<usize> {
     let kept: Value = serde_json::from_slice(&std::fs::read(kept)?)?;
     Ok(kept["vms"].as_array().context("no list")?.len())
@@ -110,7 +111,7 @@ impl Daemon {
         Ok(Self { stream, codec: ClientCodec::default() })
     }
 
-    /// All that are introspected, after what was asked for.
+    /// Sends a request and returns all introspected VMs afterwards.
     fn ask(&mut self, request: &Request) -> Result<Vec<IntrospectRow>> {
         self.stream.write_all(&ClientCodec::encode(request)?)?;
         let mut buffer = [0; 65536];

@@ -1,11 +1,11 @@
-//! lab-latency: how long one read of a clock takes, by QuartzV's method: read it again and again
-//! without pause, and take the differences between adjacent readings. Prints one line of JSON.
+//! lab-latency: how long one read of a clock takes, by QuartzV's method: read it repeatedly without
+//! pause, and take the differences between adjacent readings. Prints one line of JSON.
 //!
-//! `lab-latency SECONDS READS [NAME=PAGE ...]` does rounds of READS reads of every clock, clock
-//! after clock, for SECONDS. Each round gives a minimum, mean, median and standard deviation; what
-//! is printed are their means over the rounds. The differences are on the clock that is read; the
-//! TSC's ticks are converted at its rate against CLOCK_MONOTONIC. It stores each reading and
-//! computes afterwards, so nothing but the store is timed beside the read.
+//! `lab-latency SECONDS READS [NAME=PAGE ...]` does rounds of READS reads of every clock, one clock
+//! after the other, for SECONDS. Each round gives a minimum, mean, median and standard deviation;
+//! it prints their means over the rounds. The differences are measured on the clock that is read;
+//! TSC ticks are converted at the TSC's rate against CLOCK_MONOTONIC. It stores the readings and
+//! computes afterwards, so only the store is timed along with the read.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -24,10 +24,9 @@ mod pages;
 /// The paper's number of repetitions; more would not change a mean.
 const MOST_ROUNDS: u32 = 1000;
 
-/// Fills in the ns between adjacent readings.
+/// Appends the ns between adjacent readings.
 type Round = Box<dyn FnMut(&mut Vec<f64>)>;
 
-/// A clock.
 struct Clock {
     name: String,
     round: Round,
@@ -124,7 +123,7 @@ fn reader<C: Counter + 'static>(
     let first = reader.read()?;
     ensure!(first.has_estimate(), "{name} knows no time yet");
     let mut last = first.estimate;
-    // A read that fails repeats the last one: it shows as a difference of 0, which no clock has.
+    // A failed read repeats the last reading: it shows as a difference of 0, which no clock has.
     let read = move || {
         last = reader.read().map_or(last, |reading| reading.estimate);
         last
@@ -161,7 +160,7 @@ impl Figures {
     }
 }
 
-/// ns per tick of the TSC, against CLOCK_MONOTONIC over a fifth of a second.
+/// ns per tick of the TSC, measured against CLOCK_MONOTONIC over a fifth of a second.
 fn tick_ns() -> f64 {
     let tsc = Tsc::unchecked();
     let (start, from) = (Instant::now(), tsc.read_ordered());

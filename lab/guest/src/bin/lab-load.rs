@@ -1,4 +1,4 @@
-//! lab-load: work for a guest's processor or network, until it is killed.
+//! lab-load: load for a guest's processor or network, until it is killed.
 //!
 //! | command | does |
 //! | --- | --- |
@@ -47,7 +47,7 @@ fn spin(path: &Path) -> Result<()> {
     }
 }
 
-/// A connection that breaks under overload is made again: the load must go on.
+/// Reconnects when a connection breaks under overload: the load must continue.
 fn again(mut work: impl FnMut() -> Result<()>) -> ! {
     loop {
         if let Err(error) = work() {

@@ -1,12 +1,12 @@
-//! lab-rotate: a CGI program that does nothing but compute: it rotates a picture of 2000 x 2000
-//! grey pixels by 20 degrees, as the CGI process in "Real-Time Virtual Machines" did, and answers
-//! with a sum over the result.
+//! lab-rotate: a CGI program that only computes: it rotates a picture of 2000 x 2000 grey pixels by
+//! 20 degrees, as the CGI process in "Real-Time Virtual Machines" did, and answers with a sum over
+//! the result.
 
 use std::io::Write as _;
 
 /// Pixels on a side.
 const SIDE: i64 = 2000;
-/// cos and sin of 20 degrees, 16 binary places.
+/// cos and sin of 20 degrees, with 16 binary places.
 const COS: i64 = 61_584;
 const SIN: i64 = 22_415;
 
@@ -14,11 +14,11 @@ fn main() -> std::io::Result<()> {
     let picture: Vec<u8> = (0..SIDE * SIDE).map(|n| u8::try_from(n % 251).unwrap_or(0)).collect();
     let rotated = rotate(&picture);
     let sum: u64 = rotated.iter().map(|grey| u64::from(*grey)).sum();
-    // One piece: Apache forwards what it gets.
+    // A single write, because Apache forwards each piece that it gets.
     std::io::stdout().write_all(format!("Content-Type: text/plain\r\n\r\n{sum}\n").as_bytes())
 }
 
-/// Around the middle; what comes from outside is black.
+/// Rotates around the centre; pixels from outside the picture are black.
 fn rotate(picture: &[u8]) -> Vec<u8> {
     let middle = SIDE / 2;
     let from = |x: i64, y: i64| -> u8 {

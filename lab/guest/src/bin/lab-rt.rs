@@ -1,14 +1,14 @@
-//! lab-rt: periodic tasks under SCHED_FIFO or SCHED_DEADLINE, and how long each job took from its
-//! release. One line of JSON.
+//! lab-rt: periodic tasks under SCHED_FIFO or SCHED_DEADLINE, and the response time of each job,
+//! from its release. Prints one line of JSON.
 //!
-//! `lab-rt calibrate` prints how many turns of its loop a millisecond has.
-//! `lab-rt run TURNS SECONDS HOG SHIFT COST/PERIOD[/RUNTIME]...` runs tasks of so many ms each, the
-//! first one with the highest priority, or with that RUNTIME under SCHED_DEADLINE; HOG: 1 for a
-//! busy thread without priority beside them, and the turns of all are told; SHIFT: so many ms pass
-//! between one common multiple of the periods and the next, in which nothing is released, so that
-//! releases meet a reservation's periods at another moment each time. Every job's release, begin
-//! and end are told by CLOCK_MONOTONIC, and that clock beside the page's UTC before and afterwards,
-//! so that the host knows what they are there.
+//! `lab-rt calibrate` prints how many turns its loop makes in a millisecond.
+//! `lab-rt run TURNS SECONDS HOG SHIFT COST/PERIOD[/RUNTIME]...` runs tasks with these parameters
+//! in ms. The first task has the highest priority; a task with a RUNTIME runs under SCHED_DEADLINE.
+//! HOG is 1 for a busy thread without priority beside them; the output has the turns of all
+//! threads. SHIFT is a pause in ms, without releases, after each common multiple of the periods, so
+//! that releases meet a reservation's periods at another moment each time. Every job's release,
+//! start and end are given by CLOCK_MONOTONIC, and that clock is given together with the page's UTC
+//! before and afterwards, so that the host can convert them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,19 +19,19 @@ use timevisor_linux::clock::monotonic;
 use timevisor_linux::scheduling::Attributes;
 use timevisor_time::Duration;
 
-/// The first task's priority; each further one has one less.
+/// The first task's priority; each further task has one less.
 const PRIORITY: u32 = 60;
 
 #[derive(Clone, Copy)]
 struct Task {
     cost_us: u64,
     period_ms: i64,
-    /// Of SCHED_DEADLINE.
+    /// For SCHED_DEADLINE only.
     runtime_ms: Option<u64>,
 }
 
 impl Task {
-    /// `rank`: how many are more urgent.
+    /// `rank` is the number of more urgent tasks.
     fn attributes(self, rank: usize) -> Result<Attributes> {
         let ns = |ms: u64| ms * 1_000_000;
         let period = ns(self.period_ms.unsigned_abs());
@@ -70,8 +70,8 @@ fn task(text: &str) -> Result<Task> {
     })
 }
 
-/// When jobs are released: by their periods, and all of them later by `shift` after each common
-/// multiple of these.
+/// When jobs are released: by their periods, and `shift` later after each common multiple of the
+/// periods.
 struct Releases {
     end_ms: i64,
     shift_ms: i64,
@@ -90,16 +90,16 @@ impl Releases {
         Self { end_ms: seconds * 1000, shift_ms, multiple_ms: tasks.iter().fold(1, multiple) }
     }
 
-    /// Of one task, ms after the beginning.
+    /// The releases of one task, in ms after the beginning.
     fn of(&self, task: Task) -> impl Iterator<Item = i64> {
         let regular = (0..).map(move |n| n * task.period_ms).take_while(|ms| *ms < self.end_ms);
         regular.map(|ms| ms + ms / self.multiple_ms * self.shift_ms)
     }
 }
 
-/// Something that cannot be optimized away, and touches no memory but its stack. One copy of it:
-/// QEMU's translator is ten times slower where a loop lies across two pages, so that a copy that
-/// was measured says nothing of another one.
+/// Work that cannot be optimized away and touches no memory but its stack. There must be only one
+/// copy of it: QEMU's translator is ten times slower where a loop crosses a page boundary, so
+/// measuring one copy would say nothing about another.
 #[inline(never)]
 fn work(turns: u64) {
     let mut x = 1u32;
@@ -116,8 +116,8 @@ fn sleep_until(at: Duration) {
     }
 }
 
-/// Of many short measurements the lower fifth (an interrupted one is too long), and for those who
-/// measure on a busy machine the ninth tenth: what a turn takes there, too.
+/// From many short measurements, takes the 20th percentile (an interrupted measurement is too long)
+/// and, for measurements on a busy machine, the 90th: what a turn takes there.
 fn calibrate() -> Result<()> {
     Attributes::fifo(PRIORITY + 1).set(0)?;
     work(2_000_000);
@@ -141,7 +141,7 @@ fn calibrate() -> Result<()> {
 
 fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()> {
     let stop = AtomicBool::new(false);
-    // Natively there is no page, and nobody asks.
+    // On a native run there is no page, and nobody needs it.
     let page = Client::connect().ok().and_then(|client| client.timeline("tai").ok());
     let before = pair(page.as_ref());
     let begin = monotonic() + Duration::from_nanos(300_000_000);
@@ -197,8 +197,8 @@ fn run(turns: u64, releases: &Releases, hog: bool, tasks: &[Task]) -> Result<()>
     Ok(())
 }
 
-/// CLOCK_MONOTONIC and UTC at one moment, ns, where the page knows that: of some readings the one
-/// that took least.
+/// CLOCK_MONOTONIC and UTC at the same moment, in ns, if the page knows the time; the fastest of
+/// several readings.
 fn pair(page: Option<&Timeline>) -> Option<[i64; 2]> {
     let reading = |page: &Timeline| {
         let before = monotonic();

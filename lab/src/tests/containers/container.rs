@@ -17,7 +17,7 @@ const EACCES: i64 = 13;
 const EROFS: i64 = 30;
 /// `nobody` on every distribution.
 const NOBODY: u32 = 65534;
-/// Not `nobody`, whose number files of owners without a number have as well.
+/// Not `nobody`, because files of unmapped owners also show that uid.
 const ORDINARY: u32 = 1000;
 
 pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
@@ -29,7 +29,8 @@ pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
     let programs = programs.each_ref().map(PathBuf::as_path);
     let file = host.directory().join("clock");
     let mut widest = 0;
-    // Nobody lacks the permission; the host's own root has it, and is stopped by the mount.
+    // All but the host's root lack the permission; that root has it, and the read-only mount stops
+    // it.
     for (users, user, refusal) in [
         (Users::Host, NOBODY, EACCES),
         (Users::Host, 0, EROFS),
@@ -41,8 +42,7 @@ pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
             .with_context(|| format!("user {user} of {users:?}"))?;
         widest = widest.max(half_width);
     }
-    // Where the mount is writable, somebody inside could have made a file of an owner without a
-    // number.
+    // If the mount is writable, somebody inside could have created a file with an unmapped owner.
     let writable = Container::new(&programs, &file, Users::Namespace, ORDINARY)?.writable()?;
     let refused = writable.run(&["/bin/timevisor", "now"])?;
     ensure!(!refused.status.success(), "a page of an unknown owner on a writable mount was read");
@@ -52,7 +52,7 @@ pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
     let control = directory.run(&["/bin/timevisor", "status"])?;
     ensure!(!control.status.success(), "the container could command the daemon");
     mentions(&String::from_utf8_lossy(&control.stderr), &["control is root's"])?;
-    // What a running container has mounted is the file, not its name: it must outlive the daemon.
+    // A running container has mounted the inode, not the name, so the file must outlive the daemon.
     let inode = || anyhow::Ok(std::fs::metadata(&file)?.ino());
     let before = inode()?;
     host.terminate()?;
@@ -66,7 +66,7 @@ pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// Reads, tries to write, and reads again; the largest half-width in ns.
+/// Reads, tries to write, and reads again; returns the largest half-width in ns.
 fn check(host: &Host, container: &Container, user: u32, refusal: i64) -> anyhow::Result<i64> {
     let status = said(&container.run(&["/bin/busybox", "cat", "/proc/self/status"])?)?;
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
@@ -104,7 +104,8 @@ fn cannot_write(container: &Container, refusal: i64) -> anyhow::Result<()> {
     mentions(&String::from_utf8_lossy(&remount.stderr), &["mount:"])
 }
 
-/// One `timevisor now` in a new container between two readings on the host; the half-width in ns.
+/// Runs `timevisor now` once in a new container between two readings on the host; returns the
+/// half-width in ns.
 fn read_once(page: &HostPage, container: &Container) -> anyhow::Result<i64> {
     let before = page.read()?;
     let answer = said(&container.run(&["/bin/timevisor", "now", "--json"])?)?;
@@ -126,7 +127,7 @@ fn read_once(page: &HostPage, container: &Container) -> anyhow::Result<i64> {
     Ok((latest - estimate).max(estimate - earliest))
 }
 
-/// What the page says of itself, which changes only when a writer takes it over: magic to epoch.
+/// The page's identity, magic to epoch, which changes only when a writer takes the page over.
 fn identity(directory: &Path) -> anyhow::Result<Vec<u8>> {
     let bytes = std::fs::read(directory.join("clock"))?;
     Ok(bytes.get(0x100..0x140).context("the page is short")?.to_vec())

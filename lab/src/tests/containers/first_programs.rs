@@ -1,5 +1,5 @@
-//! The first program of each language's page: one file each, run on the host, in a container and in
-//! a stock guest, without a flag, an argument or another build.
+//! The first program on each language's page: one file each, run on the host, in a container and in
+//! a stock guest, without flags, arguments or a separate build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::scenario::Context;
 const NOBODY: u32 = 65534;
 const LANGUAGES: [&str; 3] = ["C", "Rust", "Python"];
 
-/// What the three programs need, and how they are started.
+/// What the three programs need and how they are started.
 struct Programs {
     c: PathBuf,
     rust: PathBuf,
@@ -47,7 +47,7 @@ impl Programs {
     }
 }
 
-/// By the commands of docs/reference/clients/c.md, but into a folder of the test.
+/// Uses the commands of docs/reference/clients/c.md, but installs into a folder of the test.
 fn build_c(root: &Path, prefix: &Path, to: &Path) -> anyhow::Result<()> {
     let mut make = Command::new("make");
     make.arg("-C").arg(root.join("clients/c")).arg("install");
@@ -109,8 +109,7 @@ pub(crate) fn first_programs(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// Where the host's programs look, for this one process: the run directory of a test is not
-/// /run/timevisor.
+/// Runs a program with the test's run directory mounted at /run/timevisor, for this process only.
 fn on_host(host: &Host, line: &[String], packages: &Path) -> anyhow::Result<Output> {
     let script = "mount -t tmpfs none /run && mkdir /run/timevisor && mount --bind \"$0\" /run/timevisor && exec \"$@\"";
     let mut run = Command::new("unshare");
@@ -118,7 +117,7 @@ fn on_host(host: &Host, line: &[String], packages: &Path) -> anyhow::Result<Outp
     run.env("PYTHONPATH", packages).output().context("cannot run unshare")
 }
 
-/// Runs it once and looks at what it prints.
+/// Runs the program once and checks what it prints.
 fn check(
     ctx: &Context,
     page: &HostPage,
@@ -149,7 +148,8 @@ fn check(
     ensure!(earliest <= estimate && estimate <= latest, "{text}");
     ensure!(value("status")? == "synchronized", "{text}");
     ensure!(value("met")?.eq_ignore_ascii_case("true"), "{text}");
-    // wait_past returns when earliest has passed 10 ms after the estimate; that took as long.
+    // wait_past returns when `earliest` has passed the estimate plus 10 ms, so this took at least
+    // 10 ms.
     ensure!(ns("lateness")? >= 0 && after - estimate > 10_000_000, "{text}");
     Ok(())
 }

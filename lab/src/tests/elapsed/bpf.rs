@@ -1,5 +1,5 @@
-//! Ages by BPF programs, in guests whose counter is not invariant: under software emulation no
-//! guest's is.
+//! Ages counted by BPF programs, in guests whose counter is not invariant. Under software
+//! emulation, no guest's counter is.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -7,9 +7,9 @@ use serde_json::Value;
 use crate::scenario::Context;
 
 const MOVES: u64 = 500;
-/// By how much the age may differ from CLOCK_MONOTONIC_RAW: an emulated processor that shares its
-/// host takes microseconds for each reading of a clock at each move. A time that was left out or
-/// counted twice is more than half of all.
+/// Maximum relative difference between the age and CLOCK_MONOTONIC_RAW: at each move, an emulated
+/// processor that shares its host takes microseconds for each reading of a clock. A period that was
+/// left out or counted twice would be more than half of the whole.
 const TOLERANCE: f64 = 0.05;
 
 pub(crate) fn elapsed_bpf(ctx: &Context) -> anyhow::Result<String> {
@@ -26,7 +26,7 @@ pub(crate) fn elapsed_bpf(ctx: &Context) -> anyhow::Result<String> {
         ctx.log(&format!("{}: {text}", kernel.version));
         let said: Value = serde_json::from_str(text.trim()).with_context(|| text.clone())?;
         told.push(format!("{}: {}", kernel.version, judge(&said)?));
-        // Without privileges the same machine counts CLOCK_MONOTONIC_RAW, and says why.
+        // Without privileges, the same machine counts CLOCK_MONOTONIC_RAW and says why.
         let refused = guest.sh("lab-elapsed-bpf refused")?;
         ensure!(
             refused.contains("monotonic-raw, because") && refused.contains("CAP_BPF"),

@@ -1,9 +1,9 @@
 //! The ages of a container that CRIU moves between two "hosts": two timevisords in one VM, each
-//! with a page of its own.
+//! with its own page.
 //!
-//! Debian 12's CRIU needs its kernel, 6.1. The two share a counter, so what this shows is that the
-//! restored mapping is the other page, that the age goes on from its birth, and what of the
-//! blackout the kernel's clock leaves out.
+//! Debian 12's CRIU needs its kernel, 6.1. The two "hosts" share a counter, so this test shows
+//! three things: the restored mapping is the other page, the age continues from its birth, and
+//! which part of the blackout the kernel's clock leaves out.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::guest::Guest;
 use crate::interrupt;
 use crate::scenario::Context;
 
-/// Everything in a guest takes several times as long.
+/// Everything in an emulated guest takes several times as long.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MEMORY_MIB: u32 = 1024;
-/// Between the checkpoint and the restore.
+/// The time between the checkpoint and the restore.
 const AWAY: Duration = Duration::from_secs(3);
 
 pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
@@ -53,7 +53,7 @@ pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
 fn boot(ctx: &Context) -> anyhow::Result<Guest> {
     let kernel = ctx.kernel("bookworm")?;
     let mut image = ctx.image(&kernel)?;
-    // What CRIU asks the kernel for before it does anything.
+    // Kernel modules that CRIU needs before it does anything else.
     for module in
         ["nf_tables", "veth", "unix_diag", "tcp_diag", "udp_diag", "netlink_diag", "af_packet_diag"]
     {
@@ -70,7 +70,7 @@ fn boot(ctx: &Context) -> anyhow::Result<Guest> {
         image = image.dynamic_program(Path::new(program))?;
     }
     let mut files = vec![("/etc/criu.sh", include_str!("../../criu.sh").to_owned())];
-    // The guest's CLOCK_REALTIME is the truth, which nobody steers.
+    // The reference is the guest's CLOCK_REALTIME, which nobody steers.
     let config = |host: &str| {
         format!(
             "run_directory = \"/run/{host}\"\ncounter = \"monotonic-raw\"\n\
@@ -99,7 +99,7 @@ fn synchronized(guest: &mut Guest, host: &str) -> anyhow::Result<()> {
     found.with_context(|| format!("host {host} is not synchronized: {last}\n{log}"))
 }
 
-/// runc with CRIU, and its log where that fails.
+/// Runs runc with CRIU, and shows its log if that fails.
 fn criu(guest: &mut Guest, command: &str, log: &str) -> anyhow::Result<()> {
     let run = format!("sh /etc/criu.sh {command} >/dev/null 2>&1 && echo done || true");
     if guest.sh(&run)?.trim() != "done" {
@@ -131,7 +131,7 @@ fn wait_lines(guest: &mut Guest, wanted: usize) -> anyhow::Result<usize> {
     found.with_context(|| format!("less than {wanted} lines of ages"))
 }
 
-/// One age of one line: its limits, ns.
+/// Bounds of one age in one line, ns.
 fn limits(line: &Value, which: &str) -> anyhow::Result<(i64, i64, i64)> {
     let age = &line[which];
     ensure!(age["known"] == true && age["status"] == "synchronized", "{line}");
@@ -145,7 +145,7 @@ fn judge(ages: &[Value], before: usize, moments: (i64, i64, i64, i64)) -> anyhow
         let ns = |name: &str| line[name].as_i64().context("no time");
         Ok((ns("before_ns")?, ns("after_ns")?))
     };
-    // When it began is within the first line's limits.
+    // The true birth lies within the bounds of the first line.
     let (first, last) = (ages.first().context("no lines")?, ages.last().context("no lines")?);
     let (began, counted) = (truth(first)?, limits(first, "counts")?);
     let birth = (began.0 - counted.2, began.1 - counted.0);
@@ -157,7 +157,7 @@ fn judge(ages: &[Value], before: usize, moments: (i64, i64, i64, i64)) -> anyhow
         ensure!(counts.1 > previous.0 && runs.1 > previous.1, "{line}: back, from {previous:?}");
         previous = (counts.1, runs.1);
     }
-    // Nothing ran between `gone` and `back`, and it did before `asked` and after `restored`.
+    // Nothing ran between `gone` and `back`; the container ran before `asked` and after `restored`.
     let (at_most, at_least) = (restored - asked, back - gone);
     let (counts, runs) = (limits(last, "counts")?, limits(last, "runs")?);
     let excluded = (counts.0 - runs.2, counts.1 - runs.1, counts.2 - runs.0);

@@ -1,4 +1,4 @@
-//! The elapsed clock: over a daemon's death on the host, over a migration in a guest.
+//! The elapsed clock: across a daemon's death on the host, and across a migration in a guest.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::migration::pair::Hosts;
 use crate::scenario::Context;
 use crate::truth::Truth;
 
-/// An age and when it was read.
+/// An age and the time when it was read.
 pub(crate) struct Age {
     pub(crate) earliest: i64,
     estimate: i64,
@@ -38,13 +38,13 @@ pub(crate) fn age(text: &str, truth: &Truth, offset: i64) -> anyhow::Result<Age>
     })
 }
 
-/// Between two readings went by what the ages say, within their bounds; how far the estimates were
-/// off, us.
+/// Checks that the true time between two readings lies within the bounds that the ages give;
+/// returns the error of the estimates, us.
 pub(crate) fn went_by(before: &Age, after: &Age) -> anyhow::Result<f64> {
     ran(before, after, 0)
 }
 
-/// The same for ages that do not count a blackout of so many ns.
+/// The same for ages that exclude a blackout of `blackout_ns`.
 fn ran(before: &Age, after: &Age, blackout_ns: i64) -> anyhow::Result<f64> {
     let truth = after.true_ns - before.true_ns - blackout_ns;
     let slack = before.slack + after.slack + 2;
@@ -105,13 +105,13 @@ pub(crate) fn elapsed(ctx: &Context) -> anyhow::Result<String> {
     b.wait_until("the destination to await it", |h| Ok(h.vm("there")?["migration"] == "incoming"))?;
     mentions(&a.cli(&["vm", "migrate", "here", "--to", &uri])?, &["runs on the other host"])?;
     b.wait_vm("there", "synchronized")?;
-    // The next publication tells the guest's age.
+    // The next publication carries the guest's age.
     interrupt::sleep(Duration::from_secs(2))?;
     let offset = client::offset(b, "there")?;
     let [moved, counted, running] = ask(&mut there.guest, offset)?;
     let over = went_by(&born, &moved)?;
     let own = went_by(&counts, &counted)?;
-    // A TCG guest's counter stands still meanwhile; this machine's does not.
+    // A TCG guest's counter stands still during the migration; this machine's does not.
     let ticks =
         u64::try_from(before - offset).context("the guest's counter did not stand still")?;
     let period = timevisor_linux::counter::calibrate(&Tsc::unchecked())?.period;

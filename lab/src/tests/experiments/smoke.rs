@@ -1,4 +1,4 @@
-//! The experiments' machinery, briefly: `timevisor-experiments smoke NAME` judges it.
+//! A short run of the experiments' machinery: `timevisor-experiments smoke NAME` judges it.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use crate::scenario::Context;
 
 const PROGRAM: &str = "timevisor-experiments";
 
-/// Four clocks, one truth.
+/// Compares four clocks with the same truth.
 pub(crate) fn quartzv(ctx: &Context) -> anyhow::Result<String> {
     smoke(ctx, "quartzv-sync")
 }
@@ -22,8 +22,8 @@ pub(crate) fn sawtooth(ctx: &Context) -> anyhow::Result<String> {
     smoke(ctx, "vebt-sawtooth")
 }
 
-/// Runs it in this test's namespaces and process group: Ctrl-C reaches it, and it is never left
-/// behind. The last line that it prints is its verdict.
+/// Runs the experiment in this test's namespaces and process group, so that Ctrl-C reaches it and
+/// it is never left behind. The last line of its output is its verdict.
 fn smoke(ctx: &Context, name: &str) -> anyhow::Result<String> {
     let log = ctx.path("smoke.log");
     let output = File::create(&log)?;

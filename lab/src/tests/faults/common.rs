@@ -1,4 +1,5 @@
-//! Faults of configuration, counter and company; and what the other fault tests share.
+//! Faults of the configuration, of the counter, and between several daemons; also the helpers that
+//! the other fault tests share.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +19,14 @@ use crate::programs;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 
-/// A reference that is asked ten times a second.
+/// A reference that is polled ten times a second.
 pub(crate) fn reference(address: &str) -> String {
     format!(
         "[[reference]]\ntype = \"ntp\"\naddress = \"{address}\"\npoll = \"100ms\"\nburst_spacing = \"100ms\"\n"
     )
 }
 
-/// Starts a daemon on `host`'s directory through another program, such as setpriv or unshare.
+/// Starts a daemon in `host`'s run directory through another program, such as setpriv or unshare.
 pub(crate) fn start_through(
     ctx: &Context,
     host: &Host,
@@ -55,7 +56,7 @@ fn write_config(
     Ok(path)
 }
 
-/// Starts a daemon that must refuse to; returns what it said.
+/// Starts a daemon that must refuse to start; returns its message.
 pub(crate) fn refusal(ctx: &Context, host: &Host, lines: &str) -> anyhow::Result<String> {
     let config = write_config(ctx, "refused", host.directory(), lines)?;
     let mut command = command::tethered(host.daemon_program());
@@ -90,12 +91,12 @@ pub(crate) fn truth() -> Instant<Local> {
     (realtime() + Span::from_secs(37)).relabel()
 }
 
-/// A reading whose interval must hold the truth.
+/// A reading whose interval must contain the truth.
 pub(crate) fn honest_reading(page: &HostPage) -> anyhow::Result<Reading> {
     reading_holds(page, Span::ZERO)
 }
 
-/// A reading whose interval must hold a time this much ahead of the truth.
+/// A reading whose interval must contain a time this much ahead of the truth.
 pub(crate) fn reading_holds(page: &HostPage, ahead: Span) -> anyhow::Result<Reading> {
     let before = truth() + ahead;
     let reading = page.read()?;
@@ -121,7 +122,7 @@ pub(crate) fn reference_row(host: &Host, name: &str) -> anyhow::Result<serde_jso
         .with_context(|| format!("no reference {name} in {status}"))
 }
 
-/// Configurations that must be refused, and what the refusal must name.
+/// Configurations that must be refused, and what the message must mention.
 const BAD: &[(&str, &[&str])] = &[
     ("countr = \"tsc\"", &["countr", "counter"]),
     ("[clock]\nvalidty = \"10s\"", &["validty"]),
@@ -174,11 +175,11 @@ pub(crate) fn config(ctx: &Context) -> anyhow::Result<String> {
     let relative = ctx.path("relative.toml");
     fs::write(&relative, "run_directory = \"run\"\n")?;
     mentions(&said(&check(&host, &relative)?)?, &["run_directory", "absolute"])?;
-    // What --check refuses, the daemon refuses, also where another one runs.
+    // Where `--check` refuses a configuration, so does the daemon, even while another daemon runs.
     mentions(&refusal(ctx, &host, BAD[0].0)?, &["countr"])?;
     mentions(&refusal(ctx, &other, BAD[0].0)?, &["countr"])?;
     ensure!(!other.directory().join("clock").exists(), "a refused daemon made a page");
-    // The running daemon reads no configuration any more, not even when told to reload.
+    // A running daemon does not read the configuration again, not even on SIGHUP.
     fs::write(ctx.path("timevisord.toml"), BAD[0].0)?;
     command::run("kill", &["-HUP", &host.pid()?.to_string()])?;
     host.wait_until("the reload is in the log", |h| Ok(h.log_text().contains("need a restart")))?;
@@ -243,7 +244,7 @@ pub(crate) fn two_daemons(ctx: &Context) -> anyhow::Result<String> {
     mentions(&refused, &["another timevisord serves", &directory, "another run_directory"])?;
     first.cli(&["now"])?;
 
-    // Another run directory: the VM's page is locked by whoever writes it.
+    // A second daemon with another run directory: the first one holds the lock on the VM's page.
     let mut second = Host::further(ctx, "second")?;
     second.start(&lines)?;
     second.wait_synchronized(10_000)?;
@@ -251,7 +252,7 @@ pub(crate) fn two_daemons(ctx: &Context) -> anyhow::Result<String> {
     let locked = complaint(&second, &["vm", "add", "--pid", &vm.pid()])?;
     mentions(&locked, &["already written by timevisord", &holder, "stop that one first"])?;
     ensure!(second.vm("web").is_err(), "the second serves it too");
-    // And so is an nvdimm's, though it takes nested run directories to get there.
+    // The same holds for an nvdimm's page, though this case needs nested run directories.
     let nested = directory.clone() + "/vms/nested";
     let mut inner = Host::further(ctx, "inner")?;
     inner.start(&format!("[guests]\ndiscover = false\n{lines}"))?;
@@ -264,14 +265,14 @@ pub(crate) fn two_daemons(ctx: &Context) -> anyhow::Result<String> {
     ensure!(before == after, "the first was disturbed: {before:?}, then {after:?}");
     first.wait_vm("web", "synchronized")?;
     vm.check_alive()?;
-    // When the first is gone, the second may.
+    // Once the first daemon is gone, the second may serve the VM.
     first.terminate()?;
     second.cli(&["vm", "add", "--pid", &vm.pid()])?;
     second.wait_vm("web", "synchronized")?;
     Ok("directory and both deliveries' pages have one writer, whose pid is named".to_owned())
 }
 
-/// A page of `first` linked into another daemon's place.
+/// Links a page of `first` into another daemon's run directory.
 fn inner_refusal(inner: &Host, page: &Path) -> anyhow::Result<String> {
     let folder = inner.directory().join("vms/linked");
     fs::create_dir_all(&folder)?;

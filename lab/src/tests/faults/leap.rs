@@ -1,4 +1,4 @@
-//! The leap second table: expired, overruled, replaced.
+//! The leap second table: expired, overridden, replaced.
 
 use std::fs;
 
@@ -12,8 +12,8 @@ use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::faults::common::{honest_reading, reference, reference_row};
 
-/// 2017-01-01 and a second later, in NTP seconds: the last leap second so far, and an expiry long
-/// ago.
+/// 2017-01-01 and a second later, in NTP seconds: the most recent leap second so far, and an expiry
+/// date long past.
 const EXPIRED: &str = "#@ 3692217601\n3644697600 36\n3692217600 37\n";
 
 pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {
@@ -47,7 +47,7 @@ pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {
     let vm = crate::tests::faults::common::complaint(&host, &["vm", "args", "--name", "web"])?;
     mentions(&vm, &["TAI - UTC is not known"])?;
 
-    // The table comes, and a reload suffices.
+    // The table appears, and a reload suffices.
     fs::copy(SYSTEM_PATH, &table)?;
     let pid = host.pid()?;
     command::run("kill", &["-HUP", &pid.to_string()])?;
@@ -59,7 +59,7 @@ pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {
     ensure!(status["leap_table"]["tai_offset"] == 37, "{}", status["leap_table"]);
     ensure!(status["leap_table"]["problem"].is_null(), "{}", status["leap_table"]);
 
-    // It expires under way: what is known stays true, and grows.
+    // It expires while the daemon runs: the bounds stay true and grow.
     fs::write(&table, EXPIRED)?;
     command::run("kill", &["-HUP", &pid.to_string()])?;
     host.wait_until("the expiry is told", |h| {
@@ -73,7 +73,7 @@ pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {
     );
     host.kill();
 
-    // On the operator's word.
+    // The operator's setting replaces the table.
     host.start(&lines("tai_offset = 37"))?;
     host.wait_synchronized(10_000)?;
     honest_reading(&page)?;

@@ -1,4 +1,4 @@
-//! Servers that lie: the only one, and one of three.
+//! Servers that lie: as the only server, and as one of three.
 
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ pub(crate) fn alone(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("unreliable {}; not resumed from after kill -9", told.join(", ")))
 }
 
-/// A daemon that dies while its bounds are unreliable leaves nothing that the next one takes for a
-/// fact.
+/// A daemon that dies while its bounds are unreliable leaves nothing that the next one could take
+/// for a fact.
 fn forgotten(host: &mut Host, server: &Impostor, page: &HostPage) -> anyhow::Result<()> {
     server.lie(SECOND);
     let seen = interrupt::poll_until(Duration::from_secs(30), || {
@@ -59,8 +59,8 @@ fn forgotten(host: &mut Host, server: &Impostor, page: &HostPage) -> anyhow::Res
     Ok(())
 }
 
-/// Reads until the page is synchronized to the new time; while it is unreliable, both times must be
-/// inside.
+/// Reads until the page is synchronized to the new time. While it is unreliable, its bounds must
+/// contain both times.
 fn follow(
     page: &HostPage,
     from: Span,
@@ -72,8 +72,8 @@ fn follow(
         match (reading.status(), wide) {
             (ClockStatus::Unreliable, _) => {
                 wide = Some(reading);
-                // Another read: its own check, whatever it says by now, is that one time or both
-                // are inside.
+                // Another read: whatever the status is now, the bounds contain one of the times or
+                // both.
                 let next = page.read()?;
                 if next.status() == ClockStatus::Unreliable {
                     holds_both(page, from, to)?;
@@ -91,7 +91,8 @@ fn follow(
 fn holds_both(page: &HostPage, from: Span, to: Span) -> anyhow::Result<()> {
     let old = reading_holds(page, from);
     let new = reading_holds(page, to);
-    // It may be rebuilt in between; then only the new time counts, which the caller checks.
+    // The bounds may be rebuilt in between; then only the new time counts, and the caller checks
+    // that.
     if page.read()?.status() == ClockStatus::Unreliable {
         old.context("the old time is outside")?;
         new.context("the new time is outside")?;
@@ -99,9 +100,9 @@ fn holds_both(page: &HostPage, from: Span, to: Span) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Off by this much, and honest about the thread it runs in: when it stamps depends on the
-/// scheduler. One that claimed to be exact would be doubted now and then on a busy machine, and
-/// rightly: two doubtful ones of three are no majority.
+/// Makes the server lie by `offset` and declare an error for the thread it runs in, because the
+/// scheduler affects its stamps. A server that claimed to be exact would rightly be doubted now and
+/// then on a busy machine, and two doubtful servers of three leave no majority.
 fn be_off_by(server: &Impostor, offset: Span) {
     let root_dispersion = NtpShort::from_duration_ceil(Span::from_millis(1));
     server.become_one(move |answer| {
@@ -124,8 +125,8 @@ pub(crate) fn outvoted(ctx: &Context) -> anyhow::Result<String> {
     let page = HostPage::open(host.directory())?;
     let before = honest_reading(&page)?;
     let mut reads = 0;
-    // Each of them in turn, also the one whose estimate is in use; ahead, then behind, then honest
-    // again.
+    // Each server lies in turn, including the one whose estimate is in use: ahead, then behind,
+    // then honest again.
     for server in &servers {
         let name = server.address();
         for offset in [SECOND, -SECOND] {
@@ -151,7 +152,7 @@ pub(crate) fn outvoted(ctx: &Context) -> anyhow::Result<String> {
             ensure!(counted > contradictions, "the step was not counted");
         }
         be_off_by(server, Span::ZERO);
-        // While it rebuilds its bounds it is no vote, so the next one may not lie yet.
+        // A server has no vote while its bounds are rebuilt, so the next one must not lie yet.
         let accepted =
             |h: &Host| Ok::<_, anyhow::Error>(reference_row(h, &name)?["accepted"].as_u64());
         let until = accepted(&host)?.map(|count| count + 40);

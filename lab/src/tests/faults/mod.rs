@@ -1,4 +1,4 @@
-//! Things that go wrong: what timevisord then says and does.
+//! Faults, and what timevisord says and does about them.
 
 pub(crate) mod common;
 pub(crate) mod leap;

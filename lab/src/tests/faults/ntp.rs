@@ -1,4 +1,4 @@
-//! NTP servers that do not answer, or answer with something that must not be used.
+//! NTP servers that do not answer, or that answer with something unusable.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -24,7 +24,7 @@ pub(crate) fn unreachable(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// A port where nothing listens.
+/// A port on which nothing listens.
 fn closed_port() -> anyhow::Result<String> {
     Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
@@ -47,7 +47,7 @@ fn nobody_answers(ctx: &Context) -> anyhow::Result<()> {
     let reason = status["clock"]["reason"].to_string();
     mentions(&reason, &["no reference has answered yet", &closed, "check the address"])?;
     mentions(&host.cli(&["status"])?, &["unknown", "unreachable", "check the address"])?;
-    // The network comes back, for both votes.
+    // The network comes back for both servers.
     silent.lie(Span::ZERO);
     host.wait_synchronized(10_000)?;
     honest_reading(&HostPage::open(host.directory())?).map(drop)
@@ -88,13 +88,13 @@ fn two_of_three(ctx: &Context) -> anyhow::Result<()> {
     host.wait_until("the liar is heard", |h| {
         Ok(reference_row(h, &liar)?["accepted"].as_u64() > Some(8))
     })?;
-    // Who answers alone may be the one that lies.
+    // A single server that answers may be the one that lies.
     let status = host.json(&["status"])?;
     ensure!(status["clock"]["status"] != "synchronized", "one of three sufficed: {status}");
     let page = HostPage::open(host.directory())?;
     ensure!(!page.read()?.has_estimate(), "one of three made a clock");
     mentions(&status["clock"]["reason"].to_string(), &["1 of 3 references", "2 are needed"])?;
-    // With a majority it is a clock; where two disagree, nobody is believed.
+    // With a majority, the clock is synchronized; where two servers disagree, neither is believed.
     servers[1].lie(Span::ZERO);
     host.wait_until("unreliable", |h| Ok(h.json(&["status"])?["clock"]["status"] == "unreliable"))?;
     honest_reading(&page)?;
@@ -105,7 +105,7 @@ fn two_of_three(ctx: &Context) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// getaddrinfo waits many seconds for a name server that is silent; the daemon must not.
+/// getaddrinfo waits many seconds for a silent name server; the daemon must not wait.
 fn dead_name_server(ctx: &Context) -> anyhow::Result<Duration> {
     let _silent = UdpSocket::bind("127.0.0.99:53")?;
     let file = ctx.path("resolv.conf");
@@ -119,7 +119,7 @@ fn dead_name_server(ctx: &Context) -> anyhow::Result<Duration> {
     host.wait_synchronized(10_000)?;
     let page = HostPage::open(host.directory())?;
     let (mut slowest, mut answers) = (Duration::ZERO, 0);
-    // Both of the resolver's attempts, 5 s each, and the report on them.
+    // Both attempts of the resolver take 5 s each; then the failure is reported.
     host.wait_until("the name does not resolve", |h| {
         let asked = Instant::now();
         let row = reference_row(h, "time.example.net")?;
@@ -129,8 +129,8 @@ fn dead_name_server(ctx: &Context) -> anyhow::Result<Duration> {
         ensure!(row["accepted"] == 0, "somebody answered: {row}");
         Ok(row["detail"].to_string().contains("cannot resolve time.example.net"))
     })?;
-    // A status that waits for the name server takes 5 s, so that there would be two or three. One
-    // that this machine delays is no reason for so few.
+    // If a status request waited for the name server, it would take 5 s and only two or three would
+    // fit. Delays of this machine do not explain so few.
     ensure!(
         answers >= 20,
         "{answers} answers while the name server was asked, the slowest after {slowest:?}"
@@ -142,7 +142,7 @@ fn dead_name_server(ctx: &Context) -> anyhow::Result<Duration> {
 
 type Change = fn(Packet) -> Vec<u8>;
 
-/// What a server may send, and the reason under which it is to be counted.
+/// What a server may send, and the rejection reason under which it must be counted.
 const ANSWERS: &[(&str, &str, Change)] = &[
     ("noise", "mode", |_| vec![0xff; 48]),
     ("a short packet", "too_short", |p| p.to_bytes()[..47].to_vec()),
@@ -207,7 +207,7 @@ pub(crate) fn impostors(ctx: &Context) -> anyhow::Result<String> {
         })?;
         let row = reference_row(&host, &name)?;
         let others = row["rejected"].as_object().map_or(0, |all| all.len() - 1);
-        // A late answer may come in time on a bad day of this machine, but then it is counted as a
+        // On a busy machine, a late answer may still arrive in time; then it is counted as a
         // duplicate or used.
         ensure!(others == 0, "{what} is counted as more than {reason}: {}", row["rejected"]);
         ensure!(row["status"] != "selected", "{what} was selected: {row}");
@@ -234,7 +234,7 @@ pub(crate) fn impostors(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{} kinds of answers counted by reason, none used", ANSWERS.len()))
 }
 
-/// The truth among noise: forged before it, duplicated behind it.
+/// The true answer among noise: a forged one before it, a duplicate after it.
 fn noisy(ctx: &Context) -> anyhow::Result<()> {
     let mut host = Host::further(ctx, "noisy")?;
     let server = Impostor::new(|p| {

@@ -1,4 +1,4 @@
-//! NTS servers that must not be trusted, and somebody on the path to one that may.
+//! NTS servers that must not be trusted, and an attacker on the path to one that may be trusted.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::scenario::Context;
 use crate::tests::faults::common::{honest_reading, reference_row};
 use crate::tests::hosts::nts::{Bench, FOREVER, accepted, keyed, nts_reference, refused};
 
-/// What is wrong with the server, what is said about it, and how to get there.
+/// What is wrong with the server, what is reported about it, and how to set it up.
 struct Fault {
     what: &'static str,
     said: &'static [&'static str],
@@ -52,7 +52,7 @@ pub(crate) fn refused_servers(ctx: &Context) -> anyhow::Result<String> {
         mentions(&said(&host)?, &["next attempt at"])?;
         let row = reference_row(&host, &fault.name)?;
         ensure!(row["status"] == "no-keys" && row["accepted"] == 0, "{}: {row}", fault.what);
-        // People see it too, and nothing has made a clock.
+        // The plain-text status shows it too, and the page has no estimate.
         mentions(&host.cli(&["status"])?, fault.said)?;
         ensure!(host.log_text().contains("no NTS keys"), "{}: not in the log", fault.what);
         let page = HostPage::open(host.directory())?;
@@ -127,7 +127,7 @@ fn not_an_authority(bench: &Bench<'_>) -> anyhow::Result<Fault> {
     })
 }
 
-/// What somebody on the path can do to an answer, and under which reasons it may be counted.
+/// How an attacker on the path changes an answer, and the reasons under which it may be counted.
 type Attack = fn(&[u8], usize) -> Vec<u8>;
 const ATTACKS: &[(&str, Attack)] = &[
     ("nts_forged", |answer, n| flipped(answer, n % HEADER_LEN * 8)),
@@ -156,7 +156,7 @@ fn a_second_ahead(answer: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Without the fields of a kind.
+/// The answer without extension fields of this kind.
 fn stripped(answer: &[u8], kind: u16) -> Vec<u8> {
     let mut bytes = answer[..HEADER_LEN].to_vec();
     for found in field::split_all(&answer[HEADER_LEN..]).unwrap_or_default() {
@@ -167,7 +167,7 @@ fn stripped(answer: &[u8], kind: u16) -> Vec<u8> {
     bytes
 }
 
-/// A kiss of death with the identifier and no authenticator.
+/// A kiss of death with the unique identifier and without an authenticator.
 fn kiss(answer: &[u8], code: [u8; 4]) -> Vec<u8> {
     let Ok((packet, fields)) = Packet::parse(answer) else { return Vec::new() };
     let packet =
@@ -178,8 +178,7 @@ fn kiss(answer: &[u8], code: [u8; 4]) -> Vec<u8> {
 pub(crate) fn altered(ctx: &Context) -> anyhow::Result<String> {
     let bench = Bench::new(ctx)?;
     let at = Namespace::create()?;
-    // The key server sends us to the relay, which stands where the path to the NTP server would
-    // lead.
+    // The key server directs us to the relay, which stands on the path to the NTP server.
     let near = UdpSocket::bind("127.0.0.1:0")?;
     let port = near.local_addr()?.port();
     let lines = bench.lines(&at, FOREVER, "server")? + "ntsntpserver 127.0.0.1\n";
@@ -199,7 +198,7 @@ pub(crate) fn altered(ctx: &Context) -> anyhow::Result<String> {
         let n = counted.fetch_add(1, Ordering::Relaxed);
         (ATTACKS[n % ATTACKS.len()].1)(answer, n)
     });
-    // An answer that had passed before the attack may still be on its way into the daemon.
+    // An answer that passed the relay before the attack may still be on its way to the daemon.
     host.wait_until("the attack has begun", |_| Ok(count.load(Ordering::Relaxed) > 1))?;
     let accepted_before = accepted(&host, &name)?;
     host.wait_until("every attack was made", |_| {
@@ -217,8 +216,8 @@ pub(crate) fn altered(ctx: &Context) -> anyhow::Result<String> {
     }
     mentions(&host.log_text(), &["a packet is refused", "altered on the way or forged"])?;
 
-    // A forged NAK in place of every answer: keys are asked for again, politely, and nothing is
-    // accepted.
+    // A forged NAK replaces every answer: the daemon requests new keys at a polite rate and accepts
+    // nothing.
     relay.attack(|answer| kiss(answer, *b"NTSN"));
     host.wait_until("the forged NAK is counted", |h| Ok(refused(h, &name, "nts_nak")? > 0))?;
     ensure!(accepted(&host, &name)? == accepted_before, "a NAK was accepted");

@@ -1,5 +1,5 @@
-//! Page files that are not ours, no pages, or whose writer died: what the daemon and
-//! `timevisor now` make of them.
+//! Page files that are not ours, are not pages, or whose writer died: how the daemon and `timevisor
+//! now` handle them.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown, symlink};
@@ -14,7 +14,7 @@ use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::faults::common::{complaint, honest_reading, reference, refusal};
 
-/// Puts something in the page's place.
+/// Puts something else in place of the page.
 type Make<'a> = &'a dyn Fn() -> std::io::Result<()>;
 
 pub(crate) fn page(ctx: &Context) -> anyhow::Result<String> {
@@ -57,14 +57,15 @@ pub(crate) fn page(ctx: &Context) -> anyhow::Result<String> {
         let text = refusal(ctx, &host, &lines)?;
         mentions(&text, &[&path])?;
         mentions(&text, parts).map_err(|e| e.context(what))?;
-        // Readers refuse what the daemon refuses, but for the nvdimm's size, which is some page's.
+        // Readers refuse what the daemon refuses, except for the nvdimm's size, which is valid for
+        // some pages.
         if what != "an nvdimm's size" {
             mentions(&complaint(&host, &["now"])?, &[&path]).map_err(|e| e.context(what))?;
         }
     }
     ensure!(fs::read(&target)? == good, "the link's target was written");
     fs::remove_dir(&page)?;
-    // Garbage of the right size and owner is a page to be taken over; nothing in it is believed.
+    // Garbage with the right size and owner is a page to take over; nothing in it is believed.
     fs::write(&page, [0xa5; 4096])?;
     fs::set_permissions(&page, Permissions::from_mode(0o644))?;
     fs::remove_file(host.directory().join("recovery.json"))?;
@@ -74,7 +75,7 @@ pub(crate) fn page(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("daemon refuses {count} kinds of files, `now` {readers} kinds of pages"))
 }
 
-/// `timevisor now --page` with everything that is no page, while the true page stays what it is.
+/// Runs `timevisor now --page` on everything that is not a page; the true page stays unchanged.
 fn unreadable(ctx: &Context, host: &Host, good: &[u8]) -> anyhow::Result<usize> {
     let file = ctx.path("page");
     let other = Host::further(ctx, "empty")?;
@@ -110,8 +111,8 @@ fn unreadable(ctx: &Context, host: &Host, good: &[u8]) -> anyhow::Result<usize> 
     }
     mentions(&now(host, Path::new("/nowhere/page"))?, &["/nowhere/page"])?;
     mentions(&now(host, Path::new("/dev/null"))?, &["/dev/null"])?;
-    // All of a page, but the vmclock block's sequence: that one is for guests' drivers, our readers
-    // use their own.
+    // Everything in the page except the vmclock block's sequence: guest drivers use that one, and
+    // our readers use their own.
     fs::write(&file, good)?;
     File::options()
         .write(true)

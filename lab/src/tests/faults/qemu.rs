@@ -1,5 +1,5 @@
-//! QEMUs that cannot be served, or not yet, and things that are no QEMU. No guest runs here but the
-//! firmware.
+//! QEMUs that cannot be served, or not yet, and processes that are not QEMU. The only guest code
+//! here is the firmware.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ use crate::scenario::Context;
 use crate::scratch;
 use crate::tests::faults::common::{complaint, reference};
 
-/// A QEMU whose guest is nothing but its firmware.
+/// A QEMU whose guest runs nothing but its firmware.
 pub(crate) struct Bare {
-    // Ends before its sockets go.
+    // Declared first, so that QEMU ends before its sockets are removed.
     process: Tethered,
     sockets: TempDir,
 }
@@ -50,7 +50,7 @@ impl Bare {
         }
         let log = ctx.path(&format!("{name}.qemu.log"));
         let mut process = Tethered::spawn(&mut command, "QEMU", &log)?;
-        // It listens before it makes its devices, and greets after.
+        // QEMU listens before it creates its devices and sends its greeting afterwards.
         let up = interrupt::poll_until(Duration::from_secs(30), || {
             process.check_alive()?;
             Ok(UnixStream::connect(&own).ok())
@@ -84,12 +84,12 @@ impl Bare {
         self.process.pid().to_string()
     }
 
-    /// The socket for the daemon.
+    /// The QMP socket for the daemon.
     pub(crate) fn qmp_path(&self) -> PathBuf {
         self.sockets.path().join("qmp")
     }
 
-    /// A connection of the test's own, beside the daemon's.
+    /// A QMP connection for the test itself, beside the daemon's.
     pub(crate) fn qmp(&self) -> anyhow::Result<Qmp> {
         Qmp::connect(&self.sockets.path().join("own"))
     }
@@ -115,7 +115,7 @@ pub(crate) fn attach(ctx: &Context) -> anyhow::Result<String> {
     names(ctx, &host).context("names")?;
 
     host.wait_vm("well", "synchronized")?;
-    // As in fault-vm-end: a busy machine's doubts are in the log.
+    // As in fault-vm-end: doubts caused by a busy machine are in the log.
     let undisturbed = host.vm("well")?["disruption_marker"] == before;
     ensure!(undisturbed || host.log_text().contains("contradicted"), "another VM was disturbed");
     well.check_alive()?;
@@ -149,7 +149,7 @@ fn too_old(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     for more in [&["--json"][..], &["--format", "qemu"], &["--format", "libvirt"]] {
         let out = host.cli_output(&[&vmclock[..], more].concat())?;
         ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        // Beside the arguments, so that these can be put into a command as they are.
+        // On stderr, so that the arguments on stdout can be pasted into a command as they are.
         mentions(&String::from_utf8_lossy(&out.stderr), &["QEMU 10", "--delivery nvdimm"])?;
         ensure!(!String::from_utf8_lossy(&out.stdout).contains("QEMU 10"), "among the arguments");
     }
@@ -169,7 +169,7 @@ fn without_page(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     mentions(&by_pid, &["bare has no page for us", "timevisor vm args"])?;
     let by_qmp = complaint(host, &["vm", "add", "--qmp", &bare.qmp_path().display().to_string()])?;
     mentions(&by_qmp, &["bare has no page for us", "timevisor vm args"])?;
-    // A VM without a page is nobody's fault; one whose page we cannot have is worth a word.
+    // A VM without a page is not an error; one whose page we cannot map is worth a message.
     let private = Bare::start(ctx, &ctx.qemu_10()?, "private", &["-device", "vmclock"])?;
     let text = complaint(host, &["vm", "add", "--pid", &private.pid()])?;
     mentions(&text, &["private has a vmclock device", "not shared", "-machine aux-ram-share=on"])?;

@@ -1,4 +1,4 @@
-//! timevisord killed, ended and started again, under a reader that never pauses.
+//! timevisord is killed, terminated and restarted while a reader never pauses.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -26,7 +26,7 @@ use crate::tests::faults::common::{complaint, honest_reading, reference};
 const KILLS: u32 = 24;
 const OWN_SEQUENCE: usize = abi::entry::AT_FIRST + 8 * abi::entry::SEQUENCE;
 
-/// What the reader saw.
+/// What the reader observed.
 #[derive(Debug, Default)]
 struct Seen {
     reads: u64,
@@ -70,17 +70,17 @@ impl Watch {
     }
 }
 
-/// A reading, the lines it comes from, their sequence.
+/// A reading, the lines it comes from, and their sequence.
 type Snapshot = (Reading, Lines<Local>, u64);
 
-/// `None` while nobody can read.
+/// `None` while the page cannot be read.
 fn snapshot(reader: &Reader<ReadPage, HostCounter>, last: Option<&Snapshot>) -> Option<Snapshot> {
     loop {
         let lines = reader.lines().ok()?;
         let known = last.filter(|(_, old, _)| *old == lines).map(|(_, _, sequence)| *sequence);
         let sequence = known.unwrap_or_else(|| sequence_of(&reader.page().bytes()));
         let reading = reader.read().ok()?;
-        // The same before and after: all three belong together.
+        // The lines are the same before and after, so all three belong together.
         if reader.lines().ok()? == lines {
             return Some((reading, lines, sequence));
         }
@@ -118,7 +118,7 @@ impl Seen {
         if sequence != old_sequence {
             self.publications += 1;
             self.check_nested(&old, &lines, reading.counter);
-            // While a page is torn nobody can read the old lines, so these may be ahead for a
+            // While a page is torn, the old lines cannot be read, so they may be ahead for a
             // moment.
             if sequence == old_sequence + 2 && !self.stalled {
                 self.check_continuous(&old, &lines);
@@ -128,8 +128,8 @@ impl Seen {
         now
     }
 
-    /// Where one publication takes over from another, the estimate does not go back: exact, where
-    /// two readings only show what is longer than the time between them.
+    /// Where one publication takes over from another, the estimate does not go back. This check is
+    /// exact; two readings would only reveal a step back that is longer than the time between them.
     fn check_continuous(&mut self, old: &Lines<Local>, new: &Lines<Local>) {
         self.takeovers += 1;
         let back = old.at(new.base).estimate - new.estimate.time;
@@ -138,13 +138,13 @@ impl Seen {
         }
     }
 
-    /// Bounds published later lie inside those published before, until those expire.
+    /// Bounds published later lie inside the bounds published before, until the latter expire.
     fn check_nested(&mut self, old: &Lines<Local>, new: &Lines<Local>, counter: u64) {
         if old.is_expired(counter) {
             return;
         }
         let (outer, inner) = (old.at(counter), new.at(counter));
-        // `rebased` rounds outward by one unit, once a publication.
+        // `rebased` rounds outward by one unit at each publication.
         let rounding = Span::from_bits(4);
         if inner.earliest + rounding < outer.earliest || inner.latest > outer.latest + rounding {
             self.faults.push(format!(
@@ -173,9 +173,10 @@ pub(crate) fn kills(ctx: &Context) -> anyhow::Result<String> {
         host.kill();
         inside += u32::from(is_odd(&clock)?);
         match kill % 3 {
-            // Died inside the update: both sequences odd, half of the words written.
+            // Died inside the update: both sequences are odd and half of the words are written.
             1 => tear(&clock)?,
-            // Died between the journal and the page, which still has the lines before.
+            // Died after writing the journal and before writing the page, which still has the
+            // previous lines.
             2 => journal_ahead(host.directory())?,
             _ => {}
         }
@@ -208,7 +209,7 @@ pub(crate) fn kills(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// A server whose time wavers within its stated error, so that the estimate is always being moved.
+/// A server whose time wavers within its stated error, so that the estimate keeps being adjusted.
 fn wavering() -> anyhow::Result<Impostor> {
     let mut turn = 0_u32;
     Impostor::new(move |answer| {
@@ -240,8 +241,8 @@ fn tear(clock: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The journal as it is between its writing and the page's: of an update that slows the estimate by
-/// 15 ppm, which no reader has seen.
+/// The state between writing the journal and writing the page, for an update that slows the
+/// estimate by 15 ppm and that no reader has seen.
 fn journal_ahead(directory: &Path) -> anyhow::Result<()> {
     let path = directory.join("recovery.json");
     let mut journal: Value = serde_json::from_slice(&fs::read(&path)?)?;
@@ -284,14 +285,15 @@ pub(crate) fn ends(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("free running; bounds grew {ended} after SIGTERM, {killed} after kill -9"))
 }
 
-/// The page without its daemon: free running, true, growing, and read by the CLI as well.
+/// The page without its daemon: it is free running, its bounds are true and grow, and the CLI can
+/// read it.
 fn grows(host: &Host, page: &HostPage, disruption: u64) -> anyhow::Result<Span> {
     let first = honest_reading(page)?;
     ensure!(first.status() == ClockStatus::FreeRunning, "it is {}", first.status().name());
     ensure!(host.json(&["now"])?["status"] == "freerunning", "`timevisor now` says otherwise");
     std::thread::sleep(Duration::from_millis(200));
     let second = honest_reading(page)?;
-    // Not the half-width: the estimate may be on its way to the middle.
+    // Compares widths, not half-widths: the estimate may be moving to the middle.
     let grown = (second.latest - second.earliest) - (first.latest - first.earliest);
     ensure!(grown > Span::ZERO, "the bounds do not grow");
     ensure!(second.estimate > first.estimate, "the estimate stands still");

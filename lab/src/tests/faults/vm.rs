@@ -1,4 +1,4 @@
-//! Faults of a VM that is served: its QMP socket is lost, it ends, it may not be looked at any
+//! Faults of a served VM: its QMP socket is lost, it ends, or the daemon may not inspect it any
 //! more.
 
 use std::fs;
@@ -24,7 +24,7 @@ use crate::tests::faults::qemu::Bare;
 pub(crate) fn qmp(ctx: &Context) -> anyhow::Result<String> {
     let server = Impostor::honest()?;
     let mut host = Host::new(ctx)?;
-    // Nothing but a look, or QMP, may bring the news: the pages are hardly ever written.
+    // The pages are hardly ever written, so only polling or QMP can bring the news.
     let slow = "[clock]\npublish_interval = \"60s\"\nvalidity = \"180s\"\nstale_after = \"300s\"\n";
     let lines =
         reference(&server.address()).replace("poll = \"100ms\"", "poll = \"90s\"\nburst = 1");
@@ -48,7 +48,7 @@ fn add(host: &Host, vm: &Bare, socket: &Path) -> anyhow::Result<()> {
     host.cli(&["vm", "add", "--qmp", &socket, "--pid", &vm.pid()]).map(drop)
 }
 
-/// A stop shows as unknown with its reason, a resume as synchronized, and as a disruption.
+/// A stop shows as unknown with its reason; a resume shows as synchronized and as a disruption.
 fn stop_is_noticed(host: &Host, vm: &Bare) -> anyhow::Result<()> {
     host.wait_vm("web", "synchronized")?;
     let before = host.vm("web")?["disruption_marker"].clone();
@@ -62,7 +62,7 @@ fn stop_is_noticed(host: &Host, vm: &Bare) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A relay to the VM's socket, which goes away and comes back.
+/// A relay to the VM's socket disappears and comes back.
 fn lost(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     let path = ctx.path("relay");
     let relay = UnixListener::bind(&path)?;
@@ -76,7 +76,7 @@ fn lost(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
         Ok(h.log_text().contains("looking at its counter instead"))
     })?;
     stop_is_noticed(host, vm)?;
-    // It comes back: the daemon does too.
+    // The relay comes back, and the daemon reconnects.
     let relay = UnixListener::bind(&path)?;
     let (sender, receiver) = mpsc::channel();
     let waiting = relay.try_clone()?;
@@ -88,7 +88,7 @@ fn lost(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Passes what the one says to the other until it has said `needle`.
+/// Forwards data from one stream to the other until `needle` has passed.
 fn pass(from: &mut UnixStream, to: &mut UnixStream, needle: &str) -> anyhow::Result<()> {
     let (mut said, mut buffer) = (String::new(), [0; 4096]);
     while !said.contains(needle) {
@@ -100,7 +100,7 @@ fn pass(from: &mut UnixStream, to: &mut UnixStream, needle: &str) -> anyhow::Res
     Ok(())
 }
 
-/// Something listens there that is no QMP, or says nothing.
+/// Whatever listens on the socket does not speak QMP, or says nothing.
 fn mute(ctx: &Context, host: &Host, vm: &Bare, name: &str, words: &[u8]) -> anyhow::Result<()> {
     let path = ctx.path(name);
     let listener = UnixListener::bind(&path)?;
@@ -113,7 +113,7 @@ fn mute(ctx: &Context, host: &Host, vm: &Bare, name: &str, words: &[u8]) -> anyh
     Ok(())
 }
 
-/// QEMU serves one QMP client; further ones wait in a queue, and then not even that.
+/// QEMU serves one QMP client; further clients wait in a queue, until the queue is full.
 fn crowded(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     let holder = Qmp::connect(&vm.qmp_path())?;
     add(host, vm, &vm.qmp_path())?;
@@ -121,7 +121,7 @@ fn crowded(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     while let Ok(waiting) = peer::connect(&vm.qmp_path()) {
         queue.push(waiting);
     }
-    // By another name, since one that it is connected to is not connected to twice.
+    // Through another name, since the daemon does not connect twice to the same path.
     let other = ctx.path("other");
     symlink(vm.qmp_path(), &other)?;
     let socket = other.display().to_string();
@@ -129,14 +129,15 @@ fn crowded(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     host.json(&["status"]).context("the daemon waits for QEMU")?;
     mentions(&String::from_utf8_lossy(&out.stderr), &["another program", &socket])?;
     drop(queue);
-    // Served by looking meanwhile; when the other one leaves, QEMU turns to the daemon.
+    // Meanwhile the daemon serves the VM by polling. When the other client leaves, QEMU turns to
+    // the daemon.
     stop_is_noticed(host, vm)?;
     drop(holder);
     Ok(())
 }
 
-/// QEMU answers an earlier client's commands to the daemon; the VM is resumed nevertheless, as it
-/// was asked for.
+/// QEMU sends the answers to an earlier client's commands to the daemon; the VM is nevertheless
+/// resumed, as requested.
 fn inherited(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     vm.qmp()?.run("stop")?;
     host.wait_vm("web", "unknown")?;
@@ -153,7 +154,7 @@ fn inherited(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     let both = (daemon.try_clone()?, qemu.try_clone()?);
     let answers = std::thread::spawn(move || {
         let (mut daemon, mut qemu) = both;
-        // The end of the test closes them.
+        // The streams are closed when the test ends.
         let _ = std::io::copy(&mut qemu, &mut daemon);
     });
     let mut buffer = [0; 4096];
@@ -182,8 +183,8 @@ pub(crate) fn ends(ctx: &Context) -> anyhow::Result<String> {
     killed(ctx, &host).context("killed")?;
     removed(ctx, &host).context("removed")?;
     let reused = same_pid(ctx, &host).context("the same pid")?;
-    // On a busy machine the guard may take the server's delays for a fault; that disrupts
-    // everybody, and is in the log.
+    // On a busy machine, the guard may take the server's delays for a fault; that disrupts every VM
+    // and is in the log.
     let undisturbed = host.vm("well")?["disruption_marker"] == before;
     ensure!(undisturbed || host.log_text().contains("contradicted"), "another VM was disturbed");
     host.wait_vm("well", "synchronized")?;
@@ -204,7 +205,7 @@ fn killed(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     let dead = Vmclock::read(&page)??;
     ensure!(dead.period == 0 && dead.time.secs() == 0, "its page still tells the time: {dead:?}");
     ensure!(dead.disruption != alive.disruption, "its page was not disrupted");
-    // The same VM again, on the same files.
+    // The same VM again, with the same files.
     let again = Bare::nvdimm(ctx, host, "short")?;
     host.wait_vm("short", "synchronized")?;
     drop(again);
@@ -217,13 +218,13 @@ fn removed(ctx: &Context, host: &Host) -> anyhow::Result<()> {
         host.wait_vm(name, "synchronized")?;
         host.cli(&["vm", "remove", name])?;
         ensure!(host.vm(name).is_err(), "{name} is still listed");
-        // Discovery looks every 2 s, and at processes that are younger than 5 s.
+        // Discovery runs every 2 s and considers processes younger than 5 s.
         std::thread::sleep(std::time::Duration::from_secs(3));
         ensure!(host.vm(name).is_err(), "{name} was found again although it was removed");
         host.cli(&["vm", "add", "--pid", &vm.pid()])?;
         host.wait_vm(name, "synchronized")?;
     }
-    // Removing a VM that does not run removes its files.
+    // Removing a VM that is not running removes its files.
     let [file, device] = vms;
     drop((file, device));
     host.wait_until("its row is gone", |h| Ok(h.vm("file").is_err()))?;
@@ -232,15 +233,15 @@ fn removed(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     complaint(host, &["vm", "remove", "file"]).map(drop)
 }
 
-/// A QEMU that gets the pid of one that has just ended is another VM. True when the kernel could be
-/// made to do that.
+/// A QEMU that gets the pid of one that has just ended is another VM. The result says whether the
+/// kernel could be made to reuse the pid.
 fn same_pid(ctx: &Context, host: &Host) -> anyhow::Result<&'static str> {
     let first = Bare::vmclock(ctx, "first", &[])?;
     host.wait_vm("first", "synchronized")?;
-    // Older than discovery cares for.
+    // Long enough that discovery no longer considers the process.
     std::thread::sleep(std::time::Duration::from_secs(7));
     let pid: u32 = first.pid().parse()?;
-    // Looked up before: it starts processes.
+    // Resolved beforehand, because this starts processes.
     let qemu = ctx.qemu_10()?;
     let page = ["-machine", "aux-ram-share=on", "-device", "vmclock"];
     drop(first);
@@ -260,7 +261,7 @@ fn same_pid(ctx: &Context, host: &Host) -> anyhow::Result<&'static str> {
     Ok("never, it was taken by others")
 }
 
-/// A daemon without privileges: its own clock works, and it says what it may not look at.
+/// A daemon without privileges: its own clock works, and it reports what it may not inspect.
 fn not_allowed(ctx: &Context, vm: &Bare) -> anyhow::Result<()> {
     let server = Impostor::honest()?;
     let host = Host::further(ctx, "nobody")?;
@@ -271,7 +272,7 @@ fn not_allowed(ctx: &Context, vm: &Bare) -> anyhow::Result<()> {
     let text = complaint(&host, &["vm", "add", "--pid", &vm.pid()])?;
     mentions(&text, &["not allowed", &vm.pid(), "run as root", "CAP_SYS_PTRACE"])?;
     let log = || fs::read_to_string(ctx.path("wrapped.log")).unwrap_or_default();
-    // Of this VM: the machine may run others.
+    // Only lines about this VM, because the machine may run others.
     let pid = vm.pid();
     let ours = |line: &&str| line.contains("CAP_SYS_PTRACE") && line.contains(&pid);
     let told = || log().lines().filter(ours).count();
@@ -279,7 +280,7 @@ fn not_allowed(ctx: &Context, vm: &Bare) -> anyhow::Result<()> {
     let often = told();
     ensure!(often < 4, "it says so {often} times: {}", log());
     ensure!(host.json(&["vm", "list"])?.as_array().is_some_and(Vec::is_empty), "it serves it");
-    // Its page belongs to another user, whom root's readers do not trust.
+    // Its page belongs to another user, whom readers that run as root do not trust.
     let page = HostPage::open(host.directory()).err().context("root trusts anybody's page")?;
     mentions(&format!("{page:#}"), &["belongs to user 65534"])?;
     daemon.check_alive()

@@ -1,5 +1,4 @@
-//! Boots stock kernels with each delivery of the page. What the page says is left to the daemon's
-//! tests.
+//! Boots stock kernels with each delivery of the page. The daemon's tests check what the page says.
 
 use anyhow::{Context as _, ensure};
 

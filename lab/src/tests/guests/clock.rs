@@ -1,4 +1,5 @@
-//! The main job: a stock guest reads the host's time, through each delivery, alone and in company.
+//! The main case: a stock guest reads the host's time through each delivery, alone and beside other
+//! guests.
 
 use anyhow::{Context as _, ensure};
 
@@ -7,7 +8,8 @@ use crate::host::Host;
 use crate::qemu::Qemu;
 use crate::scenario::Context;
 
-/// A run of reads as fast as the guest can: never back, never outside, no gap, no disruption.
+/// Reads as fast as the guest can: time never goes back, the estimate is never outside its bounds,
+/// and there is no gap and no disruption.
 pub(crate) fn check_run(client: &mut Client, seconds: u32) -> anyhow::Result<u64> {
     let run = client.reader.ask(&format!("run {seconds}"))?;
     for never in ["backward", "outside", "errors", "unknown", "disruptions"] {
@@ -58,7 +60,7 @@ pub(crate) fn four_guests(ctx: &Context) -> anyhow::Result<String> {
         let worst = compare_many(&host, client, 25)?;
         texts.push(format!("{}: {}", client.name, worst.text()));
     }
-    // One ends; the others must not notice.
+    // One guest ends; the others must not notice.
     clients[0].guest.kill();
     let gone = clients[0].name.clone();
     host.wait_until("the dead VM's row to go", |host| Ok(host.vm(&gone).is_err()))?;

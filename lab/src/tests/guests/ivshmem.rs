@@ -1,5 +1,5 @@
-//! A guest whose kernel knows nothing of vmclock reads the host's time from an ivshmem device, and
-//! cannot write it.
+//! A guest whose kernel does not know vmclock reads the host's time from an ivshmem device and
+//! cannot write to it.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::tests::guests::clock::check_run;
 
 /// Linux 6.1, without ptp_vmclock.
 const KERNEL: &str = "bookworm";
-/// The first device's memory, as the guest's shell finds it.
+/// The memory of the first ivshmem device, as the guest's shell finds it.
 const RESOURCE: &str =
     r#"$(dirname $(grep -l 0x1110 /sys/bus/pci/devices/*/device | head -n 1))/resource2"#;
 
@@ -59,8 +59,8 @@ fn text(worst: &Worst) -> String {
     )
 }
 
-/// The guest's root maps the memory for writing and takes the page over: nothing happens, in the
-/// guest or outside.
+/// The guest's root maps the memory for writing and tries to take the page over: this has no
+/// effect, neither inside the guest nor outside.
 fn cannot_write(host: &Host, client: &mut Client) -> anyhow::Result<String> {
     let page = host.directory().join("vms").join(&client.name).join("page");
     let identity = || anyhow::Ok(std::fs::read(&page)?.get(0x100..0x140).map(<[u8]>::to_vec));
@@ -78,7 +78,7 @@ fn cannot_write(host: &Host, client: &mut Client) -> anyhow::Result<String> {
     Ok("a page taken over by the guest's root stays as it was".to_owned())
 }
 
-/// sysfs gives the memory to root; the message's advice gives it to everybody.
+/// sysfs gives root access to the memory; the command in the error message gives everybody access.
 fn users(client: &mut Client) -> anyhow::Result<()> {
     let nobody = "su nobody -s /bin/sh -c 'timevisor now --json' 2>&1";
     client.guest.sh("mkdir -p /etc; echo nobody:x:65534:65534::/:/bin/sh > /etc/passwd")?;
@@ -88,8 +88,8 @@ fn users(client: &mut Client) -> anyhow::Result<()> {
     mentions(&client.guest.sh(nobody)?, &[r#""status":"synchronized""#])
 }
 
-/// A migration would end in a guest with another host's page, or none: QEMU refuses it, and the
-/// guest runs on.
+/// A migration would leave the guest with another host's page or none, so QEMU refuses it and the
+/// guest keeps running.
 fn cannot_migrate(client: &mut Client) -> anyhow::Result<()> {
     let target = json!({"uri": "unix:/tmp/no-such-destination"});
     let refused = client.guest.qmp().execute("migrate", &target);

@@ -1,5 +1,5 @@
-//! Real KVM on a machine without it: the processor of the host under test is emulated, its kernel
-//! and KVM are not.
+//! Real KVM on a machine without it: the processor of the host under test is emulated; its kernel
+//! and KVM are real.
 
 use std::time::Instant;
 
@@ -9,8 +9,9 @@ use serde_json::Value;
 use crate::nested::NestedHost;
 use crate::scenario::Context;
 
-/// The offset must be proven this well without it. A round trip to the inner guest takes a
-/// millisecond, on a busy machine tens; an offset from before a reset is seconds off.
+/// How tightly causality alone must bound the error of the offset. A round trip to the inner guest
+/// takes a millisecond, on a busy machine tens of them; an offset from before a reset is wrong by
+/// seconds.
 const SLACK_NS: i64 = 100_000_000;
 
 /// Each delivery under real KVM.
@@ -62,8 +63,8 @@ fn check(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
     ensure!(exits > 1000, "KVM ran next to nothing: {exits} exits");
     let before = compare(host, name)?;
 
-    // Stopped vCPUs do not stop a TSC, but whoever stops a VM may load a snapshot into it: nothing
-    // is said until it runs.
+    // Stopped vCPUs do not stop a TSC, but whoever stops a VM may load a snapshot into it, so the
+    // page says nothing until the VM runs.
     host.qmp(name, "stop")?;
     host.wait("the page to be withdrawn", |host| Ok(host.vm(name)?["status"] == "unknown"))?;
     host.qmp(name, "cont")?;
@@ -77,8 +78,8 @@ fn check(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
     Ok(format!("tsc-offset {offset:+}, {exits} exits, {before}, after stop and cont {after}"))
 }
 
-/// A reset starts the guest's TSC anew: the one event under KVM that changes the relation without a
-/// migration.
+/// A reset restarts the guest's TSC: the one event under KVM, apart from a migration, that changes
+/// the relation between the counters.
 fn reset(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
     let before = host.vm(name)?;
     host.qmp(name, "system_reset")?;
@@ -94,7 +95,7 @@ fn reset(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
     Ok(format!("after a reset {}", compare(host, name)?))
 }
 
-/// Numbers that KVM shows for the VM of `row`.
+/// Values in KVM's debugfs for the VM of `row`.
 fn debugfs(host: &mut NestedHost, row: &Value, files: &str) -> anyhow::Result<Vec<i64>> {
     let text = host.sh(&format!("cat /sys/kernel/debug/kvm/{}-*/{files}", row["pid"]))?;
     text.lines().map(|line| line.parse().with_context(|| format!("{files}: {text:?}"))).collect()

@@ -8,10 +8,10 @@ use anyhow::Context as _;
 
 use crate::qemu::NVDIMM_FILE_SIZE;
 
-/// The least that the driver accepts (include/uapi/linux/vmclock-abi.h): the header, status
-/// "initializing".
+/// The minimum that the driver accepts (include/uapi/linux/vmclock-abi.h): the header with the
+/// status "initializing".
 ///
-/// `generation` goes into the VM generation counter, to tell pages apart. Returns `path`.
+/// `generation` is the VM generation counter, which tells pages apart. Returns `path`.
 pub(crate) fn write_minimal(path: &Path, generation: u64) -> anyhow::Result<PathBuf> {
     let mut header = [0_u8; 0x70];
     header[0x00..0x04].copy_from_slice(b"VCLK");

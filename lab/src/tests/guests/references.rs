@@ -1,6 +1,6 @@
-//! timevisord inside a guest: the host's page and its PHC as references, and the guest's own
-//! CLOCK_REALTIME steered by them. A guest's kernel is the one place where a real clock can be
-//! steered without disturbing anybody.
+//! timevisord inside a guest: the host's page and PHC are references, and they steer the guest's
+//! own CLOCK_REALTIME. A guest's kernel is the one place where a test can steer a real clock
+//! without disturbing anybody.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::qemu::Delivery;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 
-/// The guest has no leap second table. The PHC gives the host's estimate, which its bounds hold to
-/// some 100 us.
+/// The guest has no leap second table. The PHC gives the host's estimate, which the host's bounds
+/// put within some 100 us of the truth.
 const REFERENCES: &str = r#"run_directory = "/run/timevisor"
 [guests]
 discover = false
@@ -30,7 +30,7 @@ poll = "200ms"
 "#;
 const STEERING: &str = "[clock]\ntai_offset = 37\ndiscipline = true\nstep_threshold = \"10ms\"\n";
 const WATCHING: &str = "[clock]\ntai_offset = 37\n";
-/// Everything in a guest takes several times as long.
+/// Everything in an emulated guest takes several times as long.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
@@ -56,7 +56,7 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     let during = settings(&mut guest)?;
     ensure!(during != before, "nothing was set: {during:?}");
 
-    // The end: everything as it was.
+    // At the end, everything is as it was before.
     guest.sh("kill $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
     ensure!(
         settings(&mut guest)? == before,
@@ -64,7 +64,7 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
         settings(&mut guest)?
     );
 
-    // kill -9, and the next daemon, which does not steer, cleans up.
+    // After kill -9, the next daemon, which does not steer, cleans up.
     start(&mut guest, "steering")?;
     wait_steering(&mut guest)?;
     guest.sh("kill -9 $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
@@ -73,7 +73,7 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     ensure!(settings(&mut guest)? == before, "the next daemon did not clean up");
     guest.sh("kill $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
 
-    // Somebody else sets the rate: theirs stays.
+    // When somebody else sets the rate, their setting stays.
     start(&mut guest, "steering")?;
     wait_steering(&mut guest)?;
     guest.sh("adjtimex -q -f 655360")?;
@@ -101,7 +101,7 @@ fn boot(ctx: &Context, host: &Host) -> anyhow::Result<Guest> {
     }
     for (name, lines) in [("steering", STEERING), ("watching", WATCHING)] {
         let path = ctx.path(&format!("{name}.toml"));
-        // A table's keys end where the next table begins, so the plain keys come first.
+        // In TOML, keys after a table header belong to that table, so the plain keys come first.
         let (plain, tables) = REFERENCES.split_once('\n').context("one line")?;
         std::fs::write(&path, format!("{plain}\n{lines}{tables}"))?;
         image = image.file(&path, &format!("/etc/{name}.toml"), 0o644);
@@ -150,7 +150,7 @@ fn wait(
     Ok(found)
 }
 
-/// Both references are used, and the PHC is read by one of the kernel's cross time stamps.
+/// Both references are in use, and the PHC is read through one of the kernel's cross timestamps.
 fn check_references(status: &Value) -> anyhow::Result<String> {
     let rows = status["references"].as_array().context("no references")?;
     for row in rows {
@@ -162,7 +162,7 @@ fn check_references(status: &Value) -> anyhow::Result<String> {
     Ok(details.join("; "))
 }
 
-/// The guest's interval meets the host's, read before and after.
+/// The guest's interval overlaps the host's, read before and after.
 fn check_bounds(guest: &mut Guest, host: &Host) -> anyhow::Result<()> {
     let page = HostPage::open(host.directory())?;
     for _ in 0..10 {
@@ -175,7 +175,7 @@ fn check_bounds(guest: &mut Guest, host: &Host) -> anyhow::Result<()> {
             earliest <= after.latest.ceil_nanos() && latest >= before.earliest.floor_nanos(),
             "the guest says {earliest}..{latest}, the host {before:?}..{after:?}"
         );
-        // The guest cannot know better than the host.
+        // The guest's bounds cannot be tighter than the host's.
         let host_width = (before.latest - before.earliest).floor_nanos();
         ensure!(latest - earliest >= host_width / 2, "{now} is narrower than {before:?}");
     }
@@ -193,8 +193,8 @@ fn check_realtime(guest: &mut Guest) -> anyhow::Result<i64> {
     Ok(error)
 }
 
-/// What a discipline sets, as busybox's adjtimex prints it: frequency, constant, status, tick. The
-/// declared errors grow by themselves.
+/// What a clock discipline sets, as busybox's adjtimex prints it: frequency, constant, status,
+/// tick. The declared errors are left out, because they grow by themselves.
 pub(crate) fn settings(guest: &mut Guest) -> anyhow::Result<Vec<String>> {
     let text = guest.sh("adjtimex")?;
     let kept = ["freq.adjust:", "timeconstant:", "status:", "tick:"];

@@ -1,7 +1,7 @@
-//! timevisor-guest sets a stock guest's CLOCK_REALTIME: at boot, after a stop, by a slew; and puts
-//! everything back.
+//! timevisor-guest sets a stock guest's CLOCK_REALTIME: at boot, after a stop, and by a slew. At
+//! its end, it restores everything.
 //!
-//! What is right is the host's page at the same counter value, not what the guest's page or program
+//! The reference is the host's page at the same counter value, not what the guest's page or program
 //! says.
 
 use std::time::{Duration, Instant};
@@ -20,16 +20,16 @@ use crate::tests::guests::references::settings;
 
 const PORT: &str = "org.timevisor.clocks";
 const NAME: &str = "guest";
-/// Everything in a guest takes several times as long.
+/// Everything in an emulated guest takes several times as long.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How long the guest is stopped.
 const STOP: Duration = Duration::from_secs(3);
-/// How far CLOCK_REALTIME may be outside of the host's interval just after a step: the kernel's
-/// rate is not known yet.
+/// How far CLOCK_REALTIME may be outside the host's interval just after a step, while the kernel's
+/// rate is not yet known.
 const AFTER_STEP_NS: i64 = 500_000;
-/// And once it has settled.
+/// The same once the clock has settled.
 const SETTLED_NS: i64 = 50_000;
-/// What is slewed away: ahead, so that a clock that is set would go back.
+/// The error to slew away. The clock is ahead, so that setting it would make it go back.
 const AHEAD_US: i64 = 5_000;
 const SLEWED: &str = "100us";
 const SLEWED_NS: i64 = 100_000;
@@ -44,9 +44,9 @@ struct Lab {
 
 /// CLOCK_REALTIME at one moment, against the host's page.
 struct Error {
-    /// Against the estimate.
+    /// Relative to the estimate.
     ns: i64,
-    /// Outside of the bounds.
+    /// Distance outside the bounds.
     outside_ns: i64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn set_clock(ctx: &Context) -> anyhow::Result<String> {
     let wrong = lab.realtime()?;
     ensure!(wrong.ns < -86_400_000_000_000, "the guest's clock is only {} ns off", wrong.ns);
 
-    // Nobody sets it where somebody else keeps it.
+    // The agent does not set a clock that another program keeps.
     lab.guest.sh("printf '#!/bin/sh\\nsleep 20\\n' >/run/chronyd; chmod +x /run/chronyd; /run/chronyd & echo $! >/run/rival")?;
     for command in ["timevisor-guest --set-clock step", "timevisor-guest set-clock"] {
         let refused = lab.guest.sh(&format!("! {command} 2>&1"))?;
@@ -81,7 +81,8 @@ pub(crate) fn set_clock(ctx: &Context) -> anyhow::Result<String> {
     let again = lab.right(AFTER_STEP_NS, "after the resume")?;
     lab.settled()?;
 
-    // Killed in the middle; the next one, which slews, puts back what was there before both.
+    // The agent is killed in the middle; the next one, which slews, restores what was there before
+    // both.
     lab.end("-9")?;
     ensure!(settings(&mut lab.guest)? != original, "nothing was set: {original:?}");
     lab.clocks.ask(&format!("shift {AHEAD_US}"))?;
@@ -149,7 +150,7 @@ impl Lab {
         self.guest.sh("cat /run/agent.log")
     }
 
-    /// The host's time for a counter value of the guest's: earliest, estimate and latest, ns of
+    /// The host's time at a value of the guest's counter: earliest, estimate and latest, in ns of
     /// UTC.
     fn host_time(&self, counter: u64) -> anyhow::Result<[i64; 3]> {
         let offset = client::offset(&self.host, NAME)?;
@@ -187,7 +188,7 @@ impl Lab {
         Ok(found)
     }
 
-    /// Waits until the rate is known and the rest is slewed.
+    /// Waits until the rate is known and the rest has been slewed away.
     fn settled(&mut self) -> anyhow::Result<Error> {
         let found = interrupt::poll_until(PATIENCE, || {
             std::thread::sleep(Duration::from_millis(500));
@@ -200,7 +201,7 @@ impl Lab {
         }
     }
 
-    /// Waits for the end of the wait-sync in the background, and returns what it said.
+    /// Waits for the background wait-sync to end and returns its output.
     fn wait_for_waited(&mut self) -> anyhow::Result<String> {
         let said = interrupt::poll_until(PATIENCE, || {
             let said = self.guest.sh("cat /run/waited")?;
@@ -212,7 +213,7 @@ impl Lab {
         }
     }
 
-    /// The processor time of an agent that has nothing to do but look.
+    /// The processor time of an agent that only has to monitor the clock.
     fn cost(&mut self) -> anyhow::Result<String> {
         let mut spent = || -> anyhow::Result<u64> {
             let text = self.guest.sh("cat /proc/$(cat /run/agent)/schedstat")?;
@@ -225,7 +226,8 @@ impl Lab {
         Ok(format!("{:.2} % of the emulated processor", share * 100.0))
     }
 
-    /// Stops the guest; its CLOCK_REALTIME is late by as much until the agent has stepped it.
+    /// Stops the guest; after the resume, CLOCK_REALTIME is behind by that pause until the agent
+    /// steps it.
     fn stop_and_resume(&mut self) -> anyhow::Result<String> {
         self.clocks.ask("watch 4000")?;
         std::thread::sleep(Duration::from_millis(500));
@@ -251,7 +253,7 @@ impl Lab {
         ))
     }
 
-    /// Slews what is ahead, watching all the time.
+    /// Slews the error away while watching the clock all the time.
     fn slew(&mut self) -> anyhow::Result<String> {
         let ahead = self.realtime()?.ns;
         ensure!(ahead > AHEAD_US * 900, "ahead by {ahead} ns only");
@@ -276,7 +278,8 @@ impl Lab {
             looks += watched["looks"].as_u64().unwrap_or(0);
             let waited = !self.guest.sh("cat /run/waited")?.is_empty();
             let now = self.realtime()?;
-            // The guest's page is the host's, but for what the two readings are apart.
+            // The guest's page agrees with the host's, apart from the time between the two
+            // readings.
             if waited {
                 ensure!(
                     now.outside_ns < SLEWED_NS + SETTLED_NS,
@@ -302,10 +305,10 @@ impl Lab {
         }
     }
 
-    /// The command that sets it once, both ways.
+    /// The command that sets the clock once, by a step and by a slew.
     fn once(&mut self) -> anyhow::Result<String> {
         self.clocks.ask("shift 20000000")?;
-        // The shift was in nanoseconds, which is a setting too.
+        // The shift was in nanoseconds, and that mode bit is a setting as well.
         let original = settings(&mut self.guest)?;
         let long = self.guest.sh("! timevisor-guest set-clock --slew 2>&1")?;
         mentions(&long, &["more than --timeout", "--step"])?;

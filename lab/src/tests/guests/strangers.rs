@@ -1,5 +1,5 @@
-//! Programs that know nothing of us, in a stock guest: ClockBound's reader, phc_ctl, chronyd, our
-//! own CLI, the benchmark.
+//! Programs in a stock guest: third-party ones that know nothing of us (ClockBound's reader,
+//! phc_ctl, chronyd), our own CLI, and the benchmark.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::qemu::Delivery;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 
-/// A guest with the vmclock device and `image`'s programs, served by `host`.
+/// A guest served by `host`, with the vmclock device and `image`'s programs.
 fn serve(ctx: &Context, host: &Host, image: &Image) -> anyhow::Result<Guest> {
     let kernel = ctx.kernel("trixie-backports")?;
     let qmp = host.directory().join("guest.qmp");
@@ -29,7 +29,7 @@ fn serve(ctx: &Context, host: &Host, image: &Image) -> anyhow::Result<Guest> {
     Ok(guest)
 }
 
-/// ClockBound's vmclock reader, and our CLI: the same program as on the host.
+/// ClockBound's vmclock reader, and our CLI, which is the same program as on the host.
 pub(crate) fn peers(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -56,8 +56,8 @@ pub(crate) fn peers(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("clock-bound-vmclock reads: {}", line.trim()))
 }
 
-/// phc_ctl reads the stock driver's clock; chronyd keeps the guest's CLOCK_REALTIME with the stanza
-/// of docs/how-to/guest-clock.md.
+/// phc_ctl reads the stock driver's clock; chronyd keeps the guest's CLOCK_REALTIME, configured
+/// with the stanza of docs/how-to/guest-clock.md.
 pub(crate) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -65,13 +65,13 @@ pub(crate) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     let stanza = documented_stanza()?;
     let config = ctx.path("chrony.conf");
     std::fs::write(&config, stanza)?;
-    // chronyd looks its user up.
+    // chronyd looks up its user.
     let users = ctx.path("passwd");
     std::fs::write(&users, "root:x:0:0:root:/:/bin/sh\n")?;
     let image = ctx.image(&ctx.kernel("trixie-backports")?)?;
     let mut image =
         image.file(&config, "/etc/chrony.conf", 0o644).file(&users, "/etc/passwd", 0o644);
-    // Of any guest's tzdata (Debian 13 and newer: tzdata-legacy).
+    // From the tzdata package of any guest (Debian 13 and newer: tzdata-legacy).
     image = image.file("/usr/share/zoneinfo/right/UTC", "/usr/share/zoneinfo/right/UTC", 0o644);
     for program in ["/usr/sbin/chronyd", "/usr/bin/chronyc", "/usr/sbin/phc_ctl"] {
         image = image.dynamic_program(Path::new(program))?;
@@ -115,8 +115,8 @@ fn documented_stanza() -> anyhow::Result<String> {
     Ok(block.context("docs/how-to/guest-clock.md has no refclock stanza")?.to_owned())
 }
 
-/// The read-latency table inside a guest. Under emulation its ratios mean nothing; that every row
-/// is there does.
+/// The read-latency table inside a guest. Under emulation its ratios mean nothing, so the test only
+/// checks that every row is there.
 pub(crate) fn bench(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;

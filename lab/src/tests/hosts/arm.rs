@@ -1,29 +1,30 @@
 //! Our portable crates on 64-bit Arm: their own tests, the page with the real counter, and the
-//! fences in machine code.
+//! barriers in the machine code.
 
 use anyhow::{Context as _, ensure};
 
 use crate::arm::{self, ArmToolchain};
 use crate::scenario::Context;
 
-/// Tests that say nothing under emulation, by a part of their name.
+/// Tests that are meaningless under emulation, by a part of their name.
 const SKIPPED: &[&str] = &[
-    // QEMU's user emulation counts by gettimeofday, in steps of a microsecond: 10 ppm of the test's
-    // baseline.
+    // QEMU's user emulation derives the counter from gettimeofday in steps of a microsecond, which
+    // is 10 ppm of the test's baseline.
     "this_machine_calibrates_within_ten_ppm",
-    // Asks the host's kernel for the host's processor.
+    // Queries the host's kernel about the host's processor.
     "kvm::",
-    // QEMU's user emulation knows neither the PTP ioctls nor the stamps of messages that are
-    // received many at a time.
+    // QEMU's user emulation supports neither the PTP ioctls nor timestamps of messages that are
+    // received in batches.
     "phc::ioctl::tests::what_is_no_ptp_clock_says_so",
     "udp_server::tests::",
 ];
 
-/// A snapshot: the sequence before the counter, and the counter before the fence that the second
-/// sequence load waits for.
+/// A snapshot: the sequence is read before the counter, and the counter before the barrier that the
+/// second sequence load waits for.
 const READER: &[&str] =
     &["ldar x", "isb", "cntvct_el0", "ldr xzr, [sp, x", "dmb ishld", "ldr x", "cmp"];
-/// A publication: the odd sequences before the counter, the data before the even sequences.
+/// A publication: the odd sequences are stored before the counter is read, the data before the even
+/// sequences.
 const WRITER: &[&str] = &["dsb ish", "isb", "cntvct_el0", "stlr x", "stlr w"];
 
 pub(crate) fn arm(ctx: &Context) -> anyhow::Result<String> {
@@ -33,10 +34,9 @@ pub(crate) fn arm(ctx: &Context) -> anyhow::Result<String> {
         "-p timevisor-time -p timevisor-clock-page -p timevisor-linux --lib --test arm_page"
             .split(' ')
             .collect();
-    // Optimized is the crate whose machine code is looked at, and what it inlines.
+    // Optimizes the crate whose machine code is checked, along with what it inlines.
     args.extend(["--config", "profile.dev.package.timevisor-linux.opt-level=2"]);
-    // One test at a time: readers give up on a writer that is kept from its processor within an
-    // update.
+    // One test at a time: readers give up on a writer that is preempted within an update.
     args.extend(["--", "--show-output", "--test-threads=1"]);
     args.extend(SKIPPED.iter().flat_map(|name| ["--skip", name]));
     let run = toolchain.test(&args, &ctx.path("cargo.log"))?;

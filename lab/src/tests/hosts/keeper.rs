@@ -1,6 +1,6 @@
-//! CLOCK_REALTIME with a keeper that declares no error, as systemd-timesyncd and phc2sys do:
-//! lab/kernel-clock/undeclared.c stands for the kernel's word in the daemon alone, so that this
-//! machine's clock is left as it is.
+//! CLOCK_REALTIME kept by a program that declares no error, as systemd-timesyncd and phc2sys do.
+//! lab/kernel-clock/undeclared.c fakes the kernel's answer in the daemon only, so this machine's
+//! clock is not touched.
 
 use std::fs;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::programs;
 use crate::scenario::Context;
 use crate::scratch;
 
-/// Several of the shim's rounds: maxerror is 0, 500, 1000 and 1500 us.
+/// Several cycles of the shim: maxerror is 0, 500, 1000 and 1500 us.
 const WATCH: Duration = Duration::from_secs(6);
 
 pub(crate) fn undeclared(ctx: &Context) -> anyhow::Result<String> {
@@ -60,7 +60,7 @@ fn run(
         &config,
         format!("run_directory = \"{}\"\n{lines}[guests]\ndiscover = false\n", run.display()),
     )?;
-    // LD_PRELOAD does nothing for a static program.
+    // LD_PRELOAD has no effect on a static program.
     let daemon = programs::binary("timevisord", "timevisord")?;
     let client = programs::binary("timevisor", "timevisor")?;
     let mut command = command::tethered("env");

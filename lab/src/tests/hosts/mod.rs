@@ -1,4 +1,4 @@
-//! The host's clock: references, truth, NTP server, NTS; no guest.
+//! The host's clock without guests: references, truth, NTP server, NTS.
 
 pub(crate) mod arm;
 pub(crate) mod keeper;

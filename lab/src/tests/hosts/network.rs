@@ -1,4 +1,4 @@
-//! Checks the lab's own network helpers, on which the daemon's tests stand.
+//! Checks the lab's own network helpers, on which the daemon's tests rely.
 
 use std::time::Instant;
 

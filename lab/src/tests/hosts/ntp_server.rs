@@ -1,8 +1,8 @@
-//! timevisord as an NTP server, with real chronyds as clients and as its own server; both modes,
+//! timevisord as an NTP server, with real chronyds as its clients and as its own server: both modes
 //! and the rate limit.
 //!
-//! Every clock here follows this machine's CLOCK_REALTIME in the end, so that each can be held
-//! against it.
+//! Every clock here ultimately follows this machine's CLOCK_REALTIME, so each can be compared with
+//! it.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -25,8 +25,8 @@ use crate::tests::faults::common::honest_reading;
 const PORT: u16 = 123;
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// chronyd <- timevisord <- chronyd, with everything that a client is told held against the page
-/// and the truth.
+/// chronyd <- timevisord <- chronyd: everything that a client is told is compared with the page and
+/// the truth.
 pub(crate) fn served(ctx: &Context) -> anyhow::Result<String> {
     let upstream = ctx.chronyd("upstream")?;
     let network = Namespace::create()?;
@@ -40,8 +40,7 @@ pub(crate) fn served(ctx: &Context) -> anyhow::Result<String> {
     let ours = true_answers(&host, address)?;
     let one_shot = one_shot(&network, address, &ours)?;
 
-    // A chronyd that follows us serves time itself as soon as it is synchronized: start_in waits
-    // for that.
+    // A chronyd that follows us serves time only once it is synchronized; start_in waits for that.
     let logs = ctx.path("client");
     fs::create_dir_all(&logs)?;
     let lines = format!(
@@ -53,8 +52,8 @@ pub(crate) fn served(ctx: &Context) -> anyhow::Result<String> {
     let theirs = ask(client.address())?.0;
     ensure!(theirs.stratum == ours.stratum + 1, "the client's stratum: {theirs:?}");
     ensure!(theirs.reference_id == octets(address), "the client does not follow us: {theirs:?}");
-    // Its last exchange with us is at most a poll (1 s) old: what it claims covers the least that
-    // we claimed since.
+    // The client's last exchange with us is at most one poll interval (1 s) old, so its claim must
+    // cover the least that we claimed since.
     let page = HostPage::open(host.directory())?;
     let mut least = page.read()?.half_width();
     for _ in 0..60 {
@@ -82,7 +81,7 @@ pub(crate) fn served(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// timevisord as an interleaved client of a real chronyd: the bounds hold the truth.
+/// timevisord as an interleaved client of a real chronyd: the bounds contain the truth.
 pub(crate) fn interleaved_client(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::new(ctx)?;
@@ -108,8 +107,8 @@ pub(crate) fn interleaved_client(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// A chronyd that asks too often is told so and slows down; who goes on is ignored; others are
-/// served.
+/// A chronyd that asks too often is told so and slows down. A client that does not slow down is
+/// ignored, and other clients are served.
 pub(crate) fn limited(ctx: &Context) -> anyhow::Result<String> {
     let network = Namespace::create()?;
     let address = SocketAddr::from((network.host(), PORT));
@@ -135,7 +134,7 @@ pub(crate) fn limited(ctx: &Context) -> anyhow::Result<String> {
     let [answers, kisses, silent] = seen;
     ensure!((6..12).contains(&answers) && kisses == 1, "{seen:?}");
 
-    // The chronyd is another address: not limited yet.
+    // The chronyd has another address, which is not limited yet.
     let lines = format!("server {} port {PORT} iburst minpoll 0 maxpoll 0\n", address.ip());
     let client = Chronyd::start_in(network, PORT, "client", ctx.log_dir(), &lines)?;
     let log = ctx.path("client.chronyd.log");
@@ -169,7 +168,7 @@ fn socket_to(server: SocketAddr) -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// An answer, and the truth when it was asked for.
+/// An answer, and the true time when it was requested.
 type Answer = (Packet, timevisor_time::Instant<timevisor_time::Utc>);
 
 fn exchange(socket: &UdpSocket) -> anyhow::Result<Option<Answer>> {
@@ -189,8 +188,8 @@ fn ask(server: SocketAddr) -> anyhow::Result<Answer> {
     answered.with_context(|| format!("{server} does not answer"))
 }
 
-/// Asks us many times: the root distance covers the page's half-width, the stamps are true within
-/// it. Returns one.
+/// Queries the server many times: the root distance covers the page's half-width, and the
+/// timestamps are true within it. Returns one answer.
 fn true_answers(host: &Host, server: SocketAddr) -> anyhow::Result<Packet> {
     let page = HostPage::open(host.directory())?;
     let mut last = None;
@@ -203,8 +202,8 @@ fn true_answers(host: &Host, server: SocketAddr) -> anyhow::Result<Packet> {
         let (arrival, departure) =
             (packet.receive.to_instant(here), packet.transmit.to_instant(here));
         let e = distance(&packet);
-        // Where the page was written in between, the narrower of the two is still the least that
-        // can be said.
+        // If the page was written in between, the narrower of the two is still the least that the
+        // server may claim.
         let least = before.half_width().min(after.half_width());
         ensure!(e >= least, "root distance {e}, half-width {least}: {packet:?}");
         ensure!(asked <= arrival + e && departure - e <= here, "{packet:?}: {asked:?} to {here:?}");
@@ -216,7 +215,8 @@ fn true_answers(host: &Host, server: SocketAddr) -> anyhow::Result<Packet> {
     Ok(packet)
 }
 
-/// How far a server's clock is from the truth, which must be within what it claims.
+/// How far a server's clock is from the truth; the difference must be within what the server
+/// claims.
 fn truth_of(server: SocketAddr) -> anyhow::Result<Span> {
     let (packet, asked) = ask(server)?;
     let here = realtime();
@@ -227,7 +227,7 @@ fn truth_of(server: SocketAddr) -> anyhow::Result<Span> {
     Ok(off)
 }
 
-/// `chronyd -Q`: reads the time once and exits. Returns the offset that it has found.
+/// `chronyd -Q` reads the time once and exits. Returns the offset that it found.
 fn one_shot(network: &Namespace, server: SocketAddr, ours: &Packet) -> anyhow::Result<Span> {
     let line = format!("server {} port {} iburst maxsamples 4", server.ip(), server.port());
     let mut chronyd = network.command("chronyd");
@@ -239,7 +239,7 @@ fn one_shot(network: &Namespace, server: SocketAddr, ours: &Packet) -> anyhow::R
         .with_context(|| format!("chronyd -Q found no time:\n{}", command::tail(&text, 8)))?;
     let seconds: f64 = rest.split_whitespace().next().context("no number")?.parse()?;
     let off = Span::from_secs_f64(seconds);
-    // A millisecond for its own exchanges on a busy machine.
+    // Allows a millisecond for its own exchanges on a busy machine.
     ensure!(off.abs() <= distance(ours) + Span::from_millis(1), "chronyd -Q: {off} off");
     Ok(off)
 }

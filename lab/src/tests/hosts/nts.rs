@@ -1,5 +1,5 @@
-//! NTS against chronyd and ntpd-rs: key establishment, authenticated packets, cookies, new keys;
-//! and what the tests of its faults share.
+//! NTS against chronyd and ntpd-rs: key establishment, authenticated packets, cookies, new keys.
+//! Also the helpers that the tests of NTS faults share.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::faults::common::{honest_reading, reference, reference_row};
 
-/// Until this year the lab's servers are certified.
+/// The lab's servers are certified until this year.
 pub(crate) const FOREVER: i32 = 2119;
 
-/// A test's authority, and chronyds that it has certified.
+/// A test's certificate authority, and chronyds that it has certified.
 pub(crate) struct Bench<'c> {
     pub(crate) ctx: &'c Context,
     authority: Authority,
@@ -39,7 +39,7 @@ impl<'c> Bench<'c> {
         self.ctx.path("authority.pem")
     }
 
-    /// Configuration lines of a chronyd whose certificate is valid to the end of `last_year`.
+    /// Configuration lines of a chronyd whose certificate is valid until the end of `last_year`.
     pub(crate) fn lines(
         &self,
         at: &Namespace,
@@ -73,7 +73,7 @@ impl<'c> Bench<'c> {
         Chronyd::start_in(at, port, name, self.ctx.log_dir(), lines)
     }
 
-    /// A reference that is asked ten times a second and trusts this bench's authority.
+    /// A reference that is polled ten times a second and trusts this bench's authority.
     pub(crate) fn reference(&self, address: &str) -> String {
         nts_reference(address, &self.ca_file())
     }
@@ -91,7 +91,7 @@ pub(crate) fn refused(host: &Host, name: &str, reason: &str) -> anyhow::Result<u
     Ok(reference_row(host, name)?["rejected"][reason].as_u64().unwrap_or(0))
 }
 
-/// How often keys were established.
+/// How many times keys have been established.
 pub(crate) fn keyed(host: &Host) -> usize {
     host.log_text().matches("NTS keys and 8 cookies").count()
 }
@@ -116,13 +116,14 @@ pub(crate) fn synchronized(ctx: &Context) -> anyhow::Result<String> {
     ensure!(keyed(&host) == 1, "keys were established {} times", keyed(&host));
     let exchanges = accepted(&host, &name)?;
 
-    // The same keys after a restart: chronyd keeps them in its dump directory, cookies stay good.
+    // The same keys after a restart: chronyd keeps them in its dump directory, so cookies stay
+    // valid.
     let at = terminated(server)?;
     let server = bench.chronyd(at, 123, "server-again", &lines)?;
     answered_again(&host, &name)?;
     ensure!(keyed(&host) == 1, "keys were established anew without need");
 
-    // New keys: it cannot read our cookies, says so, and we ask for others.
+    // New keys: the server cannot decrypt our cookies and says so, and we request new ones.
     let at = terminated(server)?;
     fs::remove_dir_all(ctx.path("server-dump"))?;
     fs::create_dir_all(ctx.path("server-dump"))?;

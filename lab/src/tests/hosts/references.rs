@@ -1,4 +1,4 @@
-//! References other than NTP servers, against the real programs: chronyd's command socket, ptp4l's
+//! References other than NTP servers, with the real programs: chronyd's command socket, ptp4l's
 //! management socket, and a guest that reads its host's page and keeps its own CLOCK_REALTIME.
 
 use std::fs;
@@ -20,7 +20,7 @@ use crate::scenario::Context;
 use crate::scratch;
 use crate::tests::faults::common::reference_row;
 
-/// A chronyd that follows `server`, does not touch the clock (`-x`), and answers at a Unix and a
+/// A chronyd that follows `server`, does not touch the clock (`-x`), and answers on a Unix and a
 /// UDP socket.
 struct Follower {
     process: Tethered,
@@ -33,7 +33,7 @@ impl Follower {
         let dir = scratch::directory()?;
         let program = dir.path().join("chronyd");
         fs::copy("/usr/sbin/chronyd", &program).context("install the package chrony")?;
-        // chronyd wants nobody else in the directory of its socket.
+        // chronyd requires that nobody else has access to its socket's directory.
         fs::create_dir(dir.path().join("run"))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o770);
         fs::set_permissions(dir.path().join("run"), mode)?;
@@ -61,8 +61,9 @@ impl Follower {
     }
 }
 
-/// chronyd follows a server that is 300 ms ahead. With -x it cannot slew the clock, so that its
-/// correction is those 300 ms: with the wrong sign, or none, the truth would be far outside.
+/// chronyd follows a server that is 300 ms ahead. With -x it cannot slew the clock, so its
+/// correction is those 300 ms: if we applied it with the wrong sign or not at all, the truth would
+/// be far outside.
 pub(crate) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     let ahead = Span::from_millis(300);
     let server = Impostor::ahead(ahead)?;
@@ -72,11 +73,11 @@ pub(crate) fn chrony(ctx: &Context) -> anyhow::Result<String> {
     let unix = watch(&host, ahead, 2_000_000)?;
     let row = reference_row(&host, "chrony")?;
     ensure!(row["stratum"] == 2 && row["status"] == "selected", "{row}");
-    // The same over UDP, which any user may ask.
+    // The same over UDP, which any user may query.
     host.terminate()?;
     host.start(&Follower::reference(&format!("127.0.0.1:{}", follower.port)))?;
     let udp = watch(&host, ahead, 2_000_000)?;
-    // A chronyd that ends is named; the clock runs on alone.
+    // When chronyd ends, the status names it, and the clock runs on alone.
     follower.process.kill();
     host.wait_until("chronyd's end is noticed", |h| {
         Ok(reference_row(h, "chrony")?["status"] == "unreachable")
@@ -86,7 +87,7 @@ pub(crate) fn chrony(ctx: &Context) -> anyhow::Result<String> {
         .filter(|e| e.file_name().to_string_lossy().starts_with("timevisord"))
         .count();
     ensure!(left == 0, "the daemon left a socket behind");
-    // One that is not synchronized is refused with its reason.
+    // A chronyd that is not synchronized is refused, with the reason.
     drop(server);
     let lost = Follower::start(ctx, "127.0.0.1:9")?;
     host.terminate()?;
@@ -110,7 +111,8 @@ struct Watched {
     worst_ns: i64,
 }
 
-/// For some seconds after the clock is synchronized: is CLOCK_REALTIME + `ahead` inside every time?
+/// For some seconds after the clock is synchronized, checks that every interval contains
+/// CLOCK_REALTIME + `ahead`.
 fn watch(host: &Host, ahead: Span, width_ns: i64) -> anyhow::Result<Watched> {
     host.wait_synchronized(width_ns / 1000)?;
     let page = HostPage::open(host.directory())?;
@@ -138,9 +140,9 @@ fn watch(host: &Host, ahead: Span, width_ns: i64) -> anyhow::Result<Watched> {
     Ok(seen)
 }
 
-/// A real ptp4l in a namespace is the master, another the slave, both with software time stamps and
-/// `free_running`: they measure and never touch the clock. Both read this machine's CLOCK_REALTIME,
-/// so the truth is at hand.
+/// One real ptp4l in a namespace is the master and another the slave, both with software timestamps
+/// and `free_running`: they measure and never touch the clock. Both read this machine's
+/// CLOCK_REALTIME, so the truth is at hand.
 pub(crate) fn ptp(ctx: &Context) -> anyhow::Result<String> {
     let namespace = Namespace::create()?;
     let inner = interface_of(&namespace)?;
@@ -162,8 +164,8 @@ pub(crate) fn ptp(ctx: &Context) -> anyhow::Result<String> {
         "[[reference]]\ntype = \"ptp\"\ndevice = \"realtime\"\nsocket = \"{}\"\npoll = \"200ms\"\n",
         socket.display()
     );
-    // The master's stamps are UTC on an arbitrary timescale, which is refused until the operator
-    // says so.
+    // The master's timestamps are UTC on an arbitrary timescale, which is refused until the
+    // operator declares it.
     let mut host = Host::new(ctx)?;
     host.start(&reference)?;
     let name = "ptp realtime";
@@ -176,7 +178,7 @@ pub(crate) fn ptp(ctx: &Context) -> anyhow::Result<String> {
     let seen = watch(&host, Span::ZERO, 20_000_000)?;
     let detail = reference_row(&host, name)?["detail"].as_str().unwrap_or_default().to_owned();
     mentions(&detail, &["CLOCK_REALTIME", "UNCALIBRATED", "path delay"])?;
-    // Without its master the slave says so within a few announce intervals, and so does the
+    // Without its master, the slave says so within a few announce intervals, and so does the
     // reference.
     master.kill();
     host.wait_until("the master's end is noticed", |h| {
@@ -203,7 +205,7 @@ fn ptp_config(dir: &Path, name: &str, lines: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The end of the pair that is inside: tvlabNn for 10.213.N.0/24.
+/// The inner interface of the pair: tvlabNn for 10.213.N.0/24.
 fn interface_of(namespace: &Namespace) -> anyhow::Result<String> {
     Ok(format!("tvlab{}n", namespace.address().octets()[2]))
 }

@@ -1,6 +1,6 @@
-//! Do the bounds hold the truth? The lab's chronyd serves this machine's CLOCK_REALTIME (`-x`: it
-//! never touches it), so the truth that timevisord estimates over the network can be read directly
-//! beside its page.
+//! Do the bounds contain the truth? The lab's chronyd serves this machine's CLOCK_REALTIME (`-x`:
+//! it never touches it), so the truth that timevisord estimates over the network can be read
+//! directly beside its page.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::interrupt;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 
-/// From before the first exchange to the rate's being known, and through a restart of the daemon.
+/// From before the first exchange until the rate is known, and through a restart of the daemon.
 pub(crate) fn bounds_hold_the_truth(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -57,8 +57,8 @@ fn watch(host: &Host, span: Duration) -> anyhow::Result<Watched> {
     while Instant::now() < end {
         interrupt::check()?;
         std::thread::sleep(Duration::from_millis(1));
-        // CLOCK_REALTIME was read somewhere between two counter values: it must fit the bounds at
-        // both.
+        // CLOCK_REALTIME was read somewhere between two counter values, so it must be consistent
+        // with the bounds at both.
         let moment = bracket(page.counter(), 3);
         let (before, after) = (page.convert(moment.before)?, page.convert(moment.after)?);
         if !before.has_estimate() {

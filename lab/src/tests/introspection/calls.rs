@@ -1,4 +1,4 @@
-//! What introspection has to tell of lab-calls, however it came about.
+//! What introspection has to report about lab-calls, whichever way lab-calls was started.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -8,12 +8,13 @@ use crate::host::Host;
 pub(crate) const JOBS: usize = 20;
 pub(crate) const YIELDS: usize = 50;
 
-/// Runs it in a guest's shell.
+/// The shell command line that runs lab-calls in a guest.
 pub(crate) fn line() -> String {
     format!("lab-calls {JOBS} {YIELDS}; [ $? = 3 ]")
 }
 
-/// From the event of this number on, all of the program that said this, when it has ended.
+/// All events, from number `from` on, of the program that printed `said`; waits until it has
+/// exited.
 pub(crate) fn told(host: &Host, from: u64, said: &Value) -> anyhow::Result<Vec<Value>> {
     let from = from.to_string();
     let words = ["introspect", "trace", "web", "--once", "--json", "--from", &from];
@@ -27,8 +28,8 @@ pub(crate) fn told(host: &Host, from: u64, said: &Value) -> anyhow::Result<Vec<V
     Ok(events)
 }
 
-/// Of all events that `trace --json` printed, those of the program that said this; none while its
-/// end is not among them.
+/// From the output of `trace --json`, the events of the program that printed `said`; `None` until
+/// its exit is among them.
 pub(crate) fn of_program(told: &str, said: &Value) -> anyhow::Result<Option<Vec<Value>>> {
     let all = told.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     let events: Vec<Value> =
@@ -37,7 +38,8 @@ pub(crate) fn of_program(told: &str, said: &Value) -> anyhow::Result<Option<Vec<
     Ok(ended.then_some(events))
 }
 
-/// Every call, with its arguments, and its time between these two moments. How many events.
+/// Checks every call with its arguments, and that its time lies between the two moments. Returns
+/// the number of events.
 pub(crate) fn exact(events: &[Value], before: i64, after: i64) -> anyhow::Result<usize> {
     for event in events {
         let at = |bound: &str| event[bound].as_i64().with_context(|| format!("no time: {event}"));
@@ -47,7 +49,7 @@ pub(crate) fn exact(events: &[Value], before: i64, after: i64) -> anyhow::Result
     counts(events)
 }
 
-/// The same without times.
+/// Like [`exact`], without the times.
 pub(crate) fn counts(events: &[Value]) -> anyhow::Result<usize> {
     let count = |kind: &str| events.iter().filter(|event| event["kind"] == kind).count();
     ensure!(count("yield") == JOBS + YIELDS, "{} yields of {}", count("yield"), JOBS + YIELDS);

@@ -38,7 +38,7 @@ pub(crate) fn daemon(ctx: &Context) -> anyhow::Result<String> {
         let named = "web,debug-threads=on".to_owned();
         builder.args(["-plugin".into(), plugin.clone(), "-name".into(), named])
     });
-    // Before the guest's kernel is there: it is waited for.
+    // Attaching before the guest's kernel has booted: the daemon waits for it.
     let mut guest = launch.start()?;
     host.cli(&["introspect", "attach", "web"])?;
     guest.guest.wait_ready()?;
@@ -47,7 +47,8 @@ pub(crate) fn daemon(ctx: &Context) -> anyhow::Result<String> {
     host.wait_until("the trap points", attached)?;
     let first = calls(&host, &mut guest)?;
 
-    // Another daemon does not know of it; the guest is unharmed, and can be attached to again.
+    // A new daemon does not know of the attachment; the guest is unharmed and can be attached
+    // again.
     host.kill();
     guest.guest.sh(&line())?;
     host.restart()?;
@@ -74,8 +75,8 @@ pub(crate) fn daemon(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{first} events of a program, twice, each with its time; reserved: {reserved}"))
 }
 
-/// A reservation follows the tasks of the guest: it comes, grows, shrinks and goes; too much is
-/// refused and changes nothing.
+/// A reservation follows the guest's tasks: it appears, grows, shrinks and disappears. An excessive
+/// demand is refused and changes nothing.
 fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
     let held = |host: &Host| -> anyhow::Result<Value> {
         Ok(host.json(&["reserve", "list"])?.get(0).cloned().unwrap_or(Value::Null))
@@ -87,13 +88,13 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
         guest.guest.sh(&line).map(drop)
     };
     let end = |guest: &mut Client, name: &str| {
-        // The shell's child, not the shell.
+        // The task is the shell's child, not the shell itself.
         guest
             .guest
             .sh(&format!("pkill -P $(cat /run/{name}.pid) || kill $(cat /run/{name}.pid)"))
             .map(drop)
     };
-    // It has begun before anybody looks.
+    // This task starts before anybody attaches.
     start(guest, "early", "20 100")?;
     let early = guest.guest.sh(
         "until [ \"$(cut -d' ' -f41 /proc/$(pidof lab-dl)/stat)\" = 6 ]; do sleep 0.1; done; pidof lab-dl",
@@ -116,7 +117,7 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
     host.wait_until("it to grow", |host| Ok(budget(host)? > first))?;
     let second = budget(host)?;
     took.push(after(host)?);
-    // The guest admits it, and this host does not.
+    // The guest admits it; this host does not.
     start(guest, "three", "53 100")?;
     host.wait_until("a refusal", |host| Ok(row(host)?["reserved"]["refused"].is_string()))?;
     ensure!(budget(host)? == second, "a refused change changed something");
@@ -126,7 +127,7 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
     ensure!(row(host)?["reserved"]["refused"].is_null(), "{}", row(host)?);
     end(guest, "one")?;
     host.wait_until("nothing to be reserved", |host| Ok(held(host)?.is_null()))?;
-    // What is done by hand stays.
+    // A reservation made by hand stays.
     host.cli(&["reserve", "apply", "web", "--budget", "10ms/50ms"])?;
     start(guest, "four", "20 100")?;
     host.wait_until("a refusal", |host| Ok(row(host)?["reserved"]["refused"].is_string()))?;
@@ -144,7 +145,7 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
     ))
 }
 
-/// One task, with what it was given before the attachment, and nothing that was seen of it.
+/// Exactly one task, with the parameters it was given before the attachment and no observations.
 fn begun(row: &Value, tid: u32) -> anyhow::Result<()> {
     let [task] = &row["tasks"].as_array().context("no tasks")?[..] else {
         bail!("not one task: {row}")
@@ -159,14 +160,14 @@ fn begun(row: &Value, tid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The guest's own clock.
+/// Reads the guest's own clock.
 fn now(guest: &mut Client, bound: &str) -> anyhow::Result<i64> {
     let said = guest.guest.sh("timevisor now --json")?;
     let said: Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
     said[bound].as_i64().with_context(|| format!("the guest does not know the time: {said}"))
 }
 
-/// Runs lab-calls and counts what is told of it; every event's time lies in the time of the run, by
+/// Runs lab-calls and returns the number of its events; every event's time lies within the run, by
 /// the guest's clock.
 fn calls(host: &Host, guest: &mut Client) -> anyhow::Result<usize> {
     let begin = row(host)?["events"].as_u64().context("no count")?;

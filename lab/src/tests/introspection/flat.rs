@@ -1,6 +1,6 @@
-//! Guests in one flat address space, introspected by timevisord with the help of their files. Such
-//! a guest logs its own calls as one hash for each task; what timevisord tells has to give the same
-//! ones.
+//! Guests with a single flat address space, introspected by timevisord with the help of their ELF
+//! files. Such a guest logs its own calls as one hash per task; timevisord's events must give the
+//! same hashes.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -17,11 +17,11 @@ use crate::introspection::emulated::row;
 use crate::qemu::Delivery;
 use crate::scenario::Context;
 
-/// No other mapping of QEMU's has this size.
+/// No other mapping in QEMU has this size.
 const MIB: u32 = 96;
 const TICK_NS: u64 = 1_000_000;
 
-/// A task's or a segment's calls.
+/// The calls of one task or segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Log {
     count: u64,
@@ -35,7 +35,7 @@ impl Default for Log {
 }
 
 impl Log {
-    /// As log_call of lab/freertos/guest.c.
+    /// The same hash as log_call in lab/freertos/guest.c.
     fn call(&mut self, kind: char, first: u32, second: u32) {
         for byte in [u32::from(kind), first, second].iter().flat_map(|word| word.to_le_bytes()) {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -46,10 +46,10 @@ impl Log {
 
 type Logs = BTreeMap<u32, Log>;
 
-/// Whose, which, and its two arguments, as a guest logs them.
+/// A call as a guest logs it: task, kind, and two arguments.
 type Call = (u32, char, u32, u32);
 
-/// A host and a guest that waits for a byte.
+/// A host and a guest that waits for a byte on its serial port.
 struct Scene {
     host: Host,
     guest: Guest,
@@ -88,7 +88,7 @@ impl Scene {
         self.host.cli(&["introspect", "attach", "rtos", "--image", &image.display().to_string()])
     }
 
-    /// Attaching with this file is not done, and `list` says why.
+    /// Attaching with this file fails, and `list` says why.
     fn refuses(&self, image: &Path, parts: &[&str]) -> anyhow::Result<()> {
         self.attach(image)?;
         self.host.wait_until("a refusal", |host| Ok(row(host)?["problem"].is_string()))?;
@@ -98,7 +98,7 @@ impl Scene {
         self.host.cli(&["introspect", "detach", "rtos"]).map(drop)
     }
 
-    /// Lets the guest begin, and compares what it says at its end with what timevisord tells.
+    /// Lets the guest start and compares what it prints at its end with what timevisord reports.
     /// Returns the events.
     fn run(&mut self, call: fn(&Value) -> anyhow::Result<Call>) -> anyhow::Result<Vec<Value>> {
         let attached = |host: &Host| Ok(row(host)?["state"] == "attached");
@@ -120,7 +120,7 @@ impl Scene {
         for event in &events {
             let (who, kind, first, second) = call(event).with_context(|| event.to_string())?;
             seen.entry(who).or_default().call(kind, first, second);
-            // In order, and at a time of the host's clock.
+            // In order, with the estimate within the event's bounds.
             let number = |key: &str| event[key].as_i64().with_context(|| format!("{key}: {event}"));
             let at = [number("counter")?, number("estimate_ns")?];
             ensure!(before[0] < at[0] && before[1] <= at[1], "before {before:?}: {event}");
@@ -131,7 +131,7 @@ impl Scene {
         Ok(events)
     }
 
-    /// What is known of a task: priority, or runtime.
+    /// What is known of a task: its priority or its runtime.
     fn task(&self, comm: &str, tid: Option<u32>, key: &str) -> anyhow::Result<u64> {
         let row = self.row()?;
         let mut tasks = row["tasks"].as_array().into_iter().flatten();
@@ -160,7 +160,7 @@ fn word(value: &Value) -> anyhow::Result<u32> {
     Ok(u32::try_from(number)?)
 }
 
-/// An event as periodic.c logs it.
+/// An event in the form in which periodic.c logs it.
 fn freertos_call(event: &Value) -> anyhow::Result<Call> {
     let who = word(&event["thread"]["tid"])?;
     Ok(match event["kind"].as_str().unwrap_or_default() {
@@ -206,7 +206,7 @@ pub(crate) fn freertos(ctx: &Context) -> anyhow::Result<String> {
     };
     let told = [jobs("ctl 2ms"), jobs("nav 5ms"), jobs("log 10ms"), jobs("sleeper")];
     ensure!(told == [2500, 1000, 500, 100], "{told:?}");
-    // Names end where the kernel ends them; who has ended is no task any more.
+    // Names are cut where the kernel cuts them; a task that has ended is not listed.
     ensure!(events.iter().any(|event| event["thread"]["comm"] == "a name that"), "no victim");
     let priorities: Vec<u64> = ["main", "sleeper", "IDLE"]
         .iter()
@@ -219,7 +219,7 @@ pub(crate) fn freertos(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{} events of 7 tasks exact", events.len()))
 }
 
-/// An event as segments.c logs it.
+/// An event in the form in which segments.c logs it.
 fn segment_call(event: &Value) -> anyhow::Result<Call> {
     let who = word(&event["thread"]["tid"])?;
     Ok(match event["kind"].as_str().unwrap_or_default() {
@@ -239,7 +239,7 @@ pub(crate) fn segments(ctx: &Context) -> anyhow::Result<String> {
     let mut scene = Scene::new(ctx, &program)?;
     scene.attach(&program)?;
     let events = scene.run(segment_call)?;
-    // Of the last pass each; the third has been retired.
+    // The runtime of each segment's last pass; the third segment has been retired.
     ensure!(scene.task("segment", Some(1), "runtime_ns")? == 200_000 + 599, "{}", scene.row()?);
     ensure!(scene.task("segment", Some(2), "runtime_ns")? == 300_000 + 598, "{}", scene.row()?);
     ensure!(scene.task("segment", Some(3), "runtime_ns").is_err(), "{}", scene.row()?);

@@ -1,5 +1,5 @@
-//! How many events are seen: all of them below the limit; beyond it, each one is seen or counted as
-//! dropped.
+//! How many events are seen: all of them below the limit; beyond it, each one is either seen or
+//! counted as dropped.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -9,15 +9,14 @@ use crate::host::Host;
 use crate::introspection::emulated::{emulated, row};
 use crate::scenario::Context;
 
-/// As the issue asks for.
+/// As the issue requires.
 const YIELDS: u64 = 100_000;
 const RATE_HZ: u64 = 10_000;
-/// As fast as the guest can: a multiple of what the reader takes in a second and of what waits in
-/// QEMU.
+/// As fast as the guest can: several times what the reader takes in a second and what QEMU buffers.
 const FAST: u64 = 300_000;
 
-/// Until nothing else began in the guest meanwhile, whose event could be among those that were
-/// dropped.
+/// Attempts until no other process starts in the guest during the run: its event could be among the
+/// dropped ones.
 const TRIES: u32 = 5;
 
 pub(crate) fn flood(ctx: &Context) -> anyhow::Result<String> {
@@ -40,7 +39,7 @@ pub(crate) fn flood(ctx: &Context) -> anyhow::Result<String> {
     ensure!(fast.began == 0, "something begins in the guest all the time: {fast:?}");
     ensure!(fast.dropped > 0, "{FAST} events are not beyond the limit");
     ensure!(fast.seen + fast.dropped == FAST, "of {FAST}: {fast:?}");
-    // It is as good as before.
+    // Afterwards, it works as well as before.
     let after = run(&host, &mut guest, RATE_HZ, RATE_HZ)?;
     ensure!(after.seen == RATE_HZ && after.dropped == 0, "after the flood: {after:?}");
     let trouble = "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault";
@@ -52,14 +51,14 @@ pub(crate) fn flood(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// What was told of a run.
+/// What was reported of a run.
 #[derive(Debug)]
 struct Run {
-    /// Of the program's own yields.
+    /// Events of the program's own yields.
     seen: u64,
-    /// Whoever's.
+    /// Events of any process.
     dropped: u64,
-    /// Other processes and kernel threads in the guest, by its own count.
+    /// Processes and kernel threads that started in the guest, by its own count.
     began: u64,
 }
 
@@ -67,7 +66,7 @@ fn run(host: &Host, guest: &mut Client, yields: u64, rate: u64) -> anyhow::Resul
     let count =
         |row: &Value, key: &str| row[key].as_u64().with_context(|| format!("no {key}: {row}"));
     let before = count(&row(host)?, "dropped")?;
-    // The shell reads by itself: nothing else begins.
+    // `read` is a shell builtin, so no other process starts.
     let line =
         format!("lab-calls paced {yields} {rate} >/run/paced & read said </run/paced; echo $said");
     let said = guest.guest.sh(&line)?;

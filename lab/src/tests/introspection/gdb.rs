@@ -1,4 +1,4 @@
-//! QEMU's gdb stub as a way to trap: slow, and the same events.
+//! QEMU's gdb stub as a way to trap: slow, but it gives the same events.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub(crate) fn gdb(ctx: &Context) -> anyhow::Result<String> {
     let plugin = told(&host, &mut guest, "tcg")?;
     ensure!(stub == plugin, "the stub: {stub:?}\nthe plugin: {plugin:?}");
 
-    // Its end is no end of the guest: no breakpoint is left that would stop it for ever.
+    // The daemon's end must not stop the guest: no breakpoint is left that would halt it for ever.
     attach(&host, "gdb")?;
     host.kill();
     for _ in 0..3 {
@@ -36,7 +36,7 @@ pub(crate) fn gdb(ctx: &Context) -> anyhow::Result<String> {
         .guest
         .sh("(sleep 1; lab-calls 20 20000 >/dev/null; echo $? >/run/ended) >/dev/null 2>&1 &")?;
     host.wait_until("an event", |host| Ok(row(host)?["events"].as_u64() > Some(0)))?;
-    // In the middle of a hit, as likely as not.
+    // Most likely in the middle of a hit.
     host.kill();
     let ended = guest.guest.sh("while [ ! -e /run/ended ]; do sleep 0.1; done; cat /run/ended")?;
     ensure!(ended.trim() == "3", "the program ended with {ended}");
@@ -52,8 +52,8 @@ fn attach(host: &Host, backend: &str) -> anyhow::Result<()> {
     host.wait_until("the breakpoints", |host| Ok(row(host)?["state"] == "attached"))
 }
 
-/// What a program did, by this way: each event without its time, its place and its names of
-/// threads.
+/// What a program did, as this backend reports it: each event without its time, its place and its
+/// thread names.
 fn told(host: &Host, guest: &mut Client, backend: &str) -> anyhow::Result<Vec<Value>> {
     attach(host, backend)?;
     let begin = row(host)?["events"].as_u64().context("no count")?;

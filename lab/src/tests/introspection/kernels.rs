@@ -1,5 +1,5 @@
-//! Other kernels of guests: the same program, the same events; and a kernel that traces itself is
-//! left alone as long as it does.
+//! Other guest kernels: the same program gives the same events. A kernel that traces itself is left
+//! alone as long as it does.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::introspection::emulated::{emulated_on, row};
 use crate::scenario::Context;
 use crate::tests::introspection::calls::{exact, line, told};
 
-/// Debian suites with kernels other than the one that all other tests have.
+/// Debian suites whose kernels differ from the one in all other tests.
 const SUITES: [&str; 2] = ["bookworm", "bookworm-backports"];
 
 pub(crate) fn kernels(ctx: &Context) -> anyhow::Result<String> {
@@ -27,7 +27,7 @@ pub(crate) fn kernels(ctx: &Context) -> anyhow::Result<String> {
         let found = row(&host)?;
         let named = found["guest"].as_str().is_some_and(|name| name.contains(release.trim()));
         ensure!(named, "{release} is not in {found}");
-        // Without a driver for the page, the guest does not know the time itself.
+        // Without a driver for the page, the guest itself does not know the time.
         let now = |bound: &str| -> anyhow::Result<i64> {
             host.json(&["now"])?[bound].as_i64().context("the host does not know the time")
         };
@@ -48,7 +48,7 @@ pub(crate) fn kernels(ctx: &Context) -> anyhow::Result<String> {
     Ok(all.join(", "))
 }
 
-/// Its own tracer has the place of a trap point.
+/// The kernel's own tracer occupies the place of a trap point.
 fn own_tracer(host: &Host, guest: &mut Client) -> anyhow::Result<()> {
     host.cli(&["introspect", "detach", "web"])?;
     let tracing = "/sys/kernel/tracing";

@@ -1,5 +1,5 @@
-//! A guest that starts another kernel by itself: what was found in it is found anew, and nobody has
-//! to tell.
+//! A guest that boots another kernel with kexec: timevisord notices by itself and examines the new
+//! kernel.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::scenario::Context;
 use crate::tests::introspection::calls::{counts, line, told};
 
 const KEXEC: &str = "/sbin/kexec";
-/// The kernel that the guest boots, and the one that it starts then.
+/// The kernel that the guest boots, and the one that it starts with kexec.
 const KERNELS: [&str; 2] = ["trixie-backports", "bookworm-backports"];
-/// For an emulated boot.
+/// Time for an emulated boot.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn kexec(ctx: &Context) -> anyhow::Result<String> {
@@ -62,7 +62,7 @@ pub(crate) fn kexec(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{before} events of a program in {first}, {after} in {second}"))
 }
 
-/// All that a program does is told; how many.
+/// Checks that every call of a program is reported; returns the number of events.
 fn events(host: &Host, guest: &mut Client) -> anyhow::Result<usize> {
     let from = row(host)?["events"].as_u64().context("no count")?;
     let said = guest.guest.sh(&line())?;

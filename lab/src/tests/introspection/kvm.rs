@@ -1,4 +1,4 @@
-//! timevisord's introspection of a guest under the real KVM, on a host inside a guest.
+//! timevisord's introspection of a guest under real KVM, on a host that is itself a guest.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::nested::NestedHost;
 use crate::scenario::Context;
 use crate::tests::introspection::calls::{exact, line, of_program};
 
-/// Attached and detached so often while the guest works.
+/// How often it is attached and detached while the guest works.
 const CYCLES: usize = 10;
-/// For one program in the inner guest.
+/// Timeout for one program in the inner guest.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes a second of a migration that is to be seen under way.
+/// Bandwidth, in bytes per second, of a migration that must be observed in progress.
 const SLOWLY: u32 = 1_000_000;
 
-/// What a kernel says when something is wrong.
+/// What a kernel logs when something is wrong.
 const TROUBLE: &str =
     "WARNING:|BUG:|Oops|Call Trace|stall|general protection|segfault|invalid opcode";
 
@@ -50,12 +50,12 @@ fn on_host(ctx: &Context, suite: &str, way: &str) -> anyhow::Result<String> {
     ensure!(is == needed, "{SWITCH} while trap points are in place: {is}");
     let first = calls(&mut host)?;
 
-    // Nobody sees what the guest does, and it goes on all the same.
+    // Nobody observes the guest now, and it keeps running.
     host.sh("kill -9 $(pidof timevisord)")?;
     run_calls(&mut host)?;
     let is = switch(&mut host)?;
     ensure!(is == needed, "{SWITCH} while nobody sees what the guest does: {is}");
-    // The next one does by itself what the first was told.
+    // The next daemon's configuration says what the first one was told.
     let choice = if needed { "prefix" } else { PORT };
     let lines = format!("[introspection]\\nkvm = \"{choice}\"\\n");
     host.sh(&format!("printf '{lines}' >>/etc/timevisord.toml"))?;
@@ -80,7 +80,8 @@ fn on_host(ctx: &Context, suite: &str, way: &str) -> anyhow::Result<String> {
     }
     no_trouble(&mut host)?;
 
-    // Somebody who does not ask us wants it elsewhere, where its trap points would be nobody's.
+    // Somebody migrates the guest without asking us; at the destination nobody would handle its
+    // trap points.
     attach(&mut host, way)?;
     host.execute(VM, "migrate-set-parameters", &json!({"max-bandwidth": SLOWLY}))?;
     host.execute(VM, "migrate", &json!({"uri": "exec:cat >/dev/null"}))?;
@@ -94,13 +95,13 @@ fn on_host(ctx: &Context, suite: &str, way: &str) -> anyhow::Result<String> {
     let stayed = calls(&mut host)?;
     ensure!(first == stayed, "{first} events, then {stayed} after a migration was cancelled");
 
-    // After a reset its kernel is another one, somewhere else.
+    // After a reset, the guest boots a kernel again, at another address.
     host.qmp(VM, "system_reset")?;
     host.wait_ready(VM, 2)?;
     host.wait("the trap points after a reset", |host| Ok(row(host)?["state"] == "attached"))?;
     let third = calls(&mut host)?;
     ensure!(first == third, "{first} events, then {third} after a reset");
-    // A daemon that ends takes everything away.
+    // A daemon that exits removes everything.
     host.sh("kill $(pidof timevisord); while pidof timevisord >/dev/null; do sleep 0.1; done")?;
     ensure!(!switch(&mut host)?, "timevisord left {SWITCH} on at its end");
     ensure!(in_place(&mut host)? == 0, "timevisord left trap points in the guest at its end");
@@ -111,13 +112,13 @@ fn on_host(ctx: &Context, suite: &str, way: &str) -> anyhow::Result<String> {
     ))
 }
 
-/// The guest makes calls that are trapped, on both vCPUs, until [`no_trouble`].
+/// Makes the guest issue trapped calls on both vCPUs until [`no_trouble`].
 pub(crate) fn keep_busy(host: &mut NestedHost) -> anyhow::Result<()> {
     let work = "touch /run/busy; for n in 1 2; do (while [ -e /run/busy ]; do lab-calls 50 50; done >/dev/null 2>&1 &) ; done";
     host.inner_sh(VM, work, PATIENCE).map(drop)
 }
 
-/// The guest has been well all the time; it rests then.
+/// The guest has had no trouble so far; stops its work.
 pub(crate) fn no_trouble(host: &mut NestedHost) -> anyhow::Result<()> {
     not_reset(host, 1)?;
     host.inner_sh(VM, "rm /run/busy", PATIENCE)?;
@@ -126,11 +127,11 @@ pub(crate) fn no_trouble(host: &mut NestedHost) -> anyhow::Result<()> {
     not_reset(host, 1)
 }
 
-/// The inner guest has booted so often, and no more.
+/// The inner guest has booted exactly this many times.
 fn not_reset(host: &mut NestedHost, boots: usize) -> anyhow::Result<()> {
     let booted = host.sh(&format!("grep -c LAB-READY /run/{VM}-serial.log"))?;
     if booted.trim() != boots.to_string() {
-        // Both logs are of QEMU's, and outlive the guest.
+        // QEMU writes both logs, so they outlive the guest.
         let said = host.sh(&format!("tail -n 60 /run/{VM}-serial.log /run/{VM}-cpu.log"))?;
         bail!("the inner guest has booted {booted} times; its logs end:\n{said}");
     }
@@ -142,8 +143,8 @@ fn run_calls(host: &mut NestedHost) -> anyhow::Result<Value> {
     serde_json::from_str(said.trim()).with_context(|| said.clone())
 }
 
-/// Runs lab-calls and counts what is told of it; every event's time lies between two of the host's
-/// own.
+/// Runs lab-calls and returns the number of its events; every event's time lies between two
+/// readings of the host's clock.
 pub(crate) fn calls(host: &mut NestedHost) -> anyhow::Result<usize> {
     let from = row(host)?["events"].as_u64().context("no count")?;
     let now = |host: &mut NestedHost, bound: &str| -> anyhow::Result<i64> {

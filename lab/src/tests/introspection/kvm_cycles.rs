@@ -10,11 +10,11 @@ use crate::introspection::nested::{PREFIX, VM, attach, detach, host_with_guest, 
 use crate::scenario::Context;
 use crate::tests::introspection::kvm::{calls, keep_busy, no_trouble};
 
-/// Where the variable CYCLES does not say another number.
+/// The default for the environment variable CYCLES.
 const CYCLES: u32 = 1000;
-/// So many in one go of the program: each go begins with an attachment of a kernel that is known.
+/// Cycles per run of the program; each run starts by attaching to a kernel that is already known.
 const AT_ONCE: u32 = 20;
-/// For one go.
+/// Timeout for one run.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) fn kvm_cycles(ctx: &Context) -> anyhow::Result<String> {

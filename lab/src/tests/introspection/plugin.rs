@@ -18,9 +18,9 @@ use crate::scenario::Context;
 const MIB: u32 = 256;
 const JOBS: usize = 20;
 const YIELDS: usize = 1000;
-/// More than all buffers hold.
+/// More events than all buffers hold.
 const FLOOD: usize = 30_000;
-/// As lab-calls ends.
+/// The exit status of lab-calls.
 const STATUS: u32 = 3 << 8;
 
 pub(crate) fn tcg(ctx: &Context) -> anyhow::Result<String> {
@@ -69,7 +69,7 @@ pub(crate) fn tcg(ctx: &Context) -> anyhow::Result<String> {
     Ok(told.join(", "))
 }
 
-/// Runs lab-calls and finds each of its calls, in order, with its arguments, and nothing else of
+/// Runs lab-calls and finds each of its calls in order, with its arguments, and no other events of
 /// it.
 fn exact(guest: &mut Guest, watcher: &mut Watcher) -> anyhow::Result<()> {
     let first = watcher.events.len();
@@ -129,8 +129,8 @@ fn exact(guest: &mut Guest, watcher: &mut Watcher) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Points come and go while a program runs through them, beside one that leaves its vCPU never
-/// idle.
+/// Trap points come and go while a program runs through them, and beside one that never lets its
+/// vCPU idle.
 fn cycles(guest: &mut Guest, watcher: &mut Watcher) -> anyhow::Result<()> {
     for busy in ["lab-calls 1000000 0", "(while :; do :; done)"] {
         guest.sh(&format!("{busy} >/dev/null 2>&1 & echo $! >>/run/busy"))?;
@@ -142,15 +142,14 @@ fn cycles(guest: &mut Guest, watcher: &mut Watcher) -> anyhow::Result<()> {
     guest.sh("kill $(cat /run/busy)").map(drop)
 }
 
-/// A reader that reads nothing: no vCPU waits for it, and what it misses is counted to the last
-/// one.
+/// A reader that reads nothing: no vCPU waits for it, and every event that it misses is counted.
 fn flood(guest: &mut Guest, socket: &Path, base: u64) -> anyhow::Result<String> {
     let (first, dropped_before) = hello(socket)?;
     let mut watcher =
         Watcher::connect(socket, probe(&memory(guest.pid(), base, u64::from(MIB))?)?)?;
     watcher.attach(guest)?;
     guest.sh(&format!("lab-calls 1 {FLOOD}; [ $? = 3 ]"))?;
-    // 2 x sched_setattr, a job's end, 3 sleeps, the exit.
+    // 2 calls of sched_setattr, the end of a job, 3 sleeps, the exit.
     let made = FLOOD as u64 + 7;
     let sum = |this: &Watcher| this.events.len() as u64 + this.dropped;
     watcher.until("all there", guest, |this| sum(this) >= made)?;
@@ -164,7 +163,7 @@ fn flood(guest: &mut Guest, socket: &Path, base: u64) -> anyhow::Result<String> 
     Ok(format!("{dropped} of {own} dropped and counted in a flood"))
 }
 
-/// The reader's process dies in the middle of the program, which goes on and ends as always.
+/// The reader's process is killed in the middle of the program, which continues and ends as usual.
 fn killed(ctx: &Context, guest: &mut Guest, socket: &Path, base: u64) -> anyhow::Result<()> {
     let lab: PathBuf = std::env::current_exe()?;
     let mut command = command::tethered(lab);
@@ -181,14 +180,15 @@ fn killed(ctx: &Context, guest: &mut Guest, socket: &Path, base: u64) -> anyhow:
     wait(&mut reader, "\nattached")?;
     guest.sh("(lab-calls 5 200000 >/dev/null 2>&1; echo $? >/run/ended) >/dev/null 2>&1 &")?;
     wait(&mut reader, "\"kind\":\"yield\"")?;
-    // SIGKILL.
+    // This sends SIGKILL.
     reader.kill();
     let ended = guest.sh("while [ ! -e /run/ended ]; do sleep 0.1; done; cat /run/ended")?;
     ensure!(ended.trim() == "3", "the program ended with {ended}");
     Ok(())
 }
 
-/// What the plugin tells a new connection: the next event's sequence, and how many were dropped.
+/// What the plugin tells a new connection: the next event's sequence number, and how many events
+/// were dropped.
 fn hello(socket: &Path) -> anyhow::Result<(u64, u64)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;

@@ -1,6 +1,6 @@
-//! The whole of it: an unmodified guest starts real-time tasks, their reservation is there before
-//! their first job, and a busy host makes none of them late; the same tasks are late when nobody
-//! looks.
+//! End to end: an unmodified guest starts real-time tasks, their reservation is in place before
+//! their first job, and a busy host makes none of them late. Without introspection, the same tasks
+//! are late.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::real_time::witness::Witness;
 use crate::real_time::{Load, Restore, text};
 use crate::scenario::Context;
 
-/// Cost, period and runtime under SCHED_DEADLINE, ms. The guest's kernel counts the time in which
-/// its vCPU waits as the task's own: the runtimes have the reservation's longest pause in them.
+/// Cost, period and runtime under SCHED_DEADLINE, ms. The guest's kernel charges the time in which
+/// its vCPU waits to the task, so the runtimes include the reservation's longest pause.
 const TASKS: [&str; 2] = ["25/150/65", "35/200/80"];
-/// Under SCHED_FIFO, and what their operator says of them: a quarter more, because costs vary with
-/// this machine.
+/// Under SCHED_FIFO, and what their operator declares: a quarter more, because costs vary with this
+/// machine.
 const FIXED: [&str; 2] = ["30/150", "50/200"];
 const DECLARED: [&str; 4] = ["--task", "lab-rt@60=38ms/150ms", "--task", "lab-rt@59=62ms/200ms"];
 const SECONDS: u64 = 12;
@@ -39,7 +39,7 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     let turns = costs::calibrate(&host, &mut guest, "web")?;
     let mut told = Vec::new();
     for (policy, tasks, more) in [("deadline", TASKS, &[][..]), ("FIFO", FIXED, &DECLARED)] {
-        // The more urgent one may be in time with the little that there is.
+        // The more urgent task may meet its deadlines with the little processor time that is left.
         let without = {
             let _load = Load::starving()?;
             costs::run_tasks(&mut guest, (turns, SECONDS / 3), false, 0, &words(&tasks))?
@@ -53,7 +53,7 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
         ensure!(held(&host)?.is_empty(), "reserved for nothing: {:?}", held(&host)?);
         let (with, judged) = reserved(&host, &mut guest, turns, &tasks)?;
         told.push(format!("introspected: {}; {judged}", text(&with.found)));
-        // It went with the tasks.
+        // The reservation disappeared with the tasks.
         host.wait_until("nothing to be reserved", |host| Ok(held(host)?.is_empty()))?;
         let row = row(&host)?;
         ensure!(row["dropped"] == 0 && row["reserved"]["refused"].is_null(), "{row}");
@@ -63,8 +63,8 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     Ok(told.join("; "))
 }
 
-/// Runs the tasks beside a busy host. Their reservation comes when they start: meanwhile this waits
-/// for it, and watches its core from then on. The judge gets the last reservation: it grows when
+/// Runs the tasks beside a busy host. Their reservation appears when they start; a thread waits for
+/// it and watches its core from then on. The judgement uses the last reservation, which grows when
 /// the second task starts.
 fn reserved(
     host: &Host,
@@ -109,7 +109,7 @@ fn words(tasks: &[&str]) -> Vec<String> {
     tasks.iter().map(|task| (*task).to_owned()).collect()
 }
 
-/// What these tasks take, by their own words.
+/// The tasks' cost and deadline, as they declare them.
 fn needed(tasks: &[&str]) -> Vec<Declared> {
     let ns = |task: &str, part| {
         let ms = task.split('/').nth(part).and_then(|ms| ms.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! What is found in a guest's memory against what the guest says of itself.
+//! Compares what is found in a guest's memory with what the guest itself reports.
 
 use anyhow::{Context as _, ensure};
 use sha2::{Digest as _, Sha256};
@@ -57,7 +57,7 @@ fn compare(guest: &mut Guest, ram: &dyn GuestMemory) -> anyhow::Result<String> {
     let release = guest.sh("uname -r")?;
     ensure!(kernel.release == release.trim(), "{} is {release}", kernel.release);
 
-    // Modules' symbols come after the kernel's, with a bracket.
+    // Module symbols follow the kernel's and have a bracket.
     let mut listed = Sha256::new();
     for (address, kind, name) in kernel.symbols.iter() {
         listed.update(format!("{address:016x} {kind} {name}\n"));
@@ -69,7 +69,7 @@ fn compare(guest: &mut Guest, ram: &dyn GuestMemory) -> anyhow::Result<String> {
     let own = guest.sh("sha256sum </sys/kernel/btf/vmlinux")?;
     same("/sys/kernel/btf/vmlinux", &own, &hex(Sha256::new_with_prefix(btf.bytes())))?;
 
-    // The same through QEMU's own memory, as for a guest whose memory is in no file.
+    // The same through QEMU's own memory, as for a guest whose memory is not backed by a file.
     let base = introspection::memory_base(guest)?;
     let process = introspection::memory(guest.pid(), base, u64::from(MIB))?;
     let again = Linux::new(&process, &kernel).map_err(anyhow::Error::msg)?;

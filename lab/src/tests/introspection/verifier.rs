@@ -1,12 +1,12 @@
-//! The kernel's verifier and our BPF programs for guests under KVM: on the oldest kernel of the lab
-//! as on the newest.
+//! The kernel's verifier accepts our BPF programs for guests under KVM, on the oldest kernel of the
+//! lab as well as on the newest.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use crate::scenario::Context;
 
-/// Instructions that the verifier may go through; its own limit is a million.
+/// Instructions that the verifier may process; its own limit is a million.
 const MOST: u64 = 50_000;
 
 pub(crate) fn verifier(ctx: &Context) -> anyhow::Result<String> {

@@ -1,4 +1,4 @@
-//! Domains of a real libvirtd, equipped with exactly what `timevisor vm args --format libvirt`
+//! Domains of a real libvirtd, configured with exactly what `timevisor vm args --format libvirt`
 //! prints.
 
 use std::io::{ErrorKind, Read as _};
@@ -16,7 +16,6 @@ use crate::qemu::Qemu;
 use crate::reader::{self, GuestReader, HostPage};
 use crate::scenario::Context;
 
-/// The name of the domain.
 const NAME: &str = "web";
 const MEMORY_MIB: u32 = 256;
 
@@ -32,8 +31,8 @@ pub(crate) fn vmclock(ctx: &Context) -> anyhow::Result<String> {
     serve(ctx, &ctx.qemu_10()?, "vmclock")
 }
 
-/// `virsh migrate` between two libvirtds, each with its timevisord, which nobody has told of the
-/// migration.
+/// `virsh migrate` between two libvirtds, each with its own timevisord; nobody informs the daemons
+/// of the migration.
 pub(crate) fn migrate(ctx: &Context) -> anyhow::Result<String> {
     let cases = [("nvdimm", ctx.qemu()?), ("vmclock", ctx.qemu_10()?)];
     let mut told = Vec::new();
@@ -99,7 +98,7 @@ fn migrate_by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<Stri
     let before = compare(&host_a, &mut guest, true)?;
     let marker = guest.ask("read")?["disruption"].clone();
 
-    // Both daemons see all of this machine's QEMUs, and the first one that finds a vmclock device
+    // Both daemons see all QEMUs on this machine, and the first one that finds a vmclock device
     // keeps its page.
     let (libvirt_b, host_b, printed_b) = side(2)?;
     let moved = libvirt_b.migrate_here(&domain, &definition(&printed_b))?;
@@ -109,7 +108,7 @@ fn migrate_by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<Stri
         })?;
         moved.virsh("resume")?;
     }
-    // Its source's QEMU has ended; nobody has told either daemon.
+    // The source QEMU has ended; nobody has informed either daemon.
     host_b.wait_vm(NAME, "synchronized")?;
     let mut guest = GuestReader::connect(&moved.reader())?;
     let after = compare(&host_b, &mut guest, true)?;
@@ -129,7 +128,7 @@ fn serve(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(200)?;
-    // An ivshmem device is for kernels without the driver, which makes no /dev/ptp0.
+    // An ivshmem device is for kernels without the driver, so there is no /dev/ptp0.
     let has_driver = delivery != "ivshmem";
     let kernel = ctx.kernel(if has_driver { "trixie-backports" } else { "bookworm" })?;
     let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
@@ -148,8 +147,8 @@ fn serve(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
         "--format",
         "libvirt",
     ])?;
-    // As the printed comments say: QEMU makes the device's page itself, so it is filled before the
-    // guest runs.
+    // As the printed comments say, QEMU creates the device's page itself, so the page is filled
+    // before the guest runs.
     let paused = delivery == "vmclock";
     let domain = libvirt.create(&Definition {
         name: NAME,
@@ -163,7 +162,7 @@ fn serve(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
         host.wait_until("the paused domain to be found", |host| Ok(host.vm(NAME).is_ok()))?;
         domain.virsh("resume")?;
     }
-    // Nobody has told the daemon of this domain.
+    // Nobody has informed the daemon of this domain.
     host.wait_vm(NAME, "synchronized")?;
     let row = host.vm(NAME)?;
     ensure!(row["delivery"] == delivery && row["accelerator"] == "tcg", "{row}");
@@ -177,7 +176,8 @@ fn serve(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
     Ok(format!("{version}: {}; after {pause}: {}", before.text(), after.text()))
 }
 
-/// Suspends and resumes: the page is withdrawn in between, and another one than before after.
+/// Suspends and resumes the domain: the page is withdrawn in between, and its disruption marker
+/// differs afterwards.
 fn pause(host: &Host, domain: &Domain<'_>) -> anyhow::Result<String> {
     let marker = |host: &Host| {
         let row = host.vm(NAME)?;

@@ -1,5 +1,5 @@
-//! Migrates a guest between two "hosts" whose pages differ. What a right page says is left to the
-//! daemon's tests.
+//! Migrates a guest between two "hosts" whose pages differ. The daemon's tests check the contents
+//! of the page.
 
 use anyhow::ensure;
 
@@ -11,7 +11,7 @@ use crate::scenario::Context;
 use crate::ssdt;
 use crate::tests::guests::page;
 
-/// The generation counter at offset 0x68, of which the tests use the low byte.
+/// Reads the low byte of the generation counter at offset 0x68; the tests use only that byte.
 const READ_GENERATION: &str = "dd if=/dev/vmclock0 bs=1 skip=104 count=1 2>/dev/null | od -An -tu1";
 
 pub(crate) fn nvdimm(ctx: &Context) -> anyhow::Result<String> {

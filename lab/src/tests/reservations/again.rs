@@ -1,6 +1,6 @@
-//! A reservation that is released and made again at once. Linux never lets a thread run again that
-//! leaves SCHED_DEADLINE while it is out of budget and comes back between its deadline and the
-//! moment when what it ran too much is made good (`timevisor_guests::reservation::Ledger::leave`).
+//! A reservation that is released and made again at once. A thread may leave SCHED_DEADLINE while
+//! it is out of budget and come back between its deadline and the moment when its overrun is paid
+//! back. Linux never runs such a thread again (`timevisor_guests::reservation::Ledger::leave`).
 
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,12 @@ use crate::real_time::stolen::of_core_ms;
 use crate::real_time::{self, Restore};
 use crate::scenario::Context;
 
-/// Without timevisord's wait the guest stands still for ever after three to nine.
+/// Repetitions. Without timevisord's wait, the guest freezes for ever after three to nine of them.
 const TIMES: u32 = 60;
-/// Of our own changes, of which every tenth or so freezes it.
+/// Number of changes that the test itself makes; about every tenth one freezes the guest.
 const TRIES: u32 = 300;
 const BUDGET: &str = "3ms/30ms";
-/// A guest that wants to run does so within this.
+/// A guest that wants to run does so within this time.
 const FROZEN: Duration = Duration::from_millis(500);
 const BUSY: &str = "(while :; do :; done) >/dev/null 2>&1 &";
 
@@ -36,9 +36,9 @@ impl Thread {
         Ok(schedstat(self.pid, self.tid)?.ran)
     }
 
-    /// Whether it runs within this.
+    /// Whether the thread runs within this time.
     ///
-    /// What this machine's own host took from the core meanwhile does not count.
+    /// Time that this machine's own host took from the core meanwhile does not count.
     fn goes_on(self, within: Duration) -> anyhow::Result<bool> {
         let (before, began) = (self.ran()?, Instant::now());
         let core = allowed_of(self.tid)?[0];
@@ -90,7 +90,7 @@ pub(crate) fn reserve_again(ctx: &Context) -> anyhow::Result<String> {
         ensure!(held(&host)?["problem"].is_null(), "{}", held(&host)?);
         let took = began.elapsed();
         ensure!(took < Duration::from_secs(10), "it went on after {took:?} only");
-        // Nor does it keep its VM from ending.
+        // A frozen thread does not keep its VM from ending either.
         ensure!(frozen(thread)?.is_some(), "it was frozen once in {TRIES} changes only");
     }
     ended(&host, guest)?;
@@ -101,7 +101,7 @@ pub(crate) fn reserve_again(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{TIMES} times, {} ms each; {told}", each.as_millis()))
 }
 
-/// It runs now; a part of two periods later it may be out of budget.
+/// The thread runs now; after a fraction of two periods, it may be out of budget.
 fn in_any_phase(n: u32) {
     std::thread::sleep(Duration::from_micros(u64::from(n) * 7_919 % 100_000));
 }
@@ -110,7 +110,8 @@ fn held(host: &Host) -> anyhow::Result<Value> {
     Ok(host.json(&["reserve", "list"])?[0].clone())
 }
 
-/// Changes its policy as somebody else might until it stands still; how often that took.
+/// Changes the thread's policy, as another program might, until it freezes; returns how many
+/// changes that took.
 fn frozen(thread: Thread) -> anyhow::Result<Option<u32>> {
     let reserved = Attributes::of(thread.tid)?;
     for n in 0..TRIES {

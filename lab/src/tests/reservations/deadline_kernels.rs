@@ -1,5 +1,6 @@
-//! Which kernels forget the end of a pause (`timevisor_reservation::ledger::Ledger::leave`): what
-//! timevisord keeps clear of, without timevisord.
+//! Which kernels forget the end of a throttling pause
+//! (`timevisor_reservation::ledger::Ledger::leave`). This shows the bug that timevisord avoids,
+//! without timevisord.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;

@@ -11,11 +11,11 @@ use crate::scenario::Context;
 use crate::tests::reservations::reserve::same;
 
 const SECONDS: u64 = 9;
-/// Of 50 ms; see [`super::reserve`].
+/// Budget in a period of 50 ms; see [`super::reserve`].
 const BUDGET_US: u64 = 32_000;
 
-/// Everything that a reservation touches: of each thread policy and priority, processors, cgroup;
-/// cgroups; halt polling.
+/// Everything that a reservation touches: each thread's policy, priority, processors and cgroup;
+/// the cgroups; halt polling.
 fn settings(inside: &mut Inside, pid: u64) -> anyhow::Result<BTreeMap<String, String>> {
     let threads = format!(
         "for t in /proc/{pid}/task/*; do echo \"${{t##*/}} $(sed \'s/.*) //\' $t/stat | cut -d \' \' -f 38,39) \
@@ -71,15 +71,15 @@ pub(crate) fn reserve_kvm(ctx: &Context) -> anyhow::Result<String> {
         judged.check().with_context(|| format!("{told:?}"))?;
         let after = audit(&mut inside)?;
         judge::owes_nothing(&before, &after, &run.stalls)?;
-        // A busy guest wants more than it has.
+        // A busy guest wants more than its budget.
         ensure!(!hog || after["exhausted"].as_u64().context("no audit")? > 0, "{after}");
     }
     let during = settings(&mut inside, pid)?;
     ensure!(during["/sys/module/kvm/parameters/halt_poll_ns"] == "0", "{during:?}");
     ensure!(during.contains_key("/sys/fs/cgroup/timevisor-cpu1"), "{during:?}");
 
-    // A daemon that dies leaves it in force, the next one goes on with it, and brings everything
-    // back.
+    // When the daemon dies, the reservation stays in force; the next daemon continues it and
+    // restores everything.
     restart(&mut inside)?;
     let held = row(&mut inside)?;
     ensure!(held["budget_ns"] == 32_000_000 && held["problem"].is_null(), "{held}");
@@ -97,7 +97,7 @@ pub(crate) fn reserve_kvm(ctx: &Context) -> anyhow::Result<String> {
     Ok(told.join("; "))
 }
 
-/// What is configured is there without being asked for, and a release by hand has the last word.
+/// A configured reservation is applied without a request, and a release by hand takes precedence.
 fn configured(inside: &mut Inside) -> anyhow::Result<()> {
     let table = format!("[[guests.vm.{VM}.reserve]]\\nbudget = \"20ms\"\\nperiod = \"50ms\"\\n");
     inside.host.sh(&format!("printf \'\\n{table}\' >>/etc/timevisord.toml"))?;

@@ -1,4 +1,4 @@
-//! Reservations beside a real libvirtd and its cpusets (cgroup v1, this machine's).
+//! Reservations beside a real libvirtd and its cpusets (cgroup v1, as on this machine).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,16 +17,16 @@ use crate::scenario::Context;
 const ROOT: &str = "/sys/fs/cgroup/cpuset";
 const BALANCE: &str = "cpuset.sched_load_balance";
 const MEMORY_MIB: u32 = 256;
-/// A guest that takes what it gets.
+/// A guest that uses all the processor time it gets.
 const BUSY: &str = "(while :; do :; done) &\n";
-/// Its vCPU is where the highest core of this machine is: the one that is reserved.
+/// Pins the vCPU to this machine's highest core, the one that is reserved.
 const ON_CORE_1: &str = "<cputune><vcpupin vcpu='0' cpuset='1'/></cputune>";
 const APPLY: [&str; 6] = ["reserve", "apply", "web", "--alone", "--budget", "20ms/50ms"];
 
 type Settings = BTreeMap<String, String>;
 
-/// Whatever a reservation may touch: every cpuset of this machine (but the root's threads), and
-/// QEMU's main loop and vCPUs.
+/// Everything that a reservation may touch: every cpuset of this machine (except the root's list of
+/// threads), and QEMU's main loop and vCPUs.
 fn settings(pid: u32) -> anyhow::Result<Settings> {
     let root = Path::new(ROOT);
     let mut all: Settings = cpusets(root)?
@@ -35,7 +35,7 @@ fn settings(pid: u32) -> anyhow::Result<Settings> {
         .map(|(path, text)| (path.display().to_string(), text))
         .collect();
     for thread in threads(pid)? {
-        // QEMU's own workers come and go.
+        // Skips QEMU's own workers, which come and go.
         let (tid, name) = (thread.tid, &thread.name);
         if tid == pid || name.starts_with("CPU ") {
             let cgroup = cgroup_of(pid, tid, "cpuset")?;
@@ -46,8 +46,8 @@ fn settings(pid: u32) -> anyhow::Result<Settings> {
     Ok(all)
 }
 
-/// What differs, with both texts. Not looked at: VM db, which comes and goes, and QEMU's workers
-/// beside its main loop.
+/// The differences, with both texts. VM db, which comes and goes, and QEMU's workers beside its
+/// main loop are not compared.
 fn differences(before: &Settings, after: &Settings) -> BTreeMap<String, [String; 2]> {
     let text = |all: &Settings, name: &str| all.get(name).map_or("nothing", |t| t).to_owned();
     before
@@ -59,7 +59,7 @@ fn differences(before: &Settings, after: &Settings) -> BTreeMap<String, [String;
         .collect()
 }
 
-/// Everything is as it was, and VM db's cpusets are as libvirt makes them.
+/// Everything is as it was before, and VM db's cpusets are as libvirt creates them.
 fn same(before: &Settings, after: &Settings) -> anyhow::Result<()> {
     let left = differences(before, after);
     ensure!(left.is_empty(), "left behind (file, before, after): {left:#?}");
@@ -69,8 +69,8 @@ fn same(before: &Settings, after: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of libvirt's cpusets nothing has changed but that they balance no load, and that the vCPU's
-/// thread is not there.
+/// libvirt's cpusets have not changed, except that they do not balance load and that the vCPU's
+/// thread has left them.
 fn is_kept(before: &Settings, during: &Settings) -> anyhow::Result<()> {
     let mut balance = 0;
     for (name, [was, is]) in differences(before, during) {
@@ -81,7 +81,7 @@ fn is_kept(before: &Settings, during: &Settings) -> anyhow::Result<()> {
             balance += usize::from(unbalanced);
         }
     }
-    // machine, the VM, its emulator, its vCPU.
+    // The cpusets of machine, the VM, its emulator and its vCPU.
     ensure!(balance == 4, "{balance} cpusets of libvirt's were changed");
     Ok(())
 }
@@ -101,7 +101,7 @@ fn balancing() -> anyhow::Result<Vec<PathBuf>> {
     Ok(all.keys().filter(joins).cloned().collect())
 }
 
-/// The busy guest has its budget, on a core that nobody joins to another one.
+/// The busy guest has its budget, on a core that no cpuset joins to another one.
 fn in_force(host: &Host) -> anyhow::Result<()> {
     host.wait_until("the budget", |host| Ok(row(host)?["problem"].is_null()))?;
     let tid = u32::try_from(row(host)?["tid"].as_u64().context("no tid")?)?;
@@ -109,8 +109,8 @@ fn in_force(host: &Host) -> anyhow::Result<()> {
     ensure!(found.policy == Policy::DEADLINE && found.period == 50_000_000, "{found:?}");
     ensure!(allowed_of(tid)? == [1], "it has other processors");
     host.wait_until("cpusets to leave the core alone", |_| Ok(balancing()?.is_empty()))?;
-    // Another budget: what the kernel refuses a thread that is confined to a part of its root
-    // domain.
+    // Another budget: the kernel refuses this change for a thread that is confined to a part of its
+    // root domain.
     for budget in ["18ms/50ms", "20ms/50ms"] {
         host.cli(&["reserve", "apply", "web", "--alone", "--budget", budget])?;
     }
@@ -142,7 +142,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// What timevisor says to paste.
+/// The XML that timevisor prints for pasting.
 fn printed(host: &Host, name: &str) -> anyhow::Result<String> {
     let memory = MEMORY_MIB.to_string();
     let words = ["vm", "args", "--name", name, "--memory", &memory, "--delivery", "nvdimm"];
@@ -172,13 +172,13 @@ pub(crate) fn reserve_libvirt(ctx: &Context) -> anyhow::Result<String> {
     virsh(&web)?;
     in_force(&host).context("after virsh")?;
 
-    // A VM that comes, to the very core; somebody who sets one of those back.
+    // Another VM starts on this very core; then somebody resets one of the cpusets.
     let of_db = printed(&host, "db")?;
     let db = maker.create("db", &format!("{ON_CORE_1}{of_db}"))?;
     in_force(&host).context("beside VM db")?;
     fs::write(Path::new(ROOT).join("machine").join(BALANCE), "1")?;
     in_force(&host).context("after somebody's change")?;
-    // A daemon that dies; VMs that go and come without it.
+    // The daemon dies; VMs come and go without it.
     host.kill();
     drop(db);
     let db = maker.create("db", &of_db)?;
@@ -189,14 +189,14 @@ pub(crate) fn reserve_libvirt(ctx: &Context) -> anyhow::Result<String> {
     host.cli(&["reserve", "release", "web"])?;
     same(&before, &settings(pid)?).context("after the release")?;
 
-    // Without a daemon, as an uninstall does it.
+    // Released without a daemon, as an uninstall does it.
     host.cli(&APPLY)?;
     in_force(&host)?;
     host.kill();
     host.cli(&["reserve", "release", "--all"])?;
     same(&before, &settings(pid)?).context("after a release without timevisord")?;
 
-    // By the VM's end.
+    // Released by the VM's end.
     host.restart()?;
     host.wait_vm("web", "synchronized")?;
     host.cli(&APPLY)?;
@@ -213,8 +213,8 @@ pub(crate) fn reserve_libvirt(ctx: &Context) -> anyhow::Result<String> {
     libvirt.version()
 }
 
-/// Under CONFIG_RT_GROUP_SCHED libvirt's cgroups have no time for an emulated VM's main loop: told,
-/// and mended as it says.
+/// Under CONFIG_RT_GROUP_SCHED, libvirt's cgroups have no real-time bandwidth for an emulated VM's
+/// main loop. The daemon reports this, and its advice fixes it.
 fn without_real_time(host: &Host, pid: u32) -> anyhow::Result<()> {
     let cgroup = PathBuf::from(format!("/sys/fs/cgroup/cpu{}", cgroup_of(pid, pid, "cpu")?));
     let file = cgroup.join("cpu.rt_runtime_us");

@@ -14,11 +14,11 @@ use crate::scenario::Context;
 use crate::tests::reservations::reserve::same;
 
 const VM: &str = "web";
-/// Where libvirt has it.
+/// The VM's cgroup as libvirt creates it.
 const DOMAIN: &str = "/machine.slice/qemu-1-web.libvirt-qemu";
 const APPLY: &str = "timevisor reserve apply web --alone --budget 20ms/50ms";
 
-/// Everything that a reservation touches: of each thread policy and priority, processors, cgroup;
+/// Everything that a reservation touches: each thread's policy, priority, processors and cgroup;
 /// every cgroup's cpuset; halt polling.
 fn settings(host: &mut NestedHost, pid: u64) -> anyhow::Result<BTreeMap<String, String>> {
     let threads = format!(
@@ -39,8 +39,8 @@ fn settings(host: &mut NestedHost, pid: u64) -> anyhow::Result<BTreeMap<String, 
     Ok(all)
 }
 
-/// It has its core: SCHED_DEADLINE (6), in a partition that the kernel takes for one, below
-/// libvirt's cgroup of the vCPU.
+/// The VM has its core: SCHED_DEADLINE (6), in a valid cpuset partition below libvirt's cgroup of
+/// the vCPU.
 fn in_force(host: &mut NestedHost) -> anyhow::Result<()> {
     host.wait("the budget", |host| Ok(row(host)?["problem"].is_null()))?;
     let row = row(host)?;
@@ -86,7 +86,7 @@ pub(crate) fn reserve_libvirt_v2(ctx: &Context) -> anyhow::Result<String> {
     host.wait_ready(VM, 1)?;
     let pid = host.vm(VM)?["pid"].as_u64().context("no pid")?;
     let without = settings(&mut host, pid)?;
-    // libvirt writes what it is told into its cpusets: these are not what a reservation changes.
+    // libvirt writes these settings into its cpusets; they are not changes by a reservation.
     host.sh("virsh vcpupin web 0 0-1; virsh emulatorpin web 0-1")?;
     let before = settings(&mut host, pid)?;
     ensure!(before != without, "virsh has done nothing");
@@ -95,10 +95,10 @@ pub(crate) fn reserve_libvirt_v2(ctx: &Context) -> anyhow::Result<String> {
     in_force(&mut host)?;
     virsh(&mut host)?;
     in_force(&mut host).context("after virsh")?;
-    // A second VM, and a daemon that dies.
+    // A second VM starts, and the daemon dies.
     inside::create(&mut host, "db")?;
     in_force(&mut host).context("beside VM db")?;
-    // The core is nobody else's: not even for a moment.
+    // The core belongs to nobody else, not even for a moment.
     let refused = host.sh("virsh vcpupin db 0 1 2>&1 || true")?;
     mentions(&refused, &["Invalid argument"])?;
     in_force(&mut host).context("after somebody wanted the core")?;
@@ -109,7 +109,7 @@ pub(crate) fn reserve_libvirt_v2(ctx: &Context) -> anyhow::Result<String> {
     host.sh("timevisor reserve release web")?;
     same(&before, &settings(&mut host, pid)?).context("after the release")?;
 
-    // By the VM's end: nothing of it is left in libvirt's tree, nor of us.
+    // Released by the VM's end: nothing of it is left in libvirt's tree, and nothing of ours.
     host.sh(APPLY)?;
     in_force(&mut host)?;
     host.sh("virsh destroy web")?;

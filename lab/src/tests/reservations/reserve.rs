@@ -1,8 +1,8 @@
 //! Reservations of processor time on this machine: a stock guest under TCG, SCHED_DEADLINE on its
 //! vCPU's thread.
 //!
-//! Where this machine lets nobody change cpusets or real-time policies, the test says so and fails:
-//! nothing else here would show it.
+//! Where this machine does not permit changes to cpusets or real-time policies, the test says so
+//! and fails, because no other test here would show it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub(crate) fn same(
     before: &BTreeMap<String, String>,
     after: &BTreeMap<String, String>,
 ) -> anyhow::Result<()> {
-    // QEMU starts and ends helpers of its own; those that are there in both must be as they were.
+    // QEMU starts and ends helper threads of its own; those present in both must be unchanged.
     for (name, was) in before {
         if let Some(is) = after.get(name) {
             ensure!(is == was, "{name} was {was}\nand is {is}");
@@ -79,7 +79,7 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     let turns = costs::calibrate(&host, &mut guest, "guest")?;
     let before = settings(pid)?;
 
-    // What is wrong is told, and changes nothing.
+    // Invalid requests are reported and change nothing.
     let refused = |arguments: &[&str], parts: &[&str]| -> anyhow::Result<()> {
         let said = host.cli(&[&["reserve", "apply"], arguments].concat());
         mentions(&format!("{:#}", said.err().context("it was applied")?), parts)
@@ -97,7 +97,7 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     same(&before, &settings(pid)?).context("after a dry run")?;
 
     let told = against_load(&host, &mut guest, turns)?;
-    // Another period, in place: never without a reservation.
+    // Another period, changed in place: the guest is never without a reservation.
     host.cli(&["reserve", "apply", "guest", "--alone", "--budget", "12ms/20ms"])?;
     let tid =
         u32::try_from(host.json(&["reserve", "list"])?[0]["tid"].as_u64().context("no tid")?)?;
@@ -107,7 +107,7 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     host.cli(&["reserve", "apply", "guest", "--alone", "--budget", "32ms/50ms"])?;
     audited(&host, &mut guest)?;
 
-    // A daemon that dies leaves the promise in force, and the next one goes on with it.
+    // When the daemon dies, the guarantee stays in force, and the next daemon continues it.
     host.kill();
     host.restart()?;
     let row = host.json(&["reserve", "list"])?[0].clone();
@@ -118,13 +118,13 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     same(&before, &settings(pid)?).context("after a soft one")?;
     let limited = limited(&host, &mut guest, (pid, tid))?;
     same(&before, &settings(pid)?).context("after a limit")?;
-    // Without any daemon.
+    // Released without any daemon.
     host.cli(&["reserve", "apply", "guest", "--budget", "10ms/50ms"])?;
     host.kill();
     host.cli(&["reserve", "release", "--all"])?;
     same(&before, &settings(pid)?).context("after a release without a daemon")?;
     host.restart()?;
-    // With the VM.
+    // Released with the VM's end.
     host.wait_vm("guest", "synchronized")?;
     let unreserved = busy_share(&host)?;
     host.cli(&["reserve", "apply", "guest", "--budget", "10ms/50ms"])?;
@@ -146,12 +146,12 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
 
 /// The budget that the analysis accepts for the paper's tasks with one tick of enforcement delay
 /// and jobs a tenth longer than declared. (The paper's 28 of 50 ms leave tau2 exactly the tick, so
-/// that nothing can be promised; the experiment rtvm-responses shows it.)
+/// that nothing can be guaranteed; the experiment rtvm-responses shows it.)
 const BUDGET: &str = "32ms/50ms";
 const BUDGET_NS: u64 = 32_000_000;
 const PERIOD_NS: u64 = 50_000_000;
 
-/// The tasks beside a busy host, without and with reservations: what was missed, in words.
+/// Runs the tasks beside a busy host, without and with reservations; returns the misses as text.
 fn against_load(host: &Host, guest: &mut Client, turns: u64) -> anyhow::Result<String> {
     let declared = judge::declared();
     let starving = Load::starving()?;
@@ -187,7 +187,7 @@ fn against_load(host: &Host, guest: &mut Client, turns: u64) -> anyhow::Result<S
     Ok(told.join("; "))
 }
 
-/// How much of a processor timevisord takes.
+/// timevisord's share of a processor.
 fn busy_share(host: &Host) -> anyhow::Result<f64> {
     const SPAN: std::time::Duration = std::time::Duration::from_secs(5);
     let pid = host.pid()?;
@@ -199,7 +199,8 @@ fn busy_share(host: &Host) -> anyhow::Result<f64> {
 const BUSY: &str = "(while :; do :; done) >/dev/null 2>&1 & echo $! >/run/busy";
 const NO_LONGER_BUSY: &str = "kill $(cat /run/busy)";
 
-/// A guest that wants more than it has reserved is seen, and the cause of a late job is told.
+/// A guest that wants more than its reservation is detected, and the cause of a late job is
+/// reported.
 fn audited(host: &Host, guest: &mut Client) -> anyhow::Result<()> {
     let exhausted = |host: &Host| -> anyhow::Result<u64> {
         host.json(&["reserve", "audit"])?[0]["audit"]["exhausted"].as_u64().context("no audit")
@@ -214,7 +215,8 @@ fn audited(host: &Host, guest: &mut Client) -> anyhow::Result<()> {
         let words = [&words[..], &["--released", &times[0], "--until", &times[1]]].concat();
         host.json(&words)
     };
-    // A job that is late in a busy guest, and one in a guest that sleeps; by the guest's own times.
+    // A job that is late in a busy guest, and one in a sleeping guest; by the guest's own
+    // timestamps.
     let busy = late(host, guest)?;
     ensure!(busy["cause"] == "guest_under_declared", "{busy}");
     guest.guest.sh(NO_LONGER_BUSY)?;
@@ -228,7 +230,7 @@ fn audited(host: &Host, guest: &mut Client) -> anyhow::Result<()> {
     )
 }
 
-/// What `timevisor now --json` printed, as `reserve missed` takes it.
+/// The output of `timevisor now --json`, in the format that `reserve missed` takes.
 fn seconds(line: &str) -> anyhow::Result<String> {
     let now: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
     let ns =
@@ -237,7 +239,7 @@ fn seconds(line: &str) -> anyhow::Result<String> {
     Ok(format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000))
 }
 
-/// What the guest reads of the processor time that it was given, beside what the host counts.
+/// The processor time that the guest reads for itself, compared with what the host counts.
 fn given(host: &Host, guest: &mut Client, pid: u32, tid: u32) -> anyhow::Result<String> {
     host.cli(&["reserve", "apply", "guest", "--alone", "--budget", "20ms/50ms"])?;
     let read = |guest: &mut Client| -> anyhow::Result<[u64; 2]> {
@@ -263,7 +265,7 @@ fn given(host: &Host, guest: &mut Client, pid: u32, tid: u32) -> anyhow::Result<
     let busy_s = at(uptimes.lines().last())? - at(uptimes.lines().next())?;
     let [least, most] =
         [second[0] as f64 - first[1] as f64, second[1] as f64 - first[0] as f64].map(|ns| ns / 1e9);
-    // 40 %, and what the two readings and their programs took.
+    // 40 %, plus the time that the two readings and their programs took.
     let said = || format!("{least} to {most} s of {busy_s} s");
     ensure!(least < busy_s * 0.5, "{}", said());
     ensure!(most > busy_s * 0.3, "{}", said());
@@ -272,7 +274,7 @@ fn given(host: &Host, guest: &mut Client, pid: u32, tid: u32) -> anyhow::Result<
     ))
 }
 
-/// What promises nothing, and says so: a busy guest has at most its budget.
+/// A limit, which guarantees nothing and says so: a busy guest gets at most its budget.
 fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::Result<String> {
     const SPAN: std::time::Duration = std::time::Duration::from_secs(3);
     let apply = |budget: &str, more: &[&str]| {
@@ -291,7 +293,7 @@ fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::R
     let row = host.json(&["reserve", "list"])?[0].clone();
     ensure!(row["promise"] == "limit" && row["core"].is_null() && row["audit"].is_null(), "{row}");
     guest.guest.sh(BUSY)?;
-    // In this order: what delays this thread meanwhile makes the share less.
+    // In this order, delays of this thread make the measured share smaller.
     let cgroup = cpu_cgroup(pid, tid)?;
     let held_back = throttled(&cgroup)?;
     let (began, before) = (std::time::Instant::now(), schedstat(pid, tid)?.ran);
@@ -299,10 +301,11 @@ fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::R
     let ran = schedstat(pid, tid)?.ran - before;
     let share = ran as f64 / began.elapsed().as_nanos() as f64;
     guest.guest.sh(NO_LONGER_BUSY)?;
-    // Periods begin and end elsewhere, and the kernel hands budgets out in slices of 5 ms.
+    // Periods do not align with the measurement, and the kernel hands out budgets in slices of 5
+    // ms.
     ensure!(share < 0.22, "it had {share} of a processor");
-    // On a busy machine it may get less than the limit, but then the limit does not hold it back so
-    // often: each time it did, the guest had its 10 ms.
+    // On a busy machine, the guest may get less than the limit, but then it is throttled less
+    // often: each time it was, it had received its 10 ms.
     let [periods, throttled] = throttled(&cgroup)?.map(|now| now as f64);
     let [periods, throttled] = [periods - held_back[0] as f64, throttled - held_back[1] as f64];
     let least = 0.2 * (throttled - 2.0) / periods.max(1.0) * 0.75;
@@ -314,7 +317,7 @@ fn limited(host: &Host, guest: &mut Client, (pid, tid): (u32, u32)) -> anyhow::R
     Ok(format!("limited to 20 % of a processor a busy guest had {:.1} %", share * 100.0))
 }
 
-/// The directory of a thread's cgroup that limits processor time: of v1's controller cpu, or v2's.
+/// The directory of the cgroup that limits a thread's processor time: v1's controller cpu, or v2.
 fn cpu_cgroup(pid: u32, tid: u32) -> anyhow::Result<PathBuf> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/cgroup"))?;
     let of = |line: &str| {
@@ -331,7 +334,7 @@ fn cpu_cgroup(pid: u32, tid: u32) -> anyhow::Result<PathBuf> {
     text.lines().find_map(of).with_context(|| format!("no cpu.stat of {text}"))
 }
 
-/// How many periods a cgroup's limit had, and in how many it held the cgroup back.
+/// The number of periods of a cgroup's limit, and in how many of them the cgroup was throttled.
 fn throttled(cgroup: &Path) -> anyhow::Result<[u64; 2]> {
     let text = std::fs::read_to_string(cgroup.join("cpu.stat"))?;
     let of = |name: &str| -> anyhow::Result<u64> {
@@ -341,9 +344,9 @@ fn throttled(cgroup: &Path) -> anyhow::Result<[u64; 2]> {
     Ok([of("nr_periods ")?, of("nr_throttled ")?])
 }
 
-/// A budget that follows what the guest uses, up and down, and makes room for others.
+/// A budget that follows the guest's usage up and down, and makes room for others.
 fn soft(ctx: &Context, host: &Host, guest: &mut Client) -> anyhow::Result<()> {
-    // Its threads have no names: QEMU's monitor tells which one is the vCPU.
+    // Its threads have no names: QEMU's monitor reports which one is the vCPU.
     let mut second = real_time::guest_with_threads(ctx, host, "second", "off")?;
     host.cli(&["reserve", "apply", "guest", "--budget", "5ms/50ms", "--at-most", "30ms"])?;
     let budget = |host: &Host, vm: &str| -> anyhow::Result<u64> {
@@ -359,13 +362,13 @@ fn soft(ctx: &Context, host: &Host, guest: &mut Client) -> anyhow::Result<()> {
     guest.guest.sh(BUSY)?;
     host.wait_until("it to grow again", grown)?;
 
-    // 60 % and 60 % are too much; 60 % and the soft one's least are not, and while it stays busy it
-    // gets what is left.
+    // 60 % and 60 % are too much. 60 % and the soft budget's minimum are not; while the soft guest
+    // stays busy, it gets what is left.
     host.cli(&["reserve", "apply", "second", "--budget", "30ms/50ms"])?;
     let squeezed = budget(host, "guest")?;
     ensure!((5_000_000..20_000_000).contains(&squeezed), "it did not make room: {squeezed} ns");
     ensure!(budget(host, "second")? == 30_000_000, "another budget than asked for");
-    // No room even then: nothing changes, and the guest has what it had.
+    // Even then there is not enough room: nothing changes, and the guest keeps its budget.
     let said = host.cli(&["reserve", "apply", "second", "--budget", "45ms/50ms"]);
     mentions(&format!("{:#}", said.err().context("it was applied")?), &["cannot keep"])?;
     ensure!(budget(host, "second")? == 30_000_000, "a refused change changed something");

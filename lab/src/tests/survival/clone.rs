@@ -1,4 +1,4 @@
-//! One saved state, two VMs: each has a page of its own, and no reader can take one for the other.
+//! One saved state, two VMs: each has its own page, and no reader can take one for the other.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn from_one_file(
     host.wait_vm(name, "synchronized")?;
     let first = original.reader.ask("read")?;
     let file = ctx.path(&format!("{name}.state"));
-    // While it runs, so that the file holds a page that tells the time.
+    // Saved while it runs, so that the file contains a page that tells the time.
     host.cli(&["vm", "migrate", name, "--to", &format!("exec:cat > {}", file.display())])?;
     ensure!(host.vm(name)?["migration"] == "left", "{}", host.vm(name)?);
 
@@ -60,7 +60,7 @@ fn from_one_file(
             }
         }
     }
-    // Each is right, and stays so when the other one is stopped and goes on.
+    // Each clone is right, and stays right when the other one is stopped and resumed.
     let mut worst = Vec::new();
     for clone in &mut there {
         worst.push(compare_many(host, clone, 10)?.text());

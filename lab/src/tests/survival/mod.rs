@@ -1,4 +1,4 @@
-//! Kills, snapshots, clones, suspends and upgrades under a reader.
+//! Kills, snapshots, clones, suspends and upgrades while a reader runs.
 
 pub(crate) mod clone;
 pub(crate) mod snapshot;

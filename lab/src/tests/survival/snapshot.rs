@@ -1,5 +1,5 @@
-//! A guest's state saved and loaded again, by both deliveries: the guest goes back, its clock must
-//! not.
+//! A guest's state is saved and loaded again, with both deliveries: the guest goes back, and its
+//! clock must not.
 
 use std::time::Duration;
 
@@ -18,28 +18,28 @@ use crate::snapshots;
 use crate::truth::Truth;
 
 const KERNEL: &str = "trixie-backports";
-/// Every kind of load is repeated: what goes wrong here depends on the moment.
+/// Every kind of load is repeated: failures depend on the moment.
 const LOADS: usize = 2;
-/// Reads in one report, of some 150 ns each.
+/// Thousands of reads in one report; a read takes some 150 ns.
 const THOUSANDS: u32 = 5_000;
 
-/// What came of some loads.
+/// The results of several loads.
 #[derive(Debug, Default)]
 struct Sum {
     loads: u64,
     reads: u64,
     unknown: u64,
-    /// Between the last reading before the save and the first one known after a load, at most, by
-    /// the guest's page.
+    /// The largest gap between the last reading before the save and the first known one after a
+    /// load, by the guest's page.
     gap_ms: f64,
 }
 
-/// A guest that reads without pause, and the snapshot that was taken of it meanwhile.
+/// A guest that reads without pause, and the snapshot taken of it meanwhile.
 struct Saved {
     tag: String,
-    /// Where its counter stood.
+    /// Its counter at the snapshot.
     counter: u64,
-    /// Guest counter minus host counter until then.
+    /// Guest counter minus host counter until the snapshot.
     offset: i64,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Bench<'a> {
         Ok(Self { host, page, client, markers: Vec::new(), sum: Sum::default() })
     }
 
-    /// Saves while the guest reads so many thousand times.
+    /// Saves a snapshot while the guest performs its reads.
     fn save(&mut self, tag: &str, alone: bool) -> anyhow::Result<Saved> {
         let offset = client::offset(self.host, &self.client.name)?;
         let begun = self.client.reader.ask(&format!("watch {THOUSANDS}"))?;
@@ -82,14 +82,15 @@ impl<'a> Bench<'a> {
         Ok(Saved { tag: tag.to_owned(), counter, offset })
     }
 
-    /// Does `act`, which ends in the guest's report, and judges that by what was true.
+    /// Runs `act`, which returns the guest's report, and checks the report against the true time.
     fn judge(
         &mut self,
         saved: &Saved,
         act: impl FnOnce(&mut Self) -> anyhow::Result<Value>,
     ) -> anyhow::Result<()> {
         let counter = *self.page.counter();
-        // Readings from before the save are judged by the same line, a little further back.
+        // Readings from before the save are judged by the same line, extended a little into the
+        // past.
         let (report, truth) = Truth::around(&counter, || act(self))?;
         self.host.wait_vm(&self.client.name, "synchronized")?;
         let offset = client::offset(self.host, &self.client.name)?;
@@ -127,7 +128,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Loads it into the running guest, which then ends its report.
+    /// Loads the snapshot into the running guest, which then finishes its report.
     fn load(&mut self, saved: &Saved) -> anyhow::Result<()> {
         self.judge(saved, |bench| {
             snapshots::load(&mut bench.client.guest, &saved.tag)?;
@@ -140,7 +141,7 @@ fn ns(reading: &Value, name: &str) -> anyhow::Result<i64> {
     reading[name].as_i64().with_context(|| format!("no {name}: {reading}"))
 }
 
-/// Whether the reading's interval holds this time of UTC.
+/// Whether the reading's interval contains this UTC time.
 pub(crate) fn holds(reading: &Value, utc: i64, slack: i64) -> anyhow::Result<()> {
     let truth = utc + ns(reading, "tai_offset")? * 1_000_000_000;
     let (earliest, latest) = (ns(reading, "earliest_ns")?, ns(reading, "latest_ns")?);
@@ -188,8 +189,8 @@ impl Bench<'_> {
     fn saved_and_loaded(&mut self, tag: &str, alone: bool) -> anyhow::Result<()> {
         let saved = self.save(tag, alone)?;
         if alone {
-            // Nobody took the time off the page for the pause: what this reader saw is not ours to
-            // answer for.
+            // Nobody withdrew the time from the page for the pause, so what this reader saw is not
+            // our responsibility.
             self.client.reader.answer()?;
         } else {
             self.judge(&saved, |bench| bench.client.reader.answer()).context("saved")?;
@@ -201,8 +202,8 @@ impl Bench<'_> {
         self.compare()
     }
 
-    /// Not /dev/ptp0: under TCG a loaded snapshot's HPET and TSC disagree, the guest's kernel gives
-    /// its TSC up for that, and the driver then refuses. The page is not concerned.
+    /// Does not compare /dev/ptp0: under TCG, a loaded snapshot's HPET and TSC disagree, so the
+    /// guest's kernel abandons the TSC and the driver then refuses. The page is not affected.
     fn compare(&mut self) -> anyhow::Result<()> {
         let offset = client::offset(self.host, &self.client.name)?;
         let mut worst = Worst::default();
@@ -212,7 +213,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Nobody writes the page: it must have been saved without a time.
+    /// Nobody writes the page during the load, so it must have been saved without a time.
     fn loaded_alone(&mut self) -> anyhow::Result<()> {
         let saved = self.save("withdrawn", false)?;
         self.client.reader.answer()?;
@@ -233,7 +234,7 @@ impl Bench<'_> {
         self.compare()
     }
 
-    /// The documented way where not even a millisecond may be wrong: stop, load, look, cont.
+    /// The documented procedure where not even a millisecond may be wrong: stop, load, check, cont.
     fn loaded_while_paused(&mut self, tag: &str) -> anyhow::Result<()> {
         let name = self.client.name.clone();
         let before = self.host.vm(&name)?["disruption_marker"].clone();
@@ -242,7 +243,7 @@ impl Bench<'_> {
         snapshots::load(&mut self.client.guest, tag)?;
         self.host.wait_vm(&name, "unknown")?;
         self.client.guest.cont()?;
-        // What the snapshot's reader was in the middle of.
+        // The report that the snapshot's reader was in the middle of.
         let report = self.client.reader.answer()?;
         for never in ["backward", "outside", "errors"] {
             ensure!(report[never] == 0, "{never} reads: {report}");
@@ -252,8 +253,8 @@ impl Bench<'_> {
         self.compare()
     }
 
-    /// What timevisord prevents by its capability: QEMU writing to memory that it has mapped for
-    /// reading only.
+    /// What timevisord prevents by setting the capability: QEMU writing to memory that it has
+    /// mapped read-only.
     fn without_capability(&mut self) -> anyhow::Result<String> {
         let without = json!({"capabilities": [{"capability": "x-ignore-shared", "state": false}]});
         let guest = &mut self.client.guest;

@@ -1,5 +1,5 @@
-//! What happens to a guest's clock when something happens to the guest, to the daemon, or to
-//! neither driver nor agent.
+//! What happens to a guest's clock when the guest is stopped, when the daemon dies or ends, and
+//! when the guest has neither driver nor agent.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ fn served_guest(
     Ok((host, client, server))
 }
 
-/// Stop and cont under TCG freeze the guest's counter. The first read after the resume must be
-/// right, or say nothing.
+/// Under TCG, stop and cont freeze the guest's counter. The first read after the resume must be
+/// right or say nothing.
 pub(crate) fn stop_cont(ctx: &Context) -> anyhow::Result<String> {
     let (host, mut client, _server) = served_guest(ctx, Way::Vmclock)?;
     let marker = client.reader.ask("read")?["disruption"].clone();
@@ -37,7 +37,7 @@ pub(crate) fn stop_cont(ctx: &Context) -> anyhow::Result<String> {
         host.wait_until("the page to be withdrawn", |h| Ok(h.vm("guest")?["status"] == "unknown"))?;
         std::thread::sleep(Duration::from_millis(300));
         client.guest.cont()?;
-        // From the very first answer on, until it is known again.
+        // From the very first answer until the time is known again.
         for _ in 0..50 {
             let before = page.read()?;
             let answer = client.reader.ask("read")?;
@@ -64,13 +64,13 @@ pub(crate) fn stop_cont(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// kill -9 while a guest reads as fast as it can, restart, ten times.
+/// kill -9 while a guest reads as fast as it can, then a restart; ten times.
 pub(crate) fn kill_daemon(ctx: &Context) -> anyhow::Result<String> {
     let (mut host, mut client, _server) = served_guest(ctx, Way::Nvdimm)?;
     let mut reads = 0;
     for round in 0..10 {
         host.kill();
-        // Nobody writes: the guest's page must go on, with bounds that grow.
+        // Nobody writes: the guest's page must keep working, with bounds that grow.
         let run = client.reader.ask("run 0.3")?;
         ensure_never(&run, &["backward", "outside"])?;
         let first = client.reader.ask("read")?;
@@ -95,7 +95,7 @@ pub(crate) fn kill_daemon(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("10 kills and restarts, {reads} reads after them, none back; then {}", worst.text()))
 }
 
-/// SIGTERM: free running, with bounds that grow; never frozen as synchronized.
+/// SIGTERM: the page is free running with bounds that grow; it is never left as synchronized.
 pub(crate) fn end_daemon(ctx: &Context) -> anyhow::Result<String> {
     let (mut host, mut client, _server) = served_guest(ctx, Way::Nvdimm)?;
     host.terminate()?;
@@ -118,8 +118,8 @@ pub(crate) fn end_daemon(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("freerunning on host and guest, width grew by {grown} ns in 2 s; /dev/ptp0 goes on"))
 }
 
-/// A kernel without the driver: no device, nothing else is disturbed, and the daemon's list is
-/// unimpressed.
+/// A kernel without the driver: there is no device, nothing else is disturbed, and the daemon's
+/// list is not affected.
 pub(crate) fn no_driver(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -140,7 +140,7 @@ pub(crate) fn no_driver(ctx: &Context) -> anyhow::Result<String> {
     guest.wait_ready()?;
     let devices = guest.sh("ls /dev/vmclock0 /dev/ptp0 2>&1 || true")?;
     ensure!(devices.matches("No such file").count() == 2, "a device without a driver? {devices}");
-    // The guest was started without -name: it is found by its process.
+    // The guest was started without -name, so its process identifies it.
     let list = host.json(&["vm", "list"])?;
     ensure!(list.as_array().is_some_and(|l| l.len() == 1), "{list}");
     Ok("Linux 6.1 boots as ever, has no /dev/vmclock0, and is served all the same".to_owned())

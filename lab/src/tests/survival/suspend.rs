@@ -1,5 +1,5 @@
-//! Sleep: of a guest (S3), of the daemon (stopped by a signal), and what can be had of a host's
-//! without putting this one to sleep.
+//! Sleep: of a guest (S3), of the daemon (stopped by a signal), and what can be tested of a host's
+//! suspend without suspending this one.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::truth::Truth;
 
 const EVENT: Duration = Duration::from_secs(30);
 
-/// S3 of a stock guest, woken by QMP.
+/// S3 of a stock guest, woken through QMP.
 pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -36,8 +36,9 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     Ok(told.join("; "))
 }
 
-/// What the guest does, told on its console: its virtio ports do not outlive S3. Once a boot: QEMU
-/// sends no SUSPEND for a second time, for the guest is awake again at once.
+/// Puts the guest to sleep and prints its readings on the console, since its virtio ports do not
+/// survive S3. Works once per boot: QEMU sends no second SUSPEND event, because the guest wakes at
+/// once.
 const SLEEPS: &str = "(sleep 0.3; echo mem >/sys/power/state; for i in $(seq 20); do lab-reader; done >/tmp/awake; \
                       sed \"s/^/AWAKE /\" /tmp/awake >/dev/ttyS0; echo UP >/dev/ttyS0) >/dev/null 2>&1 &";
 
@@ -57,7 +58,7 @@ fn sleeps(ctx: &Context, host: &Host, qemu: &Qemu, way: Way, name: &str) -> anyh
     };
     host.wait_vm(name, "unknown")?;
     asleep()?;
-    // Neither wakes it, so neither may bring the time back.
+    // Neither wakes the guest, so neither may bring the time back.
     client.guest.stop()?;
     client.guest.cont()?;
     std::thread::sleep(Duration::from_millis(500));
@@ -69,7 +70,7 @@ fn sleeps(ctx: &Context, host: &Host, qemu: &Qemu, way: Way, name: &str) -> anyh
     })?;
     host.wait_vm(name, "synchronized")?;
     let offset = client::offset(host, name)?;
-    // From its first reading on.
+    // From the guest's first reading after waking.
     let (mut unknown, mut right) = (0, 0);
     let said = client.guest.serial_text();
     for line in said.lines().filter_map(|line| line.strip_prefix("AWAKE ")) {
@@ -89,7 +90,7 @@ fn sleeps(ctx: &Context, host: &Host, qemu: &Qemu, way: Way, name: &str) -> anyh
     ))
 }
 
-/// timevisord stands still; then it is started where the machine seems to have slept an hour.
+/// timevisord is stopped; then it is started as if the machine had slept for an hour.
 pub(crate) fn host(ctx: &Context) -> anyhow::Result<String> {
     let server = Impostor::honest()?;
     let lines = format!(
@@ -124,8 +125,8 @@ pub(crate) fn host(ctx: &Context) -> anyhow::Result<String> {
         "a daemon that stood still disrupts, or goes back: {before:?}, {after:?}"
     );
 
-    // CLOCK_BOOTTIME - CLOCK_MONOTONIC is what a suspend changes; a time namespace sets it for who
-    // starts in it.
+    // CLOCK_BOOTTIME - CLOCK_MONOTONIC is what a suspend changes; a time namespace sets this
+    // difference for processes that start in it.
     host.terminate()?;
     let slept =
         ["unshare", "--time", "--fork", "--kill-child", "--boottime", "3600", "--monotonic", "0"];
@@ -133,7 +134,7 @@ pub(crate) fn host(ctx: &Context) -> anyhow::Result<String> {
     let log = std::fs::read_to_string(ctx.path("wrapped.log"))?;
     ensure!(log.contains("the machine was suspended since"), "it resumes from before: {log}");
     host.wait_synchronized(10_000)?;
-    // The page was taken over, so whoever reads it opens it anew or sees the marker change.
+    // The page was taken over, so a reader opens it again or sees the marker change.
     let woken = honest_reading(&HostPage::open(host.directory())?)?;
     ensure!(woken.disruption != before.disruption, "a suspend is a disruption: {log}");
     drop(daemon);

@@ -1,7 +1,7 @@
-//! An upgrade in place: the binary is replaced at another path and started on the same run
-//! directory, while a guest reads.
+//! An upgrade in place: the new binary is at another path and starts in the same run directory
+//! while a guest reads.
 //!
-//! Both are built from this workspace, so this is about the way, not about two versions.
+//! Both binaries are built from this workspace, so this tests the procedure, not two versions.
 
 use anyhow::{Context as _, ensure};
 
@@ -28,13 +28,13 @@ pub(crate) fn upgrade(ctx: &Context) -> anyhow::Result<String> {
     let newer = ctx.path("timevisord-newer");
     std::fs::copy(host.daemon_program(), &newer)?;
     client.reader.ask("watch 12000")?;
-    // As a package's upgrade does it: the old one is asked to end, the new one is started.
+    // As a package upgrade does it: the old daemon is terminated, then the new one is started.
     host.terminate()?;
     let between = honest_reading(&page)?;
     ensure!(between.disruption == before.disruption, "the end disrupts");
     let newer = newer.display().to_string();
-    // The wrapped program's own path is the last word of the wrapper, and gets the old one's as its
-    // name.
+    // The shell gets the newer binary as `$0` and the old binary's path as `$1`; it drops the
+    // latter and executes the former.
     let wrapper = ["sh", "-c", "shift; exec \"$0\" \"$@\"", &newer];
     let _daemon = start_through(ctx, &host, &wrapper, &lines)?;
     let log = std::fs::read_to_string(ctx.path("wrapped.log"))?;

@@ -1,9 +1,9 @@
-//! The key-value store of clients/rust/examples/kv.rs on two guests of two hosts: commit-wait
-//! against clocks that are believed.
+//! The key-value store of clients/rust/examples/kv.rs in two guests on two hosts: commit-wait
+//! compared with clocks that are simply trusted.
 //!
 //! The hosts' clocks really differ: the second host's requests take long to reach its server, so
-//! its clock is ahead by half of that, which its bounds say. A commit that does not wait is found
-//! out by that.
+//! its clock is ahead by half of that delay, and its bounds include it. This difference exposes a
+//! commit that does not wait.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::scenario::Context;
 
 const ROUNDS: u64 = 300;
 
-/// How long the second host's requests take to its server.
+/// How long the second host's requests take to reach its server.
 const SLOW_PATH: Duration = Duration::from_millis(30);
 
-/// Stock guests' clocks come from an RTC that counts seconds; now and then two of them agree better
-/// than this.
+/// Stock guests set their clocks from an RTC that counts whole seconds; occasionally two of them
+/// agree better than this.
 const NAIVE_DIFFERENCE_NS: i64 = 50_000_000;
 
-/// What a store acknowledged.
+/// A commit that a store has acknowledged.
 struct Commit {
     timestamp_ns: i64,
     uncertainty_ns: i64,
@@ -36,8 +36,8 @@ struct Commit {
     store: usize,
 }
 
-/// Two stores with clocks of the same kind, one in each guest, and what they acknowledged, in that
-/// order.
+/// Two stores with the same kind of clock, one in each guest, and their commits in the order of
+/// acknowledgement.
 struct Pair {
     stores: [GuestReader; 2],
     commits: Vec<Commit>,
@@ -76,25 +76,26 @@ impl Pair {
         Ok(())
     }
 
-    /// x on one, and when that is acknowledged y on the other; who is first alternates.
+    /// Writes x to one store and, once that is acknowledged, y to the other; the stores alternate
+    /// in going first.
     fn round(&mut self, number: u64) -> anyhow::Result<()> {
         let first = usize::from(number % 2 == 1);
         self.put(first, &format!("x{first}"), number)?;
         self.put(1 - first, &format!("y{first}"), number)
     }
 
-    /// Rounds whose y has no later timestamp than its x.
+    /// Rounds in which y's timestamp is not later than x's.
     fn unordered_rounds(&self) -> usize {
         self.commits.chunks(2).filter(|c| c[0].timestamp_ns >= c[1].timestamp_ns).count()
     }
 
-    /// Commits with no later timestamp than the one that was acknowledged before them.
+    /// Commits whose timestamp is not later than that of the commit acknowledged before.
     fn unordered_commits(&self) -> usize {
         self.commits.windows(2).filter(|c| c[0].timestamp_ns >= c[1].timestamp_ns).count()
     }
 
-    /// Snapshots that show a y without its x. Between two timestamps nothing changes: all there are
-    /// are looked at.
+    /// Snapshots that show a y without its x. Nothing changes between two timestamps, so checking
+    /// one snapshot per timestamp covers all of them.
     fn torn_snapshots(&mut self) -> anyhow::Result<usize> {
         let mut torn = 0;
         let times: Vec<i64> = self.commits.iter().map(|commit| commit.timestamp_ns).collect();
@@ -113,8 +114,8 @@ impl Pair {
         Ok(torn)
     }
 
-    /// Medians of the commits of one store, in us: how long a commit took, and how wide the clock's
-    /// interval was.
+    /// Medians over the commits of one store, in us: how long a commit took and how wide the
+    /// clock's interval was.
     fn medians_us(&self, store: usize) -> (i64, i64) {
         let median = |of: fn(&Commit) -> i64| {
             let mut all: Vec<i64> =
@@ -126,7 +127,7 @@ impl Pair {
     }
 }
 
-/// The second guest's clock less the first's, to some ms.
+/// The second guest's clock minus the first's, accurate to some ms.
 fn naive_difference_ns(naive: &mut Pair) -> anyhow::Result<i64> {
     let [a, b] = &mut naive.stores;
     let mut now = |first: bool| {
@@ -146,7 +147,7 @@ fn guest(ctx: &Context, host: &Host, name: &str, ports: &[&str]) -> anyhow::Resu
 fn far_server() -> anyhow::Result<Impostor> {
     Impostor::new(|mut answer| {
         std::thread::sleep(SLOW_PATH);
-        // The request has arrived only now.
+        // The request has only arrived now.
         answer.receive = NtpTimestamp::from_instant(realtime());
         answer.transmit = answer.receive;
         vec![answer.to_bytes().to_vec()]
@@ -155,7 +156,7 @@ fn far_server() -> anyhow::Result<Impostor> {
 
 pub(crate) fn commit_wait(ctx: &Context) -> anyhow::Result<String> {
     let (near, far) = (ctx.chronyd("server")?, far_server()?);
-    // Each host has VMs of its own.
+    // Each host serves only its own VMs.
     let alone = |server: &str| ntp_reference(server) + "[guests]\ndiscover = false\n";
     let (mut first, mut second) = (Host::new(ctx)?, Host::further(ctx, "second")?);
     first.start(&alone(&near.address().ip().to_string()))?;
@@ -178,8 +179,8 @@ pub(crate) fn commit_wait(ctx: &Context) -> anyhow::Result<String> {
         if difference.abs() >= NAIVE_DIFFERENCE_NS {
             break;
         }
-        // Cuts the fraction of the second off: what a guest's clock looks like that nobody has
-        // synchronized.
+        // Cuts off the fraction of the second, which yields a clock like that of an unsynchronized
+        // guest.
         guests[1].guest.sh("date -s @$(date +%s)")?;
         set_back = "one set back by less than a second";
         difference = naive_difference_ns(&mut naive)?;
@@ -203,7 +204,7 @@ pub(crate) fn commit_wait(ctx: &Context) -> anyhow::Result<String> {
     ctx.log(&text);
     ensure!(unordered == 0 && torn == 0, "{text}");
     ensure!(unordered_naive > 0 && torn_naive > 0, "the naive clocks did no harm: {text}");
-    // Otherwise commits that do not wait would hardly be noticed.
+    // Otherwise commits that do not wait would hardly be detected.
     ensure!(width_b > 20_000, "the hosts' clocks are too alike: {text}");
     Ok(text)
 }

@@ -1,8 +1,8 @@
-//! The controllers of clients/rust/examples/controller.rs in two guests: together at planned
-//! instants, and not at all while the clock is not as good as the plan needs.
+//! The controllers of clients/rust/examples/controller.rs in two guests: they act together at
+//! planned instants, and do not act while the clock is worse than the plan requires.
 //!
-//! When they acted is judged by the truth: the lab's server serves this machine's CLOCK_REALTIME,
-//! and the guests' counters are this machine's, shifted.
+//! Their actions are judged by the true time: the lab's server serves this machine's
+//! CLOCK_REALTIME, and the guests' counters are this machine's, shifted.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const PORT: &str = "org.example.controller";
 const PLANS: usize = 40;
 const MS: i64 = 1_000_000;
 
-/// How long bounds may take to grow beyond a limit, and to be within it again.
+/// How long bounds may take to grow beyond a limit, and to come back within it.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Soon, and however late a loaded machine makes it.
+    /// A plan for the near future that tolerates the lateness of a loaded machine.
     fn soon(max_error_ns: i64) -> Self {
         let t_ns = truth().floor_nanos() + 200 * MS;
         Self { t_ns, max_error_ns, latest_ns: t_ns + 20_000 * MS }
@@ -72,7 +72,7 @@ impl Outcome {
     }
 }
 
-/// Both controllers, and the worst that was seen of them.
+/// Both controllers, and the worst values observed.
 struct Cell {
     page: HostPage,
     controllers: [(GuestReader, i64); 2],
@@ -86,7 +86,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// Gives both the plan at the same time and judges what they did.
+    /// Gives both controllers the plan at the same time and judges what they did.
     fn act(&mut self, plan: Plan) -> anyhow::Result<[Outcome; 2]> {
         interrupt::check()?;
         let before = bracket(self.page.counter(), 5);
@@ -135,7 +135,7 @@ impl Cell {
         Ok(outcomes)
     }
 
-    /// Plans until both outcomes are such.
+    /// Repeats plans until both outcomes are as wanted.
     fn until(
         &mut self,
         what: &str,
@@ -149,12 +149,12 @@ impl Cell {
                 return Ok(began.elapsed());
             }
             ensure!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}: {outcomes:?}");
-            // Refusals come at once.
+            // Refusals are immediate.
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 
-    /// Until both refuse; and then they go on refusing.
+    /// Repeats plans until both controllers refuse, then checks that they keep refusing.
     fn until_refused(&mut self, what: &str, max_error_ns: i64) -> anyhow::Result<Duration> {
         let took = self.until(what, max_error_ns, |o| matches!(o, Outcome::Violated { .. }))?;
         for _ in 0..5 {
@@ -165,7 +165,8 @@ impl Cell {
     }
 }
 
-/// The truth when the counter was there, from two brackets around it, and what it is known to, ns.
+/// The true time at this counter value, from the two brackets around it, and its uncertainty, in
+/// ns.
 fn truth_at(before: &Bracket, after: &Bracket, counter: u64) -> anyhow::Result<(i64, i64)> {
     ensure!((before.before..=after.after).contains(&counter), "fired at no time of this plan");
     let middle = |b: &Bracket| i128::from(b.before) + i128::from(b.width() / 2);
@@ -184,7 +185,7 @@ fn guest(ctx: &Context, host: &Host, name: &str) -> anyhow::Result<Client> {
     Launch::new(ctx, host, &qemu, Way::Vmclock, name).programs(&programs).ports(&[PORT]).start()
 }
 
-/// Starts the guest's controller; returns it with the guest's counter's offset.
+/// Starts the guest's controller; returns it with the offset of the guest's counter.
 fn start(host: &Host, client: &mut Client) -> anyhow::Result<(GuestReader, i64)> {
     client.guest.wait_ready()?;
     host.wait_vm(&client.name, "synchronized")?;
@@ -229,7 +230,8 @@ pub(crate) fn controllers(ctx: &Context) -> anyhow::Result<String> {
     ensure!(outcomes == [Outcome::TooLate; 2], "a command of the past: {outcomes:?}");
     cell.until("normal again", 10 * MS, Outcome::has_fired)?;
 
-    // Somewhat more than the worst so far, which bounds without news outgrow within a minute.
+    // Slightly more than the worst error so far; without new exchanges, the bounds outgrow it
+    // within a minute.
     let limit_ns = cell.error_ns + cell.error_ns / 4 + 100_000;
     let namespace = server.stop();
     let deaf = cell.until_refused("refusing without a server", limit_ns)?;
@@ -254,7 +256,7 @@ pub(crate) fn controllers(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// Median and maximum, in us.
+/// Median and maximum, in us, as text.
 fn text(all: &[i64]) -> String {
     let mut all = all.to_vec();
     all.sort_unstable();

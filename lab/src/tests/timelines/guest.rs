@@ -1,5 +1,5 @@
-//! Timelines in guests: through the port alone, through timevisor-guest, and against a guest that
-//! attacks.
+//! Timelines in guests: through the port alone, through timevisor-guest, and against a hostile
+//! guest.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn waits(host: &Host, what: &str, count: u64) -> anyhow::Result<()> {
 }
 
 /// One program through the port, then several through timevisor-guest; killed programs and a killed
-/// agent leave nothing.
+/// agent leave nothing behind.
 pub(crate) fn agent(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -49,7 +49,7 @@ pub(crate) fn agent(ctx: &Context) -> anyhow::Result<String> {
     let mut client = guest(ctx, &host, "guest", &programs)?;
     let sh = |client: &mut Client, line: &str| client.guest.sh(line);
 
-    // Straight through the port.
+    // Directly through the port.
     let once = sh(&mut client, "timevisor bind tai --within 10ms --json")?;
     let reading: Value = serde_json::from_str(&once).with_context(|| once.clone())?;
     ensure!(reading["met"] == true && reading["status"] == "synchronized", "{reading}");
@@ -64,9 +64,9 @@ pub(crate) fn agent(ctx: &Context) -> anyhow::Result<String> {
     let late = sh(&mut client, "! timevisor-guest wait-sync --within 5ns --timeout 200ms 2>&1")?;
     ensure!(late.contains("not 5ns, after 200ms"), "{late}");
 
-    // Many through the agent.
+    // Several programs through the agent.
     sh(&mut client, "timevisor-guest >/run/agent.log 2>&1 & echo $! >/run/agent.pid")?;
-    // A program that finds no agent takes the port itself, and then nobody else has it.
+    // A program that finds no agent opens the port itself; then no other program can use it.
     sh(&mut client, AGENT_IS_UP)?;
     for _ in 0..3 {
         sh(
@@ -86,7 +86,7 @@ pub(crate) fn agent(ctx: &Context) -> anyhow::Result<String> {
     sh(&mut client, "kill -9 $(head -n 1 /run/apps)")?;
     waits(&host, "the killed program's lease to end", 2)?;
     sh(&mut client, "kill -9 $(cat /run/agent.pid)")?;
-    // Nobody tells the host; the next hello or the lease's time does.
+    // Nobody informs the host; the next hello does, or the lease expires.
     sh(&mut client, "timevisor-guest >>/run/agent.log 2>&1 & echo $! >/run/agent.pid")?;
     waits(&host, "the programs to bind again or to be forgotten", 2)
         .or_else(|_| waits(&host, "the agent's leases to end", 0))?;
@@ -95,7 +95,7 @@ pub(crate) fn agent(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("port alone: {}; until the first qualified reading: {}", once.trim(), took.trim()))
 }
 
-/// A requirement of a guest's is the host's business at once, and the other way round.
+/// A guest's requirement takes effect on the host at once, and vice versa.
 pub(crate) fn visible(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -110,7 +110,7 @@ pub(crate) fn visible(ctx: &Context) -> anyhow::Result<String> {
         let began = Instant::now();
         binding.update(&Requirement::within(Duration::from_micros(micros)))?;
         slowest = slowest.max(began.elapsed());
-        // However soon a guest looks after the answer, the page says it already.
+        // However soon after the answer a guest looks, the page already reflects it.
         for client in &mut guests {
             let reading = client.reader.ask("read")?;
             ensure!(reading["required_ns"] == micros * 1000, "{}: {reading}", client.name);
@@ -123,8 +123,8 @@ pub(crate) fn visible(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// Garbage, half frames, floods, replay, a thousand binds, another VM's names, answers never read.
-/// Another guest and the host go on as if nothing were.
+/// Garbage, partial frames, floods, replay, a thousand binds, another VM's names, answers never
+/// read. Another guest and the host are not affected.
 pub(crate) fn hostile(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -167,7 +167,7 @@ fn judge(line: &Value) -> anyhow::Result<()> {
     let result = &line["result"];
     let fine = match line["attack"].as_str().unwrap_or_default() {
         "garbage" | "half" => *result == "welcomed",
-        // At most the burst and the rate, and an honest request afterwards is answered.
+        // At most the burst plus the rate is answered, and so is an honest request afterwards.
         "flood" => {
             let seconds = result["seconds"].as_f64().unwrap_or(0.0);
             let answered = result["answered"].as_f64().unwrap_or(f64::MAX);

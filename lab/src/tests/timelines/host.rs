@@ -1,4 +1,4 @@
-//! Timelines against a real timevisord: requirements, admission, leases, what drives polling, many
+//! Timelines against a real timevisord: requirements, admission, leases, the polling rate, many
 //! members.
 
 use std::process::{Child, Command, Stdio};
@@ -12,10 +12,10 @@ use crate::host::{Host, ntp_reference};
 use crate::interrupt;
 use crate::scenario::Context;
 
-/// `tai`, `utc` and `elapsed` are there when nobody is bound.
+/// `tai`, `utc` and `elapsed` exist even when nobody is bound.
 const BUILTIN: usize = 3;
 
-/// A program on this host.
+/// Connects as a program on this host.
 pub(crate) fn connect(host: &Host) -> anyhow::Result<Client> {
     let channel = ChannelAddress::Unix(host.directory().join("timelines"));
     let page = host.directory().join("clock");
@@ -33,7 +33,7 @@ fn members(host: &Host, name: &str) -> anyhow::Result<u64> {
     Ok(row(host, name)?["members"].as_u64().unwrap_or(0))
 }
 
-/// How long until a reading of a fresh binding says that its requirement is met.
+/// The time until a reading of a new binding says that its requirement is met.
 fn first_qualified(host: &Host) -> anyhow::Result<Duration> {
     let began = Instant::now();
     let client = connect(host)?;
@@ -42,8 +42,8 @@ fn first_qualified(host: &Host) -> anyhow::Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Bind, admission, update, leases of a program that is killed, a timeline of one's own, a restart
-/// of the daemon.
+/// Bind, admission, update, the leases of a killed program, a private timeline, a restart of the
+/// daemon.
 pub(crate) fn host(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -115,8 +115,8 @@ fn reader(host: &Host, timeline: &str, within: &str) -> anyhow::Result<Child> {
         .context("cannot run timevisor bind")
 }
 
-/// The tightest requirement decides how often the server is asked, at once, and its end brings the
-/// configured interval back.
+/// The tightest requirement sets the polling interval at once; when it ends, the configured
+/// interval returns.
 pub(crate) fn polling(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::new(ctx)?;

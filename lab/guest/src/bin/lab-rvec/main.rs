@@ -1,6 +1,5 @@
 //! lab-rvec: the programs of RVEC's evaluation (Dutra, Whately, Amorim, "A highly effective system
-//! clock", section 5), with the timeline `elapsed` of a page in RVEC's place. Prints one line of
-//! JSON.
+//! clock", section 5), with a page's timeline `elapsed` in place of RVEC. Prints one line of JSON.
 //!
 //! | command | does | file |
 //! | --- | --- | --- |
@@ -38,7 +37,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A timeline's entry, or without a name the page's own clock.
+/// Opens a timeline's entry or, without a name, the page's own clock.
 fn open(path: &str, timeline: &str) -> Result<PageReader> {
     let page = pages::open(Path::new(path))?;
     let index = if timeline.is_empty() {

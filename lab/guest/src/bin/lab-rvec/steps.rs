@@ -1,5 +1,5 @@
-//! Figure 3: readings in a row, with pauses: whether each is later than the one before, and how far
-//! their distance is from what CLOCK_MONOTONIC says.
+//! Figure 3: consecutive readings with pauses: whether each is later than the one before, and how
+//! far their difference is from that of CLOCK_MONOTONIC.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::PageReader;
 
-/// The pause, and how many readings (the paper: ten times a hundred each).
+/// The pause and the number of readings (in the paper, ten times a hundred each).
 const PAUSES: [(Duration, usize); 4] = [
     (Duration::ZERO, 1000),
     (Duration::from_millis(1), 1000),

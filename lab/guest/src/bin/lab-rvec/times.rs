@@ -1,8 +1,9 @@
 //! Tables 1 and 2: 5,000 arithmetic instructions, 10,000 times a run. First with one read of a
-//! clock in their middle, timed from outside: what the clock costs. Then timed one by one by the
-//! clock itself: what it is worth.
+//! clock in the middle, timed from outside: the cost of the clock. Then each block is timed by the
+//! clock itself: the quality of the clock.
 //!
-//! The clocks take turns within every run, so that a noisy moment of the machine hits all of them.
+//! The clocks take turns within every run, so that a noisy moment of the machine affects all of
+//! them.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,12 +20,12 @@ use crate::PageReader;
 type Age = timevisor_time::Instant<timevisor_time::Local>;
 
 const BLOCKS: usize = 10_000;
-/// A multiplication and an exclusive or each: half of the paper's 5,000 instructions.
+/// One multiplication and one exclusive or per iteration: half of the paper's 5,000 instructions.
 const HALF: u32 = 1_250;
-/// A program that moves does so after so many blocks, between two of them.
+/// A moving program changes its processor after this many blocks, between two of them.
 const STAY: usize = 100;
 
-/// What must be known of a clock to time with it.
+/// What is needed to time with a clock.
 struct Clock<'a> {
     name: &'static str,
     /// Whether the program moves.
@@ -32,7 +33,7 @@ struct Clock<'a> {
     run: Run<'a>,
 }
 
-/// Adds the us of every block; returns how many readings were not later than the one before.
+/// Appends the us of every block; returns how many readings were not later than the one before.
 type Run<'a> = Box<dyn FnMut(&mut Vec<f64>) -> u64 + 'a>;
 
 pub(crate) fn times(page: &PageReader, runs: usize) -> Result<Value> {
@@ -41,7 +42,7 @@ pub(crate) fn times(page: &PageReader, runs: usize) -> Result<Value> {
     affinity::pin(first)?;
     let tsc = Tsc::unchecked();
     let tick_us = tick_us();
-    // A page that stopped to know the time would show as readings that are not later: None is
+    // A page that no longer knows the time would show as readings that are not later: None sorts
     // before everything.
     let elapsed = || page.read_estimate().ok().flatten();
     ensure!(elapsed().is_some(), "the elapsed clock is not known yet");
@@ -97,7 +98,7 @@ pub(crate) fn times(page: &PageReader, runs: usize) -> Result<Value> {
     Ok(json!({"blocks": BLOCKS, "stay": STAY, "table_1": table_1, "table_2": table_2}))
 }
 
-/// us a block with one read in its middle, by CLOCK_MONOTONIC around all of them.
+/// us per block with one read in its middle, by CLOCK_MONOTONIC around all blocks.
 fn cost<T>(read: impl Fn() -> T) -> f64 {
     let began = Instant::now();
     let mut x = black_box(1);
@@ -125,7 +126,8 @@ fn timed<'a, T: Copy + PartialOrd + 'a>(
                 && n % STAY == 0
             {
                 let to = if (n / STAY).is_multiple_of(2) { odd } else { even };
-                // It was one of the allowed ones; if it is no longer, the program stays.
+                // The target was one of the allowed processors; if it no longer is, the program
+                // stays.
                 let _ = affinity::pin(to);
             }
             let begin = read();
@@ -141,8 +143,8 @@ fn timed<'a, T: Copy + PartialOrd + 'a>(
     Clock { name, moves: moves.is_some(), run: Box::new(run) }
 }
 
-/// Each step needs the one before, and a product with an exclusive or behind it cannot be folded
-/// with the next one (a product and a sum can: compilers make one step of five).
+/// Each step depends on the one before, and a product followed by an exclusive or cannot be folded
+/// into the next step (a product and a sum can: compilers merge five such steps into one).
 #[inline(never)]
 fn half(mut x: u64) -> u64 {
     for _ in 0..HALF {
@@ -155,7 +157,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// us per tick of the TSC, against CLOCK_MONOTONIC over a fifth of a second.
+/// us per tick of the TSC, measured against CLOCK_MONOTONIC over a fifth of a second.
 fn tick_us() -> f64 {
     let tsc = Tsc::unchecked();
     let (start, from) = (Instant::now(), tsc.read_ordered());

@@ -1,10 +1,10 @@
-//! Table 4: a walk through memory, every address from the last one read (lat_mem_rd of lmbench
-//! walks so), timed by rdtsc as Memperf is, or by the page. A measurement can begin in one process
+//! Table 4: a walk through memory in which each load gives the next address (as in lat_mem_rd of
+//! lmbench), timed by rdtsc, as in Memperf, or by the page. A measurement can begin in one process
 //! and end in another, as in a container that migrates.
 //!
-//! Commands on standard input, each with `tsc` or `page`: `whole` answers with the stamps at the
-//! beginning and the end, `begin` with the first and `end` with the second, after half of the walk
-//! each. Ticks, or ns.
+//! It reads commands from standard input, each followed by `tsc` or `page`. `whole` prints the
+//! timestamps at the beginning and the end; `begin` prints the first and then does half of the
+//! walk; `end` does half of the walk and then prints the second. Timestamps are in ticks or in ns.
 
 use std::hint::black_box;
 use std::io::{BufRead as _, Write as _};
@@ -15,9 +15,9 @@ use timevisor_linux::counter::Tsc;
 
 use crate::PageReader;
 
-/// 1 MiB of them: beyond a first-level cache.
+/// 1 MiB of words: more than a first-level cache.
 const WORDS: usize = 1 << 17;
-/// About a millisecond.
+/// The loads of one walk, which take about a millisecond.
 const LOADS: usize = 100_000;
 
 pub(crate) fn work(page: &PageReader) -> Result<()> {
@@ -59,7 +59,7 @@ pub(crate) fn work(page: &PageReader) -> Result<()> {
     Ok(())
 }
 
-/// One cycle through all words, in no order that a processor could foresee.
+/// One cycle through all words, in an order that a processor cannot predict.
 struct Ring {
     next: Vec<usize>,
     at: usize,
@@ -67,7 +67,7 @@ struct Ring {
 
 impl Ring {
     fn new() -> Self {
-        // Sattolo's shuffle leaves a single cycle; xorshift64 is random enough for it.
+        // Sattolo's shuffle yields a single cycle; xorshift64 is random enough for it.
         let mut next: Vec<usize> = (0..WORDS).collect();
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         for last in (1..WORDS).rev() {

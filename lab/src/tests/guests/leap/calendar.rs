@@ -1,11 +1,11 @@
-//! A calendar in which a leap second comes soon: its table, its NTP server, and true UTC.
+//! A calendar with an imminent leap second: its table, its NTP server, and true UTC.
 //!
-//! The calendar is this machine's CLOCK_REALTIME moved by whole seconds, so that the next midnight
-//! of 31 December 2026 is a given time ahead. The machine's own clock is not touched.
+//! The calendar is this machine's CLOCK_REALTIME shifted by whole seconds, so that the midnight
+//! after 31 December 2026 is a given time ahead. The machine's own clock is not touched.
 //!
-//! The server is the lab's own and no chronyd. A chronyd that must not set the machine's clock
+//! The server is the lab's own, not a chronyd. A chronyd that must not set the machine's clock
 //! (`-x`) cannot step the time that it serves ("Could not step system clock", chrony 4.3): it would
-//! serve a slewed leap second, for either direction.
+//! serve a slewed leap second, whether inserted or deleted.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const MIDNIGHT: i64 = 1_798_761_600;
 const NTP: i64 = 2_208_988_800;
 /// TAI - UTC before the leap second.
 const BEFORE: i64 = 37;
-/// The server makes the leap second so much too late, as a busy kernel does. timevisord uses no
+/// The server applies the leap second this much too late, as a busy kernel does. timevisord uses no
 /// answer within 2 s of a leap second.
 const LATENESS_NS: i64 = 500_000_000;
 
@@ -59,7 +59,7 @@ impl Calendar {
         }
     }
 
-    /// When 23:59:60 begins, or when 23:59:59 would begin that is left out: TAI, ns.
+    /// When 23:59:60 begins, or when the omitted 23:59:59 would begin: TAI, ns.
     pub(super) fn begins(self) -> i64 {
         (MIDNIGHT + BEFORE.min(self.after())) * SECOND_NS
     }
@@ -79,13 +79,13 @@ impl Calendar {
         self.tai(realtime().floor_nanos())
     }
 
-    /// Seconds since the leap second's begin, now.
+    /// Seconds since the start of the leap second, now.
     pub(super) fn since_begin(self) -> f64 {
         (self.now() - self.begins()) as f64 / SECOND_NS as f64
     }
 
-    /// TAI - UTC at a TAI instant, s. Within 23:59:60 POSIX has no number of its own for UTC: it
-    /// is 23:59:59 again to some and 00:00:00 already to others.
+    /// TAI - UTC at a TAI instant, s. POSIX has no separate number for 23:59:60: some systems
+    /// repeat 23:59:59, others already show 00:00:00.
     pub(super) fn offsets(self, tai: i64) -> &'static [i64] {
         match self.change {
             _ if tai < self.begins() => &[BEFORE],
@@ -95,18 +95,18 @@ impl Calendar {
         }
     }
 
-    /// A leap-seconds.list with the last real leap second and this one.
+    /// A leap-seconds.list that ends with the last real leap second and this one.
     pub(super) fn table(self) -> String {
         let (midnight, expiry) = (MIDNIGHT + NTP, MIDNIGHT + NTP + 400_000_000);
         format!("#@ {expiry}\n3692217600 {BEFORE}\n{midnight} {}\n", self.after())
     }
 
-    /// A server on this calendar.
+    /// An NTP server on this calendar.
     pub(super) fn server(self) -> anyhow::Result<Impostor> {
         Impostor::new(move |answer| vec![self.dated(answer).to_bytes().to_vec()])
     }
 
-    /// The honest answer, on this calendar.
+    /// The honest answer, shifted to this calendar.
     fn dated(self, answer: Packet) -> Packet {
         let near = realtime();
         let dated = |stamp: NtpTimestamp| {

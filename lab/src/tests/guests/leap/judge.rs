@@ -25,7 +25,7 @@ impl Scale {
     }
 }
 
-/// A sample with its TAI and what that is known to, ns.
+/// A sample with its TAI time and the uncertainty of that time, ns.
 pub(super) struct Timed {
     tai: i64,
     within: i64,
@@ -37,16 +37,17 @@ pub(super) struct Seen {
     pub(super) calendar: Calendar,
     pub(super) scale: Scale,
     pub(super) reads: u64,
-    /// In the order of time.
+    /// In chronological order.
     pub(super) samples: Vec<Timed>,
-    /// The newest publications' times, TAI in ns, as far as a sample shows them.
+    /// Times of the newest publications, TAI in ns, as far as samples show them.
     pub(super) publications: Vec<i64>,
-    /// What the stock driver's clock was ahead of TAI and what that is known to, s, at a TAI instant
-    /// in ns; `None` where it refused.
+    /// How far the stock driver's clock was ahead of TAI, with the uncertainty, both in s, at a TAI
+    /// instant in ns; `None` where the driver refused.
     pub(super) ptp: Vec<(i64, Option<(f64, f64)>)>,
 }
 
-/// The widest that `[earliest, latest]` is wrong by, for any number that UTC may have; ns.
+/// The largest error of `[earliest, latest]` over all numbers that UTC may have at this instant;
+/// ns.
 fn excess(said: &Said, calendar: Calendar, scale: Scale, tai: i64) -> i64 {
     let outside = |truth: i64| {
         let (early, late) =
@@ -97,8 +98,8 @@ impl Seen {
         Ok(Self { calendar, scale, reads: recording.reads, samples, publications, ptp })
     }
 
-    /// What holds for every reading at any time: a usable status never goes with bounds that exclude
-    /// the truth, in entry 0 and in vmclock_abi, or with another TAI - UTC than the present one.
+    /// What holds for every reading at any time: a usable status, in entry 0 and in vmclock_abi,
+    /// never comes with bounds that exclude the truth or with an outdated TAI - UTC.
     pub(super) fn check_truth(&self) -> anyhow::Result<()> {
         for Timed { tai, within, sample } in &self.samples {
             let when = seconds(tai - self.calendar.begins());
@@ -121,21 +122,21 @@ impl Seen {
         Ok(())
     }
 
-    /// The samples whose time since the leap second's begin is in a range, s.
+    /// The samples whose time since the start of the leap second is in this range, s.
     fn between(&self, from: f64, to: f64) -> impl Iterator<Item = &Sample> {
         let within = move |tai: i64| (from..to).contains(&seconds(tai - self.calendar.begins()));
         self.samples.iter().filter(move |s| within(s.tai)).map(|s| &s.sample)
     }
 
-    /// The indicators in the order in which they were shown.
+    /// The leap indicators in the order in which they appeared.
     fn indicators(&self) -> Vec<u64> {
         let mut shown: Vec<u64> = self.samples.iter().map(|s| s.sample.leap_indicator).collect();
         shown.dedup();
         shown
     }
 
-    /// The leap indicator of a page whose daemon lives: 1 or 2, 3 during an inserted second unless
-    /// no publication falls into it, then 4 or 5.
+    /// The leap indicator of a page whose daemon is alive: 1 or 2; then 3 during an inserted
+    /// second, unless no publication falls into it; then 4 or 5.
     pub(super) fn check_indicators(&self) -> anyhow::Result<Vec<u64>> {
         let shown = self.indicators();
         let expected: [&[u64]; 2] = match self.calendar.change {
@@ -150,7 +151,7 @@ impl Seen {
         Ok(shown)
     }
 
-    /// A TAI page notices nothing: `synchronized` and undisrupted all the time.
+    /// A TAI page is not affected: it stays `synchronized` without a disruption.
     pub(super) fn check_undisturbed(&self) -> anyhow::Result<()> {
         let Timed { sample: first, .. } = self.samples.first().context("no samples")?;
         for Timed { tai, sample, .. } in &self.samples {
@@ -159,13 +160,13 @@ impl Seen {
                 sample.disruption == first.disruption && !sample.entry.is("unreliable"),
                 "the TAI page was disrupted {when:.3} s after the leap second's begin: {sample:?}"
             );
-            // It expires where the daemon does not get to run for 10 s.
+            // The page expires where the daemon does not get to run for 10 s.
             in_time(sample.entry.is("synchronized"), || format!("{when:.3}: {sample:?}"))?;
         }
         Ok(())
     }
 
-    /// The TAI - UTC of vmclock_abi is the present one wherever the status lets a driver use it.
+    /// vmclock_abi holds the current TAI - UTC wherever the status lets a driver use it.
     pub(super) fn check_stock_offset(&self) -> anyhow::Result<()> {
         for Timed { tai, sample, .. } in self.samples.iter().filter(|s| s.sample.abi.is_usable()) {
             let (offset, offsets) = (sample.abi_tai_offset, self.calendar.offsets(*tai));
@@ -177,7 +178,7 @@ impl Seen {
         Ok(())
     }
 
-    /// The stock driver of a page whose daemon lives is right or refuses, and answers before and
+    /// While the daemon is alive, the stock driver is right or refuses, and it answers before and
     /// after the leap second.
     pub(super) fn check_stock_driver(&self) -> anyhow::Result<()> {
         self.check_stock_offset()?;
@@ -202,9 +203,9 @@ impl Seen {
         Ok(())
     }
 
-    /// A UTC page says nothing around the leap second, and then another clock's time. Returns when
-    /// it is usable for the last time before and for the first time after, in s from the leap
-    /// second's begin and end.
+    /// A UTC page says nothing around the leap second and then shows the time of a new clock.
+    /// Returns when it is last usable before, in s from the start of the leap second, and when it
+    /// is first usable after, in s from its end.
     pub(super) fn check_withdrawn(&self) -> anyhow::Result<(f64, f64)> {
         let (begins, ends) = (self.calendar.begins(), self.calendar.ends());
         let usable = || {
@@ -216,7 +217,8 @@ impl Seen {
                 !sample.entry.is("synchronized"),
                 "synchronized {when:.3} s after the leap second's begin: {sample:?}"
             );
-            // Expired, with bounds that hold the step: the daemon did not get to run.
+            // The page expired and its bounds contain the step, because the daemon did not get to
+            // run.
             in_time(false, || format!("not withdrawn by {when:.3} s: {sample:?}"))?;
         }
         let before = usable().take_while(|s| s.tai < begins).last();
@@ -237,29 +239,29 @@ impl Seen {
             );
         }
         let (last, first) = (seconds(last - begins), seconds(first - ends));
-        // Two publications and 2 s of margin on either side. Before, a publication comes at most a
-        // second late for it.
+        // The margin is two publications plus 2 s on either side. Before the leap second, the
+        // publication may come up to a second late.
         in_time(last < -MARGIN_S + 1.5, || format!("withdrawn only {last:.3} s after the begin"))?;
         ensure!(first > MARGIN_S - 0.1, "back {first:.3} s after the end");
         Ok((last, first))
     }
 
-    /// How many publications a daemon made between the leap second's end and a UTC page that is
-    /// usable again, `first` s later; this page shows them all.
+    /// The number of publications that a daemon made between the leap second's end and the moment,
+    /// `first` s later, when a UTC page is usable again; this page shows them all.
     pub(super) fn publications_until(&self, first: f64) -> anyhow::Result<usize> {
         let until = |from: f64| {
             let within =
                 |tai: &&i64| (from..first).contains(&seconds(**tai - self.calendar.ends()));
             self.publications.iter().filter(within).count()
         };
-        // The two pages of one publication are a moment apart.
+        // The two pages of one publication are written a moment apart.
         let late = until(MARGIN_S + 0.01);
         ensure!(late <= 2, "UTC came back with publication {late} after the margin");
         Ok(until(0.0))
     }
 
-    /// A page whose daemon was started again `at` s after the leap second's begin is the present
-    /// UTC again, as a disruption. Returns how much later, s.
+    /// A page whose daemon was restarted `at` s after the start of the leap second shows the
+    /// current UTC again, with a disruption. Returns how long that took after the restart, s.
     pub(super) fn check_return(&self, at: f64) -> anyhow::Result<f64> {
         let since = |tai: i64| seconds(tai - self.calendar.begins()) - at;
         let before =
@@ -275,8 +277,9 @@ impl Seen {
         Ok(since(after.tai))
     }
 
-    /// A page whose daemon died: on UTC it expired before the leap second, and its bounds hold the step.
-    /// Returns the half-width at the end in ms, and how long before the leap second it expired, s.
+    /// A page whose daemon died: a UTC page expired before the leap second, and its bounds contain
+    /// the step. Returns the half-width at the end in ms, and how long before the leap second the
+    /// page expired, s.
     pub(super) fn check_abandoned(&self, from: f64, to: f64) -> anyhow::Result<(i64, f64)> {
         let (begins, ends) = (self.calendar.begins(), self.calendar.ends());
         let mut expired = None;
@@ -309,7 +312,7 @@ impl Seen {
         Ok((half / 1_000_000, -expired))
     }
 
-    /// One line for each change of what the page says: to look into a failure.
+    /// One line for each change of what the page says, to help investigate a failure.
     pub(super) fn history(&self) -> String {
         let mut text = String::new();
         let mut before = None;
@@ -342,7 +345,7 @@ impl Seen {
     }
 }
 
-/// What the driver's clock may be off by, beyond the time that reading it took, s.
+/// Maximum error of the driver's clock beyond the time that reading it took, s.
 const PTP_S: f64 = 0.001;
 
 /// The daemon's margin at the default publish_interval of 1 s: 2 s and two publications.

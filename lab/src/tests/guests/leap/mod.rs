@@ -1,8 +1,8 @@
-//! A leap second comes while guests read their pages: inserted and deleted, on UTC and on TAI, with
-//! a daemon that lives and with one that died before.
+//! A leap second occurs while guests read their pages: inserted and deleted, on UTC and on TAI,
+//! with a daemon that is alive and with one that died before.
 //!
-//! Every reading of a usable status must hold the truth, which the test knows from this machine's
-//! clock at the same counter value.
+//! Every reading with a usable status must contain the truth, which the test knows from this
+//! machine's clock at the same counter value.
 
 mod calendar;
 mod judge;
@@ -29,22 +29,22 @@ use self::judge::{Scale, Seen};
 use self::samples::{Recording, record};
 use self::track::Track;
 
-/// The leap second begins so long after the daemon's start: two guests boot meanwhile.
+/// The time from the daemon's start to the leap second: two guests boot meanwhile.
 const AHEAD: Duration = Duration::from_secs(60);
-/// The pages are watched from here on at the latest, s before the leap second.
+/// The pages are watched from at least this long before the leap second, s.
 const WATCHED: f64 = 12.0;
-/// The pages are watched until so many seconds after it.
+/// The pages are watched until this many seconds after it.
 const TAIL: f64 = 12.0;
-/// A daemon that died before the leap second is started again this many seconds after it.
+/// A daemon that died before the leap second is restarted this many seconds after it.
 const RESTART: f64 = 8.0;
 
-/// clock.validity as it is by default, s.
+/// The default of clock.validity, s.
 const VALIDITY: f64 = 10.0;
 
-/// A host on a calendar of its own, and its guests.
+/// A host with its own calendar, and its guests.
 struct World {
     calendar: Calendar,
-    // Its thread serves.
+    // Kept because its thread serves the time.
     _server: Impostor,
     host: Host,
     guests: Vec<(Scale, Client)>,
@@ -64,8 +64,8 @@ impl World {
         Ok(Self { calendar, _server: server, host, guests: Vec::new() })
     }
 
-    /// Each timescale with a kernel that it is for: the driver of Linux 7 passes a TAI page on as
-    /// TAI, older ones pass a UTC page on as UTC.
+    /// Each timescale with a suitable kernel: the driver of Linux 7 exposes a TAI page as TAI,
+    /// older drivers expose a UTC page as UTC.
     fn launch(&mut self, ctx: &Context, qemu: &Qemu, way: Way, scale: Scale) -> anyhow::Result<()> {
         let kernel = match scale {
             Scale::Utc => "trixie-backports:6.17",
@@ -88,8 +88,8 @@ impl World {
         in_time(left > WATCHED, || format!("only {left:.1} s are left after the boot"))
     }
 
-    /// Has all guests read until `tail` s after the leap second while `meanwhile` runs, and judges
-    /// what they read.
+    /// Lets all guests read until `tail` s after the leap second while `meanwhile` runs, and judges
+    /// their readings.
     fn watch(
         &mut self,
         ctx: &Context,
@@ -140,7 +140,7 @@ pub(crate) fn deleted(ctx: &Context) -> anyhow::Result<String> {
     live(ctx, Change::Deleted)
 }
 
-/// A UTC guest behind QEMU's device and a TAI guest behind an nvdimm; the daemon lives.
+/// A UTC guest with QEMU's device and a TAI guest with an nvdimm; the daemon is alive.
 fn live(ctx: &Context, change: Change) -> anyhow::Result<String> {
     let (old, new) = (ctx.qemu()?, ctx.qemu_10()?);
     let mut world = World::start(ctx, change)?;
@@ -164,17 +164,17 @@ fn live(ctx: &Context, change: Change) -> anyhow::Result<String> {
     ))
 }
 
-/// The daemon is killed when the page's validity of 10 s ends before the leap second anyway.
+/// The daemon is killed so early that the page's validity of 10 s ends before the leap second.
 pub(crate) fn inserted_dead(ctx: &Context) -> anyhow::Result<String> {
     dead(ctx, Change::Inserted, 20.0)
 }
 
-/// The daemon is killed when the validity would end after the leap second.
+/// The daemon is killed so late that the validity would end after the leap second.
 pub(crate) fn deleted_dead(ctx: &Context) -> anyhow::Result<String> {
     dead(ctx, Change::Deleted, 7.0)
 }
 
-/// The daemon is killed `before` seconds ahead of the leap second, and started again after it.
+/// The daemon is killed `before` seconds before the leap second and restarted after it.
 fn dead(ctx: &Context, change: Change, before: f64) -> anyhow::Result<String> {
     let (old, new) = (ctx.qemu()?, ctx.qemu_10()?);
     let mut world = World::start(ctx, change)?;
@@ -193,8 +193,8 @@ fn dead(ctx: &Context, change: Change, before: f64) -> anyhow::Result<String> {
     let [utc, tai] = &judged[..] else { return Err(anyhow!("two guests")) };
     let (half, expired) = utc.check_abandoned(-before + 0.5, RESTART)?;
     tai.check_abandoned(-before + 0.5, RESTART)?;
-    // A TAI page that would expire after the leap second is not for stock drivers. One that expires
-    // before it is, but vmclock_abi cannot say when it does.
+    // A TAI page that would expire after the leap second is not offered to stock drivers. One that
+    // expires before it is offered, but vmclock_abi cannot express when it expires.
     if before < VALIDITY {
         tai.check_stock_offset()?;
     }

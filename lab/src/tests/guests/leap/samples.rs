@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::reader::GuestReader;
 
-/// One reading, with the host's counter in place of the guest's.
+/// One reading, with the guest's counter converted to the host's.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) counter: u64,
@@ -17,18 +17,18 @@ pub(super) struct Sample {
     pub(super) abi: Said,
     pub(super) abi_tai_offset: Option<i64>,
     pub(super) leap_indicator: u64,
-    /// The host's counter at the newest publication.
+    /// The host's counter value at the newest publication.
     pub(super) base: u64,
-    /// The stock driver's clock, where it was read.
+    /// The stock driver's clock, if it was read.
     pub(super) ptp: Option<Ptp>,
 }
 
 /// An answer of the stock driver's PTP clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ptp {
-    /// Its time in ns, between two values of the host's counter.
+    /// The clock's time in ns, between two values of the host's counter.
     Time(i64, u64, u64),
-    /// It refused.
+    /// The driver refused.
     Refused,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// A reader may rely on the interval.
+    /// Whether a reader may rely on the interval.
     pub(super) fn is_usable(&self) -> bool {
         let vouches =
             matches!(self.status.as_str(), "initializing" | "synchronized" | "freerunning");
@@ -54,14 +54,14 @@ impl Said {
     }
 }
 
-/// All samples of one page, and how many reads they stand for.
+/// All samples of one page, and the number of reads behind them.
 #[derive(Debug)]
 pub(super) struct Recording {
     pub(super) samples: Vec<Sample>,
     pub(super) reads: u64,
 }
 
-/// Has the guest read its page for some seconds. Guest counter = host counter + `offset`.
+/// Lets the guest read its page for some seconds. Guest counter = host counter + `offset`.
 pub(super) fn record(
     reader: &mut GuestReader,
     seconds: f64,

@@ -1,4 +1,4 @@
-//! This machine's counter against CLOCK_REALTIME over a whole test.
+//! Relates this machine's counter to CLOCK_REALTIME over a whole test.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use timevisor_linux::counter::HostCounter;
 
 use crate::interrupt;
 
-/// The narrowest bracket of so many is kept.
+/// The narrowest of this many brackets is kept.
 const TRIES: usize = 10;
-/// How often the clock is looked at.
+/// How often the clock is read.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Nobody steers CLOCK_REALTIME in the lab, so it is a straight line between two looks.
+/// In the lab, nobody steers CLOCK_REALTIME, so it is linear between two samples.
 #[derive(Default)]
 pub(super) struct Track {
     looks: Vec<Bracket>,
@@ -24,7 +24,7 @@ impl Track {
         self.looks.push(bracket(counter, TRIES));
     }
 
-    /// Looks again and again until `done`.
+    /// Takes samples until `done`.
     pub(super) fn until(
         &mut self,
         counter: &HostCounter,
@@ -38,7 +38,7 @@ impl Track {
         Ok(())
     }
 
-    /// CLOCK_REALTIME when the counter had this value, and what that is known to; both in ns.
+    /// CLOCK_REALTIME at this counter value, and the uncertainty; both in ns.
     pub(super) fn realtime(&self, counter: u64) -> anyhow::Result<(i64, i64)> {
         let next = self.looks.partition_point(|look| look.before <= counter);
         let ends = next

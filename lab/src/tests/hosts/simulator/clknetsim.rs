@@ -1,9 +1,9 @@
-//! The same under clknetsim (<https://github.com/mlichvar/clknetsim>), with a real chronyd as the
-//! server: a day on a LAN.
+//! The same test under clknetsim (<https://github.com/mlichvar/clknetsim>), with a real chronyd as
+//! the server: a day on a LAN.
 //!
 //! clknetsim is not part of this repository. `CLKNETSIM` names a directory with its `clknetsim` and
-//! `clknetsim.so`, whose `clock_gettime` must know CLOCK_MONOTONIC_RAW (upstream's does not:
-//! docs/how-to/simulate-a-network.md has what to add).
+//! `clknetsim.so`, whose `clock_gettime` must support CLOCK_MONOTONIC_RAW (upstream's does not;
+//! docs/how-to/simulate-a-network.md says what to add).
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,14 +20,14 @@ use crate::scenario::Context;
 use crate::scratch;
 
 const SECONDS: u32 = 86_400;
-/// As in every table of traces: the first two hours are convergence.
+/// As in every table of the traces, the first two hours count as convergence.
 const SETTLED: f64 = 7200.0;
 const SEEDS: [u32; 3] = [1, 2, 3];
-/// Plumbing, not quality: see `super::RUNS`.
+/// These limits find broken plumbing; they do not measure quality: see `super::RUNS`.
 const LIMITS: (f64, f64) = (4.0, 120.0);
 
-/// The traces' LAN: 30 us and 20 us of exponential queueing either way, 20 ppm, 1 ppb of wander per
-/// square root of a second.
+/// The traces' LAN: 30 us of delay plus 20 us of exponential queueing in each direction, 20 ppm, 1
+/// ppb of wander per square root of a second.
 const WORLD: &str = "\
 node2_offset = 0.01
 node2_freq = (+ 20e-6 (sum (* 1e-9 (normal))))
@@ -52,7 +52,8 @@ pub(crate) fn clknetsim(ctx: &Context) -> anyhow::Result<String> {
 }
 
 fn simulate(ctx: &Context, seed: u32, home: &Path, daemon: &Path) -> anyhow::Result<Score> {
-    // The simulator's socket needs a short path, chronyd a copy outside its AppArmor profile.
+    // The simulator's socket needs a short path, and chronyd needs a copy outside its AppArmor
+    // profile.
     let dir = scratch::directory()?;
     let chronyd = dir.path().join("chronyd");
     fs::copy("/usr/sbin/chronyd", &chronyd)
@@ -66,7 +67,8 @@ fn simulate(ctx: &Context, seed: u32, home: &Path, daemon: &Path) -> anyhow::Res
     let path = |suffix: &str| ctx.path(&format!("seed-{seed}.{suffix}"));
     let (csv, log, offsets) = (path("csv"), path("log"), path("offset.log"));
     let node = |number: u32, program: &Path| {
-        // `env` sets it for the program alone: setpriv makes calls that clknetsim does not know.
+        // `env` sets the variable for the program alone: setpriv makes calls that clknetsim does
+        // not support.
         let mut command = command::tethered("env");
         command.arg(format!("LD_PRELOAD={}", home.join("clknetsim.so").display())).arg(program);
         command
@@ -93,7 +95,7 @@ fn simulate(ctx: &Context, seed: u32, home: &Path, daemon: &Path) -> anyhow::Res
             .env("CLKNETSIM_RANDOM_SEED", seed.to_string()),
     );
     if simulated.is_err() {
-        // Whatever still waits for the simulator would wait for ever.
+        // Otherwise a program that still waits for the simulator would wait for ever.
         let _ = serving.kill();
     }
     serving.wait()?;

@@ -1,5 +1,5 @@
-//! `timevisord --csv` under network and clock simulators in LD_PRELOAD: our own, which allows
-//! nothing but the calls of lab/simulator/calls.c, and clknetsim where there is one.
+//! `timevisord --csv` under network and clock simulators in LD_PRELOAD: our own, which permits only
+//! the calls in lab/simulator/calls.c, and clknetsim if it is available.
 
 mod clknetsim;
 mod score;
@@ -19,24 +19,24 @@ use crate::scenario::Context;
 
 const SIGABRT: i32 = 6;
 const SIGTERM: i32 = 15;
-/// Where our simulator's server seems to be; any address would do.
+/// The apparent address of our simulator's server; any address would do.
 const SERVER: &str = "192.168.123.1";
 
-/// A run under our simulator: what to simulate and what must come out.
+/// A run under our simulator: what to simulate, and the expected results.
 struct Run {
     name: &'static str,
     seconds: u32,
     settings: &'static [(&'static str, &'static str)],
-    /// Errors count from here, in true seconds.
+    /// Errors count from this time on, in true seconds.
     settled: f64,
     /// The largest RMS error and median half-width, in microseconds.
     limits: (f64, f64),
-    /// Lines that may be empty at the start.
+    /// How many lines may be empty at the start.
     unknown: usize,
 }
 
-/// The limits of a run hold with any sound estimator: they are there to find broken plumbing. How
-/// good the estimate is belongs to `make bench-sync`.
+/// Any sound estimator stays within a run's limits: they are there to find broken plumbing. The
+/// quality of the estimate belongs to `make bench-sync`.
 const RUNS: &[Run] = &[
     Run {
         name: "lan",
@@ -74,7 +74,7 @@ pub(crate) fn own(ctx: &Context) -> anyhow::Result<String> {
     Ok(said.join("; "))
 }
 
-/// The simulator must be able to fail: the daemon proper uses more than it allows.
+/// The simulator must be able to refuse: the full daemon uses calls that it does not permit.
 fn refuses(ctx: &Context, simulator: &Path, daemon: &Path) -> anyhow::Result<()> {
     let config = ctx.path("daemon.toml");
     let run_directory = ctx.path("run");
@@ -139,8 +139,8 @@ fn check(score: &Score, run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A loop that polls without letting time pass would burn a processor in reality: per second there
-/// may be one wait for the line and a few for each request.
+/// A loop that polls without letting time pass would use up a processor in reality. Per second,
+/// there may be one wait for the line and a few for each request.
 fn check_waits(said: &str, seconds: u32) -> anyhow::Result<()> {
     let counts = said.lines().rev().find_map(|line| line.strip_prefix("simulator: waits "));
     let (waits, idle) =

@@ -1,8 +1,8 @@
-//! What `timevisord --csv` printed, against the truth that a simulator logged.
+//! Compares the output of `timevisord --csv` with the truth that a simulator logged.
 //!
-//! The simulator's log has CLOCK_REALTIME - true time at every whole true second from 0 on; the
-//! rate is constant in between, so that the truth of a line follows from its first column by linear
-//! interpolation.
+//! The simulator's log holds CLOCK_REALTIME - true time at every whole true second from 0 on. The
+//! rate is constant in between, so linear interpolation gives the truth of a line from its first
+//! column.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 
 /// The simulated Unix time of true second 0: 2010-01-01, clknetsim's default.
 const UNIX_START: i64 = 1_262_304_000;
-/// What the log and the lines are rounded to, together, in seconds.
+/// The combined rounding of the log and the lines, in seconds.
 const ROUNDING: f64 = 3e-9;
 
 /// One line; times in seconds since the start of the simulation.
@@ -32,12 +32,12 @@ struct Known {
 pub(super) struct Score {
     /// Lines, with and without an estimate.
     pub lines: usize,
-    /// Lines without one.
+    /// Lines without an estimate.
     pub unknown: usize,
-    /// Lines whose bounds exclude the truth, and the first of them.
+    /// Lines whose bounds exclude the truth, and the first such line.
     pub outside: usize,
     pub first_outside: Option<String>,
-    /// The shortest and the longest time from line to line, in seconds.
+    /// The shortest and the longest time between consecutive lines, in seconds.
     pub spacing: (f64, f64),
     /// Over the lines from `settled` on, in microseconds.
     pub rms_us: f64,
@@ -46,10 +46,11 @@ pub(super) struct Score {
 }
 
 impl Score {
-    /// Scores the lines in `csv` by the truth in `log`; errors count from true second `settled` on.
+    /// Scores the lines in `csv` against the truth in `log`; errors count from true second
+    /// `settled` on.
     ///
     /// # Errors
-    /// When either is missing, or not in its format.
+    /// When either file is missing or malformed.
     pub(super) fn of(csv: &Path, log: &Path, settled: f64) -> anyhow::Result<Self> {
         let offsets = offsets(log)?;
         let lines = lines(csv)?;
@@ -91,7 +92,7 @@ impl Score {
         })
     }
 
-    /// In a few words.
+    /// A short summary.
     pub(super) fn text(&self) -> String {
         format!(
             "{} lines, {} unknown, {} outside; RMS {:.2} us, max {:.2} us, half-width {:.1} us",
@@ -100,7 +101,7 @@ impl Score {
     }
 }
 
-/// True time when CLOCK_REALTIME was `realtime`; `None` outside the log.
+/// The true time when CLOCK_REALTIME was `realtime`; `None` outside the log.
 fn truth(realtime: f64, offsets: &[f64]) -> Option<f64> {
     let at = |second: usize| Some(f64::from(u32::try_from(second).ok()?) + offsets.get(second)?);
     let mut second = first_guess(realtime - offsets.first()?)?;
@@ -123,7 +124,7 @@ fn first_guess(seconds: f64) -> Option<usize> {
     (seconds >= 0.0).then_some(seconds as usize)
 }
 
-/// The last column of each line: the client is the last node.
+/// Reads the last column of each line: the client is the last node.
 fn offsets(log: &Path) -> anyhow::Result<Vec<f64>> {
     let text = std::fs::read_to_string(log).with_context(|| format!("no {}", log.display()))?;
     text.lines()
@@ -156,7 +157,7 @@ fn parse(line: &str) -> anyhow::Result<Line> {
     Ok(Line { realtime: seconds(realtime)?, known })
 }
 
-/// Seconds since the start; the whole Unix time would not fit a double.
+/// Seconds since the start; the full Unix time would not fit into a double.
 fn seconds(text: &str) -> anyhow::Result<f64> {
     let (whole, fraction) = text.split_once('.').context("no decimal point")?;
     ensure!(fraction.len() == 9, "{} decimals instead of 9", fraction.len());

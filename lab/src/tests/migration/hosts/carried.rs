@@ -1,4 +1,4 @@
-//! What goes along with a guest that moves: its age, its timescale, and what its programs require.
+//! What moves along with a guest: its age, its timescale, and its programs' requirements.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::tests::timelines::guest::AGENT_IS_UP;
 use crate::tests::timelines::host::row;
 use crate::truth::Truth;
 
-/// A program that goes on as if nothing were.
+/// A program that runs on as if nothing had happened.
 const PROGRAM: &str = "timevisor bind tai --within 7ms --every 0.2 --json >/tmp/program.log 2>&1 &";
 
 pub(crate) fn carried(ctx: &Context) -> anyhow::Result<String> {
@@ -56,8 +56,8 @@ fn one(ctx: &Context, hosts: &[Host; 2], way: Way, qemu: &Qemu) -> anyhow::Resul
     let uri = format!("unix:{}", b.directory().join(format!("{}.migration", names[1])).display());
     let launch =
         Launch::new(ctx, b, qemu, way, &names[1]).programs(&programs).incoming(&uri).unserved();
-    // The page that the destination has prepared is of another timescale than the guest's driver
-    // has seen.
+    // The page that the destination has prepared has another timescale than the one that the
+    // guest's driver has seen.
     let mut there = launch.prepared_as("utc").held().start()?;
     let qmp = b.directory().join(format!("{}.qmp", names[1])).display().to_string();
     let add = ["vm", "add", "--qmp", &qmp, "--name", &names[1], "--resume", "--incoming", &uri];

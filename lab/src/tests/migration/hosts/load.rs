@@ -1,5 +1,5 @@
-//! Moves while the guest dirties its memory, and both hosts' processors and the way to their
-//! servers are busy.
+//! Moves while the guest dirties its memory and while both hosts' processors and the network paths
+//! to their servers are busy.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::migration::pair::Hosts;
 use crate::scenario::Context;
 
 const MOVES: usize = 6;
-/// It is never done, and needs no disk.
+/// A load that never ends and needs no disk.
 const DIRTY: &str = "(while :; do dd if=/dev/zero of=/tmp/load bs=64k count=512 2>/dev/null; done) >/dev/null 2>&1 &";
 
-/// A thread that computes and one that sends to each server, until the value is dropped.
+/// One thread that computes and one per server that sends to it, until the value is dropped.
 struct Load {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -38,7 +38,7 @@ impl Load {
         }));
         for server in servers {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
-            // Nobody listens at "discard"; the answers are the kernel's.
+            // Nobody listens at the port "discard"; the kernel sends the answers.
             socket.connect((*server, 9))?;
             spawn(Box::new(move || {
                 let _ = socket.send(&[0; 1400]);

@@ -1,5 +1,5 @@
-//! A guest moves between two timevisords, each with its own server, run directory and name for it
-//! ([`crate::migration`]).
+//! A guest moves between two timevisords, each with its own server, run directory and name for the
+//! guest ([`crate::migration`]).
 //!
 //! | file | owns |
 //! | --- | --- |

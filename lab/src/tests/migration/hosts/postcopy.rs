@@ -1,4 +1,4 @@
-//! Post-copy: the guest runs on the new host before its memory is there, the page's memory too.
+//! Post-copy: the guest runs on the new host before its memory, including the page, has arrived.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -30,8 +30,8 @@ pub(crate) fn postcopy(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{device}; with an nvdimm refused on either side, by either QEMU"))
 }
 
-/// QEMU knows post-copy or memory that it leaves alone, not both; without the latter, the
-/// destination would crash.
+/// QEMU supports post-copy or memory that it does not copy (x-ignore-shared), but not both; without
+/// the latter, the destination would crash.
 fn refused(ctx: &Context, hosts: &Hosts, qemu: &Qemu, name: &str) -> anyhow::Result<()> {
     let [a, b] = &hosts.hosts;
     let uri = format!("unix:{}", b.directory().join(format!("{name}.migration")).display());
@@ -47,12 +47,11 @@ fn refused(ctx: &Context, hosts: &Hosts, qemu: &Qemu, name: &str) -> anyhow::Res
     let text = format!("{:#}", allow(&mut here).err().context("the source allows post-copy")?);
     mentions(&text, &["ignore-shared"])?;
 
-    // Somebody allows it before timevisord is there.
+    // Somebody enables post-copy before timevisord knows the VM.
     let launch = Launch::new(ctx, b, qemu, Way::Nvdimm, name);
     let mut there = launch.incoming(&uri).unserved().start()?;
     if let Err(error) = allow(&mut there) {
-        // QEMU cannot post-copy into files elsewhere than on a tmpfs, and the lab's pages are no
-        // such.
+        // QEMU cannot post-copy into files unless they are on a tmpfs, and the lab's pages are not.
         mentions(&format!("{error:#}"), &["TMPFS"])?;
     } else {
         let incoming = ["--resume", "--incoming", &uri];
@@ -71,11 +70,11 @@ fn refused(ctx: &Context, hosts: &Hosts, qemu: &Qemu, name: &str) -> anyhow::Res
     let said = a.cli(&["vm", "migrate", name, "--to", &uri]);
     let text = format!("{:#}", said.err().context("it migrates")?);
     mentions(&text, &["must not migrate", "postcopy-ram off"])?;
-    // An operator who has QEMU do it is stopped.
+    // A migration that an operator starts directly in QEMU is cancelled.
     here.guest.qmp().execute("migrate-set-parameters", &json!({"max-bandwidth": 1_000_000}))?;
     let sink = a.directory().join(format!("{name}.sink"));
     let listener = UnixListener::bind(&sink)?;
-    // QEMU 10.0 that is told to cancel an `exec:` answers nobody any more.
+    // QEMU 10.0 stops answering when it is told to cancel a migration to `exec:`.
     let swallow =
         move || listener.accept().and_then(|(mut s, _)| io::copy(&mut s, &mut io::sink()));
     std::thread::spawn(swallow);
@@ -96,14 +95,14 @@ fn with_device(ctx: &Context, hosts: &Hosts) -> anyhow::Result<String> {
     a.wait_vm(name, "synchronized")?;
     let uri = format!("unix:{}", b.directory().join(format!("{name}.migration")).display());
     let launch = Launch::new(ctx, b, qemu, way, name);
-    // timevisord begins to listen at once, and the capability must be there before.
+    // timevisord starts the incoming migration at once, so the capability must be set before.
     let mut there = launch.incoming(&uri).unserved().start()?;
     allow(&mut here)?;
     allow(&mut there)?;
     let qmp = b.directory().join(format!("{name}.qmp")).display().to_string();
     b.cli(&["vm", "add", "--qmp", &qmp, "--name", name, "--resume", "--incoming", &uri])?;
     b.wait_until("the destination to await it", |h| Ok(h.vm(name)?["migration"] == "incoming"))?;
-    // So slow that it must be post-copied; at once fast again.
+    // First so slow that the memory must be post-copied; fast again right afterwards.
     let limit = |bytes: u64| json!({"max-bandwidth": bytes});
     here.guest.qmp().execute("migrate-set-parameters", &limit(1_000_000))?;
 

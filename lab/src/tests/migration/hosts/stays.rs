@@ -1,4 +1,4 @@
-//! Migrations that do not come about.
+//! Migrations that fail or are cancelled.
 
 use anyhow::{Context as _, ensure};
 
@@ -7,7 +7,7 @@ use crate::host::{Host, mentions};
 use crate::migration::pair::Hosts;
 use crate::scenario::Context;
 
-/// Nothing must come of a migration that does not come about.
+/// A migration that does not complete must have no effect.
 pub(crate) fn stays(ctx: &Context) -> anyhow::Result<String> {
     let hosts = Hosts::new(ctx)?;
     let [a, b] = &hosts.hosts;
@@ -35,7 +35,8 @@ pub(crate) fn stays(ctx: &Context) -> anyhow::Result<String> {
         &["there is no VM other", "timevisor vm list"],
     )?;
 
-    // Another machine type cannot take it: it fails on the way, when its memory is there already.
+    // Another machine type cannot take the guest: the migration fails on the way, when the memory
+    // has already arrived.
     let uri = format!("unix:{}", b.directory().join("m").display());
     let other = Launch::new(ctx, b, &qemu, Way::Nvdimm, "other").incoming(&uri).start()?;
     b.wait_until("the destination to await it", |h| Ok(h.vm("other")?["migration"] == "incoming"))?;
@@ -43,7 +44,7 @@ pub(crate) fn stays(ctx: &Context) -> anyhow::Result<String> {
     check("the destination was another machine", a)?;
     drop(other);
 
-    // Slowly enough to be cancelled.
+    // Slow enough to be cancelled in time.
     guest_bandwidth(&mut guest, 100_000)?;
     let there = Launch::new(ctx, b, &qemu, Way::Vmclock, "late").incoming(&uri).start()?;
     b.wait_until("the destination to await it", |h| Ok(h.vm("late")?["migration"] == "incoming"))?;

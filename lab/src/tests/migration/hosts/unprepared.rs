@@ -1,8 +1,7 @@
-//! Destinations that do not know the time, know nothing of Timevisor, or do not hold the guest back
-//! until its page is there.
+//! Destinations that do not know the time, that know nothing of Timevisor, or that do not hold the
+//! guest back until its page is ready.
 //!
-//! All by QEMU's device: its page travels with the guest, so that the source's is what the guest
-//! finds.
+//! All use QEMU's device: its page travels with the guest, so the guest finds the source's page.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -17,8 +16,8 @@ use crate::netns::Namespace;
 use crate::scenario::Context;
 use crate::truth::Truth;
 
-/// A guest on the first host that reads as fast as it can while it goes to `uri`; what it saw, and
-/// what was true.
+/// Migrates a guest from the first host to `uri` while it reads as fast as it can; checks that what
+/// it read was true.
 fn journey(from: &Host, here: &mut Client, there: &mut Client, uri: &str) -> anyhow::Result<Value> {
     let offset = client::offset(from, &here.name)?;
     let (report, truth) = Truth::around(&Tsc::unchecked(), || {
@@ -30,7 +29,7 @@ fn journey(from: &Host, here: &mut Client, there: &mut Client, uri: &str) -> any
     for never in ["backward", "outside", "errors"] {
         ensure!(report[never] == 0, "{never} reads on the way: {report}");
     }
-    // Whatever came last before the guest did not know any more was true on the source.
+    // The last reading before the guest no longer knew the time was true on the source.
     let before = if report["gap"]["after"]["disruption"] == report["gap"]["before"]["disruption"] {
         &report["last"]
     } else {
@@ -53,7 +52,7 @@ fn knows_nothing(client: &mut Client, status: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The destination's daemon has had no answer from its server yet.
+/// The destination's daemon has not had an answer from its server yet.
 pub(crate) fn no_time(ctx: &Context) -> anyhow::Result<String> {
     let hosts = Hosts::new(ctx)?;
     let a = &hosts.hosts[0];
@@ -75,7 +74,8 @@ pub(crate) fn no_time(ctx: &Context) -> anyhow::Result<String> {
     Ok("the guest knows that the time is not known, until its new host does".to_owned())
 }
 
-/// Nobody writes the page over there; or somebody does, but after the guest has begun to run.
+/// Nobody writes the page at the destination, or a daemon does so only after the guest has started
+/// to run.
 pub(crate) fn no_timevisor(ctx: &Context) -> anyhow::Result<String> {
     let hosts = Hosts::new(ctx)?;
     let [a, b] = &hosts.hosts;
@@ -90,7 +90,7 @@ pub(crate) fn no_timevisor(ctx: &Context) -> anyhow::Result<String> {
     right(b, &mut free)?;
     here.guest.kill();
 
-    // Back, to a QEMU that no timevisord knows.
+    // Back to a QEMU that no timevisord knows.
     let qemu_there = Launch::new(ctx, &Host::further(ctx, "bare")?, &qemu, Way::Vmclock, "alone")
         .incoming(&uri)
         .unserved()
