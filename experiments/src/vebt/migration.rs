@@ -1,5 +1,5 @@
-//! Figure 11: a guest moves between two hosts, each with its own clock. The guest's page is compared
-//! with a chronyd that keeps the time inside it.
+//! Figure 11: a guest moves between two hosts, each with its own clock. The guest's page is
+//! compared with a chronyd that keeps the time inside it.
 //!
 //! The paper warms up for hours and moves after 30 minutes, then every 2 hours; here, minutes
 //! replace hours. The moves are those of `soak-migrate`, which stops at the first wrong reading of
