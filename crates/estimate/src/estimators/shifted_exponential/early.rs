@@ -36,9 +36,9 @@ impl EarlyRun {
     /// Records which messages were `early`; `queueing_s` is the mean queueing per direction. When
     /// enough of them have occurred in a row, the last one increases the uncertainty of offset and
     /// rate: for a step s, the variance of the offset grows by 4 s^2 and that of the rate by
-    /// (s / duration)^2. The part of s beyond the gross limit is added to the offset instead, and no
-    /// rate beyond the initial one is expected: a variance that dwarfs the others would make them
-    /// lose their digits.
+    /// (s / duration)^2. The part of s beyond the gross limit is added to the offset instead, and
+    /// no rate beyond the initial one is expected: a variance that dwarfs the others would make
+    /// them lose their digits.
     pub fn observe(
         &mut self,
         bank: &mut Bank,
