@@ -49,18 +49,18 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write(NAME, all.iter().map(Accuracy::json).collect())
 }
 
-/// The same for some seconds, judged by what must be so on any machine.
+/// Runs the experiment for some seconds and judges what must hold on any machine.
 ///
 /// # Errors
-/// When a clock cannot be read, when a page's bounds do not hold the truth, or when host and guest
-/// do not read one clock.
+/// When a clock cannot be read, when a page's bounds do not contain the truth, or when host and
+/// guest do not read the same clock.
 pub fn smoke(ctx: &Context) -> anyhow::Result<String> {
     let mut subject = Subject::start(ctx, "", &[])?;
     let samples = watch(&mut subject, Instant::now(), Duration::from_secs(15))?;
     let all = Accuracy::of_all(&samples);
     for a in &all {
         ensure!(a.error.count >= 5, "only {} samples of {}", a.error.count, a.clock.title());
-        // chronyd's bound is its own affair.
+        // chronyd's bound is not Timevisor's responsibility.
         ensure!(
             a.held == a.error.count || a.clock == Clock::Chronyd,
             "the bounds of {} held the truth {} of {} times",
@@ -70,7 +70,8 @@ pub fn smoke(ctx: &Context) -> anyhow::Result<String> {
         );
         ensure!(a.error.max < 20_000.0, "{} is {} us wrong", a.clock.title(), a.error.max);
     }
-    // They are read some ms apart, while the page is slewed; a wrong mapping would show in full.
+    // The two are read some ms apart, while the page is slewed; a wrong mapping would show an error
+    // of full size.
     let of = |clock| samples.iter().filter(move |s: &&Sample| s.clock == clock);
     let apart = of(Clock::Host).zip(of(Clock::Guest)).map(|(h, g)| (h.error_us - g.error_us).abs());
     let apart = apart.fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! Every experiment: its name, what it repeats, how long it measures.
+//! Every experiment: its name, what it repeats, and how long it measures.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,10 +15,10 @@ pub(crate) struct Experiment {
     pub(crate) name: &'static str,
     /// One line for `list`.
     pub(crate) about: &'static str,
-    /// How long it measures unless told otherwise; boots come on top.
+    /// How long it measures by default; boots take additional time.
     pub(crate) minutes: u32,
     run: fn(&Context, Duration) -> anyhow::Result<()>,
-    /// The same for some seconds, judged by what must hold on any machine: lab tests start it.
+    /// A short run that judges what must hold on any machine; lab tests start it.
     smoke: Option<fn(&Context) -> anyhow::Result<String>>,
 }
 
@@ -153,11 +153,11 @@ pub(crate) const ALL: &[Experiment] = &[
 ];
 
 impl Experiment {
-    /// Measures for `minutes` (or the default), prints tables and writes target/results/NAME.json
+    /// Measures for `minutes` (or the default), prints tables, and writes target/results/NAME.json
     /// and pictures; the logs go to `lab_dir`/NAME.
     ///
     /// # Errors
-    /// When it cannot be done.
+    /// When the measurement is not possible.
     pub(crate) fn run(&self, lab_dir: &Path, minutes: Option<u32>) -> anyhow::Result<()> {
         let minutes = minutes.unwrap_or(self.minutes).max(1);
         report::conditions(self, minutes);
@@ -168,14 +168,14 @@ impl Experiment {
     /// Runs it briefly; returns what it measured.
     ///
     /// # Errors
-    /// When it has no smoke test, or when something is not what it must be on any machine.
+    /// When it has no smoke test, or when something does not hold that must hold on any machine.
     pub(crate) fn smoke(&self, ctx: &Context) -> anyhow::Result<String> {
         let smoke = self.smoke.with_context(|| format!("{} has no smoke test", self.name))?;
         smoke(ctx)
     }
 }
 
-/// The experiment of this name.
+/// The experiment with this name.
 ///
 /// # Errors
 /// When there is none.

@@ -1,4 +1,4 @@
-//! Guests with a page each, started the way the documentation tells a user to.
+//! Guests with a page each, started as the documentation tells users to.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use timevisor_lab::qemu::{Delivery, Qemu};
 use timevisor_lab::scenario::Context;
 use timevisor_linux::counter::{Choice, calibrate, select};
 
-/// The suite whose kernel runs in every guest: stock, with the vmclock driver.
+/// The suite of the kernel that runs in every guest: stock, with the vmclock driver.
 pub(super) const KERNEL: &str = "trixie-backports";
 /// Enough for the kernel and one small program.
 const MEMORY_MIB: u32 = 128;
-/// A kernel that starts while others hold all processors would find that its timer is late, and
+/// A kernel that starts while others use all processors would find that its timer is late, and
 /// panic.
 const ANY_TIMER: &str = "no_timer_check";
-/// The eighth emulated guest on two processors.
+/// Boot timeout, long enough for the eighth emulated guest on two processors.
 const BOOT: Duration = Duration::from_secs(400);
 
-/// What guests are made from.
+/// What guests are built from.
 pub(super) struct Fleet {
     builder: GuestBuilder,
 }
 
 impl Fleet {
-    /// Guests with these programs of the lab's guest package.
+    /// Guests with these programs from the lab's guest package.
     pub(super) fn new(ctx: &Context, programs: &[&str]) -> anyhow::Result<Self> {
         let (kernel, qemu) = (ctx.kernel(KERNEL)?, ctx.qemu_10()?);
         let mut image = ctx.image(&kernel)?.module("virtio_net");
@@ -38,7 +38,7 @@ impl Fleet {
         Self::of(ctx, &qemu, &kernel, &image)
     }
 
-    /// Guests of any image.
+    /// Guests with any image.
     pub(super) fn of(
         ctx: &Context,
         qemu: &Qemu,
@@ -50,12 +50,12 @@ impl Fleet {
         Ok(Self { builder })
     }
 
-    /// The same with changes to what QEMU is told.
+    /// Applies changes to QEMU's options.
     pub(super) fn with(self, change: impl FnOnce(GuestBuilder) -> GuestBuilder) -> Self {
         Self { builder: change(self.builder) }
     }
 
-    /// Starts one, has it served, and waits for the end of its boot.
+    /// Starts a guest, registers it with timevisord, and waits until it has booted.
     pub(super) fn launch(
         &self,
         host: &Host,
@@ -80,8 +80,8 @@ impl Fleet {
 }
 
 /// What KVM tells its guests' kernels: the TSC's rate (an emulated TSC has the host's), and that it
-/// is steady. A kernel that must measure it while others hold all processors was found to be wrong
-/// by a factor of 5.
+/// is constant. A kernel that had to measure the rate while others used all processors was once
+/// wrong by a factor of 5.
 fn known_rate() -> anyhow::Result<String> {
     let (counter, _) = select(Choice::Tsc).context("guests need a usable TSC on the host")?;
     let khz = calibrate(&counter)?.period.ticks_in(timevisor_time::Duration::from_millis(1));

@@ -1,5 +1,5 @@
-//! A program that runs in a guest for a while and prints one line of JSON. Several guests can be
-//! busy at once.
+//! A program that runs in a guest for a while and prints one line of JSON. It allows several guests
+//! to be busy at the same time.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use timevisor_lab::interrupt;
 
 const OUTPUT: &str = "/run/job";
 
-/// Begins it.
+/// Starts the program.
 pub(super) fn begin(guest: &mut Guest, line: &str) -> anyhow::Result<()> {
     guest.sh(&format!(
         "rm -f {OUTPUT}; ({line} >{OUTPUT}.part 2>&1; mv {OUTPUT}.part {OUTPUT}) &"
@@ -21,7 +21,7 @@ pub(super) fn begin(guest: &mut Guest, line: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for the end of [`begin`]'s; it must have been given its time already.
+/// Waits for the end of what [`begin`] started; its running time must already have passed.
 pub(super) fn end(guest: &mut Guest) -> anyhow::Result<Value> {
     let text = interrupt::poll_until(BOOT, || {
         std::thread::sleep(Duration::from_millis(200));
@@ -31,7 +31,7 @@ pub(super) fn end(guest: &mut Guest) -> anyhow::Result<Value> {
     parse(&text.context("the program in the guest does not end")?)
 }
 
-/// The same program here.
+/// Runs the same program on this machine.
 pub(super) fn native(program: &Path, arguments: &[&str]) -> anyhow::Result<Value> {
     parse(&command::output(Command::new(program).args(arguments))?)
 }

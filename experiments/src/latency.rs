@@ -10,12 +10,12 @@ use timevisor_lab::command;
 use timevisor_lab::guest::{BOOT, Guest};
 use timevisor_lab::interrupt;
 
-/// Reads in a round; the paper has a million. Fewer fit into the processor's cache, and under
-/// emulation into a run.
+/// Reads in a round; the paper uses a million. Fewer reads fit into the processor's cache and,
+/// under emulation, into a run.
 pub(super) const READS: usize = 100_000;
 const OUTPUT: &str = "/run/latency";
 
-/// One clock's figures, ns.
+/// The results of one clock, ns.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) clock: String,
@@ -25,7 +25,7 @@ pub(super) struct Row {
     pub(super) sd: f64,
 }
 
-/// What one run of lab-latency says.
+/// The results of one run of lab-latency.
 #[derive(Debug, Clone)]
 pub(super) struct Latency {
     pub(super) clocksource: String,
@@ -33,7 +33,7 @@ pub(super) struct Latency {
     pub(super) rows: Vec<Row>,
 }
 
-/// Measures here.
+/// Measures on this machine.
 pub(super) fn native(program: &Path, span: Duration, page: &Path) -> anyhow::Result<Latency> {
     let mut command = Command::new(program);
     command.args([&span.as_secs_f64().to_string(), &READS.to_string()]);
@@ -41,7 +41,7 @@ pub(super) fn native(program: &Path, span: Duration, page: &Path) -> anyhow::Res
     Latency::parse(&command::output(&mut command)?)
 }
 
-/// Begins to measure in a guest; `pages` as `NAME=PATH`.
+/// Starts measuring in a guest; `pages` has the form `NAME=PATH`.
 pub(super) fn begin(guest: &mut Guest, span: Duration, pages: &str) -> anyhow::Result<()> {
     let run = format!("lab-latency {} {READS} {pages}", span.as_secs_f64());
     guest
@@ -49,7 +49,7 @@ pub(super) fn begin(guest: &mut Guest, span: Duration, pages: &str) -> anyhow::R
     Ok(())
 }
 
-/// Waits for the end of [`begin`]'s; it must have been given its time already.
+/// Waits for the end of what [`begin`] started; its running time must already have passed.
 pub(super) fn end(guest: &mut Guest) -> anyhow::Result<Latency> {
     let text = interrupt::poll_until(BOOT, || {
         std::thread::sleep(Duration::from_millis(200));
@@ -90,7 +90,7 @@ impl Row {
         })
     }
 
-    /// For a result file.
+    /// The row for a result file.
     pub(super) fn json(&self) -> Value {
         json!({"clock": self.clock, "min_ns": self.min, "mean_ns": self.mean, "median_ns": self.median,
                "sd_ns": self.sd})

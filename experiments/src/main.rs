@@ -1,30 +1,30 @@
-//! `timevisor-experiments`: published evaluations, repeated with Timevisor in the place of what they
-//! evaluate. QuartzV (D'Souza and Rajkumar), section V, and what one machine can show of four
-//! further papers.
+//! `timevisor-experiments`: repeats published evaluations with Timevisor in place of the evaluated
+//! systems: QuartzV (D'Souza and Rajkumar), section V, and the parts of four further papers that
+//! can be measured on one machine.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `catalog.rs` | every experiment: name, time, smoke test |
 //! | `table1.rs` | read latency, table I |
 //! | `accuracy.rs` | errors and bounds against the truth, figures 8 to 10 |
-//! | `scale_cpu.rs`, `scale_net.rs` | the same beside loaded guests, figures 11 to 14 |
-//! | `scale_read.rs` | read latency of many guests at once, figure 15 |
-//! | `subject.rs` | the guest that is measured: page, chronyd and timevisord inside |
+//! | `scale_cpu.rs`, `scale_net.rs` | errors and bounds beside loaded guests, figures 11 to 14 |
+//! | `scale_read.rs` | read latency of many guests simultaneously, figure 15 |
+//! | `subject.rs` | the measured guest: page, chronyd and timevisord inside |
 //! | `fleet.rs` | further guests with a page each |
-//! | `watch.rs`, `steps.rs` | samples over time, and beside one load after another |
+//! | `watch.rs`, `steps.rs` | samples over time, and under one load after another |
 //! | `latency.rs` | runs lab-latency |
-//! | `statistics.rs`, `report.rs`, `pictures.rs` | figures, tables and files, pictures of clocks |
-//! | `paper.rs` | QuartzV's figures |
+//! | `statistics.rs`, `report.rs`, `pictures.rs` | statistics, tables and files, clock pictures |
+//! | `paper.rs` | QuartzV's published results |
 //! | `spread.rs` | quartiles and percentiles |
 //! | `job.rs` | a program in a guest that prints one line of JSON |
 //! | `vebt/` | Broomhead and others, "Virtualize everything but time" |
 //! | `rtvm/` | Cucinotta and others, "Real-time virtual machines" |
-//! | `kairos/` | Burns and others, "KairosVM": what a call takes that is trapped |
+//! | `kairos/` | Burns and others, "KairosVM": the cost of a trapped call |
 //! | `rvec/` | Dutra and others, "A highly effective system clock" (RVEC) |
 //!
-//! It judges nothing: an experiment fails when it cannot be done, not when its outcome is bad.
-//! Verdicts are the tests'. Two experiments have a smoke test, which judges what must hold on any
-//! machine; the lab's tests start it. Guests, hosts, servers and truth are the lab's.
+//! It does not judge: an experiment fails if it cannot be carried out, not if its outcome is bad.
+//! Verdicts are the tests' task. Two experiments have a smoke test, which judges what must hold on
+//! any machine; the lab's tests start it. Guests, hosts, servers and truth come from the lab.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! QuartzV's figures: D'Souza and Rajkumar, "QuartzV: Bringing Quality of Time to Virtual
+//! QuartzV's published results: D'Souza and Rajkumar, "QuartzV: Bringing Quality of Time to Virtual
 //! Machines", section V.
 //!
-//! Measured on a quad-core i7 with KVM, PTP with hardware stamps, and a DAG card as the outside
-//! observer; table I are means over 1000 repetitions of a million reads.
+//! They were measured on a quad-core i7 with KVM, PTP with hardware timestamps, and a DAG card as
+//! the external observer. Table I lists means over 1000 repetitions of a million reads.
 
 /// A row of table I, ns.
 #[derive(Debug, Clone, Copy)]
@@ -17,10 +17,10 @@ const fn row(clock: &'static str, min: f64, mean: f64, sd: f64) -> Latency {
     Latency { clock, min, mean, sd }
 }
 
-/// The name of a page's row: the paper's is its timeline clock.
+/// The name of the page's row; in the paper this is the timeline clock.
 pub(super) const PAGE: &str = "page";
 
-/// Table I: natively, in a VM with the page (kvm-clock), in a VM with an emulated HPET.
+/// Table I: native, in a VM with the page (kvm-clock), and in a VM with an emulated HPET.
 pub(super) const TABLE_1: [[Latency; 4]; 3] = [
     [
         row("TSC", 4.0, 7.41, 59.55),
@@ -42,6 +42,6 @@ pub(super) const TABLE_1: [[Latency; 4]; 3] = [
     ],
 ];
 
-/// Figures 8 and 9: mean and standard deviation of the error, us, natively, para-virtual and fully
+/// Figures 8 and 9: mean and standard deviation of the error, us: native, para-virtual and fully
 /// virtual.
 pub(super) const ERRORS: [(f64, f64); 3] = [(24.28, 5.05), (26.12, 5.12), (70.23, 128.28)];

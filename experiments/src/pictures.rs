@@ -5,12 +5,12 @@ use timevisor_lab::plot::{COLORS, Line, Series, lines, render};
 use super::statistics::quantile;
 use super::watch::{CLOCKS, Clock, Sample};
 
-/// The share of samples with at most this |error|, for every clock (instead of the paper's
-/// histograms, whose scales differ from clock to clock).
+/// The share of samples whose |error| is at most this large, for every clock (instead of the
+/// paper's histograms, whose scales differ between clocks).
 pub(super) fn distribution(title: &str, samples: &[Sample]) -> String {
     let series = CLOCKS.map(|clock| {
         let mut errors: Vec<f64> =
-            // A logarithmic axis has no zero: 1 ns stands for it.
+            // A logarithmic axis has no zero, so 1 ns stands for it.
             of(samples, clock).map(|s| s.error_us.abs().max(0.001)).collect();
         errors.sort_unstable_by(f64::total_cmp);
         let count = errors.len().max(1) as f64;
@@ -21,9 +21,9 @@ pub(super) fn distribution(title: &str, samples: &[Sample]) -> String {
     lines(title, axes, series.into_iter().collect(), true)
 }
 
-/// One clock's error and bounds over time; dashed lines at `events`.
+/// One clock's error and bounds over time, with dashed lines at `events`.
 pub(super) fn bounds(title: &str, samples: &[Sample], clock: Clock, events: &[f64]) -> String {
-    // Most of the bounds must be readable; what lies beyond is drawn at the edge.
+    // Most bounds must be readable; values beyond the range are drawn at the edge.
     let far: Vec<f64> =
         of(samples, clock).map(|s| s.latest_us.abs().max(s.earliest_us.abs())).collect();
     let reach = (quantile(&far, 0.98) * 1.3).max(0.01);

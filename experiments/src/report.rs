@@ -1,4 +1,4 @@
-//! What surrounds the figures: the conditions of a run, tables as text, files in target/results.
+//! The context of the results: the conditions of a run, tables as text, files in target/results.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use super::catalog::Experiment;
 use super::statistics::{Summary, quantile};
 use super::watch::{CLOCKS, Clock, Sample};
 
-/// Says what is about to be measured, and what this machine bounds.
+/// Prints what is about to be measured, and the limitations of this machine.
 pub(super) fn conditions(experiment: &Experiment, minutes: u32) {
     println!("{}: {}", experiment.name, experiment.about);
     println!(
@@ -33,7 +33,7 @@ pub(super) fn conditions(experiment: &Experiment, minutes: u32) {
     );
 }
 
-/// /dev/kvm alone proves nothing.
+/// The existence of /dev/kvm proves nothing.
 pub(super) fn kvm() -> bool {
     static USABLE: OnceLock<bool> = OnceLock::new();
     *USABLE.get_or_init(|| timevisor_linux::kvm::usable().is_ok())
@@ -48,7 +48,7 @@ fn load_average() -> String {
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes target/results/NAME.json; the conditions are its last row.
+/// Writes target/results/NAME.json; the last row describes the conditions.
 pub(super) fn write(name: &str, mut rows: Vec<Value>) -> anyhow::Result<()> {
     println!("load average at the end: {}", load_average());
     rows.push(json!({"row": "conditions", "accelerator": if kvm() { "kvm" } else { "tcg" }, "processors": processors(),
@@ -56,7 +56,7 @@ pub(super) fn write(name: &str, mut rows: Vec<Value>) -> anyhow::Result<()> {
     programs::write_result(name, &rows)
 }
 
-/// All samples as CSV, for whoever wants another picture.
+/// All samples as CSV, for anyone who wants to draw other pictures.
 pub(super) fn csv(samples: &[Sample]) -> String {
     let mut text = "clock,at_s,error_us,earliest_us,latest_us,uncertainty_us\n".to_owned();
     for s in samples {
@@ -73,21 +73,21 @@ pub(super) fn csv(samples: &[Sample]) -> String {
     text
 }
 
-/// One clock's figures over a span.
+/// One clock's results over a span.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Accuracy {
     pub(super) clock: Clock,
     pub(super) error: Summary,
     /// Median and largest half-width, us.
     pub(super) half_width_us: (f64, f64),
-    /// Samples whose bounds held the truth.
+    /// Number of samples whose bounds contained the truth.
     pub(super) held: usize,
-    /// Median, us.
+    /// Median uncertainty, us.
     pub(super) uncertainty_us: f64,
 }
 
 impl Accuracy {
-    /// Of every clock, in the order of [`CLOCKS`].
+    /// Results of every clock, in the order of [`CLOCKS`].
     pub(super) fn of_all(samples: &[Sample]) -> Vec<Self> {
         CLOCKS.iter().map(|clock| Self::of(*clock, samples)).collect()
     }
@@ -105,7 +105,7 @@ impl Accuracy {
         }
     }
 
-    /// The head of [`Self::line`].
+    /// The header of [`Self::line`].
     pub(super) const HEAD: &str = "clock                           n     mean       sd   median      p99      max  half-width   widest  held the truth";
 
     /// A row of text.
@@ -127,7 +127,7 @@ impl Accuracy {
         )
     }
 
-    /// For a result file.
+    /// The row for a result file.
     pub(super) fn json(&self) -> Value {
         json!({"clock": self.clock.id(), "error": self.error.json(), "half_width_median_us": self.half_width_us.0,
                "half_width_max_us": self.half_width_us.1, "held_the_truth": self.held,

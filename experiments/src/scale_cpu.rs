@@ -1,5 +1,5 @@
-//! Figures 11a and 12a: error and bounds beside guests that keep their processor busy reading their
-//! page.
+//! Figures 11a and 12a: error and bounds beside guests that keep their processors busy by reading
+//! their pages.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use super::steps::{self, Step};
 use super::subject::Subject;
 use super::watch::watch;
 
-/// The paper has 1 to 8 on 8 virtual cores; here 2 cores are full with two, and the rest is
-/// overcommitted.
+/// The paper uses 1 to 8 on 8 virtual cores. Here two guests already fill 2 cores, and more guests
+/// overcommit them.
 const GUESTS: [usize; 6] = [0, 1, 2, 4, 6, 8];
-/// From a new load to the samples.
+/// Time from a new load to the samples.
 const SETTLE: Duration = Duration::from_secs(5);
 
 pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
@@ -28,8 +28,8 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     for count in GUESTS {
         if let Err(error) = busy(&fleet, &subject, &mut guests, count) {
             interrupt::check()?;
-            // An overloaded machine may not boot one more guest; what was measured is still worth
-            // having.
+            // An overloaded machine may not manage to boot one more guest; the results so far are
+            // still valuable.
             println!("  no {count} guests: {error:#}");
             break;
         }
@@ -45,7 +45,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     steps::report(ctx, "quartzv-scale-cpu", &done)
 }
 
-/// Boots what is missing to `count` busy guests.
+/// Boots more guests until `count` are busy.
 fn busy(
     fleet: &Fleet,
     subject: &Subject,

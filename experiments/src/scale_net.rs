@@ -1,5 +1,5 @@
-//! Figures 11b to 14: error and bounds beside guests that receive or send as fast as they can, then
-//! within a limit.
+//! Figures 11b to 14: error and bounds beside guests that receive or send as fast as they can, and
+//! then with a rate limit.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::steps::{self, Step};
 use super::subject::Subject;
 use super::watch::watch;
 
-/// The paper has up to 5; emulated guests fill 2 cores with fewer.
+/// The paper uses up to 5; fewer emulated guests suffice to fill 2 cores.
 const GUESTS: [usize; 3] = [1, 2, 4];
 /// The paper's limit for each guest, 2 MB/s.
 const LIMIT_MBIT_S: u32 = 16;
@@ -69,7 +69,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     steps::report(ctx, "quartzv-scale-net", &done)
 }
 
-/// The other end of the load, beside the NTP server.
+/// The peer of the load, in the NTP server's namespace.
 fn serve(ctx: &Context, subject: &Subject) -> anyhow::Result<Tethered> {
     let program = ctx.program("timevisor-lab-guest", "lab-load")?;
     let mut command = subject.server.namespace().command(Path::new(&program));
@@ -90,7 +90,7 @@ fn boot(ctx: &Context, subject: &Subject) -> anyhow::Result<Vec<Guest>> {
     Ok(guests)
 }
 
-/// Bytes of the first `count` guests so far, both ways.
+/// Bytes transferred by the first `count` guests so far, in both directions.
 fn bytes(subject: &Subject, count: usize) -> anyhow::Result<u64> {
     let each = (1..=u8::try_from(count)?).map(|number| subject.lan.bytes(number));
     each.map(|pair| pair.map(|(received, sent)| received + sent)).sum()

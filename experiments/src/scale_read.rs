@@ -1,4 +1,4 @@
-//! Figure 15: read latency in 1 to 8 guests that all read at once.
+//! Figure 15: read latency in 1 to 8 guests that read simultaneously.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
             host.wait_vm(&name, "synchronized")?;
             guests.push(guest);
         }
-        // The newest guests' kernels settle on their clocksource.
+        // The kernels of the newest guests need time to settle on their clocksource.
         timevisor_lab::interrupt::sleep(Duration::from_secs(4))?;
         for guest in &mut guests {
             latency::begin(guest, each, "page=/dev/vmclock0")?;
@@ -70,7 +70,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write(NAME, rows)
 }
 
-/// The mean over the guests.
+/// The mean over all guests.
 fn over(found: &[Latency], clock: &str, of: fn(&latency::Row) -> f64) -> anyhow::Result<f64> {
     let values = found.iter().map(|f| f.row(clock).map(of)).collect::<anyhow::Result<Vec<_>>>()?;
     Ok(values.iter().sum::<f64>() / values.len().max(1) as f64)

@@ -1,8 +1,8 @@
-//! Quartiles and percentiles, as box plots have them. Nothing here knows a unit.
+//! Quartiles and percentiles, as in box plots. Independent of any unit.
 
 use serde_json::{Value, json};
 
-/// What is said of a distribution.
+/// Summary of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Spread {
     pub(super) count: usize,
@@ -15,12 +15,12 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// By nearest rank; all zero when there are no values.
+    /// Computes them by nearest rank; all zero if there are no values.
     pub(super) fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         let last = sorted.len().saturating_sub(1);
-        // Per mille, so that the rank is found in integers.
+        // In per mille, so that the rank is computed in integers.
         let at =
             |per_mille: usize| sorted.get((last * per_mille + 500) / 1000).copied().unwrap_or(0.0);
         Self {
@@ -39,7 +39,7 @@ impl Spread {
         self.p75 - self.p25
     }
 
-    /// The head of [`Self::line`], after a column of 44 for the name.
+    /// The header of [`Self::line`], after a name column of 44 characters.
     pub(super) const HEAD: &str =
         "     n      min      p25   median      p75      IQR      p99       max";
 
@@ -58,7 +58,7 @@ impl Spread {
         )
     }
 
-    /// For a result file.
+    /// The row for a result file.
     pub(super) fn json(&self) -> Value {
         json!({"count": self.count, "min": self.min, "p25": self.p25, "median": self.median, "p75": self.p75,
                "iqr": self.iqr(), "p99": self.p99, "max": self.max})

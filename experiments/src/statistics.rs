@@ -1,8 +1,8 @@
-//! The figures of many errors. Nothing here knows what a clock is.
+//! Statistics of many errors. Nothing here knows what a clock is.
 
 use serde_json::{Value, json};
 
-/// What is said of a set of samples, us.
+/// Summary of a set of samples, us.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Summary {
     pub(super) count: usize,
@@ -16,7 +16,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Of signed values; all zero when there are none.
+    /// Summarizes signed values; all zero if there are none.
     pub(super) fn of(values: &[f64]) -> Self {
         if values.is_empty() {
             return Self::default();
@@ -35,14 +35,14 @@ impl Summary {
         }
     }
 
-    /// For a result file.
+    /// The row for a result file.
     pub(super) fn json(&self) -> Value {
         json!({"count": self.count, "mean_us": self.mean, "sd_us": self.sd, "median_us": self.median,
                "p99_abs_us": self.p99, "max_abs_us": self.max})
     }
 }
 
-/// Nearest rank; 0 when there are none.
+/// The quantile by nearest rank; 0 if there are no values.
 pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

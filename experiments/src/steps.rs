@@ -1,4 +1,4 @@
-//! A run in steps, each beside another load: samples, table, rows and pictures.
+//! A run in steps with a different load each: samples, table, rows and pictures.
 
 use serde_json::{Value, json};
 use timevisor_lab::plot;
@@ -8,11 +8,11 @@ use super::pictures;
 use super::report::{self, Accuracy};
 use super::watch::{CLOCKS, Sample};
 
-/// One load.
+/// The samples under one load.
 pub(super) struct Step {
-    /// In the table.
+    /// Label in the table.
     pub(super) label: String,
-    /// In the result file.
+    /// Description in the result file.
     pub(super) facts: Value,
     pub(super) samples: Vec<Sample>,
 }

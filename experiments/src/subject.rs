@@ -1,10 +1,10 @@
-//! The guest that is measured. It has the page (para-virtual), and inside it a chronyd and a
-//! timevisord that follow the very server that the host follows, over the emulated network (what
-//! QuartzV calls fully virtual).
+//! The measured guest. It has the page (para-virtual), and inside it run a chronyd and a timevisord
+//! that follow the same server as the host, over the emulated network (what QuartzV calls fully
+//! virtual).
 //!
-//! chronyd steers the guest's CLOCK_REALTIME; timevisord counts CLOCK_MONOTONIC_RAW, which nobody
-//! steers, so the two do not disturb each other. QuartzV's core clock is CLOCK_MONOTONIC: the guest
-//! kernel's clocksource, whatever that is.
+//! chronyd steers the guest's CLOCK_REALTIME. timevisord uses CLOCK_MONOTONIC_RAW, which nobody
+//! steers, so the two do not disturb each other. QuartzV's core clock is CLOCK_MONOTONIC, which
+//! uses the guest kernel's clocksource, whatever that is.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,19 +22,19 @@ use timevisor_lab::scenario::Context;
 
 use super::fleet::{Fleet, KERNEL};
 
-/// Its number on the [`Lan`]; others start at 1.
+/// The guest's number on the [`Lan`]; others start at 1.
 const NUMBER: u8 = 0;
 const NAME: &str = "measured";
-/// For whatever must happen in the guest: everything there takes several times as long.
+/// Time limit for anything in the guest: everything takes several times as long there.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MEMORY_MIB: u32 = 256;
-/// From the first synchronization to the samples: rates are then known, on the host and inside the
-/// guest.
+/// Time from the first synchronization to the samples; after that, the rates are known on the host
+/// and inside the guest.
 const WARM_UP: Duration = Duration::from_secs(60);
 
 /// The server, the host and the guest.
 pub(super) struct Subject {
-    // Dropped in this order: the guest before its network, that before the namespace.
+    // Dropped in this order: the guest before its network, and the network before the namespace.
     guest: Guest,
     clocks: GuestReader,
     pub(super) page: HostPage,
@@ -79,7 +79,7 @@ impl Subject {
         Ok(Self { guest, clocks, page, offset, lan, host, server })
     }
 
-    /// [Starts](Self::start) everything and lets the clocks converge.
+    /// [Starts](Self::start) everything and waits until the clocks have converged.
     pub(super) fn settled(ctx: &Context) -> anyhow::Result<Self> {
         let subject = Self::start(ctx, "", &[])?;
         println!("  every clock asks the server once a second; {} s of warm-up", WARM_UP.as_secs());
@@ -87,12 +87,12 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Asks lab-clocks.
+    /// Sends a request to lab-clocks.
     pub(super) fn ask(&mut self) -> anyhow::Result<Value> {
         self.clocks.ask("clocks")
     }
 
-    /// The host's counter for one of the guest's.
+    /// The host's counter value that corresponds to one of the guest's.
     pub(super) fn host_counter(&self, guest: u64) -> u64 {
         guest.wrapping_sub(self.offset.cast_unsigned())
     }
@@ -115,7 +115,7 @@ fn fleet(ctx: &Context, server: &str, tai_offset: i16, more: &[&str]) -> anyhow:
     for program in ["/usr/sbin/chronyd", "/usr/bin/chronyc"] {
         image = image.dynamic_program(Path::new(program))?;
     }
-    // Both ask once a second, as the host's timevisord does. chronyd looks its user up.
+    // Both poll once a second, as the host's timevisord does. chronyd looks up its user.
     let files = [
         (
             "/etc/chrony.conf",

@@ -1,5 +1,5 @@
-//! Table I: what one read of each clock costs natively, in a guest with the page, and in a guest
-//! whose clocksource is an emulated HPET and whose clock is synchronized inside.
+//! Table I: the cost of reading each clock natively, in a guest with the page, and in a guest whose
+//! clocksource is an emulated HPET and whose clock is synchronized inside.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write("quartzv-table1", rows)
 }
 
-/// What the timeline clock costs more than the kernel's.
+/// Prints how much more expensive the timeline clock is than the kernel's.
 fn print_ratio(place: &Latency, paper: &[super::paper::Latency; 4]) -> anyhow::Result<()> {
     let ours = place.row(PAGE)?.mean / place.row("CLOCK_MONOTONIC")?.mean;
     println!("page / CLOCK_MONOTONIC: {ours:.2}, paper {:.2}", paper[3].mean / paper[2].mean);
@@ -97,16 +97,16 @@ fn with_page(ctx: &Context, span: Duration) -> anyhow::Result<Latency> {
     let (host, _server) = host(ctx)?;
     let mut guest = Fleet::new(ctx, &[PROGRAM])?.launch(&host, "page", &[])?;
     host.wait_vm("page", "synchronized")?;
-    // The kernel changes from its early clocksource to the final one about 2 s after the boot.
+    // The kernel switches from its early clocksource to the final one about 2 s after the boot.
     timevisor_lab::interrupt::sleep(Duration::from_secs(5))?;
     latency::begin(&mut guest, span, "page=/dev/vmclock0")?;
     timevisor_lab::interrupt::sleep(span)?;
     latency::end(&mut guest)
 }
 
-/// QuartzV's timeline clock in its fully virtual guest is a projection of CLOCK_MONOTONIC, which
-/// here reads the HPET; so is the page of a timevisord inside that counts CLOCK_MONOTONIC_RAW. The
-/// host's page counts the TSC whatever the kernel does.
+/// In its fully virtual guest, QuartzV's timeline clock is a projection of CLOCK_MONOTONIC, which
+/// here reads the HPET. So is the page of a timevisord inside the guest that uses
+/// CLOCK_MONOTONIC_RAW. The host's page uses the TSC, whatever the kernel does.
 fn with_hpet(ctx: &Context, span: Duration) -> anyhow::Result<Latency> {
     let mut subject = Subject::start(ctx, "clocksource=hpet", &[PROGRAM])?;
     let guest = subject.guest();

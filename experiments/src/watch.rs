@@ -1,4 +1,4 @@
-//! Samples over time: every clock's error and bounds against the truth at one counter value.
+//! Samples over time: every clock's error and bounds relative to the truth at one counter value.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use timevisor_lab::truth::Truth;
 
 use super::subject::Subject;
 
-/// From one round of samples to the next.
+/// Time between two rounds of samples.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Whose clock it is.
+/// The clock that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clock {
     /// The host's page, read on the host.
@@ -26,11 +26,11 @@ pub(super) enum Clock {
     Chronyd,
 }
 
-/// In the order of tables.
+/// The clocks in the order of tables.
 pub(super) const CLOCKS: [Clock; 4] = [Clock::Host, Clock::Guest, Clock::Inside, Clock::Chronyd];
 
 impl Clock {
-    /// For tables and pictures.
+    /// Name in tables and pictures.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Host => "page, host (native)",
@@ -40,7 +40,7 @@ impl Clock {
         }
     }
 
-    /// For result files.
+    /// Name in result files.
     pub(super) fn id(self) -> &'static str {
         match self {
             Self::Host => "host-page",
@@ -51,26 +51,26 @@ impl Clock {
     }
 }
 
-/// One clock against the truth. Everything minus truth, us.
+/// One clock compared with the truth: everything minus truth, us.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     pub(super) clock: Clock,
-    /// Since the beginning, s.
+    /// Time since the beginning, s.
     pub(super) at_s: f64,
     pub(super) error_us: f64,
     pub(super) earliest_us: f64,
     pub(super) latest_us: f64,
-    /// How well truth and the moment of reading are known.
+    /// Uncertainty of the truth and of the time of reading, us.
     pub(super) uncertainty_us: f64,
 }
 
 impl Sample {
-    /// The bounds held the truth, as far as that is known.
+    /// Whether the bounds contained the truth, to within its uncertainty.
     pub(super) fn holds(&self) -> bool {
         self.earliest_us <= self.uncertainty_us && self.latest_us >= -self.uncertainty_us
     }
 
-    /// Half of what the bounds span.
+    /// Half-width of the bounds.
     pub(super) fn half_width_us(&self) -> f64 {
         (self.latest_us - self.earliest_us) / 2.0
     }
@@ -139,7 +139,7 @@ fn integer(value: &Value, field: &str) -> anyhow::Result<i64> {
     value[field].as_i64().with_context(|| format!("no {field} in {value}"))
 }
 
-/// The host's counter before and after.
+/// The host's counter before and after the reading.
 fn counters(subject: &Subject, value: &Value) -> anyhow::Result<(u64, u64)> {
     let get = |field: &str| value[field].as_u64().with_context(|| format!("no {field} in {value}"));
     Ok((subject.host_counter(get("before")?), subject.host_counter(get("after")?)))

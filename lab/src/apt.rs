@@ -1,5 +1,5 @@
-//! A private apt for one suite: resolves and downloads packages without touching the system's apt
-//! or dpkg.
+//! A private apt instance for one suite: resolves and downloads packages without touching the
+//! system's apt or dpkg.
 //!
 //! The mirror comes from the system's own apt configuration. Nothing is installed here.
 
@@ -13,7 +13,7 @@ use crate::command;
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Names a Debian mirror on systems whose apt knows none.
+/// Environment variable that names a Debian mirror, for systems whose apt knows none.
 pub const MIRROR_VARIABLE: &str = "TIMEVISOR_LAB_MIRROR";
 
 /// One package file as the suite's signed metadata describes it.
@@ -39,7 +39,7 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Prepares the state directory of `suite` below `root`; fetches the package lists when there
+    /// Prepares the state directory of `suite` below `root`, and fetches the package lists if there
     /// are none.
     ///
     /// # Errors
@@ -134,8 +134,8 @@ impl Apt {
         command
     }
 
-    /// The suite's own settings; apt reads them after the system's, of which a proxy stays in
-    /// force.
+    /// The suite's own settings. apt reads them after the system's settings, so that a proxy
+    /// configured there stays in force.
     fn configuration(&self) -> String {
         let own = |key: &str, name: &str| format!("{key} \"{}\";\n", self.dir.join(name).display());
         let paths = [
@@ -157,7 +157,7 @@ fn mirror() -> anyhow::Result<String> {
         format!("set {MIRROR_VARIABLE} to the address of a Debian mirror (the part before /dists)");
     let targets = command::run("apt-get", &["indextargets", "--format", "$(LABEL) $(REPO_URI)"])
         .with_context(|| next.clone())?;
-    // The label is empty as long as apt has no lists, so the address must serve as the second test.
+    // The label is empty while apt has no lists, so the address is checked as well.
     targets
         .lines()
         .filter_map(|line| line.split_once(' '))

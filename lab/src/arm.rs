@@ -1,11 +1,11 @@
 //! Builds and runs our code for 64-bit Arm: Debian 13's Rust compiler with both standard libraries,
 //! Debian's cross linker, and QEMU's user emulation.
 //!
-//! rustup's servers are out of reach in many labs, and Debian 12's own compiler is older than our
+//! rustup's servers are out of reach in many labs, and Debian 12's own compiler is too old for our
 //! edition. The compiler is unpacked into the cache, never installed, and runs with its own C
-//! library. Limitations: the emulator orders memory as its host does, and counts in steps of a
-//! microsecond; so the order of instructions is checked in the machine code ([`functions`]), and
-//! nothing here measures.
+//! library. Limitations: the emulator uses its host's memory ordering, and its counter has a
+//! resolution of a microsecond. The order of instructions is therefore checked in the machine code
+//! ([`functions`]), and nothing is measured here.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,9 +19,10 @@ use crate::command;
 use crate::interrupt;
 use crate::programs;
 
-/// Has the oldest compiler that our portable crates support (`rust-version` in their manifests).
+/// This suite has the oldest compiler that our portable crates support (`rust-version` in their
+/// manifests).
 const SUITE: &str = "trixie";
-/// What the compiler links with; Debian 12's cross compiler takes their place.
+/// The tools that the compiler links with; Debian 12's cross compiler replaces them.
 const LINKERS: &[&str] = &["gcc", "libc-dev", "binutils"];
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
@@ -36,10 +37,10 @@ pub struct ArmToolchain {
     target_dir: PathBuf,
 }
 
-/// What a run of tests said.
+/// The result of a test run.
 #[derive(Debug)]
 pub struct ArmRun {
-    /// Tests that passed; none failed.
+    /// Number of tests that passed; none failed.
     pub passed: u32,
     /// Everything cargo and the tests printed.
     pub output: String,
@@ -53,7 +54,7 @@ impl ArmToolchain {
     pub fn open(lab_dir: &Path) -> anyhow::Result<Self> {
         let dir = lab_dir.join("cache/rust-arm");
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        // Two lab runs at once share the cache; the second waits here.
+        // Concurrent lab runs share the cache; the second one waits here.
         let lock = File::create(dir.join(".lock"))?;
         lock.lock().context("cannot lock the cache")?;
         if !dir.join("ready").exists() {
@@ -66,7 +67,7 @@ impl ArmToolchain {
             fs::write(dir.join("ready"), unpacked.context("cannot fetch Rust for Arm")?)?;
         }
         let (rustc, script) = (dir.join("rustc"), wrapper(&dir.join("root/usr")));
-        // A newly written compiler would make cargo build everything anew.
+        // Cargo would rebuild everything if the compiler's file were rewritten.
         if !fs::read_to_string(&rustc).is_ok_and(|text| text == script) {
             fs::write(&rustc, script)?;
             fs::set_permissions(&rustc, fs::Permissions::from_mode(0o755))?;
@@ -74,7 +75,7 @@ impl ArmToolchain {
         Ok(Self { rustc, target_dir: lab_dir.join("static-arm") })
     }
 
-    /// The compiler's version, as in `1.85.1`.
+    /// The compiler's version, such as `1.85.1`.
     ///
     /// # Errors
     /// When the compiler does not run.
@@ -83,7 +84,7 @@ impl ArmToolchain {
         text.split(' ').nth(1).map(str::to_owned).with_context(|| format!("odd version {text:?}"))
     }
 
-    /// Runs `cargo test` with `args` for Arm under emulation; everything printed goes to `log`.
+    /// Runs `cargo test` with `args` for Arm under emulation; all output goes to `log`.
     ///
     /// # Errors
     /// When something does not build or a test fails.
@@ -115,7 +116,7 @@ impl ArmToolchain {
 }
 
 impl ArmRun {
-    /// The file that holds the compiled test `source`, as in `tests/arm_page.rs`.
+    /// The file that holds the compiled test `source`, such as `tests/arm_page.rs`.
     ///
     /// # Errors
     /// When cargo ran no such test.
@@ -159,7 +160,7 @@ fn unpack(apt_dir: &Path, dir: &Path, refresh: bool) -> anyhow::Result<String> {
     let mut names = String::new();
     for (apt, package) in &packages {
         interrupt::check()?;
-        // apt has compared the file with the suite's signed checksums.
+        // apt has verified the file against the suite's signed checksums.
         let file = apt.download(package, dir)?;
         let unpacked =
             command::run("dpkg-deb", &["-x".as_ref(), file.as_os_str(), fresh.as_os_str()]);
@@ -173,8 +174,8 @@ fn unpack(apt_dir: &Path, dir: &Path, refresh: bool) -> anyhow::Result<String> {
     Ok(names)
 }
 
-/// The same suite of the Arm port, as a further state beside that of [`Apt`], which reads amd64
-/// alone.
+/// The same suite of the Arm port, with its own state beside that of [`Apt`], which reads only
+/// amd64.
 fn arm_apt(apt_dir: &Path, refresh: bool) -> anyhow::Result<Apt> {
     let name = format!("{SUITE}-arm64");
     let (amd64, arm64) = (apt_dir.join(SUITE), apt_dir.join(&name));
@@ -200,8 +201,8 @@ fn arm_apt(apt_dir: &Path, refresh: bool) -> anyhow::Result<Apt> {
     Apt::open(apt_dir, &name)
 }
 
-/// A script for cargo to run as rustc: Debian 13's compiler needs a newer C library than Debian 12
-/// has.
+/// A script that cargo runs as rustc: Debian 13's compiler needs a newer C library than Debian
+/// 12's.
 fn wrapper(usr: &Path) -> String {
     let usr = usr.display();
     format!(
@@ -213,14 +214,14 @@ exec "$lib/ld-linux-x86-64.so.2" --library-path "$lib" "$usr/bin/rustc" --sysroo
     )
 }
 
-/// The sum of `test result: ok. 17 passed; ...`.
+/// The total over all lines such as `test result: ok. 17 passed; ...`.
 fn passed(output: &str) -> u32 {
     let count =
         |line: &str| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<u32>().ok();
     output.lines().filter_map(count).sum()
 }
 
-/// The lines that say what went wrong.
+/// The lines that explain the failure.
 fn complaints(output: &str) -> String {
     let telling =
         |l: &&str| l.ends_with("... FAILED") || l.starts_with("error") || l.contains("panicked at");
@@ -228,8 +229,8 @@ fn complaints(output: &str) -> String {
     if lines.is_empty() { command::tail(output, 12) } else { lines.join("\n") }
 }
 
-/// The functions of an Arm program whose name contains `name`, as instructions like
-/// `mrs x9, cntvct_el0`.
+/// The functions of an Arm program whose names contain `name`, each as a list of instructions such
+/// as `mrs x9, cntvct_el0`.
 ///
 /// # Errors
 /// When objdump fails or there is no such function.

@@ -1,6 +1,6 @@
-//! A certificate authority of a test's own, for servers that speak TLS.
+//! A test's own certificate authority, for servers that use TLS.
 //!
-//! What it does not do: keep anything. It and its keys end with the test.
+//! It stores nothing: the authority and its keys exist only until the test ends.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,20 +15,20 @@ use rcgen::{
 #[derive(Debug)]
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// A server's certificate and key, as files.
+/// The files with a server's certificate and key.
 #[derive(Clone, Debug)]
 pub struct ServerFiles {
-    /// PEM.
+    /// In PEM format.
     pub certificate: PathBuf,
-    /// PEM.
+    /// In PEM format.
     pub key: PathBuf,
 }
 
 impl Authority {
-    /// A new one.
+    /// Creates a new authority.
     ///
     /// # Errors
-    /// Without randomness.
+    /// When the system provides no randomness.
     pub fn new() -> anyhow::Result<Self> {
         let mut params = CertificateParams::new(vec![])?;
         params.distinguished_name.push(DnType::CommonName, "Timevisor lab");
@@ -38,7 +38,7 @@ impl Authority {
         Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
     }
 
-    /// Writes its certificate.
+    /// Writes the authority's certificate.
     ///
     /// # Errors
     /// When the file cannot be written.

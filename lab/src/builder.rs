@@ -1,7 +1,7 @@
 //! Composes the command line of a guest and starts it.
 //!
-//! The result of [`GuestBuilder::start`] is a [`Guest`]. Whether KVM works is the caller's
-//! knowledge.
+//! The result of [`GuestBuilder::start`] is a [`Guest`]. The caller decides whether KVM can be
+//! used.
 
 use std::ffi::OsString;
 use std::fs;
@@ -66,19 +66,20 @@ impl GuestBuilder {
         }
     }
 
-    /// A guest that is one ELF file and no Linux, emulated whether or not there is KVM.
+    /// A guest that is a single ELF file instead of Linux; emulated even where KVM is available.
     pub fn flat(qemu: &Qemu, elf: &Path, log_dir: &Path) -> Self {
         Self { initramfs: None, ..Self::new(qemu, elf, Path::new(""), log_dir, false) }
     }
 
-    /// A listening `socket` on the host: what comes there, the guest reads from its serial port.
+    /// A `socket` that listens on the host: the guest reads from its serial port what arrives
+    /// there.
     #[must_use]
     pub fn serial_input(mut self, socket: &Path) -> Self {
         self.serial_input = Some(socket.to_owned());
         self
     }
 
-    /// Names the guest and its logs; needed when a test has more than one.
+    /// Sets the name of the guest and its logs; needed if a test has several guests.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
@@ -92,7 +93,7 @@ impl GuestBuilder {
         self
     }
 
-    /// Main memory in this file, which QEMU makes.
+    /// Puts main memory in this file, which QEMU creates.
     #[must_use]
     pub fn memory_file(mut self, path: &Path) -> Self {
         self.memory_file = Some(path.to_owned());
@@ -106,7 +107,7 @@ impl GuestBuilder {
         self
     }
 
-    /// Does not run the CPUs before [`Guest::cont`] (QEMU's -S).
+    /// Does not start the CPUs until [`Guest::cont`] is called (QEMU's -S).
     #[must_use]
     pub fn paused(mut self) -> Self {
         self.paused = true;
@@ -120,7 +121,7 @@ impl GuestBuilder {
         self
     }
 
-    /// A further virtio-serial port: `/dev/virtio-ports/NAME` in the guest, a listening `socket` on
+    /// Adds a virtio-serial port: `/dev/virtio-ports/NAME` in the guest, a listening `socket` on
     /// the host.
     #[must_use]
     pub fn port(mut self, name: &str, socket: &Path) -> Self {
@@ -149,7 +150,7 @@ impl GuestBuilder {
         self
     }
 
-    /// QEMU, and through it the guest, counts with this.
+    /// Makes QEMU, and thus the guest, use this oscillator as its counter.
     #[must_use]
     pub fn oscillator(mut self, oscillator: &Oscillator) -> Self {
         self.oscillator = Some(oscillator.clone());
@@ -175,7 +176,7 @@ impl GuestBuilder {
         self.log_dir.join(format!("{}.serial.log", self.name))
     }
 
-    /// The command line; sockets `qmp` and `lab` are created in `sockets`.
+    /// The command line; the sockets `qmp` and `lab` are created in `sockets`.
     pub(crate) fn command(&self, sockets: &Path) -> Command {
         let mut command = match &self.oscillator {
             Some(oscillator) => oscillator.tethered(&self.qemu.binary),
@@ -195,7 +196,7 @@ impl GuestBuilder {
         add("-accel", accel.into());
         add("-cpu", cpu.into());
         add("-smp", self.cpus.to_string());
-        // An explicit backend: QEMU 10.0 under TCG aborts in migration without one when there is an
+        // An explicit backend: without one, QEMU 10.0 under TCG aborts a migration if there is an
         // nvdimm.
         let backend = match &self.memory_file {
             None => "memory-backend-ram".to_owned(),
@@ -221,7 +222,7 @@ impl GuestBuilder {
         add("-chardev", socket("qmp", &sockets.join("qmp")));
         add("-mon", "chardev=qmp,mode=control".into());
         add("-device", "virtio-serial-pci".into());
-        // The lab's own port comes last: when it is there, the guest has named all others.
+        // The lab's own port comes last: once it exists, the guest has named all other ports.
         let lab = ("org.timevisor.lab".to_owned(), sockets.join("lab"));
         for (n, (name, path)) in self.ports.iter().chain([&lab]).enumerate() {
             add("-chardev", socket(&format!("port{n}"), path));

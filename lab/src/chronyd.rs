@@ -1,4 +1,4 @@
-//! A real chronyd as NTP server in its own network namespace, on its own copy of the clock.
+//! A real chronyd as an NTP server in its own network namespace, with its own copy of the clock.
 //!
 //! It never touches the system clock (`-x`), opens no command socket, and reads no system
 //! configuration.
@@ -16,10 +16,10 @@ use crate::interrupt::{self, Late};
 use crate::netns::Namespace;
 use crate::scratch;
 
-/// A running server; dropping it ends it and removes its namespace.
+/// A running server; dropping it stops it and removes its namespace.
 #[derive(Debug)]
 pub struct Chronyd {
-    // In this order: process, files, namespace.
+    // Dropped in this order: process, files, namespace.
     process: Tethered,
     _dir: TempDir,
     namespace: Namespace,
@@ -27,7 +27,8 @@ pub struct Chronyd {
 }
 
 impl Chronyd {
-    /// Starts a stratum 1 server and waits until it answers; `name` names its log in `log_dir`.
+    /// Starts a stratum 1 server and waits until it answers; its log in `log_dir` is named after
+    /// `name`.
     ///
     /// # Errors
     /// When not root, or when chronyd is missing or does not answer.
@@ -35,7 +36,7 @@ impl Chronyd {
         Self::start_with(name, log_dir, "local stratum 1\n")
     }
 
-    /// Like [`Chronyd::start`], with the configuration lines that say what it serves.
+    /// Like [`Chronyd::start`], with configuration lines that set what it serves.
     ///
     /// # Errors
     /// As [`Chronyd::start`].
@@ -43,7 +44,7 @@ impl Chronyd {
         Self::start_in(Namespace::create()?, 123, name, log_dir, lines)
     }
 
-    /// Like [`Chronyd::start_with`], in a namespace that is there already and on another port.
+    /// Like [`Chronyd::start_with`], but in an existing namespace and on another port.
     ///
     /// # Errors
     /// As [`Chronyd::start`].
@@ -68,7 +69,7 @@ impl Chronyd {
         );
         fs::write(&config, text)?;
         let mut command = namespace.command(&program);
-        // It needs no second user: it neither sets the clock nor outlives the test.
+        // It needs no separate user: it neither sets the clock nor outlives the test.
         command.args(["-x", "-d", "-u", "root", "-f"]).arg(&config);
         fs::create_dir_all(log_dir)?;
         let log = log_dir.join(format!("{name}.chronyd.log"));
@@ -78,7 +79,7 @@ impl Chronyd {
         Ok(server)
     }
 
-    /// Where it serves.
+    /// The address at which it serves.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((self.namespace.address(), self.port))
     }
@@ -88,7 +89,7 @@ impl Chronyd {
         &self.namespace
     }
 
-    /// Ends it and gives its namespace back, for another one at the same address.
+    /// Stops it and returns its namespace, so that another server can use the same address.
     pub fn stop(self) -> Namespace {
         let Self { mut process, namespace, .. } = self;
         process.kill();
@@ -103,7 +104,7 @@ impl Chronyd {
     fn wait_answer(&mut self) -> anyhow::Result<()> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         socket.set_read_timeout(Some(Duration::from_millis(100)))?;
-        // Connected, so that "nothing listens there" is an error and not a silence.
+        // A connected socket reports an error if nothing listens there, instead of staying silent.
         socket.connect(self.address())?;
         let answered = interrupt::poll_until(Duration::from_secs(10), || {
             self.process.check_alive()?;
@@ -112,7 +113,7 @@ impl Chronyd {
             let mut answer = [0_u8; 128];
             let sent = socket.send(&request);
             match sent.and_then(|_| socket.recv(&mut answer)) {
-                // Mode server, a stratum that can be used, leap indicator not "unsynchronized".
+                // Server mode, a usable stratum, and a leap indicator other than "unsynchronized".
                 Ok(n) if n >= 48 && answer[0] & 7 == 4 && answer[0] >> 6 != 3 && answer[1] != 0 => {
                     Ok(Some(()))
                 }
@@ -127,14 +128,14 @@ impl Chronyd {
     }
 }
 
-/// The bound on CLOCK_REALTIME's error, ns, that chronyc(1) documents under `tracking`:
+/// The bound on the error of CLOCK_REALTIME, ns, as documented in chronyc(1) under `tracking`:
 /// |system time offset| + root dispersion + root delay / 2.
 #[must_use]
 pub fn bound_ns(tracking: &str) -> Option<i64> {
     let fields: Vec<&str> = tracking.split(',').collect();
     let seconds = |index: usize| fields.get(index)?.parse::<f64>().ok();
-    // chrony's client.c, cmd tracking: 4 is the system time's offset, 10 the root delay, 11 the
-    // root dispersion.
+    // chrony's client.c, command tracking: field 4 is the system time's offset, 10 the root delay,
+    // 11 the root dispersion.
     let bound = seconds(4)?.abs() + seconds(11)? + seconds(10)? / 2.0;
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and is rounded up")]
     (fields.len() >= 14).then_some((bound * 1e9).ceil() as i64)

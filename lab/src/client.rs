@@ -1,5 +1,5 @@
-//! A guest as a client of timevisord: started the way the documentation tells a user to, with
-//! lab-reader inside.
+//! A guest as a client of timevisord, started as the documentation tells users to, with lab-reader
+//! inside.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::qemu::{Delivery, NVDIMM_ADDRESS, Qemu};
 use crate::reader::{self, GuestReader, HostPage};
 use crate::scenario::Context;
 
-/// How a guest gets its page.
+/// How a guest receives its page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// QEMU 10's own device.
@@ -28,9 +28,9 @@ pub enum Way {
 /// A guest with a page that timevisord serves, and its reader.
 #[derive(Debug)]
 pub struct Client {
-    /// Its name at timevisord.
+    /// Its name in timevisord.
     pub name: String,
-    /// How it gets its page.
+    /// How it receives its page.
     pub way: Way,
     /// The guest.
     pub guest: Guest,
@@ -38,10 +38,10 @@ pub struct Client {
     pub reader: GuestReader,
 }
 
-/// Boots a guest the way the documentation tells a user to.
+/// Boots a guest as the documentation tells users to.
 ///
 /// # Errors
-/// When anything on the way fails.
+/// When any step fails.
 pub fn boot(
     ctx: &Context,
     host: &Host,
@@ -57,10 +57,11 @@ pub fn boot(
     Ok(client)
 }
 
-/// Starts a guest and has it served, without waiting for its boot: several can boot at once.
+/// Starts a guest and registers it with timevisord, without waiting for its boot, so that several
+/// can boot at once.
 ///
 /// # Errors
-/// When anything on the way fails.
+/// When any step fails.
 pub fn launch(
     ctx: &Context,
     host: &Host,
@@ -75,7 +76,7 @@ pub fn launch(
 
 type Change<T> = Box<dyn Fn(T) -> anyhow::Result<T>>;
 
-/// What is special about a guest.
+/// The options of a guest.
 pub struct Launch<'a> {
     ctx: &'a Context,
     host: &'a Host,
@@ -94,7 +95,7 @@ pub struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    /// A guest on TAI with the newest stock kernel and nothing but lab-reader.
+    /// A guest on TAI with the newest stock kernel and only lab-reader.
     pub fn new(ctx: &'a Context, host: &'a Host, qemu: &'a Qemu, way: Way, name: &'a str) -> Self {
         Self {
             ctx,
@@ -114,57 +115,56 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Another kernel, as [`Context::kernel`] takes it.
+    /// Uses another kernel; for `kernel`, see [`Context::kernel`].
     #[must_use]
     pub fn kernel(mut self, kernel: &'a str) -> Self {
         self.kernel = kernel;
         self
     }
 
-    /// Another `--time-type`.
+    /// Uses another `--time-type`.
     #[must_use]
     pub fn time_type(mut self, time_type: &'a str) -> Self {
         self.time_type = time_type;
         self
     }
 
-    /// Another `--time-type` for the files that `vm args` prepares than for `vm add`.
+    /// Prepares the files of `vm args` with a different `--time-type` than `vm add` uses.
     #[must_use]
     pub fn prepared_as(mut self, time_type: &'a str) -> Self {
         self.prepared_as = Some(time_type);
         self
     }
 
-    /// Further programs in its /bin.
+    /// Adds programs to its /bin.
     #[must_use]
     pub fn programs(self, programs: &[PathBuf]) -> Self {
         let programs = programs.to_vec();
         self.image(move |image| Ok(programs.iter().fold(image, |image, p| image.program(p))))
     }
 
-    /// Further changes to its image; the last call counts.
+    /// Sets further changes to its image; the last call counts.
     #[must_use]
     pub fn image(mut self, change: impl Fn(Image) -> anyhow::Result<Image> + 'static) -> Self {
         self.image = Box::new(change);
         self
     }
 
-    /// Changes to what QEMU is told; the last call counts.
+    /// Sets changes to QEMU's options; the last call counts.
     #[must_use]
     pub fn builder(mut self, change: impl Fn(GuestBuilder) -> GuestBuilder + 'static) -> Self {
         self.builder = Box::new(move |builder| Ok(change(builder)));
         self
     }
 
-    /// Further virtio-serial ports, for [`connect_port`].
+    /// Adds virtio-serial ports, for [`connect_port`].
     #[must_use]
     pub fn ports(mut self, ports: &'a [&'a str]) -> Self {
         self.ports = ports;
         self
     }
 
-    /// Awaits the migration of such a guest at `uri`, with the page of this host, instead of
-    /// booting.
+    /// Waits at `uri` for the migration of such a guest instead of booting, with this host's page.
     #[must_use]
     pub fn incoming(mut self, uri: &'a str) -> Self {
         self.incoming = Some(uri);
@@ -178,24 +178,24 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// The same, and tells timevisord nothing of it.
+    /// Like [`Self::at_once`], and does not register it with timevisord.
     #[must_use]
     pub fn unserved(mut self) -> Self {
         self.served = false;
         self.at_once()
     }
 
-    /// Does hold it back after all.
+    /// Holds it back until it has its page, which is the default.
     #[must_use]
     pub fn held(mut self) -> Self {
         self.held = true;
         self
     }
 
-    /// Starts it and has it served.
+    /// Starts it and registers it with timevisord.
     ///
     /// # Errors
-    /// When anything on the way fails.
+    /// When any step fails.
     pub fn start(self) -> anyhow::Result<Client> {
         let (ctx, host, name, way) = (self.ctx, self.host, self.name, self.way);
         let kernel = ctx.kernel(self.kernel)?;
@@ -219,7 +219,7 @@ impl<'a> Launch<'a> {
             .name(name)
             .delivery(delivery)
             .port(reader::PORT, &socket);
-        // The printed arguments bring a port of that name along.
+        // The printed arguments include a port of that name.
         if printed.is_empty() {
             builder = builder.port(timevisor_protocols::channel::PORT_NAME, &channel);
         }
@@ -233,14 +233,14 @@ impl<'a> Launch<'a> {
             builder = builder.oscillator(oscillator);
         }
         if self.held {
-            // Waiting for its page before the first instruction is what makes the driver's probe
-            // certain.
+            // The driver's probe is certain to succeed only if the page is there before the guest's
+            // first instruction.
             builder = builder.paused();
         }
-        // The second QMP socket is timevisord's; the lab keeps its own.
+        // The second QMP socket is for timevisord; the lab keeps its own.
         let qmp = host.directory().join(format!("{name}.qmp"));
         let builder = builder
-            // The kernel's check of its timer panics when QEMU's threads are starved.
+            // The kernel's timer check panics when QEMU's threads are starved.
             .append("no_timer_check")
             .args(printed)
             .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())]);
@@ -259,7 +259,7 @@ fn port_socket(host: &Host, name: &str, port: &str) -> PathBuf {
     host.directory().join(format!("{name}.{port}"))
 }
 
-/// Connects to the program that answers lines on a guest's further port.
+/// Connects to the program that answers requests on an additional port of the guest.
 ///
 /// # Errors
 /// When QEMU does not listen there.
@@ -267,7 +267,7 @@ pub fn connect_port(host: &Host, name: &str, port: &str) -> anyhow::Result<Guest
     GuestReader::connect(&port_socket(host, name, port))
 }
 
-/// What `timevisor vm args` says, as the lab's delivery.
+/// The output of `timevisor vm args` as the lab's delivery.
 fn prepared(host: &Host, name: &str, time_type: &str) -> anyhow::Result<Delivery> {
     let answer =
         host.json(&["vm", "args", "--name", name, "--memory", "256", "--time-type", time_type])?;
@@ -284,17 +284,17 @@ fn prepared(host: &Host, name: &str, time_type: &str) -> anyhow::Result<Delivery
     })
 }
 
-/// The very arguments that `timevisor vm args` prints for an ivshmem device.
+/// The exact arguments that `timevisor vm args` prints for an ivshmem device.
 fn printed(host: &Host, name: &str) -> anyhow::Result<Vec<String>> {
     let answer = host.json(&["vm", "args", "--name", name, "--delivery", "ivshmem"])?;
     let words = answer["arguments"].as_array().into_iter().flatten();
     Ok(words.filter_map(|word| word.as_str().map(str::to_owned)).collect())
 }
 
-/// The offset that `vm list` shows: guest counter = host counter + offset.
+/// The offset shown by `vm list`: guest counter = host counter + offset.
 ///
 /// # Errors
-/// When anything on the way fails.
+/// When any step fails.
 pub fn offset(host: &Host, name: &str) -> anyhow::Result<i64> {
     let row = host.vm(name)?;
     let mapping = row["mapping"].as_str().context("no mapping")?;
@@ -304,7 +304,7 @@ pub fn offset(host: &Host, name: &str) -> anyhow::Result<i64> {
         .with_context(|| format!("mapping {mapping:?} of {row}"))
 }
 
-/// Two guests of each delivery.
+/// Starts two guests of each delivery.
 ///
 /// # Errors
 /// When one does not boot.
@@ -327,7 +327,7 @@ pub fn launch_four(ctx: &Context, host: &Host) -> anyhow::Result<Vec<Client>> {
     Ok(clients)
 }
 
-/// Compares `times` times.
+/// Runs `times` comparisons.
 ///
 /// # Errors
 /// As [`compare`] and [`Worst::add`].
@@ -337,7 +337,7 @@ pub fn compare_many(host: &Host, client: &mut Client, times: u32) -> anyhow::Res
     let mut worst = Worst::default();
     for _ in 0..times {
         let comparison = compare(&page, &mut client.reader, offset)?;
-        // An ivshmem device is for kernels without the driver, which makes no /dev/ptp0.
+        // ivshmem is for kernels without the driver, so there is no /dev/ptp0.
         let (found, has_driver) = (comparison.ptp.is_some(), client.way != Way::Ivshmem);
         ensure!(found == has_driver, "/dev/ptp0 in the guest: {found}");
         worst.add(&comparison)?;

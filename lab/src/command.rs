@@ -1,4 +1,5 @@
-//! Running host programs: output or a useful error, and children that cannot outlive the lab.
+//! Runs host programs: returns output or a useful error, and ensures that children cannot outlive
+//! the lab.
 //!
 //! No shell is involved unless the caller names one.
 
@@ -12,7 +13,7 @@ use anyhow::{Context as _, anyhow, bail};
 /// Runs `command` to its end and returns its standard output.
 ///
 /// # Errors
-/// When it cannot start or fails; the text holds the command line and the end of its standard
+/// When it cannot start or fails; the message contains the command line and the end of standard
 /// error.
 pub fn output(command: &mut Command) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
@@ -26,7 +27,7 @@ pub fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Shorthand for [`output`] of a program with arguments.
+/// Shorthand for [`output`] with a program and its arguments.
 ///
 /// # Errors
 /// As [`output`].
@@ -34,7 +35,7 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> anyhow::Result<String>
     output(Command::new(program).args(args))
 }
 
-/// The command line as one could type it, for logs and errors.
+/// The command line as one would type it, for logs and errors.
 pub fn describe(command: &Command) -> String {
     let quote = |s: &OsStr| {
         let s = s.to_string_lossy();
@@ -56,11 +57,11 @@ pub fn tail(text: &str, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// A command whose process is killed by the kernel when the thread that starts it ends, however it
-/// ends.
+/// A command whose process the kernel kills when the thread that started it ends, for whatever
+/// reason.
 ///
 /// `setpriv` sets the parent-death signal and executes the program, so the child's PID is the
-/// program's. The child gets its own process group, so Ctrl-C reaches only the lab, which then ends
+/// program's. The child gets its own process group: Ctrl-C reaches only the lab, which then stops
 /// its children in order.
 pub fn tethered(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
@@ -77,8 +78,8 @@ pub struct Tethered {
 }
 
 impl Tethered {
-    /// Starts `command` (from [`tethered`]); its output goes to the file `log`, after its command
-    /// line.
+    /// Starts `command` (from [`tethered`]). The file `log` receives the command line and then the
+    /// output.
     ///
     /// # Errors
     /// When the log cannot be created or the command cannot start.
@@ -105,7 +106,7 @@ impl Tethered {
         self.child.id()
     }
 
-    /// True once the process has ended.
+    /// Whether the process has ended.
     ///
     /// # Errors
     /// When its state cannot be read.
@@ -113,7 +114,7 @@ impl Tethered {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// An error that says that the process ended early, with the end of its log.
+    /// Returns an error with the end of the log if the process has ended early.
     ///
     /// # Errors
     /// When the process has ended.
@@ -121,7 +122,7 @@ impl Tethered {
         match self.child.try_wait()? {
             None => Ok(()),
             Some(status) => {
-                // Without its first line, the command line.
+                // Skips the first line, which is the command line.
                 let log = self.log_text();
                 let said = log.split_once('\n').map_or("", |(_, said)| said);
                 Err(anyhow!("{} ended ({status}): {}", self.what, tail(said, 8)))
@@ -136,7 +137,7 @@ impl Tethered {
             .unwrap_or_default()
     }
 
-    /// Ends the process now.
+    /// Kills the process now.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! What the guest reads against what the host reads, at one and the same counter value.
+//! Compares the guest's reading with the host's at the same counter value.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -9,11 +9,11 @@ use crate::reader::{GuestReader, HostPage};
 /// An interval in nanoseconds of TAI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nanos {
-    /// Truth is not before this.
+    /// The true time is not before this.
     pub earliest: i64,
     /// The best guess.
     pub estimate: i64,
-    /// Truth is not after this.
+    /// The true time is not after this.
     pub latest: i64,
 }
 
@@ -35,9 +35,9 @@ impl Nanos {
 /// /dev/ptp0, read by the guest between two reads of its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ptp {
-    /// Minus the host page's estimate in the middle of the bracket, ns.
+    /// The PTP reading minus the host page's estimate in the middle of the bracket, ns.
     pub error: i64,
-    /// Half the bracket, ns: what the reading's moment is known to.
+    /// Half the bracket, ns: the uncertainty of when the clock was read.
     pub slack: i64,
 }
 
@@ -46,10 +46,10 @@ pub struct Ptp {
 pub struct Comparison {
     /// What the guest read.
     pub guest: Nanos,
-    /// What the host's page says of the very same counter value.
+    /// The host page's reading for the same counter value.
     pub host: Nanos,
-    /// How far the guest's estimate lies outside the host's readings before and after it, ns; 0
-    /// when between them.
+    /// How far the guest's estimate lies outside the host's readings before and after it, ns; 0 if
+    /// it lies between them.
     pub outside: i64,
     /// The stock driver's clock, where there is one.
     pub ptp: Option<Ptp>,
@@ -61,16 +61,16 @@ impl Comparison {
         self.guest.estimate - self.host.estimate
     }
 
-    /// The two intervals have an instant in common.
+    /// Whether the two intervals overlap.
     pub fn overlaps(&self) -> bool {
         self.guest.earliest <= self.host.latest && self.host.earliest <= self.guest.latest
     }
 }
 
-/// Asks the guest once; its counter is the host's plus `offset`, which is what `vm list` says.
+/// Asks the guest once. Its counter is the host's plus `offset`, as `vm list` shows it.
 ///
 /// # Errors
-/// When either cannot be read, or the guest knows no time.
+/// When either cannot be read, or the guest does not know the time.
 pub fn compare(
     page: &HostPage,
     guest: &mut GuestReader,
@@ -80,7 +80,7 @@ pub fn compare(
     let answer = guest.ask("read")?;
     let after = page.read()?;
     ensure!(answer["known"] == true, "the guest knows no time: {answer}");
-    // A UTC page is compared on TAI, and so is its kernel's clock.
+    // A UTC page and its kernel's clock are converted to TAI for the comparison.
     let shift = match answer["timescale"].as_str() {
         Some("utc") => {
             answer["tai_offset"].as_i64().context("a UTC page without TAI - UTC")? * 1_000_000_000
@@ -119,26 +119,26 @@ pub fn compare(
 /// The worst of many comparisons.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Worst {
-    /// How many.
+    /// Number of comparisons.
     pub count: u32,
-    /// Of guest minus host, ns, without sign.
+    /// Largest absolute difference between guest and host, ns.
     pub difference: i64,
-    /// Of the guest outside the host's two readings, ns.
+    /// Largest distance of the guest outside the host's two readings, ns.
     pub outside: i64,
-    /// Of the PTP clock beyond its bracket, ns.
+    /// Largest distance of the PTP clock outside its bracket, ns.
     pub ptp: i64,
-    /// The widest bound, ns.
+    /// The largest half-width of a bound, ns.
     pub half_width: i64,
 }
 
-/// The issue's limit: they read the same counter.
+/// The limit that the issue sets: both read the same counter.
 const LIMIT_NS: i64 = 1000;
 
 impl Worst {
-    /// Takes one in and judges it.
+    /// Adds a comparison and judges it.
     ///
     /// # Errors
-    /// When guest and host differ by a microsecond or more, or exclude each other.
+    /// When guest and host differ by a microsecond or more, or their intervals do not overlap.
     pub fn add(&mut self, c: &Comparison) -> anyhow::Result<()> {
         let difference = c.difference().abs();
         let ptp = c.ptp.map_or(0, |p| (p.error.abs() - p.slack).max(0));

@@ -1,9 +1,9 @@
 //! Containers of Debian's runc: a read-only root with our static programs, no capabilities, and the
 //! host's page.
 //!
-//! What Docker, Podman and Kubernetes ask of runc, without their daemons and images:
+//! This is what Docker, Podman and Kubernetes ask of runc, without their daemons and images:
 //! `docker run --user 65534 --cap-drop ALL --read-only -v /run/timevisor/clock:/run/timevisor/clock:ro`.
-//! No network, no devices but runc's own.
+//! There is no network, and there are no devices except runc's own.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,56 +17,56 @@ use tempfile::TempDir;
 use crate::command;
 use crate::scratch;
 
-/// Where a user namespace's users begin on the host.
+/// The first host user ID of the user namespace.
 const FIRST_HOST_USER: u32 = 100_000;
 
-/// Where the page is in the container: where programs look for it.
+/// The page's path in the container, where programs look for it.
 pub const PAGE: &str = "/run/timevisor/clock";
 
 const DIRECTORY: &str = "/run/timevisor";
 
-/// Whose users the container's are.
+/// Which user IDs the container uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
     /// The host's: user 65534 inside is user 65534 outside.
     Host,
-    /// A user namespace's, as with rootless Podman: the host's root has no number inside.
+    /// Those of a user namespace, as with rootless Podman: the host's root has no ID inside.
     Namespace,
 }
 
-/// A bundle that runc can run, once or often.
+/// A bundle that runc can run any number of times.
 #[derive(Debug)]
 pub struct Container {
     bundle: TempDir,
 }
 
 impl Container {
-    /// With `programs` in /bin, runs as `user`. Mounted read-only: the host's page file `source` as
-    /// [`PAGE`], or its whole run directory as the folder of that.
+    /// A container with `programs` in /bin that runs as `user`. The host's page file `source` is
+    /// mounted read-only as [`PAGE`], or its whole run directory as the page's directory.
     ///
     /// # Errors
-    /// When its files cannot be made.
+    /// When its files cannot be created.
     pub fn new(programs: &[&Path], source: &Path, users: Users, user: u32) -> anyhow::Result<Self> {
         let bundle = scratch::directory()?;
         let root = bundle.path().join("rootfs");
         for folder in ["bin", "proc", "dev", "run/timevisor"] {
             fs::create_dir_all(root.join(folder))?;
         }
-        // The mount needs a place, and the root is read-only when runc looks for one.
+        // The mount needs a mount point, and the root is already read-only when runc looks for one.
         fs::write(root.join(PAGE.trim_start_matches('/')), "")?;
         for program in programs {
             let name = program.file_name().context("a program without a name")?;
             fs::copy(program, root.join("bin").join(name))
                 .with_context(|| format!("cannot copy {}", program.display()))?;
         }
-        // Users that are not root outside have to get there.
+        // Users that are not root on the host must be able to reach the files.
         fs::set_permissions(bundle.path(), Permissions::from_mode(0o755))?;
         let spec = specification(source, users, user);
         fs::write(bundle.path().join("config.json"), spec.to_string())?;
         Ok(Self { bundle })
     }
 
-    /// With the files of the tar archive `archive` in its root.
+    /// Unpacks the tar archive `archive` into its root.
     ///
     /// # Errors
     /// When tar fails.
@@ -76,13 +76,13 @@ impl Container {
         Ok(self)
     }
 
-    /// With a mount that is not read-only.
+    /// Makes the page's mount writable.
     ///
     /// # Errors
     /// When the bundle cannot be written.
     pub fn writable(self) -> anyhow::Result<Self> {
         self.change(|spec| {
-            // The last mount is the host's.
+            // The last mount is the page's.
             let mounts = spec["mounts"].as_array_mut();
             if let Some(mount) = mounts.and_then(|mounts| mounts.last_mut()) {
                 mount["options"] = json!(["bind", "rw"]);
@@ -91,10 +91,10 @@ impl Container {
         Ok(self)
     }
 
-    /// Runs one command in a container of its own.
+    /// Runs one command in a new container.
     ///
     /// # Errors
-    /// When runc cannot be run at all; whether the command succeeded is in the output.
+    /// When runc cannot be run at all. The output tells whether the command succeeded.
     pub fn run(&self, arguments: &[&str]) -> anyhow::Result<Output> {
         self.change(|spec| spec["process"]["args"] = json!(arguments))?;
         let mut command: Command = command::tethered("runc");

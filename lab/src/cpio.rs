@@ -10,7 +10,7 @@ const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 const CHARACTER: u32 = 0o020_000;
 
-/// An archive in the making; paths are relative or absolute, which means the same.
+/// An archive under construction. Paths may be relative or absolute; both mean the same.
 #[derive(Debug, Default)]
 pub struct Cpio {
     bytes: Vec<u8>,
@@ -19,7 +19,7 @@ pub struct Cpio {
 }
 
 impl Cpio {
-    /// An empty archive.
+    /// Creates an empty archive.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,9 +1,8 @@
-//! The documentation's cheap commands, run for real: blocks of shell commands that are marked
-//! `run=start`.
+//! Runs the documentation's inexpensive commands for real: the shell blocks marked `run=start`.
 //!
-//! Each page's blocks run in the page's order, in a folder of the page, against a daemon in a
-//! scratch directory. What is marked `not-run` says why; `docs/check.py` checks that every block is
-//! one or the other.
+//! Each page's blocks run in the page's order, in a folder for that page, against a daemon in a
+//! scratch directory. Blocks marked `not-run` state the reason; `docs/check.py` checks that every
+//! block has one of the two marks.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,10 +17,10 @@ use crate::host::Host;
 use crate::programs;
 use crate::scenario::Context;
 
-/// Pages that would be of no use without a command that runs.
+/// Pages that would be useless without a command that runs.
 const STARTS: [&str; 2] = ["first-host.md", "first-reservation.md"];
 
-/// The least budget that [`STARTS`]' task file needs: 80/3 ms of 50
+/// The smallest budget that the task file of [`STARTS`] needs: 80/3 ms of 50
 /// (docs/explanation/real-time.md).
 const LEAST_BUDGET_NS: i64 = 26_666_667;
 
@@ -60,10 +59,10 @@ fn blocks(page: &str) -> Vec<Block> {
     all
 }
 
-/// Folders of the repository that commands name.
+/// Folders of the repository that the commands refer to.
 const NAMED: [&str; 2] = ["packaging", "scenarios"];
 
-/// Every page below docs/, the README, and the scenarios' page.
+/// Every page below docs/, the README, and the README of the scenarios.
 fn pages(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut pages = vec![root.join("README.md"), root.join("scenarios/README.md")];
     let mut folders = vec![root.join("docs")];
@@ -81,7 +80,8 @@ fn pages(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// Programs by the names that the pages use; `timevisor` talks to this host's daemon.
+/// A folder with programs under the names that the pages use; `timevisor` talks to this host's
+/// daemon.
 fn path_folder(ctx: &Context, host: &Host) -> anyhow::Result<PathBuf> {
     let folder = ctx.path("bin");
     fs::create_dir_all(&folder)?;
@@ -98,7 +98,7 @@ fn path_folder(ctx: &Context, host: &Host) -> anyhow::Result<PathBuf> {
 /// Runs the blocks of every page.
 ///
 /// # Errors
-/// When a command fails or prints nothing, or a start page has none.
+/// When a command fails or prints nothing, or a start page has no command.
 pub fn commands(ctx: &Context) -> anyhow::Result<String> {
     let root = programs::workspace()?;
     let server = ctx.chronyd("server")?;
@@ -150,7 +150,7 @@ pub fn commands(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{} commands of {} pages", ran.len(), pages.len()))
 }
 
-/// What docs/start/first-reservation.md says that the plan says.
+/// Checks that the plan gives the budget that docs/start/first-reservation.md states.
 fn least_budget(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     let tasks = ctx.path("docs-start-first-reservation.md.d").join("tasks.toml");
     let tasks = tasks.to_str().context("a path that is not UTF-8")?;

@@ -15,7 +15,7 @@ use crate::command;
 use crate::interrupt;
 use crate::resolve;
 
-/// What most tests need; `timevisor-lab fetch` without arguments gets these.
+/// What most tests need; `timevisor-lab fetch` without arguments fetches these.
 pub const DEFAULT_ARTIFACTS: &[&str] =
     &["busybox", "qemu-10", "kernel:trixie-backports", "kernel:bookworm"];
 
@@ -41,14 +41,14 @@ impl Fetcher {
     pub fn artifact(&self, artifact: &str) -> anyhow::Result<PathBuf> {
         let dir = self.cache.join(artifact.replace(':', "-"));
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        // Two lab runs at once share the cache; the second waits here.
+        // Concurrent lab runs share the cache; the second one waits here.
         let lock = File::create(dir.join(".lock"))?;
         lock.lock().context("cannot lock the cache")?;
         self.ensure(artifact, &dir).with_context(|| format!("cannot fetch {artifact}"))?;
         Ok(dir.join("root"))
     }
 
-    /// True when `artifact` is in the cache as its lock file says.
+    /// Whether the cache contains `artifact` as its lock file describes it.
     pub fn is_there(&self, artifact: &str) -> bool {
         let dir = self.cache.join(artifact.replace(':', "-"));
         let lock = fs::read_to_string(dir.join("lock"));

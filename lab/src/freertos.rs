@@ -1,5 +1,5 @@
-//! Builds guests in one flat address space from lab/freertos. FreeRTOS's source comes with a crate
-//! that carries it: cargo fetches that, checks it against the lock file, and keeps it.
+//! Builds guests with a single flat address space from lab/freertos. A crate contains FreeRTOS's
+//! source: cargo fetches it, checks it against the lock file, and keeps it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,15 +10,14 @@ use serde_json::Value;
 use crate::command;
 use crate::programs;
 
-/// The crate that carries the source, and where in it.
+/// The crate with the source, and the path inside it.
 const CRATE: &str = "freertos-next";
 const KERNEL: &str = "FreeRTOS-Kernel";
 
-/// Builds one of them (a no-op when it is up to date) and returns its path: `periodic` or
-/// `segments`.
+/// Builds `periodic` or `segments` (a no-op when it is up to date) and returns its path.
 ///
 /// # Errors
-/// When the source cannot be fetched, or it does not build.
+/// When the source cannot be fetched, or the build fails.
 pub fn build(lab_dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let (source, out) = (programs::workspace()?.join("lab/freertos"), lab_dir.join("freertos"));
     let kernel = kernel(&source.join("kernel/Cargo.toml"))?;
@@ -29,7 +28,7 @@ pub fn build(lab_dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
     Ok(out.join(format!("{name}.elf")))
 }
 
-/// Where cargo keeps FreeRTOS's source.
+/// The directory in which cargo keeps FreeRTOS's source.
 fn kernel(manifest: &Path) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut metadata = Command::new(cargo);

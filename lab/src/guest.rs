@@ -1,4 +1,4 @@
-//! A running guest: its process, QMP, serial log and lab port. It ends when the value is dropped.
+//! A running guest: its process, QMP, serial log and lab port. Dropping it ends the guest.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -15,13 +15,13 @@ use crate::qmp::Qmp;
 use crate::scratch;
 use crate::shell;
 
-/// A boot takes 4 s under software emulation; a loaded machine may need many times that.
+/// A boot takes 4 s under software emulation; a loaded machine may need many times as long.
 pub const BOOT: Duration = Duration::from_secs(120);
 
 /// A guest whose QEMU runs; dropping it kills QEMU.
 #[derive(Debug)]
 pub struct Guest {
-    // Dropped first, so that QEMU is gone before its sockets.
+    // Dropped first, so that QEMU ends before its sockets are removed.
     process: Tethered,
     qmp: Qmp,
     lab: UnixStream,
@@ -34,7 +34,7 @@ impl Guest {
     pub(crate) fn start(builder: &GuestBuilder) -> anyhow::Result<Self> {
         let sockets = scratch::directory()?;
         let serial_log = builder.serial_log();
-        // A line of an earlier run must not satisfy a wait of this one.
+        // A line of an earlier run must not satisfy a wait in this one.
         let _ = fs::remove_file(&serial_log);
         let log = builder.log_dir.join(format!("{}.qemu.log", builder.name));
         let started = Instant::now();
@@ -60,12 +60,12 @@ impl Guest {
         &mut self.qmp
     }
 
-    /// A directory for further sockets of this guest; it goes away with the guest.
+    /// A directory for further sockets of this guest; removed together with the guest.
     pub fn sockets(&self) -> &Path {
         self.sockets.path()
     }
 
-    /// Runs the CPUs.
+    /// Starts or resumes the CPUs.
     ///
     /// # Errors
     /// When QEMU refuses.
@@ -81,21 +81,21 @@ impl Guest {
         self.qmp.run("stop").map(drop)
     }
 
-    /// All that the guest has printed so far.
+    /// Everything that the guest has printed so far.
     pub fn serial_text(&self) -> String {
         fs::read(&self.serial_log)
             .map(|b| String::from_utf8_lossy(&b).replace('\r', ""))
             .unwrap_or_default()
     }
 
-    /// Waits until the serial console shows a line with `needle` and returns that line.
+    /// Waits until the serial console shows a line that contains `needle`, and returns that line.
     ///
     /// # Errors
-    /// After `timeout`, or when QEMU ends; the text holds the end of the serial log.
+    /// After `timeout`, or when QEMU ends; the message contains the end of the serial log.
     pub fn wait_for_line(&mut self, needle: &str, timeout: Duration) -> anyhow::Result<String> {
         let found = interrupt::poll_until(timeout, || {
-            // Liveness first: a guest that prints its last line and powers off must not race with
-            // the reading.
+            // The process is checked before the log is read: otherwise the last line of a guest
+            // that prints it and powers off could be missed.
             let ended = self.process.has_ended()?;
             let text = self.serial_text();
             let complete = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
@@ -119,7 +119,7 @@ impl Guest {
         Err(rephrased(&reason, said))
     }
 
-    /// Waits for the end of the boot and returns how long it took from the start of QEMU.
+    /// Waits until the guest has booted and returns the time since QEMU was started.
     ///
     /// # Errors
     /// As [`Guest::wait_for_line`], or when a module did not load.
@@ -132,15 +132,15 @@ impl Guest {
         Ok(took)
     }
 
-    /// Runs one line of shell in a guest whose image serves, and returns its output.
+    /// Runs one line of shell in a guest whose image serves the lab port, and returns its output.
     ///
     /// # Errors
-    /// When it fails, or does not answer within two minutes; the text holds its output.
+    /// When it fails, or does not answer within two minutes; the message contains its output.
     pub fn sh(&mut self, line: &str) -> anyhow::Result<String> {
         self.sh_within(line, BOOT)
     }
 
-    /// The same for a command that may take `patience`.
+    /// Like [`Self::sh`], for a command that may take `patience`.
     ///
     /// # Errors
     /// As [`Self::sh`].
@@ -161,12 +161,12 @@ impl Guest {
     }
 
     /// The lab port as a byte stream, for a guest program that opens
-    /// `/dev/virtio-ports/org.timevisor.lab` itself (with an image that does not serve).
+    /// `/dev/virtio-ports/org.timevisor.lab` itself (with an image that does not serve the port).
     pub fn lab_port(&self) -> &UnixStream {
         &self.lab
     }
 
-    /// Waits until the guest has switched itself off.
+    /// Waits until the guest has powered off.
     ///
     /// # Errors
     /// After `timeout`.
@@ -176,7 +176,7 @@ impl Guest {
             .with_context(|| format!("the guest did not switch off within {timeout:?}"))
     }
 
-    /// Ends QEMU now.
+    /// Kills QEMU now.
     pub fn kill(&mut self) {
         self.process.kill();
     }
@@ -190,7 +190,7 @@ fn connect(process: &mut Tethered, socket: &Path) -> anyhow::Result<Qmp> {
     })?
     .context("it opened no QMP socket within 20 s")?;
     Qmp::new(stream).or_else(|error| {
-        // QEMU listens before it looks at its devices; its own words say more than the lost
+        // QEMU listens before it checks its devices, and its own message says more than a lost
         // connection.
         interrupt::poll_until(Duration::from_secs(2), || {
             process.check_alive()?;

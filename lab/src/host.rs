@@ -1,8 +1,8 @@
-//! A timevisord of the test's own: its binary, run directory, configuration and log, and the CLI
-//! against it.
+//! A test's own timevisord: its binary, run directory, configuration and log, and the CLI that
+//! talks to it.
 //!
-//! The very binaries a user gets, built from this workspace. The daemon is killed when the value is
-//! dropped.
+//! These are the binaries that users get, built from this workspace. The daemon is killed when the
+//! value is dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::programs;
 use crate::scenario::Context;
 use crate::scratch;
 
-/// How long the daemon may take for anything a test waits for.
+/// How long a test waits for anything the daemon does.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A host with a timevisord.
@@ -45,7 +45,7 @@ impl Host {
         Self::of(ctx, programs, None)
     }
 
-    /// A further host of the same test, with its own configuration and log.
+    /// Another host of the same test, with its own configuration and log.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -53,12 +53,12 @@ impl Host {
         Self::new(&ctx.further(name)?)
     }
 
-    /// A host whose processes count with another oscillator.
+    /// A host whose processes use another oscillator as their counter.
     ///
     /// # Errors
     /// When the programs do not build.
     pub fn with_oscillator(ctx: &Context, oscillator: Oscillator) -> anyhow::Result<Self> {
-        // LD_PRELOAD does nothing for a static program.
+        // LD_PRELOAD has no effect on a static program.
         let dynamic = |name| programs::binary(name, name);
         Self::of(ctx, (dynamic("timevisord")?, dynamic("timevisor")?), Some(oscillator))
     }
@@ -72,12 +72,12 @@ impl Host {
         Ok(Self { daemon: None, programs, directory, log, starts: 0, oscillator })
     }
 
-    /// What its processes count with, unless it is the machine's TSC.
+    /// The counter of its processes, if it is not the machine's TSC.
     pub fn oscillator(&self) -> Option<&Oscillator> {
         self.oscillator.as_ref()
     }
 
-    /// A host that follows an NTP server every second.
+    /// A host that polls an NTP server every second.
     ///
     /// # Errors
     /// When the daemon does not start.
@@ -92,7 +92,7 @@ impl Host {
         self.directory.path()
     }
 
-    /// Where the configuration is kept: outside the run directory, which is the daemon's.
+    /// The configuration's path. It is outside the run directory, which belongs to the daemon.
     fn config_path(&self) -> PathBuf {
         self.log.with_extension("toml")
     }
@@ -110,7 +110,7 @@ impl Host {
     /// Starts the daemon with these configuration lines; `run_directory` is added.
     ///
     /// # Errors
-    /// When it ends at once.
+    /// When it ends immediately.
     pub fn start(&mut self, lines: &str) -> anyhow::Result<()> {
         let text = format!("run_directory = \"{}\"\n{lines}", self.directory().display());
         fs::write(self.config_path(), text)?;
@@ -120,7 +120,7 @@ impl Host {
     /// Starts the daemon again with the same configuration; it must have ended.
     ///
     /// # Errors
-    /// When it ends at once.
+    /// When it ends immediately.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.starts += 1;
         let log = PathBuf::from(format!("{}-{}.log", self.log.display(), self.starts));
@@ -141,7 +141,7 @@ impl Host {
         Ok(())
     }
 
-    /// The log of the running (or last) daemon.
+    /// The log of the running daemon, or of the last one.
     pub fn log_text(&self) -> String {
         fs::read_to_string(format!("{}-{}.log", self.log.display(), self.starts))
             .unwrap_or_default()
@@ -150,25 +150,25 @@ impl Host {
     /// The daemon's process id.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When it is not running.
     pub fn pid(&self) -> anyhow::Result<u32> {
         Ok(self.daemon.as_ref().context("timevisord does not run")?.pid())
     }
 
-    /// An error that says that the daemon has ended, with the end of its log.
+    /// Returns an error with the end of the log if the daemon has ended.
     ///
     /// # Errors
-    /// When it has, or was never started.
+    /// When it has ended or was never started.
     pub fn check_alive(&mut self) -> anyhow::Result<()> {
         self.daemon.as_mut().context("timevisord does not run")?.check_alive()
     }
 
-    /// kill -9.
+    /// Kills the daemon (kill -9).
     pub fn kill(&mut self) {
         self.daemon = None;
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits until the daemon has ended.
     ///
     /// # Errors
     /// When it does not end.
@@ -183,7 +183,7 @@ impl Host {
     /// Runs `timevisor ARGUMENTS` against this daemon.
     ///
     /// # Errors
-    /// When it fails; its message is the text.
+    /// When it fails; the message is the CLI's.
     pub fn cli(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let out = self.cli_output(arguments)?;
         if !out.status.success() {
@@ -196,7 +196,7 @@ impl Host {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// The same with its whole output, for tests of failures.
+    /// Like [`Self::cli`], but returns the whole output, for tests of failures.
     ///
     /// # Errors
     /// When it cannot be run at all.
@@ -209,7 +209,7 @@ impl Host {
     /// `timevisor ... --json`, parsed.
     ///
     /// # Errors
-    /// When it fails or prints something else.
+    /// When it fails or prints anything else.
     pub fn json(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let mut arguments = arguments.to_vec();
         arguments.push("--json");
@@ -217,20 +217,20 @@ impl Host {
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
     }
 
-    /// The row of a VM in `vm list`.
+    /// A VM's row in `vm list`.
     ///
     /// # Errors
-    /// When it is not there.
+    /// When there is no such row.
     pub fn vm(&self, name: &str) -> anyhow::Result<Value> {
         let list = self.json(&["vm", "list"])?;
         let row = list.as_array().into_iter().flatten().find(|row| row["name"] == name);
         row.cloned().with_context(|| format!("no VM {name} in {list}"))
     }
 
-    /// Waits until `done` says so.
+    /// Waits until `done` returns true.
     ///
     /// # Errors
-    /// After half a minute, with the end of the daemon's log.
+    /// After half a minute; the message contains the end of the daemon's log.
     pub fn wait_until(
         &self,
         what: &str,
@@ -245,7 +245,7 @@ impl Host {
         })
     }
 
-    /// Waits until the clock is synchronized and its half-width is at most this.
+    /// Waits until the clock is synchronized with at most this half-width.
     ///
     /// # Errors
     /// As [`Self::wait_until`].
@@ -257,7 +257,7 @@ impl Host {
         })
     }
 
-    /// Waits for a VM's status.
+    /// Waits until a VM has this status.
     ///
     /// # Errors
     /// As [`Self::wait_until`].
@@ -268,17 +268,17 @@ impl Host {
     }
 }
 
-/// Configuration lines for one NTP server, asked every second.
+/// Configuration lines for one NTP server that is polled every second.
 pub fn ntp_reference(server: &str) -> String {
     format!(
         "[[reference]]\ntype = \"ntp\"\naddress = \"{server}\"\npoll = \"1s\"\nburst_spacing = \"1s\"\n"
     )
 }
 
-/// Fails unless `text` holds all of `parts`.
+/// Fails unless `text` contains all of `parts`.
 ///
 /// # Errors
-/// With the part that is missing.
+/// With the missing part.
 pub fn mentions(text: &str, parts: &[&str]) -> anyhow::Result<()> {
     for part in parts {
         ensure!(text.contains(part), "{part:?} is missing in: {}", text.trim());

@@ -1,8 +1,8 @@
-//! Builds the guest's initramfs: a static busybox, the modules a test needs, the test's files and
-//! its snippet.
+//! Builds the guest's initramfs: a static busybox, the modules that a test needs, and the test's
+//! files and snippet.
 //!
-//! The image holds no init system and no package manager; it is built anew for each test in a few
-//! milliseconds.
+//! The image has no init system and no package manager. It takes a few milliseconds to build, and
+//! is built for each test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::command;
 use crate::cpio::Cpio;
 use crate::kernel::Kernel;
 
-/// Loaded in every guest as far as its kernel has them as modules.
+/// Loaded in every guest whose kernel has them as modules.
 const BASE_MODULES: &[&str] = &["virtio_pci", "virtio_console", "ptp_vmclock"];
 
 const INIT: &str = include_str!("init.sh");
@@ -23,13 +23,13 @@ const INIT: &str = include_str!("init.sh");
 pub enum Afterwards {
     /// Switch off.
     PowerOff,
-    /// Sleep until QEMU is ended.
+    /// Sleep until QEMU is killed.
     Stay,
-    /// Run the lines that [`crate::guest::Guest::sh`] sends, until QEMU is ended.
+    /// Run the lines that [`crate::guest::Guest::sh`] sends, until QEMU is killed.
     Serve,
 }
 
-/// An initramfs in the making.
+/// An initramfs under construction.
 #[derive(Debug)]
 pub struct Image {
     kernel: Kernel,
@@ -41,8 +41,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image for `kernel` with the busybox at `busybox`, that serves
-    /// [`crate::guest::Guest::sh`].
+    /// An image for `kernel` with the busybox at `busybox` that serves [`crate::guest::Guest::sh`].
     pub fn new(kernel: &Kernel, busybox: &Path) -> Self {
         Self {
             kernel: kernel.clone(),
@@ -54,7 +53,7 @@ impl Image {
         }
     }
 
-    /// Loads `name` (and what it needs) at boot, after the base modules.
+    /// Loads `name` and its dependencies at boot, after the base modules.
     #[must_use]
     pub fn module(mut self, name: &str) -> Self {
         self.modules.push(name.to_owned());
@@ -75,14 +74,14 @@ impl Image {
         self
     }
 
-    /// Copies the program `from` to /bin under its own name, executable.
+    /// Copies the program `from` to /bin under its own name, as an executable.
     #[must_use]
     pub fn program(self, from: &Path) -> Self {
         let name = from.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.file(from, &format!("/bin/{name}"), 0o755)
     }
 
-    /// A dynamically linked program of the host in `/bin`, with the libraries it needs.
+    /// Adds a dynamically linked program of the host to `/bin`, with the libraries that it needs.
     ///
     /// # Errors
     /// When it is not installed.
@@ -94,15 +93,15 @@ impl Image {
         Ok(image.program(from))
     }
 
-    /// Runs this shell text after `LAB-READY`; its status is printed as `LAB-DONE STATUS`, except
-    /// under [`Afterwards::Serve`], where the serving starts right after it.
+    /// Runs this shell text after `LAB-READY` and prints its status as `LAB-DONE STATUS`. Under
+    /// [`Afterwards::Serve`] no status is printed, and serving starts right after the text.
     #[must_use]
     pub fn snippet(mut self, text: &str) -> Self {
         text.clone_into(&mut self.snippet);
         self
     }
 
-    /// What happens after the snippet.
+    /// Sets what happens after the snippet.
     #[must_use]
     pub fn afterwards(mut self, afterwards: Afterwards) -> Self {
         self.afterwards = afterwards;

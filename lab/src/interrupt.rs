@@ -1,7 +1,7 @@
 //! Ctrl-C: a flag that every waiting loop polls, so that an interrupted test unwinds and its guards
 //! clean up.
 //!
-//! A second Ctrl-C ends the process at once; the children then die by their parent-death signal and
+//! A second Ctrl-C ends the process at once. The parent-death signal then kills the children, and
 //! the next run removes stale network namespaces. This module does not forward signals to children.
 
 use std::fmt;
@@ -23,8 +23,8 @@ static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 pub fn install() -> anyhow::Result<()> {
     let interrupted = INTERRUPTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // In this order: the first signal finds the flag down and raises it, the second ends the
-        // process.
+        // The order matters: the first signal finds the flag clear and sets it, the second one ends
+        // the process.
         flag::register_conditional_shutdown(signal, 130, Arc::clone(interrupted))
             .and_then(|_| flag::register(signal, Arc::clone(interrupted)))
             .context("cannot install the Ctrl-C handler")?;
@@ -32,12 +32,12 @@ pub fn install() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// True after Ctrl-C.
+/// Whether Ctrl-C was pressed.
 pub fn requested() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// An error after Ctrl-C, so that `interrupt::check()?` ends a loop.
+/// Returns an error after Ctrl-C, so that `interrupt::check()?` ends a loop.
 ///
 /// # Errors
 /// When the user has interrupted the run.
@@ -48,8 +48,8 @@ pub fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Marks errors that say only that something took longer than it should: on a busy machine that is
-/// no finding yet.
+/// Marks errors that mean only that something took too long: on a busy machine that does not yet
+/// prove a defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Late;
 
@@ -61,16 +61,16 @@ impl fmt::Display for Late {
     }
 }
 
-/// For what real time decides alone, and a machine with neighbours may miss: an error with the mark
-/// [`Late`] unless `kept`.
+/// For conditions that depend on timing alone, and that a machine with busy neighbours may miss:
+/// returns an error marked [`Late`] unless `kept`.
 ///
 /// # Errors
-/// The same.
+/// The error just described.
 pub fn in_time(kept: bool, said: impl FnOnce() -> String) -> anyhow::Result<()> {
     if kept { Ok(()) } else { Err(Error::new(Late).context(said())) }
 }
 
-/// `said` in place of `error`, with its mark if it has one.
+/// Replaces `error` by `said`, and keeps the mark [`Late`] if it has one.
 pub(crate) fn rephrased(error: &Error, said: Error) -> Error {
     if error.is::<Late>() { said.context(Late) } else { said }
 }
@@ -78,7 +78,7 @@ pub(crate) fn rephrased(error: &Error, said: Error) -> Error {
 /// Calls `poll` every 10 ms until it returns a value; `Ok(None)` when `timeout` has passed.
 ///
 /// # Errors
-/// What `poll` returns, or an interruption.
+/// Any error of `poll`, or an interruption.
 pub fn poll_until<T>(
     timeout: Duration,
     mut poll: impl FnMut() -> anyhow::Result<Option<T>>,
@@ -96,7 +96,7 @@ pub fn poll_until<T>(
     }
 }
 
-/// Sleeps without disturbing the guests, but not through Ctrl-C.
+/// Sleeps without disturbing the guests; Ctrl-C ends the sleep.
 ///
 /// # Errors
 /// On Ctrl-C.

@@ -35,8 +35,8 @@ impl Kernel {
     /// # Errors
     /// When there is no image or no module tree.
     pub fn open(root: &Path) -> anyhow::Result<Self> {
-        // Older packages use /lib/modules, newer ones /usr/lib/modules and keep the image beside
-        // the modules.
+        // Older packages use /lib/modules. Newer ones use /usr/lib/modules and keep the image
+        // beside the modules.
         let trees = ["usr/lib/modules", "lib/modules"];
         let modules = trees
             .iter()
@@ -51,8 +51,8 @@ impl Kernel {
         Ok(Self { version, image, modules })
     }
 
-    /// The modules `wanted` and all they depend on, dependencies first; names the kernel has built
-    /// in or does not have at all are left out.
+    /// The modules `wanted` and all their dependencies, dependencies first. Names that are built
+    /// into the kernel or unknown to it are left out.
     ///
     /// # Errors
     /// When the dependency list cannot be made or a module cannot be read.
@@ -71,7 +71,7 @@ impl Kernel {
         order.into_iter().map(|path| self.read(path)).collect()
     }
 
-    /// Module name to its own path followed by those of its dependencies.
+    /// Maps each module name to its path, followed by the paths of its dependencies.
     fn dependencies(&self) -> anyhow::Result<HashMap<String, Vec<String>>> {
         let list = self.modules.join("modules.dep");
         if !list.exists() {
@@ -89,8 +89,8 @@ impl Kernel {
         Ok(text.lines().filter_map(parse).collect())
     }
 
-    /// Runs depmod on a stand-in root, because the module directory it looks in depends on its
-    /// build.
+    /// Runs depmod on a temporary root, because the module directory that depmod uses depends on
+    /// its build.
     fn depmod(&self) -> anyhow::Result<()> {
         let root = tempfile::tempdir()?;
         let tree = fs::canonicalize(&self.modules)?;

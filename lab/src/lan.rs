@@ -1,7 +1,7 @@
 //! The guests' network: a bridge at the host's end of the server's veth pair, a tap for each guest,
-//! limits with tc.
+//! and rate limits set with tc.
 //!
-//! QEMU makes and removes the taps; the bridge goes with the value (and with `netns::remove_stale`
+//! QEMU creates and removes the taps. The bridge is removed on drop (and by `netns::remove_stale`
 //! after a killed run).
 
 use std::cell::RefCell;
@@ -26,15 +26,15 @@ pub struct Lan {
     veth: String,
     bridge: String,
     network: Ipv4Addr,
-    /// Everything to be removed.
+    /// Interfaces to be removed.
     links: RefCell<Vec<String>>,
 }
 
 impl Lan {
-    /// Puts a bridge before `namespace`: its host's address moves from the pair to the bridge.
+    /// Puts a bridge in front of `namespace`: the host's address moves from the pair to the bridge.
     ///
     /// # Errors
-    /// When not root, or when the kernel has no bridges.
+    /// When not root, or when the kernel does not support bridges.
     pub fn before(ctx: &Context, namespace: &Namespace) -> anyhow::Result<Self> {
         let lan = Self {
             dir: ctx.log_dir().to_owned(),
@@ -64,20 +64,20 @@ impl Lan {
         Ipv4Addr::new(a, b, c, 10 + number)
     }
 
-    /// The name of its tap on the host.
+    /// The name of the guest's tap on the host.
     pub fn tap(&self, number: u8) -> String {
         format!("{}t{number}", self.veth)
     }
 
-    /// QEMU's arguments for its interface, on a bridge of its own if it is to be
+    /// QEMU's arguments for the guest's interface. It has its own bridge if it is to be
     /// [limited](Self::limit).
     ///
-    /// A queue limits what leaves an interface. So that what a guest sends leaves one, its tap gets
-    /// a bridge with a veth pair to the common one. (Policing at the tap would need packet
-    /// classifiers in the kernel.)
+    /// A queue limits what leaves an interface. For traffic from a guest to leave one, the guest's
+    /// tap gets its own bridge, which a veth pair connects to the common one. (Policing at the tap
+    /// would need packet classifiers in the kernel.)
     ///
     /// # Errors
-    /// When a bridge or a file cannot be made.
+    /// When a bridge or a file cannot be created.
     pub fn arguments(&self, number: u8, own_bridge: bool) -> anyhow::Result<[String; 4]> {
         let tap = self.tap(number);
         let mut bridge = self.bridge.clone();
@@ -90,11 +90,11 @@ impl Lan {
             ip(&format!("link set {here} master {bridge} up"))?;
             ip(&format!("link set {there} master {} up", self.bridge))?;
         }
-        // QEMU calls it with the name of the tap it has made.
+        // QEMU calls it with the name of the tap that it has created.
         let script = self.dir.join(format!("ifup-{number}.sh"));
         fs::write(&script, format!("#!/bin/sh\nexec ip link set \"$1\" master {bridge} up\n"))?;
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-        // No boot rom: Debian keeps those in a package of its own.
+        // No boot ROM: Debian packages those separately.
         Ok([
             "-netdev".into(),
             format!("tap,id={NETDEV},ifname={tap},script={},downscript=no", script.display()),
@@ -103,13 +103,13 @@ impl Lan {
         ])
     }
 
-    /// The same for guest `number` at another guest's tap: where it migrates to, while the QEMU
-    /// that it leaves has its own.
+    /// Like [`Self::arguments`], for guest `number` at another guest's tap: the destination of a
+    /// migration, while the source QEMU still has its own tap.
     ///
-    /// The tap is made here: a QEMU with another oscillator cannot start a script.
+    /// The tap is created here, because a QEMU with another oscillator cannot start a script.
     ///
     /// # Errors
-    /// When the tap cannot be made.
+    /// When the tap cannot be created.
     pub fn arguments_at(&self, tap: u8, number: u8) -> anyhow::Result<[String; 4]> {
         let name = self.tap(tap);
         if !self.links.borrow().contains(&name) {
@@ -125,19 +125,19 @@ impl Lan {
         ])
     }
 
-    /// What the guest's shell must run; its image needs the module `virtio_net`.
+    /// What the guest's shell must run. The image needs the module `virtio_net`.
     pub fn guest_setup(&self, number: u8) -> String {
         let address = self.address(number);
         format!("ip link set lo up; ip address add {address}/24 dev eth0; ip link set eth0 up")
     }
 
-    /// Where what it sends leaves its own bridge.
+    /// The interface through which the guest's traffic leaves its own bridge.
     fn uplink(&self, number: u8) -> String {
         format!("{}p{number}", self.veth)
     }
 
-    /// Limits what a running guest with its own bridge receives and what it sends, each to
-    /// `mbit_s`.
+    /// Limits what a running guest with its own bridge receives and sends to `mbit_s` in each
+    /// direction.
     ///
     /// # Errors
     /// When the kernel module `sch_tbf` is missing.
@@ -149,7 +149,7 @@ impl Lan {
     /// Bytes that the guest has received and sent so far.
     ///
     /// # Errors
-    /// When the tap is not there.
+    /// When the tap does not exist.
     pub fn bytes(&self, number: u8) -> anyhow::Result<(u64, u64)> {
         let read = |name: &str| {
             let file = format!("/sys/class/net/{}/statistics/{name}_bytes", self.tap(number));
@@ -176,7 +176,7 @@ fn ip(words: &str) -> anyhow::Result<()> {
     command::run("ip", &words.split_whitespace().collect::<Vec<_>>()).map(drop)
 }
 
-/// A token bucket in front of what leaves the interface.
+/// Puts a token bucket filter on the traffic that leaves the interface.
 fn shape(interface: &str, mbit_s: u32) -> anyhow::Result<()> {
     let words =
         format!("qdisc add dev {interface} root tbf rate {mbit_s}mbit burst 32kb latency 50ms");

@@ -1,4 +1,4 @@
-//! Keeps the system's leap second table valid: timevisord refuses an expired one, and so must the
+//! Keeps the system's leap second table valid: timevisord refuses an expired table, and so must the
 //! lab.
 
 use std::fs;
@@ -9,10 +9,10 @@ use timevisor_time::leap::{LeapTable, SYSTEM_PATH};
 
 use crate::packages;
 
-/// Upgrades tzdata when its leap second table has expired; true when it did.
+/// Upgrades tzdata if its leap second table has expired; returns true if it did so.
 ///
 /// # Errors
-/// When there is no newer one to be had.
+/// When no newer table is available.
 pub fn ensure_valid() -> anyhow::Result<bool> {
     if is_valid() {
         return Ok(false);

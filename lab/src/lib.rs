@@ -1,7 +1,7 @@
-//! The lab: boots stock kernels under stock QEMU with a page in them, and runs Timevisor's
-//! end-to-end tests.
+//! The lab: boots stock kernels under stock QEMU with a page, and runs Timevisor's end-to-end
+//! tests.
 //!
-//! It is used by the demo and by the tests and is never shipped. A test reads like this:
+//! The demo and the tests use it; it is never shipped. A test looks like this:
 //!
 //! ```no_run
 //! # fn test(ctx: &timevisor_lab::scenario::Context) -> anyhow::Result<String> {

@@ -1,9 +1,9 @@
-//! A private libvirtd with its domains, in mount, network and PID namespaces of its own.
+//! A private libvirtd and its domains, in their own mount, network and PID namespaces.
 //!
-//! The packages' own libvirtd and QEMU, with Debian's defaults (QEMU runs as an unprivileged user),
-//! but none of the host's state: a libvirtd that the user runs is neither asked nor disturbed, and
-//! the death of the namespaces' PID 1 takes every domain along. The processes are visible in the
-//! host's /proc, as timevisord needs it. Not covered: sVirt (AppArmor, SELinux), which is switched
+//! It uses the packages' own libvirtd and QEMU with Debian's defaults (QEMU runs as an unprivileged
+//! user), but none of the host's state. A libvirtd that the user runs is neither contacted nor
+//! disturbed, and all domains die with the namespaces' PID 1. The processes are visible in the
+//! host's /proc, as timevisord requires. Not covered: sVirt (AppArmor, SELinux), which is switched
 //! off because it would load profiles into the host's kernel.
 
 use std::fs::{self, Permissions};
@@ -38,21 +38,21 @@ const QEMU: &str = r#"security_driver = "none"
 stdio_handler = "file"
 "#;
 
-/// A domain that migrates has the same on both hosts.
+/// The UUID of a domain; a domain that migrates has the same one on both hosts.
 fn uuid(name: &str) -> String {
     let folded = name.bytes().fold(0, |all: u64, byte| all.wrapping_mul(31) + u64::from(byte));
     format!("5a1c0de0-7157-4e57-8c10-{:012x}", folded & 0xffff_ffff_ffff)
 }
 
-/// The program that libvirt takes for a QEMU; an unpacked one is put in its place, for libvirt
-/// passes neither firmware directories nor an environment, and QEMU's modules must be those of its
-/// own build.
+/// The program that libvirt uses as QEMU. An unpacked QEMU is put in its place, because libvirt
+/// passes neither firmware directories nor an environment, and QEMU's modules must come from the
+/// same build.
 const EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
 
-/// A running libvirtd; dropping it ends it and all its domains.
+/// A running libvirtd; dropping it stops it and all its domains.
 #[derive(Debug)]
 pub struct Libvirt {
-    // In this order: processes, what they leave behind, files.
+    // Dropped in this order: processes, what they leave behind, files.
     process: Tethered,
     _cgroups: Option<Cgroups>,
     directory: TempDir,
@@ -60,7 +60,7 @@ pub struct Libvirt {
 }
 
 impl Libvirt {
-    /// Starts one whose QEMU is `qemu`, and waits until it answers.
+    /// Starts a libvirtd with the QEMU `qemu`, and waits until it answers.
     ///
     /// # Errors
     /// When not root, or when libvirtd is missing or does not answer.
@@ -68,7 +68,7 @@ impl Libvirt {
         Self::start_host(qemu, log_dir, 1, None)
     }
 
-    /// One that places its domains in these of this machine's cgroup v1 hierarchies.
+    /// Starts one that places its domains in these of the machine's cgroup v1 hierarchies.
     ///
     /// # Errors
     /// As [`Self::start`] and [`Cgroups::new`].
@@ -80,7 +80,7 @@ impl Libvirt {
         Self::start_with(qemu, log_dir, 1, None, controllers)
     }
 
-    /// Host `number` of several, each with its own identity, and with `hook` (a shell text) as its
+    /// Starts host `number` of several, each with its own identity. `hook`, a shell text, is its
     /// hook for domains.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Libvirt {
         let cgroups = Some(controllers).filter(|c| !c.is_empty()).map(Cgroups::new).transpose()?;
         let directory = scratch::directory()?;
         let at = directory.path();
-        // The user that runs QEMU must find the kernel and the sockets in here.
+        // The user that runs QEMU must be able to reach the kernel and the sockets here.
         fs::set_permissions(at, Permissions::from_mode(0o755))?;
         for folder in ["etc", "sockets"] {
             fs::create_dir(at.join(folder))?;
@@ -151,7 +151,7 @@ impl Libvirt {
     /// Runs `virsh ARGUMENTS` against this libvirtd.
     ///
     /// # Errors
-    /// When it fails; its message is the text.
+    /// When it fails; the message is virsh's.
     pub fn virsh(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let uri = self.uri();
         let mut all = vec!["--connect", &uri];
@@ -172,8 +172,8 @@ impl Libvirt {
         format!("qemu+unix:///system?socket={}", socket.display())
     }
 
-    /// Moves `domain` here, live, as `definition` says; held paused on arrival where `paused` is
-    /// set in that.
+    /// Migrates `domain` here, live, with this `definition`; if `paused` is set there, the domain
+    /// stays paused on arrival.
     ///
     /// # Errors
     /// When libvirt refuses or the migration fails.
@@ -184,7 +184,7 @@ impl Libvirt {
     ) -> anyhow::Result<Domain<'a>> {
         let file = self.define(definition)?;
         let socket = format!("unix://{}", self.directory().join("migration").display());
-        // QEMU's user makes and opens the socket.
+        // QEMU's user creates and opens the socket.
         fs::set_permissions(self.directory(), Permissions::from_mode(0o777))?;
         let (uri, file) = (self.uri(), file.display().to_string());
         let mut arguments =
@@ -194,7 +194,7 @@ impl Libvirt {
         Ok(Domain { libvirt: self, name: definition.name.to_owned() })
     }
 
-    /// The versions of libvirt and of its QEMU, in words.
+    /// The versions of libvirt and of its QEMU, as text.
     ///
     /// # Errors
     /// As [`Self::virsh`].
@@ -209,7 +209,7 @@ impl Libvirt {
         Ok(format!("{libvirt}, {qemu}"))
     }
 
-    /// Creates a domain that boots the kernel and image; see [`Domain`].
+    /// Creates a domain that boots the kernel and the image; see [`Domain`].
     ///
     /// # Errors
     /// When libvirt refuses the definition or QEMU does not start.
@@ -223,12 +223,12 @@ impl Libvirt {
         Ok(created)
     }
 
-    /// Writes the definition of a domain of this host, with its files.
+    /// Writes the definition and the files of a domain of this host.
     fn define(&self, domain: &Definition<'_>) -> anyhow::Result<PathBuf> {
         let name = domain.name;
         let copy = |from: &Path, what: &str| -> anyhow::Result<PathBuf> {
-            // A copy, because libvirt gives the file to QEMU's user, and because that user must
-            // reach it.
+            // A copy, because libvirt changes the file's owner to QEMU's user, who must also be
+            // able to reach it.
             let to = self.directory().join(format!("{name}.{what}"));
             fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
             Ok(to)
@@ -271,7 +271,7 @@ impl Libvirt {
     }
 }
 
-/// Where each part of `qemu` belongs; nothing for an installed one.
+/// The target path of each part of `qemu`; empty for an installed one.
 fn in_place(qemu: &Qemu) -> Vec<(PathBuf, PathBuf)> {
     let Some(modules) = &qemu.modules else { return Vec::new() };
     let mut pairs = vec![

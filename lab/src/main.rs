@@ -1,5 +1,5 @@
-//! `timevisor-lab`: fetches kernels and QEMU, and runs the end-to-end tests. It decides nothing
-//! itself.
+//! `timevisor-lab`: fetches kernels and QEMU, and runs the end-to-end tests. The logic is in the
+//! library.
 
 #![forbid(unsafe_code)]
 
@@ -191,7 +191,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
     }
 }
 
-/// The table of tests.
+/// Prints the table of tests.
 fn list() {
     for family in tests::FAMILIES {
         for test in family.tests {
@@ -211,7 +211,8 @@ fn list() {
     }
 }
 
-/// Uses KVM only where a virtual CPU can really be created and run: /dev/kvm alone proves nothing.
+/// Uses KVM only where a virtual CPU can really be created and run: the existence of /dev/kvm
+/// proves nothing.
 fn show(dir: &std::path::Path, seconds: u32, keep: bool) -> anyhow::Result<bool> {
     let accelerator = match timevisor_linux::kvm::usable() {
         Ok(()) => "KVM".to_owned(),

@@ -1,9 +1,10 @@
 //! A guest that is itself a host: KVM, a dynamically linked QEMU, timevisord and the CLI inside a
 //! lab guest.
 //!
-//! QEMU's translator (TCG) runs AMD's SVM as Linux wants it, so the inner guest runs under the real
-//! KVM module, with its real debugfs, on any machine. It is slow: every exit of the inner guest is
-//! emulated. The arrival of a live migration and Intel's VMX are out of reach this way.
+//! QEMU's translator (TCG) emulates AMD's SVM well enough for Linux, so the inner guest runs under
+//! the real KVM module, with its real debugfs, on any machine. It is slow, because every exit of
+//! the inner guest is emulated. The arrival of a live migration and Intel's VMX cannot be tested
+//! this way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,18 +22,18 @@ use crate::qemu::Qemu;
 use crate::reader;
 use crate::scenario::Context;
 
-/// Main memory of the host inside: its programs live in an initramfs.
+/// Main memory of the inner host: its programs are in an initramfs.
 const HOST_MIB: u32 = 1536;
-/// Main memory of the guest inside.
+/// Main memory of the inner guest.
 pub const GUEST_MIB: u32 = 256;
-/// Where the inner QEMU's firmware is.
+/// The directory of the inner QEMU's firmware.
 const FIRMWARE: &str = "/lab/firmware";
-/// What q35 with `-kernel` and without a display needs.
+/// The firmware that q35 needs with `-kernel` and without a display.
 const FIRMWARE_FILES: &[&str] = &["bios-256k.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
-/// The inner guest takes minutes where an ordinary one takes seconds.
+/// The inner guest takes minutes for what takes an ordinary one seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The daemon's configuration: no network and no leap second table in here.
+/// The daemon's configuration: there is no network and no leap second table in the inner host.
 const CONFIG: &str = r#"[clock]
 tai_offset = 37
 
@@ -46,12 +47,12 @@ poll = "1s"
 #[derive(Debug)]
 pub struct NestedHost {
     guest: Guest,
-    /// QEMU's log of the processors' resets, where there are several: see [`Self::sh`].
+    /// QEMU's log of processor resets, if there are several processors: see [`Self::sh`].
     resets: Option<PathBuf>,
 }
 
 impl NestedHost {
-    /// Boots it on `kernel`; its guests will run under `qemu`, on the same kernel.
+    /// Boots the host on `kernel`. Its guests will run under `qemu`, on the same kernel.
     ///
     /// # Errors
     /// When it does not boot, or KVM does not work in it.
@@ -59,7 +60,7 @@ impl NestedHost {
         Self::boot_with(ctx, outer, qemu, kernel, Ok)
     }
 
-    /// The same with more in its image.
+    /// Like [`Self::boot`], with changes to the image.
     ///
     /// # Errors
     /// As [`Self::boot`].
@@ -73,8 +74,8 @@ impl NestedHost {
         Self::boot_for(ctx, outer, qemu, [kernel, kernel], 2, "", more)
     }
 
-    /// The same with a kernel for itself and one for its guests, so many processors, and more
-    /// arguments for its own kernel.
+    /// Like [`Self::boot_with`], with separate kernels for the host and its guests, a number of
+    /// processors, and more arguments for the host's kernel.
     ///
     /// # Errors
     /// As [`Self::boot`].
@@ -110,13 +111,12 @@ impl NestedHost {
             .name("host")
             .memory_mib(HOST_MIB)
             .cpus(processors)
-            // TCG's SVM with tables of five levels is nobody's use of it. TCG's TSC is the
-            // machine's own, which timevisord takes only on the processor's word that it is
-            // invariant.
+            // Nobody uses TCG's SVM with five-level page tables. TCG's TSC is the machine's own;
+            // timevisord accepts it only if the processor declares it invariant.
             .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
-            // It can end without a word on its console: a triple fault is told here.
+            // The guest can die without a message on its console: QEMU logs a triple fault here.
             .args(["-d", "cpu_reset", "-D", resets.as_str()])
-            // Tests look at the threads of its processors.
+            // Tests inspect the threads of its processors.
             .args(["-name", "host,debug-threads=on"])
             .append(format!("tsc=reliable {append}").trim_end())
             .start()?;
@@ -149,9 +149,9 @@ impl NestedHost {
     /// Runs one line of shell on it.
     ///
     /// # Errors
-    /// As [`Guest::sh`]. A host with several processors that has ended by a triple fault counts as
-    /// [`Late`] (further tries at the end): TCG's emulation of SVM on several threads does that now
-    /// and then, also where nothing of ours has run.
+    /// As [`Guest::sh`]. If a host with several processors has died of a triple fault, the error
+    /// counts as [`Late`], so that the test is repeated at the end: TCG's multi-threaded emulation
+    /// of SVM occasionally does that, even where none of our code has run.
     pub fn sh(&mut self, line: &str) -> anyhow::Result<String> {
         self.guest.sh(line).map_err(|error| {
             let said = self.resets.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
@@ -163,29 +163,29 @@ impl NestedHost {
         })
     }
 
-    /// The same for a program that prints JSON.
+    /// Like [`Self::sh`], for a program that prints JSON.
     ///
     /// # Errors
-    /// As [`Self::sh`], or when it prints something else.
+    /// As [`Self::sh`], or when it prints anything else.
     pub fn json(&mut self, line: &str) -> anyhow::Result<Value> {
         let text = self.sh(line)?;
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
     }
 
-    /// The row of its VM `name` in `vm list`.
+    /// The row of the inner VM `name` in `vm list`.
     ///
     /// # Errors
-    /// When it is not there.
+    /// When there is no such row.
     pub fn vm(&mut self, name: &str) -> anyhow::Result<Value> {
         let list = self.json("timevisor vm list --json")?;
         let row = list.as_array().into_iter().flatten().find(|row| row["name"] == name);
         row.cloned().with_context(|| format!("no VM {name} in {list}"))
     }
 
-    /// Waits until `done`; errors on the way count as "not yet".
+    /// Waits until `done` returns true; errors meanwhile count as "not yet".
     ///
     /// # Errors
-    /// When it takes too long; the text holds the ends of the logs inside.
+    /// When it takes too long; the message contains the ends of the inner logs.
     pub fn wait(
         &mut self,
         what: &str,
@@ -211,16 +211,16 @@ impl NestedHost {
         Ok(())
     }
 
-    /// The last lines of all logs inside; what was wrong where there are none.
+    /// The last lines of all inner logs, or the error if there are none.
     pub fn logs(&mut self, lines: u32) -> String {
         self.sh(&format!("tail -n {lines} /run/*.log")).unwrap_or_else(|error| format!("{error:#}"))
     }
 
-    /// Starts a VM under KVM with what `timevisor vm args` prints, paused, and returns when it is
-    /// found.
+    /// Starts a VM under KVM with what `timevisor vm args` prints, paused, and returns when
+    /// timevisord has found it.
     ///
-    /// Its sockets are `/run/NAME.reader`, for [`Self::qmp`] `/run/NAME.qmp`, and for
-    /// [`Self::inner_sh`] `/run/NAME.lab`.
+    /// Its sockets are `/run/NAME.reader`, `/run/NAME.qmp` for [`Self::qmp`], and `/run/NAME.lab`
+    /// for [`Self::inner_sh`].
     ///
     /// # Errors
     /// When it does not start or is not found.
@@ -258,7 +258,7 @@ impl NestedHost {
         self.json(&format!("lab-compare qmp /run/{name}.qmp {command}"))
     }
 
-    /// The same for a command with arguments, without single quotes.
+    /// Like [`Self::qmp`], for a command with arguments; they must not contain single quotes.
     ///
     /// # Errors
     /// When QEMU refuses it.
@@ -271,11 +271,11 @@ impl NestedHost {
         self.json(&format!("lab-compare qmp /run/{name}.qmp {command} '{arguments}'"))
     }
 
-    /// Runs one line of shell, without single quotes, in a VM that [`Self::launch`] started,
-    /// however long it takes.
+    /// Runs one line of shell, without single quotes, in a VM that [`Self::launch`] started, and
+    /// waits up to `patience`.
     ///
     /// # Errors
-    /// When it fails, or `patience` ends.
+    /// When it fails, or `patience` runs out.
     pub fn inner_sh(
         &mut self,
         name: &str,
@@ -296,10 +296,10 @@ impl NestedHost {
         Ok(said)
     }
 
-    /// Waits for the end of the VM's boot, its first, second...
+    /// Waits until the VM has booted for the `boot`-th time, from 1 on.
     ///
     /// # Errors
-    /// When it does not come.
+    /// When it does not boot.
     pub fn wait_ready(&mut self, name: &str, boot: u32) -> anyhow::Result<()> {
         self.wait("the inner VM to boot", |host| {
             let count = host.sh(&format!("grep -c LAB-READY /run/{name}-serial.log || true"))?;
@@ -307,7 +307,7 @@ impl NestedHost {
         })
     }
 
-    /// Compares the VM's reader with this host's page, `times` times; what was the worst.
+    /// Compares the VM's reader with this host's page `times` times; returns the worst results.
     ///
     /// # Errors
     /// As [`crate::comparison::Worst::add`].
@@ -327,7 +327,7 @@ impl NestedHost {
     }
 }
 
-/// Whether a processor's last reset, in QEMU's `-d cpu_reset` log, was for a triple fault.
+/// Whether a processor's last reset, in QEMU's `-d cpu_reset` log, was due to a triple fault.
 fn fell(log: &str) -> bool {
     log.lines()
         .rev()
@@ -335,7 +335,7 @@ fn fell(log: &str) -> bool {
         .is_some_and(|line| line == "Triple fault")
 }
 
-/// What the inner guest boots.
+/// The image that the inner guest boots.
 fn inner_image(ctx: &Context, kernel: &Kernel) -> anyhow::Result<PathBuf> {
     let reader = ctx.program("timevisor-lab-guest", "lab-reader")?;
     let real_time = ctx.program("timevisor-lab-guest", "lab-rt")?;
@@ -375,7 +375,7 @@ fn with_qemu(mut image: Image, qemu: &Qemu) -> anyhow::Result<Image> {
     Ok(image.file(binary, "/bin/qemu-system-x86_64", 0o755))
 }
 
-/// Everything that `ldd` finds for `program`, at the paths where the loader will look.
+/// All libraries that `ldd` lists for `program`, at the paths where the loader will look.
 pub(crate) fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let text = command::output(Command::new("ldd").arg(program))?;
     let path = |line: &str| {

@@ -1,5 +1,5 @@
-//! A network namespace joined to the host by a veth pair; removed on drop, and at the next start if
-//! we were killed.
+//! A network namespace that a veth pair connects to the host. It is removed on drop, or at the next
+//! start if the lab was killed.
 //!
 //! No delay or loss is added, and nothing is routed beyond the pair.
 
@@ -24,7 +24,7 @@ impl Namespace {
     /// Creates a namespace; the pair gets the first free 10.213.N.0/24.
     ///
     /// # Errors
-    /// When not root, or when the kernel has no network namespaces.
+    /// When not root, or when the kernel does not support network namespaces.
     pub fn create() -> anyhow::Result<Self> {
         if !packages::is_root() {
             bail!("network namespaces need root; run the lab as root");
@@ -32,8 +32,8 @@ impl Namespace {
         let taken = command::run("ip", &["-4", "-o", "address"])?;
         let free = (1..=250).filter(|n| !taken.contains(&format!(" 10.213.{n}.")));
         for number in free {
-            // The interface's name is the lock: of two runs that choose the same number, one fails
-            // here.
+            // The interface's name serves as a lock: if two runs choose the same number, one of
+            // them fails here.
             let (outer, inner) = (format!("tvlab{number}"), format!("tvlab{number}n"));
             let add = ["link", "add", &outer, "type", "veth", "peer", "name", &inner];
             match command::run("ip", &add) {
@@ -80,13 +80,14 @@ impl Namespace {
         format!("tvlab{}", self.number)
     }
 
-    /// The name of a bridge that an experiment may put before it; removed with the namespace after
-    /// a killed run.
+    /// The name of a bridge that an experiment may put in front of it; removed with the namespace
+    /// after a killed run.
     pub fn bridge(&self) -> String {
         format!("{}b", self.interface())
     }
 
-    /// A program to be started inside; like [`command::tethered`] it does not outlive the lab.
+    /// A program that will be started inside; like [`command::tethered`], it does not outlive the
+    /// lab.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = command::tethered("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
@@ -102,7 +103,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Removes namespaces (and with them the veth pairs) of runs that were killed.
+/// Removes the namespaces (and with them the veth pairs) of killed runs.
 pub fn remove_stale() {
     let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
     for name in entries.filter_map(Result::ok).map(|e| e.file_name().to_string_lossy().into_owned())
@@ -117,7 +118,7 @@ pub fn remove_stale() {
     }
 }
 
-/// The pair of namespace `number`, and what an experiment has put before it.
+/// Removes the veth pair of namespace `number`, and what an experiment has put in front of it.
 fn remove_interfaces(number: &str) {
     let Ok(entries) = std::fs::read_dir("/sys/class/net") else { return };
     for name in entries.filter_map(Result::ok).map(|e| e.file_name().to_string_lossy().into_owned())

@@ -1,8 +1,8 @@
-//! An NTP server in a thread of the test, on the loopback: honest by default, and whatever the test
-//! makes of it.
+//! An NTP server in a thread of the test, on the loopback interface: honest by default, and
+//! otherwise as the test makes it behave.
 //!
-//! It serves this machine's CLOCK_REALTIME, which is what the lab's chronyds serve too. What to
-//! send instead of the honest answer is a function of it, and may change while the server runs.
+//! It serves this machine's CLOCK_REALTIME, as the lab's chronyds do. A function turns the honest
+//! answer into what is sent; it may be replaced while the server runs.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use timevisor_linux::clock::realtime;
 use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpShort, NtpTimestamp, Packet};
 use timevisor_time::Duration as Span;
 
-/// From the honest answer, the datagrams to send.
+/// Maps the honest answer to the datagrams to send.
 type Behaviour = Box<dyn FnMut(Packet) -> Vec<Vec<u8>> + Send>;
 
 struct Shared {
@@ -24,7 +24,7 @@ struct Shared {
     ended: AtomicBool,
 }
 
-/// A running server; it ends when dropped.
+/// A running server; dropping it stops it.
 pub struct Impostor {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -32,7 +32,7 @@ pub struct Impostor {
 }
 
 impl Impostor {
-    /// A server that tells the truth, of stratum 1.
+    /// A stratum 1 server that tells the truth.
     ///
     /// # Errors
     /// Without a loopback interface.
@@ -40,7 +40,7 @@ impl Impostor {
         Self::new(|answer| vec![answer.to_bytes().to_vec()])
     }
 
-    /// A server whose time is this much ahead of the truth.
+    /// A server whose time is ahead of the truth by `offset`.
     ///
     /// # Errors
     /// As [`Self::honest`].
@@ -50,7 +50,7 @@ impl Impostor {
         Ok(server)
     }
 
-    /// A server that takes requests and never answers.
+    /// A server that accepts requests and never answers.
     ///
     /// # Errors
     /// As [`Self::honest`].
@@ -78,22 +78,22 @@ impl Impostor {
         Ok(Self { address, shared, thread: Some(thread) })
     }
 
-    /// Where it serves, as a reference's address.
+    /// Its address, in the form that a reference's configuration needs.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// From now on it does this.
+    /// Changes the behaviour from now on.
     pub fn become_one(&self, behaviour: impl FnMut(Packet) -> Vec<Vec<u8>> + Send + 'static) {
         *self.shared.behaviour.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(behaviour);
     }
 
-    /// From now on its time is this much ahead of the truth.
+    /// Makes its time run ahead of the truth by `offset` from now on.
     pub fn lie(&self, offset: Span) {
         self.become_one(move |answer| vec![shifted(answer, offset).to_bytes().to_vec()]);
     }
 
-    /// How many requests have come.
+    /// Number of requests received.
     pub fn asked(&self) -> u64 {
         self.shared.asked.load(Ordering::Relaxed)
     }
@@ -108,7 +108,7 @@ impl Drop for Impostor {
     }
 }
 
-/// The answer of a server that is this much ahead.
+/// The answer of a server whose clock is ahead by `offset`.
 #[must_use]
 pub fn shifted(answer: Packet, offset: Span) -> Packet {
     let near = realtime();

@@ -1,7 +1,7 @@
-//! Somebody on the path between an NTP client and its server: passes requests on, and answers after
-//! whatever the test does to them.
+//! A man in the middle between an NTP client and its server: passes requests on, and answers after
+//! the test has altered them.
 //!
-//! One client, one request at a time. Requests are passed on as they are.
+//! It handles one client and one request at a time. Requests are passed on unchanged.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(80);
 
-/// From the true answer, what to send instead.
+/// Maps the true answer to what is sent instead.
 type Attack = Box<dyn FnMut(&[u8]) -> Vec<u8> + Send>;
 
 #[derive(Default)]
@@ -22,14 +22,14 @@ struct Shared {
     ended: AtomicBool,
 }
 
-/// A running relay; it ends when dropped.
+/// A running relay; dropping it stops it.
 pub struct Relay {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Relay {
-    /// Serves on `near` what the server at `far` answers.
+    /// Serves on `near` the answers of the server at `far`.
     ///
     /// # Errors
     /// When the server cannot be reached.
@@ -44,17 +44,17 @@ impl Relay {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// From now on every answer becomes this.
+    /// Alters every answer with `attack` from now on.
     pub fn attack(&self, attack: impl FnMut(&[u8]) -> Vec<u8> + Send + 'static) {
         *self.shared.attack.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(attack));
     }
 
-    /// From now on answers pass as they are.
+    /// Passes answers unchanged from now on.
     pub fn relent(&self) {
         *self.shared.attack.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// How many answers have passed, altered or not.
+    /// Number of answers passed on, altered or not.
     pub fn answers(&self) -> u64 {
         self.shared.answers.load(Ordering::Relaxed)
     }

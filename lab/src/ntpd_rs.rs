@@ -1,9 +1,9 @@
-//! ntpd-rs as an NTP server with NTS, in a network namespace: another implementation than chronyd.
+//! ntpd-rs as an NTP server with NTS, in a network namespace: an implementation other than chronyd.
 //!
-//! Debian trixie's package with that suite's C library, unpacked and not installed. It has no
-//! sources, so it serves the system clock without setting it; that it cannot is made sure by taking
-//! CAP_SYS_TIME away. Its cookies' keys are in memory only: after a restart it cannot read the
-//! cookies of before.
+//! It is Debian trixie's package with that suite's C library, unpacked and not installed. It has no
+//! sources, so it serves the system clock without setting it; CAP_SYS_TIME is dropped to make sure
+//! that it cannot. The keys of its cookies are only in memory: after a restart it cannot decrypt
+//! older cookies.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -19,20 +19,20 @@ use crate::interrupt;
 use crate::netns::Namespace;
 use crate::scratch;
 
-/// A running server; dropping it ends it and removes its namespace.
+/// A running server; dropping it stops it and removes its namespace.
 #[derive(Debug)]
 pub struct NtpdRs {
-    // In this order: process, files, namespace.
+    // Dropped in this order: process, files, namespace.
     process: Tethered,
     _dir: TempDir,
     namespace: Namespace,
 }
 
 impl NtpdRs {
-    /// Starts one from the unpacked packages in `root` and waits until it gives out keys.
+    /// Starts one from the unpacked packages in `root` and waits until it serves keys.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When it does not start.
     pub fn start(
         root: &Path,
         namespace: Namespace,
@@ -63,7 +63,7 @@ impl NtpdRs {
         Ok(server)
     }
 
-    /// Ends it and gives its namespace back.
+    /// Stops it and returns its namespace.
     pub fn stop(self) -> Namespace {
         let Self { mut process, namespace, .. } = self;
         process.kill();

@@ -1,8 +1,9 @@
-//! Another oscillator for a host of the lab: lab/oscillator/oscillator.c before its processes.
+//! Gives a host of the lab another oscillator: lab/oscillator/oscillator.c is preloaded into its
+//! processes.
 //!
-//! All hosts of the lab are one machine with one TSC. Processes that are started through this read
-//! another counter, with a rate, a start and a wander of its own, as on another machine; what was
-//! true at one of its values is still known.
+//! All hosts of the lab are one machine with one TSC. Processes that are started through this
+//! module read a different counter, with its own rate, start and wander, as on another machine. The
+//! true time at each of its values is still known.
 
 use std::f64::consts::TAU;
 use std::ffi::OsStr;
@@ -20,16 +21,16 @@ pub struct Oscillator {
     parameters: Parameters,
 }
 
-/// How it differs from the machine's.
+/// How it differs from the machine's TSC.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters {
-    /// Ticks that it is faster, in 10^9.
+    /// How much faster it is, in ticks per 10^9.
     pub ppb: i64,
     /// Its value at TSC 0.
     pub offset: i64,
-    /// Its rate swings by so much, ppb.
+    /// Amplitude of its rate's oscillation, ppb.
     pub amplitude_ppb: f64,
-    /// In so many ticks of the TSC.
+    /// Period of that oscillation, in ticks of the TSC.
     pub period: f64,
 }
 
@@ -49,8 +50,8 @@ impl Oscillator {
 
     /// As [`command::tethered`]; `program` must be linked dynamically and start no other program.
     pub fn tethered(&self, program: impl AsRef<OsStr>) -> Command {
-        // env comes last: a process that has begun to trap cannot execute another program, which
-        // reads the TSC before its libraries are there.
+        // env comes last: a process that has begun to trap cannot execute another program, because
+        // that program would read the TSC before its libraries are loaded.
         let mut command = command::tethered("env");
         let Parameters { ppb, offset, amplitude_ppb, period } = self.parameters;
         command
@@ -60,25 +61,26 @@ impl Oscillator {
         command
     }
 
-    /// What it counts at this value of the TSC.
+    /// The counter's value at this value of the TSC.
     pub fn counter(&self, tsc: u64) -> u64 {
         tsc.wrapping_add_signed(self.parameters.ahead(tsc))
     }
 
-    /// The TSC when this counter had a value: oscillator.c's formula, solved by repetition.
+    /// The TSC at which this counter had a value: the inverse of oscillator.c's formula, found by
+    /// iteration.
     pub fn tsc(&self, counter: u64) -> u64 {
         self.parameters.tsc(counter)
     }
 }
 
 impl Parameters {
-    /// What the counter is ahead of the TSC.
+    /// How far the counter is ahead of the TSC.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a swing has few ticks, a rate's share of 2^63 ticks fits"
     )]
     fn ahead(&self, tsc: u64) -> i64 {
-        // Below 0 on the way to the inverse.
+        // Negative values occur while the inverse is computed.
         let tsc = tsc.cast_signed();
         let turns = (tsc as f64 % self.period) / self.period;
         let swing = self.amplitude_ppb * 1e-9 * self.period / TAU * (TAU * turns).sin();
@@ -87,7 +89,8 @@ impl Parameters {
     }
 
     fn tsc(&self, counter: u64) -> u64 {
-        // Each round is closer by the rate's difference: a tick after four where that is 10^-4.
+        // Each iteration multiplies the error by the rate difference: if that is 10^-4, a tick is
+        // left after four.
         (0..32).fold(counter, |tsc, _| counter.wrapping_add_signed(-self.ahead(tsc)))
     }
 }

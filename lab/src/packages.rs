@@ -1,7 +1,8 @@
-//! Installs Debian packages the lab needs on the host, by name, without starting their services.
+//! Installs the Debian packages that the lab needs on the host, by name, without starting their
+//! services.
 //!
-//! Services stay down because a chronyd started by its package would discipline the very clock
-//! under test. Kernels and QEMU 10 are never installed; see [`crate::fetch`].
+//! Services are not started because a chronyd started by its package would discipline the very
+//! clock under test. Kernels and QEMU 10 are never installed; see [`crate::fetch`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,15 +18,15 @@ use crate::leap;
 use crate::scenario::Test;
 use crate::tests::FAMILIES;
 
-/// What every test needs: namespaces, a leap second table, servers, a linker, the compiler of the
-/// BPF programs, and the key of what is fetched.
+/// What every test needs: namespaces, a leap second table, servers, a linker, the compiler for the
+/// BPF programs, and the keyring that verifies fetched packages.
 pub const EVERY_TEST: &[&str] =
     &["iproute2", "tzdata", "chrony", "gcc", "clang", "debian-archive-keyring"];
 
-/// What `make check` and the Python package need, beyond all lab tests.
+/// What `make check` and the Python package need in addition to all lab tests.
 const CHECKS: &[&str] = &["gcc", "g++", "make", "pkg-config", "python3", "python3-venv"];
 
-/// What these tests need on the host, each package once.
+/// What these tests need on the host; each package is listed once.
 pub fn packages_of(tests: &[Test]) -> Vec<&'static str> {
     let needs = tests.iter().flat_map(|test| test.needs).flat_map(|need| need.packages());
     let all: BTreeSet<&str> = EVERY_TEST.iter().copied().chain(needs).collect();
@@ -44,7 +45,7 @@ pub fn all() -> Vec<&'static str> {
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Installs those of `names` that are missing; does nothing (and needs no root) when all are there.
+/// Installs the missing packages of `names`; does nothing (and needs no root) if all are there.
 ///
 /// Returns the names that were installed.
 ///
@@ -71,7 +72,7 @@ pub fn ensure_installed(names: &[&str]) -> anyhow::Result<Vec<String>> {
     Ok(missing.into_iter().map(str::to_owned).collect())
 }
 
-/// Installs what is missing of `names`, and says so; keeps the leap second table valid.
+/// Installs the missing packages of `names` and reports that; keeps the leap second table valid.
 ///
 /// # Errors
 /// As [`ensure_installed`] and [`leap::ensure_valid`].
@@ -86,7 +87,7 @@ pub fn install(names: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Brings one package to the newest version there is.
+/// Upgrades one package to the newest available version.
 ///
 /// # Errors
 /// As [`ensure_installed`].
@@ -98,21 +99,21 @@ pub fn upgrade(name: &str) -> anyhow::Result<()> {
     apt_get(&["install", "-y", "--no-install-recommends", name])
 }
 
-/// True when dpkg knows `name` as installed.
+/// Whether dpkg lists `name` as installed.
 pub fn is_installed(name: &str) -> bool {
     command::run("dpkg-query", &["-W", "-f", "${db:Status-Status}", name])
         .is_ok_and(|status| status == "installed")
 }
 
-/// True when the process runs as root.
+/// Whether the process runs as root.
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// Runs apt-get in a private mount namespace in which policy-rc.d forbids every service start.
+/// Runs apt-get in a private mount namespace where policy-rc.d forbids starting any service.
 ///
-/// Only the namespace sees the policy, so a killed run leaves nothing that could block the
-/// administrator's own installs; where the file does not exist, the mount point is an empty file
+/// Only the namespace sees the policy, so a killed run leaves nothing behind that could block the
+/// administrator's own installations. If the file does not exist, the mount point is an empty file
 /// that is not executable.
 fn apt_get(args: &[&str]) -> anyhow::Result<()> {
     let dir = tempfile::tempdir().context("cannot create a temporary directory")?;

@@ -1,4 +1,4 @@
-//! Pictures of lines, as SVG, for experiments and soaks.
+//! Line charts as SVG, for experiments and soaks.
 
 use std::fs;
 
@@ -11,32 +11,32 @@ use kuva::render::render::render_multiple;
 
 use crate::programs;
 
-/// Distinguishable in print and by the colour-blind (Tol's bright scheme).
+/// Distinguishable in print and for colour-blind readers (Tol's bright scheme).
 pub const COLORS: [&str; 6] = ["#4477aa", "#228833", "#ee6677", "#aa3377", "#ccbb44", "#66ccee"];
 
-/// One line of a picture, in the next of [`COLORS`].
+/// One line of a chart, in the next of [`COLORS`].
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
     /// x and y, in the units of the axes.
     pub points: Vec<(f64, f64)>,
 }
 
-/// One line of a picture, with its looks.
+/// One line of a chart, with its style.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// In the legend, unless empty.
+    /// Name in the legend, unless empty.
     pub name: String,
     /// x and y, in the units of the axes.
     pub points: Vec<(f64, f64)>,
     /// As `#rrggbb`.
     pub color: &'static str,
-    /// Dashed.
+    /// Whether the line is dashed.
     pub dashed: bool,
 }
 
-/// Series in colors of their own; `log_x` for values over several decades.
+/// A chart of series, each in its own color; `log_x` is for values that span several decades.
 #[must_use]
 pub fn lines(title: &str, axes: [&str; 2], series: Vec<Series>, log_x: bool) -> String {
     let colored = series.into_iter().zip(COLORS.iter().cycle());
@@ -49,7 +49,7 @@ pub fn lines(title: &str, axes: [&str; 2], series: Vec<Series>, log_x: bool) -> 
     render(title, axes, colored.map(line), log_x)
 }
 
-/// Any lines; `log_x` for values over several decades.
+/// A chart of any lines; `log_x` is for values that span several decades.
 #[must_use]
 pub fn render(
     title: &str,
@@ -79,7 +79,7 @@ fn plot(line: Line) -> LinePlot {
     if line.dashed { plot.with_dashed() } else { plot }
 }
 
-/// Writes target/results/NAME.svg, and says so.
+/// Writes target/results/NAME.svg, and prints the path.
 ///
 /// # Errors
 /// When it cannot be written.

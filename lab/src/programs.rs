@@ -1,8 +1,8 @@
-//! Our own programs as tests use them: for guests fully static, so that a busybox image can run
-//! them; for LD_PRELOAD dynamic.
+//! Our own programs as tests use them: fully static for guests, so that a busybox image can run
+//! them, and dynamic for LD_PRELOAD.
 //!
-//! [`build_all`] builds every program with one cargo invocation for each profile, before tests run.
-//! Tests only look up paths.
+//! [`build_all`] builds every program with one cargo invocation per profile before tests run. Tests
+//! only look up paths.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,9 +14,9 @@ use crate::progress;
 use crate::scratch;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// Optimized, and quick to build (Cargo.toml).
+/// An optimized profile that builds quickly (Cargo.toml).
 const PROFILE: &str = "quick";
-/// What is built statically, as patterns of cargo's.
+/// Cargo options that select what is built statically.
 const STATIC: &[&str] = &[
     "--bin=timevisor",
     "--bin=timevisord",
@@ -28,11 +28,11 @@ const STATIC: &[&str] = &[
     "--example=kv",
     "--example=controller",
 ];
-/// What is built dynamically and not optimized: the daemon under LD_PRELOAD, and the experiments,
-/// which share the lab's own build.
+/// What is built dynamically and without optimization: the daemon for LD_PRELOAD, and the
+/// experiments, which share the lab's own build.
 const DYNAMIC: &[&str] = &["--bin=timevisor", "--bin=timevisord", "--bin=timevisor-experiments"];
 
-/// The root of the workspace the lab was built from.
+/// The root of the workspace from which the lab was built.
 ///
 /// # Errors
 /// When that directory is gone.
@@ -52,7 +52,7 @@ fn target_dir() -> anyhow::Result<PathBuf> {
         .map_or_else(|| root.join("target"), |dir| root.join(PathBuf::from(dir))))
 }
 
-/// Builds every program that tests use, and says what takes how long.
+/// Builds every program that tests use, and reports the progress.
 ///
 /// # Errors
 /// When cargo fails; its messages go to the terminal.
@@ -68,7 +68,7 @@ pub fn build_all() -> anyhow::Result<()> {
 /// Builds the static programs.
 fn build_static() -> anyhow::Result<()> {
     let mut command = cargo()?;
-    // A target directory apart: cargo's own would be locked for as long as an editor's cargo runs.
+    // A separate target directory: cargo's own would be locked while an editor runs cargo.
     command
         .args(["--profile", PROFILE, "--target", TARGET, "--workspace"])
         .args(STATIC)
@@ -90,8 +90,9 @@ fn build(profile: &str, what: &[&str]) -> anyhow::Result<PathBuf> {
 fn cargo() -> anyhow::Result<Command> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    // `cargo run` tells us about our own package. Build scripts of dependencies (ring) look at these
-    // variables, and would be built anew, here and then once more by the next `make check`.
+    // `cargo run` sets variables that describe our own package. Build scripts of dependencies
+    // (ring) read these variables, so those crates would be rebuilt here, and again by the next
+    // `make check`.
     for (name, _) in std::env::vars_os() {
         let told = name.to_string_lossy();
         if told == "OUT_DIR"
@@ -111,7 +112,7 @@ fn finish(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fails in a test: it must find what it uses.
+/// Fails in a test, which must find what it uses already built.
 fn outside_of_tests(what: &str) -> anyhow::Result<()> {
     ensure!(
         !scratch::in_test(),
@@ -120,8 +121,8 @@ fn outside_of_tests(what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The path of the static binary `bin`, which is built unless a test asks: [`build_all`] has built
-/// it then.
+/// The path of the static binary `bin`. It is built first, unless a test asks: then [`build_all`]
+/// has built it already.
 ///
 /// # Errors
 /// When it does not build.
@@ -129,7 +130,7 @@ pub fn static_binary(package: &str, bin: &str) -> anyhow::Result<PathBuf> {
     static_file(package, Path::new(bin))
 }
 
-/// The same for example `name`.
+/// Like [`static_binary`], for example `name`.
 ///
 /// # Errors
 /// As [`static_binary`].
@@ -150,7 +151,7 @@ fn static_file(package: &str, file: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The path of the dynamic binary `bin`, not optimized.
+/// The path of the dynamic, unoptimized binary `bin`.
 ///
 /// # Errors
 /// As [`static_binary`].
@@ -163,7 +164,7 @@ pub fn binary(package: &str, bin: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The same, optimized: for what is measured.
+/// Like [`binary`], but optimized, for measurements.
 ///
 /// # Errors
 /// As [`static_binary`].
@@ -172,7 +173,7 @@ pub fn optimized_binary(_package: &str, bin: &str) -> anyhow::Result<PathBuf> {
     Ok(build(PROFILE, &[&format!("--bin={bin}")])?.join(PROFILE).join(bin))
 }
 
-/// Writes `target/results/NAME.json`, and says so.
+/// Writes `target/results/NAME.json`, and prints the path.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -182,7 +183,7 @@ pub fn write_result(name: &str, rows: &[serde_json::Value]) -> anyhow::Result<()
     Ok(())
 }
 
-/// The same without a word; returns the path.
+/// Like [`write_result`], but prints nothing; returns the path.
 ///
 /// # Errors
 /// When it cannot be written.

@@ -1,31 +1,31 @@
-//! Says what is going on while somebody waits: a line when a step begins, one every 5 s (into a
-//! file: more and more seldom), and one with the time it took.
+//! Reports progress to a waiting user: a line when a step begins, one every 5 s (less and less
+//! often if the output is a file), and one with the time that the step took.
 //!
-//! It prints to standard output only, and knows nothing of the work.
+//! It only prints to standard output, and knows nothing about the work.
 
 use std::io::{IsTerminal as _, stdout};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest silence for somebody who watches.
+/// The longest silence on a terminal.
 pub const SILENCE: Duration = Duration::from_secs(5);
-/// The same for a file, which nobody watches line by line.
+/// The longest silence in a file, which nobody watches line by line.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// How long to say nothing after a silence of `last`.
+/// How long to stay silent after a silence of `last`.
 #[must_use]
 pub fn next_silence(last: Duration) -> Duration {
     if stdout().is_terminal() { SILENCE } else { (last * 2).min(LONGEST) }
 }
 
-/// Steps that take less are not worth a second line.
+/// Shorter steps do not get a second line.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Does `work`, and tells how long it takes.
+/// Does `work`, and reports how long it takes.
 ///
 /// # Errors
-/// Those of `work`.
+/// Any error of `work`.
 pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     println!("- {what}");
     let started = Instant::now();
@@ -38,7 +38,7 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::
                 silence = next_silence(silence);
             }
         });
-        // Dropped at the end of the work, also when it panics: the thread above then ends.
+        // Dropped at the end of the work, even if it panics; the thread above then ends.
         let _done = done;
         work()
     });

@@ -1,8 +1,8 @@
 //! Debian's Python and our wheel as one tar archive, for guests and containers that have neither.
 //!
-//! The interpreter is the host's own package: what `apt-get install python3` puts on any Debian 12,
-//! and the C library that it needs. The wheel is built and installed the way
-//! docs/reference/clients/python.md says, into Debian's directory for that.
+//! The interpreter is the host's own package, as `apt-get install python3` installs it on any
+//! Debian 12, with the C library that it needs. The wheel is built and installed as
+//! docs/reference/clients/python.md describes, into Debian's directory for such packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,22 +17,22 @@ use crate::scratch;
 
 /// Debian's interpreter, whose path depends on the version.
 const PYTHON: &str = "/usr/bin/python3";
-/// Where Debian's Python looks for packages that are not its own.
+/// The directory where Debian's Python looks for packages that Debian does not ship.
 const PACKAGES: &str = "usr/lib/python3/dist-packages";
 
-/// A Python that can be unpacked anywhere.
+/// A Python installation that can be unpacked anywhere.
 #[derive(Debug)]
 pub struct Python {
     /// The archive, with paths relative to the root.
     pub archive: PathBuf,
-    /// The interpreter, the same on the host and where the archive was unpacked.
+    /// The interpreter's path, which is the same on the host and where the archive is unpacked.
     pub interpreter: PathBuf,
     /// The folder on the host that holds our package, for PYTHONPATH.
     pub packages: PathBuf,
 }
 
 impl Python {
-    /// Builds the wheel, and an archive with interpreter, library and wheel in `directory`.
+    /// Builds the wheel, and an archive in `directory` with interpreter, library and wheel.
     ///
     /// # Errors
     /// When the wheel cannot be built or the interpreter is not Debian's.
@@ -51,7 +51,7 @@ impl Python {
         let modules = files.iter().filter(|file| file.extension().is_some_and(|e| e == "so"));
         let mut wanted: Vec<PathBuf> = libraries(&interpreter)?;
         for module in modules {
-            // Some need nothing but what the interpreter has already, and say so.
+            // Some modules need no libraries beyond the interpreter's; an error is expected then.
             wanted.extend(libraries(module).unwrap_or_default());
         }
         wanted.extend(libraries(&packages.join("timevisor/_timevisor.abi3.so"))?);
@@ -63,7 +63,7 @@ impl Python {
             files.iter().map(|f| f.display().to_string().trim_start_matches('/').into()).collect();
         fs::write(&list, names.join("\n"))?;
         let archive = directory.join("python.tar.gz");
-        // What is a link on the host may lead to what is not in the archive.
+        // A link on the host may point to a file that is not in the archive.
         let mut tar = Command::new("tar");
         tar.args(["--create", "--gzip", "--dereference", "--file"]).arg(&archive);
         tar.args(["-C", "/", "--no-recursion", "--files-from"]).arg(&list);
@@ -72,8 +72,8 @@ impl Python {
     }
 }
 
-/// The wheel in the workspace's target folder, which is built unless a test asks: the runner has
-/// built it then.
+/// The wheel in the workspace's target folder. It is built first, unless a test asks: then the
+/// runner has built it already.
 ///
 /// # Errors
 /// When it does not build.

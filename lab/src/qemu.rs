@@ -1,4 +1,4 @@
-//! The QEMU binaries the lab can use, and the ways a page reaches a guest.
+//! The QEMU binaries that the lab can use, and the ways in which a page reaches a guest.
 //!
 //! Nothing is started here; see [`crate::builder`].
 
@@ -9,11 +9,11 @@ use anyhow::Context as _;
 
 use crate::command;
 
-/// The guest physical address at which the nvdimm delivery places its page: where QEMU starts its
-/// region for memory devices as long as the guest has less than 3 GiB.
+/// The guest physical address at which the nvdimm delivery places its page. QEMU's region for
+/// memory devices starts there if the guest has less than 3 GiB.
 pub const NVDIMM_ADDRESS: u64 = 0x1_0000_0000;
 
-/// Size of the file behind an nvdimm page; QEMU wants a multiple of 2 MiB.
+/// Size of the file behind an nvdimm page; QEMU requires a multiple of 2 MiB.
 pub const NVDIMM_FILE_SIZE: u64 = 2 << 20;
 
 /// A QEMU that runs x86-64 guests.
@@ -39,7 +39,8 @@ impl Qemu {
     /// A QEMU unpacked from Debian's packages below `root`.
     ///
     /// # Errors
-    /// When it does not run; it needs the shared libraries that the system's own QEMU brings.
+    /// When it does not run; it needs the shared libraries that the system's own QEMU package
+    /// installs.
     pub fn unpacked(root: &Path) -> anyhow::Result<Self> {
         let share = root.join("usr/share");
         let modules = root.join("usr/lib/x86_64-linux-gnu/qemu");
@@ -84,7 +85,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// What it adds to QEMU's -machine option.
+    /// What the delivery adds to QEMU's -machine option.
     pub(crate) fn machine(&self) -> &'static str {
         match self {
             Self::None => "",
@@ -93,7 +94,7 @@ impl Delivery {
         }
     }
 
-    /// What it adds to QEMU's -m option, for a guest with `mib` MiB.
+    /// What the delivery adds to QEMU's -m option, for a guest with `mib` MiB.
     pub(crate) fn memory(&self, mib: u32) -> String {
         match self {
             Self::None | Self::VmclockDevice => String::new(),
@@ -101,7 +102,7 @@ impl Delivery {
         }
     }
 
-    /// Its own options and their values.
+    /// The delivery's own options and their values.
     pub(crate) fn options(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::None => Vec::new(),

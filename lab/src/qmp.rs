@@ -1,7 +1,7 @@
-//! A blocking QMP client for the tests: commands, and events as they come.
+//! A blocking QMP client for the tests: commands, and events as they arrive.
 //!
-//! The daemon has its own; this one exists so that a test can check the daemon from outside.
-//! Out-of-band execution is not supported.
+//! The daemon has its own client; this one lets a test check the daemon independently. Out-of-band
+//! execution is not supported.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::interrupt::{self, Late};
 
-/// A command must be answered within this time; a TCG guest on a busy machine needs at most a
+/// The time limit for the answer to a command; a TCG guest on a busy machine needs at most a
 /// second.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -85,8 +85,8 @@ impl Qmp {
         self.execute(command, &json!({}))
     }
 
-    /// Waits for the event `name`, also among those that came before, and returns it whole; events
-    /// that came earlier are dropped.
+    /// Waits for the event `name`, which may already have arrived, and returns it whole. Earlier
+    /// events are dropped.
     ///
     /// # Errors
     /// When it does not come within `timeout`.

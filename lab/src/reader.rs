@@ -1,4 +1,4 @@
-//! The guest's lab-reader and the host's own page, both from the host's side.
+//! The guest's lab-reader and the host's own page, both as seen from the host.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -13,9 +13,9 @@ use timevisor_linux::counter::HostCounter;
 use timevisor_linux::page::ReadPage;
 use timevisor_linux::page_file;
 
-/// The virtio-serial port the guest's program listens at.
+/// The virtio-serial port on which the guest's program listens.
 pub const PORT: &str = "org.timevisor.reader";
-/// What starts it in the guest.
+/// The shell line that starts it in the guest.
 pub const SNIPPET: &str = "lab-reader /dev/virtio-ports/org.timevisor.reader &\n";
 
 /// A connection to a guest's lab-reader.
@@ -36,7 +36,7 @@ impl GuestReader {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Asks, and parses the answer.
+    /// Sends a request and parses the answer.
     ///
     /// # Errors
     /// When the guest does not answer, or answers with an error.
@@ -45,7 +45,7 @@ impl GuestReader {
         self.answer()
     }
 
-    /// Waits for a further answer (of a guest that has migrated, at its new port), and parses it.
+    /// Waits for another answer (from a migrated guest, at its new port), and parses it.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -61,14 +61,14 @@ impl GuestReader {
     }
 }
 
-/// The host's own page, read like any program on the host reads it.
+/// The host's own page, read as any program on the host would read it.
 pub struct HostPage(Reader<ReadPage, HostCounter>);
 
 impl HostPage {
     /// Opens `clock` in a run directory.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no page.
     pub fn open(run_directory: &Path) -> anyhow::Result<Self> {
         let path: PathBuf = run_directory.join("clock");
         let page = ReadPage::new(page_file::open(&path)?)?;
@@ -77,20 +77,20 @@ impl HostPage {
         Ok(Self(Reader::open(page, counter, 0)?))
     }
 
-    /// Now.
+    /// Reads the page at the current counter value.
     ///
     /// # Errors
-    /// When the daemon died inside an update.
+    /// When the daemon died during an update.
     pub fn read(&self) -> anyhow::Result<Reading> {
         Ok(self.0.read()?)
     }
 
-    /// The counter the page counts.
+    /// The counter that the page uses.
     pub fn counter(&self) -> &HostCounter {
         self.0.counter()
     }
 
-    /// What the lines now in force say of a counter value.
+    /// Converts a counter value with the lines that are now in force.
     ///
     /// # Errors
     /// As [`Self::read`].

@@ -1,4 +1,4 @@
-//! Which packages an artifact consists of, by the metadata of its suite. Downloads no package.
+//! Determines the packages of an artifact from its suite's metadata. Downloads no package.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 
 use crate::apt::{Apt, Package};
 
-/// The newest packages of `artifact`; `refresh` reads the suites' lists again.
+/// The newest packages of `artifact`; `refresh` fetches the suites' lists again.
 pub(crate) fn packages(
     artifact: &str,
     apt_dir: &Path,
@@ -31,12 +31,12 @@ pub(crate) fn packages(
             for name in names {
                 all.push(backports.show(name)?.0);
             }
-            // The firmware is a package of its own, not in backports.
+            // The firmware is a separate package that is not in backports.
             all.push(open("bookworm")?.show("seabios")?.0);
             Ok(all)
         }
         (Some("ntpd-rs"), None, None, None) => {
-            // With the C library of its own suite, which is newer than bookworm's.
+            // With its own suite's C library, which is newer than bookworm's.
             let trixie = open("trixie")?;
             let names = ["ntpd-rs", "libc6", "libgcc-s1"];
             names.iter().map(|name| Ok(trixie.show(name)?.0)).collect()
@@ -48,7 +48,7 @@ pub(crate) fn packages(
     }
 }
 
-/// Follows the cloud kernel's meta package to the packages that hold its image and modules.
+/// Follows the cloud kernel's metapackage to the packages that contain its image and modules.
 ///
 /// Since 7.x these are split into linux-binary-*, linux-modules-* and linux-base-*.
 fn resolve_kernel(apt: &Apt, version: Option<&str>) -> anyhow::Result<Vec<Package>> {
@@ -79,7 +79,7 @@ fn kernel_of_version(apt: &Apt, version: &str) -> anyhow::Result<String> {
     let prefix = format!("linux-image-{version}");
     let mut names = apt.names(&prefix)?;
     names.retain(|n| n.ends_with("-cloud-amd64") && n[prefix.len()..].starts_with(['.', '+', '-']));
-    // Numeric order of the name's numbers is version order within one suite.
+    // Within one suite, the numeric order of the name's numbers is the version order.
     names.sort_by_key(|n| {
         n.split(|c: char| !c.is_ascii_digit())
             .filter_map(|p| p.parse::<u64>().ok())

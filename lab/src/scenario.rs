@@ -1,4 +1,4 @@
-//! What a lab test is: its place in the table, what it needs, and what it may use while it runs.
+//! Defines a lab test: its place in the table, its needs, and what it may use while it runs.
 //!
 //! [`crate::runner`] runs tests; nothing is started here.
 
@@ -20,7 +20,7 @@ use crate::qemu::Qemu;
 /// One test. `run` returns what it measured, in a few words.
 #[derive(Debug, Clone, Copy)]
 pub struct Test {
-    /// The name on the command line, and of the log directory.
+    /// The name on the command line, which is also the name of the log directory.
     pub name: &'static str,
     /// One line for `test list`.
     pub about: &'static str,
@@ -46,13 +46,13 @@ pub struct Family {
 /// How often a test runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
-    /// By `make test`: tests without a guest, and the boots that show each promise once.
+    /// By `make test`: tests without a guest, and the boots that demonstrate each guarantee once.
     Test,
     /// By `make test-all`.
     All,
     /// By `make weekly`.
     Weekly {
-        /// Why no more often.
+        /// Why it does not run more often.
         why: &'static str,
     },
 }
@@ -73,13 +73,13 @@ impl Tier {
 pub enum Need {
     /// Namespaces, and programs that only root may start.
     Root,
-    /// It changes the host's scheduling or measures it: no other test runs meanwhile.
+    /// It changes or measures the host's scheduling: no other test runs at the same time.
     ExclusiveCpu,
     /// It keeps two processors busy, as an emulated host of emulated guests does.
     Processors,
     /// An artifact of [`Fetcher::artifact`].
     Fetched(&'static str),
-    /// A Debian package on this host, beyond those of the other needs.
+    /// A Debian package on this host, in addition to those of the other needs.
     Apt(&'static str),
     /// QEMU's plugin for introspection.
     Plugin,
@@ -106,11 +106,12 @@ impl Need {
         }
     }
 
-    /// The Debian packages that it takes, beyond those of every test ([`crate::packages::EVERY_TEST`]).
+    /// The Debian packages that it requires, in addition to those of every test
+    /// ([`crate::packages::EVERY_TEST`]).
     pub fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Apt(name) => vec![name],
-            // It brings the libraries that the fetched one needs; iasl is for its NVDIMM.
+            // It installs the libraries that the fetched QEMU needs; iasl is for its NVDIMM.
             Self::Fetched("qemu-10") => vec!["qemu-system-x86", "acpica-tools"],
             Self::Fetched(artifact) if artifact.starts_with("kernel:") => vec!["kmod", "xz-utils"],
             Self::Root | Self::ExclusiveCpu | Self::Processors | Self::Fetched(_) => vec![],
@@ -142,7 +143,7 @@ impl Context {
         Self::with_logs(lab_dir, &lab_dir.join(name), kvm_usable)
     }
 
-    /// The same with logs in `log_dir`, which is emptied.
+    /// Like [`Self::new`], with logs in `log_dir`, which is emptied.
     ///
     /// # Errors
     /// When the directory cannot be made.
@@ -155,7 +156,7 @@ impl Context {
         Ok(Self { lab_dir, log_dir, kvm_usable, fetcher, images: Cell::new(0) })
     }
 
-    /// For a further host of the same test, with logs in a folder `name` of this one's.
+    /// A context for another host of the same test, with logs in the subfolder `name`.
     ///
     /// # Errors
     /// When the directory cannot be made.
@@ -163,12 +164,12 @@ impl Context {
         Self::with_logs(&self.lab_dir, &self.log_dir.join(name), false)
     }
 
-    /// Where all tests' folders and what was fetched are.
+    /// The directory of all tests' folders and of what was fetched.
     pub fn lab_dir(&self) -> &Path {
         &self.lab_dir
     }
 
-    /// Guests may use KVM.
+    /// Whether guests may use KVM.
     pub fn kvm_usable(&self) -> bool {
         self.kvm_usable
     }
@@ -192,7 +193,7 @@ impl Context {
     }
 
     /// The newest cloud kernel of a suite (`bookworm` has 6.1, `trixie-backports` 7.2), or a
-    /// certain one (`trixie-backports:6.17`); fetched on first use.
+    /// specific one (`trixie-backports:6.17`); fetched on first use.
     ///
     /// # Errors
     /// When it cannot be fetched.
@@ -200,7 +201,7 @@ impl Context {
         Kernel::open(&self.fetcher.artifact(&format!("kernel:{spec}"))?)
     }
 
-    /// An image for `kernel`, to be completed by the test and given to [`Context::guest`].
+    /// An image for `kernel`, which the test completes and passes to [`Context::guest`].
     ///
     /// # Errors
     /// When busybox cannot be fetched.
@@ -284,21 +285,21 @@ impl Context {
         crate::introspection::plugin(&self.lab_dir)
     }
 
-    /// A guest in one flat address space (lab/freertos): `periodic`, which is FreeRTOS, or
+    /// A guest with a single flat address space (lab/freertos): `periodic`, which is FreeRTOS, or
     /// `segments`.
     ///
     /// # Errors
-    /// When FreeRTOS's source cannot be fetched, or it does not build.
+    /// When FreeRTOS's source cannot be fetched, or the build fails.
     pub fn flat_program(&self, name: &str) -> anyhow::Result<PathBuf> {
         crate::freertos::build(&self.lab_dir, name)
     }
 
-    /// A guest that runs one of these; call `start` on the result.
+    /// A guest that runs such a program; call `start` on the result.
     pub fn flat_guest(&self, qemu: &Qemu, program: &Path) -> GuestBuilder {
         GuestBuilder::flat(qemu, program, &self.log_dir)
     }
 
-    /// A static build of one of the examples that users copy.
+    /// A static build of one of the examples that users are meant to copy.
     ///
     /// # Errors
     /// When it does not build.
@@ -307,7 +308,7 @@ impl Context {
     }
 }
 
-/// The tests that `names` choose: single tests, families, or tiers (`test`, `all`, `weekly`).
+/// The tests selected by `names`: single tests, families, or tiers (`test`, `all`, `weekly`).
 ///
 /// # Errors
 /// When a name is unknown.
@@ -342,7 +343,7 @@ pub fn family_of(families: &[Family], name: &str) -> &'static str {
     families.iter().find(holds).map_or("", |family| family.name)
 }
 
-/// Part `index` of `count` (from 1): tests are dealt out by their time, so that all parts take
+/// Part `index` of `count` (from 1). Tests are distributed by duration, so that all parts take
 /// about as long.
 ///
 /// # Errors
@@ -358,7 +359,7 @@ pub fn shard(
     let Some((index, count)) = numbers.filter(|(index, count)| (1..=*count).contains(index)) else {
         bail!("{part:?} is no part; say INDEX/COUNT, as in 1/2");
     };
-    // All shards must sort alike: by name where the times are equal.
+    // All shards must sort identically: tests with equal times are sorted by name.
     tests.sort_by(|a, b| seconds(b).total_cmp(&seconds(a)).then(a.name.cmp(b.name)));
     let mut loads = vec![0.0_f64; count];
     tests.retain(|test| {

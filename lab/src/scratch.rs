@@ -1,5 +1,5 @@
-//! Temporary directories with short paths (sockets must stay below 108 bytes), found again after a
-//! killed run.
+//! Temporary directories with short paths (socket paths must be shorter than 108 bytes) that can be
+//! found again after a killed run.
 
 use std::fs;
 
@@ -7,15 +7,16 @@ use anyhow::Context as _;
 use tempfile::TempDir;
 
 const PREFIX: &str = "tvlab-";
-/// In a test's process: the PID of the runner that will remove what the test leaves behind.
+/// Environment variable in a test's process: the PID of the runner that will remove what the test
+/// leaves behind.
 pub(crate) const OWNER: &str = "TIMEVISOR_LAB_OWNER";
 
-/// True in the process of one test, which has no network and must not build.
+/// Whether this is the process of a single test, which has no network and must not build.
 pub fn in_test() -> bool {
     std::env::var_os(OWNER).is_some()
 }
 
-/// In whose name directories are made. A test's own PID means nothing outside of its namespace.
+/// The PID that owns the directories. A test's own PID is meaningless outside its namespace.
 fn owner() -> u32 {
     let given = std::env::var(OWNER).ok().and_then(|pid| pid.parse().ok());
     given.unwrap_or_else(std::process::id)
@@ -32,7 +33,7 @@ pub fn directory() -> anyhow::Result<TempDir> {
         .context("cannot create a temporary directory")
 }
 
-/// Removes the directories of runs that were killed.
+/// Removes the directories of killed runs.
 pub fn remove_stale() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.filter_map(Result::ok) {
@@ -42,24 +43,25 @@ pub fn remove_stale() {
     }
 }
 
-/// True for a name `tvlab-PID-...` whose process does not exist any more.
+/// Whether `name` is `tvlab-PID-...` and that process no longer exists.
 pub(crate) fn is_stale(name: &str) -> bool {
     name.strip_prefix(PREFIX)
         .and_then(|rest| rest.split('-').next()?.parse::<u32>().ok())
         .is_some_and(|pid| !is_running(pid))
 }
 
-/// False also for a zombie, which stays for ever where no init reaps it (many containers).
+/// Returns false for a zombie as well, which stays forever where no init reaps it (many
+/// containers).
 fn is_running(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name in parentheses may hold anything; the state follows it.
+    // The name in parentheses may contain anything; the state follows it.
     !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Where a test finds the machine's own /proc; its own one shows the processes of its namespace.
+/// Where a test finds the machine's own /proc; its own /proc shows the processes of its namespace.
 const HOST_PROC: &str = "/run/host-proc";
 
-/// The machine's number of thread `tid` of this PID namespace: tracepoints tell no other.
+/// The machine's ID of thread `tid` of this PID namespace: tracepoints report only that one.
 ///
 /// # Errors
 /// When there is no such thread.
@@ -84,7 +86,7 @@ pub(crate) fn host_tid(tid: u32) -> anyhow::Result<u32> {
     anyhow::bail!("no thread {tid} among the machine's")
 }
 
-/// The outermost number of the thread with this status, if its innermost one is `tid`.
+/// The outermost ID of the thread with this status, if its innermost ID is `tid`.
 fn outer_of(status: &str, tid: u32) -> Option<u32> {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     let mut numbers = numbers.split_whitespace().map_while(|n| n.parse::<u32>().ok());

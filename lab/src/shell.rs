@@ -1,5 +1,5 @@
-//! The host's side of the lab port while the guest serves: one line of shell out, its status and
-//! output back.
+//! The host's side of the lab port while the guest serves it: sends one line of shell, and receives
+//! its status and output.
 //!
 //! The guest's side is `serve` in `init.sh`.
 
@@ -12,8 +12,8 @@ use anyhow::{Context as _, bail};
 
 use crate::interrupt::{self, Late};
 
-/// Sends `line` and waits for its status and output. Where none comes in time, nothing more can be
-/// asked.
+/// Sends `line` and waits for its status and output. If they do not arrive in time, the port cannot
+/// be used any more.
 pub(crate) fn exchange(
     port: &mut UnixStream,
     line: &str,
@@ -33,13 +33,13 @@ pub(crate) fn exchange(
         parse_answer(&received)
     })?;
     if answer.is_none() {
-        // An answer that is late would be taken for the next line's.
+        // A late answer would be taken for the answer to the next line.
         port.shutdown(Shutdown::Both)?;
     }
     answer.context(Late).with_context(|| format!("no answer within {timeout:?}"))
 }
 
-/// `STATUS LENGTH\n` and LENGTH bytes of output, once they are all there.
+/// Parses `STATUS LENGTH\n` and LENGTH bytes of output, once all of them have arrived.
 fn parse_answer(received: &[u8]) -> anyhow::Result<Option<(i32, String)>> {
     let Some(end) = received.iter().position(|b| *b == b'\n') else { return Ok(None) };
     let head = String::from_utf8_lossy(&received[..end]);

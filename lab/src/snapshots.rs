@@ -1,4 +1,5 @@
-//! Snapshots of a running guest in a qcow2 file, by QMP alone: no qemu-img, no disk in the guest.
+//! Snapshots of a running guest in a qcow2 file, using only QMP: no qemu-img, and no disk in the
+//! guest.
 //!
 //! [`save`] and [`load`] are QMP's `snapshot-save` and `snapshot-load`, which do what the monitor's
 //! `savevm` and `loadvm` do.
@@ -16,14 +17,14 @@ use crate::guest::Guest;
 use crate::interrupt;
 use crate::scenario::Context;
 
-/// The node that snapshots go to.
+/// The block node for snapshots.
 const NODE: &str = "snapshots";
-/// Of the lab's guests, whose state is 50 MB or so.
+/// The time limit for the lab's guests, whose state is about 50 MB.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often [`frozen`] looks.
+/// Polling interval of [`frozen`].
 const LOOK: Duration = Duration::from_micros(200);
 
-/// Gives a guest a disk image of its own that snapshots can be saved to; the file is made.
+/// Gives a guest its own disk image for snapshots; creates the file.
 ///
 /// # Errors
 /// When QEMU refuses.
@@ -44,7 +45,7 @@ pub fn attach(ctx: &Context, guest: &mut Guest, name: &str) -> anyhow::Result<()
     guest.qmp().execute("blockdev-add", &node).map(drop)
 }
 
-/// Saves the guest's state under `tag`; a guest that ran runs on.
+/// Saves the guest's state under `tag`; a running guest keeps running.
 ///
 /// # Errors
 /// When QEMU refuses, fails or ends.
@@ -52,7 +53,7 @@ pub fn save(guest: &mut Guest, tag: &str) -> anyhow::Result<()> {
     job(guest, "snapshot-save", json!({"tag": tag, "vmstate": NODE, "devices": [NODE]}))
 }
 
-/// Puts the guest back to what it was when `tag` was saved; a guest that ran runs on from there.
+/// Restores the guest's state saved under `tag`; a running guest continues from there.
 ///
 /// # Errors
 /// When QEMU refuses, fails or ends.
@@ -74,8 +75,8 @@ fn job(guest: &mut Guest, command: &str, mut arguments: Value) -> anyhow::Result
     Ok(())
 }
 
-/// At what value the guest's counter stood still while `act` stopped the guest under TCG: the first
-/// such value.
+/// The first value at which the guest's counter stood still while `act` stopped the guest under
+/// TCG.
 ///
 /// # Errors
 /// When `act` fails, or the guest was not stopped.

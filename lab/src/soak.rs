@@ -1,5 +1,5 @@
-//! `make soak`: four guests against the host for minutes; the table behind "host and guest read one
-//! clock".
+//! `make soak`: compares four guests with the host for minutes. It produces the table behind "host
+//! and guest read one clock".
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::scenario::Context;
 /// target/results/soak.json.
 ///
 /// # Errors
-/// When anything fails, or guest and host do not agree once.
+/// When anything fails, or guest and host disagree even once.
 pub fn run(ctx: &Context, minutes: u32) -> anyhow::Result<()> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;

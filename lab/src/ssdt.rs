@@ -1,6 +1,7 @@
 //! Compiles the ACPI table that tells a guest's ptp_vmclock driver where the page is.
 //!
-//! Only for the lab's first tests: the daemon writes its own table, and later tests pass that one.
+//! It is used only by the lab's first tests: the daemon writes its own table, and later tests pass
+//! that one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use anyhow::Context as _;
 
 use crate::command;
 
-/// Writes `vmclock.asl` for a page at the guest physical `address` into `dir`; returns the compiled
+/// Writes `vmclock.asl` into `dir` for a page at the guest physical `address`; returns the compiled
 /// table.
 ///
 /// # Errors

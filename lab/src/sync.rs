@@ -1,7 +1,7 @@
-//! `make soak-sync`: timevisord against a real chronyd in a network namespace, its page against
-//! that server's clock.
+//! `make soak-sync`: runs timevisord against a real chronyd in a network namespace, and compares
+//! its page with that server's clock.
 //!
-//! The server serves this machine's CLOCK_REALTIME, so the truth is read directly beside the page.
+//! The server serves this machine's CLOCK_REALTIME, so the true time can be read directly.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::{interrupt, programs};
 
-/// Seconds between two readings of page and truth.
+/// Time between two readings of page and truth.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Convergence, left out of the accuracy but not of the coverage.
+/// The convergence phase, which is excluded from the accuracy but not from the coverage.
 const WARM_UP: Duration = Duration::from_secs(300);
 
 /// One reading.
@@ -24,7 +24,7 @@ const WARM_UP: Duration = Duration::from_secs(300);
 struct Sample {
     error_ns: i64,
     half_width_ns: i64,
-    /// The truth itself is known to this, from the bracket.
+    /// Uncertainty of the true time itself, from the bracket.
     uncertainty_ns: i64,
     settled: bool,
 }
@@ -32,7 +32,7 @@ struct Sample {
 /// Watches for `minutes`, prints a table and writes target/results/soak-sync.json.
 ///
 /// # Errors
-/// When anything fails, or the truth leaves the bounds once.
+/// When anything fails, or the truth is outside the bounds even once.
 pub fn run(ctx: &Context, minutes: u32, poll: &str) -> anyhow::Result<()> {
     let server = ctx.chronyd("server")?;
     let mut host = Host::new(ctx)?;
@@ -62,7 +62,8 @@ pub fn run(ctx: &Context, minutes: u32, poll: &str) -> anyhow::Result<()> {
 }
 
 fn sample(page: &HostPage, settled: bool) -> anyhow::Result<Sample> {
-    // CLOCK_REALTIME was read somewhere between two counter values: it must fit the bounds at both.
+    // CLOCK_REALTIME was read at some moment between two counter values, so it must fit the bounds
+    // at both.
     let moment = bracket(page.counter(), 5);
     let (before, after) = (page.convert(moment.before)?, page.convert(moment.after)?);
     let tai = i64::from(before.tai_offset().context("the page has no TAI offset")?) * 1_000_000_000;

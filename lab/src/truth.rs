@@ -1,14 +1,14 @@
-//! What was true when a counter had a certain value.
+//! The true time at which a counter had a certain value.
 //!
-//! The lab's server serves this machine's CLOCK_REALTIME and nobody steers that clock, so between
-//! two brackets around a question it is a straight line of the counter; a guest's counter is the
-//! host's plus an offset. The line is known to half the wider bracket.
+//! The lab's server serves this machine's CLOCK_REALTIME, and nobody steers that clock. Between two
+//! brackets around a request it is therefore a linear function of the counter; a guest's counter is
+//! the host's plus an offset. The uncertainty of the line is half the wider bracket.
 
 use anyhow::ensure;
 use timevisor_clock_page::Counter;
 use timevisor_linux::clock::{Bracket, bracket};
 
-/// The narrowest bracket of so many is kept.
+/// Number of tries; the narrowest bracket is kept.
 const TRIES: usize = 10;
 
 /// CLOCK_REALTIME over a short span of the counter.
@@ -19,10 +19,10 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Asks between two looks at the clock.
+    /// Calls `ask` between two readings of the clock.
     ///
     /// # Errors
-    /// Those of `ask`, or when the counter went back.
+    /// Those of `ask`, or when the counter went backwards.
     pub fn around<T>(
         counter: &impl Counter,
         ask: impl FnOnce() -> anyhow::Result<T>,
@@ -34,8 +34,8 @@ impl Truth {
         Ok((answer, Self { from, to }))
     }
 
-    /// ns of UTC at this value of the machine's counter. A stamp in whole ns was rounded down to 2^-64
-    /// s, hence the `ceil`.
+    /// UTC in ns at this value of the machine's counter. A timestamp in whole ns was rounded down
+    /// to 2^-64 s, hence the `ceil`.
     pub fn at(&self, counter: u64) -> i64 {
         let (from, to) = (middle(&self.from), middle(&self.to));
         let (low, high) = (self.from.realtime.ceil_nanos(), self.to.realtime.ceil_nanos());
@@ -44,18 +44,18 @@ impl Truth {
         low + i64::try_from(along * slope.0 / slope.1).unwrap_or(i64::MAX / 2)
     }
 
-    /// What [`Self::at`] is known to between the two looks, ns.
+    /// The uncertainty of [`Self::at`] between the two readings, ns.
     pub fn uncertainty_ns(&self) -> i64 {
         let widest = self.from.width().max(self.to.width());
         let span = middle(&self.to).wrapping_sub(middle(&self.from)).max(1);
         let ns = self.to.realtime.ceil_nanos() - self.from.realtime.ceil_nanos();
-        // One more ns for the clock's own granule.
+        // One more ns for the clock's granularity.
         i64::try_from(i128::from(widest) * i128::from(ns) / i128::from(span) / 2)
             .unwrap_or(i64::MAX)
             + 1
     }
 
-    /// The counter's value at the later look.
+    /// The counter's value at the later reading.
     pub fn end(&self) -> u64 {
         middle(&self.to)
     }

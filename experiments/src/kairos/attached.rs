@@ -1,14 +1,14 @@
-//! A guest that is introspected for a while.
+//! Introspects a guest for a while.
 
 use timevisor_lab::host::Host;
 use timevisor_lab::interrupt;
 use timevisor_lab::introspection::emulated::row;
 
-/// Until its end, introspected so.
+/// Introspection of a guest that lasts until this value is dropped.
 pub(super) struct Attached<'a>(Option<&'a Host>);
 
 impl<'a> Attached<'a> {
-    /// `words` for `attach`; without any, not at all.
+    /// `words` are the arguments of `attach`; without any, nothing is attached.
     pub(super) fn new(host: &'a Host, words: &[&str]) -> anyhow::Result<Self> {
         interrupt::check()?;
         if words.is_empty() {

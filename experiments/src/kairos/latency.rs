@@ -1,4 +1,4 @@
-//! What a call takes in an emulated guest, by how it is introspected.
+//! The cost of a call in an emulated guest, depending on how it is introspected.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use super::table::{self, Row};
 
 const NAME: &str = "kairos-latency";
 const KERNEL: &str = "trixie-backports";
-/// Of each kind in a run, as in the paper.
+/// Number of calls of each kind in a run, as in the paper.
 const TIMES: &str = "1000";
-/// Of the program that makes calls and nothing else; one in a hundred is trapped.
+/// Number of calls in the run of a program that only makes calls; one in a hundred is trapped.
 const WORK: u64 = 50_000;
 const TRAPPED: u64 = WORK / 100;
 
@@ -36,13 +36,13 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let (mut native, mut rows) = (Row::new("this machine"), WAYS.map(|(name, _)| Row::new(name)));
     let mut least = [f64::MAX; WAYS.len()];
     let end = Instant::now() + span;
-    // All of them in turns: a machine that is slower for a while is slower for all.
+    // All of them take turns, so that a temporary slowdown of the machine affects all equally.
     while native.said.len() < 3 || Instant::now() < end {
         native.said.push(job::native(Path::new(&program), &[TIMES])?);
         for (index, (_, words)) in WAYS.iter().enumerate() {
             let attached = Attached::new(&host, words)?;
             rows[index].said.push(inside(&mut guest, TIMES)?);
-            // A gdb stub would take minutes.
+            // With a gdb stub this would take minutes.
             if index < 3 {
                 let said = inside(&mut guest, &format!("work {WORK}"))?;
                 let ticks = said["ticks"].as_f64().with_context(|| said.to_string())?;
@@ -64,7 +64,8 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     );
     let [base, with, all, _] = least;
     let more = |ticks: f64| (ticks / base - 1.0) * 100.0;
-    // What ours adds to all of these calls is less than what they vary by: it is counted.
+    // Our overhead on all of these calls is less than their variation, so it is computed from the
+    // count.
     let counted = TRAPPED as f64 * trap;
     println!(
         "{WORK} calls, {TRAPPED} of them trapped: {base:.0} ticks at least; introspected {:.2} % more, with every call trapped {:.1} %.\n\
@@ -86,12 +87,12 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write(NAME, told)
 }
 
-/// The guest's time counts its instructions: one a tick.
+/// In this guest, time counts instructions: one per tick.
 fn instructions(ctx: &Context, server: &str, program: PathBuf) -> anyhow::Result<Vec<Value>> {
     let host = Host::following(ctx, server)?;
     host.wait_synchronized(500)?;
     let counting = ["-icount".to_owned(), "shift=0,sleep=off".to_owned()];
-    // Its page says nothing: its counter is not the host's.
+    // Its page has no valid time, because its counter is not the host's.
     let image = move |image: Image| Ok(image.program(&program));
     let mut guest = booted(ctx, &host, KERNEL, image, &counting)?;
     let mut rows = [Row::new("guest"), Row::new("guest, introspected")];

@@ -1,6 +1,7 @@
-//! What a call takes in a guest under KVM, by how it is introspected. Exits of a guest on an
-//! emulated host are emulated, too, and cost more, beside a call, than a processor's: a trapped
-//! call is compared with a bare exit of its kind, which is the same trap while nobody looks.
+//! The cost of a call in a guest under KVM, depending on how it is introspected. Exits of a guest
+//! on an emulated host are emulated, too, and cost more relative to a call than on a real
+//! processor. A trapped call is therefore compared with a bare exit of the same kind, which is the
+//! same trap without an observer.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +16,13 @@ use super::super::statistics::quantile;
 use super::table::{self, Row};
 
 const NAME: &str = "kairos-latency-kvm";
-/// Of each kind in a run, as in the paper.
+/// Number of calls of each kind in a run, as in the paper.
 const TIMES: &str = "1000";
-/// For one program in the inner guest.
+/// Time limit for one program in the inner guest.
 const PATIENCE: Duration = Duration::from_secs(200);
-/// Calls one after the other, one in a hundred of which ours traps.
+/// Consecutive calls, one in a hundred of which our introspection traps.
 const WORK: u32 = 5000;
-/// At least.
+/// Minimum number of rounds.
 const ROUNDS: usize = 5;
 
 pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
@@ -32,7 +33,7 @@ pub(crate) fn run_bookworm(ctx: &Context, span: Duration) -> anyhow::Result<()> 
     on_host(ctx, span, "bookworm", "kairos-latency-kvm-bookworm")
 }
 
-/// On a host with the kernel of this suite.
+/// Measures on a host with the kernel of this suite.
 fn on_host(ctx: &Context, span: Duration, suite: &str, name: &str) -> anyhow::Result<()> {
     let program = ctx.program("timevisor-lab-guest", "lab-call-costs")?;
     let mut host = host_with_guest(ctx, suite, |image| Ok(image.program(&program)))?;
@@ -57,7 +58,7 @@ fn on_host(ctx: &Context, span: Duration, suite: &str, name: &str) -> anyhow::Re
         for (index, way, more) in [(2, "kvm", " prefix"), (4, "port", "")] {
             attach(&mut host, way)?;
             rows[index].said.push(inside(&mut host, &format!("{line}{more}"))?);
-            // The traps stay, and the host's programs go.
+            // The traps stay in place while the host's programs are killed.
             host.sh("kill -9 $(pidof timevisord)")?;
             rows[index + 1].said.push(inside(&mut host, &line)?);
             host.start_daemon()?;
@@ -82,7 +83,7 @@ fn on_host(ctx: &Context, span: Duration, suite: &str, name: &str) -> anyhow::Re
         "a NOP behind KVM's prefix, in the guest's program, takes {:.0} ticks",
         rows[2].median("bare")?
     );
-    // Afterwards, as a guest whose every call leaves it is a long time under way on an emulated
+    // This comes last, because a guest that exits on every call takes very long on an emulated
     // host.
     let work = format!("lab-call-costs work {WORK}");
     let (mut every, mut works) =

@@ -3,11 +3,11 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `table.rs` | six calls by how they are trapped |
+//! | `table.rs` | the costs of six calls by how they are trapped |
 //! | `latency.rs` | figure 6 in an emulated guest |
 //! | `latency_kvm.rs` | figure 6 under KVM |
 //! | `satisfaction.rs` | figures 7 and 8, table I in an emulated guest |
-//! | `attached.rs` | introspection for a while |
+//! | `attached.rs` | introspection for a limited time |
 
 mod attached;
 pub(super) mod latency;
@@ -15,7 +15,7 @@ pub(super) mod latency_kvm;
 pub(super) mod satisfaction;
 mod table;
 
-/// Without introspection, and by what is said to `attach`.
+/// Names and arguments of `attach`; the first row has no introspection.
 const WAYS: [(&str, &[&str]); 4] = [
     ("guest", &[]),
     ("guest, introspected", &["--backend", "tcg"]),

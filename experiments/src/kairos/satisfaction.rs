@@ -1,8 +1,8 @@
 //! Figures 7 and 8, table I: the share of deadlines that many tasks of a guest meet while it is
-//! introspected, beside a busy thread or beside bonnie++, and how much of its work bonnie++ does.
+//! introspected, beside a busy thread or bonnie++, and how much work bonnie++ completes.
 //!
-//! Other than in the paper: an emulated guest, tasks with fixed priorities (rate-monotonic), 40 of
-//! them; bonnie++ writes to memory.
+//! Differences from the paper: the guest is emulated, there are 40 tasks with fixed priorities
+//! (rate-monotonic), and bonnie++ writes to memory.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ use super::attached::Attached;
 
 const NAME: &str = "kairos-satisfaction";
 const COUNT: u32 = 40;
-/// Each way so often, in turns.
+/// How often each way is measured; the ways take turns.
 const REPEATS: usize = 6;
 const PERCENT: [u32; 4] = [25, 50, 75, 100];
 const BONNIE: &str = "/usr/sbin/bonnie++";
-/// A file in memory, again and again; it says nothing until its end.
+/// Rewrites a file in memory repeatedly; it prints nothing until its end.
 const BEGIN: &str = "mkdir -p /run/bonnie; (exec bonnie++ -d /run/bonnie -s 16m -r 8m -n 1 -u 0:0 -x 100000 -q >/run/bonnie.log 2>&1) & echo $!; sleep 1";
 const END: &str = "killall -9 bonnie++; rm -rf /run/bonnie";
 
@@ -58,7 +58,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
         for percent in PERCENT {
             let tasks = words(&draw(COUNT, percent));
             let mut points = [(); 3].map(|()| Point::default());
-            // In turns: a machine that is slower for a while is slower for all.
+            // The ways take turns, so that a temporary slowdown of the machine affects all equally.
             for _ in 0..REPEATS {
                 for (point, (_, attach)) in points.iter_mut().zip(ways) {
                     let attached = Attached::new(&host, attach)?;
@@ -98,9 +98,9 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
 /// A row of the table.
 #[derive(Default)]
 struct Point {
-    /// Jobs that met their deadline, and all, of each turn.
+    /// For each turn, the number of jobs that met their deadline, and of all jobs.
     turns: Vec<(usize, usize)>,
-    /// bonnie++'s reads and writes.
+    /// Number of reads and writes by bonnie++.
     made: [u64; 2],
 }
 
@@ -120,9 +120,9 @@ impl Point {
         self.turns.iter().map(|(_, jobs)| jobs).sum()
     }
 
-    /// By how many per cent of the jobs fewer were met than in the other's turns, which were beside
-    /// ours: the mean, and its standard error. A machine that is slower for a while is in the
-    /// error, not in the mean.
+    /// How much smaller the share of met deadlines is than in the neighbouring turns of `other`, in
+    /// percentage points: the mean and its standard error. A temporary slowdown of the machine
+    /// increases the error, but does not shift the mean.
     fn less_than(&self, other: &Self) -> [f64; 2] {
         let share = |(met, jobs): &(usize, usize)| 100.0 * *met as f64 / *jobs as f64;
         let pairs = other.turns.iter().zip(&self.turns);
@@ -146,7 +146,7 @@ impl Bonnie {
         Ok(Self { pid, before })
     }
 
-    /// Reads and writes that it made meanwhile.
+    /// Number of reads and writes made while it ran.
     fn end(self, guest: &mut Client) -> anyhow::Result<[u64; 2]> {
         let after = made(guest, &self.pid)?;
         guest.guest.sh(END)?;
@@ -154,7 +154,7 @@ impl Bonnie {
     }
 }
 
-/// syscr and syscw of proc(5).
+/// syscr and syscw from proc(5).
 fn made(guest: &mut Client, pid: &str) -> anyhow::Result<[u64; 2]> {
     let said =
         guest.guest.sh(&format!("cat /proc/{pid}/io || {{ cat /run/bonnie.log; false; }}"))?;

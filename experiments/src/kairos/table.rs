@@ -1,4 +1,4 @@
-//! What lab-call-costs says, by how a guest is introspected.
+//! The results of lab-call-costs, by how a guest is introspected.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -8,10 +8,10 @@ use super::super::statistics::quantile;
 const CALLS: [&str; 6] =
     ["sched_setattr", "sched_yield", "sched_getattr", "getppid", "read", "write"];
 
-/// One way to introspect a guest, or none.
+/// One way to introspect a guest, or no introspection.
 pub(super) struct Row {
     pub(super) name: &'static str,
-    /// What the program said, each time.
+    /// The program's output of each run.
     pub(super) said: Vec<Value>,
 }
 
@@ -20,7 +20,7 @@ impl Row {
         Self { name, said: Vec::new() }
     }
 
-    /// Of each run's median, the median, ticks.
+    /// The median of the runs' medians, ticks.
     pub(super) fn median(&self, call: &str) -> anyhow::Result<f64> {
         let of = |said: &Value| said[call]["median"].as_f64().with_context(|| said.to_string());
         let all = self.said.iter().map(of).collect::<anyhow::Result<Vec<_>>>()?;
@@ -28,7 +28,7 @@ impl Row {
     }
 }
 
-/// Prints them beside the first one, and for a result file.
+/// Prints the rows beside the first one, and returns them for a result file.
 pub(super) fn print(rows: &[&Row], base: &Row) -> anyhow::Result<Vec<Value>> {
     let trapped = |call: &str| base.said.first().is_some_and(|said| said[call]["trapped"] == true);
     let mark = |call: &str| format!("{call}{}", if trapped(call) { "*" } else { "" });
@@ -53,7 +53,7 @@ pub(super) fn print(rows: &[&Row], base: &Row) -> anyhow::Result<Vec<Value>> {
     Ok(told)
 }
 
-/// By how much calls that are not trapped differ from the base: least and most, as ratios.
+/// The ratios between the costs of untrapped calls and those of the base: minimum and maximum.
 pub(super) fn untrapped(row: &Row, base: &Row) -> anyhow::Result<[f64; 2]> {
     let mut all = [f64::MAX, 0.0];
     for call in &CALLS[2..] {
@@ -63,13 +63,13 @@ pub(super) fn untrapped(row: &Row, base: &Row) -> anyhow::Result<[f64; 2]> {
     Ok(all)
 }
 
-/// What the trap adds to sched_yield, ticks.
+/// The cost that the trap adds to sched_yield, ticks.
 pub(super) fn trap(row: &Row, base: &Row) -> anyhow::Result<f64> {
     Ok(row.median("sched_yield")? - base.median("sched_yield")?)
 }
 
-/// How many times as much the trap adds as the same trap of `bare`, in the same round: of all
-/// rounds the least, the median and the most.
+/// The ratio between the added cost of the trap and that of the same trap of `bare` in the same
+/// round: minimum, median and maximum over all rounds.
 pub(super) fn times(row: &Row, bare: &Row, base: &Row) -> anyhow::Result<[f64; 3]> {
     let of =
         |said: &Value| said["sched_yield"]["median"].as_f64().with_context(|| said.to_string());

@@ -1,12 +1,13 @@
 //! Table 1 of T. Cucinotta, G. Anastasi, L. Abeni, "Real-Time Virtual Machines": response times of
-//! Apache 2 with a CGI program that computes (lab-rotate), 10 clients with 10 requests each: on
-//! this machine, in a guest, there beside a busy host, and in a reservation of 3 in 5 ms, here 30
-//! in 50: this machine's kernel enforces budgets at its ticks of 4 ms.
+//! Apache 2 with a compute-bound CGI program (lab-rotate), for 10 clients with 10 requests each.
+//! They are measured on this machine, in a guest, in a guest on a busy host, and in a reservation
+//! of 3 in 5 ms; here it is 30 in 50, because this machine's kernel enforces budgets at its ticks
+//! of 4 ms.
 //!
-//! Other than in the paper: the guest is emulated, so that the first two columns are far apart; and
-//! one more column shows what the reservation alone does, without a busy host. A request's cost
-//! varies with this machine, by more than the ratios do: what the guest's vCPU ran is counted, and
-//! responses are compared for the same work, too.
+//! Differences from the paper: the guest is emulated, so the first two columns are far apart. An
+//! additional column shows the effect of the reservation alone, without a busy host. The cost of a
+//! request varies on this machine by more than the ratios do, so the running time of the guest's
+//! vCPU is measured, and responses are also compared for equal amounts of work.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -33,12 +34,12 @@ const REQUESTS: usize = 10;
 const BUDGET: &str = "30ms/50ms";
 const APACHE: &str = "/usr/sbin/apache2";
 const MODULES: [&str; 4] = ["mpm_prefork", "authz_core", "alias", "cgi"];
-/// A request may take so long on a loaded host.
+/// Time limit for a request on a loaded host.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The paper's averages, s.
 const PAPER: [Option<f64>; 5] = [Some(1.14), Some(1.22), Some(11.367), Some(2.044), None];
 
-/// Seconds that each request took.
+/// The response time of each request, s.
 type Seconds = Vec<f64>;
 
 /// One condition.
@@ -46,7 +47,7 @@ type Seconds = Vec<f64>;
 struct Column {
     name: &'static str,
     found: Seconds,
-    /// What the guest's vCPU ran meanwhile, s.
+    /// Running time of the guest's vCPU, s.
     ran: f64,
 }
 
@@ -55,7 +56,7 @@ impl Column {
         self.found.iter().sum::<f64>() / self.found.len() as f64
     }
 
-    /// Processor time of a request, s; 0 natively.
+    /// Processor time per request, s; 0 natively.
     fn cost(&self) -> f64 {
         self.ran / self.found.len() as f64
     }
@@ -81,7 +82,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     .map(|name| Column { name, ..Column::default() });
     let (pid, tid) = (guest.guest.pid(), costs::vcpu(guest.guest.pid())?);
     let mut rounds = 0;
-    // Each column in each round, so that a machine that is slower for a while is slower in all of
+    // Every round measures each column, so that a temporary slowdown of the machine affects all of
     // them.
     while rounds < 2 || Instant::now() < end {
         for (index, column) in columns.iter_mut().enumerate() {
@@ -124,7 +125,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
             (all.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / all.len() as f64).sqrt();
         let (least, most) =
             all.iter().fold((f64::MAX, 0.0_f64), |(l, m), s| (l.min(*s), m.max(*s)));
-        // Both of what the guest takes on an idle host.
+        // Both are relative to the guest's response time on an idle host.
         let (ratio, paper) = (mean / idle.average(), paper.map(|s| s / PAPER[1].unwrap_or(1.0)));
         let paper_text = paper.map_or(String::new(), |ratio| format!("{ratio:.2}"));
         let cost = column.cost();
@@ -142,7 +143,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write(NAME, rows)
 }
 
-/// All clients at once; each begins its next request when it has the answer.
+/// Runs all clients at the same time; each begins its next request when it has received the answer.
 fn requests(port: u16) -> anyhow::Result<Seconds> {
     std::thread::scope(|scope| {
         let client = || (0..REQUESTS).map(|_| request(port)).collect::<anyhow::Result<Seconds>>();
@@ -185,7 +186,7 @@ fn configuration(dir: &Path, listen: &str, rotate: &Path) -> String {
     )
 }
 
-/// Apache on this machine, until dropped.
+/// Apache on this machine; ended on drop.
 struct Native {
     port: u16,
     _process: Tethered,
@@ -194,7 +195,7 @@ struct Native {
 
 impl Native {
     fn start(ctx: &Context, rotate: &Path) -> anyhow::Result<Self> {
-        // Where everybody may look: its workers are nobody's.
+        // In a world-readable place, because its workers run as nobody.
         let dir = tempfile::tempdir_in("/tmp")?;
         command_mode(dir.path(), 0o755)?;
         let program = dir.path().join("lab-rotate");

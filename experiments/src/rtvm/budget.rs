@@ -1,12 +1,13 @@
-//! How small a reservation may be: the least budget that the analysis gives, and what two tasks
-//! miss with a little more and less, measured beside a busy host and a busy guest.
+//! How small a reservation may be: the minimum budget according to the analysis, and the deadlines
+//! that two tasks miss with slightly larger and smaller budgets, measured beside a busy host and a
+//! busy guest.
 //!
-//! A guest that always has something to run uses its budget up at the beginning of each period: the
-//! worst that can happen to a job is then that it is released just afterwards. Releases move
-//! against the reservation's periods, so that each of them meets that.
+//! A guest that always has something to run uses up its budget at the beginning of each period. The
+//! worst case for a job is then a release just afterwards. Releases shift relative to the
+//! reservation's periods, so that every job meets this case.
 //!
-//! Jobs are judged by what they took, not by what they declare: each one has a least budget of its
-//! own, and had so much of it.
+//! Jobs are judged by their actual cost, not by the declared one: each job has its own minimum
+//! budget, and received some share of it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -24,11 +25,11 @@ use super::needed::{self, Needed};
 use super::{PERIOD, plan, predicted};
 
 const NAME: &str = "rtvm-budget";
-/// Releases meet the reservation's period at 50 places, one in each 600 ms.
+/// Releases meet the reservation's period in 50 phases, one every 600 ms.
 const SHIFT_MS: u64 = 7;
-/// Of the least budget, percent.
+/// Share of the minimum budget, percent.
 const SHARES: [u64; 7] = [85, 90, 95, 100, 105, 110, 115];
-/// The share that each job had of its own least budget, percent.
+/// The share of its own minimum budget that each job received, percent.
 const CLASSES: [(&str, Range<f64>); 4] = [
     ("less than 95 %", 0.0..95.0),
     ("95 to 100 %", 95.0..100.0),
@@ -51,7 +52,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let (mut rows, mut jobs) = (Vec::new(), Vec::new());
     for share in SHARES {
         interrupt::check()?;
-        // This machine's speed changes: measured anew each time.
+        // This machine's speed changes, so it is calibrated each time.
         let turns = costs::calibrate(&host, &mut guest, "guest")?;
         let budget = (least * share).div_ceil(100 * 1000);
         let budget_text = format!("{budget}us");
@@ -103,7 +104,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write(NAME, rows)
 }
 
-/// Misses over the share that each job had of the least budget for what it took.
+/// Misses by the share of the minimum budget, for its actual cost, that each job received.
 fn conclude(jobs: &[(f64, Needed)]) {
     println!("\nreserved, of the least budget for what each job took: missed, of jobs");
     for (name, class) in CLASSES {

@@ -5,8 +5,8 @@
 //! | --- | --- |
 //! | `responses.rs` | figures 1 to 4 |
 //! | `apache.rs` | table 1 |
-//! | `needed.rs` | what each job needed, beside what it was promised |
-//! | `budget.rs` | the least budget, by analysis and measured |
+//! | `needed.rs` | what each job needed, compared with what it was guaranteed |
+//! | `budget.rs` | the minimum budget, by analysis and measured |
 //! | `satisfaction.rs` | many tasks over their utilization (the workload of another paper, KairosVM) |
 
 pub(super) mod apache;
@@ -25,19 +25,20 @@ use timevisor_lab::scenario::Context;
 const PERIOD: &str = "50ms";
 const PERIOD_NS: u64 = 50_000_000;
 
-/// What `reserve plan` says of [`TASKS`] in a reservation; without a budget, of the least one.
+/// The output of `reserve plan` for [`TASKS`] in a reservation; without a budget, for the minimum
+/// one.
 fn plan(ctx: &Context, host: &Host, budget: Option<&str>) -> anyhow::Result<Value> {
     let file = ctx.path("tasks.toml");
     std::fs::write(&file, tasks_file()?)?;
     let file = file.display().to_string();
     let mut words = vec!["reserve", "plan", &file, "--alone", "--period", PERIOD, "--json"];
     words.extend(budget.iter().flat_map(|budget| ["--budget", *budget]));
-    // It ends with 1 where the tasks do not fit.
+    // The exit status is 1 if the tasks do not fit.
     let out = host.cli_output(&words)?;
     serde_json::from_slice(&out.stdout).context("no plan")
 }
 
-/// [`TASKS`] as `reserve plan` reads them.
+/// [`TASKS`] in the format that `reserve plan` reads.
 fn tasks_file() -> anyhow::Result<String> {
     let mut text = "policy = \"rate-monotonic\"\n".to_owned();
     for (index, task) in TASKS.iter().enumerate() {
@@ -50,7 +51,7 @@ fn tasks_file() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A plan's worst response of a task, in words.
+/// A plan's worst response of a task, as text.
 fn predicted(plan: &Value, index: usize) -> String {
     let ns = plan["response_times_ns"][format!("tau{}", index + 1)].as_u64();
     ns.map_or("late".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e6))

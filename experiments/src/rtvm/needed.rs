@@ -1,5 +1,5 @@
-//! What each job of a run needed, beside what its reservation promises for just that: a job that
-//! took longer than it declares is promised nothing, and one that took less is promised more.
+//! What each job of a run needed, compared with what its reservation guarantees for exactly that: a
+//! job that took longer than declared gets no guarantee, and one that took less gets a better one.
 
 use serde_json::{Value, json};
 use timevisor_lab::real_time::costs::{self, Demand, Run};
@@ -9,24 +9,24 @@ use super::PERIOD_NS;
 
 pub(super) use timevisor_lab::real_time::judge::TICK_NS;
 
-/// A job in a reservation; ns.
+/// A job in a reservation; times in ns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Needed {
-    /// Which task, from 0 on.
+    /// Index of the task, from 0 on.
     pub(super) task: usize,
-    /// Which of its jobs.
+    /// Index of the job within its task.
     pub(super) job: usize,
-    /// What it took itself.
+    /// The processor time that it took itself.
     pub(super) cost: u64,
-    /// From release to end.
+    /// Time from release to end.
     pub(super) response: u64,
     /// Its period.
     pub(super) deadline: u64,
-    /// The least budget in which it is in time, whenever it is released.
+    /// The minimum budget with which it is in time, whenever it is released.
     pub(super) least: u64,
-    /// Its longest response in the reservation that there was.
+    /// The longest response that the actual reservation guarantees for it.
     pub(super) promised: u64,
-    /// The same, where budgets are enforced by ticks.
+    /// The same if budgets are enforced at ticks.
     pub(super) ticked: u64,
 }
 
@@ -35,7 +35,7 @@ impl Needed {
         self.response > self.deadline
     }
 
-    /// In words.
+    /// A description as text.
     pub(super) fn text(&self) -> String {
         let ms = |ns: u64| ns as f64 / 1e6;
         format!(
@@ -58,7 +58,7 @@ impl Needed {
     }
 }
 
-/// All jobs of a run in `budget` ns of [`PERIOD_NS`], with nobody else on the core.
+/// All jobs of a run in `budget` ns of [`PERIOD_NS`], with no other reservation on the core.
 pub(super) fn all(run: &Run, budget: u64) -> anyhow::Result<Vec<Needed>> {
     let supply = Worst(Reservation::alone(budget, PERIOD_NS)?);
     let mut found = Vec::new();
@@ -81,7 +81,7 @@ pub(super) fn all(run: &Run, budget: u64) -> anyhow::Result<Vec<Needed>> {
     Ok(found)
 }
 
-/// The least budget in which it is in time, to the microsecond; the period where none is.
+/// The minimum budget with which it is in time, to the microsecond; the period if there is none.
 fn least(demand: &Demand, deadline: u64) -> anyhow::Result<u64> {
     let (mut not, mut fits) = (0, PERIOD_NS / 1000);
     while fits - not > 1 {
@@ -92,11 +92,11 @@ fn least(demand: &Demand, deadline: u64) -> anyhow::Result<u64> {
     Ok(fits * 1000)
 }
 
-/// Which of a job's promises, ns.
+/// Selects one of a job's guarantees, ns.
 pub(super) type Promise = fn(&Needed) -> u64;
 
-/// Of the jobs that are promised to be in time: how many, how many were late all the same, and by
-/// how many ms a response was longer than promised at most.
+/// For the jobs that are guaranteed to be in time: their number, how many were late nevertheless,
+/// and the largest excess of a response over its guarantee, ms.
 pub(super) fn kept(jobs: &[Needed], promise: Promise) -> (usize, usize, f64) {
     let promised = || jobs.iter().filter(|job| promise(job) <= job.deadline);
     let beyond = promised().map(|job| (job.response as f64 - promise(job) as f64) / 1e6);
@@ -112,16 +112,16 @@ mod tests {
 
     #[test]
     fn the_papers_example_by_its_jobs() {
-        // tau2 with one job of tau1 before it and one 150 ms later, as the analysis has it at the
-        // critical instant.
+        // tau2 with one job of tau1 before it and another one 150 ms later, as the analysis assumes
+        // at the critical instant.
         let demand = Demand { first: 80 * MS, later: vec![(150 * MS, 30 * MS)] };
         let supply = Worst(Reservation::alone(28 * MS, 50 * MS).unwrap());
         assert_eq!(demand.response(&supply), 146 * MS);
-        // With 4 ms less it is not done at 150 ms, but just then: the second job of tau1 comes too
-        // late to count.
+        // With 4 ms less, it ends exactly at 150 ms, so the second job of tau1 comes too late to
+        // count.
         assert_eq!(demand.response(&Ticked { supply, tick: TICK_NS }), 150 * MS);
         assert_eq!(least(&demand, 200 * MS).unwrap(), 26_667_000);
-        // A job that takes more meets the second one.
+        // A job that takes longer is preempted by the second one.
         let more = Demand { first: 85 * MS, ..demand };
         assert_eq!(more.response(&supply), (200 + 22 + 3) * MS);
     }

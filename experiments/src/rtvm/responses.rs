@@ -1,10 +1,10 @@
 //! Figures 1 to 4 of T. Cucinotta, G. Anastasi, L. Abeni, "Real-Time Virtual Machines": response
-//! times of two real-time tasks, (30 ms, 150 ms) and (50 ms, 200 ms): natively, in a guest, in a
-//! guest on a loaded host, and there in reservations.
+//! times of two real-time tasks, (30 ms, 150 ms) and (50 ms, 200 ms), measured natively, in a
+//! guest, in a guest on a loaded host, and there in reservations.
 //!
-//! Other than in the paper: guests are emulated, so that a job's cost is counted in turns of a loop
-//! that the guest has measured; the load is three busy processes for each processor, where the
-//! paper had two real-time tasks of 67 %.
+//! Differences from the paper: guests are emulated, so a job's cost is counted in turns of a loop
+//! that the guest has calibrated. The load is three busy processes per processor, where the paper
+//! had two real-time tasks of 67 %.
 
 use std::process::Command;
 use std::time::Duration;
@@ -22,16 +22,16 @@ use super::super::report;
 use super::needed::{self, Needed, Promise};
 use super::{PERIOD, plan, predicted};
 
-/// The head of what [`print()`] prints.
+/// The header of what [`print()`] prints.
 const HEAD: &str = "                             task    jobs   missed   median     95 %    worst  predicted  cost: mean, most  stolen: all, in 200 ms";
 
 const NAME: &str = "rtvm-responses";
 
-/// One condition: its name, whether the host is loaded, the reservation's budget in ms, whether the
-/// guest has background work.
+/// One condition: its name, whether the host is loaded, the reservation's budget in ms, and whether
+/// the guest has background work.
 type Condition = (&'static str, bool, Option<u64>, bool);
 
-/// The paper's, and what its 28 is beside others.
+/// The paper's conditions, and further budgets around its 28.
 const CONDITIONS: [Condition; 7] = [
     ("guest, idle host", false, None, false),
     ("guest, loaded host", true, None, false),
@@ -58,7 +58,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let mut guest = real_time::guest(ctx, &host, "guest")?;
     for (name, loaded, budget, hog) in CONDITIONS {
         interrupt::check()?;
-        // This machine's speed changes: measured anew each time.
+        // This machine's speed changes, so it is calibrated each time.
         let turns = costs::calibrate(&host, &mut guest, "guest")?;
         let load = loaded.then(Load::start).transpose()?;
         if let Some(ms) = budget {
@@ -120,8 +120,8 @@ fn native(ctx: &Context, seconds: u64) -> anyhow::Result<Vec<Responses>> {
     ))?)
 }
 
-/// `costs`: where 1 is what was declared, on average and at most. `declared`: the plan for what was
-/// declared.
+/// `costs`: average and maximum, relative to the declared cost. `declared`: the plan for the
+/// declared costs.
 fn print(
     name: &str,
     found: &[Responses],
@@ -148,7 +148,8 @@ fn print(
     }
 }
 
-/// What became of the promises for what each job took, and each job for which that is worth a look.
+/// Prints whether the guarantees for each job's actual cost were kept, and the jobs that deserve a
+/// closer look.
 fn judge(jobs: &[Needed]) {
     let promises: [(&str, Promise); 2] =
         [("without the tick", |job| job.promised), ("with it", |job| job.ticked)];

@@ -1,10 +1,10 @@
-//! The share of deadlines that many tasks of a guest meet, over their utilization: the workload of
-//! the evaluation in K. Burns and others, "KairosVM" (20 to 60 tasks, 25 to 100 %), here with and
-//! without the reservation that `reserve plan` gives for them.
+//! The share of deadlines that many tasks of a guest meet, by their utilization. The workload is
+//! that of the evaluation in K. Burns and others, "KairosVM" (20 to 60 tasks, 25 to 100 %), here
+//! with and without the reservation that `reserve plan` recommends.
 //!
-//! Other than in the paper: tasks have fixed priorities (rate-monotonic) instead of ChronOS' EDF;
-//! utilizations are UUniFast's, because 20 tasks of 10 to 40 % each are more than a processor; a
-//! job that is late runs to its end.
+//! Differences from the paper: tasks have fixed priorities (rate-monotonic) instead of ChronOS'
+//! EDF; utilizations are drawn with UUniFast, because 20 tasks of 10 to 40 % each would need more
+//! than one processor; a late job runs to completion.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -23,18 +23,18 @@ use timevisor_simulation::reservations::sets::uunifast;
 use super::super::report;
 
 const NAME: &str = "rtvm-satisfaction";
-/// How many tasks; lab-rt has a priority for each of sixty.
+/// Number of tasks; lab-rt has a separate priority for each of sixty.
 const COUNTS: [u32; 3] = [20, 40, 60];
 /// Their utilization.
 const PERCENT: [u32; 4] = [25, 50, 75, 100];
 const PERIODS_MS: [u64; 5] = [200, 250, 400, 500, 1000];
-/// The reservation's period, and the most of it that is given: usual kernels admit 95 %.
+/// The reservation's period and its largest budget: common kernels admit 95 %.
 const PERIOD: &str = "50ms";
 const MOST_MS: u64 = 45;
 const CONDITIONS: [&str; 3] =
     ["guest, idle host", "guest, loaded host", "reservation, loaded host"];
 
-/// A task set: cost in us and period in ms, the shortest period first.
+/// A task set: cost in us and period in ms, in order of increasing period.
 pub(crate) type Tasks = Vec<(u64, u64)>;
 
 pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
@@ -83,7 +83,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write(NAME, rows)
 }
 
-/// The same set for the same count and utilization in every run.
+/// Returns the same set for the same count and utilization in every run.
 pub(crate) fn draw(count: u32, percent: u32) -> Tasks {
     let mut random = Random::stream(u64::from(count * 1000 + percent), NAME);
     let parts = uunifast(&mut random, count, f64::from(percent) / 100.0);
@@ -100,7 +100,7 @@ pub(crate) fn draw(count: u32, percent: u32) -> Tasks {
     tasks
 }
 
-/// What `reserve plan` recommends, us, and whether that is enough.
+/// The budget that `reserve plan` recommends, us, and whether it is sufficient.
 fn planned(ctx: &Context, host: &Host, tasks: &Tasks) -> anyhow::Result<(u64, bool)> {
     let mut text = "policy = \"listed\"\n[overhead]\nswitch = \"50us\"\n".to_owned();
     for (index, (cost, period)) in tasks.iter().enumerate() {
@@ -112,7 +112,7 @@ fn planned(ctx: &Context, host: &Host, tasks: &Tasks) -> anyhow::Result<(u64, bo
     let file = ctx.path("tasks.toml");
     std::fs::write(&file, text)?;
     let file = file.display().to_string();
-    // It ends with 1 where the tasks do not fit.
+    // The exit status is 1 if the tasks do not fit.
     let said =
         host.cli_output(&["reserve", "plan", &file, "--alone", "--period", PERIOD, "--json"])?;
     let plan: Value = serde_json::from_slice(&said.stdout).context("no plan")?;
@@ -146,7 +146,7 @@ fn under(
     Ok(found)
 }
 
-/// As lab-rt takes them.
+/// The tasks as lab-rt's arguments.
 pub(crate) fn words(tasks: &Tasks) -> Vec<String> {
     let one = |(cost, period): &(u64, u64)| format!("{}.{:03}/{period}", cost / 1000, cost % 1000);
     tasks.iter().map(one).collect()

@@ -1,16 +1,16 @@
 //! D. Dutra, L. Whately, C. Amorim, "A highly effective system clock for energy-efficient computer
-//! systems" (RVEC and HPGC), sections 5.1 to 5.3, with the timeline `elapsed` in RVEC's place.
+//! systems" (RVEC and HPGC), sections 5.1 to 5.3, with the timeline `elapsed` in place of RVEC.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `times.rs` | tables 1 and 2, figure 2: an arithmetic program, timed |
-//! | `steps.rs` | figure 3: every reading is later |
-//! | `moved.rs`, `worker.rs` | table 4: a benchmark that moves between hosts in the middle of measurements |
-//! | `paper.rs` | the paper's figures |
+//! | `steps.rs` | figure 3: every reading is later than the one before |
+//! | `moved.rs`, `worker.rs` | table 4: a benchmark that moves between hosts during measurements |
+//! | `paper.rs` | the paper's published results |
 //!
-//! Not here: table 3 (no processor of a virtual machine changes its frequency by request, and an
-//! invariant TSC would not notice), OpenVZ, Memperf (table 4 says what stands in), HPGC between
-//! machines (section 5.4).
+//! Not included: table 3 (the frequency of a virtual machine's processors cannot be changed on
+//! request, and would not affect an invariant TSC), OpenVZ, Memperf (table 4 describes the
+//! substitute), and HPGC between machines (section 5.4).
 
 mod moved;
 mod paper;
@@ -32,7 +32,7 @@ use crate::report;
 const NAME: &str = "rvec-tables";
 const PROGRAM: &str = "lab-rvec";
 
-/// The span is that of tables 1 and 2; figure 3 and table 4 have fixed numbers.
+/// `span` applies to tables 1 and 2; figure 3 and table 4 have fixed numbers of measurements.
 pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let mut rows = {
         let setting = Setting::new(ctx)?;
@@ -51,7 +51,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write(NAME, rows)
 }
 
-/// A host of which somebody is bound to `elapsed`, so that the timeline is on its page.
+/// A host with a program bound to `elapsed`, so that the timeline is on its page.
 struct Setting {
     // Dropped in this order.
     _bound: Tethered,

@@ -1,15 +1,15 @@
-//! Table 4: a benchmark is timed while it moves between two hosts whose counters have nothing to do
-//! with each other.
+//! Table 4: times a benchmark while it moves between two hosts with unrelated counters.
 //!
-//! The paper has Memperf in an OpenVZ container. Here lmbench's walk through memory (lab-rvec,
-//! timed by rdtsc) stands for Memperf, and two processes for the container: one on each host, of
-//! which the one ends the measurement that the other has begun. They count with different
-//! oscillators (lab/oscillator traps their rdtsc), so a stamp of one says nothing to the other, as
-//! between two machines. Memperf's rule is kept: a measurement below 75 % of the run's average is
-//! discarded. Its differences are unsigned.
+//! The paper runs Memperf in an OpenVZ container. Here, lmbench's walk through memory (lab-rvec,
+//! timed by rdtsc) replaces Memperf. Two processes, one on each host, replace the container: one
+//! ends the measurement that the other has begun. They use different oscillators (lab/oscillator
+//! traps their rdtsc), so a timestamp of one means nothing to the other, as between two machines.
+//! Memperf's rule is kept: a measurement below 75 % of the run's average is discarded. Its
+//! differences are unsigned.
 //!
-//! `elapsed` of a container is its host's and does not travel, so both hosts' pages are read as the
-//! global clock, RVEC plus HPGC; the handover itself took time and is in the measurement.
+//! A container's `elapsed` belongs to its host and does not move with it, so both hosts' pages are
+//! read as the global clock, which corresponds to RVEC plus HPGC. The time of the handover itself
+//! is part of the measurement.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ use crate::statistics::{Summary, quantile};
 
 const RUNS: usize = 20;
 const MEASUREMENTS: usize = 100;
-/// It moves in the middle of these: there and back.
+/// The benchmark moves in the middle of these measurements, there and back.
 const MOVES: [usize; 2] = [33, 66];
 const CASES: [(&str, &str, bool); 4] = [
     ("RDTSC", "tsc", false),
@@ -33,23 +33,23 @@ const CASES: [(&str, &str, bool); 4] = [
     ("page, moves", "page", true),
 ];
 
-/// What became of one run.
+/// The result of one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Run {
-    /// By Memperf's rule.
+    /// Measurements discarded by Memperf's rule.
     discarded: usize,
-    /// Ended before they began.
+    /// Measurements that ended before they began.
     negative: usize,
-    /// More than ten times the median.
+    /// Measurements longer than ten times the median.
     long: usize,
-    /// Of all measurements.
+    /// Median of all measurements.
     median: f64,
 }
 
 impl Run {
     /// `spans`: ticks or ns, as signed differences.
     fn of(spans: &[i128]) -> Self {
-        // A program that subtracts unsigned stamps.
+        // As seen by a program that subtracts unsigned timestamps.
         let seen: Vec<f64> = spans
             .iter()
             .map(|span| {
@@ -74,7 +74,7 @@ impl Run {
 }
 
 pub(super) fn run(ctx: &Context) -> anyhow::Result<Vec<Value>> {
-    // Guests play no part, but oscillators are built into a directory of their own.
+    // Guests are not needed, but the oscillators are built into their own directory.
     let hosts = Hosts::apart(ctx)?;
     let program = programs::optimized_binary("timevisor-lab-guest", PROGRAM)?;
     let [a, b] = &hosts.hosts;
@@ -83,7 +83,7 @@ pub(super) fn run(ctx: &Context) -> anyhow::Result<Vec<Value>> {
         "\ntable 4: a walk through memory, {RUNS} runs of {MEASUREMENTS} measurements; moves to the other host and back\n\
          timed by         discarded (sd over the runs)  negative  over 10 medians  median, ms | paper: discarded (sd)"
     );
-    // They take turns, so that a noisy moment of the machine hits all of them.
+    // They take turns, so that a disturbance of the machine affects all of them.
     let mut found = CASES.map(|_| Vec::new());
     for _ in 0..RUNS {
         for ((_, clock, moves), runs) in CASES.into_iter().zip(&mut found) {
@@ -96,7 +96,7 @@ pub(super) fn run(ctx: &Context) -> anyhow::Result<Vec<Value>> {
         let discarded = Summary::of(&runs.iter().map(|r| r.discarded as f64).collect::<Vec<_>>());
         let sum = |of: fn(&Run) -> usize| runs.iter().map(of).sum::<usize>();
         let (negative, long) = (sum(|r| r.negative), sum(|r| r.long));
-        // The oscillators' counters run at about the machine's rate; ticks are told as such.
+        // The oscillators' counters run at about the machine's rate, so ticks are shown as such.
         let median = quantile(&runs.iter().map(|r| r.median).collect::<Vec<_>>(), 0.5);
         let unit = if clock == "tsc" { "M ticks" } else { "ms" };
         let beside = match (clock, moves) {

@@ -10,13 +10,13 @@ use super::{NAME, Setting, paper};
 use crate::job;
 use crate::statistics::Summary;
 
-/// The paper's; each of 10,000 blocks.
+/// The paper's number of runs, each with 10,000 blocks.
 const MOST_RUNS: u32 = 100;
 
 pub(super) fn run(setting: &Setting, span: Duration) -> anyhow::Result<Vec<Value>> {
     let page = setting.page();
     let times = |runs: u32| job::native(&setting.program, &["times", &page, &runs.to_string()]);
-    // One run tells how many fit.
+    // The duration of one run determines how many fit.
     let began = Instant::now();
     times(1)?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
@@ -87,7 +87,7 @@ fn precision(found: &Value) -> anyhow::Result<Vec<Value>> {
         let runs = runs_of(row);
         out.as_object_mut().map(|o| o.remove("runs_us"));
         rows.push(out);
-        // Figure 2 has these.
+        // Figure 2 shows these clocks.
         if clock == "TSC" && !moves || clock == "elapsed" {
             let points = runs.iter().enumerate().map(|(n, us)| (n as f64, *us)).collect();
             series.push(Series { name, points });

@@ -1,4 +1,4 @@
-//! A `lab-rvec worker` on one of two hosts, each of which counts with its own oscillator.
+//! A `lab-rvec worker` on one of two hosts, each with its own oscillator.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -26,7 +26,7 @@ impl Worker {
         Ok(Self { process, to, from })
     }
 
-    /// The stamps that it answers with.
+    /// Sends a command and returns the timestamps of the answer.
     pub(super) fn ask(&mut self, command: &str) -> anyhow::Result<Vec<i128>> {
         writeln!(self.to, "{command}")?;
         let mut line = String::new();

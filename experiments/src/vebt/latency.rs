@@ -1,5 +1,5 @@
-//! Figure 5: what one access takes, counted by the TSC before and after it: natively, in a guest on
-//! the TSC, in a guest on an emulated HPET.
+//! Figure 5: the duration of one access, measured with the TSC before and after it: natively, in a
+//! guest that uses the TSC, and in a guest with an emulated HPET.
 
 use std::time::Duration;
 
@@ -18,9 +18,10 @@ use crate::report;
 
 const NAME: &str = "vebt-latency";
 const PROGRAM: &str = "lab-access";
-/// Accesses of one clock before the next one's turn.
+/// Number of accesses to one clock before the next one's turn.
 const READS: &str = "10000";
-/// The guest's kernel changes from its early clocksource to the final one about 2 s after the boot.
+/// The guest's kernel switches from its early clocksource to the final one about 2 s after the
+/// boot.
 const SETTLE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
@@ -54,7 +55,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     for (what, took) in paper::LATENCY {
         println!("  {what}: {took}");
     }
-    // What the method takes is in the table; the picture is of clocks.
+    // The overhead of the method is in the table; the picture shows only clocks.
     series.retain(|s| !s.name.starts_with("nothing"));
     let axes = ["ns an access", "share of accesses within this"];
     plot::write(NAME, &plot::lines(NAME, axes, series, true))?;
@@ -100,13 +101,13 @@ struct Access {
     clock: String,
     count: u64,
     tick_ns: f64,
-    /// Per mille and ticks.
+    /// Ranks in per mille, and ticks.
     ticks: Vec<(u64, u64)>,
 }
 
 impl Access {
     fn parse(row: &Value, tick_ns: f64) -> anyhow::Result<Self> {
-        // The ranks of lab-access.
+        // The ranks that lab-access reports.
         const RANKS: [u64; 9] = [0, 10, 50, 250, 500, 750, 950, 990, 1000];
         let ticks = row["ticks"].as_array().context("no ticks")?;
         ensure!(ticks.len() == RANKS.len(), "other ranks than here: {row}");
@@ -139,7 +140,7 @@ impl Access {
         )
     }
 
-    /// The distribution without its longest per cent.
+    /// The distribution without its longest percent.
     fn series(&self, place: &str) -> Series {
         let points = self.ticks.iter().filter(|(rank, _)| *rank <= 990);
         // A logarithmic axis has no zero.

@@ -1,10 +1,10 @@
-//! Figure 11: a guest moves between two hosts, each with its own clock; its page, and a chronyd
-//! that keeps the time inside it.
+//! Figure 11: a guest moves between two hosts, each with its own clock. The guest's page is
+//! compared with a chronyd that keeps the time inside it.
 //!
-//! The paper warms up for hours and moves after 30 minutes, then every 2 hours; here minutes stand
-//! for hours. The moves are those of `soak-migrate`, which ends at the first wrong reading of the
-//! page. chronyd stands for ntpd: it asks every 16 s as in the paper, with the step that Debian
-//! allows it at its start only (`makestep 1 3`).
+//! The paper warms up for hours and moves after 30 minutes, then every 2 hours; here, minutes
+//! replace hours. The moves are those of `soak-migrate`, which stops at the first wrong reading of
+//! the page. chronyd replaces ntpd: it polls every 16 s as in the paper, and may step the clock
+//! only at its start, which is Debian's default (`makestep 1 3`).
 
 use std::time::Duration;
 
@@ -18,10 +18,9 @@ use crate::report;
 use crate::spread::Spread;
 
 const NAME: &str = "vebt-migration";
-/// A move for so much time.
+/// Time between two moves.
 const STAY: Duration = Duration::from_secs(120);
-/// From here on a clock is called wrong in the table, us: some hundred times what it is without
-/// moves.
+/// The table calls a clock wrong above this error, us: some hundred times the error without moves.
 const WRONG_US: f64 = 1000.0;
 
 pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
@@ -86,12 +85,12 @@ fn table(samples: &[Sample], moves: usize) -> Vec<Value> {
     rows
 }
 
-/// Since the first sample of this stay: when chronyd was last wrong.
+/// When chronyd was last wrong, counted from the first sample of this stay.
 fn wrong_until(stay: &[&Sample]) -> Option<f64> {
     stay.iter().rev().find(|s| s.chronyd_us.abs() > WRONG_US).map(|s| s.since_s)
 }
 
-/// With chronyd in ms, without in us.
+/// In ms with chronyd, in us without.
 fn picture(title: &str, samples: &[Sample], chronyd: bool) -> String {
     let start = samples.first().map_or(0.0, |s| s.at_s);
     let scale = if chronyd { 1e-3 } else { 1.0 };

@@ -1,5 +1,5 @@
 //! T. Broomhead, L. Cremean, J. Ridoux, D. Veitch, "Virtualize everything but time" (OSDI 2010),
-//! with Timevisor's page in the place of their dependent RADclock.
+//! with Timevisor's page in place of their dependent RADclock.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -7,10 +7,10 @@
 //! | `sawtooth.rs` | figure 3: a dependent clock without a rate |
 //! | `latency.rs` | figure 5: accesses to counters and clocks |
 //! | `noise.rs` | figures 6 and 9: what the host adds to an exchange, by load |
-//! | `paper.rs` | the paper's figures |
+//! | `paper.rs` | the paper's published results |
 //!
-//! Not here: C-states (figure 8 and the steps of figure 6), Xen, a HPET read natively, a DAG card
-//! as the outside observer, days of samples.
+//! Not included: C-states (figure 8 and the steps of figure 6), Xen, an HPET read natively, a DAG
+//! card as the external observer, and days of samples.
 
 pub(super) mod latency;
 pub(super) mod migration;

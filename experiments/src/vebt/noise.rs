@@ -1,12 +1,12 @@
-//! Figures 6 and 9: what the host adds to an exchange with a server ("system noise", RTThost), by
-//! the guests beside it.
+//! Figures 6 and 9: what the host adds to an exchange with a server ("system noise", RTThost),
+//! depending on the guests beside it.
 //!
-//! The paper takes it as the round trip that the host sees less the one that a DAG card before its
-//! network card sees. Here the server is a chronyd in a network namespace of the same machine and
-//! there is no network: the round trip less the time for which the server held the request is all
-//! the host's (and of its other end). Stamps are a program's, as most programs have them;
-//! timevisord's own are the kernel's. Deeper C-states, by which figure 6 is ordered, a virtual
-//! machine does not have.
+//! The paper defines it as the difference between the round trip seen by the host and the one seen
+//! by a DAG card in front of its network card. Here the server is a chronyd in a network namespace
+//! of the same machine, and there is no network: the round trip minus the server's residence time
+//! is due entirely to the host (and to the other end of the exchange). Timestamps are taken by a
+//! program, as in most programs; timevisord itself uses kernel timestamps. A virtual machine does
+//! not have the deeper C-states by which figure 6 is ordered.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,15 +28,15 @@ use crate::spread::Spread;
 
 const NAME: &str = "vebt-noise";
 const PROGRAM: &str = "lab-exchange";
-/// How many guests there are, and then how many of them are busy.
+/// Number of guests, and afterwards the number of busy guests among them.
 const GUESTS: [usize; 3] = [1, 2, 4];
-/// ms from an exchange to the next.
+/// Time between two exchanges, ms.
 const INTERVAL: &str = "50";
 const SETTLE: Duration = Duration::from_secs(5);
-/// Native without and with the bridge, then beside idle and busy guests.
+/// Native without and with the bridge, then with idle and with busy guests.
 const STEPS: u32 = 2 + 2 * 3;
 
-/// Under one load: the host's and all guests' noise, us.
+/// The noise of the host and of all guests under one load, us.
 struct Step {
     label: String,
     host: Spread,
@@ -54,7 +54,7 @@ impl Bench {
         [self.server.clone(), self.each.as_secs_f64().to_string(), INTERVAL.into()]
     }
 
-    /// Everybody at once.
+    /// Measures the host and all guests simultaneously.
     fn step(&self, label: &str, guests: &mut [Guest]) -> anyhow::Result<Step> {
         let arguments = self.arguments();
         for guest in &mut *guests {
@@ -129,7 +129,7 @@ impl Step {
     }
 }
 
-/// The lines of a box plot, step after step; the worst guest's median beside.
+/// The lines of a box plot for each step, with the worst guest's median.
 fn picture(steps: &[Step]) -> String {
     let of = |name: &str, value: fn(&Step) -> Option<f64>| Series {
         name: name.to_owned(),

@@ -1,6 +1,6 @@
-//! What the paper's text states (its pictures have more).
+//! The results in the paper's text (its figures contain more).
 
-/// Figure 5, at 2.13 GHz: what is read, and the latency that the text states.
+/// Figure 5, at 2.13 GHz: what is read, and the latency given in the text.
 pub(super) const LATENCY: [(&str, &str); 4] = [
     ("TSC by rdtsc, native", "about 80 cycles (38 ns)"),
     ("TSC by the kernel's access, native", "about 320 cycles (150 ns)"),

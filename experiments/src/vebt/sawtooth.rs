@@ -1,12 +1,13 @@
-//! Figure 3: a dependent clock that is told the time of a disciplined host clock now and then, and
-//! extrapolates with its counter's nominal rate; beside it the page, which passes the rate on, at
-//! the same counter values.
+//! Figure 3: a dependent clock that occasionally receives the time of a disciplined host clock and
+//! extrapolates with its counter's nominal rate. It is compared with the page, which also provides
+//! the rate, at the same counter values.
 //!
-//! Xen's guests were told the time by Dom0's kernel, once a minute as long as that was synchronized
-//! (`sync_xen_wallclock` of Xen's Linux 2.6, arch/x86 time-xen.c; the paper names no period), and
-//! took the Xen Clocksource for exactly 1 GHz. Here the host is a timevisord whose counter is 40
-//! ppm faster than it says (lab/oscillator: this machine's own TSC is what truth is made of). A
-//! third clock is told time and rate once a minute: it shows what of the sawtooth is the rate's.
+//! Xen's guests received the time from Dom0's kernel, once a minute while that was synchronized
+//! (`sync_xen_wallclock` of Xen's Linux 2.6, arch/x86 time-xen.c; the paper gives no interval), and
+//! assumed that the Xen Clocksource ran at exactly 1 GHz. Here the host is a timevisord whose
+//! counter is 40 ppm faster than stated (lab/oscillator; this machine's own TSC provides the
+//! truth). A third clock receives time and rate once a minute: it shows which part of the sawtooth
+//! is due to the rate.
 
 use std::time::{Duration, Instant};
 
@@ -29,15 +30,15 @@ use crate::spread::Spread;
 use crate::statistics::Summary;
 
 const NAME: &str = "vebt-sawtooth";
-/// Of Xen's kernel.
+/// The interval of Xen's kernel.
 const UPDATE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_millis(250);
 const WARM_UP: Duration = Duration::from_secs(60);
-/// 40 ppm fast, and wandering by 20 ppb as an office does in a day, but in minutes.
+/// 40 ppm fast, with a wander of 20 ppb as in an office over a day, but within minutes.
 const OSCILLATOR: Parameters =
     Parameters { ppb: 40_000, offset: 7_200_000_000_000, amplitude_ppb: 20.0, period: 6e11 };
 
-/// All clocks at one moment, minus what was true, us.
+/// The errors of all clocks at one moment (reading minus truth), us.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     at_s: f64,
@@ -47,7 +48,7 @@ struct Sample {
     page_half_width_us: f64,
 }
 
-/// What a dependent clock was told last.
+/// The last information that a dependent clock received.
 #[derive(Debug, Clone, Copy)]
 struct Told {
     counter: u64,
@@ -65,13 +66,13 @@ impl Told {
     }
 }
 
-/// A host with another oscillator, which follows a real server.
+/// A host with another oscillator that follows a real server.
 struct Setting {
     // Dropped in this order: the host before its server.
     page: HostPage,
     host: Host,
     oscillator: Oscillator,
-    /// ns per tick as the counter states it.
+    /// ns per tick, as the counter states it.
     nominal: f64,
     khz: u64,
     _server: Chronyd,
@@ -91,8 +92,8 @@ impl Setting {
         Ok(Self { page, host, oscillator, nominal: 1e6 / khz as f64, khz, _server: server })
     }
 
-    /// ns of UTC, and the half-width, that the page says of a value of the host's counter. (This
-    /// process reads the machine's.)
+    /// UTC in ns and its half-width, according to the page, at a value of the host's counter. (This
+    /// process reads the machine's counter.)
     fn page_at(&self, counter: u64) -> anyhow::Result<(i64, i64)> {
         let reading = self.page.convert(counter)?;
         ensure!(reading.has_estimate(), "the page knows no time");
@@ -101,7 +102,7 @@ impl Setting {
         Ok((ns(reading.estimate), (ns(reading.latest) - ns(reading.earliest)) / 2))
     }
 
-    /// The page's ns per tick now.
+    /// The page's current period, ns per tick.
     fn rate_at(&self, counter: u64) -> anyhow::Result<f64> {
         let ticks = self.khz * 1000;
         let (from, _) = self.page_at(counter)?;
@@ -122,7 +123,7 @@ impl Setting {
             let (_, bare, rated) = match told {
                 Some(told) if at < told.0 + update => told,
                 _ => {
-                    // The time of the host's clock, whose own error comes along.
+                    // The time of the host's clock, including its own error.
                     let bare = Told { counter, ns: page_ns, period: self.nominal };
                     let rated = Told { period: self.rate_at(counter)?, ..bare };
                     *told.insert((at, bare, rated))
@@ -142,7 +143,7 @@ impl Setting {
     }
 }
 
-/// What the machine's kernel states: its TSC in whole kHz, found over 2 s.
+/// The rate stated by the machine's kernel: its TSC in whole kHz, measured over 2 s.
 fn nominal_khz() -> anyhow::Result<u64> {
     let tsc = Tsc::unchecked();
     let first = best_bracket(&tsc);
@@ -206,10 +207,10 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write(NAME, rows)
 }
 
-/// The same for some seconds with an update every five.
+/// A run of some seconds with an update every five seconds.
 ///
 /// # Errors
-/// When the samples, the sawtooth or the pictures are not what they must be on any machine.
+/// When the samples, the sawtooth or the pictures are not as they must be on any machine.
 pub fn smoke(ctx: &Context) -> anyhow::Result<String> {
     const UPDATE: Duration = Duration::from_secs(5);
     let mut setting = Setting::new(ctx, Duration::from_secs(15))?;
@@ -217,7 +218,7 @@ pub fn smoke(ctx: &Context) -> anyhow::Result<String> {
     ensure!(samples.len() >= 20, "only {} samples", samples.len());
     let outside = samples.iter().filter(|s| s.page_us.abs() > s.page_half_width_us + 1.0).count();
     ensure!(outside == 0, "the page's bounds excluded the truth {outside} times");
-    // The teeth: 40 ppm of the longest time since an update.
+    // The height of the teeth: 40 ppm of the longest time since an update.
     let own = |s: &Sample| (s.without_rate_us - s.page_us).abs();
     let most = samples.iter().map(own).fold(0.0, f64::max);
     let tooth = OSCILLATOR.ppb as f64 / 1e3 * UPDATE.as_secs_f64();

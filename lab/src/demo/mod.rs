@@ -1,5 +1,5 @@
-//! `make demo`: a real chronyd, a real timevisord, a stock guest; both sides' intervals side by
-//! side, a verdict, a picture.
+//! `make demo`: a real chronyd, a real timevisord and a stock guest. It shows the intervals of host
+//! and guest side by side, a verdict and a picture.
 
 mod picture;
 
@@ -29,11 +29,11 @@ pub const PACKAGES: &[&str] = &[
     "gcc",
 ];
 
-/// Guest kernels from 6.13 on have the driver; this suite has the newest that Debian ships for its
-/// stable release.
+/// The driver is in kernels from 6.13 on; this suite has the newest kernel that Debian ships for
+/// its stable release.
 const KERNEL: &str = "trixie-backports";
 
-/// What is built, by package and program.
+/// What is built: package and program.
 const PROGRAMS: [(&str, &str); 3] = [
     ("timevisord", "timevisord"),
     ("timevisor", "timevisor"),
@@ -44,10 +44,10 @@ const PROGRAMS: [(&str, &str); 3] = [
 /// counts.
 const BRACKET_TRIES: usize = 16;
 
-/// Runs the demo for `seconds`; with `keep` everything then stays up until Ctrl-C.
+/// Runs the demo for `seconds`. With `keep`, everything then stays up until Ctrl-C.
 ///
 /// # Errors
-/// When anything fails, or guest and host do not agree.
+/// When anything fails, or guest and host disagree.
 pub fn run(ctx: &Context, accelerator: &str, seconds: u32, keep: bool) -> anyhow::Result<()> {
     let began = Instant::now();
     for (number, (package, program)) in PROGRAMS.into_iter().enumerate() {
@@ -123,7 +123,7 @@ pub fn run(ctx: &Context, accelerator: &str, seconds: u32, keep: bool) -> anyhow
 }
 
 /// The server's clock minus the host's estimate, ns, at one counter value. The server's chronyd
-/// serves this machine's CLOCK_REALTIME, so reading that is reading the truth, to within the
+/// serves this machine's CLOCK_REALTIME, so reading that clock gives the true time to within the
 /// bracket.
 fn server_minus_host(page: &HostPage) -> anyhow::Result<i64> {
     let truth = bracket(page.counter(), BRACKET_TRIES);
@@ -153,7 +153,7 @@ fn row(second: u32, c: &Comparison) -> String {
     )
 }
 
-/// Time of day and the bounds around it: `14:03:21.123456789 [-31.2 +33.1]`.
+/// The time of day and its bounds: `14:03:21.123456789 [-31.2 +33.1]`.
 fn interval(i: &Nanos) -> String {
     let (seconds, nanos) =
         (i.estimate.div_euclid(1_000_000_000), i.estimate.rem_euclid(1_000_000_000));

@@ -1,5 +1,5 @@
-//! The demo's picture: the host's page and the guest's side by side, each with its bounds, and the
-//! server's clock in both.
+//! The demo's picture: the host's page and the guest's side by side, each with its bounds and the
+//! server's clock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use kuva::render::plots::Plot;
 
 use crate::comparison::Nanos;
 
-/// Distinguishable in print and by the colour-blind (Tol's bright scheme).
+/// Distinguishable in print and for colour-blind readers (Tol's bright scheme).
 const HOST: &str = "#4477aa";
 const GUEST: &str = "#228833";
 const SERVER: &str = "#ee6677";
@@ -22,14 +22,14 @@ const SERVER: &str = "#ee6677";
 /// One reading of both pages at the same counter value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Point {
-    /// Since the demo began.
+    /// Time since the demo began.
     pub(super) at_s: f64,
     /// What the host's page says.
     pub(super) host: Nanos,
     /// What the guest's page says.
     pub(super) guest: Nanos,
-    /// The server's clock minus the host's estimate, ns. The server runs on this machine, so it can
-    /// be read directly.
+    /// The server's clock minus the host's estimate, ns. The server runs on this machine, so its
+    /// clock can be read directly.
     pub(super) server_ns: i64,
 }
 

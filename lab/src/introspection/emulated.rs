@@ -1,4 +1,4 @@
-//! Guests that QEMU emulates, with our plugin in it, for timevisord to introspect.
+//! Emulated guests with our QEMU plugin, for timevisord to introspect.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use crate::host::Host;
 use crate::image::Image;
 use crate::scenario::Context;
 
-/// A guest "web" that QEMU emulates, with our plugin, these programs and these further arguments;
-/// its page is there.
+/// An emulated guest "web" with our plugin, these programs and these further arguments; returns
+/// once its page is there.
 ///
 /// # Errors
 /// When it does not boot.
@@ -24,7 +24,7 @@ pub fn emulated(
     emulated_on(ctx, host, "trixie-backports", programs, more)
 }
 
-/// The same with this suite's kernel.
+/// Like [`emulated`], with the kernel of this suite.
 ///
 /// # Errors
 /// When it does not boot.
@@ -42,7 +42,7 @@ pub fn emulated_on(
     Ok(guest)
 }
 
-/// The same with anything in its image; its page may say nothing yet.
+/// Like [`emulated`], with any changes to its image; its page may not be valid yet.
 ///
 /// # Errors
 /// When it does not boot.
@@ -68,7 +68,7 @@ pub fn booted(
     Ok(guest)
 }
 
-/// What timevisord tells of the only guest.
+/// What timevisord reports about the only guest.
 ///
 /// # Errors
 /// When there is none.

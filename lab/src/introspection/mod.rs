@@ -1,10 +1,10 @@
-//! A guest's introspection as timevisord will do it: its memory found, its kernel probed, the
-//! plugin driven over its socket.
+//! Introspects a guest as timevisord does: finds its memory, probes its kernel, and drives the
+//! plugin over its socket.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `emulated.rs` | emulated guests with the plugin, for a timevisord |
-//! | `nested.rs` | guests under KVM on a host inside a guest, and the trap points in them |
+//! | `nested.rs` | guests under KVM on a host inside a guest, and their trap points |
 
 pub mod emulated;
 pub mod nested;
@@ -44,10 +44,10 @@ pub fn plugin(lab_dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(out.join("libtimevisor-introspect.so"))
 }
 
-/// Where a guest's memory is in its QEMU.
+/// The address of a guest's memory in its QEMU process.
 ///
 /// # Errors
-/// When QEMU does not tell.
+/// When QEMU does not report it.
 pub fn memory_base(guest: &mut Guest) -> anyhow::Result<u64> {
     let command = json!({"command-line": "gpa2hva 0"});
     let said = guest.qmp().execute("human-monitor-command", &command)?;
@@ -57,7 +57,7 @@ pub fn memory_base(guest: &mut Guest) -> anyhow::Result<u64> {
     base.with_context(|| format!("QEMU says {said:?} to gpa2hva"))
 }
 
-/// The memory of a q35 guest with so many MiB, through its QEMU's own.
+/// The memory of a q35 guest with `mib` MiB, read through its QEMU's memory.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -67,10 +67,10 @@ pub fn memory(pid: u32, base: u64, mib: u64) -> anyhow::Result<impl GuestMemory>
     Ok(Ram::new(layout, InProcess { memory: ProcessMemory::open(process)?, base }))
 }
 
-/// What runs in this memory.
+/// The operating system in this memory.
 ///
 /// # Errors
-/// When no plugin knows it.
+/// When no plugin recognizes it.
 pub fn probe(memory: &dyn GuestMemory) -> anyhow::Result<Box<dyn GuestOs>> {
     let mut found = registry::probe(memory).map_err(|reasons| {
         let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
@@ -80,16 +80,16 @@ pub fn probe(memory: &dyn GuestMemory) -> anyhow::Result<Box<dyn GuestOs>> {
     Ok(found.remove(0))
 }
 
-/// One connection to the plugin, and all that came over it.
+/// One connection to the plugin, and everything received over it.
 #[derive(Debug)]
 pub struct Watcher {
     stream: UnixStream,
     backend: Tcg,
     guest_os: Box<dyn GuestOs>,
     began: Instant,
-    /// Decoded, in order.
+    /// The decoded events, in order.
     pub events: Vec<Event>,
-    /// As the backend counts it.
+    /// Number of dropped events, as the backend counts them.
     pub dropped: u64,
     /// How often the VM had to be paused.
     pub pauses: u32,
@@ -99,7 +99,7 @@ impl Watcher {
     /// Connects.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When nothing listens there.
     pub fn connect(socket: &Path, guest_os: Box<dyn GuestOs>) -> anyhow::Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("cannot connect to {}", socket.display()))?;
@@ -110,12 +110,12 @@ impl Watcher {
         Ok(Self { stream, backend, guest_os, began, events, dropped: 0, pauses: 0 })
     }
 
-    /// What runs in the guest.
+    /// The guest's operating system.
     pub fn guest_os(&self) -> &dyn GuestOs {
         &*self.guest_os
     }
 
-    /// The sequence of the next event.
+    /// The sequence number of the next event.
     pub fn sequence(&self) -> u64 {
         self.backend.sequence()
     }
@@ -124,10 +124,10 @@ impl Watcher {
         Duration::from_nanos(i64::try_from(self.began.elapsed().as_nanos()).unwrap_or(i64::MAX))
     }
 
-    /// Attaches, and waits for it.
+    /// Attaches, and waits until that is done.
     ///
     /// # Errors
-    /// When it does not come.
+    /// When it does not happen.
     pub fn attach(&mut self, vm: &mut dyn Pause) -> anyhow::Result<()> {
         let points = self.guest_os.points().to_vec();
         let actions = self.backend.attach(&points, self.now())?;
@@ -135,17 +135,17 @@ impl Watcher {
         self.until("attached", vm, |this| this.backend.state() == State::Attached)
     }
 
-    /// Detaches, and waits for it.
+    /// Detaches, and waits until that is done.
     ///
     /// # Errors
-    /// When it does not come.
+    /// When it does not happen.
     pub fn detach(&mut self, vm: &mut dyn Pause) -> anyhow::Result<()> {
         let actions = self.backend.detach(self.now());
         self.act(actions, vm)?;
         self.until("detached", vm, |this| this.backend.state() == State::Detached)
     }
 
-    /// Reads until `done`.
+    /// Reads events until `done` returns true.
     ///
     /// # Errors
     /// When that takes longer than two minutes, or the connection ends.
@@ -201,9 +201,9 @@ impl Watcher {
     }
 }
 
-/// A VM that can be stopped for a moment.
+/// A VM that can be paused briefly.
 pub trait Pause {
-    /// Does it.
+    /// Pauses and resumes it.
     ///
     /// # Errors
     /// When QEMU refuses.
@@ -217,7 +217,7 @@ impl Pause for Guest {
     }
 }
 
-/// Nobody who could.
+/// A VM that cannot be paused.
 #[derive(Debug)]
 pub struct Cannot;
 
@@ -227,8 +227,7 @@ impl Pause for Cannot {
     }
 }
 
-/// A process that attaches and prints every event, to be killed:
-/// `timevisor-lab watch SOCKET PID BASE MIB`.
+/// Attaches and prints every event until it is killed: `timevisor-lab watch SOCKET PID BASE MIB`.
 ///
 /// # Errors
 /// When it cannot attach, or the connection ends.

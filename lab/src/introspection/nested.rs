@@ -1,4 +1,4 @@
-//! A host inside a guest, with a guest under the real KVM that its timevisord introspects.
+//! A host inside a guest, with a guest under the real KVM, which the inner timevisord introspects.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -9,25 +9,26 @@ use crate::scenario::Context;
 
 /// The inner guest's name.
 pub const VM: &str = "web";
-/// The switch of KVM's forced emulation prefix.
+/// The parameter that enables KVM's forced emulation prefix.
 pub(crate) const SWITCH: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
 
-/// By KVM's forced emulation prefix, as `--backend` names it.
+/// The backend that uses KVM's forced emulation prefix, as `--backend` names it.
 pub const PREFIX: &str = "kvm";
-/// By writes to a port.
+/// The backend that uses writes to an I/O port.
 pub const PORT: &str = "port";
 
-/// Of the host inside. With two, its guest was reset now and then, and once the host itself was,
-/// before anything was attached; with one neither was. That speaks for TCG's emulation of SVM on
-/// several threads. The guest's two vCPUs take turns, and are never inside at the same moment.
+/// Processors of the inner host. With two, its guest was reset occasionally, and once the host
+/// itself was, before anything was attached; with one, neither happened. This points to TCG's
+/// multi-threaded emulation of SVM. The guest's two vCPUs take turns and never run at the same
+/// moment.
 const PROCESSORS: u32 = 1;
 
-/// The host's timer is periodic, and its ticks come anyway: beside a guest TCG loses an interrupt
-/// of the timer now and then, and one that is set anew by each interrupt stands still then (seen
-/// with Linux 7.3: a soft lockup of 112 to 114 s, three times, also while nothing of ours ran).
+/// The host's timer is periodic, so its ticks keep coming. Beside a guest, TCG occasionally loses a
+/// timer interrupt, and a timer that each interrupt re-arms then stops (seen with Linux 7.3: a soft
+/// lockup of 112 to 114 s, three times, also while none of our code ran).
 const APPEND: &str = "nohz=off highres=off";
 
-/// A host with the kernel of this suite, and a guest in it.
+/// A host with the kernel of this suite, and a guest on it.
 ///
 /// # Errors
 /// When either does not boot.
@@ -46,7 +47,7 @@ pub fn host_with_guest(
     Ok(host)
 }
 
-/// Has the guest introspected this way, and waits for the trap points.
+/// Attaches introspection to the guest with this backend, and waits for the trap points.
 ///
 /// # Errors
 /// When they cannot be put in place.
@@ -64,28 +65,28 @@ pub(crate) fn attached(host: &mut NestedHost) -> anyhow::Result<()> {
     })
 }
 
-/// Ends it, and waits until nothing is left in the guest.
+/// Detaches, and waits until nothing is left in the guest.
 ///
 /// # Errors
-/// When something stays.
+/// When something is left.
 pub fn detach(host: &mut NestedHost) -> anyhow::Result<()> {
     host.sh("timevisor introspect detach web")?;
     host.wait("nothing to be in place", |host| Ok(!switch(host)? && in_place(host)? == 0))
 }
 
-/// What timevisord tells of the only guest.
+/// What timevisord reports about the only guest.
 pub(crate) fn row(host: &mut NestedHost) -> anyhow::Result<Value> {
     let rows = host.json("timevisor introspect list --json")?;
     rows.get(0).cloned().context("nothing is introspected")
 }
 
-/// The prefix is forced now.
+/// Whether the prefix is forced now.
 pub(crate) fn switch(host: &mut NestedHost) -> anyhow::Result<bool> {
     let said = host.sh(&format!("cat {SWITCH}"))?;
     Ok(!["N", "0"].contains(&said.trim()))
 }
 
-/// How many VMs have something in place, by what is on disk.
+/// Number of VMs with trap points in place, according to the file on disk.
 pub(crate) fn in_place(host: &mut NestedHost) -> anyhow::Result<usize> {
     let kept = host.json("cat /run/timevisor/introspection.json")?;
     Ok(kept["vms"].as_array().context("no list")?.len())

@@ -10,22 +10,23 @@ use anyhow::ensure;
 
 use crate::interrupt;
 
-/// Where every domain of such a libvirtd is.
+/// The folder of all domains of such a libvirtd.
 const MACHINE: &str = "machine";
-/// Time for the kernel to let go of what has ended.
+/// How long to wait for the kernel to release ended processes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Those of this machine's hierarchies; what is empty goes when dropped.
+/// The cgroups in this machine's hierarchies; empty ones are removed on drop.
 #[derive(Debug)]
 pub struct Cgroups {
     folders: Vec<PathBuf>,
 }
 
 impl Cgroups {
-    /// Where this machine has these controllers.
+    /// Uses the hierarchies of these controllers on this machine.
     ///
     /// # Errors
-    /// When it has one of them not by cgroup v1, or domains of another libvirtd run there.
+    /// When a controller is not available with cgroup v1, or domains of another libvirtd are
+    /// running there.
     pub fn new(controllers: &[&str]) -> anyhow::Result<Self> {
         let mut folders = Vec::new();
         for controller in controllers {
@@ -36,7 +37,7 @@ impl Cgroups {
                 root.display()
             );
             let machine = root.join(MACHINE);
-            // A libvirtd that has run here leaves its folder; only running domains are in our way.
+            // An earlier libvirtd leaves its folder behind; only running domains are a problem.
             ensure!(
                 !holds_processes(&machine),
                 "domains of another libvirtd run in {}; stop them and run again",
@@ -60,14 +61,14 @@ impl Drop for Cgroups {
     }
 }
 
-/// True when a process is in `folder` or below it.
+/// Whether `folder` or any folder below it contains a process.
 fn holds_processes(folder: &Path) -> bool {
     let here = fs::read_to_string(folder.join("tasks")).is_ok_and(|tasks| !tasks.trim().is_empty());
     let below = || fs::read_dir(folder).into_iter().flatten().flatten();
     here || below().any(|entry| entry.path().is_dir() && holds_processes(&entry.path()))
 }
 
-/// The deepest first; the kernel keeps what is not empty.
+/// Removes folders, deepest first; the kernel keeps those that are not empty.
 fn remove(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.path().is_dir() {
@@ -77,11 +78,10 @@ fn remove(folder: &Path) {
     let _ = fs::remove_dir(folder);
 }
 
-/// Every file of a cpuset that can be set, with what it says, for all below `folder`; thread ids in
-/// order.
+/// The content of every settable cpuset file in all folders below `folder`; thread IDs in order.
 ///
 /// # Errors
-/// When nothing is there.
+/// When there are none.
 pub fn cpusets(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     const FILES: [&str; 6] = [
         "cpuset.cpus",

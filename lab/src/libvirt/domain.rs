@@ -10,21 +10,21 @@ use crate::command::tail;
 use crate::guest::BOOT;
 use crate::interrupt;
 
-/// A domain that has nothing but a kernel, a serial console, the reader's port, and what
-/// `timevisor vm args` printed.
+/// A domain with only a kernel, a serial console, the reader's port, and what `timevisor vm args`
+/// printed.
 #[derive(Debug, Clone, Copy)]
 pub struct Definition<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Main memory.
+    /// Main memory in MiB.
     pub memory_mib: u32,
-    /// What it boots.
+    /// The kernel that it boots.
     pub kernel: &'a Path,
-    /// With this.
+    /// The initramfs.
     pub initramfs: &'a Path,
-    /// Elements to paste, unchanged.
+    /// XML elements that are inserted unchanged.
     pub printed: &'a str,
-    /// Do not run the vCPUs yet.
+    /// Whether the vCPUs stay paused at first.
     pub paused: bool,
 }
 
@@ -40,7 +40,7 @@ impl Domain<'_> {
         self.libvirt.serial(&self.name)
     }
 
-    /// The socket of the port at which the guest's reader listens.
+    /// The socket of the port on which the guest's reader listens.
     pub fn reader(&self) -> PathBuf {
         self.libvirt.reader(&self.name)
     }
@@ -56,15 +56,15 @@ impl Domain<'_> {
     /// Runs `virsh COMMAND NAME ARGUMENTS`.
     ///
     /// # Errors
-    /// When libvirt refuses; its message is the text.
+    /// When libvirt refuses; the message is virsh's.
     pub fn virsh_with(&self, command: &str, arguments: &[&str]) -> anyhow::Result<String> {
         self.libvirt.virsh(&[&[command, &self.name], arguments].concat())
     }
 
-    /// Waits for the end of the guest's boot.
+    /// Waits until the guest has booted.
     ///
     /// # Errors
-    /// When it does not come, with the end of the serial console.
+    /// When it does not boot; the message contains the end of the serial console's output.
     pub fn wait_ready(&self) -> anyhow::Result<()> {
         let text = || fs::read(self.serial()).map(|b| String::from_utf8_lossy(&b).into_owned());
         let ready = interrupt::poll_until(BOOT, || {

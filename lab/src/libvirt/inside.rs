@@ -1,7 +1,7 @@
 //! A libvirtd on a host inside a guest ([`NestedHost`]): real KVM, cgroup v2, and domains in the
-//! slice where systemd has them.
+//! slice where systemd puts them.
 //!
-//! There is no systemd: a shell makes its slices, and libvirtd makes a domain's cgroups itself,
+//! There is no systemd: a shell creates its slices, and libvirtd creates a domain's cgroups itself,
 //! `machine.slice/qemu-1-NAME.libvirt-qemu` with the threaded `emulator` and `vcpu0`. (Under
 //! systemd the first is `machine-qemu\x2d1\x2dNAME.scope/libvirt`.)
 
@@ -18,14 +18,14 @@ const DRIVER: &str = "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvir
 const CPU_MAP: &str = "/usr/share/libvirt/cpu_map";
 const LIBVIRTD: &str = "auth_unix_ro = \"none\"\nauth_unix_rw = \"none\"\nlog_outputs = \"3:stderr\"\n\
                         host_uuid = \"11111111-2222-4333-8444-000000000001\"\n";
-/// The lab's host inside has one user, and what libvirt does about others' files is not the test's.
+/// The inner host has only one user, and how libvirt handles file ownership is not under test.
 const QEMU: &str = "user = \"+0\"\ngroup = \"+0\"\nsecurity_driver = \"none\"\nstdio_handler = \"file\"\nnamespaces = []\n\
                     remember_owner = 0\ndynamic_ownership = 0\n";
-/// Debian's libvirt looks for its user before it reads which one to use.
+/// Debian's libvirt looks up its default user before it reads which user to use.
 const USERS: &str = "root:x:0:0:root:/root:/bin/sh\nlibvirt-qemu:x:64055:103::/:/bin/sh\n";
 const GROUPS: &str = "root:x:0:\nkvm:x:103:\nlibvirt-qemu:x:64055:\n";
 
-/// As systemd has it; what runs already is in a slice of its own.
+/// The slices as systemd creates them; running processes go into their own slice.
 const SLICES: &str = "mount -t cgroup2 none /sys/fs/cgroup; cd /sys/fs/cgroup; mkdir init.scope system.slice machine.slice; \
                       for p in $(cat cgroup.procs); do echo $p >init.scope/cgroup.procs 2>/dev/null; done; \
                       echo +cpuset +cpu +memory +pids >cgroup.subtree_control; \
@@ -63,7 +63,7 @@ pub fn with_libvirt(ctx: &Context, mut image: Image) -> anyhow::Result<Image> {
     Ok(image)
 }
 
-/// Makes systemd's slices and starts libvirtd.
+/// Creates systemd's slices and starts libvirtd.
 ///
 /// # Errors
 /// When it does not answer.
@@ -73,11 +73,11 @@ pub fn start(host: &mut NestedHost) -> anyhow::Result<()> {
     host.wait("libvirtd", |host| host.sh("virsh list").map(|_| true))
 }
 
-/// Starts a domain, under KVM, with what `timevisor vm args` prints; its console is
-/// /run/NAME-serial.log, its port for [`NestedHost::inner_sh`] /run/NAME.lab.
+/// Starts a domain under KVM with what `timevisor vm args` prints. Its console is
+/// /run/NAME-serial.log, and its port for [`NestedHost::inner_sh`] is /run/NAME.lab.
 ///
 /// # Errors
-/// When libvirt refuses it.
+/// When libvirt refuses the domain.
 pub fn create(host: &mut NestedHost, name: &str) -> anyhow::Result<()> {
     let uuid = super::uuid(name);
     let text = format!(

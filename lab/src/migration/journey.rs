@@ -1,4 +1,4 @@
-//! Moves of one guest between two hosts, while it reads as fast as it can.
+//! Migrations of one guest between two hosts, while it reads its page as fast as it can.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::qemu::Qemu;
 use crate::scenario::Context;
 use crate::truth::Truth;
 
-/// Changes to the guest of stay `n`.
+/// Changes to the launch of the guest for stay `n`.
 pub(crate) type Prepare<'a> = &'a dyn for<'l> Fn(usize, Launch<'l>) -> anyhow::Result<Launch<'l>>;
-/// What to do with the guest on a host where it has just begun to run, and after every move.
+/// What to do with the guest on a host where it has just started to run, and after every move.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(usize, &Host, &mut Client) -> anyhow::Result<()>;
 
-/// Has the compiler see that a closure is a [`Prepare`].
+/// Makes the compiler infer that a closure is a [`Prepare`].
 pub(crate) fn preparing<F>(prepare: F) -> F
 where
     F: for<'l> Fn(usize, Launch<'l>) -> anyhow::Result<Launch<'l>>,
@@ -28,41 +28,42 @@ where
     prepare
 }
 
-/// A guest and where it goes.
+/// A guest and its itinerary.
 pub(crate) struct Course<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) hosts: &'a Hosts,
     pub(crate) way: Way,
     pub(crate) qemu: &'a Qemu,
-    /// Sets its names apart from another course's on these hosts.
+    /// Distinguishes its names from those of other courses on these hosts.
     pub(crate) number: usize,
     pub(crate) moves: usize,
 }
 
-/// What one move came to.
+/// The result of one move.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Move {
     pub(crate) reads: u64,
     pub(crate) unknown: u64,
-    /// Between the last known reading before and the first one after, by the guest's page.
+    /// Time between the last valid reading before the move and the first one after it, by the
+    /// guest's page.
     pub(crate) gap_ms: f64,
-    /// How much of that the guest's own counter counted.
+    /// The part of the gap that the guest's own counter counted.
     pub(crate) ran_us: f64,
-    /// Of those two readings, the worse one.
+    /// The larger error of those two readings.
     pub(crate) error_us: f64,
     pub(crate) half_width_us: f64,
-    /// From the end of the migration to the resume: what it takes to begin the page anew before the
-    /// guest runs.
+    /// From the end of the migration to the resume: the time it takes to start the new page before
+    /// the guest runs.
     pub(crate) held_ms: f64,
 }
 
 impl Course<'_> {
     fn name(&self, stay: usize) -> String {
-        // Every stay has its own name: the last QEMU on a host may still be there.
+        // Every stay has its own name: the last QEMU on a host may still exist.
         format!("guest{}-{stay}", self.number)
     }
 
-    /// Boots it on the first host and has it travel.
+    /// Boots the guest on the first host and moves it.
     pub(crate) fn travel(
         &self,
         prepare: Prepare<'_>,
@@ -131,7 +132,7 @@ pub(crate) fn text(moves: &[Move]) -> String {
     )
 }
 
-/// A VM that has left is not run a second time, even when somebody has it added anew to be resumed.
+/// A VM that has left is not resumed here, even if it is added again in order to be resumed.
 fn stays_away(from: &Host, here: &mut Client) -> anyhow::Result<()> {
     from.cli(&["vm", "remove", &here.name])?;
     let qmp = from.directory().join(format!("{}.qmp", here.name)).display().to_string();
@@ -144,7 +145,7 @@ fn stays_away(from: &Host, here: &mut Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// By QEMU's own time stamps.
+/// According to QEMU's own timestamps.
 fn held_ms(there: &mut Client) -> anyhow::Result<f64> {
     let mut completed = None;
     loop {
@@ -160,10 +161,10 @@ fn held_ms(there: &mut Client) -> anyhow::Result<f64> {
     }
 }
 
-/// Readings on the host where it is.
+/// Checks readings on the host where the guest is.
 pub(crate) fn right(host: &Host, client: &mut Client) -> anyhow::Result<()> {
     if host.oscillator().is_none() {
-        // With what its driver says, too.
+        // Includes the reading of its driver.
         return compare_many(host, client, 10).map(drop);
     }
     let offset = client::offset(host, &client.name)?;
@@ -197,7 +198,8 @@ fn one_move(
     let (before, after) = (&report["gap"]["before"], &report["gap"]["after"]);
     ensure!(before["disruption"] != after["disruption"], "the marker did not change: {report}");
     ensure!(after["status"] == "synchronized", "{report}");
-    // The first known time over there holds what was true then, and so did the last one over here.
+    // The first valid time on the destination must contain the truth at that moment, and so must
+    // the last one on the source.
     let (old, new) =
         (check(from, &truth, old_offset, before)?, check(to, &truth, new_offset, after)?);
     ensure!(from.vm(&here.name)?["status"] == "unknown", "the old page still tells the time");

@@ -1,12 +1,12 @@
 //! Live migration between two guests of the lab, over a unix socket.
 //!
-//! It moves the guest and reports the times; what becomes of the page is for the caller to see to.
+//! It moves the guest and reports the times. The caller takes care of the page.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `pair.rs` | two hosts on one machine, their oscillators, what was true there |
-//! | `journey.rs` | moves of a guest that reads all the while |
-//! | `soak.rs` | many of them, with a chronyd inside the guest beside |
+//! | `pair.rs` | two hosts on one machine, their oscillators, the true time on each |
+//! | `journey.rs` | moves of a guest that reads continuously |
+//! | `soak.rs` | many moves, with a chronyd inside the guest for comparison |
 
 pub(crate) mod journey;
 pub mod pair;
@@ -23,21 +23,21 @@ use crate::interrupt;
 /// A guest of the lab's size moves in under a second.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a migration took.
+/// The duration of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migration {
-    /// From the command to the destination's readiness.
+    /// From the command until the destination is ready.
     pub total: Duration,
-    /// From the source's STOP to the destination's RESUME, by QEMU's own time stamps; `None` when
-    /// the destination was started paused and so waits for [`Guest::cont`].
+    /// From the source's STOP to the destination's RESUME, by QEMU's own timestamps; `None` if the
+    /// destination was started paused and waits for [`Guest::cont`].
     pub downtime: Option<Duration>,
 }
 
 /// Moves the guest from `source` to `destination`, which was started with
-/// [`crate::builder::GuestBuilder::incoming`] and otherwise the same options.
+/// [`crate::builder::GuestBuilder::incoming`] and the same options otherwise.
 ///
-/// With `ignore_shared` memory that is shared with the host (the page of an nvdimm delivery) is not
-/// copied, so the guest sees the destination's page at once; without it QEMU 7.2 crashes on a
+/// With `ignore_shared`, memory that is shared with the host (the page of an nvdimm delivery) is
+/// not copied, so the guest sees the destination's page at once. Without it, QEMU 7.2 crashes on a
 /// read-only page.
 ///
 /// # Errors
@@ -70,7 +70,7 @@ pub fn migrate(
     Ok(Migration { total, downtime })
 }
 
-/// Returns when the source stopped its CPUs, since the epoch.
+/// Returns the time since the epoch at which the source stopped its CPUs.
 fn wait_completed(source: &mut Guest) -> anyhow::Result<Duration> {
     let mut stopped = None;
     loop {
@@ -98,7 +98,7 @@ fn wait_arrived(destination: &mut Guest) -> anyhow::Result<String> {
     state.context("the destination stays in migration")
 }
 
-/// When QEMU sent an event, since the epoch.
+/// The time since the epoch at which QEMU sent an event.
 pub(crate) fn time_stamp(event: &Value) -> anyhow::Result<Duration> {
     let field =
         |name: &str| event["timestamp"][name].as_u64().context("an event has no time stamp");

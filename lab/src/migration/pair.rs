@@ -1,5 +1,5 @@
-//! Two hosts on one machine: two daemons that know nothing of each other, each with a server, and
-//! an oscillator of its own if wanted.
+//! Two hosts on one machine: two independent daemons, each with its own server and, on request, its
+//! own oscillator.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -10,14 +10,15 @@ use crate::oscillator::{Oscillator, Parameters};
 use crate::scenario::Context;
 use crate::truth::Truth;
 
-/// What the two hosts' counters are beside the machine's: 75 ppm apart, begun an hour and a month
-/// ago at 2 GHz, and wandering as an office does in a day, but in minutes (at most 0.4 ppb/s).
+/// How the two hosts' counters differ from the machine's: their rates are 75 ppm apart, they
+/// started an hour and a month ago at 2 GHz, and they wander as much as in an office over a day,
+/// but within minutes (at most 0.4 ppb/s).
 const OSCILLATORS: [Parameters; 2] = [
     Parameters { ppb: 40_000, offset: 7_200_000_000_000, amplitude_ppb: 20.0, period: 6e11 },
     Parameters { ppb: -35_000, offset: 5_184_000_000_000_000, amplitude_ppb: 20.0, period: 5e11 },
 ];
 
-/// The pair.
+/// The two hosts.
 #[derive(Debug)]
 pub struct Hosts {
     /// Each follows its server.
@@ -26,7 +27,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Both count the machine's TSC.
+    /// Both use the machine's TSC.
     ///
     /// # Errors
     /// When a server or a daemon does not start.
@@ -34,7 +35,7 @@ impl Hosts {
         Self::of(ctx, [Host::further(ctx, "a")?, Host::further(ctx, "b")?])
     }
 
-    /// Each counts with its own oscillator.
+    /// Each uses its own oscillator.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -56,21 +57,21 @@ impl Hosts {
     }
 }
 
-/// The configuration of a host that follows this server. It must not discover QEMUs: all of this
-/// machine's would be its own.
+/// The configuration of a host that follows this server. It must not discover QEMUs, because it
+/// would take all of this machine's QEMUs for its own.
 pub(crate) fn lines(server: &str) -> String {
     format!("[guests]\ndiscover = false\n{}", ntp_reference(server))
 }
 
-/// What one reading of a guest's was, us.
+/// The error of one reading by a guest, us.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Error {
     pub(crate) error_us: f64,
     pub(crate) half_width_us: f64,
 }
 
-/// That a reading of a guest's held what was true on its host at its counter, as `offset` leads
-/// from the guest's to the host's.
+/// Checks that a guest's reading contained the true time on its host at its counter value; `offset`
+/// leads from the guest's counter to the host's.
 pub(crate) fn check(
     host: &Host,
     truth: &Truth,

@@ -1,9 +1,9 @@
-//! Many moves between hosts with different oscillators, and beside the page what a chronyd inside
-//! the guest makes of them.
+//! Many moves between hosts with different oscillators. It compares the page with a chronyd inside
+//! the guest.
 //!
-//! The chronyd steers the guest's CLOCK_REALTIME and asks one of the two servers every second, over
-//! a network that goes with the guest: the usual way to have the time in a guest (Broomhead and
-//! others, "Virtualize everything but time", figure 11).
+//! The chronyd steers the guest's CLOCK_REALTIME and polls one of the two servers every second,
+//! over a network that moves with the guest. This is the usual way to keep time in a guest
+//! (Broomhead and others, "Virtualize everything but time", figure 11).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,30 +29,30 @@ const NAME: &str = "soak-migrate";
 const PORT: &str = "org.timevisor.clocks";
 /// The guest's number on the LAN.
 const NUMBER: u8 = 0;
-/// All of the first stays are watched, and drawn; of the others every fifth.
+/// The first stays are all watched and drawn; of the others, every fifth is watched.
 const DRAWN: usize = 10;
-/// After such a move all clocks are read for so long, in such steps.
+/// How long all clocks are read after such a move, and at which interval.
 const WATCHED: Duration = Duration::from_secs(6);
 const STEP: Duration = Duration::from_millis(500);
 
-/// How often a guest moves, what is watched, and how its chronyd is set up.
+/// How often a guest moves, which stays are watched, and how its chronyd is configured.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// How often it moves.
+    /// Number of moves.
     pub moves: usize,
-    /// Of which stays, 0 is the one before the first move.
+    /// Selects the watched stays; 0 is the one before the first move.
     pub is_watched: fn(usize) -> bool,
-    /// All clocks are read for so long at such a stay.
+    /// How long all clocks are read during such a stay.
     pub watched: Duration,
-    /// Before the first stay chronyd has so long to settle.
+    /// Time for chronyd to settle before the first stay.
     pub settle: Duration,
-    /// chrony.conf(5): what follows `server ADDRESS`.
+    /// What follows `server ADDRESS` in chrony.conf(5).
     pub server: &'static str,
-    /// Its further lines.
+    /// Further lines of chrony.conf.
     pub lines: &'static str,
 }
 
-/// Chronyd at its quickest.
+/// Chronyd with its fastest settings.
 const SOAK: Plan = Plan {
     moves: 0,
     is_watched: |stay| stay <= DRAWN || stay.is_multiple_of(5),
@@ -62,48 +62,48 @@ const SOAK: Plan = Plan {
     lines: "makestep 0.001 3\n",
 };
 
-/// Both clocks at one moment, minus what was true, us.
+/// The errors of both clocks at one moment (reading minus truth), us.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// 0: before the first move.
+    /// The stay's number; 0 is the one before the first move.
     pub stay: usize,
-    /// Since the first sample, s.
+    /// Time since the first sample, s.
     pub at_s: f64,
-    /// Since the first sample of this stay, s.
+    /// Time since the first sample of this stay, s.
     pub since_s: f64,
-    /// The page's estimate.
+    /// Error of the page's estimate.
     pub page_us: f64,
-    /// Half of what its bounds span.
+    /// Half-width of the page's bounds.
     pub page_half_width_us: f64,
-    /// CLOCK_REALTIME, which chronyd steers.
+    /// Error of CLOCK_REALTIME, which chronyd steers.
     pub chronyd_us: f64,
-    /// The bound that chronyd states held the truth.
+    /// Whether the bound that chronyd states contained the truth.
     pub chronyd_held: bool,
 }
 
-/// All of it.
+/// All results.
 #[derive(Debug)]
 pub struct Soaked {
     moves: Vec<Move>,
-    /// In the order of time.
+    /// In chronological order.
     pub samples: Vec<Sample>,
 }
 
 impl Soaked {
-    /// The moves in a few words.
+    /// A short summary of the moves.
     #[must_use]
     pub fn text(&self) -> String {
         text(&self.moves)
     }
 
-    /// For a result file: moves, then samples.
+    /// Rows for a result file: moves, then samples.
     #[must_use]
     pub fn rows(&self) -> Vec<Value> {
         rows(&self.moves, &self.samples)
     }
 }
 
-/// So many moves; prints a table and writes target/results/soak-migrate.json and .svg.
+/// Makes `moves` moves; prints a table and writes target/results/soak-migrate.json and .svg.
 ///
 /// # Errors
 /// As soon as a reading of the page is wrong.
@@ -115,7 +115,7 @@ pub fn run(ctx: &Context, moves: usize) -> anyhow::Result<()> {
     programs::write_result(NAME, &soaked.rows())
 }
 
-/// A guest between two hosts with different oscillators.
+/// Moves a guest between two hosts with different oscillators.
 ///
 /// # Errors
 /// As soon as a reading of the page is wrong.
@@ -162,7 +162,7 @@ fn prepared<'l>(
     stay: usize,
     launch: Launch<'l>,
 ) -> anyhow::Result<Launch<'l>> {
-    // The QEMU that it leaves is still there.
+    // The source QEMU still exists.
     let arguments = lan.arguments_at(u8::try_from(1 + stay % 2)?, NUMBER)?;
     Ok(launch
         .image(image.clone())
@@ -235,7 +235,7 @@ fn watch(
     Ok(())
 }
 
-/// Both clocks by the time since the guest came.
+/// Prints the errors of both clocks by the time since the guest arrived.
 fn summary(samples: &[Sample]) {
     println!(
         "since the move, s | page: median |error|, most, us | chronyd inside: median |error|, most, us; its bound held"

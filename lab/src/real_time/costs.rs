@@ -1,8 +1,9 @@
-//! What each job of a run really cost. When it was released, began and ended the guest tells; when
-//! the guest's vCPU ran, the host's kernel does. Both by one clock: the guest reads the host's.
+//! The actual cost of each job of a run. The guest reports when it was released, began and ended;
+//! the host's kernel reports when the guest's vCPU ran. Both use one clock, because the guest reads
+//! the host's.
 //!
-//! A job that was measured before takes longer while this machine's neighbours are busy, and a
-//! promise is for what jobs take.
+//! The cost of a job cannot be measured in advance: it takes longer while this machine's neighbours
+//! are busy, and a guarantee covers what jobs actually take.
 
 use std::time::Duration;
 
@@ -18,39 +19,40 @@ use super::{Load, Responses, TASKS, arguments, calibrate_loaded, responses, task
 use crate::client::Client;
 use crate::host::Host;
 
-/// One job, by the host's CLOCK_MONOTONIC, ns.
+/// One job; times in ns of the host's CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
-    /// From when on it could run.
+    /// When it became ready to run.
     pub release: i64,
-    /// When it did.
+    /// When it began to run.
     pub begin: i64,
-    /// When it was done.
+    /// When it ended.
     pub end: i64,
 }
 
 /// One run.
 #[derive(Debug)]
 pub struct Run {
-    /// Of each task.
+    /// The responses of each task.
     pub found: Vec<Responses>,
-    /// Of each task in the order of their releases; the most urgent task first.
+    /// The jobs of each task in the order of their releases; the most urgent task comes first.
     pub jobs: Vec<Vec<Job>>,
     /// When the vCPU ran.
     pub on: Runtimes,
 }
 
-/// What a job needed of its vCPU: processor time, ns.
+/// The processor time that a job needed from its vCPU, ns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
-    /// From its release on, for itself and what was there before it.
+    /// The time needed from its release on for the job and for what was pending before it.
     pub first: u64,
-    /// For more urgent jobs: so many ns after its release, so much.
+    /// More urgent jobs: how long after its release they were released, and how much time they
+    /// needed.
     pub later: Vec<(u64, u64)>,
 }
 
 impl Demand {
-    /// The longest response that `supply` promises to a job with this demand, ns; see
+    /// The longest response that `supply` guarantees to a job with this demand, ns; see
     /// [`timevisor_schedule::fixed_priority::response`].
     #[must_use]
     pub fn response(&self, supply: &impl Supply) -> u64 {
@@ -68,7 +70,7 @@ impl Demand {
 }
 
 impl Run {
-    /// The jobs that were in progress while this one waited or ran, itself included, as task and
+    /// The jobs that were in progress while this one waited or ran, including itself, as task and
     /// index.
     #[must_use]
     pub fn involved(&self, task: usize, job: usize) -> Vec<(usize, usize)> {
@@ -82,7 +84,7 @@ impl Run {
         all.filter(overlaps).collect()
     }
 
-    /// As [`Self::demand`], without the time in which the vCPU ran and no job was in progress.
+    /// Like [`Self::demand`], without the time in which the vCPU ran but no job was in progress.
     #[must_use]
     pub fn demand_of_jobs(&self, task: usize, job: usize) -> Demand {
         let Job { release, end, .. } = self.jobs[task][job];
@@ -103,12 +105,13 @@ impl Run {
         (from, all().map(|job| job.end).max().unwrap_or(from))
     }
 
-    /// What a job took itself.
+    /// The processor time that the job itself took.
     #[must_use]
     pub fn cost(&self, task: usize, job: usize) -> u64 {
         let Job { begin, end, .. } = self.jobs[task][job];
         let mut own = self.on.within(begin, end);
-        // More urgent jobs, the less urgent ones of which have still more urgent ones inside.
+        // The more urgent jobs that preempted it; they may themselves have been preempted by still
+        // more urgent ones.
         let mut until = begin;
         let mut others: Vec<Job> = self.jobs[..task].iter().flatten().copied().collect();
         others.sort_unstable_by_key(|other| other.begin);
@@ -122,8 +125,8 @@ impl Run {
         own
     }
 
-    /// All that had to be done from its release on: as long as it waits, the vCPU does nothing that
-    /// is less urgent.
+    /// All work that had to be done from its release on: while the job waits, the vCPU does nothing
+    /// less urgent.
     #[must_use]
     pub fn demand(&self, task: usize, job: usize) -> Demand {
         let Job { release, end, .. } = self.jobs[task][job];
@@ -132,8 +135,8 @@ impl Run {
         for (above, jobs) in self.jobs[..task].iter().enumerate() {
             for (index, other) in jobs.iter().enumerate() {
                 if release < other.release && other.begin < end {
-                    // It is more urgent: what it takes is inside, unless the clocks differ by a
-                    // trifle.
+                    // It is more urgent, so its cost is included, unless the clocks differ
+                    // slightly.
                     let cost = self.cost(above, index).min(first);
                     first -= cost;
                     later.push(((other.release - release).unsigned_abs(), cost));
@@ -144,7 +147,7 @@ impl Run {
         Demand { first, later }
     }
 
-    /// What the jobs of a task cost, where 1 is what was declared: on average and at most.
+    /// The costs of a task's jobs relative to the declared cost: average and maximum.
     #[must_use]
     pub fn costs(&self, task: usize) -> (f64, f64) {
         let declared = declared_ns(task) as f64;
@@ -161,7 +164,7 @@ pub fn declared_ns(task: usize) -> u64 {
     part_ns(task, 0)
 }
 
-/// Its period, which is its deadline.
+/// The task's period, which is its deadline.
 #[must_use]
 pub fn period_ns(task: usize) -> u64 {
     part_ns(task, 1)
@@ -172,11 +175,11 @@ fn part_ns(task: usize, part: usize) -> u64 {
     ms.unwrap_or_default() * 1_000_000
 }
 
-/// [`TASKS`] in the guest with the only vCPU; see [`super::run_tasks`].
+/// Runs [`TASKS`] in the guest, which has a single vCPU; see [`super::run_tasks`].
 ///
 /// # Errors
-/// The same, when the guest does not know the time, or when the host's kernel does not tell when
-/// the vCPU ran.
+/// As there; also when the guest does not know the time, or when the host's kernel does not report
+/// when the vCPU ran.
 pub fn run(
     guest: &mut Client,
     (turns, seconds): (u64, u64),
@@ -186,7 +189,7 @@ pub fn run(
     run_tasks(guest, (turns, seconds), hog, shift_ms, &tasks())
 }
 
-/// The same for these tasks, the most urgent one first.
+/// Like [`run`], with these tasks, the most urgent one first.
 ///
 /// # Errors
 /// As [`run`].
@@ -209,10 +212,11 @@ pub fn run_tasks(
     Ok(Run { found: responses(&said)?, jobs, on })
 }
 
-/// The jobs of a report of lab-rt, by the clock here. `here`: [`pair`] before and after.
+/// The jobs of a report of lab-rt, converted to this machine's clock. `here`: [`pair`] before and
+/// after.
 pub(super) fn jobs(report: &Value, here: [[i64; 2]; 2]) -> anyhow::Result<Vec<Vec<Job>>> {
     let there = clock(&report["clock_ns"]).context("the guest does not know the time")?;
-    // By its CLOCK_MONOTONIC, as it is here.
+    // First the guest's CLOCK_MONOTONIC, then this machine's.
     let at = |ns: i64| along(along(ns, there), here.map(|[monotonic, utc]| [utc, monotonic]));
     let job = |row: &Value| {
         let ns = |index: usize| row[index].as_i64().map(at);
@@ -223,9 +227,9 @@ pub(super) fn jobs(report: &Value, here: [[i64; 2]; 2]) -> anyhow::Result<Vec<Ve
     rows.iter().map(jobs).collect::<Option<Vec<_>>>().context("odd jobs")
 }
 
-/// How many turns a millisecond has, so that nearly every job (all but one in a hundred) takes at
-/// most what it declares: measured by jobs beside a busy host and a busy guest, in a reservation
-/// that has more than enough.
+/// Number of loop turns per millisecond such that nearly every job (all but one in a hundred) takes
+/// at most its declared cost. It is measured with jobs beside a busy host and a busy guest, in a
+/// reservation that is more than large enough.
 ///
 /// # Errors
 /// As [`run`].
@@ -246,18 +250,18 @@ pub fn calibrate(host: &Host, guest: &mut Client, name: &str) -> anyhow::Result<
     Ok(turns * 1000 / most.max(1))
 }
 
-/// The thread of the only vCPU of this QEMU.
+/// The thread of this QEMU's only vCPU.
 ///
 /// # Errors
-/// When it has no thread of that name.
+/// When it has no thread with the expected name.
 pub fn vcpu(pid: u32) -> anyhow::Result<u32> {
     let all = threads(pid)?;
     let found = all.iter().find(|thread| thread.name.starts_with("CPU 0/"));
     Ok(found.with_context(|| format!("no vCPU among {all:?}"))?.tid)
 }
 
-/// CLOCK_MONOTONIC and UTC here: of some readings the one that took least. The lab's server serves
-/// this machine's CLOCK_REALTIME.
+/// CLOCK_MONOTONIC and UTC of this machine: the fastest of several readings. The lab's server
+/// serves this machine's CLOCK_REALTIME.
 pub(super) fn pair() -> [i64; 2] {
     let reading = || {
         let before = monotonic();
@@ -273,7 +277,7 @@ fn clock(pairs: &Value) -> Option<[[i64; 2]; 2]> {
     Some([pair(0)?, pair(1)?])
 }
 
-/// The line through two points.
+/// The value at `x` of the line through two points.
 fn along(x: i64, [from, to]: [[i64; 2]; 2]) -> i64 {
     let [[x0, y0], [x1, y1]] = [from, to].map(|pair| pair.map(i128::from));
     let y = y0 + (i128::from(x) - x0) * (y1 - y0) / (x1 - x0).max(1);
@@ -292,8 +296,8 @@ mod tests {
 
     #[test]
     fn what_a_job_takes_is_without_more_urgent_ones() {
-        // The vCPU runs for 10 of 20 ms. tau2's job has one of tau1 inside, and one of tau1 was
-        // there before it.
+        // The vCPU runs for 10 of every 20 ms. A job of tau1 preempts tau2's job, and another one
+        // was pending before it.
         let on = Runtimes::of((0..10).map(|n| [n * 20 * MS, (n * 20 + 10) * MS]).collect());
         let tau1 = vec![job(0, 0, 5), job(45, 60, 65)];
         let tau2 = vec![job(2, 5, 85)];
@@ -302,7 +306,7 @@ mod tests {
         assert_eq!(run.cost(0, 1), 5_000_000);
         // 5 to 10, 20 to 30, 40 to 50, 65 to 70, 80 to 85.
         assert_eq!(run.cost(1, 0), 35_000_000);
-        // 3 of the first job of tau1 are left when it is released.
+        // At its release, 3 ms of tau1's first job are left.
         let demand = run.demand(1, 0);
         assert_eq!(demand, Demand { first: 38_000_000, later: vec![(43_000_000, 5_000_000)] });
         let (mean, most) = run.costs(1);

@@ -1,9 +1,9 @@
 //! A VM under the real KVM and SCHED_DEADLINE with cgroup v2, on a host inside a guest
 //! ([`NestedHost`]).
 //!
-//! The other processor of that host is always busy: this machine's may share what they compute
-//! with, so that one is faster while the other one sleeps. And that host comes before everything
-//! else on this machine, as far as nice values can do that.
+//! The other processor of that host is always busy: two processors of this machine may share
+//! execution units, so that one is faster while the other one sleeps. That host also has priority
+//! over everything else on this machine, as far as nice values allow.
 
 use std::time::Duration;
 
@@ -16,37 +16,37 @@ use super::{Responses, arguments, responses, tasks, turns};
 use crate::nested::NestedHost;
 use crate::scenario::Context;
 
-/// Its name.
+/// The VM's name.
 pub const VM: &str = "guest";
-/// A second of it may take several.
+/// One second in the VM may take several seconds.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Releases move by this against the reservation's period of 50 ms after every common multiple of
-/// their own.
+/// After every common multiple of their periods, releases shift by this amount relative to the
+/// reservation's period of 50 ms.
 const SHIFT_MS: u64 = 7;
 
-/// The processor of that host whose thread is watched: reservations go there, because the busy
+/// The processor of that host whose thread is watched. Reservations go there, because the busy
 /// process is on the other one.
 const CORE: usize = 1;
-/// What a job takes of its declared cost, per mille. The costs of jobs cannot be measured through
-/// two hypervisors, so that no job may be excused for taking longer; a fifth is their room for
-/// that.
+/// The actual cost of a job relative to its declared cost, per mille. Job costs cannot be measured
+/// through two hypervisors, so no job can be excused for taking longer; the remaining fifth is the
+/// margin for that.
 const COST_PER_MILLE: u64 = 800;
 
-/// What a run of the tasks gave.
+/// The result of running the tasks.
 #[derive(Debug)]
 pub struct Observed {
-    /// Of each task.
+    /// The responses of each task.
     pub found: Vec<Responses>,
-    /// Of each task, by this machine's CLOCK_MONOTONIC.
+    /// The jobs of each task, by this machine's CLOCK_MONOTONIC.
     pub jobs: Vec<Vec<Job>>,
-    /// What the host's processor 1 lost meanwhile.
+    /// What the host's processor 1 lost during the run.
     pub stalls: Stalls,
 }
 
 /// The host and its VM.
 #[derive(Debug)]
 pub struct Inside {
-    /// It.
+    /// The host.
     pub host: NestedHost,
     turns: u64,
 }
@@ -70,13 +70,13 @@ impl Inside {
         Ok(inside)
     }
 
-    /// Measures what a job takes, where nothing else wants the processor.
+    /// Measures how long a job takes when nothing else needs the processor.
     ///
     /// # Errors
     /// When lab-rt fails.
     pub fn calibrate(&mut self) -> anyhow::Result<()> {
         self.turns = turns(&self.host.inner_sh(VM, "lab-rt calibrate", PATIENCE)?)?;
-        // Interrupts are dear here. A job's cost is what it takes with them.
+        // Interrupts are expensive here, and a job's cost includes them.
         for _ in 0..2 {
             let found = self.run_tasks(6, false, 0, &["30/150".to_owned()])?;
             let ms = &found[0].ms;
@@ -96,7 +96,7 @@ impl Inside {
         self.host.sh(&one.repeat(12)).map(drop)
     }
 
-    /// Ends them.
+    /// Ends the busy processes.
     ///
     /// # Errors
     /// When the host does not answer.
@@ -104,7 +104,7 @@ impl Inside {
         self.host.sh("kill $(cat /run/load); rm /run/load").map(drop)
     }
 
-    /// Reserves for the VM's only vCPU, alone on its core; us.
+    /// Makes a reservation for the VM's only vCPU, alone on its core; times in us.
     ///
     /// # Errors
     /// When that is refused.
@@ -113,7 +113,7 @@ impl Inside {
             .sh(&format!("timevisor reserve apply {VM} --alone --budget {budget}us/{period}us"))
     }
 
-    /// Gives it back.
+    /// Releases the reservation.
     ///
     /// # Errors
     /// When that fails.
@@ -145,7 +145,7 @@ impl Inside {
         format!("lab-rt {}", arguments(self.turns, seconds, hog, shift_ms, tasks).join(" "))
     }
 
-    /// Runs these in the VM, the most urgent one first.
+    /// Runs these tasks in the VM, the most urgent one first.
     ///
     /// # Errors
     /// When lab-rt fails.
@@ -161,10 +161,10 @@ impl Inside {
     }
 }
 
-/// The least nice value there is for all threads of a process.
+/// Gives all threads of a process the lowest possible nice value.
 ///
 /// # Errors
-/// After its end, or without permission.
+/// When the process has ended, or permission is missing.
 pub fn prefer(pid: u32) -> anyhow::Result<()> {
     for thread in timevisor_linux::scheduling::threads(pid)? {
         crate::command::run("renice", &["-n", "-20", "-p", &thread.tid.to_string()])?;

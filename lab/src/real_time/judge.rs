@@ -1,12 +1,12 @@
-//! Judges every job of a run at the first try, by what the same run recorded.
+//! Judges every job of a run at the first attempt, from what the same run recorded.
 //!
-//! A late job is excused in two cases only, and both are measured in the run itself:
-//! - *longer*: the jobs took more processor time than declared, so that the analysis promises no
+//! A late job is excused only in two cases, both of which the run itself measures:
+//! - *longer*: the jobs took more processor time than declared, so that the analysis guarantees no
 //!   response before the deadline;
 //! - *stalled*: the core lost so much time between the release and the end that without the loss
 //!   the job would have been in time.
 //!
-//! Any other late job is a broken promise. A run with more excuses than [`EXCUSED_PERCENT`] says
+//! Any other late job is a broken guarantee. A run with more excuses than [`EXCUSED_PERCENT`] says
 //! nothing about the reservation, and fails too.
 
 use anyhow::{Context as _, ensure};
@@ -16,22 +16,22 @@ use super::costs::{self, Job, Run};
 use super::runtimes::Runtimes;
 use super::witness::Stalls;
 
-/// 1 / CONFIG_HZ where that is least: the kernel enforces budgets at its ticks. 4 ms covers 250 Hz
-/// and more.
+/// 1 / CONFIG_HZ for the lowest supported value: the kernel enforces budgets at its ticks. 4 ms
+/// covers 250 Hz and more.
 pub const TICK_NS: u64 = 4_000_000;
 /// The largest share of excused jobs. The costs are calibrated so that one job in a hundred takes
-/// longer than declared; if one in five must be excused, the machine was slower than at the
-/// calibration for a good part of the run.
+/// longer than declared. If one in five has to be excused, the machine was slower than during the
+/// calibration for much of the run.
 pub const EXCUSED_PERCENT: usize = 20;
 
-/// The greatest length of the stretches that the audit judges: a second, or more where a busy
-/// machine delays its samples.
+/// The greatest length of the intervals that the audit judges: a second, or more if a busy machine
+/// delays its samples.
 const JUDGED_NS: i64 = 2_000_000_000;
 
-/// What a reservation promises to one task.
+/// The parameters for which a reservation guarantees one task's deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declared {
-    /// Processor time of a job, ns.
+    /// Declared processor time of a job, ns.
     pub cost: u64,
     /// Period and deadline, ns.
     pub deadline: u64,
@@ -40,20 +40,20 @@ pub struct Declared {
 /// How many jobs of a run were in time, excused or late without an excuse.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Judgement {
-    /// All.
+    /// Number of jobs.
     pub jobs: usize,
-    /// Late, because the jobs took more than declared.
+    /// Number of jobs that were late because the jobs took more than declared.
     pub longer: usize,
-    /// Late, because the core was taken away.
+    /// Number of jobs that were late because the core was taken away.
     pub stalled: usize,
-    /// Late without an excuse: one line for each.
+    /// Jobs that were late without an excuse, one line for each.
     pub broken: Vec<String>,
-    /// What the core lost, in words.
+    /// A description of what the core lost.
     stalls: String,
 }
 
 impl Judgement {
-    /// Judges a run in `reservation`; nothing else is reserved on its core. `declared`: of each
+    /// Judges a run in `reservation`, the only one on its core. `declared`: the parameters of each
     /// task, the most urgent one first.
     #[must_use]
     pub fn of(run: &Run, declared: &[Declared], reservation: Reservation, stalls: &Stalls) -> Self {
@@ -94,7 +94,7 @@ impl Judgement {
         found
     }
 
-    /// The same where nobody tells what a job took: only stalls excuse a late one.
+    /// Like [`Self::of`], where the cost of a job is unknown: only stalls excuse a late one.
     #[must_use]
     pub fn of_jobs(jobs: &[Vec<Job>], deadlines: &[u64], stalls: &Stalls) -> Self {
         let mut found = Self { stalls: in_words(stalls), ..Self::default() };
@@ -121,10 +121,10 @@ impl Judgement {
         found
     }
 
-    /// Passes when no job was late without an excuse, and few enough were excused.
+    /// Passes if no job was late without an excuse, and few enough were excused.
     ///
     /// # Errors
-    /// With the jobs that were late.
+    /// With the late jobs.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.jobs > 0, "no job has run");
         ensure!(
@@ -158,20 +158,20 @@ impl std::fmt::Display for Judgement {
     }
 }
 
-/// What [`super::TASKS`] declare.
+/// The parameters that [`super::TASKS`] declare.
 #[must_use]
 pub fn declared() -> Vec<Declared> {
     let one = |task| Declared { cost: costs::declared_ns(task), deadline: costs::period_ns(task) };
     (0..super::TASKS.len()).map(one).collect()
 }
 
-/// The audit of a reservation (`timevisor reserve audit`) may call a stretch broken only where the
-/// core was taken away.
+/// Checks the audit of a reservation (`timevisor reserve audit`): it may report a broken interval
+/// only where the core was taken away.
 ///
 /// # Errors
-/// When there are more new broken stretches than recorded stalls, or more was missing in one
-/// stretch than the core lost in any of that length. `before`: the same audit at the beginning of
-/// the run; it counts from the first reservation on.
+/// When there are more new broken intervals than recorded stalls, or when more was missing in one
+/// interval than the core lost in any interval of that length. `before`: the same audit at the
+/// start of the run, because the audit counts from the first reservation on.
 pub fn owes_nothing(
     before: &serde_json::Value,
     audit: &serde_json::Value,
@@ -190,11 +190,11 @@ pub fn owes_nothing(
     Ok(())
 }
 
-/// Passes when a run without a reservation was late because it had to be: the vCPU got less than
-/// the jobs needed, and most jobs of some task were late.
+/// Passes if a run without a reservation was late for lack of processor time: the vCPU got less
+/// than the jobs needed, and most jobs of some task were late.
 ///
 /// # Errors
-/// When it had enough, or was in time.
+/// When the vCPU had enough, or the jobs were in time.
 pub fn is_starved(run: &Run, declared: &[Declared]) -> anyhow::Result<String> {
     let needed: f64 = declared.iter().map(|task| task.cost as f64 / task.deadline as f64).sum();
     let (from, to) = run.span();
@@ -260,17 +260,17 @@ mod tests {
 
     #[test]
     fn a_late_job_needs_an_excuse() {
-        // 30 ms of work, done 160 ms after its release: the vCPU did not get its budget.
+        // 30 ms of work that ends 160 ms after its release: the vCPU did not get its budget.
         let starved = run(vec![[0, 10], [140, 160]], vec![vec![[0, 0, 160]]]);
         let found = judge(&starved, &Stalls::default());
         assert_eq!((found.jobs, found.longer, found.stalled, found.broken.len()), (1, 0, 0, 1));
         assert!(found.check().is_err());
-        // As long, but the job itself took 120 ms.
+        // The response is as long, but the job itself took 120 ms.
         let longer = run(vec![[0, 40], [50, 90], [120, 160]], vec![vec![[0, 0, 160]]]);
         let found = judge(&longer, &Stalls::default());
         assert_eq!((found.longer, found.broken.len()), (1, 0));
         assert!(format!("{:#}", found.check().unwrap_err()).contains("could not be measured"));
-        // A guest that runs something else first has no excuse: that time is no job's.
+        // A guest that runs something else first has no excuse: that time belongs to no job.
         let other = run(vec![[0, 40], [50, 90], [120, 160]], vec![vec![[0, 130, 160]]]);
         assert_eq!(judge(&other, &Stalls::default()).broken.len(), 1);
     }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_reserved_tasks_of_the_lab_tests_pass_the_analysis_with_a_tick() {
-        // The critical instant, with jobs that take a tenth more than declared.
+        // The critical instant, with jobs that take 10 % more than declared.
         let supply = Ticked {
             supply: Worst(Reservation::alone(32_000_000, 50_000_000).unwrap()),
             tick: TICK_NS,

@@ -1,13 +1,13 @@
-//! Real-time tasks in a guest (lab-rt) and a loaded host, for the tests of reservations and for
-//! their experiments.
+//! Real-time tasks in a guest (lab-rt) and a loaded host, for the tests and experiments with
+//! reservations.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `costs.rs` | what each job of a run really cost |
+//! | `costs.rs` | the actual cost of each job of a run |
 //! | `judge.rs` | whether each job was in time, and which late ones are excused |
 //! | `witness.rs` | when a core was taken away |
 //! | `runtimes.rs` | when a thread ran |
-//! | `stolen.rs` | time that was taken from this machine meanwhile |
+//! | `stolen.rs` | time that was stolen from this machine during a run |
 //! | `inside.rs` | the same under KVM, on a host inside a guest |
 
 pub mod costs;
@@ -30,17 +30,17 @@ use crate::scenario::Context;
 
 pub use inside::{Inside, Observed, VM, prefer};
 
-/// Of the paper's example, tau1 and tau2: cost and period, ms.
+/// tau1 and tau2 of the paper's example: cost and period, ms.
 pub const TASKS: [&str; 2] = ["30/150", "50/200"];
 
-/// [`TASKS`], to be changed.
+/// A modifiable copy of [`TASKS`].
 #[must_use]
 pub fn tasks() -> Vec<String> {
     TASKS.map(str::to_owned).to_vec()
 }
 /// Busy processes for each processor.
 const LOAD: usize = 3;
-/// The same where the guest must not get what it needs.
+/// Busy processes for each processor, if the guest must not get what it needs.
 const STARVING: usize = 6;
 
 /// Busy processes, until dropped.
@@ -48,7 +48,7 @@ const STARVING: usize = 6;
 pub struct Load(Vec<Child>);
 
 impl Load {
-    /// Three for each processor.
+    /// Starts three for each processor.
     ///
     /// # Errors
     /// When one cannot be started.
@@ -56,9 +56,9 @@ impl Load {
         Self::of(LOAD)
     }
 
-    /// Six for each processor, so that a guest without a reservation must be late: on two
-    /// processors it is one of 13 equal threads and gets 15 % of a processor, and the paper's tasks
-    /// need 45 %.
+    /// Starts six for each processor, so that a guest without a reservation must be late: on two
+    /// processors it is one of 13 equal threads and gets 15 % of a processor, while the paper's
+    /// tasks need 45 %.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -83,13 +83,12 @@ impl Drop for Load {
     }
 }
 
-/// Gives every reservation back when dropped: whatever becomes of a test, this machine is as it
-/// was.
+/// Releases every reservation on drop, so that this machine is restored however a test ends.
 #[derive(Debug)]
 pub struct Restore(Command);
 
 impl Restore {
-    /// Of this host's daemon, also after its end.
+    /// For the reservations of this host's daemon; works even after its end.
     #[must_use]
     pub fn of(host: &Host) -> Self {
         let mut command = Command::new(host.cli_program());
@@ -107,20 +106,20 @@ impl Drop for Restore {
 /// One task's responses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Responses {
-    /// Its period and deadline.
+    /// The task's period and deadline.
     pub period_ms: f64,
-    /// From release to end, in ascending order.
+    /// Response times, from release to end, in ascending order.
     pub ms: Vec<f64>,
 }
 
 impl Responses {
-    /// How many were late.
+    /// Number of late jobs.
     #[must_use]
     pub fn misses(&self) -> usize {
         self.ms.iter().filter(|ms| **ms > self.period_ms).count()
     }
 
-    /// The longest one.
+    /// The longest response.
     #[must_use]
     pub fn worst_ms(&self) -> f64 {
         self.ms.last().copied().unwrap_or(0.0)
@@ -142,7 +141,7 @@ pub fn text(tasks: &[Responses]) -> String {
     tasks.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// A guest with lab-rt, whose threads QEMU names.
+/// A guest with lab-rt. QEMU names its threads.
 ///
 /// # Errors
 /// When it does not boot.
@@ -150,7 +149,7 @@ pub fn guest(ctx: &Context, host: &Host, name: &str) -> anyhow::Result<Client> {
     guest_with_threads(ctx, host, name, "on")
 }
 
-/// The same with `debug-threads=` this.
+/// Like [`guest`], with this value of `debug-threads=`.
 ///
 /// # Errors
 /// When it does not boot.
@@ -171,8 +170,8 @@ pub fn guest_with_threads(
     Ok(guest)
 }
 
-/// How many turns of lab-rt's loop a millisecond of this guest has on a loaded host: a busy
-/// neighbour makes each take longer, and a task's cost is what it takes at worst.
+/// Turns of lab-rt's loop per millisecond in this guest on a loaded host: a busy neighbour makes
+/// each turn take longer, and a task's cost is the worst case.
 ///
 /// # Errors
 /// When lab-rt fails, or nothing can be reserved.
@@ -184,10 +183,10 @@ pub fn calibrate_loaded(host: &Host, guest: &mut Client, name: &str) -> anyhow::
     of_calibration(&said, "loaded_turns_per_ms")
 }
 
-/// The same where nothing else runs, from what `lab-rt calibrate` printed.
+/// The turns per millisecond where nothing else runs, from the output of `lab-rt calibrate`.
 ///
 /// # Errors
-/// When it printed something else.
+/// When the output has a different form.
 pub fn turns(said: &str) -> anyhow::Result<u64> {
     of_calibration(said, "turns_per_ms")
 }
@@ -197,8 +196,8 @@ fn of_calibration(said: &str, key: &str) -> anyhow::Result<u64> {
     calibrated[key].as_u64().context("no calibration")
 }
 
-/// lab-rt's arguments. `shift_ms`: so much later all releases are after each common multiple of the
-/// periods.
+/// lab-rt's arguments. `shift_ms`: how much all releases are delayed after each common multiple of
+/// the periods.
 #[must_use]
 pub fn arguments(
     turns: u64,
@@ -213,7 +212,7 @@ pub fn arguments(
     all
 }
 
-/// Runs the tasks in the guest; `hog`: beside a busy thread without priority.
+/// Runs the tasks in the guest, with `hog` beside a busy thread without priority.
 ///
 /// # Errors
 /// When lab-rt fails.
@@ -226,7 +225,7 @@ pub fn run(
     run_tasks(guest, (turns, seconds), hog, 0, &tasks())
 }
 
-/// The same for other tasks, and with releases that move by `shift_ms`; see [`arguments`].
+/// Like [`run`], for other tasks, and with releases that move by `shift_ms`; see [`arguments`].
 ///
 /// # Errors
 /// When lab-rt fails.
@@ -238,15 +237,15 @@ pub fn run_tasks(
     tasks: &[String],
 ) -> anyhow::Result<Vec<Responses>> {
     let words = arguments(turns, seconds, hog, shift_ms, tasks).join(" ");
-    // On a loaded host it takes many times as long as it should: that is the point.
+    // On a loaded host it takes many times as long as normal, which is intended.
     let patience = Duration::from_secs(60 + 30 * seconds);
     responses(&guest.guest.sh_within(&format!("lab-rt {words}"), patience)?)
 }
 
-/// What lab-rt printed.
+/// Parses what lab-rt printed.
 ///
 /// # Errors
-/// When it printed something else.
+/// When the output has a different form.
 pub fn responses(said: &str) -> anyhow::Result<Vec<Responses>> {
     let report: Value = serde_json::from_str(said.trim()).with_context(|| said.to_owned())?;
     let tasks = report["tasks"].as_array().context("no tasks")?;

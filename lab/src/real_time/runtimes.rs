@@ -1,9 +1,9 @@
-//! When a thread ran, by the kernel's own account: the tracepoint sched_stat_runtime tells at every
-//! tick, and whenever the thread stops running, for how long it has run just now. In an instance of
-//! its own, so that nobody else's tracing is disturbed.
+//! When a thread ran, according to the kernel. At every tick, and whenever the thread stops
+//! running, the tracepoint sched_stat_runtime reports for how long it has just run. It is recorded
+//! in a separate trace instance, so that other tracing is not disturbed.
 //!
-//! (sched_switch would be simpler, and was tried: on virtual machines of some kinds not every
-//! switch is in it.)
+//! (sched_switch would be simpler, but was tried and misses some switches on some kinds of virtual
+//! machines.)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,20 +13,20 @@ use anyhow::{Context as _, ensure};
 use crate::scratch;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
-/// For each processor: ten minutes of ticks.
+/// Buffer size for each processor: ten minutes of ticks.
 const BUFFER_KB: &str = "16384";
 
-/// In progress, until ended or dropped.
+/// A recording in progress, until ended or dropped.
 #[derive(Debug)]
 pub struct Recording {
     instance: PathBuf,
 }
 
 impl Recording {
-    /// Of the thread with this id.
+    /// Records the thread with this ID.
     ///
     /// # Errors
-    /// Not root, or a kernel without tracefs.
+    /// When not root, or when the kernel has no tracefs.
     pub fn start(tid: u32) -> anyhow::Result<Self> {
         if !Path::new(TRACEFS).join("instances").is_dir() {
             crate::command::run("mount", &["-t", "tracefs", "nodev", TRACEFS])?;
@@ -48,10 +48,10 @@ impl Recording {
         fs::write(&path, value).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// When it ran since.
+    /// Returns when the thread ran since the start.
     ///
     /// # Errors
-    /// When an event was lost, or one is odd.
+    /// When an event was lost, or one is malformed.
     pub fn end(self) -> anyhow::Result<Runtimes> {
         self.set("tracing_on", "0")?;
         for entry in fs::read_dir(self.instance.join("per_cpu"))? {
@@ -68,7 +68,7 @@ impl Drop for Recording {
     }
 }
 
-/// From when to when a thread ran, by CLOCK_MONOTONIC, ns; in order.
+/// The intervals in which a thread ran, by CLOCK_MONOTONIC, ns; in order.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Runtimes(Vec<[i64; 2]>);
 
@@ -95,7 +95,7 @@ impl Runtimes {
         Self(turns)
     }
 
-    /// How long it ran between two moments.
+    /// How long the thread ran between two moments, ns.
     #[must_use]
     pub fn within(&self, from: i64, to: i64) -> u64 {
         let first = self.0.partition_point(|[_, end]| *end <= from);

@@ -1,5 +1,5 @@
-//! Time that whoever runs this machine took from it (steal, proc_stat(5)): a job that was late may
-//! have been late for that.
+//! Time that the hypervisor below took from this machine (steal, proc_stat(5)): it may be why a job
+//! was late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-/// Between two looks.
+/// Time between two samples.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// The longest of the tasks' periods: no job has more time than this.
+/// The longest period of the tasks: no job has more time than this.
 const WINDOW: Duration = Duration::from_millis(200);
-/// The kernel tells it in ticks of USER_HZ, which is 100 everywhere.
+/// The kernel reports it in ticks of USER_HZ, which is 100 everywhere.
 const TICK_MS: u64 = 10;
 
-/// What was taken.
+/// The stolen time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stolen {
-    /// From all processors.
+    /// Total over all processors.
     pub total_ms: u64,
-    /// From one processor within 200 ms, at most.
+    /// Maximum for one processor within 200 ms.
     pub worst_ms: u64,
 }
 
-/// Looks, until it is asked.
+/// Samples the stolen time until it is ended.
 #[derive(Debug)]
 pub struct Watch {
     ended: Arc<AtomicBool>,
@@ -32,7 +32,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins.
+    /// Starts sampling.
     #[must_use]
     pub fn start() -> Self {
         let ended = Arc::new(AtomicBool::new(false));
@@ -59,7 +59,7 @@ impl Watch {
         Self { ended, thread }
     }
 
-    /// What was taken since.
+    /// Returns what was stolen since the start.
     ///
     /// # Errors
     /// When its thread has panicked.
@@ -69,30 +69,30 @@ impl Watch {
     }
 }
 
-/// What was taken from one core since this machine was started, ms.
+/// Time stolen from one core since this machine was booted, ms.
 #[must_use]
 pub fn of_core_ms(core: usize) -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     steal(&stat).get(core).copied().unwrap_or(0) * TICK_MS
 }
 
-/// The same for the core that lost most.
+/// The same for the core that lost the most.
 #[must_use]
 pub fn most_ms() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     steal(&stat).into_iter().max().unwrap_or(0) * TICK_MS
 }
 
-/// Each processor's.
+/// The stolen time of each processor, in ticks.
 fn steal(stat: &str) -> Vec<u64> {
     let lines = stat.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
     lines.filter_map(|line| line.split_ascii_whitespace().nth(8)?.parse().ok()).collect()
 }
 
-/// Of the window that ends with the last look.
+/// The largest loss in the window that ends with the last sample.
 fn worst(seen: &[(Instant, Vec<u64>)]) -> u64 {
     let Some((now, last)) = seen.last() else { return 0 };
-    // The look before the window's beginning: rather too much than too little.
+    // Uses the last sample before the window, which overestimates rather than underestimates.
     let before = seen.iter().rev().find(|(at, _)| now.duration_since(*at) >= WINDOW);
     let Some((_, first)) = before.or(seen.first()) else { return 0 };
     let taken = last.iter().zip(first).map(|(last, first)| last.saturating_sub(*first));

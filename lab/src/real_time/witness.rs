@@ -1,13 +1,12 @@
-//! Records when this machine took a core away from everything that runs on it.
+//! Records when this machine took a core away from everything running on it.
 //!
-//! A thread with the highest real-time priority sleeps on the core and looks at the clock at every
-//! waking. Only a thread under SCHED_DEADLINE runs before it, and the tests know when that one ran
-//! ([`Runtimes`]). What is missing beyond both was lost to this machine's own host, or to the
-//! kernel.
+//! A thread with the highest real-time priority sleeps on the core and reads the clock each time it
+//! wakes. Only a thread under SCHED_DEADLINE runs before it, and the tests know when that one ran
+//! ([`Runtimes`]). Any other missing time was lost to this machine's own host, or to the kernel.
 //!
-//! Limitations: a second reservation on the core would count as a loss, so tests reserve alone on
-//! it. Where a cgroup v2 partition keeps the witness from the core, nothing is recorded, and
-//! therefore nothing is excused.
+//! Limitations: a second reservation on the core would count as a loss, so tests make sure that
+//! theirs is the only one. Where a cgroup v2 partition keeps the witness away from the core,
+//! nothing is recorded, and thus nothing is excused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +21,9 @@ use timevisor_linux::scheduling::{Attributes, schedstat};
 use super::runtimes::Runtimes;
 use super::stolen;
 
-/// Between two looks.
+/// Time between two clock readings.
 const SLEEP: Duration = Duration::from_millis(2);
-/// A longer time between two looks is recorded.
+/// A longer time between two readings is recorded.
 const RECORDED_NS: i64 = 3_000_000;
 /// A shorter wait of a thread is not recorded.
 const DELAY_NS: u64 = 1_000_000;
@@ -62,7 +61,7 @@ impl Witness {
         Self { ended, thread }
     }
 
-    /// Ends it. `on`: when the reserved vCPU ran on that core.
+    /// Stops it. `on`: when the reserved vCPU ran on that core.
     ///
     /// # Errors
     /// When its thread has panicked.
@@ -73,8 +72,9 @@ impl Witness {
     }
 }
 
-/// Records when a thread of this machine wanted to run and did not: for an emulated processor,
-/// whose core is a thread here. What this machine's own host took meanwhile (steal) is added.
+/// Records when a thread of this machine was ready to run but did not run: for an emulated
+/// processor, whose core is a thread here. The time stolen meanwhile by this machine's own host is
+/// added.
 #[derive(Debug)]
 pub struct DelayWitness {
     ended: Arc<AtomicBool>,
@@ -100,7 +100,7 @@ impl DelayWitness {
                 let lost = now.1.saturating_sub(last.1) + now.2.saturating_sub(last.2);
                 if lost > DELAY_NS {
                     // A wait is counted when it ends, and steal in steps of 10 ms: either may have
-                    // begun before the last look.
+                    // begun before the previous reading.
                     let from = last.0.min(now.0 - i64::try_from(lost).unwrap_or(i64::MAX));
                     all.push(Stall { from, to: now.0, lost });
                 }
@@ -111,7 +111,7 @@ impl DelayWitness {
         Self { ended, thread }
     }
 
-    /// Ends it.
+    /// Stops it.
     ///
     /// # Errors
     /// When its thread has panicked.
@@ -122,10 +122,10 @@ impl DelayWitness {
     }
 }
 
-/// What a core lost, and between which moments of CLOCK_MONOTONIC; ns.
+/// The time that a core lost, and the interval in which it was lost, by CLOCK_MONOTONIC; ns.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Stalls {
-    /// False where the witness was refused the core.
+    /// False if the witness was not allowed on the core.
     pub watched: bool,
     all: Vec<Stall>,
 }
@@ -149,8 +149,8 @@ impl Stalls {
         Self { watched, all: gaps.into_iter().flatten().filter_map(stall).collect() }
     }
 
-    /// How much was lost between two moments: never more than those stalls that overlap lost, nor
-    /// than the overlap.
+    /// The time lost between two moments: at most what the overlapping stalls lost, and at most the
+    /// overlap.
     #[must_use]
     pub fn within(&self, from: i64, to: i64) -> u64 {
         let part = |stall: &Stall| {
@@ -160,14 +160,14 @@ impl Stalls {
         self.all.iter().map(part).sum()
     }
 
-    /// The most that was lost in any span of this length, ns.
+    /// The most time lost in any span of this length, ns.
     #[must_use]
     pub fn most_in(&self, length: i64) -> u64 {
         let from = |stall: &Stall| self.within(stall.from, stall.from.saturating_add(length));
         self.all.iter().map(from).max().unwrap_or(0)
     }
 
-    /// How many stalls there were, how much was lost in all, and in the longest one; ns.
+    /// Number of stalls, total lost time, and the loss in the longest one; ns.
     #[must_use]
     pub fn summary(&self) -> (usize, u64, u64) {
         let lost = || self.all.iter().map(|stall| stall.lost);
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_stall_is_what_neither_the_sleep_nor_the_reserved_thread_explains() {
         let on = Runtimes::of(vec![[10 * MS, 38 * MS]]);
-        // The reserved thread ran in the first gap; nobody ran in 18 ms of the second.
+        // The reserved thread ran during the first gap; in the second, 18 ms are unaccounted for.
         let gaps = vec![[9 * MS, 39 * MS], [50 * MS, 70 * MS]];
         let stalls = Stalls::of(Some(gaps), &on);
         assert!(stalls.watched);

@@ -1,9 +1,9 @@
-//! A test's process: PID, mount and network namespaces, so that its daemons see no QEMU but its
-//! own, and neither tests nor a second lab on this machine meet each other.
+//! A test's process with its own PID, mount and network namespaces: its daemons see only its own
+//! QEMUs, and neither tests nor a second lab on this machine interfere with each other.
 //!
-//! Inside, /proc is the namespace's, /run is empty, and loopback is all there is of a network. The
-//! cgroups stay the host's: what changes them is exclusive, and a lock keeps the exclusive tests of
-//! two labs apart.
+//! Inside, /proc is the namespace's, /run is empty, and loopback is the only network interface. The
+//! cgroups remain the host's: tests that change them are exclusive, and a lock serializes the
+//! exclusive tests of two labs.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -20,26 +20,26 @@ use crate::packages;
 use crate::scenario::{Context, Need, Test};
 use crate::scratch;
 
-/// PID 1 of the namespaces; it reaps what the test's programs leave behind. The test itself is its
-/// child.
+/// PID 1 of the namespaces; it reaps the processes that the test's programs leave behind. The test
+/// is its child.
 ///
 /// The machine's own /proc stays readable at `scratch::host_tid`.
 const INIT: &str = "mount -t tmpfs -o mode=755 tmpfs /run && mkdir /run/lock /run/host-proc \
                     && mount --rbind /proc /run/host-proc && mount -t proc proc /proc \
                     && ip link set lo up && \"$@\"; status=$?; exit $status";
-/// Held by the lab that runs an exclusive test.
+/// Lock file held by the lab that runs an exclusive test.
 const LOCK: &str = "/run/lock/timevisor-lab";
 /// How long a test may take to end after Ctrl-C.
 const END: Duration = Duration::from_secs(60);
-/// Longer than any test; one that hangs must not hang the lab.
+/// Longer than any test takes; a hanging test must not hang the lab.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 const VERDICT: &str = "verdict.json";
 const OUTPUT: &str = "output.log";
 
-/// Fails unless this process may make namespaces.
+/// Fails unless this process may create namespaces.
 ///
 /// # Errors
-/// When it may not.
+/// When it is not allowed to.
 pub fn check_possible() -> anyhow::Result<()> {
     ensure!(packages::is_root(), "lab tests need root; run `make lab` as root");
     command::output(Command::new("unshare").args(["--pid", "--mount", "--net", "--fork", "true"]))
@@ -47,7 +47,7 @@ pub fn check_possible() -> anyhow::Result<()> {
         .context("this system gives no namespaces; run the lab outside of a container, or in a privileged one")
 }
 
-/// Starts tests by starting this program again.
+/// Starts tests by executing this program again.
 #[derive(Debug)]
 pub struct Starter {
     program: PathBuf,
@@ -56,7 +56,7 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// For tests whose logs go below `lab_dir`.
+    /// Creates a starter for tests whose logs go below `lab_dir`.
     ///
     /// # Errors
     /// When this program's path is unknown.
@@ -72,7 +72,7 @@ impl Start for Starter {
     fn start(&self, test: &Test, again: bool) -> anyhow::Result<Process> {
         let folder = self.lab_dir.join(test.name);
         if again {
-            // It may be the only trace of a rare defect.
+            // The log may be the only trace of a rare defect.
             let aside = self.lab_dir.join(format!("{}.late", test.name));
             let _ = fs::remove_dir_all(&aside);
             fs::rename(&folder, aside)?;
@@ -99,7 +99,7 @@ impl Start for Starter {
     }
 }
 
-/// Waits for other labs' exclusive tests.
+/// Waits until no other lab runs an exclusive test.
 fn exclusive() -> anyhow::Result<File> {
     fs::create_dir_all("/run/lock")?;
     let file = File::create(LOCK).with_context(|| format!("cannot create {LOCK}"))?;
@@ -147,7 +147,7 @@ impl Running for Process {
 
     fn interrupt(&mut self) {
         self.told.get_or_insert_with(Instant::now);
-        // unshare and PID 1 ignore it, the test does not.
+        // unshare and PID 1 ignore the signal, the test does not.
         let _ = command::run("kill", &["-TERM", "--", &format!("-{}", self.child.id())]);
     }
 }
@@ -159,7 +159,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs `test` in this process, which the runner has started, and writes its verdict.
+/// Runs `test` in this process, which the runner started, and writes its verdict.
 ///
 /// # Errors
 /// When the verdict cannot be written.

@@ -1,12 +1,12 @@
-//! Runs tests side by side, each in a process and namespaces of its own, and prints one line for
-//! each verdict.
+//! Runs tests side by side, each in its own process and namespaces, and prints one line for each
+//! verdict.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `schedule.rs` | which test starts when; late ones again; lines of progress |
+//! | `schedule.rs` | when each test starts; repeats of late tests; progress lines |
 //! | `isolated.rs` | a test's process: namespaces, verdict, end |
-//! | `prepare.rs` | what is built and fetched before, by the runner itself |
-//! | `results.rs` | target/results/lab.json; the times of the last run |
+//! | `prepare.rs` | what the runner itself builds and fetches beforehand |
+//! | `results.rs` | target/results/lab.json; the durations of the last run |
 
 mod isolated;
 mod prepare;
@@ -29,14 +29,14 @@ use crate::tests::FAMILIES;
 pub enum Verdict {
     /// It passed.
     Ok,
-    /// A wait ended ([`crate::interrupt::Late`]).
+    /// A wait timed out ([`crate::interrupt::Late`]).
     Late,
-    /// Anything else.
+    /// It failed for any other reason.
     Failed,
 }
 
 impl Verdict {
-    /// As printed.
+    /// The verdict as printed.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -50,17 +50,17 @@ impl Verdict {
     }
 }
 
-/// How a test ended, and what it says: what it measured, or what is wrong.
+/// How a test ended, and its message: what it measured, or what is wrong.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// How.
+    /// The verdict.
     pub verdict: Verdict,
-    /// In words.
+    /// The message.
     pub text: String,
 }
 
 impl Outcome {
-    /// What `result` comes to.
+    /// The outcome for `result`.
     #[must_use]
     pub fn of(result: &anyhow::Result<String>) -> Self {
         match result {
@@ -72,13 +72,13 @@ impl Outcome {
         }
     }
 
-    /// One line of JSON, for another process.
+    /// One line of JSON, to pass it to another process.
     #[must_use]
     pub fn line(&self) -> String {
         json!({ "verdict": self.verdict.word(), "text": self.text }).to_string()
     }
 
-    /// What [`Self::line`] said.
+    /// Parses a line from [`Self::line`].
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(line).ok()?;
@@ -86,15 +86,15 @@ impl Outcome {
         Some(Self { verdict, text: value["text"].as_str()?.to_owned() })
     }
 
-    /// The result that it was made from.
+    /// Converts it back to the result that it was made from.
     ///
     /// # Errors
-    /// Unless the verdict is [`Verdict::Ok`]; the error of a late one has the mark [`Late`].
+    /// Unless the verdict is [`Verdict::Ok`]; the error of a late test has the mark [`Late`].
     pub fn into_result(self) -> anyhow::Result<String> {
         match self.verdict {
             Verdict::Ok => Ok(self.text),
             Verdict::Late => {
-                // The text ends with what the mark says.
+                // The text ends with the mark's own message.
                 let said = self.text.strip_suffix(&format!(": {Late}")).unwrap_or(&self.text);
                 Err(anyhow::Error::new(Late).context(said.to_owned()))
             }
@@ -103,8 +103,8 @@ impl Outcome {
     }
 }
 
-/// Prepares and runs `tests`; prints verdicts and the sum, and writes target/results/lab.json. True
-/// when all passed.
+/// Prepares and runs `tests`; prints the verdicts and a summary, and writes
+/// target/results/lab.json. Returns true if all passed.
 ///
 /// # Errors
 /// When not root, or when a program does not build or an artifact cannot be fetched.

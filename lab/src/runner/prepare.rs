@@ -1,4 +1,4 @@
-//! What needs the network or builds: done once, before the first test starts.
+//! The steps that need the network or build something: done once, before the first test starts.
 
 use std::collections::BTreeSet;
 use std::path::Path;

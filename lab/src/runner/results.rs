@@ -1,5 +1,5 @@
-//! target/results/lab.json: a row for every test of the last run, which gives the next run its
-//! order.
+//! target/results/lab.json: a row for every test with the result of its last run. The next run
+//! orders the tests by these rows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,21 +12,21 @@ use crate::scenario::Test;
 
 const NAME: &str = "lab";
 
-/// How long tests took when they last ran.
+/// How long each test took when it last ran.
 #[derive(Debug, Default)]
 pub struct Times {
     rows: BTreeMap<String, f64>,
 }
 
 impl Times {
-    /// Those of the last runs; none where there was none.
+    /// Reads the durations of the last runs; empty if there were none.
     pub fn last() -> Self {
         let seconds =
             |row: &Value| Some((row["test"].as_str()?.to_owned(), row["seconds"].as_f64()?));
         Self { rows: rows().iter().filter_map(seconds).collect() }
     }
 
-    /// How long `test` will take.
+    /// The expected duration of `test`.
     pub fn seconds(&self, test: &Test) -> f64 {
         self.rows.get(test.name).copied().unwrap_or_else(|| f64::from(test.seconds))
     }
@@ -39,7 +39,7 @@ fn rows() -> Vec<Value> {
     value["rows"].as_array().cloned().unwrap_or_default()
 }
 
-/// Writes what ran; tests that did not run this time keep their rows.
+/// Writes the results; tests that did not run this time keep their rows.
 ///
 /// # Errors
 /// When it cannot be written.

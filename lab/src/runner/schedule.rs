@@ -1,4 +1,5 @@
-//! Which test starts when. The longest start first; exclusive ones run alone, after the others.
+//! Decides when each test starts. The longest tests start first; exclusive ones run alone, after
+//! the others.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +8,19 @@ use crate::interrupt;
 use crate::progress::{SILENCE, next_silence};
 use crate::scenario::{Need, Test};
 
-/// A test takes one slot, or two if it keeps two processors busy. Tests mostly wait: one after
-/// another, they kept 0.7 of two processors busy.
+/// A test takes one slot, or two if it keeps two processors busy. Tests spend most of their time
+/// waiting: run one after another, they used 0.7 of two processors.
 const SLOTS: u32 = 4;
-/// How often a late test is run again.
+/// How often a late test is repeated.
 const MORE_TRIES: u32 = 2;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Starts tests.
 pub trait Start {
-    /// A test that runs.
+    /// A running test.
     type Running: Running;
 
-    /// Starts one; `again` keeps the log of the try before.
+    /// Starts a test; `again` keeps the log of the previous try.
     ///
     /// # Errors
     /// When it cannot start.
@@ -28,26 +29,26 @@ pub trait Start {
 
 /// A running test.
 pub trait Running {
-    /// How it ended, once it has.
+    /// Returns the outcome once the test has ended.
     fn poll(&mut self) -> Option<Outcome>;
-    /// Asks it to end.
+    /// Asks the test to end.
     fn interrupt(&mut self);
 }
 
-/// What became of one test.
+/// The result of one test.
 #[derive(Debug, Clone)]
 pub struct Ran {
     /// The test.
     pub test: Test,
-    /// The last try's verdict.
+    /// The verdict of the last try.
     pub verdict: Verdict,
-    /// How long the last try took.
+    /// Duration of the last try.
     pub seconds: f64,
-    /// How often it was started.
+    /// Number of tries.
     pub tries: u32,
 }
 
-/// A place for a test that runs.
+/// The slots of a running test.
 struct Place<R> {
     test: Test,
     tries: u32,
@@ -57,8 +58,8 @@ struct Place<R> {
 
 /// Runs `tests` and prints their verdicts.
 ///
-/// Those that were late are run again at the end, at most twice; every verdict is printed. Anything
-/// else that fails has failed.
+/// Late tests are repeated at the end, at most twice; every verdict is printed. Any other failure
+/// is final.
 pub fn run<S: Start>(tests: &[Test], starter: &S, seconds: impl Fn(&Test) -> f64) -> Vec<Ran> {
     let mut waiting: Vec<(Test, u32)> = tests.iter().map(|test| (*test, 1)).collect();
     waiting.sort_by(|(a, _), (b, _)| {
@@ -123,7 +124,7 @@ fn slots(test: &Test) -> u32 {
     }
 }
 
-/// The first that fits. A test that is run again waits until no first try is left, as does an
+/// The first test that fits. A repeated test waits until no first try is left, and so does an
 /// exclusive one.
 fn next<R>(waiting: &[(Test, u32)], places: &[Place<R>]) -> Option<usize> {
     let taken: u32 = places.iter().map(|place| slots(&place.test)).sum();
@@ -132,7 +133,7 @@ fn next<R>(waiting: &[(Test, u32)], places: &[Place<R>]) -> Option<usize> {
     if waiting.iter().any(first) {
         return waiting.iter().position(|entry| first(entry) && fits(&entry.0));
     }
-    // Whatever kept the machine busy may be over: late ones have it for themselves.
+    // The cause of the load may be over by then, and late tests have the machine to themselves.
     if waiting.iter().any(|(_, tries)| *tries == 1) {
         return waiting.iter().position(|(test, tries)| *tries == 1 && fits(test));
     }
@@ -164,7 +165,8 @@ fn print(test: &Test, outcome: &Outcome, seconds: f64) {
     }
 }
 
-/// Prints the sum, alone on its line as CI wants it; true when all `wanted` have passed.
+/// Prints the summary alone on its line, as CI expects it; returns true if all `wanted` tests have
+/// passed.
 pub fn print_sum(ran: &[Ran], wanted: usize) -> bool {
     let passed = ran.iter().filter(|ran| ran.verdict == Verdict::Ok).count();
     let late: Vec<&str> = ran.iter().filter(|ran| ran.tries > 1).map(|ran| ran.test.name).collect();
@@ -193,7 +195,7 @@ mod tests {
         Test { name, about: "", tier: Tier::Test, needs, seconds, run: unused }
     }
 
-    /// Each test "runs" for a few polls; its verdicts are in its name.
+    /// Each test "runs" for a few polls; its verdicts are encoded in its name.
     #[derive(Default)]
     struct Fake {
         order: RefCell<Vec<&'static str>>,

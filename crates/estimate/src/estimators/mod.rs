@@ -1,4 +1,4 @@
-//! From exchanges to a best guess. Every estimator sees the same exchanges, in order, through the
+//! Turns exchanges into a best guess. All estimators see the same exchanges, in order, through the
 //! same trait.
 //!
 //! | module | owns |
@@ -7,7 +7,7 @@
 //! | [`radclock`] | RADclock, the published baseline |
 //! | [`shifted_exponential`] | the default: per-direction minimum and queueing, adaptive wander |
 //!
-//! An estimate is a guess with a standard error; it never carries a guarantee. The hard bounds do,
+//! An estimate is a guess with a standard error and never carries a guarantee. The hard bounds do,
 //! and they do not depend on any estimator.
 
 pub mod radclock;
@@ -24,13 +24,13 @@ pub struct Estimate {
     pub time: Instant<Tai>,
     /// Best guess of the period.
     pub period: Period,
-    /// One sigma of `time`. Asymmetric paths are not in it; the hard bounds hold them.
+    /// One sigma of `time`. It does not include the effect of asymmetric paths; the hard bounds do.
     pub error: Duration,
 }
 
 /// Turns exchanges into a clock.
 pub trait Estimator {
-    /// Takes an exchange in that passed [`Exchange::check`] against the one before.
+    /// Processes an exchange that passed [`Exchange::check`] against the previous one.
     fn observe(&mut self, exchange: &Exchange);
 
     /// The clock at counter value `now`, which is not before the newest exchange's end; `None`
@@ -49,23 +49,23 @@ pub struct WanderModel {
     pub weight: f64,
 }
 
-/// What the newest exchange looked like to the estimator before it was used: for adapting and
+/// How the newest exchange compared with the prediction before it was used, for adapting and
 /// guarding the bounds. Index 0 is forward (us to the reference), 1 backward.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Diagnosis<const MODELS: usize> {
     /// Hypotheses about the oscillator with their weights (they sum to 1).
     pub models: [WanderModel; MODELS],
-    /// Residual over its standard deviation, per direction; below 0: the message came sooner than
-    /// its known minimum.
+    /// Residual divided by its standard deviation, per direction; negative if the message arrived
+    /// earlier than its known minimum allows.
     pub normalized_residual: [f64; 2],
-    /// The same in seconds.
+    /// The residual in seconds.
     pub residual: [f64; 2],
-    /// Exchanges came too early in one direction again and again: a clock stepped.
+    /// Exchanges arrived too early in one direction repeatedly: a clock stepped.
     pub step: bool,
     /// Minimum one-way delay, s; only the sum is observable, the split is an assumption.
     pub minimum_delay: [f64; 2],
     /// Mean queueing beyond the minimum, s.
     pub queueing: [f64; 2],
-    /// Exchanges seen.
+    /// Number of exchanges seen.
     pub exchanges: u64,
 }

@@ -1,4 +1,4 @@
-//! The stamps that are still needed, by their running number.
+//! The stamps that are still needed, by their sequence numbers.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use timevisor_time::{Duration, Instant, Period, Tai};
 
 use crate::exchange::Exchange;
 
-/// Time from one counter value to a later one, s; zero if it is an earlier one, as when an answer
-/// overtakes another.
+/// Time from one counter value to a later one, s; zero if it is an earlier one, which happens when
+/// one answer overtakes another.
 pub(super) fn seconds(from: u64, to: u64, period: Period) -> f64 {
     let ticks = to.wrapping_sub(from);
     if ticks >> 63 == 0 { period.span(ticks).as_secs_f64() } else { 0.0 }
 }
 
-/// One exchange and what was found out about it.
+/// One exchange and what was derived from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     pub(super) ta: u64,
@@ -33,13 +33,13 @@ impl Stamp {
         Self { ta, tb, te, tf, minimum, naive_offset: 0.0 }
     }
 
-    /// In ticks.
+    /// The round trip in ticks.
     pub(super) fn round_trip(&self) -> u64 {
         self.tf.wrapping_sub(self.ta)
     }
 
-    /// Round trip above `minimum`, s; below it, zero: an unsigned difference must not wrap after an
-    /// upward shift.
+    /// Round trip above `minimum`, s. Zero if it is below: an unsigned difference must not wrap
+    /// after an upward shift.
     pub(super) fn excess(&self, minimum: u64, period: Period) -> f64 {
         period.span(self.round_trip().saturating_sub(minimum)).as_secs_f64()
     }
@@ -114,7 +114,7 @@ impl History {
         self.stamps.back_mut()
     }
 
-    /// Stamps `first` to `last`, both included, as far as they are still held; oldest first.
+    /// Stamps `first` to `last`, inclusive, as far as they are still stored; oldest first.
     pub(super) fn range(&self, first: u64, last: u64) -> impl DoubleEndedIterator<Item = &Stamp> {
         let from = self.position(first).min(self.stamps.len());
         let to = self.position(last.saturating_add(1)).clamp(from, self.stamps.len());
@@ -126,12 +126,13 @@ impl History {
         self.range(self.next.saturating_sub(n), self.next)
     }
 
-    /// The stamp of `first` to `last` with the shortest round trip, the earliest of equals.
+    /// The stamp with the shortest round trip among `first` to `last`; the earliest if several are
+    /// equal.
     pub(super) fn fastest(&self, first: u64, last: u64) -> Option<&Stamp> {
         self.range(first, last).min_by_key(|stamp| stamp.round_trip())
     }
 
-    /// Puts a minimum in force for the newest `n` stamps.
+    /// Makes `minimum` the minimum in force for the newest `n` stamps.
     pub(super) fn correct_minimum(&mut self, n: u64, minimum: u64) {
         let from = self.position(self.next.saturating_sub(n));
         for stamp in self.stamps.range_mut(from..) {
@@ -153,7 +154,7 @@ mod tests {
     fn a_period_is_the_mean_of_both_directions() {
         let nominal = Period::from_hz(1_000_000_000).unwrap();
         let far = stamp(0, 0, 0, 1000);
-        // 20 ppm on the way there, 30 ppm on the way back.
+        // 20 ppm on the forward path, 30 ppm on the backward path.
         let near = stamp(1_000_000_000, 1_000_020_000, 1_000_030_000, 1_000_001_000);
         let ppm = far.period_to(&near).unwrap().relative_to(nominal) * 1e6;
         assert!((ppm - 25.0).abs() < 1e-6, "{ppm}");

@@ -1,4 +1,4 @@
-//! RADclock, the published feed-forward estimator: the baseline that everybody can check.
+//! RADclock, the published feed-forward estimator: the baseline that anyone can verify.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -13,17 +13,18 @@
 //! The absolute clock is `Ca(c) = C(c) - theta`, where C is an uncorrected clock of constant period
 //! that is continuous when the period changes. Sources: Veitch, Ridoux, Korada, "Robust
 //! synchronization of absolute and difference clocks over networks", IEEE/ACM ToN 17(2), 2009;
-//! behaviour and constants after `radclock/sync_bidir.c` and `sync_algo.h` of
-//! github.com/RADicalsync/RADclock (no code of it is here); docs/explanation/estimation.md,
+//! behaviour and constants follow `radclock/sync_bidir.c` and `sync_algo.h` of
+//! github.com/RADicalsync/RADclock (none of its code is used here); docs/explanation/estimation.md,
 //! "RADclock".
 //!
-//! Different on purpose, because they are mistakes there: differences of round trips saturate
-//! instead of wrapping; a minimum that leaves its sliding window is replaced by the minimum of all
-//! the others, the newest included; stamps older than a shift keep the minimum of their time in the
-//! local period's error too; the local period's far window is at one place from the start; the
-//! reported error is called an estimate, not a bound: it knows nothing of asymmetry.
+//! Intentional differences, because the original behaviour is a mistake: differences of round trips
+//! saturate instead of wrapping; a minimum that leaves its sliding window is replaced by the
+//! minimum of all the others, including the newest; stamps older than a shift keep the minimum of
+//! their time in the error of the local period as well; the far window of the local period has a
+//! fixed place from the start; the reported error is called an estimate, not a bound, because it
+//! does not include asymmetry.
 //!
-//! What it does not do: change the poll interval while running, choose between servers, track
+//! Not supported: changing the poll interval at runtime, choosing between servers, and tracking
 //! one-way delays (which RADclock does for its server selection, not for its clock).
 
 mod history;
@@ -45,7 +46,7 @@ use period::GlobalPeriod;
 use round_trip::RoundTrip;
 use windows::{Thresholds, Windows};
 
-/// A clock that only counts: time `time` at counter value `counter`, and a period.
+/// A clock without corrections: time `time` at counter value `counter`, and a period.
 #[derive(Clone, Copy, Debug)]
 struct Uncorrected {
     counter: u64,
@@ -63,25 +64,25 @@ impl Uncorrected {
         }
     }
 
-    /// Another period from here on; the clock is continuous at `counter`.
+    /// Uses another period from here on; the clock is continuous at `counter`.
     fn turn(&mut self, counter: u64, period: Period) {
         *self = Self { counter, time: self.at(counter), period };
     }
 
-    /// This clock minus the reference, half the sum over both directions, s.
+    /// This clock minus the reference: the mean over both directions, s.
     fn offset_to(&self, stamp: &Stamp) -> f64 {
         ((self.at(stamp.ta) - stamp.tb) + (self.at(stamp.tf) - stamp.te)).half().as_secs_f64()
     }
 }
 
-/// What there is after the first stamp.
+/// The state after the first stamp.
 #[derive(Clone, Debug)]
 struct Running {
     clock: Uncorrected,
     round_trip: RoundTrip,
     /// `None` during the warmup.
     global: Option<GlobalPeriod>,
-    /// The warmup's period's relative error.
+    /// Relative error of the period during the warmup.
     warmup_error: f64,
     local: Option<Period>,
     offset: Offset,
@@ -89,7 +90,7 @@ struct Running {
     history_end: u64,
 }
 
-/// The estimator. Its state is a few hundred stamps.
+/// The estimator. Its state consists of a few hundred stamps.
 #[derive(Clone, Debug)]
 pub struct Radclock {
     parameters: RadclockParameters,
@@ -101,7 +102,8 @@ pub struct Radclock {
 }
 
 impl Radclock {
-    /// `nominal` is the counter's nominal period: the one until the second stamp measures it.
+    /// `nominal` is the counter's nominal period, which is used until the second stamp measures the
+    /// period.
     #[must_use]
     pub fn new(parameters: &RadclockParameters, nominal: Period) -> Self {
         let windows = Windows::new(parameters);
@@ -122,9 +124,9 @@ impl Radclock {
         self.running.as_ref().is_none_or(|running| running.global.is_none())
     }
 
-    /// The difference clock: how long the counter took from `from` to `to`, by the global period
-    /// alone. Meant for intervals below the constant-rate scale, where the absolute clock's
-    /// corrections would only add noise.
+    /// The difference clock: the time that passed between `from` and `to` on the counter, by the
+    /// global period alone. It is meant for intervals below the constant-rate scale, where the
+    /// corrections of the absolute clock would only add noise.
     #[must_use]
     pub fn difference(&self, from: u64, to: u64) -> Option<Duration> {
         let clock = &self.running.as_ref()?.clock;
@@ -193,7 +195,8 @@ impl Radclock {
 }
 
 impl Running {
-    /// Half way through a history, what will be in force after it slides begins to be prepared.
+    /// Half-way through a history, starts preparing the values that will be in force after it
+    /// slides.
     fn slide(&mut self, number: u64, exchange: &Exchange, windows: &Windows) {
         let Some(global) = &mut self.global else { return };
         let round_trip = exchange.round_trip();
@@ -220,8 +223,8 @@ impl Running {
         }
     }
 
-    /// A new global period, if the newest stamp gives a better one; the clock turns at the stamp
-    /// `before`.
+    /// Uses a new global period if the newest stamp gives a better one; the clock changes its
+    /// period at the stamp `before`.
     fn find_period(&mut self, number: u64, before: u64, history: &History, t: &Thresholds) {
         let (Some(global), Some(stamp)) = (&mut self.global, history.newest()) else { return };
         global.offer_successor(number, stamp, self.clock.period);
@@ -245,7 +248,7 @@ impl Running {
         let Some(newest) = history.newest_mut() else { return };
         newest.naive_offset = self.clock.offset_to(newest);
         let newest = *newest;
-        // The first stamp began the uncorrected clock: its own offset is zero by definition.
+        // The first stamp started the uncorrected clock, so its own offset is zero by definition.
         let last = history.count() - 1;
         let first = history.count().saturating_sub(windows.offset).max(1);
         let phase = match &self.global {

@@ -10,29 +10,30 @@ use super::windows::Thresholds;
 pub(super) struct Offset {
     /// Uncorrected clock minus true time, s.
     pub(super) value: f64,
-    /// RADclock's error measure of it when it was found, s.
+    /// RADclock's measure of its error at the time when it was found, s.
     pub(super) error: f64,
-    /// The counter value of the stamp that it was found at.
+    /// The counter value of the stamp at which it was found.
     pub(super) at: u64,
 }
 
-/// How the offset is weighted while the minimum round trip is not known yet, and after.
+/// How the offset is weighted before and after the minimum round trip is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// Every stamp against the minimum of today: an earlier one knew less.
+    /// Every stamp is compared with the current minimum, because the earlier ones were less
+    /// accurate.
     Warmup {
-        /// In ticks.
+        /// The current minimum, in ticks.
         minimum: u64,
     },
-    /// Every stamp against the minimum in force when it came, corrected for drift by the local
-    /// period.
+    /// Every stamp is compared with the minimum in force when it arrived, and corrected for drift
+    /// with the local period.
     Steady {
-        /// The period that the oscillator had lately; `None` while it is not known.
+        /// The recent period of the oscillator; `None` while it is unknown.
         local: Option<Period>,
     },
 }
 
-/// A candidate: weighted mean, best and second best error in the window, the longest gap in it.
+/// A candidate: weighted mean, best and second best error in the window, and its longest gap.
 struct Candidate {
     mean: Option<f64>,
     best: f64,
@@ -72,8 +73,8 @@ fn candidate<'a>(
 }
 
 impl Offset {
-    /// Looks at the window that ends with `newest` and updates itself, unless the window is poor or
-    /// the result insane.
+    /// Evaluates the window that ends with `newest` and updates itself, unless the window is poor
+    /// or the result fails the sanity check.
     pub(super) fn observe<'a>(
         &mut self,
         window: impl Iterator<Item = &'a Stamp>,
@@ -86,7 +87,7 @@ impl Offset {
         let Some(value) = found.mean.filter(|_| found.best < t.offset_quality) else { return };
         let since = seconds(self.at, newest.tf, period);
         let limit = t.offset_sanity + t.offset_sanity_rate * found.gap.max(since);
-        // In the warmup the period still moves too much for a judgement.
+        // During the warmup the period still changes too much for a sanity check.
         let judged = matches!(phase, Phase::Steady { .. });
         if judged && (value - self.value).abs() > limit {
             return;
@@ -104,8 +105,8 @@ mod tests {
 
     const HZ: u64 = 1_000_000_000;
 
-    /// At second `at`, with `excess_ns` of queueing over a minimum of 60 us, and this offset by
-    /// itself.
+    /// A stamp at second `at`, with `excess_ns` of queueing above a minimum of 60 us, and with this
+    /// offset according to the stamp alone.
     fn stamp(at: u64, excess_ns: u64, naive_offset: f64) -> Stamp {
         let (ta, t) = (at * HZ, Instant::from_unix_nanos(0));
         let tf = ta + 60_000 + excess_ns;
@@ -119,7 +120,7 @@ mod tests {
     #[test]
     fn weights_fall_with_queueing_and_age_and_old_offsets_drift() {
         let (t, period) = good();
-        // The oscillator's ticks were 1e-7 longer lately: 10 us in 100 s.
+        // The oscillator's recent ticks were 1e-7 longer: 10 us in 100 s.
         let local = Some(Period::from_bits(period.to_bits() + period.to_bits() / 10_000_000));
         let window = [stamp(0, 0, 100e-6), stamp(84, 75_000, 40e-6), stamp(100, 0, 0.0)];
         let found = candidate(window.iter(), &window[2], period, Phase::Steady { local }, &t);
@@ -160,7 +161,7 @@ mod tests {
         let before = Offset { value: 1e-3, error: 5e-6, at: 0 };
         let phase = Phase::Steady { local: None };
         let mut offset = before;
-        // Three widths of 150 us are the limit of quality.
+        // The quality limit is three widths of 150 us.
         let poor = stamp(16, 451_000, 0.9e-3);
         offset.observe([poor].iter(), &poor, period, phase, &t);
         assert!((offset.value - 1e-3).abs() < 1e-15 && offset.at == 0);

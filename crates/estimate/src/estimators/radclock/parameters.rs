@@ -1,4 +1,4 @@
-//! RADclock's tunables: three published profiles, and the constants that its sources keep beside
+//! RADclock's tunables: three published profiles, and the constants that its sources define next to
 //! the algorithm.
 
 use timevisor_time::{Duration, RateError};
@@ -8,42 +8,41 @@ use crate::parameters::InvalidParameter;
 /// Parameters of [`super::Radclock`].
 ///
 /// The profiles are those of `radclock/sync_algo.h` in RADicalsync/RADclock (also
-/// synclab/radclock): `EXCEL`, `GOOD` (its default) and `POOR` describe how good the machine's
-/// oscillator is thought to be.
+/// synclab/radclock): `EXCEL`, `GOOD` (its default) and `POOR` describe the assumed quality of the
+/// machine's oscillator.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RadclockParameters {
-    /// Largest usual stamping error (interrupt latency); the unit in which all other thresholds are
-    /// stated.
+    /// Largest usual timestamping error (interrupt latency); the unit of all other thresholds.
     pub stamping_limit: Duration,
-    /// Longest time over which the oscillator counts as a constant rate.
+    /// Longest time over which the oscillator's rate is considered constant.
     pub constant_rate_scale: Duration,
-    /// Bound on the rate's error at any time scale.
+    /// Bound on the error of the rate at any time scale.
     pub rate_error_bound: RateError,
-    /// How fast a stamp's worth decays: the best rate knowledge within `constant_rate_scale`.
+    /// How fast the value of a stamp decays: the best knowledge of the rate within
+    /// `constant_rate_scale`.
     pub ageing_rate: RateError,
     /// Width of the offset's weighting, in units of `stamping_limit`.
     pub offset_ratio: f64,
-    /// A local rate with a larger error than this is not taken over.
+    /// A local rate with a larger error than this is not adopted.
     pub local_quality: RateError,
-    /// Poll interval that the windows are derived from, as RADclock takes it from its
-    /// configuration.
+    /// Poll interval from which the windows are derived; RADclock takes it from its configuration.
     pub poll: Duration,
-    /// Nothing older than this has any influence, so that ageing is forgotten in the end.
+    /// Nothing older than this has any influence, so that ageing is eventually forgotten.
     pub history: Duration,
-    /// Stamps over which a higher minimum round trip must persist before it counts as a change of
-    /// route; at least.
+    /// Minimum number of stamps over which a higher minimum round trip must persist before it
+    /// counts as a change of route.
     pub shift_stamps: u64,
-    /// Stamps of the warmup; at least. The windows make it longer.
+    /// Minimum number of stamps in the warmup. The windows may extend it.
     pub warmup_stamps: u64,
-    /// One part in so many of the warmup's history goes to its far and its near window.
+    /// The far and the near window of the warmup each get one part in this many of its history.
     pub warmup_ratio: u64,
     /// The same for the local rate's windows.
     pub local_ratio: u64,
-    /// A reference with a minimum round trip from here on counts as far away: thresholds are
-    /// looser.
+    /// A reference with at least this minimum round trip counts as far away, and has looser
+    /// thresholds.
     pub far_round_trip: Duration,
-    /// Bound on the counter's rate against its nominal one, for the error reported before a rate is
-    /// measured.
+    /// Bound on the deviation of the counter's rate from its nominal one, for the error that is
+    /// reported before a rate is measured.
     pub unmeasured_rate: RateError,
 }
 
@@ -59,7 +58,7 @@ impl RadclockParameters {
         }
     }
 
-    /// RADclock's default.
+    /// The default of RADclock.
     #[must_use]
     pub fn good() -> Self {
         Self {
@@ -95,7 +94,7 @@ impl RadclockParameters {
     /// Checks all limits.
     ///
     /// # Errors
-    /// The first parameter that is out of its limits.
+    /// The first parameter that is outside its limits.
     pub fn validate(&self) -> Result<(), InvalidParameter> {
         let second = Duration::from_secs(1);
         let checks = [

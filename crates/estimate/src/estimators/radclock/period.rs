@@ -1,4 +1,4 @@
-//! The global period: the rate between one good old stamp and the newest good one.
+//! The global period: the rate between a good old stamp and the newest good one.
 
 use timevisor_time::Period;
 
@@ -24,19 +24,20 @@ impl Anchor {
 #[derive(Clone, Debug)]
 pub(super) struct GlobalPeriod {
     anchor: Anchor,
-    /// Takes over when the history slides; chosen at the beginning of the history's second half.
+    /// Takes over when the history slides; chosen at the beginning of the second half of the
+    /// history.
     successor: Option<Anchor>,
-    /// How many more stamps may become the successor.
+    /// Number of further stamps that may become the successor.
     search: u64,
     /// Estimated relative error of the period in force.
     error: f64,
-    /// A candidate at least this good is taken even if it is worse than the one in force.
+    /// A candidate at least this good is adopted even if it is worse than the one in force.
     quality: f64,
 }
 
-/// The period during the warmup: from the fastest stamp of a far to the fastest of a near window,
-/// each a part of the history so far. Returns it with its relative error; `None` while both are the
-/// same stamp.
+/// The period during the warmup: from the fastest stamp of a far window to the fastest one of a
+/// near window, each of which is a part of the history so far. Returns it with its relative error;
+/// `None` while both are the same stamp.
 pub(super) fn during_warmup(history: &History, ratio: u64, minimum: u64) -> Option<(Period, f64)> {
     let newest = history.count() - 1;
     let width = 1 + newest / ratio;
@@ -48,7 +49,8 @@ pub(super) fn during_warmup(history: &History, ratio: u64, minimum: u64) -> Opti
 }
 
 impl GlobalPeriod {
-    /// From the warmup: its fastest stamp becomes the anchor, its error has to be beaten.
+    /// Takes over from the warmup: its fastest stamp becomes the anchor, and its error is the one
+    /// to improve on.
     pub(super) fn after_warmup(
         history: &History,
         minimum: u64,
@@ -63,14 +65,14 @@ impl GlobalPeriod {
     }
 
     /// The first half of the first history is over: from now on the baseline is long, and the
-    /// demands rise.
+    /// requirements are stricter.
     pub(super) fn begin_successor(&mut self, number: u64, stamp: &Stamp, search: u64, p: Period) {
         self.successor = Some(Anchor::new(number, stamp, p));
         self.search = search;
         self.quality /= 10.0;
     }
 
-    /// The history slides: the successor takes over, and a new one is looked for.
+    /// The history slides: the successor takes over, and the search for a new one starts.
     pub(super) fn slide(&mut self, number: u64, stamp: &Stamp, search: u64, period: Period) {
         if let Some(successor) = self.successor.replace(Anchor::new(number, stamp, period)) {
             self.anchor = successor;
@@ -78,7 +80,7 @@ impl GlobalPeriod {
         self.search = search;
     }
 
-    /// A shift upward began at stamp `first`: what was recorded of the successor since then was
+    /// An upward shift began at stamp `first`, so the successor's data recorded since then is
     /// wrong.
     pub(super) fn correct_minimum(&mut self, first: u64, minimum: u64, period: Period) {
         if let Some(successor) = &mut self.successor
@@ -89,7 +91,7 @@ impl GlobalPeriod {
         }
     }
 
-    /// Offers the newest stamp as the successor.
+    /// Considers the newest stamp as the successor.
     pub(super) fn offer_successor(&mut self, number: u64, stamp: &Stamp, period: Period) {
         let Some(successor) = &mut self.successor else { return };
         if self.search == 0 {
@@ -101,7 +103,7 @@ impl GlobalPeriod {
         }
     }
 
-    /// The period from the anchor to `stamp`, if that is worth having instead of `current`.
+    /// The period from the anchor to `stamp`, if it should replace `current`.
     pub(super) fn observe(
         &mut self,
         stamp: &Stamp,
@@ -126,7 +128,7 @@ impl GlobalPeriod {
     }
 }
 
-/// The local period: the same between two windows at both ends of the recent past.
+/// The local period: measured in the same way between two windows at both ends of the recent past.
 pub(super) fn local(
     history: &History,
     far: (u64, u64),
@@ -158,7 +160,7 @@ mod tests {
     }
 
     /// A stamp of a perfect counter whose reference is off by `off_ns`, with `excess_ns` of
-    /// queueing over 60 us.
+    /// queueing above 60 us.
     fn stamp(second: u64, off_ns: i64, excess_ns: u64) -> Stamp {
         let ta = second * HZ;
         let t = Instant::from_unix_nanos(i128::from(ta) + 30_000) + Duration::from_nanos(off_ns);
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_candidate_must_be_good_itself() {
-        // Over a day its error would be 5e-10, but a stamp 45 us late is not looked at.
+        // Over a day its error would be 5e-10, but a stamp that is 45 us late is not considered.
         let (mut global, t) = global(1e-3);
         assert_eq!(global.observe(&stamp(86_400, 0, 45_100), nominal(), &t), None);
         assert!(global.observe(&stamp(86_400, 0, 44_900), nominal(), &t).is_some());
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_candidate_must_beat_the_period_in_force_or_be_excellent() {
-        // 40 us over 100 s are 4e-7: worse than 2e-7, better than 5e-7; excellent is 1e-7.
+        // 40 us over 100 s is 4e-7: worse than 2e-7 and better than 5e-7. Excellent is 1e-7.
         let late = stamp(100, 0, 40_000);
         let (mut better, t) = global(2e-7);
         assert_eq!(better.observe(&late, nominal(), &t), None);
@@ -197,7 +199,8 @@ mod tests {
     #[test]
     fn a_changed_minimum_counts_as_error() {
         let (mut global, t) = global(2e-7);
-        // A route 300 us longer since: 300 us over 1000 s are 3e-7, over 10000 s they are forgiven.
+        // A route that is 300 us longer from then on: 300 us over 1000 s is 3e-7; over 10000 s it
+        // is tolerated.
         let longer = |second| Stamp { minimum: 360_000, ..stamp(second, 0, 300_000) };
         assert_eq!(global.observe(&longer(1000), nominal(), &t), None);
         assert!(global.observe(&longer(10_000), nominal(), &t).is_some());
@@ -206,7 +209,7 @@ mod tests {
     #[test]
     fn a_poor_local_period_is_not_taken() {
         let t = Thresholds::new(&RadclockParameters::good());
-        // 100 s apart: 8e-7 are 80 us of queueing.
+        // The stamps are 100 s apart: 8e-7 is 80 us of queueing.
         let found = |excess| {
             let mut history = History::new(2);
             history.push(stamp(0, 0, 0));
@@ -229,7 +232,7 @@ mod tests {
         global.slide(20, &stamp(20, 0, 9_000), 2, p);
         assert_eq!(global.anchor.number, 11, "12 was slower, 13 came after the search");
         assert_eq!(global.successor.unwrap().number, 20);
-        // A shift that began at stamp 20 makes its recorded minimum wrong.
+        // A shift that began at stamp 20 invalidates its recorded minimum.
         global.correct_minimum(20, 69_000, p);
         assert!(global.successor.unwrap().error.abs() < 1e-15);
     }

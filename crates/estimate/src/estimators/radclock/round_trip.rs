@@ -1,4 +1,4 @@
-//! The minimum round trip: over a sliding history, with upward shifts found by a short window.
+//! The minimum round trip over a sliding history, with a short window that detects upward shifts.
 
 use timevisor_time::{Duration, Period};
 
@@ -10,7 +10,8 @@ use super::windows::Windows;
 pub(super) struct RoundTrip {
     /// The one in force.
     minimum: u64,
-    /// The one that takes over when the history slides: from its second half only.
+    /// The one that takes over when the history slides; it covers only the second half of the
+    /// history.
     successor: u64,
 }
 
@@ -23,7 +24,7 @@ impl RoundTrip {
         self.minimum
     }
 
-    /// Downward shifts are adopted at once: they cannot be anything else.
+    /// Downward shifts are adopted at once, because they have no other explanation.
     pub(super) fn observe(&mut self, round_trip: u64) {
         self.minimum = self.minimum.min(round_trip);
         self.successor = self.successor.min(round_trip);
@@ -40,9 +41,9 @@ impl RoundTrip {
         self.successor = round_trip;
     }
 
-    /// An upward shift: for a whole shift window no round trip came near the minimum. The new
-    /// minimum is put in force from the shift's start on, in `history` too. True when there was
-    /// one.
+    /// Detects an upward shift: no round trip came near the minimum for a whole shift window. The
+    /// new minimum applies from the start of the shift, in `history` as well. Returns true if there
+    /// was a shift.
     pub(super) fn detect_shift(
         &mut self,
         history: &mut History,

@@ -1,4 +1,4 @@
-//! Hand-made worlds in which the right answer is known.
+//! Hand-made worlds with known correct results.
 
 use super::*;
 
@@ -38,7 +38,7 @@ impl World {
         self.counter += POLL * HZ;
     }
 
-    /// `n` exchanges, some of which queue.
+    /// `n` exchanges, some of which are delayed by queueing.
     fn run(&mut self, n: u64) {
         for i in 0..n {
             self.exchange(if i % 3 == 0 { 0 } else { 20_000 * (i % 7) }, 10_000 * (i % 4));
@@ -105,7 +105,8 @@ fn the_first_exchange_is_enough_to_read() {
     assert!(w.clock.at(0).is_none());
     assert!(w.clock.difference(0, HZ).is_none());
     w.exchange(0, 0);
-    // 16 s at the nominal rate, 20 ppm wrong, from a first stamp that is one one-way delay off.
+    // 16 s at the nominal rate, which is wrong by 20 ppm, from a first stamp that is off by one
+    // one-way delay.
     assert!((w.error_ns() + 320_000).abs() < 31_000, "{}", w.error_ns());
     let error = w.clock.at(w.counter).unwrap().error;
     assert!(error > Duration::from_micros(1600), "100 ppm over 16 s: {error}");
@@ -122,8 +123,8 @@ fn warmup_ends_with_the_windows_full_and_a_measured_rate() {
     assert!((ppm - 20.0).abs() < 0.01, "{ppm}");
     assert_eq!(w.minimum(), 60_000);
     w.run(200);
-    // Queueing is 60 us forward and 15 us backward on average, half of the difference 22 us;
-    // weights take most of it.
+    // The average queueing is 60 us forward and 15 us backward; half of the difference is 22 us.
+    // The weights remove most of it.
     assert!(w.error_ns().abs() < 22_000, "{}", w.error_ns());
     assert!(w.clock.at(w.counter).unwrap().error < Duration::from_micros(50));
 }
@@ -153,8 +154,8 @@ fn an_upward_shift_is_adopted_from_its_start_on() {
     assert!(history.last(100).all(|stamp| stamp.minimum == 460_000));
     let older = history.range(0, history.count() - 101);
     assert!(older.into_iter().all(|stamp| stamp.minimum == 60_000));
-    // The new route's asymmetry is not visible to a symmetric estimator: half of 400 us remains,
-    // and that is all.
+    // A symmetric estimator cannot see the asymmetry of the new route: half of 400 us remains, and
+    // nothing else.
     w.run(200);
     assert!((w.error_ns() + 200_000).abs() < 25_000, "{}", w.error_ns());
 }
@@ -188,7 +189,8 @@ fn the_local_rate_follows_a_rate_change() {
         local.relative_to(Period::from_hz(HZ).unwrap()) * 1e9
     };
     assert!((relative(&w) - 20_000.0).abs() < 15.0, "{}", relative(&w));
-    // 300 ppb more from here on. The truth stays continuous: move the counter's origin instead.
+    // The rate is 300 ppb higher from here on. The truth stays continuous because the counter's
+    // origin moves instead.
     let turn = w.counter;
     let before = w.truth(turn);
     w.slow_ppb += 300;
@@ -210,7 +212,8 @@ fn a_step_of_the_reference_is_not_believed() {
     let mut w = World::new(&RadclockParameters::good());
     w.run(700);
     let before = w.error_ns();
-    // One stamp of 64 moves the mean by 8 ms; 100 TSLIMIT and the gap's allowance are 1.7 ms.
+    // One of 64 stamps moves the mean by 8 ms; 100 TSLIMIT and the allowance for the gap are 1.7
+    // ms.
     for _ in 0..16 {
         let ta = w.counter;
         let t = w.truth(ta + 30_000) + Duration::from_millis(500);
@@ -233,8 +236,8 @@ fn a_period_that_jumps_is_not_believed() {
         (stamp.tb, stamp.te) = (w.truth(stamp.ta + 30_000) + off, w.truth(stamp.ta + 30_000) + off);
         global.observe(&stamp, w.clock.at(w.counter).unwrap().period, &w.clock.thresholds)
     };
-    // Three rate error bounds of 500 ppb; the baseline is some 10 % longer than the 100000 s that
-    // are off.
+    // Three rate error bounds of 500 ppb. The baseline is some 10 % longer than the 100000 s with
+    // the wrong rate.
     assert!(candidate(&w, 0).is_some());
     assert!(candidate(&w, 1400).is_some());
     assert!(candidate(&w, 1800).is_none());

@@ -1,5 +1,5 @@
-//! Windows in stamps and thresholds in seconds, derived from the parameters as RADclock derives
-//! them.
+//! Windows in stamps and thresholds in seconds, which are derived from the parameters as in
+//! RADclock.
 
 use timevisor_time::Duration;
 
@@ -9,9 +9,10 @@ use super::parameters::RadclockParameters;
 const SHIFT: f64 = 10.0;
 /// Stamps for the global period must be better than this many stamping limits; `Ep`.
 const PERIOD_POINT: f64 = 3.0;
-/// A period this part of the rate error bound is good enough to track always; `Ep_qual`.
+/// A period with an error below this fraction of the rate error bound is always good enough to
+/// track; `Ep_qual`.
 const PERIOD_QUALITY: f64 = 0.2;
-/// A period that moves by more than this many rate error bounds is not believed; `Ep_sanity`,
+/// A period that moves by more than this many rate error bounds is rejected; `Ep_sanity`,
 /// `Eplocal_sanity`.
 const PERIOD_SANITY: f64 = 3.0;
 /// The best stamp in the window must be within this many `Eoffset` for a new offset;
@@ -19,11 +20,12 @@ const PERIOD_SANITY: f64 = 3.0;
 const OFFSET_QUALITY: f64 = 3.0;
 /// An offset that moves by more than this many stamping limits ...
 const OFFSET_SANITY: f64 = 100.0;
-/// ... and this many rate error bounds times the gap is not believed.
+/// ... and this many rate error bounds times the gap is rejected.
 const OFFSET_SANITY_RATE: f64 = 20.0;
-/// What a far reference's thresholds are multiplied by: shift, offset quality, local quality.
+/// Factors for the thresholds of a far reference: shift, offset quality, local quality.
 const FAR: [f64; 3] = [3.0, 2.0, 2.0];
-/// RADclock's rate for turning `Eshift` into a time: how long a drift of 1e-7 takes to build it up.
+/// RADclock's rate for converting `Eshift` into a time: how long a drift of 1e-7 takes to
+/// accumulate it.
 const SHIFT_RATE: f64 = 1e-7;
 
 /// Windows, in stamps.
@@ -33,7 +35,7 @@ pub(super) struct Windows {
     pub(super) shift: u64,
     pub(super) offset: u64,
     pub(super) local: u64,
-    /// Width of the local period's far and near window.
+    /// Width of the far and near windows of the local period.
     pub(super) local_ends: u64,
     pub(super) warmup: u64,
 }
@@ -96,7 +98,7 @@ impl Thresholds {
         }
     }
 
-    /// Once, at the end of the warmup: how far away is the reference?
+    /// Called once, at the end of the warmup, when the distance of the reference is known.
     pub(super) fn calibrate(&mut self, minimum: Duration, p: &RadclockParameters) {
         if minimum >= p.far_round_trip {
             let [shift, offset, local] = FAR;

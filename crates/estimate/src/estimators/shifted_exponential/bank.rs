@@ -4,8 +4,8 @@
 //! H. A. P. Blom, Y. Bar-Shalom, "The interacting multiple model algorithm for systems with
 //! Markovian switching coefficients", IEEE Trans. Automatic Control 33 (1988): before each step
 //! every model's state is mixed with the others' in proportion to the probability that the
-//! oscillator has just switched, so that a hypothesis that becomes true again starts from what the
-//! others know.
+//! oscillator has just switched. A hypothesis that becomes true again thus starts from the
+//! knowledge of the others.
 
 use super::gaussian::{Gaussian, MINIMUM, OFFSET, Pair};
 use super::parameters::{MODELS, Oscillator};
@@ -36,7 +36,7 @@ impl Bank {
         Gaussian::mixture(&self.states, &self.weights)
     }
 
-    /// The oscillator may have switched: c_j = a + (1 - p - a) w_j with a = p/(K - 1).
+    /// Allows for a switch of the oscillator: c_j = a + (1 - p - a) w_j with a = p/(K - 1).
     pub fn switch(&mut self, oscillator: &Oscillator) {
         let p = oscillator.switch_probability;
         let a = p / (MODELS - 1) as f64;
@@ -54,14 +54,14 @@ impl Bank {
         }
     }
 
-    /// `dt` seconds go by.
+    /// Advances all hypotheses by `dt` seconds.
     pub fn predict(&mut self, dt: f64, oscillator: &Oscillator) {
         for (state, model) in self.states.iter_mut().zip(&oscillator.models) {
             state.predict(dt, *model, oscillator.drift_decay_s);
         }
     }
 
-    /// Updates every state with `learn`, which returns the logarithm of the evidence; then the
+    /// Updates every state with `learn`, which returns the logarithm of the evidence, and then the
     /// weights by Bayes' rule. Returns the logarithm of the bank's evidence.
     pub fn update(&mut self, mut learn: impl FnMut(usize, &mut Gaussian) -> f64) -> f64 {
         let mut log = [0.0; MODELS];
@@ -87,8 +87,8 @@ impl Bank {
         });
     }
 
-    /// Both minimum delays may have become longer or shorter by as much, with `variance`, s^2: their
-    /// sum is less certain then, their difference is not.
+    /// Both minimum delays may have become longer or shorter by the same amount, with `variance`,
+    /// s^2: this makes their sum less certain, but not their difference.
     pub fn move_together(&mut self, variance: f64) {
         let [f, b] = MINIMUM;
         self.for_each(|state| {
@@ -98,12 +98,13 @@ impl Bank {
         });
     }
 
-    /// Changes every hypothesis alike.
+    /// Changes every hypothesis in the same way.
     pub fn for_each(&mut self, change: impl Fn(&mut Gaussian)) {
         self.states.iter_mut().for_each(change);
     }
 
-    /// Learns a linear form's value with Gaussian noise, under every hypothesis alike.
+    /// Learns the value of a linear form with Gaussian noise, under every hypothesis in the same
+    /// way.
     pub fn learn(&mut self, pair: Pair, value: f64, variance: f64) {
         self.for_each(|state| {
             let (mean, prior) = state.project(pair);
@@ -159,7 +160,8 @@ mod tests {
         let before = bank.mixture();
         bank.switch(&Oscillator { switch_probability: 0.05, ..oscillator });
         let after = bank.mixture();
-        // The Markov chain moves the weights by 5 %, and with them the mean by some of its spread.
+        // The Markov chain moves the weights by 5 %, and with them the mean by a fraction of its
+        // spread.
         let spread = before.covariance.get(RATE, RATE).sqrt();
         assert!((after.mean[RATE] - before.mean[RATE]).abs() < 0.05 * spread);
         assert!((after.covariance.get(RATE, RATE).sqrt() / spread - 1.0).abs() < 0.1);

@@ -1,15 +1,15 @@
-//! The clock C that the estimate is relative to: an affine function of the counter, in integers,
-//! that never learns.
+//! The clock C, to which the estimate is relative: an affine function of the counter, in integers,
+//! that is never adjusted by learning.
 //!
-//! All state is seconds relative to C. That is what floats are good enough for: 100 ppm over a year
-//! are 3153 s, and a double resolves 5e-13 s there; absolute time would lose 2e-7 s.
+//! All state is in seconds relative to C, because floats are precise enough for that: 100 ppm over
+//! a year is 3153 s, where a double resolves 5e-13 s. Absolute time would lose 2e-7 s.
 
 use timevisor_time::{Duration, Instant, Period, Tai};
 
 use crate::exchange::Exchange;
 
-/// The counter's nominal rate is not wrong by more than this: ten times what the hard bounds allow
-/// any oscillator.
+/// The largest possible error of the counter's nominal rate: ten times what the hard bounds allow
+/// for any oscillator.
 const RATE_TOLERANCE: f64 = 1e-3;
 
 /// C(counter) = `time` + (counter - `counter`) * `period`.
@@ -20,22 +20,22 @@ pub struct Coordinates {
     period: Period,
 }
 
-/// An exchange as the filter sees it, all in seconds.
+/// An exchange as the filter sees it; all values in seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Sighting {
-    /// From the previous sighting's epoch to this one's; never negative. The epoch is the
-    /// exchange's middle.
+    /// From the epoch of the previous sighting to this one's; never negative. The epoch is the
+    /// middle of the exchange.
     pub since_s: f64,
     /// Tb - C(Ta) and C(Tf) - Te: each is a one-way delay plus or minus theta.
     pub delay_s: [f64; 2],
-    /// From Ta to the epoch, and from the epoch to Tf, by C.
+    /// From Ta to the epoch, and from the epoch to Tf, measured by C.
     pub lag_s: [f64; 2],
     /// Round trip without the reference's residence time.
     pub path_s: f64,
 }
 
 impl Sighting {
-    /// Both one-way measurements moved to the epoch with relative rate `rate`:
+    /// Both one-way measurements, moved to the epoch with relative rate `rate`:
     /// z_f = m_f + queueing + theta, z_b = m_b + queueing - theta.
     pub fn at_epoch(&self, rate: f64) -> [f64; 2] {
         [0, 1].map(|k| self.delay_s[k] + rate * self.lag_s[k])
@@ -53,8 +53,8 @@ impl Coordinates {
         Self { counter, time, period }
     }
 
-    /// From counter value `from` to `to` by C, negative when `to` is behind. The counter may wrap
-    /// in between.
+    /// From counter value `from` to `to` by C; negative if `to` is earlier. The counter may wrap in
+    /// between.
     pub fn between(&self, from: u64, to: u64) -> Duration {
         let ticks = to.wrapping_sub(from);
         if ticks >> 63 == 0 {
@@ -74,12 +74,12 @@ impl Coordinates {
         self.time = self.time + shift;
     }
 
-    /// `exchange` in seconds relative to C, after a sighting with epoch `previous`; and its own
-    /// epoch, a counter value. `None` when the reference claims to have held the request for longer
-    /// than it was away: no rate of ours explains that, so the stamps are wrong.
+    /// `exchange` in seconds relative to C, after a sighting with epoch `previous`, and its own
+    /// epoch as a counter value. `None` if the reference claims to have held the request for longer
+    /// than the whole exchange took: no rate explains that, so the stamps are wrong.
     ///
-    /// An exchange with a long round trip may begin before an earlier one's middle and yet be the
-    /// later one; then its epoch is that middle, so that time never runs backwards.
+    /// An exchange with a long round trip may begin before the middle of an earlier one and still
+    /// be the later one. Its epoch is then that middle, so that time never runs backwards.
     pub fn sight(&self, exchange: &Exchange, previous: Option<u64>) -> Option<(Sighting, u64)> {
         let middle = exchange.middle();
         let epoch = match previous {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn both_delays_are_relative_to_the_epoch() {
-        // C is 4 s ahead of the counter; the reference is 7 us ahead of C and keeps the request for
+        // C is 4 s ahead of the counter. The reference is 7 us ahead of C and holds the request for
         // 100 us.
         let ta = 20 * HZ;
         let tb = i128::from(ta) + 4_000_000_000 + 30_000 + 7_000;
@@ -151,7 +151,7 @@ mod tests {
     fn a_residence_longer_than_the_round_trip_is_refused() {
         let t = 30_000_000_000i128;
         assert!(clock().sight(&exchange(HZ, t, t + 100_000, HZ + 60_000), None).is_none());
-        // Within what a rate may explain: 10 s at 100 ppm are 1 ms.
+        // Within what a rate error can explain: 10 s at 100 ppm is 1 ms.
         assert!(clock().sight(&exchange(HZ, t, t + 10_000_500_000, 11 * HZ), None).is_some());
     }
 

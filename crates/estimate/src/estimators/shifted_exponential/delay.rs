@@ -1,27 +1,28 @@
-//! What one message says about its own delay: r >= 0 beyond the minimum, seen through Gaussian
+//! What one message reveals about its own delay: r >= 0 beyond the minimum, observed with Gaussian
 //! noise.
 //!
-//! Before the message, the excess delay follows from the state and the stamp as N(delta, s^2).
-//! Queueing is exponential: the product of the two, a truncated Gaussian, has closed moments.
-//! Robustness comes from a mixture of three laws: ordinary queueing; rare much longer delays
-//! (interrupted hosts, bursts); and rare arrivals before the minimum (a step, a path that became
+//! Before the message is used, the state and the stamp predict the excess delay as N(delta, s^2).
+//! Queueing is exponential, and the product of the two, a truncated Gaussian, has closed-form
+//! moments. Robustness comes from a mixture of three distributions: ordinary queueing; rare, much
+//! longer delays (interrupted hosts, bursts); and rare arrivals before the minimum (a step, a path
+//! that became shorter). No single message can therefore have infinite weight.
 //! shorter), so that no single message can have infinite weight.
 
 use super::erfcx::erfcx;
 use super::parameters::Delays;
 
-/// Above this truncation point, in sigmas, the exact moments lose digits to cancellation and their
-/// asymptotic series has more than enough (x^-8 = 2e-9).
+/// Above this truncation point, in sigmas, the exact moments lose digits to cancellation, while
+/// their asymptotic series is more than accurate enough (x^-8 = 2e-9).
 const ASYMPTOTIC: f64 = 12.0;
-/// Slow and early laws are looked at only where they could matter: excesses above this many mean
-/// queueing delays ...
+/// The slow and early distributions are evaluated only where they could matter: for excesses above
+/// this many mean queueing delays ...
 const SLOW_FROM: f64 = 3.0;
 /// ... and below this many sigmas.
 const EARLY_FROM: f64 = -2.0;
 const SQRT_2_PI: f64 = 2.506_628_274_631_000_5;
 const SQRT_2_FRAC_PI: f64 = 0.797_884_560_802_865_4;
 
-/// Moments of an excess delay given the message, and how likely the message was.
+/// Moments of an excess delay given the message, and the likelihood of the message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Excess {
     /// Natural logarithm of the density of the message.
@@ -33,7 +34,7 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// Moments of `self` and `other` together, and the probability of `self`.
+    /// Moments of the mixture of `self` and `other`, and the probability of `self`.
     fn or(self, other: Self) -> (Self, f64) {
         let top = self.log_evidence.max(other.log_evidence);
         let (a, b) = ((self.log_evidence - top).exp(), (other.log_evidence - top).exp());
@@ -71,7 +72,8 @@ pub fn exponential(delta: f64, s: f64, l: f64) -> Excess {
         let scaled = erfcx(z);
         ((0.5 * scaled).ln() + gauss, SQRT_2_FRAC_PI / scaled)
     } else {
-        // x^2/2 may overflow the exponential's range here while Q(x) is nearly 1: keep them apart.
+        // Here x^2/2 may overflow the range of the exponential while Q(x) is nearly 1, so the two
+        // are kept separate.
         let density = (-0.5 * x * x).exp();
         let q = 1.0 - 0.5 * erfcx(-z) * density;
         (q.ln() + 0.5 * (s / l).powi(2) - delta / l - l.ln(), density / (SQRT_2_PI * q))
@@ -81,7 +83,7 @@ pub fn exponential(delta: f64, s: f64, l: f64) -> Excess {
     Excess { log_evidence, mean: s * above, variance }
 }
 
-/// The mixture's weights and scales, from the parameters.
+/// Weights and scales of the mixture, from the parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct DelayLaw {
     log_ordinary: f64,
@@ -92,7 +94,7 @@ pub struct DelayLaw {
 }
 
 impl DelayLaw {
-    /// As configured.
+    /// Creates the mixture as configured.
     pub fn new(delays: &Delays) -> Self {
         Self {
             log_ordinary: (1.0 - delays.slow_weight - delays.early_weight).ln(),
@@ -103,11 +105,11 @@ impl DelayLaw {
         }
     }
 
-    /// Moments of the excess given N(`delta`, `variance`) and the probability that the queueing was
-    /// ordinary.
+    /// Moments of the excess given N(`delta`, `variance`), and the probability that the queueing
+    /// was ordinary.
     ///
-    /// `queueing` is the mean queueing delay, s; `independence` in (0, 1] stretches it to what one
-    /// of many correlated delays is worth.
+    /// `queueing` is the mean queueing delay, s. `independence` in (0, 1] stretches it to account
+    /// for correlated delays.
     pub fn excess(
         &self,
         delta: f64,
@@ -130,7 +132,7 @@ impl DelayLaw {
         (all, ordinary)
     }
 
-    /// The arrival was early or late for reasons unknown: N(0, (`early_factor` * `queueing`)^2).
+    /// The arrival was early or late for unknown reasons: N(0, (`early_factor` * `queueing`)^2).
     fn early(&self, delta: f64, variance: f64, queueing: f64) -> Excess {
         let prior = (self.early_factor * queueing).powi(2);
         let total = variance + prior;
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_asymptotic_series_continues_the_exact_form() {
-        // delta = s (s/l - x): just below and just above the change-over.
+        // delta = s (s/l - x), just below and just above the switch to the series.
         let s = 5e-6;
         let at = |x: f64| exponential(s * (s / LAMBDA - x), s, LAMBDA);
         let (exact, series) = (at(ASYMPTOTIC - 1e-6), at(ASYMPTOTIC + 1e-6));
@@ -223,7 +225,7 @@ mod tests {
             let too_early = early * (-0.5 * (r / sigma).powi(2)).exp() / (sigma * SQRT_2_PI);
             ordinary + held_up + too_early
         };
-        // Where all three laws are looked at, or the omitted one is negligible.
+        // Cases where all three distributions are evaluated, or the omitted one is negligible.
         for (delta, s) in
             [(-15e-6, 3e-6), (-40e-6, 3e-6), (200e-6, 3e-6), (900e-6, 3e-6), (30e-6, 40e-6)]
         {

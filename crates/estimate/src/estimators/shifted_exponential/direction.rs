@@ -1,15 +1,15 @@
-//! What one direction of a path has shown lately, beyond the filter's state.
+//! The recent history of one direction of a path, in addition to the filter's state.
 
 use super::parameters::WINDOW;
 use super::ring::Ring;
 
-/// Blocks of residuals whose minima are remembered: 112 blocks of 12 exchanges are six hours at
-/// 16 s polls.
+/// Number of blocks of residuals whose minima are remembered: 112 blocks of 12 exchanges are six
+/// hours at 16 s polls.
 const BLOCKS: usize = 112;
-/// The newest blocks may already lie behind a shift that is being looked for: [`WINDOW`] exchanges
-/// are not older.
+/// The newest blocks may already lie behind a shift that is being searched for: [`WINDOW`]
+/// exchanges span no more blocks than this.
 const BLOCKS_UNDER_SUSPICION: usize = 3;
-/// Blocks of the past before one of them says what is usual.
+/// Number of past blocks that are needed before their minima define the usual level.
 const ENOUGH_BLOCKS: usize = 8;
 
 /// Queueing and recent residuals of one direction.
@@ -19,8 +19,8 @@ pub struct Direction {
     pub queueing_s: f64,
     /// Late messages in a row.
     pub late_run: usize,
-    /// What the newest messages arrived after the earliest expected moment, s.
-    /// In single precision like the minima of blocks: every exchange that may be taken back has a
+    /// How much later than the earliest expected moment the newest messages arrived, s. In single
+    /// precision, like the minima of blocks, because every exchange that may be taken back has a
     /// copy of both.
     residuals: Ring<f32, WINDOW>,
     block_minima: Ring<f32, BLOCKS>,
@@ -28,7 +28,7 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// Nothing seen yet.
+    /// Creates a direction without any messages yet.
     pub const fn new(queueing_s: f64) -> Self {
         Self {
             queueing_s,
@@ -46,7 +46,7 @@ impl Direction {
         self.queueing_s = moved.clamp(limits_s[0], limits_s[1]);
     }
 
-    /// Records a residual; the minima of blocks of `block` of them are what is usual.
+    /// Records a residual; the minima of blocks of `block` residuals define the usual level.
     pub fn record(&mut self, residual_s: f64, block: usize) {
         self.residuals.push(single(residual_s));
         self.in_block += 1;
@@ -58,7 +58,7 @@ impl Direction {
         }
     }
 
-    /// What the newest messages arrived after the earliest expected moment, s.
+    /// How much later than the earliest expected moment the newest messages arrived, s.
     pub const fn residuals(&self) -> &Ring<f32, WINDOW> {
         &self.residuals
     }
@@ -68,13 +68,13 @@ impl Direction {
         self.residuals.smallest_of_newest(exchanges)
     }
 
-    /// How many residuals there are.
+    /// Number of residuals.
     pub const fn len(&self) -> usize {
         self.residuals.len()
     }
 
-    /// The largest of the earlier blocks' minima, s: what has happened without a shift. `None`
-    /// until enough is known.
+    /// The largest of the minima of earlier blocks, s: the level that was reached without a shift.
+    /// `None` until enough is known.
     pub fn record_minimum(&self) -> Option<f64> {
         (self.block_minima.len() >= ENOUGH_BLOCKS).then(|| {
             let minima = self.block_minima.newest().skip(BLOCKS_UNDER_SUSPICION);
@@ -82,14 +82,15 @@ impl Direction {
         })
     }
 
-    /// The minimum has moved: residuals against the old one say nothing.
+    /// Resets the residuals after the minimum has moved: those against the old one are meaningless.
     pub fn forget(&mut self) {
         self.residuals.clear();
         self.block_minima.clear();
         self.in_block = 0;
     }
 
-    /// A suspicion was not confirmed: look again when as much has been seen anew.
+    /// A suspicion was not confirmed, so the search restarts once enough new messages have been
+    /// seen.
     pub fn acquit(&mut self) {
         self.late_run = 0;
         self.residuals.clear();

@@ -1,5 +1,5 @@
-//! Messages that come too early in one direction only, without a shorter round trip: a clock
-//! stepped.
+//! Messages that arrive too early in only one direction, while the round trip is not shorter: a
+//! clock stepped.
 
 use super::bank::Bank;
 use super::filter::Innovation;
@@ -11,32 +11,34 @@ use super::parameters::Parameters;
 pub enum Verdict {
     /// Nothing special.
     Ordinary,
-    /// Learn nothing from it: it is as far off as only a mistake or the beginning of a step can be.
+    /// Learn nothing from it: it is so far off that it must be an error or the beginning of a step.
     Hold,
-    /// The offset has stepped by about this much, s; the filter has been opened for it.
+    /// The offset has stepped by about this much, s; the filter's uncertainty has been increased
+    /// accordingly.
     Step(f64),
 }
 
-/// Early messages in a row.
+/// Consecutive early messages.
 #[derive(Clone, Copy, Debug)]
 pub struct EarlyRun {
-    /// +1 when the offset seems to have grown (answers early), -1 when it seems to have shrunk
-    /// (requests early).
+    /// +1 if the offset seems to have grown (answers are early), -1 if it seems to have shrunk
+    /// (requests are early).
     sign: f64,
     length: u32,
-    /// Since the exchange before the run, s.
+    /// Time since the exchange before the run, s.
     duration_s: f64,
 }
 
 impl EarlyRun {
-    /// None.
+    /// No early messages.
     pub const NONE: Self = Self { sign: 0.0, length: 0, duration_s: 0.0 };
 
-    /// Takes in which messages were `early`; `queueing_s` is the mean queueing per direction. The
-    /// last of enough in a row opens offset and rate: with the step s the offset's variance grows
-    /// by 4 s^2 and the rate's by (s / duration)^2. What exceeds the gross limit is added to the
-    /// offset instead, and no rate beyond the initial one is expected: a variance that dwarfs the
-    /// others would lose their digits.
+    /// Records which messages were `early`; `queueing_s` is the mean queueing per direction. When
+    /// enough of them have occurred in a row, the last one increases the uncertainty of offset and
+    /// rate: for a step s, the variance of the offset grows by 4 s^2 and that of the rate by
+    /// (s / duration)^2. The part of s beyond the gross limit is added to the offset instead, and
+    /// no rate beyond the initial one is expected: a variance that dwarfs the others would make
+    /// them lose their digits.
     pub fn observe(
         &mut self,
         bank: &mut Bank,

@@ -2,8 +2,8 @@
 //!
 //! Rational Chebyshev approximations of W. J. Cody, "Rational Chebyshev Approximations for the
 //! Error Function", Mathematics of Computation 23 (1969), 631-637; relative error below 1e-15
-//! (checked against 40 digits). Scaled, because the Gaussian tails met here are far below the
-//! smallest float.
+//! (checked against 40 digits). The function is scaled because the Gaussian tails that occur here
+//! are far below the smallest float.
 
 /// erf(x) = x R(x^2) below 0.46875.
 const SMALL: ([f64; 5], [f64; 4]) = (

@@ -1,5 +1,5 @@
-//! A filter with hindsight: upward shifts of a minimum delay show only after several exchanges,
-//! which are then taken back and taken in again with the right minimum.
+//! A filter with hindsight: upward shifts of a minimum delay become visible only after several
+//! exchanges, which are then taken back and processed again with the correct minimum.
 
 use super::coordinates::Sighting;
 use super::direction::Direction;
@@ -10,8 +10,7 @@ use super::hindsight::Shift;
 use super::history::History;
 use super::levels::Levels;
 
-/// What has changed on the path and in the clocks so far, for metrics and logs. Index 0 is forward,
-/// 1 backward.
+/// Changes of the path and the clocks so far, for metrics and logs. Index 0 is forward, 1 backward.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Changes {
     /// The minimum delay became longer.
@@ -25,14 +24,14 @@ pub struct Changes {
 /// What an exchange revealed about the path.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Revision {
-    /// Exchanges that are known to have taken the path as it is now.
+    /// Number of exchanges that are known to have taken the current path.
     pub exchanges: usize,
-    /// Those were taken in again: the logarithm of their density with the path as it is now known
-    /// to have been.
+    /// Present if these exchanges were processed again: the logarithm of their density, given what
+    /// is now known about the path.
     pub log_evidence: Option<f64>,
 }
 
-/// One opinion about the minimum delay's edge.
+/// One hypothesis about the edge of the minimum delay.
 #[derive(Clone, Debug)]
 pub struct Expert {
     softness: f64,
@@ -42,14 +41,14 @@ pub struct Expert {
     innovation: Innovation,
     posterior: Gaussian,
     changes: Changes,
-    /// Exchanges since a message came too early, with that one; 0 when that is settled.
+    /// Exchanges since a message arrived too early, including that one; 0 once that is settled.
     since_early: usize,
-    /// Directions whose minimum was reopened then.
+    /// Directions whose minimum was reopened at that time.
     shortened: [bool; 2],
 }
 
 impl Expert {
-    /// Starts from `filter`; `softness` is the standard deviation of the edge over the mean
+    /// Starts from `filter`; `softness` is the standard deviation of the edge relative to the mean
     /// queueing.
     pub fn new(softness: f64, common_walk: f64, filter: &Filter) -> Self {
         Self {
@@ -65,7 +64,7 @@ impl Expert {
         }
     }
 
-    /// Starts again from `filter`, with an empty past.
+    /// Restarts from `filter`, with an empty history.
     pub fn restart(&mut self, filter: &Filter) {
         self.filter = *filter;
         self.history.clear();
@@ -94,7 +93,8 @@ impl Expert {
         self.changes
     }
 
-    /// Moves all offsets by `by_s`: C was moved by as much the other way. The past is forgotten.
+    /// Moves all offsets by `by_s`, because C was moved by the same amount in the opposite
+    /// direction. The history is cleared.
     pub fn rebase(&mut self, by_s: f64, variance: f64) {
         self.filter.bank.shift_offset(by_s, variance);
         self.posterior = self.filter.bank.mixture();
@@ -102,8 +102,8 @@ impl Expert {
         self.since_early = 0;
     }
 
-    /// Takes another asymmetry and other remembered routes over. The offset moves along: every
-    /// prediction stays as it was.
+    /// Adopts another asymmetry and other remembered routes. The offset moves along, so every
+    /// prediction stays the same.
     pub fn adopt(&mut self, asymmetry_s: f64, levels: &Levels) {
         let by = (self.posterior.project(ASYMMETRY).0 - asymmetry_s) / 2.0;
         self.filter.bank.for_each(|state| state.shift_asymmetry(by));
@@ -111,12 +111,12 @@ impl Expert {
         self.filter.levels = *levels;
     }
 
-    /// Takes an exchange in. Returns what is known now about the path, if it has just changed.
+    /// Processes an exchange. If the path has just changed, returns what is now known about it.
     pub fn observe(&mut self, sighting: &Sighting, shared: &Context) -> Option<Revision> {
         let mut context =
             Context { softness: self.softness, common_walk: self.common_walk, ..*shared };
         if self.common_walk > 0.0 {
-            // Here it is the minimum that wanders, not the queueing.
+            // For this expert the minimum wanders, not the queueing.
             context.independence = 1.0;
         }
         self.history.push(&self.filter, sighting);
@@ -148,7 +148,7 @@ impl Expert {
         revision
     }
 
-    /// Looks back at a message that came too early when a few more exchanges have been seen.
+    /// Re-examines a message that arrived too early, once a few more exchanges have been seen.
     fn changed_both(&mut self, context: &Context) -> Option<Shift> {
         let limits = &context.parameters.changes;
         let settled = self.filter.count() > context.parameters.start.exchanges as u64;
@@ -170,7 +170,7 @@ impl Expert {
         found
     }
 
-    /// Takes the exchanges since the shift back, moves the minima, and takes the exchanges in
+    /// Takes back the exchanges since the shift, moves the minima, and processes the exchanges
     /// again. Returns the logarithm of their density.
     fn take_back(&mut self, shift: &Shift, context: &Context) -> f64 {
         let limits = &context.parameters.changes;

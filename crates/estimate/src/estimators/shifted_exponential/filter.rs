@@ -1,5 +1,5 @@
-//! One exchange through one expert's filter: predict, compare, react to what cannot be queueing,
-//! learn.
+//! Processes one exchange in the filter of one expert: predict, compare, react to what queueing
+//! cannot explain, learn.
 
 use super::bank::Bank;
 use super::coordinates::Sighting;
@@ -10,45 +10,45 @@ use super::gaussian::{ARRIVAL, Gaussian, RATE, ROUND_TRIP};
 use super::levels::Levels;
 use super::parameters::{MODELS, Parameters};
 
-/// What is the same for all exchanges and what the round trips say.
+/// Data common to all exchanges, and the statistics of the round trips.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// Tunables.
     pub parameters: &'a Parameters,
-    /// The delays' mixture.
+    /// The mixture of delay distributions.
     pub law: &'a DelayLaw,
-    /// Standard deviation of the minimum delay's edge over the mean queueing.
+    /// Standard deviation of the edge of the minimum delay, relative to the mean queueing.
     pub softness: f64,
-    /// How far both minimum delays move together between two exchanges, over `queueing_s`.
+    /// How far both minimum delays move together between two exchanges, relative to `queueing_s`.
     pub common_walk: f64,
-    /// Mean queueing as the round trips show it, s.
+    /// Mean queueing according to the round trips, s.
     pub queueing_s: f64,
-    /// What one delay is worth against an independent one, 0 to 1.
+    /// The information in one delay relative to an independent one, 0 to 1.
     pub independence: f64,
 }
 
 /// How an exchange compared with the prediction. Index 0 is forward, 1 backward.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Innovation {
-    /// Arrival after the earliest moment expected, s.
+    /// Arrival time after the earliest expected moment, s.
     pub residual_s: [f64; 2],
     /// Standard deviation of that moment, s.
     pub deviation_s: [f64; 2],
     /// Logarithm of the exchange's density.
     pub log_evidence: f64,
-    /// The round trip was below its known minimum, beyond doubt.
+    /// The round trip was clearly below its known minimum.
     pub below: bool,
-    /// Directions whose minimum was reopened for that.
+    /// Directions whose minimum was reopened for that reason.
     pub shortened: [bool; 2],
     /// Whether a clock stepped.
     pub verdict: Verdict,
 }
 
-/// What the filter makes of the messages' delays.
+/// What the filter infers about the delays of the messages.
 struct Learned {
-    /// Mean excess over the minimum, s.
+    /// Mean excess above the minimum, s.
     excess_s: [f64; 2],
-    /// Probability that it was ordinary queueing.
+    /// Probability that the delay was ordinary queueing.
     ordinary: [f64; 2],
 }
 
@@ -57,7 +57,7 @@ impl Learned {
 }
 
 impl Innovation {
-    /// Before the first exchange.
+    /// The value before the first exchange.
     pub const NONE: Self = Self {
         residual_s: [0.0; 2],
         deviation_s: [1.0; 2],
@@ -67,18 +67,18 @@ impl Innovation {
         verdict: Verdict::Ordinary,
     };
 
-    /// Which messages came before the earliest expected moment by more than `sigmas`.
+    /// Which messages arrived more than `sigmas` before the earliest expected moment.
     pub fn early(&self, sigmas: f64) -> [bool; 2] {
         [0, 1].map(|k| self.residual_s[k] < -sigmas * self.deviation_s[k])
     }
 
-    /// The residual of the round trip, s: negative when it was below its known minimum.
+    /// The residual of the round trip, s: negative if it was below its known minimum.
     pub fn round_trip_residual_s(&self) -> f64 {
         self.residual_s[0] + self.residual_s[1]
     }
 }
 
-/// State of one expert's filter; plain data, so that a copy takes exchanges back.
+/// State of one expert's filter. It is plain data, so a copy suffices to take exchanges back.
 #[derive(Clone, Copy, Debug)]
 pub struct Filter {
     /// The state under every hypothesis about the oscillator.
@@ -108,7 +108,7 @@ impl Filter {
         self.count
     }
 
-    /// Takes an exchange in.
+    /// Processes an exchange.
     pub fn observe(&mut self, sighting: &Sighting, context: &Context) -> Innovation {
         let parameters = context.parameters;
         self.bank.switch(&parameters.oscillator);
@@ -143,7 +143,7 @@ impl Filter {
         innovation
     }
 
-    /// What no queueing explains: a shorter path, or a step of a clock.
+    /// Reacts to what queueing cannot explain: a shorter path, or a step of a clock.
     fn react(
         &mut self,
         prior: &Gaussian,
@@ -170,8 +170,8 @@ impl Filter {
         }
     }
 
-    /// Gaussian noise of an arrival beyond the state's own uncertainty, s^2: stamps, and how soft
-    /// the minimum's edge is.
+    /// Gaussian noise of an arrival in addition to the state's own uncertainty, s^2: the stamps,
+    /// and the softness of the minimum's edge.
     fn noise(&self, context: &Context) -> [f64; 2] {
         let stamps = context.parameters.delays.stamp_noise_s.powi(2);
         [0, 1].map(|k| stamps + (context.softness * self.directions[k].queueing_s).powi(2))
@@ -181,8 +181,8 @@ impl Filter {
         self.directions[0].queueing_s + self.directions[1].queueing_s
     }
 
-    /// The round trip was shorter than the two known minima: the path changed, whatever the clocks
-    /// did.
+    /// The round trip was shorter than the sum of the two known minima: the path changed, whatever
+    /// the clocks did.
     fn is_below_minimum(
         &self,
         prior: &Gaussian,
@@ -196,7 +196,8 @@ impl Filter {
         innovation.round_trip_residual_s() < -allowed
     }
 
-    /// Both messages far too late: something held the exchange up, and it says nothing.
+    /// Both messages were far too late: something delayed the whole exchange, which therefore
+    /// carries no information.
     fn is_outlier(&self, innovation: &Innovation, parameters: &Parameters) -> bool {
         [0, 1].iter().all(|k| {
             let allowed = parameters.delays.outlier_queueing * self.directions[*k].queueing_s
@@ -205,7 +206,7 @@ impl Filter {
         })
     }
 
-    /// During the start the two minima are one unknown: a lower round trip reopens them together.
+    /// During the start the two minima are treated as one unknown: a lower round trip reopens both.
     fn reopen_both(&mut self, excess_s: f64) {
         let variance = excess_s.powi(2) + self.queueing_sum_s().powi(2);
         self.bank.move_together(variance);
@@ -221,8 +222,8 @@ impl Filter {
     ) -> Learned {
         let queueing = [0, 1].map(|k| self.directions[k].queueing_s);
         let mut found = [[(0.0, 0.0); 2]; MODELS];
-        // What the message says about the state is worth less when delays are correlated. How well
-        // it was predicted is another question.
+        // A message contains less information about the state if delays are correlated. How well it
+        // was predicted is a separate question.
         let priors = *self.bank.weights();
         let correlated = context.independence < 1.0;
         let mut plain = [0.0; MODELS];
@@ -269,8 +270,8 @@ impl Filter {
         let limits = [context.queueing_s / range, context.queueing_s * range];
         for (k, direction) in self.directions.iter_mut().enumerate() {
             direction.average(learned.excess_s[k], learned.ordinary[k], gain, limits);
-            // A stepped clock makes one direction early and the other late by as much: no shift of
-            // the path.
+            // A clock step makes one direction early and the other late by the same amount; this is
+            // no shift of the path.
             let stepping = early[1 - k] && !innovation.below;
             let late = learned.ordinary[k] < 0.5 && innovation.residual_s[k] > 0.0 && !stepping;
             direction.late_run = if late { direction.late_run + 1 } else { 0 };
@@ -290,7 +291,7 @@ fn compare(prior: &Gaussian, measured: [f64; 2], noise: [f64; 2]) -> Innovation 
     innovation
 }
 
-/// Logarithm of the weighted mean of what `logs` are the logarithms of.
+/// Logarithm of the weighted mean of the numbers whose logarithms are `logs`.
 fn log_mean(weights: &[f64; MODELS], logs: &[f64; MODELS]) -> f64 {
     let top = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = weights.iter().zip(logs).map(|(weight, log)| weight * (log - top).exp()).sum();

@@ -1,5 +1,5 @@
-//! A Gaussian over the five quantities that the estimator tracks, and the three things that happen
-//! to it: time goes by, a delay is learned, an assumption is dropped.
+//! A Gaussian over the five quantities that the estimator tracks, and its three operations: time
+//! passes, a delay is learned, an assumption is dropped.
 //!
 //! State (docs/explanation/estimation.md): offset theta = true time - C, s; relative rate y = d
 //! theta / dt; its slow drift d = dy/dt, 1/s; the minimum one-way delays m_f (us to the reference)
@@ -22,8 +22,8 @@ pub const DRIFT: usize = 2;
 /// Indices of the minimum one-way delays, s: forward, backward.
 pub const MINIMUM: [usize; 2] = [3, 4];
 
-/// No variance is believed to be below this (s^2 and smaller units): 1 fs, far below any stamp, far
-/// above rounding.
+/// Lower limit of every variance (s^2 and smaller units): 1 fs, far below any stamp, and far above
+/// rounding errors.
 const SMALLEST_VARIANCE: f64 = 1e-30;
 
 /// The linear form `x[plus] + sign * x[other]`.
@@ -34,15 +34,15 @@ pub struct Pair {
     sign: f64,
 }
 
-/// What the fastest possible message of each direction shows: m_f + theta forward, m_b - theta
+/// What the fastest possible message in each direction reveals: m_f + theta forward, m_b - theta
 /// backward.
 pub const ARRIVAL: [Pair; 2] = [
     Pair { plus: MINIMUM[0], other: OFFSET, sign: 1.0 },
     Pair { plus: MINIMUM[1], other: OFFSET, sign: -1.0 },
 ];
-/// m_f + m_b: the only thing about the path that a round trip shows.
+/// m_f + m_b: the only property of the path that a round trip reveals.
 pub const ROUND_TRIP: Pair = Pair { plus: MINIMUM[0], other: MINIMUM[1], sign: 1.0 };
-/// m_f - m_b: no round trip shows it.
+/// m_f - m_b: no round trip reveals it.
 pub const ASYMMETRY: Pair = Pair { plus: MINIMUM[0], other: MINIMUM[1], sign: -1.0 };
 
 /// Symmetric matrix, upper triangle row by row.
@@ -55,7 +55,7 @@ const fn index(i: usize, j: usize) -> usize {
 }
 
 impl Covariance {
-    /// Nothing varies.
+    /// A covariance without any uncertainty.
     pub const ZERO: Self = Self([0.0; N * (N + 1) / 2]);
 
     /// Covariance of quantities `i` and `j`.
@@ -68,7 +68,7 @@ impl Covariance {
         &self.0
     }
 
-    /// From the upper triangle, row by row.
+    /// Creates it from the upper triangle, row by row.
     pub const fn from_triangle(triangle: [f64; N * (N + 1) / 2]) -> Self {
         Self(triangle)
     }
@@ -101,8 +101,8 @@ impl Covariance {
         }
     }
 
-    /// Subtraction of nearly equal numbers may leave a variance below zero or a correlation beyond
-    /// one; neither means anything, and either would be amplified by the next update.
+    /// Subtracting nearly equal numbers may leave a negative variance or a correlation beyond one.
+    /// Neither is meaningful, and the next update would amplify either.
     fn repair(&mut self) {
         for i in 0..N {
             self.0[index(i, i)] =
@@ -130,7 +130,7 @@ pub struct Gaussian {
 }
 
 impl Gaussian {
-    /// Everything exactly 0.
+    /// All values are exactly 0.
     pub const ZERO: Self = Self { mean: [0.0; N], covariance: Covariance::ZERO };
 
     /// Mean and variance of a linear form.
@@ -141,8 +141,8 @@ impl Gaussian {
         (self.mean[plus] + sign * self.mean[other], variance.max(SMALLEST_VARIANCE))
     }
 
-    /// `dt` seconds go by: P = F P F' + Q, see [`super::wander`]. Below 0, a look back (which is no
-    /// less uncertain).
+    /// Advances by `dt` seconds: P = F P F' + Q, see [`super::wander`]. A negative `dt` looks back
+    /// (which does not reduce the uncertainty).
     pub fn predict(&mut self, dt: f64, wander: Wander, drift_decay_s: f64) {
         let Transition { dt, to_offset: b, to_rate: a, decay: e } =
             wander.transition(dt, drift_decay_s);
@@ -170,9 +170,9 @@ impl Gaussian {
         p.set(DRIFT, DRIFT, e * e * dd + noise.drift);
     }
 
-    /// Learns that a measurement of `pair`, whose prior predictive variance was `total` (state and
-    /// Gaussian noise), was off by `innovation`, of which a delay of variance `unexplained` remains
-    /// possible: moment matching,
+    /// Learns that a measurement of `pair`, with prior predictive variance `total` (state and
+    /// Gaussian noise), was off by `innovation`. A delay of variance `unexplained` remains
+    /// possible. The moments are matched:
     ///
     /// ```text
     /// g = P h;   x += g innovation / total;   P -= g g' (1 - unexplained / total) / total
@@ -193,14 +193,14 @@ impl Gaussian {
         self.covariance.repair();
     }
 
-    /// Moves the offset by `by_s` and both minimum delays so that no arrival moves.
+    /// Moves the offset by `by_s`, and both minimum delays such that no arrival moves.
     pub fn shift_asymmetry(&mut self, by_s: f64) {
         self.mean[OFFSET] += by_s;
         self.mean[MINIMUM[0]] -= by_s;
         self.mean[MINIMUM[1]] += by_s;
     }
 
-    /// Forgets that there is drift.
+    /// Sets the drift to exactly 0, without uncertainty.
     pub fn without_drift(&mut self) {
         self.mean[DRIFT] = 0.0;
         for i in 0..N {
@@ -208,9 +208,9 @@ impl Gaussian {
         }
     }
 
-    /// Moves towards `other`, as an interacting multiple-model bank does: the moments of the
-    /// two-part mixture that is this Gaussian with weight `keep` and `other` with weight 1 -
-    /// `keep`, where `other` already contains this one.
+    /// Moves towards `other`, as in an interacting multiple-model bank: computes the moments of the
+    /// mixture of this Gaussian with weight `keep` and `other` with weight 1 - `keep`, where
+    /// `other` already contains this one.
     ///
     /// delta = x - other; x = other + keep delta; P = (1 - keep) P_other + keep (P + (1 - keep)
     /// delta delta').
@@ -228,7 +228,7 @@ impl Gaussian {
         core::array::from_fn(|i| self.mean[i] - other.mean[i])
     }
 
-    /// Whether all numbers are numbers.
+    /// Whether all values are finite.
     pub fn is_finite(&self) -> bool {
         self.mean.iter().chain(&self.covariance.0).all(|v| v.is_finite())
     }

@@ -1,4 +1,4 @@
-//! Against closed forms.
+//! Tests against closed-form solutions.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn diagonal(variances: [f64; N]) -> Gaussian {
 #[test]
 fn a_mean_of_n_measurements_has_a_variance_over_n() {
     // Offset only: after n measurements with variance r and a prior variance p, the variance is 1 /
-    // (1/p + n/r) and the mean is the weighted mean.
+    // (1/p + n/r), and the mean is the weighted mean.
     let (p, r) = (1e-6, 4e-10);
     let mut state = diagonal([p, 0.0, 0.0, 0.0, 0.0]);
     let values = [3e-5, -1e-5, 2e-5, 4e-5];
@@ -58,8 +58,8 @@ fn requests_and_answers_see_the_offset_with_opposite_signs() {
     let (backward, variance) = state.project(ARRIVAL[1]);
     assert!(close(backward, 4e-5) && close(variance, 1e-8 + 9e-10));
     assert!(close(state.project(ROUND_TRIP).0, 8e-5) && close(state.project(ASYMMETRY).0, -2e-5));
-    // Both arrivals late by the same, and both minima as uncertain: that is the path, not the
-    // clock.
+    // Both arrivals are late by the same amount, and both minima are equally uncertain: the cause
+    // is the path, not the clock.
     state.covariance.set(MINIMUM[1], MINIMUM[1], 4e-10);
     for arrival in ARRIVAL {
         let (mean, variance) = state.project(arrival);
@@ -71,7 +71,7 @@ fn requests_and_answers_see_the_offset_with_opposite_signs() {
 
 #[test]
 fn an_unexplained_delay_leaves_as_much_uncertainty() {
-    // With the whole predictive variance unexplained nothing is learned.
+    // If the whole predictive variance is unexplained, nothing is learned.
     let mut state = diagonal([1e-8, 1e-12, 0.0, 4e-10, 9e-10]);
     let before = state;
     state.condition(ARRIVAL[0], 0.0, 2e-8, 2e-8);

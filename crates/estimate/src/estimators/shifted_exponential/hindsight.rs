@@ -1,4 +1,5 @@
-//! Whether messages that came late or early were a path that changed: since when, and by how much.
+//! Decides whether late or early messages were caused by a change of the path, and if so, since
+//! when and by how much.
 
 use super::direction::Direction;
 use super::filter::Filter;
@@ -11,20 +12,20 @@ use super::ring::Ring;
 /// A shift.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shift {
-    /// Per direction: by how much, s, below 0 for a shorter path; `None` where there is none.
+    /// Size of the shift per direction, s; negative for a shorter path, `None` if there is none.
     pub by_s: [Option<f64>; 2],
-    /// Exchanges since it began.
+    /// Number of exchanges since it began.
     pub exchanges: usize,
 }
 
 impl Shift {
-    /// Whether there is one in some direction.
+    /// Whether there is a shift in any direction.
     pub fn any(&self) -> bool {
         self.by_s.iter().any(Option::is_some)
     }
 
-    /// The suspicion that `filter`'s recent residuals raise. `sigma_s` is how uncertain they are,
-    /// `independence` what a message is worth.
+    /// The suspicion that `filter`'s recent residuals raise. `sigma_s` is their uncertainty, and
+    /// `independence` the information in a message.
     pub fn suspected(
         filter: &Filter,
         sigma_s: [f64; 2],
@@ -50,9 +51,10 @@ impl Shift {
         shift.any().then_some(shift)
     }
 
-    /// The suspicion in hindsight. The residuals so far were against a filter that was being
-    /// dragged along. Here they are against predictions from before the suspected beginning,
-    /// without learning; from further back when the filter had been dragged along by then.
+    /// Re-evaluates the suspicion in hindsight. The residuals so far are relative to a filter that
+    /// the shift was already pulling along. Here they are relative to predictions from before the
+    /// suspected beginning, without learning, or from further back if the filter had already been
+    /// pulled along by then.
     pub fn confirmed(&self, history: &History, parameters: &Parameters) -> Self {
         let suspected = Self { exchanges: self.exchanges.min(history.len()), ..*self };
         let windows = parameters.changes.shift_windows.into_iter();
@@ -66,9 +68,9 @@ impl Shift {
             .unwrap_or_else(|| suspected.judged(history, parameters).0)
     }
 
-    /// What the newest `exchanges`, the first of which had a message that came too early, say about
-    /// a path that changed in both directions. `shortened` says which minima were reopened for it;
-    /// none if its round trip was no shorter.
+    /// Evaluates whether the path changed in both directions, based on the newest `exchanges`, the
+    /// first of which had a message that arrived too early. `shortened` lists the minima that were
+    /// reopened for it; none if its round trip was not shorter.
     pub fn of_both(
         exchanges: usize,
         shortened: [bool; 2],
@@ -83,8 +85,8 @@ impl Shift {
         let sigma = hindsight.sigma_s.map(|s| limits.shortened_sigma * s);
         let is_longer =
             |l: &Lateness| l.evidence() > limits.exchanged_evidence && 2 * l.support > exchanges;
-        // A clock that stepped makes one direction early by as much as the other is late. What the
-        // other is later than that is no clock's doing. Nor does a clock make round trips shorter.
+        // A clock step makes one direction early by as much as the other is late. A clock cannot
+        // explain additional lateness of the other direction, nor shorter round trips.
         let early = usize::from(late[1].least_s < late[0].least_s);
         let beyond = Lateness { least_s: late[0].least_s + late[1].least_s, ..late[1 - early] };
         let known = before.bank.mixture().project(ROUND_TRIP).1.sqrt();
@@ -94,7 +96,7 @@ impl Shift {
         let changed = if shortened == [false; 2] {
             late[early].least_s < -sigma[early] && no_step
         } else {
-            // The other direction became longer, or is shorter and its first message was late.
+            // The other direction became longer, or it is shorter and its first message was late.
             (0..2).filter(|k| !shortened[*k]).any(|k| {
                 let longer = is_longer(&late[k]) && late[k].least_s > sigma[k] && no_step;
                 let margin = sigma[k] + limits.confirmed_queueing * queueing[k];
@@ -105,8 +107,8 @@ impl Shift {
         changed.then(|| Self { by_s: [by(0), by(1)], exchanges })
     }
 
-    /// What is early against the prediction was no shift, and what is late is one, suspected or
-    /// not. Returns whether some direction is clearly late.
+    /// Messages that are early relative to the prediction do not indicate a shift. Late ones do,
+    /// whether or not a shift was suspected. Returns whether some direction is clearly late.
     fn judged(&self, history: &History, parameters: &Parameters) -> (Self, bool) {
         let limits = &parameters.changes;
         let before = history.before(self.exchanges);
@@ -134,15 +136,15 @@ impl Shift {
     }
 }
 
-/// A shift of a few mean queueing delays makes no message an outlier, but the least of many should
-/// be near 0.
+/// A shift of a few mean queueing delays makes no message an outlier, but the smallest residual of
+/// many should be near 0.
 fn suspect_small(
     direction: &Direction,
     sigma_s: f64,
     independence: f64,
     limits: &ChangeDetection,
 ) -> Option<(f64, usize)> {
-    // Until it is known what is usual, a mean queueing delay is.
+    // Until the usual level is known, the mean queueing delay is used instead.
     let record = direction.record_minimum().unwrap_or(direction.queueing_s);
     limits.shift_windows.into_iter().take_while(|n| direction.len() >= *n).find_map(|n| {
         let late = Lateness::of(direction.residuals(), n, direction.queueing_s);
@@ -153,7 +155,7 @@ fn suspect_small(
     })
 }
 
-/// Residuals against predictions that learned nothing since.
+/// Residuals relative to predictions without learning.
 struct Hindsight {
     residuals_s: [Ring<f64, { WINDOW + 1 }>; 2],
     /// Standard deviation of the newest prediction.
@@ -178,14 +180,14 @@ impl Hindsight {
         hindsight
     }
 
-    /// The least residual of a round trip, s; the clock has no part in it.
+    /// The smallest residual of a round trip, s; it does not depend on the clock.
     fn least_round_trip_s(&self) -> f64 {
         let [forward, backward] = &self.residuals_s;
         forward.newest().zip(backward.newest()).map(|(f, b)| f + b).fold(f64::INFINITY, f64::min)
     }
 
-    /// How many exchanges ago the shift began: where the evidence is largest, summed over both
-    /// directions. A message that happened to be late just before the shift does not hide it.
+    /// How many exchanges ago the shift began: where the evidence, summed over both directions, is
+    /// largest. A message that happened to be late just before the shift does not hide it.
     fn beginning(&self, queueing_s: [f64; 2]) -> usize {
         let evidence = |n: usize| -> f64 {
             (0..2).map(|k| Lateness::of(&self.residuals_s[k], n, queueing_s[k]).evidence()).sum()

@@ -1,11 +1,11 @@
-//! The newest exchanges with the filter before each of them, so that they can be taken back.
+//! The newest exchanges, each with the filter before it, so that they can be taken back.
 
 use super::coordinates::Sighting;
 use super::filter::Filter;
 use super::parameters::WINDOW;
 
 /// One more than can be suspected, so that the filter before the oldest suspected exchange is
-/// there.
+/// available.
 const CAPACITY: usize = WINDOW + 1;
 
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ struct Entry {
     sighting: Sighting,
 }
 
-/// A ring whose memory is allocated once.
+/// A ring buffer that allocates its memory once.
 #[derive(Clone, Debug)]
 pub struct History {
     entries: Vec<Entry>,
@@ -22,22 +22,22 @@ pub struct History {
 }
 
 impl History {
-    /// Memory that one takes.
+    /// Memory used by one history.
     #[cfg(test)]
     pub const BYTES: usize = CAPACITY * size_of::<Entry>();
 
-    /// Empty.
+    /// Creates an empty history.
     pub fn new() -> Self {
         Self { entries: Vec::with_capacity(CAPACITY), oldest: 0 }
     }
 
-    /// Forgets all.
+    /// Removes all exchanges.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.oldest = 0;
     }
 
-    /// How many exchanges there are.
+    /// Number of exchanges.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -57,7 +57,7 @@ impl History {
         (self.oldest + self.entries.len() - back) % self.entries.len()
     }
 
-    /// The filter before the exchange that came `back` exchanges ago (1 is the newest,
+    /// The filter before the exchange that arrived `back` exchanges ago (1 is the newest,
     /// [`Self::len`] the oldest).
     pub fn before(&self, back: usize) -> &Filter {
         &self.entries[self.position(back)].before
@@ -69,7 +69,7 @@ impl History {
         self.entries[position].before = *filter;
     }
 
-    /// The exchange that came `back` exchanges ago.
+    /// The exchange that arrived `back` exchanges ago.
     pub fn sighting(&self, back: usize) -> &Sighting {
         &self.entries[self.position(back)].sighting
     }

@@ -1,8 +1,8 @@
-//! How strongly late messages speak for a longer minimum.
+//! How strongly late messages indicate a longer minimum.
 
 use super::ring::Ring;
 
-/// A message later than this many mean queueing delays was held up by something else: the logarithm
+/// A message later than this many mean queueing delays was delayed by something else: the logarithm
 /// of the ratio between the ordinary density at its minimum and the slow one, ln(0.949 / (0.05 /
 /// 100)).
 const ORDINARY: f64 = 7.5;
@@ -10,16 +10,17 @@ const ORDINARY: f64 = 7.5;
 /// The newest messages of one direction, taken together.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Lateness {
-    /// The least residual, s: the largest shift that all of them allow.
+    /// The smallest residual, s: the largest shift that is compatible with all of them.
     pub least_s: f64,
-    /// How many would be ordinary after that shift. The others are as unlikely with it as without.
+    /// How many of them would be ordinary after that shift. The others are equally unlikely with
+    /// and without it.
     pub support: usize,
     /// Mean queueing, s.
     pub queueing_s: f64,
 }
 
 impl Lateness {
-    /// Of the newest `exchanges` in `residuals` (s).
+    /// Computes it from the newest `exchanges` in `residuals` (s).
     pub fn of<T: Copy + Into<f64>, const N: usize>(
         residuals: &Ring<T, N>,
         exchanges: usize,
@@ -32,9 +33,9 @@ impl Lateness {
         Self { least_s, support, queueing_s }
     }
 
-    /// Logarithm of how much likelier the messages are with the shift than without: a minimum that
-    /// is longer by x makes an exponential delay more likely by exp(x / mean), until without the
-    /// shift it would count as held up.
+    /// Log-likelihood ratio of the messages with and without the shift: a minimum that is longer by
+    /// x makes an exponential delay more likely by exp(x / mean), up to the point where, without
+    /// the shift, the message would count as delayed by something else.
     pub fn evidence(&self) -> f64 {
         self.support as f64 * (self.least_s / self.queueing_s).clamp(0.0, ORDINARY)
     }

@@ -1,14 +1,14 @@
-//! A path that became shorter: which direction, and whether an earlier route is back.
+//! Paths that became shorter: in which direction, and whether the path is back on an earlier route.
 
 use super::filter::{Filter, Innovation};
 use super::gaussian::{ASYMMETRY, Gaussian, MINIMUM};
 use super::parameters::ChangeDetection;
 use super::ring::Ring;
 
-/// Routes remembered.
+/// Number of routes remembered.
 const ROUTES: usize = 4;
 
-/// The minimum delays of a route, as they were known when it was left.
+/// The minimum delays of a route, as known when the path left it.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     minimum_s: [f64; 2],
@@ -16,18 +16,18 @@ struct Level {
     variance: f64,
 }
 
-/// Routes that were left, newest last.
+/// The routes that the path has left, newest last.
 #[derive(Clone, Copy, Debug)]
 pub struct Levels(Ring<Level, ROUTES>);
 
 impl Levels {
-    /// None.
+    /// No routes.
     pub const fn new() -> Self {
         Self(Ring::new(Level { minimum_s: [0.0; 2], asymmetry_s: 0.0, variance: 0.0 }))
     }
 
-    /// Remembers the route that `state` describes; one that is the same within a mean queueing
-    /// delay is replaced.
+    /// Remembers the route that `state` describes; replaces a route that is equal to it within a
+    /// mean queueing delay.
     pub fn remember(&mut self, state: &Gaussian, queueing_s: f64) {
         let (asymmetry_s, variance) = state.project(ASYMMETRY);
         let minimum_s = MINIMUM.map(|m| state.mean[m]);
@@ -37,8 +37,8 @@ impl Levels {
         self.0.push(Level { minimum_s, asymmetry_s, variance });
     }
 
-    /// The newest route that had about `minimum_s`, where both differ from it by no more than
-    /// `below_s` and `above_s`.
+    /// The newest route with about `minimum_s`: both delays differ by at most `below_s` and
+    /// `above_s`.
     fn find(&self, minimum_s: [f64; 2], below_s: [f64; 2], above_s: [f64; 2]) -> Option<Level> {
         self.0.newest().find(|level| {
             [0, 1].iter().all(|k| {
@@ -50,9 +50,9 @@ impl Levels {
 }
 
 impl Filter {
-    /// The round trip is below its minimum: reopens the minimum of the direction, or directions,
-    /// whose message was early. When that leads back to a remembered route, its asymmetry is
-    /// restored: one round trip cannot show it.
+    /// The round trip is below its minimum: reopens the minimum of each direction whose message was
+    /// early. If the path is thereby back on a remembered route, restores the route's asymmetry,
+    /// which a single round trip cannot reveal.
     pub(super) fn shorten(
         &mut self,
         prior: &Gaussian,
@@ -90,8 +90,8 @@ impl Filter {
         }
     }
 
-    /// Both minimum delays are about `minimum_s` now: if that is a remembered route, its asymmetry
-    /// is restored.
+    /// Both minimum delays are now about `minimum_s`: if that is a remembered route, restores its
+    /// asymmetry.
     pub(super) fn restore(
         &mut self,
         minimum_s: [f64; 2],

@@ -1,34 +1,34 @@
 //! The default estimator: shifted-exponential delays in both directions, adaptive wander
 //! (docs/explanation/estimation.md).
 //!
-//! A message takes the minimum of its direction plus an exponential queueing delay. Both minima are
-//! part of the state beside offset, rate and drift, so one-way messages that come late are told
-//! apart from clocks that wander, and a change of the route in one direction from a step of a
-//! clock. Eight hypotheses about the oscillator run side by side, so the wander needs no
+//! The delay of a message is the minimum of its direction plus an exponential queueing delay. Both
+//! minima are part of the state, together with offset, rate and drift. The estimator can therefore
+//! distinguish late one-way messages from clock wander, and a route change in one direction from a
+//! clock step. Eight hypotheses about the oscillator run side by side, so the wander needs no
 //! configuration.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | this file | [`ShiftedExponential`]: from exchanges to estimates |
 //! | [`mod@parameters`] | [`Parameters`]: every tunable with unit, reason and limits |
-//! | [`saved`] | [`Saved`]: what a restarted daemon goes on from |
-//! | `coordinates` | the integer clock C that everything is relative to; an exchange in seconds |
+//! | [`saved`] | [`Saved`]: the state with which a restarted daemon continues |
+//! | `coordinates` | the integer clock C, the origin of all state; an exchange in seconds |
 //! | `start` | the first state |
 //! | `panel` | three experts, weighted by their evidence |
 //! | `expert`, `history` | a filter that can take exchanges back |
-//! | `hindsight`, `lateness` | paths that changed: whether, since when, by how much |
+//! | `hindsight`, `lateness` | changed paths: whether, since when, by how much |
 //! | `filter` | one exchange through one filter |
 //! | `levels`, `early` | paths that became shorter; clocks that stepped |
 //! | `direction`, `round_trips` | queueing: per direction, and from round trips alone |
 //! | `bank` | interacting multiple models of the oscillator |
 //! | `gaussian`, `wander` | state and covariance: predict, condition, mix |
-//! | `delay`, `erfcx` | the likelihood: moments of a queueing delay seen through noise |
-//! | `ring` | the newest few of a stream |
+//! | `delay`, `erfcx` | the likelihood: moments of a queueing delay observed with noise |
+//! | `ring` | the newest few items of a stream |
 //!
-//! Limitations: the asymmetry of the first route is assumed to be 0; shifts below about 1.5 mean
-//! queueing delays are attributed half to the clock; a sudden frequency step is followed, not
-//! flagged; at polls below 5 s, a burst of 12 late messages counts as a route that comes and goes.
-//! No guarantee follows from the estimate: the hard bounds give those.
+//! Limitations: the asymmetry of the first route is assumed to be 0; half of a shift below about
+//! 1.5 mean queueing delays is attributed to the clock; a sudden frequency step is tracked, but not
+//! reported; at polls below 5 s, a burst of 12 late messages counts as a route that comes and goes.
+//! The estimate gives no guarantee; the hard bounds do.
 
 mod bank;
 mod coordinates;
@@ -73,20 +73,20 @@ use self::saved::SavedExpert;
 use super::{Diagnosis, Estimate, Estimator, WanderModel};
 use crate::exchange::Exchange;
 
-/// C is moved when the offset from it exceeds this, s: floats resolve 1e-13 s there.
+/// C is moved when the offset from it exceeds this, s: floats resolve 1e-13 s at that distance.
 const FAR_FROM_COORDINATES_S: f64 = 1024.0;
 
-/// State for one reference.
+/// The state for one reference.
 #[derive(Clone, Debug)]
 pub struct ShiftedExponential {
     parameters: Parameters,
     law: DelayLaw,
     nominal: Period,
-    /// Where C is and which counter value the state is for; `None` before the first exchange.
+    /// C, and the counter value of the state; `None` before the first exchange.
     origin: Option<(Coordinates, u64)>,
-    /// Exchanges seen.
+    /// Number of exchanges seen.
     exchanges: u64,
-    /// The exchanges of the start while it lasts, oldest first.
+    /// The exchanges of the start phase while it lasts, oldest first.
     first: Vec<Sighting>,
     starting: bool,
     round_trips: RoundTrips,
@@ -96,7 +96,7 @@ pub struct ShiftedExponential {
 }
 
 impl ShiftedExponential {
-    /// `nominal` is the period that C has; the counter's may differ from it by a few hundred ppm.
+    /// `nominal` is the period of C; the counter's may differ from it by a few hundred ppm.
     #[must_use]
     pub fn new(parameters: &Parameters, nominal: Period) -> Self {
         Self {
@@ -114,10 +114,10 @@ impl ShiftedExponential {
         }
     }
 
-    /// Goes on from a saved state. Only for the same counter since the same boot.
+    /// Continues from a saved state. It is valid only for the same counter since the same boot.
     ///
     /// # Errors
-    /// The first field with an impossible value.
+    /// The first field whose value is impossible.
     pub fn resume(
         parameters: &Parameters,
         nominal: Period,
@@ -138,9 +138,9 @@ impl ShiftedExponential {
         Ok(resumed)
     }
 
-    /// The state to go on from after a restart; `None` while the start lasts, when there is nothing
-    /// worth keeping, and for one that [`Self::resume`] would refuse: exchanges that needed a
-    /// counter 1000 ppm off.
+    /// The state from which to continue after a restart. `None` during the start, when there is
+    /// nothing worth saving, and for a state that [`Self::resume`] would refuse (exchanges that
+    /// needed a counter that is 1000 ppm off).
     #[must_use]
     pub fn saved(&self) -> Option<Saved> {
         let (clock, counter) = self.origin.filter(|_| !self.starting)?;
@@ -165,21 +165,20 @@ impl ShiftedExponential {
         saved.check(self.nominal).is_ok().then_some(saved)
     }
 
-    /// The difference clock: how much time went by between two counter values, negative when `to`
-    /// is behind `from`.
+    /// The difference clock: the time that passed between two counter values, negative if `to` is
+    /// earlier than `from`.
     ///
-    /// It knows the rate only, so it is not disturbed by anything that happens to the offset (route
-    /// changes, steps), and is better than a difference of two absolute readings for intervals up
-    /// to about an hour; over longer ones the rate's wander dominates
-    /// (docs/explanation/estimation.md, "RADclock"). Before the first exchange the rate is the
-    /// nominal one.
+    /// It uses only the rate, so nothing that happens to the offset (route changes, steps) disturbs
+    /// it. It is better than the difference of two absolute readings for intervals up to about an
+    /// hour; over longer ones the rate's wander dominates (docs/explanation/estimation.md,
+    /// "RADclock"). Before the first exchange the rate is the nominal one.
     #[must_use]
     pub fn elapsed(&self, from: u64, to: u64) -> Duration {
         let nominal = Coordinates::new(0, Instant::from_bits(0), self.nominal).between(from, to);
         nominal + Duration::from_secs_f64(nominal.as_secs_f64() * self.posterior.mean[RATE])
     }
 
-    /// What the newest exchange looked like to the best expert; `None` before the first one.
+    /// How the best expert saw the newest exchange; `None` before the first one.
     #[must_use]
     pub fn diagnosis(&self) -> Option<Diagnosis<MODELS>> {
         self.origin?;
@@ -202,7 +201,7 @@ impl ShiftedExponential {
         })
     }
 
-    /// What has changed on the path and in the clocks so far.
+    /// The changes of the path and the clocks so far.
     #[must_use]
     pub fn changes(&self) -> Changes {
         self.panel.changes()
@@ -215,7 +214,7 @@ impl ShiftedExponential {
         Period::from_bits(u64::try_from(bits).unwrap_or(u64::MAX))
     }
 
-    /// Everything that an exchange does to the experts.
+    /// Performs all updates of the experts for an exchange.
     fn advance(&mut self, sighting: &Sighting, number: usize) {
         let context = Context {
             parameters: &self.parameters,
@@ -225,14 +224,14 @@ impl ShiftedExponential {
             queueing_s: self.round_trips.queueing_s,
             independence: self.round_trips.independence,
         };
-        // Before the first new start the experts only guess.
+        // Before the first restart the experts only guess.
         let compared = number > self.parameters.start.again_at[0];
         if let Some(exchanges) = self.panel.observe(sighting, &context, compared) {
             self.round_trips.keep_newest(exchanges);
         }
     }
 
-    /// Starts again from the exchanges so far, all but the newest of which are taken in.
+    /// Restarts from the exchanges so far; all but the newest are processed again.
     fn start_again(&mut self) {
         let queueing = self.round_trips.queueing_s;
         let skipped = start::earlier_route(&self.first, queueing, &self.parameters);
@@ -244,13 +243,13 @@ impl ShiftedExponential {
         }
     }
 
-    /// Forgets what was learned; the next exchange is the first of a start.
+    /// Discards what was learned; the next exchange is the first of a new start.
     fn forget(&mut self) {
         self.first.clear();
         self.starting = true;
     }
 
-    /// What follows from the experts' opinions.
+    /// Draws conclusions from the experts' results.
     fn conclude(&mut self) {
         self.posterior = self.panel.posterior();
         self.wander = self.panel.wander(&self.parameters.oscillator.models);
@@ -270,7 +269,7 @@ impl ShiftedExponential {
 
 impl Estimator for ShiftedExponential {
     fn observe(&mut self, exchange: &Exchange) {
-        // Every start has coordinates of its own, near the time as it is then.
+        // Every start has its own coordinates, near the time at that point.
         let begun = !self.starting || !self.first.is_empty();
         let (clock, previous) = match self.origin.filter(|_| begun) {
             Some((clock, epoch)) => (clock, Some(epoch)),

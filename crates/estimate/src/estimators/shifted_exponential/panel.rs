@@ -1,4 +1,4 @@
-//! The experts side by side, weighted by how well each has predicted lately.
+//! Runs the experts side by side, weighted by how well each has predicted recently.
 
 use super::bank::Bank;
 use super::coordinates::Sighting;
@@ -9,8 +9,8 @@ use super::parameters::{EXPERTS, Parameters, WINDOW};
 use super::ring::Ring;
 use super::wander::Wander;
 
-/// No expert is written off below this logarithm of its merit relative to the best: the path may
-/// change.
+/// Lower limit for the logarithm of an expert's merit relative to the best: no expert is written
+/// off, because the path may change.
 const LEAST_MERIT: f64 = -50.0;
 
 /// An expert whose merit is lower by this much has a weight below 1 %.
@@ -22,7 +22,7 @@ pub struct Panel {
     experts: [Expert; EXPERTS],
     /// Logarithm of each expert's merit; the best one's is 0.
     merits: [f64; EXPERTS],
-    /// The merits before each of the newest exchanges, and what the best one gained by it.
+    /// The merits before each of the newest exchanges, and how much the best one gained from it.
     past: Ring<([f64; EXPERTS], f64), WINDOW>,
 }
 
@@ -40,22 +40,21 @@ impl Panel {
         Self { experts: core::array::from_fn(expert), merits, past }
     }
 
-    /// Nothing known, nothing to ask.
+    /// A panel without any knowledge, before the first exchange.
     pub fn empty(parameters: &Parameters) -> Self {
         let filter = Filter::new(&Gaussian::ZERO, Bank::EVEN, [1.0; 2], 0);
         Self::new(parameters, &[filter; EXPERTS], [0.0; EXPERTS])
     }
 
-    /// All experts start again from `filter`, equal in merit.
+    /// Restarts all experts from `filter`, with equal merits.
     pub fn restart(&mut self, filter: &Filter) {
         self.experts.iter_mut().for_each(|e| e.restart(filter));
         self.merits = [0.0; EXPERTS];
         self.past.clear();
     }
 
-    /// Takes an exchange in; its evidence counts if `compared`. Returns how many exchanges are
-    /// known to have taken the path as it is now, if the best expert finds that it has just
-    /// changed.
+    /// Processes an exchange; its evidence counts if `compared`. If the best expert finds that the
+    /// path has just changed, returns how many exchanges are known to have taken the current path.
     pub fn observe(
         &mut self,
         sighting: &Sighting,
@@ -87,8 +86,8 @@ impl Panel {
         since_change
     }
 
-    /// No evidence tells asymmetries apart. An expert that predicts clearly worse than the best one
-    /// has misjudged more, so it takes the best one's asymmetry over.
+    /// No evidence distinguishes asymmetries. An expert that predicts clearly worse than the best
+    /// one has misjudged more, so it adopts the best one's asymmetry.
     fn agree_on_asymmetry(&mut self) {
         let best = self.best_index();
         let asymmetry_s = self.experts[best].posterior().project(ASYMMETRY).0;
@@ -114,12 +113,12 @@ impl Panel {
         &self.experts[self.best_index()]
     }
 
-    /// What the best expert has seen change.
+    /// The changes that the best expert has seen.
     pub fn changes(&self) -> Changes {
         self.best().changes()
     }
 
-    /// Experts with the logarithms of their merits.
+    /// The experts with the logarithms of their merits.
     pub fn members(&self) -> impl Iterator<Item = (&Expert, f64)> {
         self.experts.iter().zip(self.merits)
     }
@@ -149,7 +148,7 @@ impl Panel {
 }
 
 /// The merit of expert `i` without the evidence of the newest `exchanges`, the last of which has
-/// not been added to `past`: what it was before them, less what the best expert has gained since.
+/// not been added to `past` yet: its merit before them, minus the best expert's gain since then.
 fn revised(
     past: &Ring<([f64; EXPERTS], f64), WINDOW>,
     before: [f64; EXPERTS],

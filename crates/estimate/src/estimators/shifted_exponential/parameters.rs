@@ -1,17 +1,17 @@
-//! Every tunable of the estimator: unit, reason, limits. The defaults are
-//! docs/explanation/estimation.md's.
+//! Every tunable of the estimator, with unit, reason and limits. The defaults are those of
+//! docs/explanation/estimation.md.
 //!
-//! Field names end in their unit; the others are pure numbers. "Mean queueing" is the mean delay of
-//! a message beyond the minimum of its direction.
+//! Field names end in their unit; fields without a unit are pure numbers. "Mean queueing" is the
+//! mean delay of a message above the minimum of its direction.
 
 use super::wander::Wander;
 use crate::parameters::InvalidParameter;
 
-/// Oscillator hypotheses that run side by side.
+/// Number of oscillator hypotheses that run side by side.
 pub const MODELS: usize = 8;
-/// Opinions about the minimum delay: how sharp it is, and whether it wanders.
+/// Number of experts: hypotheses about how sharp the minimum delay is, and whether it wanders.
 pub const EXPERTS: usize = 3;
-/// Exchanges that can be taken back when a level shift shows in hindsight.
+/// Number of exchanges that can be taken back when a level shift becomes visible in hindsight.
 pub const WINDOW: usize = 32;
 
 /// Parameters of [`super::ShiftedExponential`].
@@ -32,49 +32,53 @@ pub struct Parameters {
 /// How the counter's rate may wander.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Oscillator {
-    /// The hypotheses: from an oven (1e-10) to a crystal in a draught (1e-6), in half decades where
-    /// ordinary crystals are, and one with a drift for the slope of a temperature cycle. 1/sqrt(s),
-    /// and 1/s per sqrt(s).
+    /// The hypotheses: from an oven-controlled oscillator (1e-10) to a crystal in a draught (1e-6),
+    /// in half-decade steps in the range of ordinary crystals, and one with a drift for the slope
+    /// of a temperature cycle. 1/sqrt(s), and 1/s per sqrt(s).
     pub models: [Wander; MODELS],
-    /// A drift is forgotten within this time, s: temperatures turn around.
+    /// A drift is forgotten within this time, s, because temperature trends reverse.
     pub drift_decay_s: f64,
     /// Probability per exchange that another hypothesis begins to hold: about once a day at 16 s
-    /// polls. Per exchange and not per second: from 1 s to 1024 s polls the difference is below 2
-    /// %.
+    /// polls. It is per exchange and not per second: between 1 s and 1024 s polls the difference is
+    /// below 2 %.
     pub switch_probability: f64,
-    /// Prior standard deviation of the rate against the nominal one: twice a crystal's tolerance.
+    /// Prior standard deviation of the rate relative to the nominal one: twice a crystal's
+    /// tolerance.
     pub initial_rate: f64,
     /// Prior standard deviation of the drift, 1/s.
     pub initial_drift: f64,
 }
 
-/// What delays are like.
+/// The distribution of delays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delays {
-    /// Noise of stamps, s: reading the counter and granularity of the reference, one sigma.
+    /// Noise of stamps, s: reading the counter, and the granularity of the reference; one sigma.
     pub stamp_noise_s: f64,
-    /// Standard deviation of the minimum delay's edge over the mean queueing, one per expert: 0.02
-    /// for queueing that is exponential down to the minimum, 0.3 for delays that are rarely close
-    /// to it.
+    /// Standard deviation of the edge of the minimum delay relative to the mean queueing, one per
+    /// expert: 0.02 for queueing that is exponential down to the minimum, 0.3 for delays that are
+    /// rarely close to it.
     pub edge_softness: [f64; EXPERTS],
-    /// How far both minimum delays move together between two exchanges, over the mean queueing that
-    /// the round trips show, one per expert: 0 for a route whose length does not change, above for
-    /// a satellite's. A minimum that moves fast widens that figure, and so the range of speeds.
+    /// How far both minimum delays move together between two exchanges, relative to the mean
+    /// queueing according to the round trips, one per expert: 0 for a route of constant length,
+    /// positive for a satellite link. A fast-moving minimum increases that mean queueing, and with
+    /// it the range of speeds.
     pub common_walk: [f64; EXPERTS],
-    /// Exchanges over which the experts' merits are remembered.
+    /// Number of exchanges over which the merits of experts are remembered.
     pub expert_memory: f64,
-    /// Share of messages that are held up by something else than ordinary queueing.
+    /// Share of messages that are delayed by something other than ordinary queueing.
     pub slow_weight: f64,
-    /// Mean delay of those over the ordinary mean: an interrupted virtual machine against a switch.
+    /// Mean delay of those relative to the ordinary mean: an interrupted virtual machine versus a
+    /// switch.
     pub slow_factor: f64,
-    /// Share of messages that may come before the minimum: steps and shortened paths must not have
-    /// infinite weight.
+    /// Share of messages that may arrive before the minimum: steps and shortened paths must not
+    /// have infinite weight.
     pub early_weight: f64,
-    /// Standard deviation of those over the mean queueing.
+    /// Standard deviation of those relative to the mean queueing.
     pub early_factor: f64,
-    /// Exchanges the mean queueing is averaged over.
+    /// Number of exchanges over which the mean queueing is averaged.
     pub queueing_memory: f64,
-    /// The mean queueing stays within this factor of what the round trips' lower quartile says.
+    /// The mean queueing stays within this factor of the value derived from the lower quartile of
+    /// the round trips.
     pub queueing_range: f64,
     /// An exchange is an outlier when both messages are later than this many mean queueing delays
     /// ...
@@ -83,107 +87,109 @@ pub struct Delays {
     pub outlier_sigma: f64,
 }
 
-/// What is taken from round trips alone.
+/// Statistics derived only from round trips.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTripStatistics {
-    /// After the start, the statistics are renewed once in so many exchanges: sorting costs as much
-    /// as a filter step.
+    /// After the start, the statistics are renewed once per this many exchanges, because sorting
+    /// costs as much as a filter step.
     pub renew_every: u64,
-    /// After a change of the path, they stay as they were until so many round trips of the new one
-    /// are known.
+    /// After a change of the path, the statistics stay unchanged until this many round trips of the
+    /// new path are known.
     pub enough: usize,
-    /// Fewer round trips than this say little about queueing: until then its mean is at least
-    /// `few_share` of the best round trip, over their number.
+    /// Fewer round trips than this reveal little about queueing: until then, its mean is at least
+    /// `few_share` of the best round trip, divided by their number.
     pub few: usize,
-    /// See `few`; also the share of the first round trip that each minimum delay is taken for.
+    /// See `few`; also the share of the first round trip that is used as each minimum delay.
     pub few_share: f64,
     /// The mean queueing is at least this share of the best round trip ...
     pub least_share: f64,
-    /// ... and this long, s: no network and no bus is smoother.
+    /// ... and this long, s: no network and no bus has less jitter.
     pub least_queueing_s: f64,
-    /// Round trips above the minimum by this many mean queueing delays are left out of the
+    /// Round trips above the minimum by this many mean queueing delays are excluded from the
     /// autocorrelation.
     pub outlier_queueing: f64,
-    /// An autocorrelation counts when it exceeds this many standard errors 1/sqrt(n).
+    /// An autocorrelation is significant if it exceeds this many standard errors 1/sqrt(n).
     pub significance: f64,
-    /// However correlated, a message is worth at least this share of an independent one.
+    /// However strong the correlation, a message counts at least this share of an independent one.
     pub least_independence: f64,
 }
 
-/// How the filter begins.
+/// How the filter starts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
-    /// Exchanges until the start is over. The filter starts again, from all of them, at `again_at`
-    /// and at this many.
+    /// Number of exchanges until the start is over. The filter restarts, from all of them, at
+    /// `again_at` and at this number.
     pub exchanges: usize,
-    /// Numbers of exchanges at which enough more is known about the delays to start again.
+    /// Numbers of exchanges at which enough has been learned about the delays for a restart.
     pub again_at: [usize; 2],
-    /// Relative variance to which the two minimum delays are equal: nothing but a shift can tell
-    /// them apart, and a looser prior would only spread an unobservable error.
+    /// Relative variance within which the two minimum delays are equal: only a shift can tell them
+    /// apart, and a looser prior would only spread an unobservable error.
     pub symmetry: f64,
-    /// Least standard deviation of the minimum delays over the best round trip.
+    /// Minimum standard deviation of the minimum delays relative to the best round trip.
     pub least_share: f64,
 }
 
-/// When a path or a clock has changed.
+/// Criteria for a change of a path or a clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangeDetection {
     /// A message is early, or a round trip is below its minimum, beyond this many sigmas ...
     pub early_sigma: f64,
     /// ... and, for a round trip, this many mean queueing delays.
     pub early_queueing: f64,
-    /// Exchanges in a row with an early message in one direction, without a shorter round trip,
-    /// that make a step.
+    /// Number of consecutive exchanges with an early message in one direction, without a shorter
+    /// round trip, that constitute a step.
     pub step_exchanges: u32,
-    /// Messages early by more than this many mean queueing delays are beyond what the delays' law
-    /// for early ones was made for (three of its sigmas): nothing is learned from them until they
-    /// make a step.
+    /// Messages early by more than this many mean queueing delays are beyond the range of the
+    /// early-arrival distribution (three of its sigmas): nothing is learned from them until they
+    /// constitute a step.
     pub gross_queueing: f64,
-    /// Late messages in a row that raise the suspicion of an upward shift, and the length of the
-    /// blocks whose minima tell what is usual.
+    /// Number of consecutive late messages that raise the suspicion of an upward shift, and the
+    /// length of the blocks whose minima define the usual level.
     pub shift_exchanges: usize,
-    /// Late messages that confirm it: some of those in a row may have been late by chance or too
-    /// late to tell.
+    /// Number of late messages that confirm it: some of the consecutive ones may have been late by
+    /// chance, or too late to tell.
     pub shift_support: usize,
-    /// Windows, exchanges, in which a shift too small to make single messages late is looked for;
+    /// Windows, in exchanges, that are searched for a shift too small to make single messages late;
     /// at most [`WINDOW`].
     pub shift_windows: [usize; 4],
-    /// Logarithm of the likelihood ratio that raises the suspicion: 1e-11 by chance.
+    /// Log-likelihood ratio that raises the suspicion: 1e-11 by chance.
     pub shift_evidence: f64,
-    /// The least residual also exceeds those of all earlier blocks by this factor ...
+    /// The smallest residual also exceeds those of all earlier blocks by this factor ...
     pub shift_record: f64,
     /// ... and its own uncertainty by this many sigmas.
     pub shift_sigma: f64,
-    /// Probability that a given exchange is the first of a longer path: what an expert's merit
-    /// loses when it explains messages by a shift.
+    /// Probability that a given exchange is the first on a longer path: the loss of merit for an
+    /// expert that explains messages by a shift.
     pub shift_prior: f64,
-    /// Exchanges after a message that came too early, with it, at which a look back asks whether
-    /// the path changed in both directions; the last of them ends the question.
+    /// Numbers of exchanges since a message arrived too early (including it) after which the filter
+    /// checks in hindsight whether the path changed in both directions; the last check is final.
     pub looked_back_after: [usize; 3],
-    /// Logarithm of the likelihood ratio between that and a step of a clock when the round trip is
-    /// no shorter: 1e-4 by chance.
+    /// Log-likelihood ratio between such a change and a clock step if the round trip is not
+    /// shorter: 1e-4 by chance.
     pub exchanged_evidence: f64,
-    /// In hindsight, a shift is confirmed beyond this many sigmas of the prediction ...
+    /// In hindsight, a shift is confirmed if it exceeds this many sigmas of the prediction ...
     pub confirmed_sigma: f64,
     /// ... this many mean queueing delays, and half of `shift_evidence` per exchange.
     pub confirmed_queueing: f64,
-    /// Standard deviation of a longer minimum: this share of the shift and `reopened_queueing`.
+    /// Standard deviation of a longer minimum: this share of the shift, combined with
+    /// `reopened_queueing`.
     pub reopened_share: f64,
-    /// See `reopened_share`; mean queueing delays.
+    /// See `reopened_share`; in mean queueing delays.
     pub reopened_queueing: f64,
-    /// A shorter minimum is sought in a direction whose message was early by this many sigmas.
+    /// A direction is a candidate for a shorter minimum if its message was early by this many
+    /// sigmas.
     pub shortened_sigma: f64,
-    /// An earlier route is back when the unchanged direction is within this many mean queueing
-    /// delays of its minimum then, ...
+    /// An earlier route is considered restored if the unchanged direction is within this many mean
+    /// queueing delays of its minimum at that time, ...
     pub same_other: f64,
-    /// ... and the shortened one at most so far below or above, mean queueing delays (one message
-    /// is rarely at the minimum), ...
+    /// ... and the shortened one is at most this far below or above, in mean queueing delays (a
+    /// single message is rarely at the minimum), ...
     pub same_below: f64,
     /// See `same_below`.
     pub same_above: f64,
     /// ... and this many sigmas.
     pub same_sigma: f64,
-    /// How exactly an earlier route has its earlier asymmetry, mean queueing delays.
+    /// Uncertainty of a restored asymmetry, in mean queueing delays.
     pub restored_queueing: f64,
 }
 
@@ -283,7 +289,7 @@ impl Default for ChangeDetection {
     }
 }
 
-/// Name, whether it is within its limits, and what the limits are.
+/// Name of the parameter, whether it is within its limits, and the limits.
 type Check = (&'static str, bool, &'static str);
 
 const POSITIVE: &str = "must be above 0";
@@ -306,7 +312,7 @@ impl Parameters {
     /// Checks all limits.
     ///
     /// # Errors
-    /// The first parameter that is out of its limits.
+    /// The first parameter that is outside its limits.
     pub fn validate(&self) -> Result<(), InvalidParameter> {
         let groups = [
             &self.oscillator.checks()[..],

@@ -1,16 +1,16 @@
-//! The newest few of a stream, without allocation.
+//! The newest few items of a stream, without allocation.
 
 /// Holds up to `CAPACITY` items; a push into a full ring drops the oldest.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring<T, const CAPACITY: usize> {
     items: [T; CAPACITY],
-    /// Where the next item goes.
+    /// Position of the next item.
     next: u16,
     len: u16,
 }
 
 impl<T: Copy, const CAPACITY: usize> Ring<T, CAPACITY> {
-    /// Empty; `filler` only fills the memory.
+    /// Creates an empty ring; `filler` only fills the memory.
     pub const fn new(filler: T) -> Self {
         Self { items: [filler; CAPACITY], next: 0, len: 0 }
     }
@@ -28,12 +28,12 @@ impl<T: Copy, const CAPACITY: usize> Ring<T, CAPACITY> {
         self.len = (self.len + 1).min(Self::END);
     }
 
-    /// How many there are.
+    /// Number of items.
     pub const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Drops all.
+    /// Removes all items.
     pub fn clear(&mut self) {
         self.len = 0;
     }
@@ -43,13 +43,13 @@ impl<T: Copy, const CAPACITY: usize> Ring<T, CAPACITY> {
         self.len = u16::try_from(len).map_or(self.len, |len| self.len.min(len));
     }
 
-    /// Newest first.
+    /// The items, newest first.
     pub fn newest(&self) -> impl Iterator<Item = T> {
         let next = usize::from(self.next);
         (1..=self.len()).map(move |back| self.items[(next + CAPACITY - back) % CAPACITY])
     }
 
-    /// Keeps what `wanted` accepts, in order.
+    /// Keeps the items that `wanted` accepts, in order.
     pub fn retain(&mut self, wanted: impl Fn(&T) -> bool) {
         let all = *self;
         self.clear();
@@ -64,7 +64,7 @@ impl<T: Copy, const CAPACITY: usize> Ring<T, CAPACITY> {
 }
 
 impl<T: Copy + Into<f64>, const CAPACITY: usize> Ring<T, CAPACITY> {
-    /// The smallest of the newest `count` numbers; infinite when there are none.
+    /// The smallest of the newest `count` numbers; infinite if there are none.
     pub fn smallest_of_newest(&self, count: usize) -> f64 {
         self.newest().take(count).map(Into::into).fold(f64::INFINITY, f64::min)
     }

@@ -1,48 +1,50 @@
-//! What the round trips alone say about queueing: they need neither clock to be right.
+//! What the round trips alone reveal about queueing: this does not require either clock to be
+//! correct.
 
 use super::parameters::RoundTripStatistics;
 use super::ring::Ring;
 
-/// Round trips that are looked at: long enough for a lower quartile, short enough to follow a busy
-/// hour.
+/// Number of round trips that are evaluated: enough for a lower quartile, but few enough to follow
+/// a busy hour.
 const MEMORY: usize = 256;
 /// The lower quartile of the sum of two unit exponentials, the solution of (1 + x) exp(-x) = 3/4.
 const LOWER_QUARTILE: f64 = 0.961_278_8;
-/// Round trips of a block: few enough for a path that wanders by a mean queueing delay in ten
-/// minutes, enough for a quartile.
+/// Number of round trips in a block: few enough for a path that wanders by a mean queueing delay in
+/// ten minutes, and enough for a quartile.
 const BLOCK: usize = 16;
-/// Blocks from which on their median is more certain than the quartile of all.
+/// Number of blocks from which on their median is more accurate than the quartile of all round
+/// trips.
 const ENOUGH_BLOCKS: usize = 4;
-/// The median of lower quartile less minimum over many blocks of sums of two unit exponentials, by
+/// The median of (lower quartile - minimum) over many blocks of sums of two unit exponentials, by
 /// simulation: within 2 % from four blocks on.
 const BLOCK_SPREAD: f64 = 0.702;
-/// Pairs of neighbours that an autocorrelation needs, so that the normal approximation of its error
-/// holds.
+/// Number of neighbouring pairs that an autocorrelation needs for the normal approximation of its
+/// error to hold.
 const ENOUGH_PAIRS: f64 = 32.0;
 
-/// Standard deviations below this share of the mean queueing are rounding.
+/// Standard deviations below this share of the mean queueing are attributed to rounding.
 const HARDLY: f64 = 0.01;
 
-/// Recent round trips, and what follows from them.
+/// Recent round trips, and the statistics derived from them.
 #[derive(Clone, Debug)]
 pub struct RoundTrips {
     recent: Ring<f64, MEMORY>,
     /// Mean queueing per direction, s.
     pub queueing_s: f64,
-    /// What one delay is worth against an independent one, up to 1: (1 - rho)/(1 + rho) for
-    /// autocorrelation rho, the ratio of effective to actual samples in a first-order
+    /// The information in one delay relative to an independent one, up to 1: (1 - rho)/(1 + rho)
+    /// for autocorrelation rho, the ratio of effective to actual samples in a first-order
     /// autoregression.
     pub independence: f64,
 }
 
 impl RoundTrips {
-    /// None yet, or none since `queueing_s` and `independence` were learned.
+    /// No round trips yet, or none since `queueing_s` and `independence` were learned.
     pub const fn new(queueing_s: f64, independence: f64) -> Self {
         Self { recent: Ring::new(0.0), queueing_s, independence }
     }
 
-    /// Takes a round trip (without residence, s) in. Only during the start the statistics follow at
-    /// once.
+    /// Adds a round trip (without residence time, s). The statistics are updated at once only
+    /// during the start.
     pub fn observe(&mut self, path_s: f64, starting: bool, limits: &RoundTripStatistics) {
         self.recent.push(path_s);
         if starting {
@@ -50,22 +52,22 @@ impl RoundTrips {
         }
     }
 
-    /// After exchange number `count`, when it is known whether it took another path: renews the
-    /// statistics when that is due.
+    /// Called after exchange number `count`, once it is known whether it took another path: renews
+    /// the statistics when that is due.
     pub fn conclude(&mut self, count: u64, limits: &RoundTripStatistics) {
         if count.is_multiple_of(limits.renew_every) && self.recent.len() >= limits.enough {
             self.renew(false, limits);
         }
     }
 
-    /// Forgets all but the newest `count`: the path is another one.
+    /// Removes all but the newest `count`, because the path has changed.
     pub fn keep_newest(&mut self, count: usize) {
         self.recent.keep_newest(count);
     }
 
-    /// The lower quartile, because a quarter of the round trips is undisturbed on any usable path.
-    /// Of many, the quartiles of short blocks: the path may change, or wander, from one to the
-    /// next.
+    /// Uses the lower quartile, because a quarter of the round trips is undisturbed on any usable
+    /// path. With many round trips, it uses the quartiles of short blocks, because the path may
+    /// change or wander from one block to the next.
     fn renew(&mut self, starting: bool, limits: &RoundTripStatistics) {
         let (mut recent, len) = ([0.0; MEMORY], self.recent.len());
         for (slot, value) in recent.iter_mut().zip(self.recent.newest()) {
@@ -111,7 +113,7 @@ impl RoundTrips {
                 pairs += 1.0;
             }
         }
-        // A path that hardly varies has no correlation but that of rounding.
+        // If a path hardly varies, its only correlation is due to rounding.
         let varies = variance > pairs * (HARDLY * self.queueing_s).powi(2);
         let correlation = covariance / variance;
         let significant = correlation > limits.significance / f64::sqrt(pairs);
@@ -123,8 +125,9 @@ impl RoundTrips {
     }
 }
 
-/// Expected least of `len` sums of two unit exponentials, whose distribution begins as x^2/2:
-/// sqrt(pi / (2 len)). Kept below half the quartile when there are too few to tell the two apart.
+/// Expected minimum of `len` sums of two unit exponentials, whose distribution begins as x^2/2:
+/// sqrt(pi / (2 len)). It is kept below half the quartile, because too few samples cannot tell the
+/// two apart.
 fn expected_least(len: usize) -> f64 {
     (core::f64::consts::FRAC_PI_2 / len as f64).sqrt().min(LOWER_QUARTILE / 2.0)
 }
@@ -188,11 +191,11 @@ mod tests {
         let mut walks = [0.0; 4];
         let found = statistics((0..256).map(|_| {
             walks = walks.map(|w| 0.95 * w + 0.312 * random.normal());
-            // The sum of two squares is exponential: two directions' worth.
+            // The sum of two squares is exponential, and represents both directions.
             60e-6 + 10e-6 * walks.iter().map(|w| w * w).sum::<f64>()
         }));
-        // Of the square of a normal autoregression rho is 0.95^2, so (1 - rho)/(1 + rho) is 0.05;
-        // few samples see more.
+        // For the square of a normal autoregression, rho is 0.95^2, so (1 - rho)/(1 + rho) is 0.05;
+        // with few samples the estimate is higher.
         assert!((0.02..0.3).contains(&found.independence), "{}", found.independence);
     }
 

@@ -1,4 +1,4 @@
-//! The state that a restarted daemon goes on from.
+//! The state with which a restarted daemon continues.
 
 use timevisor_time::Period;
 
@@ -6,31 +6,32 @@ use super::filter::Filter;
 use super::gaussian::{Covariance, Gaussian, MINIMUM, N, OFFSET, RATE};
 use super::parameters::{EXPERTS, MODELS, Parameters};
 
-/// Saved state of a [`super::ShiftedExponential`]. Valid for the same counter only: not after a
-/// reboot, and not for another host. What it does not hold: routes that were left before, and how
-/// late messages usually are (the first small shift can be found a hundred exchanges later).
+/// Saved state of a [`super::ShiftedExponential`]. It is valid only for the same counter: not after
+/// a reboot, and not for another host. It does not include the routes that the path left earlier,
+/// nor the usual lateness of messages (the first small shift can be found a hundred exchanges
+/// later).
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Saved {
-    /// Counter value that the state is for.
+    /// Counter value of the state.
     pub counter: u64,
-    /// True time there, whole seconds since 1970 (TAI).
+    /// True time at that counter value, whole seconds since 1970 (TAI).
     pub seconds: i64,
-    /// The rest of it in units of 2^-64 s.
+    /// The fractional second, in units of 2^-64 s.
     pub fraction: u64,
-    /// The counter's period, 2^-84 s.
+    /// The counter's period, in units of 2^-84 s.
     pub period_bits: u64,
-    /// Exchanges seen.
+    /// Number of exchanges seen.
     pub exchanges: u64,
-    /// Mean queueing as the round trips show it, s.
+    /// Mean queueing according to the round trips, s.
     pub queueing_s: f64,
-    /// What one delay is worth against an independent one, up to 1.
+    /// The information in one delay relative to an independent one, up to 1.
     pub independence: f64,
-    /// One per expert.
+    /// One entry per expert.
     pub experts: [SavedExpert; EXPERTS],
 }
 
-/// What one expert knows.
+/// The knowledge of one expert.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SavedExpert {
@@ -57,11 +58,11 @@ pub struct UnusableState {
     pub problem: &'static str,
 }
 
-/// A saved period further than this from the nominal one belongs to another counter.
+/// If a saved period differs by more than this from the nominal one, it belongs to another counter.
 const SAME_COUNTER: f64 = 1e-3;
-/// Variances above this (s^2 and smaller units) were never those of a clock.
+/// No clock has a variance above this (s^2 and smaller units).
 const LARGEST_VARIANCE: f64 = 1e12;
-/// One a microsecond for nine years; also far from where counting on would overflow.
+/// One per microsecond for nine years; also far from where further counting would overflow.
 const MOST_EXCHANGES: u64 = 1 << 48;
 
 impl SavedExpert {
@@ -85,7 +86,8 @@ impl SavedExpert {
         }
     }
 
-    /// A filter that goes on from here; `rate` is the saved period's relative to the nominal one.
+    /// A filter that continues from here; `rate` is the saved period's rate relative to the nominal
+    /// one.
     fn filter(&self, rate: f64, exchanges: u64, parameters: &Parameters) -> Filter {
         let mut state =
             Gaussian { mean: self.mean, covariance: Covariance::from_triangle(self.covariance) };
@@ -119,7 +121,7 @@ impl SavedExpert {
 }
 
 impl Saved {
-    /// Checks what a file may have got wrong.
+    /// Detects impossible values in a file.
     pub(super) fn check(&self, nominal: Period) -> Result<(), UnusableState> {
         let period = Period::from_bits(self.period_bits).relative_to(nominal).abs() < SAME_COUNTER;
         let independence = self.independence > 0.0 && self.independence <= 1.0;

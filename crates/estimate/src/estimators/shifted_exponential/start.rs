@@ -1,21 +1,21 @@
-//! The first state, from the exchanges so far.
+//! The initial state, from the exchanges so far.
 //!
-//! What is assumed about the path (symmetric, minimum near half the best round trip) matters until
-//! the delays are known, so the filter starts again from all exchanges a few times, each time with
-//! a better guess.
+//! The assumptions about the path (symmetric, minimum near half the best round trip) matter until
+//! the delays are known. The filter therefore restarts from all exchanges a few times, each time
+//! with a better guess.
 
 use super::coordinates::Sighting;
 use super::gaussian::{DRIFT, Gaussian, MINIMUM, N, OFFSET, RATE};
 use super::parameters::{Parameters, Start};
 
-/// Whether the filter starts again at exchange `number` (from 1).
+/// Whether the filter restarts at exchange `number` (from 1).
 pub fn begins_at(number: usize, parameters: &Parameters) -> bool {
     let Start { exchanges, again_at, .. } = &parameters.start;
     number == 1 || again_at.contains(&number) || number == *exchanges
 }
 
-/// How many of the first `sightings` took a longer path than the best one did: enough of them, and
-/// all later than queueing explains. They would speak for an asymmetry that is gone.
+/// How many of the first `sightings` took a longer path than the best one: enough of them, and all
+/// later than queueing explains. They would indicate an asymmetry that no longer exists.
 pub fn earlier_route(sightings: &[Sighting], queueing_s: f64, parameters: &Parameters) -> usize {
     let best = sightings.iter().map(|s| s.path_s).fold(f64::INFINITY, f64::min);
     let limit = best + 2.0 * parameters.delays.outlier_queueing * queueing_s;
@@ -73,9 +73,10 @@ mod tests {
             [sighting(0.0, 200e-6, 5e-6), sighting(2.0, 80e-6, 1e-6), sighting(2.0, 90e-6, 9e-6)];
         let found = state(&sightings, 20e-6, &parameters);
         assert!((found.mean[OFFSET] - 1e-6).abs() < 1e-15);
-        // Both minima and the queueing that the best round trip still had make up that round trip.
+        // The sum of both minima and the queueing that the best round trip still contained equals
+        // that round trip.
         assert!((found.mean[MINIMUM[0]] + found.mean[MINIMUM[1]] + 20e-6 - 80e-6).abs() < 1e-15);
-        // 2 s at 100 ppm from the beginning to the best one.
+        // 2 s at 100 ppm from the beginning to the best exchange.
         let sigma = found.covariance.get(OFFSET, OFFSET).sqrt();
         assert!((200e-6..300e-6).contains(&sigma), "{sigma:e}");
         let correlation = found.covariance.get(MINIMUM[0], MINIMUM[1]);

@@ -1,4 +1,4 @@
-//! Simulated exchanges for tests: the laws of shared traces (random-walk frequency,
+//! Simulated exchanges for tests, with the models of the shared traces (random-walk frequency,
 //! shifted-exponential delays), small enough for a debug build.
 
 use timevisor_time::{Duration, Instant, Period, Tai};
@@ -7,14 +7,14 @@ use super::{Parameters, ShiftedExponential};
 use crate::estimators::Estimator;
 use crate::exchange::Exchange;
 
-/// Counter and reference both tick in nanoseconds.
+/// Counter and reference both have a resolution of a nanosecond.
 pub const HZ: u64 = 1_000_000_000;
 
 /// splitmix64.
 pub struct Random(u64);
 
 impl Random {
-    /// Deterministic.
+    /// A deterministic generator.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -27,17 +27,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Between 0 and 1, neither included.
+    /// Uniform between 0 and 1, both excluded.
     pub fn uniform(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
-    /// Mean 1.
+    /// Exponential with mean 1.
     pub fn exponential(&mut self) -> f64 {
         -self.uniform().ln()
     }
 
-    /// Mean 0, variance 1.
+    /// Normal with mean 0 and variance 1.
     pub fn normal(&mut self) -> f64 {
         (-2.0 * self.uniform().ln()).sqrt() * (core::f64::consts::TAU * self.uniform()).cos()
     }
@@ -51,7 +51,7 @@ pub struct World {
     pub now_s: f64,
     /// Counter minus true time, s, now.
     pub counter_ahead_s: f64,
-    /// Relative frequency of the counter against its nominal one.
+    /// Relative frequency of the counter with respect to its nominal one.
     pub frequency: f64,
     /// Random walk of the frequency, 1/sqrt(s).
     pub wander: f64,
@@ -61,7 +61,7 @@ pub struct World {
     pub queueing_s: f64,
     /// Error of the reference, s.
     pub reference_error_s: f64,
-    /// Queueing is the mean of twelve exponentials instead of one: never near 0.
+    /// Queueing is the mean of twelve exponentials instead of one, and thus never near 0.
     pub erlang: bool,
 }
 
@@ -71,7 +71,7 @@ const EPOCH_S: i64 = 1_262_304_000;
 const COUNTER_AT_START: u64 = 1 << 50;
 
 impl World {
-    /// The laws of condition a: 30 us minimum, 20 us queueing, wander 1e-9.
+    /// The model of condition a: 30 us minimum, 20 us queueing, wander 1e-9.
     pub fn lan(seed: u64) -> Self {
         Self {
             random: Random::new(seed),
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Lets time go by, with the frequency constant between whole steps of a second or less.
+    /// Advances time; the frequency is constant within steps of at most a second.
     pub fn advance(&mut self, span_s: f64) {
         let mut left = span_s;
         while left > 0.0 {
@@ -98,7 +98,7 @@ impl World {
         self.now_s += span_s;
     }
 
-    /// A queueing delay of mean 1.
+    /// A queueing delay with mean 1.
     fn excess(&mut self) -> f64 {
         let stages: u8 = if self.erlang { 12 } else { 1 };
         (0..stages).map(|_| self.random.exponential()).sum::<f64>() / f64::from(stages)
@@ -129,8 +129,8 @@ impl World {
         Exchange { ta, tb, te: tb, tf: self.counter(), error: Duration::ZERO }
     }
 
-    /// `count` exchanges, one in `poll_s`; returns the estimator's squared errors just before each,
-    /// s^2.
+    /// Runs `count` exchanges, one every `poll_s`; returns the estimator's squared errors just
+    /// before each, s^2.
     pub fn run(
         &mut self,
         estimator: &mut ShiftedExponential,
@@ -165,7 +165,7 @@ pub fn nominal() -> Period {
     Period::from_hz(HZ).expect("1 GHz")
 }
 
-/// Root of the mean.
+/// Square root of the mean.
 pub fn rms(squares: &[f64]) -> f64 {
     (squares.iter().sum::<f64>() / squares.len() as f64).sqrt()
 }

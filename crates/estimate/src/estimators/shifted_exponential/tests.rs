@@ -1,4 +1,4 @@
-//! The whole estimator on small simulated worlds.
+//! Tests of the whole estimator in small simulated worlds.
 
 use proptest::prelude::*;
 use timevisor_time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::*;
 use crate::estimators::Estimator;
 
 const US: f64 = 1e-6;
-/// Enough for the start and for some blocks of usual minima.
+/// Enough for the start and for several blocks of usual minima.
 const SETTLED: usize = 64 + 12 * 9;
 
 /// A world and an estimator that has seen `SETTLED` exchanges at 16 s polls.
@@ -72,7 +72,7 @@ fn nothing_is_known_before_the_first_exchange_and_enough_after_it() {
     world.run(&mut estimator, 1, 1.0);
     let estimate = estimator.at(world.counter()).unwrap();
     assert!(world.error_s(&estimator).abs() < 200.0 * US);
-    // Half the round trip, and a rate that nobody has measured yet.
+    // Half the round trip, and a rate that has not been measured yet.
     assert!(
         estimate.error > Duration::from_micros(20) && estimate.error < Duration::from_millis(1)
     );
@@ -150,7 +150,7 @@ fn a_shift_of_three_queueing_delays_is_found_by_its_minimum() {
 fn queueing_is_as_before_after_a_route_change() {
     let (mut world, mut estimator) = settled(16);
     world.minimum_s[0] += 300.0 * US;
-    // More than three quarters of the 256 newest round trips are the new route's.
+    // More than three quarters of the 256 newest round trips belong to the new route.
     world.run(&mut estimator, 215, 16.0);
     let queueing = estimator.diagnosis().unwrap().queueing;
     assert!(queueing.iter().all(|q| (10.0 * US..35.0 * US).contains(q)), "{queueing:?}");
@@ -178,7 +178,7 @@ fn delays_that_avoid_the_minimum_are_left_to_the_expert_with_the_softer_edge() {
     assert_eq!((best_with(false), best_with(true)), (0, 1));
 }
 
-/// Which expert is best.
+/// Index of the best expert.
 fn best(estimator: &ShiftedExponential) -> usize {
     let merits: Vec<f64> = estimator.panel.members().map(|(_, merit)| merit).collect();
     (0..merits.len()).fold(0, |best, i| if merits[i] > merits[best] { i } else { best })
@@ -186,7 +186,7 @@ fn best(estimator: &ShiftedExponential) -> usize {
 
 #[test]
 fn minima_that_wander_together_move_no_clock() {
-    // A satellite link; the second one's wave moves by a mean queueing delay in an exchange.
+    // A satellite link; in the second case, its wave moves by a mean queueing delay per exchange.
     for queueing_s in [1e-3, 35.0 * US] {
         let (mut world, mut estimator) = (World::lan(50), estimator());
         world.queueing_s = queueing_s;
@@ -214,7 +214,7 @@ fn a_route_that_changes_in_both_directions_moves_no_clock() {
         assert!(error < 20.0 * US, "change {n}: {error:e}");
     }
     assert_eq!(estimator.changes().steps, 0);
-    // The first route is back, and with it its asymmetry.
+    // The first route is restored, and with it its asymmetry.
     let delays = estimator.diagnosis().unwrap().minimum_delay;
     assert!((delays[0] - delays[1]).abs() < 20.0 * US, "{delays:?}");
 }
@@ -230,7 +230,7 @@ fn a_shift_that_was_found_in_hindsight_costs_an_expert_little() {
 
 #[test]
 fn the_first_round_trip_of_a_shorter_route_is_not_taken_for_queueing() {
-    // Whatever the phase between the change and the renewal of the statistics.
+    // Must hold for any phase between the change and the renewal of the statistics.
     let (mut world, mut estimator) = settled(53);
     world.minimum_s[0] += 3e-3;
     world.run(&mut estimator, 60, 16.0);
@@ -269,7 +269,7 @@ fn a_short_burst_is_no_route_change() {
 #[test]
 fn a_chance_delay_just_before_a_route_change_does_not_hide_its_size() {
     let (mut world, mut estimator) = settled(8);
-    // Late enough to be counted in the run, far less late than the new route.
+    // Late enough to count as part of the run, but much less late than the new route.
     world.minimum_s[0] += 250.0 * US;
     world.run(&mut estimator, 1, 16.0);
     world.minimum_s[0] += 750.0 * US;
@@ -424,7 +424,7 @@ fn a_state_saved_with_another_nominal_period_goes_on_too() {
     assert!(world.error_s(&resumed).abs() < 10.0 * US);
 }
 
-/// Found by fuzzing: what a lying reference made of the period was saved, and refused at the
+/// Found by fuzzing: the period derived from a lying reference was saved, and refused at the
 /// restart.
 #[test]
 fn a_state_that_would_be_refused_is_not_saved() {
@@ -471,13 +471,13 @@ fn the_difference_clock_knows_the_rate() {
     world.advance(1000.0);
     let elapsed = estimator.elapsed(counter, world.counter());
     let error = (elapsed - (world.time() - time)).as_secs_f64();
-    // 1000 s at a rate known to some 10 ppb; the nominal one would be 20 ms off.
+    // 1000 s at a rate known to some 10 ppb; the nominal rate would be off by 20 ms.
     assert!(error.abs() < 60.0 * US, "{error:e}");
     assert_eq!(elapsed, -estimator.elapsed(world.counter(), counter));
 }
 
 /// The same exchanges on another counter and at another time of history give the same estimates,
-/// moved.
+/// shifted accordingly.
 #[test]
 fn only_differences_matter_even_when_the_counter_wraps() {
     let (mut world, mut plain, mut moved) = (World::lan(31), estimator(), estimator());
@@ -508,7 +508,7 @@ fn the_state_fits_its_budget() {
     assert!(inline + histories + first < 700 * 1024, "{inline} + {histories} + {first} bytes");
 }
 
-/// What must hold whatever comes in.
+/// What must hold for any input.
 fn assert_sane(estimator: &ShiftedExponential, now: u64) {
     if let Some(estimate) = estimator.at(now) {
         assert!(!estimate.error.is_negative());
@@ -564,8 +564,8 @@ fn arbitrary_exchange() -> impl Strategy<Value = (u64, i128, u64, i128)> {
     (ticks, span, round_trip, residence)
 }
 
-/// Feeds exchanges: counter ticks and reference time (2^-64 s) since the one before, round trip,
-/// residence.
+/// Processes exchanges: counter ticks and reference time (2^-64 s) since the previous one, round
+/// trip, residence time.
 fn feed(exchanges: &[(u64, i128, u64, i128)]) {
     let mut estimator = estimator();
     let (mut counter, mut time, mut last) = (0u64, Instant::from_unix_nanos(0), None);

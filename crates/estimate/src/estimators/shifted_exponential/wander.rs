@@ -1,8 +1,8 @@
 //! How an oscillator's rate wanders: a random walk, and a drift that is forgotten within hours.
 //!
 //! dy = d dt + q dW, dd = -d/tau dt + qd dW', d theta = y dt. All moments are exact for any span,
-//! so that a reference may be silent for days. With u = dt/tau and e = exp(-u), the drift's share
-//! of the noise is
+//! so a reference may be silent for days. With u = dt/tau and e = exp(-u), the drift's share of the
+//! noise is
 //!
 //! ```text
 //! (d, d)         qd^2 tau    (1 - e^2) / 2
@@ -13,7 +13,7 @@
 //! (theta, theta) qd^2 tau^5  (u^3/3 - u^2 + u - 2 u e + (1 - e^2) / 2)
 //! ```
 //!
-//! and for small u, where those cancel, dt, dt^2/2, dt^3/3, dt^3/6, dt^4/8, dt^5/20.
+//! and for small u, where these expressions cancel, dt, dt^2/2, dt^3/3, dt^3/6, dt^4/8, dt^5/20.
 
 /// One hypothesis.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -24,8 +24,8 @@ pub struct Wander {
     pub drift_walk: f64,
 }
 
-/// What a span of time does to offset and rate, given the drift d at its beginning: theta += y dt +
-/// `to_offset` d, y += `to_rate` d, d *= `decay`.
+/// The effect of a span of time on offset and rate, given the drift d at its beginning:
+/// theta += y dt + `to_offset` d, y += `to_rate` d, d *= `decay`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Transition {
     /// Span, s.
@@ -55,11 +55,12 @@ pub struct Noise {
     pub drift: f64,
 }
 
-/// Below this dt/tau the series' next terms are below 2 %, and the exact forms begin to cancel.
+/// Below this dt/tau the next terms of the series are below 2 %, and the exact forms begin to
+/// cancel.
 const SMALL: f64 = 0.02;
 
 impl Transition {
-    /// Over `dt` seconds with a drift that is forgotten within `tau` seconds.
+    /// Over `dt` seconds, with a drift that is forgotten within `tau` seconds.
     pub fn new(dt: f64, tau: f64) -> Self {
         let decayed = -(-dt / tau).exp_m1();
         let to_rate = tau * decayed;
@@ -78,7 +79,7 @@ impl Transition {
 }
 
 impl Wander {
-    /// What `dt` seconds do.
+    /// The effect of `dt` seconds.
     pub fn transition(&self, dt: f64, tau: f64) -> Transition {
         if self.drift_walk > 0.0 { Transition::new(dt, tau) } else { Transition::without_drift(dt) }
     }
@@ -177,7 +178,7 @@ mod tests {
         for dt in [0.001, 59.9, 60.1, 9000.0] {
             let t = Transition::new(dt, 3000.0);
             let twice = Transition::new(dt / 2.0, 3000.0);
-            // Two halves make a whole.
+            // Two halves make a whole span.
             let to_rate = twice.to_rate * (1.0 + twice.decay);
             let to_offset = twice.to_offset * (1.0 + twice.decay) + twice.to_rate * dt / 2.0;
             assert!((t.to_rate / to_rate - 1.0).abs() < 1e-12);
