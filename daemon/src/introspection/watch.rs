@@ -119,7 +119,7 @@ struct Watch<'a> {
     shared: &'a Shared,
     rules: Option<&'a Rules>,
     needed: Need,
-    /// Events that earlier connections dropped.
+    /// Number of events that earlier connections dropped.
     dropped_before: u64,
     report: Report,
     pulse: Pulse,

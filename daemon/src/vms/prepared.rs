@@ -1,4 +1,4 @@
-//! Page files of VMs that have not started yet, made by `timevisor vm args`. The pages are valid
+//! Page files of VMs that have not started yet, created by `timevisor vm args`. The pages are valid
 //! from the start, because a guest's driver reads the counter and the timescale only when it
 //! probes.
 

@@ -106,7 +106,7 @@ impl Vms {
         })
     }
 
-    /// The process behind a socket that we are already connected to.
+    /// The process behind a socket to which we are already connected.
     fn connected_to(&self, path: &str) -> Option<u32> {
         let same = |s: &&Served| s.monitor.as_ref().is_some_and(|m| m.path() == Path::new(path));
         self.served.iter().find(same).map(|s| s.vm.qemu.process.pid())
