@@ -99,7 +99,7 @@ impl Host for LinuxHost {
             Err(error) if denied(&error) && sleeps_elsewhere(held, change) => {
                 return Err(Unmade { asleep: true, why: explain_refusal(change, &error, held) });
             }
-            // The vCPU may have come to its core between the kernel's answer and the look at it.
+            // The vCPU may have moved to its core between the kernel's answer and this check.
             Err(error) if denied(&error) => change.make(),
             made => made,
         };
