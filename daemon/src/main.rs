@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `config/` | the TOML file; the lowest layer, which imports no other part of the daemon |
 //! | `daemon.rs` | the event loop: one thread, one poll(2) |
-//! | `csv.rs` | `--csv`: a clock that is printed instead of served; also runs under a network simulator |
+//! | `csv.rs` | `--csv`: a printed clock instead of a served one, also for network simulators |
 //! | `clock/` | the host's clock on this machine: counter, page file, journal, saved estimates |
 //! | `discipline/` | optional: CLOCK_REALTIME follows the estimate |
 //! | `references/` | whom to query, and exchanges from the replies |

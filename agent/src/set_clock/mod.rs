@@ -4,7 +4,7 @@
 //! | file | owns |
 //! | --- | --- |
 //! | this one | the agent's options |
-//! | `beside.rs` | CLOCK_REALTIME compared with the page, in UTC, or why they cannot be compared; pure |
+//! | `beside.rs` | CLOCK_REALTIME against the page, in UTC, or why they cannot be compared; pure |
 //! | `law.rs` | when to step, when to slew, by how much; pure |
 //! | `view.rs` | reading both clocks |
 //! | `saved_clock.rs` | the kernel's settings: saving, changing and restoring them |

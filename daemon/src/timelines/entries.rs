@@ -92,7 +92,7 @@ fn clock(clocks: &TimelineClocks, source: Source) -> Option<&ClockState> {
     }
 }
 
-/// Rounds up, because errors must never be understated; `None` if the span is not representable.
+/// Rounds up, because errors must never be understated. `None` means unknown.
 fn ns(span: Duration) -> Option<u64> {
     (span < Duration::MAX).then(|| u64::try_from(span.ceil_nanos()).unwrap_or(0))
 }

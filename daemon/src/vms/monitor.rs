@@ -82,7 +82,7 @@ impl Monitor {
         })
     }
 
-    /// Connects only if the monitor belongs to process `pid`: whoever owns the socket's path could
+    /// Connects only if the monitor belongs to process `pid`: the owner of the socket's path could
     /// point it at another VM's monitor.
     pub fn connect_to(path: &Path, pid: u32, wanted: Wanted) -> Result<Self> {
         let monitor = Self::connect(path, wanted)?;

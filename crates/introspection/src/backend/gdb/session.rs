@@ -124,7 +124,8 @@ impl Gdb {
         self.ask("c", Phase::Running, now)
     }
 
-    /// Removes breakpoint `n`, or stops when none is left: whoever stopped the VM has to resume it.
+    /// Removes breakpoint `n`, or stops when none is left: the client that stopped the VM has to
+    /// resume it.
     fn clear(&mut self, n: usize, now: Duration) -> Vec<Action> {
         if let Some(point) = self.points.get(n) {
             let body = format!("z1,{:x},1", point.address);

@@ -1,11 +1,11 @@
 //! The instruction that replaces a NOP while a point is trapped. It makes the vCPU exit to KVM, and
 //! changes nothing in the guest.
 //!
-//! It has to be a single instruction. Two instructions can be separated by an interrupt (`xor
-//! eax,eax; vmmcall`, an unknown hypercall, would be the cheapest such pair). The address of the
-//! second one is then on a guest stack, where an inspection of the vCPUs cannot find it. As long as
-//! a thread may sleep there, the NOP could not be restored: decoded from its third byte, it is a
-//! different instruction, one that writes.
+//! It has to be a single instruction. A pair would cost least (`xor eax,eax; vmmcall`, an unknown
+//! hypercall), but an interrupt can separate its two instructions. The address of the second one is
+//! then on a guest stack, where an inspection of the vCPUs cannot find it. As long as a thread may
+//! sleep there, the NOP could not be restored: from its third byte on, it is a different
+//! instruction, one that writes.
 
 /// A form of trap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -156,7 +156,7 @@ fn names(bytes: &[u8], markers: &[u32]) -> Option<(usize, usize)> {
     let newest = bytes.len().checked_sub((last + 2).next_multiple_of(4))?;
     let oldest = newest.saturating_sub(BLOCK + 8).max(8);
     (oldest..=newest).rev().step_by(4).find_map(|start| {
-        // The count is a 32-bit word, 8-byte or 4-byte aligned.
+        // The count is a word, 8-byte or 4-byte aligned.
         [4, 8].into_iter().find_map(|before| {
             let count = u32_at(bytes, start - before)? as usize;
             let right = count.div_ceil(256) == markers.len() && count <= MAX_SYMBOLS;
