@@ -44,8 +44,8 @@ impl History {
         self.next
     }
 
-    /// The events from number `from` on. If `from` lies in the future (it came from an earlier
-    /// daemon), the result is empty and holds only the number of the next event.
+    /// The events from number `from` on. Without `from`, there are no events, only the number of
+    /// the next one. A number in the future, from an earlier daemon, counts as the next one.
     #[must_use]
     pub fn part(&self, from: Option<u64>) -> Part<'_> {
         let first = self.next - self.events.len() as u64;

@@ -20,8 +20,8 @@ pub struct KvmLayout {
     pub rip: u32,
     /// The vCPU's id.
     pub vcpu_id: u32,
-    /// Offsets of three words: the guest's counter offset, the counter offset of a nested guest,
-    /// and the guest's counter at the last exit.
+    /// Offset of three consecutive words: the guest's counter offset, the counter offset of a
+    /// nested guest, and the guest's counter at the last exit.
     pub times: u32,
     /// AMD only: the offset of the pointer to the VMCB, and of GS_BASE and CR3 in the VMCB.
     pub vmcb: Option<(u32, u32, u32)>,
