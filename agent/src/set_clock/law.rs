@@ -17,9 +17,9 @@ use super::beside::Beside;
 /// What may be done to CLOCK_REALTIME.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Mode {
-    /// Step at most once in an era, if needed.
+    /// Stepped once in an era, where that is needed.
     Step,
-    /// Never step.
+    /// Never stepped.
     Slew,
 }
 
