@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Seen {
     first: Duration,
-    /// Why it cannot be served. Reported only after [`PATIENCE`], because QEMU may still be
+    /// Why it cannot be served. Reported only after [`SETTLING`], because QEMU may still be
     /// starting.
     problem: Option<String>,
     said: bool,
