@@ -16,7 +16,7 @@ use timevisor_time::Duration;
 
 const READ_SIZE: usize = 16 << 10;
 
-/// Who is connected.
+/// The connected applications.
 pub struct Apps {
     listener: UnixListener,
     path: PathBuf,
@@ -25,8 +25,8 @@ pub struct Apps {
 }
 
 impl Apps {
-    /// Listens for everybody in this guest. A socket that nobody answers at is stale; at one that
-    /// somebody does, there is an agent already (or this machine is a host).
+    /// Listens for all programs in this guest. A socket on which nobody answers is stale; if
+    /// somebody answers, an agent is already running (or this machine is a host).
     pub fn listen(path: &Path) -> Result<Self> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)
@@ -59,7 +59,7 @@ impl Apps {
         std::iter::once(PollFd::readable(self.listener.as_fd())).chain(apps)
     }
 
-    /// Lets in who waits.
+    /// Accepts waiting connections.
     pub fn accept(&mut self, relay: &mut Relay) {
         while let Ok((stream, _)) = self.listener.accept() {
             let app = self.next;
@@ -77,7 +77,7 @@ impl Apps {
         }
     }
 
-    /// Reads what is there.
+    /// Reads what has arrived.
     pub fn serve(&mut self, relay: &mut Relay, now: Duration) -> Vec<RelayAction> {
         let mut actions = Vec::new();
         let mut gone = Vec::new();
@@ -97,7 +97,7 @@ impl Apps {
         actions
     }
 
-    /// Writes what fits: the applications that are gone.
+    /// Writes pending output; returns the applications that have disconnected.
     pub fn flush(&mut self, relay: &mut Relay) -> Vec<u64> {
         let mut gone = Vec::new();
         for (app, stream) in &mut self.streams {

@@ -10,15 +10,15 @@ use timevisor_linux::vsock::{HOST_CID, VsockStream};
 use timevisor_protocols::channel::{Relay, RelayAction, VSOCK_PORT};
 use timevisor_time::Duration;
 
-/// A channel that is not there is tried again after this.
+/// How long to wait before retrying an unavailable channel.
 const RETRY: Duration = Duration::from_secs(1);
-/// A port without anybody on the host is looked at again after this.
+/// How often a port that has no peer on the host is checked.
 const PORT_RETRY: Duration = Duration::from_millis(100);
 const READ_SIZE: usize = 16 << 10;
 
-/// Which channel.
+/// Which channel to use.
 pub enum Way {
-    /// The port of this name if there is one, else vsock.
+    /// The port with this name if there is one, otherwise vsock.
     Automatic(&'static str),
     Port(PathBuf),
     Vsock,
@@ -29,14 +29,14 @@ enum Channel {
     Vsock(VsockStream),
 }
 
-/// The connection, while there is one.
+/// The connection to the host, if there is one.
 pub struct Host {
     way: Way,
     channel: Option<Channel>,
-    /// The relay was told that somebody is there.
+    /// The relay has been told that the host is connected.
     connected: bool,
     again: Duration,
-    /// What was said last, so that the log is not filled with it.
+    /// The last message, so that it is not logged again and again.
     told: String,
 }
 
@@ -45,7 +45,7 @@ impl Host {
         Self { way, channel: None, connected: false, again: Duration::ZERO, told: String::new() }
     }
 
-    /// To wait for. A port that nobody has connected to is always ready, and is looked at by time
+    /// The descriptor to poll. A port without a peer is always ready, so it is checked periodically
     /// instead.
     pub fn fd(&self, relay: &Relay) -> Option<PollFd<'_>> {
         let fd = match self.channel.as_ref().filter(|_| self.connected)? {
@@ -87,7 +87,7 @@ impl Host {
         actions
     }
 
-    /// Writes what fits.
+    /// Writes pending output.
     pub fn flush(&mut self, relay: &mut Relay) {
         while self.connected && !relay.upstream_output().is_empty() {
             let wrote = match &self.channel {
@@ -97,7 +97,7 @@ impl Host {
             };
             match wrote {
                 Ok(count) if count > 0 => relay.upstream_sent(count),
-                // Broken connections are found by the next read.
+                // The next read will detect a broken connection.
                 _ => return,
             }
         }
@@ -112,7 +112,7 @@ impl Host {
         relay.upstream_lost(now)
     }
 
-    /// Tries to connect; when to try again if that failed.
+    /// Tries to connect; on failure, returns when to retry.
     fn connect(&mut self) -> Duration {
         if self.channel.is_none() {
             let opened = match &self.way {

@@ -7,12 +7,12 @@
 //! | this one | the event loop: one thread, one poll(2) |
 //! | `apps.rs` | the socket that applications connect to |
 //! | `host.rs` | the virtio-serial port, or vsock |
-//! | `wait_sync.rs` | `wait-sync`, which needs none of that |
-//! | `span.rs` | spans of time: as a user writes them |
+//! | `wait_sync.rs` | `wait-sync`, which needs none of the above |
+//! | `span.rs` | time spans as users write them |
 //! | `set_clock/` | `--set-clock` and `set-clock`: the guest's CLOCK_REALTIME, from the page |
 //!
-//! All rules of the channel are in timevisor-protocols' relay, those of the clock in
-//! timevisor-estimate's `steering` and `set_clock/law.rs`.
+//! All rules of the channel are in timevisor-protocols' relay; those of the clock are in
+//! timevisor-estimate's `steering` and in `set_clock/law.rs`.
 #![forbid(unsafe_code)]
 
 mod apps;
@@ -42,9 +42,9 @@ use apps::Apps;
 use host::{Host, Way};
 use set_clock::Keeper;
 
-/// The longest wait: a port shows by no event that the host has connected.
+/// The longest wait: no event reports that the host has connected to a port.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the host may take to answer.
+/// Maximum time for the host to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Lets applications in this guest share its channel to the host's timevisord, and keeps its
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     let level = match (&arguments.command, arguments.verbose) {
         (_, true) => "debug",
         (None, false) => "info",
-        // Its result is one line.
+        // Such a command prints one line as its result.
         (Some(_), false) => "warn",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
@@ -123,7 +123,7 @@ struct Agent {
     apps: Apps,
     host: Host,
     clock: Option<Keeper>,
-    /// When the channel and the applications want something by themselves.
+    /// When the channel or the applications need service without an event.
     serve_at: Duration,
     signals: Signals,
 }
@@ -137,11 +137,11 @@ impl Agent {
         };
         let signals = Signals::install().context("cannot install signal handlers")?;
         let apps = Apps::listen(&arguments.socket)?;
-        // After the socket, which only one agent has.
+        // After the socket has been opened, because only one agent can open it.
         set_clock::clean_up();
         let clock = Keeper::start(&arguments.clock, monotonic())?;
-        // Numbers that grow with time: neither a host nor an application takes us for the agent
-        // before.
+        // Numbers that grow with time, so that neither a host nor an application mistakes us for an
+        // earlier agent.
         let number = realtime().floor_nanos().unsigned_abs();
         let client = ClientConfig {
             client: format!("timevisor-guest/{}", env!("CARGO_PKG_VERSION")),
@@ -167,11 +167,12 @@ impl Agent {
                 }
             }
             let now = monotonic();
-            // First of all: programs look at the clock at any time.
+            // First of all, because programs may read the clock at any time.
             if let Some(clock) = &mut self.clock {
                 clock.on_timer(now);
             }
-            // The clock is looked at ten times as often as the rest; such a wake-up ends here.
+            // The clock is checked ten times as often as the rest; a wake-up for the clock alone
+            // ends here.
             if woken != Woken::Timeout || now >= self.serve_at {
                 self.serve(now);
             }
@@ -180,7 +181,7 @@ impl Agent {
 
     fn serve(&mut self, now: Duration) {
         let mut actions = Vec::new();
-        // The host first: what it says may be what applications wait for.
+        // The host first: applications may be waiting for its messages.
         actions.extend(self.host.serve(&mut self.relay, now));
         self.apps.accept(&mut self.relay);
         actions.extend(self.apps.serve(&mut self.relay, now));

@@ -1,7 +1,8 @@
-//! `timevisor-guest wait-sync`: ends when the time is known well enough, so that a boot or a
+//! `timevisor-guest wait-sync`: exits when the time is known accurately enough, so that a boot or a
 //! restored VM can wait for it; with `--clock`, when CLOCK_REALTIME is right as well.
 //!
-//! It reads the page and the clock; it needs neither the agent nor a channel, and sets nothing.
+//! It only reads the page and the clock: it needs neither the agent nor a channel, and sets
+//! nothing.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use timevisor::{Reading, Requirement, WaitError};
 use crate::set_clock::view::{LOOK_INTERVAL, View};
 use crate::span::{self, of_std};
 
-/// How often CLOCK_REALTIME is looked at.
+/// How often CLOCK_REALTIME is checked.
 const CLOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What is waited for.
@@ -30,7 +31,7 @@ pub struct WaitSync {
 }
 
 impl WaitSync {
-    /// Waits, and says in a line what has come of it.
+    /// Waits, and returns a line that describes the outcome.
     pub fn run(&self) -> Result<String> {
         let until = Instant::now() + self.timeout;
         let view = View::wait_for("timevisor-guest wait-sync", until)?;

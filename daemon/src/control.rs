@@ -1,5 +1,5 @@
-//! The control socket: accepts, decodes, hands requests on, and never lets a client hold the daemon
-//! up.
+//! The control socket: accepts and decodes requests, passes them on, and never lets a client block
+//! the daemon.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use timevisor_protocols::control::{Request, Response, ServerCodec};
 
-/// More clients than that at once are turned away: a host has a handful.
+/// Further clients are turned away; a host normally has a handful.
 const MAX_CLIENTS: usize = 64;
 
 struct Client {
@@ -19,7 +19,7 @@ struct Client {
     codec: ServerCodec,
 }
 
-/// The socket and its clients. Mode 0600: who may talk to the daemon may change other people's VMs.
+/// The socket and its clients. Mode 0600, because a client can change other people's VMs.
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
@@ -27,7 +27,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`. The caller holds the run directory's lock, so a socket that is there is
+    /// Listens at `path`. The caller holds the run directory's lock, so an existing socket is
     /// stale.
     pub fn listen(path: &Path) -> Result<Self> {
         if path.exists() {
@@ -41,7 +41,7 @@ impl Control {
         Ok(Self { listener, path: path.to_owned(), clients: Vec::new() })
     }
 
-    /// What to wait for: the listener, then the clients by slot.
+    /// The descriptors to wait for: the listener, then the clients by slot.
     pub fn fds(&self) -> impl Iterator<Item = (Option<usize>, BorrowedFd<'_>)> {
         let clients = self.clients.iter().enumerate();
         let clients =
@@ -49,7 +49,7 @@ impl Control {
         std::iter::once((None, self.listener.as_fd())).chain(clients)
     }
 
-    /// Somebody connects.
+    /// Accepts a new connection.
     pub fn accept(&mut self) {
         let Ok((stream, _)) = self.listener.accept() else { return };
         let used = self.clients.iter().flatten().count();
@@ -64,8 +64,7 @@ impl Control {
         }
     }
 
-    /// The requests that have arrived from client `slot`; ones that are not understood are answered
-    /// here.
+    /// The requests that have arrived from client `slot`; malformed ones are answered here.
     pub fn read(&mut self, slot: usize) -> Vec<Request> {
         let Some(client) = self.clients.get_mut(slot).and_then(Option::as_mut) else {
             return Vec::new();
@@ -98,8 +97,8 @@ impl Control {
         requests
     }
 
-    /// Answers client `slot`. A client that does not take its answer is dropped: the daemon never
-    /// waits for one.
+    /// Answers client `slot`. A client that does not read its answer is dropped: the daemon never
+    /// waits for a client.
     pub fn answer(&mut self, slot: usize, response: &Response) {
         let Some(client) = self.clients.get_mut(slot).and_then(Option::as_mut) else { return };
         let sent = match ServerCodec::encode(response) {

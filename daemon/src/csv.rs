@@ -1,17 +1,18 @@
-//! `--csv`: a clock for one process, printed once a second, and nothing else.
+//! `--csv`: a clock for a single process, printed once a second, and nothing else.
 //!
-//! It asks the configured references as the daemon does, through the same [`HostClock`], but serves
-//! nobody: no page file, no control socket, no VMs, no journal, no word to systemd. It needs no
-//! rights and no directory, and makes only the calls that a network simulator in LD_PRELOAD stands
-//! in for: clock_gettime, socket, sendto, recvfrom, and poll on those sockets alone. It starts no
-//! thread. Signals keep their default action: every line is out by then.
+//! It queries the configured references as the daemon does, through the same [`HostClock`], but
+//! serves nobody: no page file, no control socket, no VMs, no journal, no notification to systemd.
+//! It needs no privileges and no directory, and makes only the calls that a network simulator in
+//! LD_PRELOAD replaces: clock_gettime, socket, sendto, recvfrom, and poll on those sockets alone.
+//! It starts no thread. Signals keep their default action, because every line has already been
+//! flushed.
 //!
 //! Because CLOCK_BOOTTIME is not among those calls, it does not notice when the machine is
 //! suspended.
 //!
 //! A line is `time,estimate,earliest,latest` in seconds since 1970 on UTC, with nine decimals:
-//! CLOCK_REALTIME, and what the clock said at the same moment. The last three are empty while the
-//! clock knows nothing. There is no header.
+//! CLOCK_REALTIME, and the clock's reading at the same moment. The last three fields are empty
+//! while the clock knows nothing. There is no header.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write};
@@ -29,10 +30,10 @@ use crate::references::{Reference, Surroundings};
 
 /// One line per second.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The first request leaves after this: clknetsim moves its clocks on at every read until something
-/// has waited for 100 ms, and back then.
+/// Delay of the first request: clknetsim advances its clocks at every read until the process has
+/// waited for 100 ms, and then sets them back.
 const SETTLE: Duration = Duration::from_millis(200);
-/// CLOCK_REALTIME is read between two counter reads; the narrowest of this many pairs counts.
+/// CLOCK_REALTIME is read between two counter reads; the narrowest of this many pairs is used.
 const BRACKET_TRIES: usize = 3;
 /// In units of 2^-64 s.
 const HALF_NANOSECOND: Duration = Duration::from_bits((1 << 63) / NANOS_PER_SEC);
@@ -71,7 +72,8 @@ impl Client {
         Ok(Self { clock, references, next_line: now })
     }
 
-    /// Sleeps until a reference's socket can be read or something is due; returns whose it was.
+    /// Sleeps until a reference's socket is readable or something is due; returns the references
+    /// with readable sockets.
     fn wait(&self) -> Result<Vec<usize>> {
         let due = self.references.iter().map(Reference::poll_at).chain([self.next_line]);
         let left = due.min().unwrap_or(self.next_line) - monotonic();
@@ -84,7 +86,7 @@ impl Client {
             .filter_map(|(index, reference)| Some((index, PollFd::readable(reference.fd()?))))
             .unzip();
         if fds.is_empty() && timeout.is_zero() {
-            // A simulator may take a poll that waits for nothing for a mistake.
+            // A simulator may treat a poll that waits for nothing as an error.
             return Ok(Vec::new());
         }
         wait(&mut fds, Some(timeout)).context("poll failed")?;
@@ -117,7 +119,7 @@ impl Client {
         }
     }
 
-    /// The line of this second. A second that was slept through has none.
+    /// The line for this second. If the process slept through a second, its line is skipped.
     fn line_if_due(&mut self) -> Option<String> {
         let now = monotonic();
         if now < self.next_line {
@@ -126,14 +128,14 @@ impl Client {
         while self.next_line <= now {
             self.next_line += INTERVAL;
         }
-        // The bounds are narrowest when they are taken from what is known at this moment.
+        // The bounds are narrowest when they are computed from the knowledge at this moment.
         self.clock.publish();
         let reading = bracket(&self.clock.counter, BRACKET_TRIES);
         Some(line(&reading, known(&self.clock, &reading)))
     }
 }
 
-/// What the clock says while CLOCK_REALTIME was read: estimate, earliest, latest.
+/// The clock's values while CLOCK_REALTIME was read: estimate, earliest, latest.
 fn known(clock: &HostClock, reading: &Bracket) -> Option<[Instant<Utc>; 3]> {
     let lines = clock.writer().in_force()?.shifted::<Tai>(Duration::ZERO);
     let (first, last) = (lines.at(reading.before), lines.at(reading.after));
@@ -158,12 +160,12 @@ fn line(reading: &Bracket, known: Option<[Instant<Utc>; 3]>) -> String {
     line
 }
 
-/// The nearest nanosecond: whole ones are not whole in units of 2^-64 s.
+/// Rounds to the nearest nanosecond: whole nanoseconds are not exact in units of 2^-64 s.
 fn nearest(time: Instant<Utc>) -> i64 {
     (time + HALF_NANOSECOND).floor_nanos()
 }
 
-/// Nanoseconds since 1970 as seconds with nine decimals.
+/// Formats nanoseconds since 1970 as seconds with nine decimals.
 fn seconds(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let nanos = u128::from(nanos.unsigned_abs());
@@ -171,12 +173,12 @@ fn seconds(nanos: i64) -> String {
     format!("{sign}{}.{:09}", nanos / second, nanos % second)
 }
 
-/// The daemon resolves names in a thread, because it has others to serve meanwhile. Here the first
-/// line may wait.
+/// Resolves names before the first line. The daemon uses a thread for this, because it serves
+/// others meanwhile; here, the first line may wait.
 fn resolved(reference: &ReferenceConfig) -> Result<ReferenceConfig> {
     let mut reference = reference.clone();
-    // An authenticated server's name is what its certificate must have; its keys come through a
-    // thread anyway.
+    // An authenticated server keeps its name, because its certificate must contain it; its keys are
+    // fetched in a thread in any case.
     if let ReferenceConfig::Ntp { pool: Some(pool), .. } = &reference {
         bail!("--csv cannot use the pool {pool}; name its servers with --server");
     }
@@ -218,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_line_keeps_every_nanosecond_and_rounds_bounds_outward() {
-        // A double would lose the last two digits of each.
+        // A double would lose the last two digits of each value.
         let a_bit = Duration::from_bits(1 << 20);
         let at = |nanos| Instant::<Utc>::from_unix_nanos(nanos) + a_bit;
         let known = [

@@ -101,7 +101,7 @@ impl Daemon {
     pub fn run(mut self) -> Result<()> {
         loop {
             let ready = self.wait()?;
-            // Sockets first: their counter reads are part of the bounds.
+            // Sockets first: their counter reads contribute to the bounds.
             for token in &ready {
                 if let Token::Reference(index) = token {
                     self.reference_ready(*index);
@@ -176,7 +176,7 @@ impl Daemon {
         let around = surroundings(&self.clock);
         let now = monotonic();
         let exchanges = self.references[index].on_ready(now, &around);
-        // Answers to requests from before a disruption have lost their meaning.
+        // Replies to requests from before a disruption are void.
         if self.heed_references(now) {
             return self.publish();
         }
@@ -228,8 +228,8 @@ impl Daemon {
         }
     }
 
-    /// Collects changes of what references say about themselves. Returns true when there is
-    /// something to publish.
+    /// Collects changes of the references' own state. Returns true when there is something to
+    /// publish.
     fn heed_references(&mut self, now: Duration) -> bool {
         for (index, reference) in self.references.iter_mut().enumerate() {
             if reference.take_replacement() {
@@ -257,7 +257,7 @@ impl Daemon {
         }
     }
 
-    /// Returns what the clock needs, which decides how often servers are polled.
+    /// Tells each reference what the clock needs, which decides how often servers are polled.
     fn tell_references(&mut self, now: Duration) {
         let knowledge = self.clock.knowledge();
         let configured = self.config.clock.required_bound.map(span);
@@ -285,14 +285,14 @@ impl Daemon {
         self.tell();
     }
 
-    /// Tells systemd and the log whenever the state changes.
+    /// Notifies systemd and logs whenever the state changes.
     fn tell(&mut self) {
         let status = self.clock.writer().status();
         let reason = self.clock.knowledge().reason.clone().unwrap_or_default();
         let state =
             format!("{}{}{reason}", status.name(), if reason.is_empty() { "" } else { ": " });
-        // The reason may carry a duration that changes all the time; only the state's first word is
-        // compared.
+        // The reason may contain a duration that changes all the time, so only the first word of
+        // the state is compared.
         if !self.told.starts_with(status.name()) {
             tracing::info!("clock {state}");
             let _ = self.notifier.status(&state);
@@ -346,7 +346,7 @@ impl Daemon {
         }
     }
 
-    /// Returns true when the daemon must end.
+    /// Returns true if a signal asks the daemon to end.
     fn signalled(&mut self) -> bool {
         while let Some(signal) = self.signals.take() {
             match signal {
@@ -386,8 +386,8 @@ fn surroundings(clock: &HostClock) -> Surroundings<'_> {
     }
 }
 
-/// Opens the run directory, creates it if needed, and locks it: two daemons on one page would be
-/// two clocks.
+/// Opens the run directory, creates it if needed, and locks it: two daemons that write one page
+/// would be two clocks.
 fn take_directory(path: &Path) -> Result<File> {
     fs::create_dir_all(path).with_context(|| {
         format!("cannot create {}; run as root or change run_directory", path.display())

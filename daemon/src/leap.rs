@@ -8,8 +8,8 @@ use timevisor_time::{Duration, Instant, LeapTable, Leaps, Tai, Utc};
 
 use crate::config::ClockConfig;
 
-/// A reference's UTC is ambiguous around a leap second, and servers disagree on how; exchanges this
-/// near are not used.
+/// A reference's UTC is ambiguous around a leap second, and servers handle it differently;
+/// exchanges this close to one are not used.
 const AMBIGUOUS: Duration = Duration::from_secs(2);
 
 /// The source of TAI - UTC.
@@ -20,7 +20,7 @@ pub struct Leap {
 }
 
 impl Leap {
-    /// Loads the table; a problem is kept and reported, not fatal.
+    /// Loads the table; a problem is stored and reported, but is not fatal.
     pub fn load(config: &ClockConfig) -> Self {
         let mut leap = Self {
             path: config.leap_table.clone(),
@@ -31,7 +31,7 @@ impl Leap {
         leap
     }
 
-    /// Reads the table again: tzdata may have been upgraded.
+    /// Reloads the table: tzdata may have been upgraded.
     pub fn reload(&mut self) {
         self.table = std::fs::read_to_string(&self.path)
             .map_err(|e| {
@@ -54,7 +54,7 @@ impl Leap {
         table.offset_at(utc).map_err(|e| format!("{e}; or set clock.tai_offset"))
     }
 
-    /// A reference's UTC as TAI; refused where UTC is ambiguous.
+    /// Converts a reference's UTC to TAI; fails where UTC is ambiguous.
     pub fn to_tai(&self, utc: Instant<Utc>) -> Result<Instant<Tai>, String> {
         let before = self.offset_at(utc - AMBIGUOUS)?;
         let after = self.offset_at(utc + AMBIGUOUS)?;
@@ -83,8 +83,8 @@ impl Leap {
         self.offset_at(utc)
     }
 
-    /// The offset at a TAI instant and the next change that the table knows; `None` where it knows
-    /// nothing.
+    /// The offset at a TAI instant, and the next change in the table; `None` if the table does not
+    /// cover the instant.
     pub fn plan(&self, tai: Instant<Tai>) -> Option<LeapPlan> {
         if let Some(offset) = self.configured {
             return Some(LeapPlan { offset, change: None });

@@ -3,20 +3,20 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `config/` | the TOML file: the ground floor, which imports nothing of the daemon |
+//! | `config/` | the TOML file; the lowest layer, which imports no other part of the daemon |
 //! | `daemon.rs` | the event loop: one thread, one poll(2) |
-//! | `csv.rs` | `--csv`: a clock that is printed instead of served, also under a network simulator |
+//! | `csv.rs` | `--csv`: a printed clock instead of a served one, also for network simulators |
 //! | `clock/` | the host's clock on this machine: counter, page file, journal, saved estimates |
 //! | `discipline/` | optional: CLOCK_REALTIME follows the estimate |
-//! | `references/` | what to ask, and exchanges from the answers |
+//! | `references/` | whom to query, and exchanges from the replies |
 //! | `leap.rs` | TAI - UTC |
 //! | `vms/` | VMs: discovery, attachment, publication |
 //! | `control.rs` | the control socket |
 //! | `server/` | the clock served over NTP, in a separate thread |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
 //!
-//! It wires and decides nothing: what is published when is crates/host-clock's, other algorithms
-//! are in crates/ as well.
+//! It only wires components together: crates/host-clock decides what to publish and when, and the
+//! other algorithms are in crates/ as well.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -95,7 +95,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 impl Arguments {
-    /// The command line has the last word.
+    /// Applies the command line, which takes precedence over the file.
     fn override_in(&self, config: &mut Config) -> anyhow::Result<()> {
         config.counter = self.counter.unwrap_or(config.counter);
         if !self.servers.is_empty() {
@@ -105,7 +105,7 @@ impl Arguments {
     }
 }
 
-/// The journal adds time and severity itself; a terminal gets them from us.
+/// Under systemd, the journal adds time and severity; on a terminal, we print them.
 fn start_log(verbose: bool) {
     let level = if verbose { "debug" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));

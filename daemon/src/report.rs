@@ -1,4 +1,4 @@
-//! Answers: what the daemon knows, in the shapes of crates/protocols.
+//! Answers to requests: what the daemon knows, in the types of crates/protocols.
 
 use timevisor_clock_page::{ClockStatus as PageStatus, Counter, Reader};
 use timevisor_linux::clock::{monotonic, realtime};
@@ -13,7 +13,7 @@ use crate::discipline::Discipline;
 use crate::references::Reference;
 use crate::server::Server;
 
-/// The page's status in the protocol's words.
+/// Converts the page's status to the protocol's.
 pub fn status_of(status: PageStatus) -> ClockStatus {
     match status {
         PageStatus::Unknown => ClockStatus::Unknown,
@@ -24,7 +24,7 @@ pub fn status_of(status: PageStatus) -> ClockStatus {
     }
 }
 
-/// Answers `now` from the host's page, through the reader that everybody uses.
+/// Answers `now` from the host's page, through the same reader that all programs use.
 pub fn now(clock: &HostClock) -> Response {
     let page = clock.writer().page();
     let reading = match Reader::open(page, &clock.counter, 0).map(|reader| reader.read()) {
@@ -103,7 +103,7 @@ fn clock_summary(clock: &HostClock, references: &[Reference]) -> ClockSummary {
     }
 }
 
-/// Why the clock is not synchronized, with what the operator can do: the first reference's trouble
+/// Why the clock is not synchronized, with what the operator can do: the first reference's problem
 /// if there is one.
 fn reason(clock: &HostClock, references: &[Reference]) -> Option<String> {
     let own = clock.knowledge().reason.clone()?;
@@ -137,7 +137,7 @@ fn reference(clock: &HostClock, index: usize, reference: &Reference) -> Referenc
     report
 }
 
-/// An error answer.
+/// Builds an error answer.
 pub fn error_response(code: ErrorCode, message: &str, next_step: &str) -> Response {
     Response::Error(error(code, message, next_step))
 }

@@ -1,4 +1,4 @@
-//! CLOCK_REALTIME beside the page at one moment: pure.
+//! CLOCK_REALTIME compared with the page at one moment; pure.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use timevisor::Reading;
 use timevisor_clock_page::ClockStatus;
 use timevisor_time::{Duration, Instant, Local, TimescaleId, Utc};
 
-/// CLOCK_REALTIME, and what the page says of the same moment in UTC. True time was between
+/// CLOCK_REALTIME, and the page's reading of the same moment in UTC. True time was between
 /// `earliest` and `latest` when `realtime` was read, however long that took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beside {
@@ -14,20 +14,20 @@ pub struct Beside {
     pub earliest: Instant<Utc>,
     pub estimate: Instant<Utc>,
     pub latest: Instant<Utc>,
-    /// One sigma of the estimate.
+    /// One standard deviation of the estimate.
     pub estimated_error: Duration,
 }
 
 /// Why CLOCK_REALTIME cannot be judged by the page now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unusable {
-    /// The bounds must not be relied on, or there are none.
+    /// There are no bounds, or they must not be relied on.
     Status(ClockStatus),
     /// The page is on TAI and does not know TAI - UTC.
     NoTaiOffset,
-    /// The page is about neither TAI nor UTC.
+    /// The page is on neither TAI nor UTC.
     Timescale(TimescaleId),
-    /// The page was disrupted or could not be read just then; the next look will tell.
+    /// The page was just disrupted or could not be read; the next reading will tell.
     Changing,
 }
 
@@ -52,8 +52,8 @@ impl fmt::Display for Unusable {
 }
 
 impl Beside {
-    /// From what the page says of a counter value before, in the middle of, and after the reading
-    /// of CLOCK_REALTIME: its width counts as uncertainty.
+    /// Combines the page's values at the counter readings before, in the middle of, and after the
+    /// reading of CLOCK_REALTIME. The width of this bracket counts as uncertainty.
     pub fn of(
         before: &Reading,
         middle: &Reading,
@@ -83,22 +83,22 @@ impl Beside {
         })
     }
 
-    /// What has to be added to CLOCK_REALTIME.
+    /// The correction to add to CLOCK_REALTIME.
     pub fn offset(&self) -> Duration {
         self.estimate - self.realtime
     }
 
-    /// How far CLOCK_REALTIME is outside of the page's interval: it is surely off by this much.
+    /// How far CLOCK_REALTIME is outside the page's interval: a lower bound of its error.
     pub fn outside(&self) -> Duration {
         (self.earliest - self.realtime).max(self.realtime - self.latest).max(Duration::ZERO)
     }
 
-    /// CLOCK_REALTIME is surely not off by more than this.
+    /// An upper bound of the error of CLOCK_REALTIME.
     pub fn at_most(&self) -> Duration {
         (self.latest - self.realtime).max(self.realtime - self.earliest)
     }
 
-    /// True time is within this of the estimate.
+    /// Maximum distance of true time from the estimate.
     pub fn half_width(&self) -> Duration {
         (self.latest - self.estimate).max(self.estimate - self.earliest)
     }

@@ -1,9 +1,9 @@
-//! `--set-clock`: keeps CLOCK_REALTIME with the page for as long as the agent runs.
+//! `--set-clock`: keeps CLOCK_REALTIME in step with the page while the agent runs.
 //!
-//! The page tells nobody that it has changed (a device whose page is timevisord's raises no
-//! interrupt), so its marker is looked at a hundred times a second: a read of some 100 ns, and a
-//! wake-up. The law is asked once a second, and at once when the marker is another or the time has
-//! become known.
+//! The page sends no notification when it changes (a device whose page belongs to timevisord raises
+//! no interrupt), so its marker is checked a hundred times a second; this costs a read of some 100
+//! ns and a wake-up. The control law runs once a second, and immediately when the marker has
+//! changed or the time has become known.
 
 use timevisor_linux::adjust::{Declaration, LeapAction};
 use timevisor_time::Duration;
@@ -15,23 +15,23 @@ use super::saved_clock::SavedClock;
 use super::view::{Pace, View};
 use crate::span::of_std;
 
-/// How often the marker is looked at.
+/// How often the marker is checked.
 const LOOK: Duration = Duration::from_millis(10);
-/// The law is made for about this.
+/// The control law is designed for approximately this interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A page that is not there is tried again after this.
+/// How long to wait before retrying an unavailable page.
 const RETRY: Duration = Duration::from_secs(1);
-/// Somebody else's clock is looked at again after this.
+/// How long to wait before retrying when another program keeps the clock.
 const YIELD: Duration = Duration::from_secs(60);
 const INSTEAD: &str = "leave out --set-clock (--force begins anyway)";
 
-/// Nobody vouches for the clock.
+/// Declares that the clock's accuracy is unknown.
 const UNKNOWN: Declaration =
     Declaration { max_error: None, estimated_error: Duration::ZERO, leap: LeapAction::None };
 
 enum State {
     Keeping(SavedClock),
-    /// To somebody else, or because the kernel refused.
+    /// Another program keeps the clock, or the kernel refused.
     Yielded {
         again: Duration,
     },
@@ -42,7 +42,7 @@ struct Page {
     pace: Pace,
 }
 
-/// CLOCK_REALTIME's keeper.
+/// Keeps CLOCK_REALTIME in step with the page.
 pub struct Keeper {
     mode: Mode,
     threshold: Duration,
@@ -55,15 +55,15 @@ pub struct Keeper {
     wake: Duration,
     next: Duration,
     last: Duration,
-    /// The kernel has a rate of ours that nobody vouches for.
+    /// The kernel runs at a rate that we set, but its accuracy is unknown.
     held: bool,
     slewing: bool,
-    /// What was said last, so that the log is not filled with it.
+    /// The last message, so that it is not logged again and again.
     told: String,
 }
 
 impl Keeper {
-    /// `None` unless asked for. Fails where somebody else keeps the clock.
+    /// Returns `None` unless requested. Fails if another program keeps the clock.
     pub fn start(options: &Options, now: Duration) -> anyhow::Result<Option<Self>> {
         let Some(mode) = options.set_clock else { return Ok(None) };
         let saved = SavedClock::take(options.force, INSTEAD)?;
@@ -91,7 +91,7 @@ impl Keeper {
         self.wake
     }
 
-    /// One look.
+    /// Runs one step.
     pub fn on_timer(&mut self, now: Duration) {
         if now < self.wake {
             return;
@@ -148,7 +148,7 @@ impl Keeper {
         let (State::Keeping(saved), Some(page)) = (&mut self.state, &mut self.page) else { return };
         let looked = page.view.look();
         if looked.is_err() {
-            // As soon as it is known again.
+            // Retry soon, to continue as soon as the time is known again.
             self.next = now + LOOK;
             if self.held {
                 return self.say_unusable(looked.err());
@@ -205,13 +205,14 @@ impl Keeper {
     }
 
     fn say_unusable(&mut self, unusable: Option<Unusable>) {
-        // A moment of change says nothing worth a line.
+        // A momentary change is not worth a log line.
         if let Some(unusable) = unusable.filter(|u| *u != Unusable::Changing) {
             self.tell(format!("CLOCK_REALTIME is left alone: {unusable}"));
         }
     }
 
-    /// Whatever the kernel has is put back, or left as somebody else has set it.
+    /// Stops keeping the clock: restores the kernel's settings, or leaves them as another program
+    /// set them.
     fn yield_for(&mut self, problem: &str, now: Duration) {
         let again = now + YIELD;
         self.wake = again;
@@ -232,13 +233,13 @@ impl Keeper {
     }
 }
 
-/// How good the clock is, once this has been done.
+/// The clock's accuracy once the order has been carried out.
 pub fn declare(beside: &Beside, order: &Order) -> Declaration {
     let left = order.left.abs();
     Declaration {
         max_error: Some(beside.half_width() + left),
         estimated_error: beside.estimated_error + left,
-        // The page does not tell of leap seconds to come.
+        // The page does not announce leap seconds.
         leap: LeapAction::None,
     }
 }

@@ -1,11 +1,11 @@
-//! When to step, when to slew, and by how much: pure.
+//! When to step, when to slew, and by how much; pure.
 //!
-//! A step is allowed once in every *era* of the page: at the start, when its disruption marker
-//! changes, and when TAI - UTC does (CLOCK_REALTIME is then off by the leap second, of which nobody
-//! has told the kernel). The first usable reading of the era decides: surely off by more than the
-//! threshold, and the clock is stepped to the estimate. Whatever happens later in the era is
-//! slewed, by the law that timevisord steers a host's clock with (timevisor-estimate `steering`):
-//! at most 500 ppm, so that CLOCK_REALTIME goes on forwards.
+//! One step is allowed in each *era* of the page. An era begins at the start, when the page's
+//! disruption marker changes, and when TAI - UTC changes (CLOCK_REALTIME is then off by the leap
+//! second, which nobody has announced to the kernel). The first usable reading of the era decides:
+//! if CLOCK_REALTIME is certainly off by more than the threshold, it is stepped to the estimate.
+//! Everything later in the era is slewed by the law with which timevisord steers a host's clock
+//! (timevisor-estimate `steering`): at most 500 ppm, so that CLOCK_REALTIME never goes back.
 
 use core::fmt;
 
@@ -23,19 +23,19 @@ pub enum Mode {
     Slew,
 }
 
-/// A time during which the page's clock was one continuous clock.
+/// A period during which the page's clock was continuous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Era {
     /// The page's disruption marker.
     pub disruption: u64,
-    /// TAI - UTC, where the page knows it.
+    /// TAI - UTC, if the page knows it.
     pub tai_offset: Option<i16>,
 }
 
 /// Why a step is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// The clock has not been looked at before.
+    /// No reading has been taken before.
     Start,
     /// The disruption marker changed.
     Disruption,
@@ -56,13 +56,13 @@ impl fmt::Display for Why {
 /// What to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Order {
-    /// To be added at once, before the rest.
+    /// To be added immediately, before the rest.
     pub step: Option<(Duration, Why)>,
     /// The kernel's rate from now on.
     pub rate: KernelRate,
-    /// What the kernel is to slew, replacing what is left of the last.
+    /// What the kernel is to slew; replaces the remainder of the previous phase.
     pub phase: Duration,
-    /// What the clock will be off by after the step, to be slewed.
+    /// The clock's offset after the step, which is to be slewed.
     pub left: Duration,
 }
 
@@ -76,13 +76,13 @@ pub struct Law {
 }
 
 impl Law {
-    /// `threshold`: what is surely off by less is slewed.
+    /// `threshold`: if the certain error is smaller than this, it is slewed.
     pub fn new(mode: Mode, threshold: Duration) -> Self {
         Self { mode, threshold, steering: Steering::new(Parameters::default()), era: None }
     }
 
-    /// One usable reading, about once a second, and at once in a new era. `base`: true seconds per
-    /// second of CLOCK_MONOTONIC_RAW, minus one.
+    /// Handles one usable reading: about once a second, and immediately in a new era. `base`: true
+    /// seconds per second of CLOCK_MONOTONIC_RAW, minus one.
     pub fn update(&mut self, era: Era, beside: &Beside, base: f64, elapsed: Duration) -> Order {
         let step = self.may_step(era).filter(|_| beside.outside() > self.threshold);
         self.era = Some(era);
@@ -93,7 +93,7 @@ impl Law {
         Order { step, rate: command.rate, phase: command.phase, left }
     }
 
-    /// While nothing can be relied on: the rate stays, nothing is slewed.
+    /// The order while nothing is reliable: the rate stays, and nothing is slewed.
     pub fn hold(&self, base: f64) -> Order {
         let command = self.steering.hold(base);
         Order { step: None, rate: command.rate, phase: command.phase, left: Duration::ZERO }
@@ -106,14 +106,14 @@ impl Law {
         match self.era {
             None => Some(Why::Start),
             Some(known) if known.disruption != era.disruption => Some(Why::Disruption),
-            // A page that has only now learned it could not be used before.
+            // A page that has only just learned TAI - UTC was not usable before.
             Some(known) if known.tai_offset != era.tai_offset => Some(Why::TaiOffset),
             Some(_) => None,
         }
     }
 }
 
-/// How long slewing this away takes at best.
+/// The minimum time to slew this offset away.
 pub fn slew_time(offset: Duration) -> Duration {
     let ppm = f64::from(Parameters::default().max_slew_ppm);
     Duration::from_secs_f64(offset.abs().as_secs_f64() / (ppm * 1e-6))
@@ -152,7 +152,7 @@ mod tests {
         let mut law = Law::new(Mode::Step, MILLISECOND);
         let years = Duration::from_secs(200_000_000);
         assert_eq!(step(&mut law, FIRST, years), Some((years, Why::Start)));
-        // Somebody sets the clock: slewed.
+        // Another program sets the clock: slewed.
         assert_eq!(step(&mut law, FIRST, -years), None);
         let resumed = Era { disruption: 8, ..FIRST };
         assert_eq!(step(&mut law, resumed, SECOND), Some((SECOND, Why::Disruption)));
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn only_what_is_surely_beyond_the_threshold_is_stepped() {
         let mut law = Law::new(Mode::Step, MILLISECOND);
-        // 10 us of bound: surely off by 990 us.
+        // With bounds of 10 us, it is certainly off by only 990 us.
         assert_eq!(step(&mut law, FIRST, MILLISECOND), None);
         // The first reading of an era decides.
         assert_eq!(step(&mut law, FIRST, SECOND), None);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to the page, slewing never takes the clock back: its rate stays within
+        /// Whatever happens to the page, slewing never sets the clock back: its rate stays within
         /// 500 ppm of the base.
         #[test]
         fn slewing_goes_on_forwards(
@@ -200,7 +200,7 @@ mod tests {
                 let slewed = order.phase.as_secs_f64() / 8.0;
                 prop_assert!(slewed.abs() <= 500.1e-6, "{slewed}");
                 prop_assert!((order.rate.ratio() - base).abs() <= 1.1e-6);
-                // Never beyond the estimate.
+                // Never overshoots the estimate.
                 let next = offset - Duration::from_secs_f64(slewed);
                 prop_assert!(next.abs() <= offset.abs());
                 offset = next;

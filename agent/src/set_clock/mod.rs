@@ -1,19 +1,19 @@
-//! Steps and slews the guest's CLOCK_REALTIME from the page, after a boot, a resume, a migration or
-//! a restore: what the kernel's clock cannot know of by itself.
+//! Steps and slews the guest's CLOCK_REALTIME from the page after a boot, a resume, a migration or
+//! a restore, which the kernel's clock cannot detect by itself.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | this one | the agent's options |
-//! | `beside.rs` | CLOCK_REALTIME beside the page, in UTC, or why there is nothing to go by; pure |
+//! | `beside.rs` | CLOCK_REALTIME against the page, in UTC, or why they cannot be compared; pure |
 //! | `law.rs` | when to step, when to slew, by how much; pure |
 //! | `view.rs` | reading both clocks |
-//! | `saved_clock.rs` | the kernel's settings, while they are ours, and putting them back |
+//! | `saved_clock.rs` | the kernel's settings: saving, changing and restoring them |
 //! | `keeper.rs` | `--set-clock`: the agent's part |
 //! | `once.rs` | `set-clock` |
 //!
-//! What it does not do: hold back programs that run already. They see a clock that is late from the
-//! resume until the step (docs/how-to/guest-clock.md); programs for which that is too long read the
-//! page.
+//! What it does not do: hold back programs that are already running. From the resume until the
+//! step, they see a clock that is late (docs/how-to/guest-clock.md). Programs for which that is too
+//! long read the page.
 
 mod beside;
 mod keeper;

@@ -1,5 +1,5 @@
-//! `timevisor-guest set-clock`: sets CLOCK_REALTIME once, and ends when it is right. For boots
-//! without the agent, and for whatever runs after a restore.
+//! `timevisor-guest set-clock`: sets CLOCK_REALTIME once, and exits when it is right. For boots
+//! without the agent, and for scripts that run after a restore.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use super::saved_clock::SavedClock;
 use super::view::{Pace, View};
 use crate::span::{self, of_std};
 
-/// How often the clocks are looked at.
+/// How often the clocks are read.
 const LOOK: Duration = Duration::from_millis(20);
-/// The law is made for about this.
+/// The control law is designed for approximately this interval.
 const INTERVAL: Span = Span::from_secs(1);
 /// After this many steps we give up: another program keeps setting the clock.
 const STEPS: u32 = 5;
@@ -46,7 +46,7 @@ pub struct SetClock {
 }
 
 impl SetClock {
-    /// Sets it, and says in a line what has come of it.
+    /// Sets the clock, and returns a line that describes the outcome.
     pub fn run(&self) -> Result<String> {
         let until = Instant::now() + self.timeout;
         let view = View::wait_for("timevisor-guest set-clock", until)?;

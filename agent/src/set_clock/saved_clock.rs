@@ -1,9 +1,9 @@
 //! Saves the kernel's clock settings, changes them while no other program disciplines the clock,
-//! and restores them when this program stops. After a program was killed, the next one restores
-//! them.
+//! and restores them when this program stops. If this program is killed, the next timevisor-guest
+//! restores them.
 //!
-//! A file lock admits one timevisor-guest at a time. The kernel drops it when its holder dies, so
-//! that no program cleans up after one that still runs.
+//! A file lock admits one timevisor-guest at a time. The kernel releases it when its holder dies,
+//! so no program cleans up after one that is still running.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use timevisor_linux::adjust::{self, Declaration, Rate, Settings, rivals};
 use timevisor_linux::clock::boot_id;
 use timevisor_time::Duration;
 
-/// Beside the agent's socket.
+/// The directory of the agent's socket.
 const DIRECTORY: &str = "/run/timevisor";
 
-/// The settings, as they were; dropped, they are put back.
+/// The original settings; restored on drop.
 pub struct SavedClock {
-    /// `None`: somebody else's by now.
+    /// `None` once another program has taken over.
     original: Option<Settings>,
     saved: Saved,
     ours: Option<Rate>,
@@ -28,8 +28,8 @@ pub struct SavedClock {
 }
 
 impl SavedClock {
-    /// Takes them. `force`: even where somebody else keeps CLOCK_REALTIME. `instead`: what to do if
-    /// this is refused.
+    /// Saves the settings. `force`: even if another program keeps CLOCK_REALTIME. `instead`: what
+    /// to do if this is refused.
     pub fn take(force: bool, instead: &str) -> Result<Self> {
         let lock = lock()?.context(
             "another timevisor-guest keeps CLOCK_REALTIME already; let it, or stop it first",
@@ -46,7 +46,7 @@ impl SavedClock {
         Ok(Self { original: Some(original), saved, ours: None, _lock: lock })
     }
 
-    /// The rate that was found, minus one: right until something better is known.
+    /// The original rate, minus one: used until something better is known.
     pub fn found_rate(&self) -> f64 {
         let rate = self.original.as_ref().map(|s| s.rate);
         rate.map_or(0.0, |r| KernelRate { tick_us: r.tick_us, frequency: r.frequency }.ratio())
@@ -57,11 +57,11 @@ impl SavedClock {
         adjust::step(by).context("cannot step CLOCK_REALTIME; run as root (CAP_SYS_TIME)")
     }
 
-    /// Sets rate and phase, and declares how good the clock is.
+    /// Sets rate and phase, and declares the clock's accuracy.
     ///
     /// The phase goes to the kernel's own loop (ADJ_OFFSET) rather than into the frequency: the
-    /// loop stops by itself when the offset is worked off, so that a program that is killed in the
-    /// middle leaves no clock that runs fast for ever.
+    /// loop stops by itself once the offset has been worked off, so a program that is killed midway
+    /// does not leave a clock that runs fast forever.
     pub fn steer(&mut self, rate: KernelRate, phase: Duration, say: &Declaration) -> Result<()> {
         let rate = Rate { tick_us: rate.tick_us, frequency: rate.frequency };
         adjust::steer(rate, phase, say)
@@ -70,13 +70,13 @@ impl SavedClock {
         Ok(())
     }
 
-    /// True when the rate is not the one that was set: somebody else has taken over.
+    /// True if the rate is not the one that we set: another program has taken over.
     pub fn is_contested(&self) -> bool {
         let Some(ours) = self.ours else { return false };
         adjust::settings().is_ok_and(|found| found.rate != ours)
     }
 
-    /// Leaves everything as somebody else has set it.
+    /// Leaves the settings as another program has set them.
     pub fn give_up(mut self) {
         self.original = None;
         self.saved.clear();
@@ -91,7 +91,7 @@ impl Drop for SavedClock {
     }
 }
 
-/// Puts back what a killed program of ours has left, unless one that lives is at work.
+/// Restores what a killed instance of this program left behind, unless another instance is running.
 pub fn clean_up() {
     if !path().exists() {
         return;
@@ -113,7 +113,7 @@ fn saved() -> Result<Saved> {
 fn restore_saved(saved: &Saved) {
     let Some(left) = saved.read() else { return };
     if rivals::running().is_some() {
-        // It has taken over since, and what is set now is its own.
+        // It has taken over since, and the current settings are its own.
         saved.clear();
     } else {
         tracing::info!(
@@ -135,7 +135,7 @@ fn put_back(original: &Settings, saved: &Saved) {
     }
 }
 
-/// `None`: somebody has it.
+/// Takes the lock; `None` if another process holds it.
 fn lock() -> Result<Option<File>> {
     let lock = Path::new(DIRECTORY).join("set-clock.lock");
     let open = || {

@@ -12,13 +12,13 @@ use timevisor_time::{Duration, Period, RateError};
 use super::beside::{Beside, Unusable};
 use super::law::Era;
 
-/// A page may not be there yet: early in the boot, before the driver has probed it.
+/// How often to check for a page. Early in the boot, it is missing until the driver has probed it.
 pub const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
-/// The narrowest bracket of so many is kept.
+/// The narrowest bracket out of this many is kept.
 const TRIES: usize = 5;
-/// The page's rate is taken over this many ticks: half a second or so.
+/// The page's rate is measured over this many ticks, about half a second.
 const RATE_TICKS: u64 = 1 << 30;
-/// How well this machine's own rate has to be known before it counts.
+/// This machine's own rate is used once its error is at most this.
 const RATE_ERROR: RateError = RateError::from_ppm(1);
 
 /// The page's clock.
@@ -31,7 +31,7 @@ pub struct View {
 struct Stamps<'a>(&'a Timeline);
 
 impl Counter for Stamps<'_> {
-    /// Only calibrations ask; the brackets here do not.
+    /// Only calibrations call this; the brackets here do not.
     fn id(&self) -> CounterId {
         CounterId::Invalid
     }
@@ -41,12 +41,12 @@ impl Counter for Stamps<'_> {
 }
 
 impl View {
-    /// The page of this machine.
+    /// Opens this machine's page.
     pub fn open(name: &str) -> anyhow::Result<Self> {
         Self::of(Options::new().name(name).connect()?)
     }
 
-    /// The page of this machine, which may not be there yet.
+    /// Waits until this machine's page exists, and opens it.
     pub fn wait_for(name: &str, until: Instant) -> anyhow::Result<Self> {
         loop {
             match Self::open(name) {
@@ -63,23 +63,23 @@ impl View {
         Ok(Self { client, timeline })
     }
 
-    /// Where the page is.
+    /// The path of the page.
     pub fn path(&self) -> String {
         self.client.page().path.display().to_string()
     }
 
-    /// Its clock.
+    /// The page's timeline.
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
     }
 
-    /// The era that the page is in: the cheap look, no system call. `None` when it cannot be read
-    /// just now.
+    /// The current era of the page: a cheap check without a system call. `None` if it cannot be
+    /// read just now.
     pub fn era(&mut self) -> Option<Era> {
         let reading = match self.timeline.now() {
             Ok(reading) => reading,
             Err(ReadError::Gone) => {
-                // On the page of another host, the timeline may have another place.
+                // On the page of another host, the timeline may have moved to another entry.
                 if let Ok(moved) = Self::of(self.client.clone()) {
                     *self = moved;
                 }
@@ -90,7 +90,7 @@ impl View {
         Some(Era { disruption: reading.disruption(), tai_offset: reading.tai_offset() })
     }
 
-    /// CLOCK_REALTIME beside the page, and the era that this is of.
+    /// Reads CLOCK_REALTIME along with the page, and the era to which this reading belongs.
     pub fn look(&self) -> Result<(Era, Beside), Unusable> {
         let at = bracket(&Stamps(&self.timeline), TRIES);
         let now = self.timeline.now().map_err(|_| Unusable::Changing)?;
@@ -104,7 +104,7 @@ impl View {
         Ok((era, beside))
     }
 
-    /// The page's counter beside CLOCK_MONOTONIC_RAW.
+    /// Reads the page's counter along with CLOCK_MONOTONIC_RAW.
     fn raw(&self) -> RawBracket {
         best_bracket(&Stamps(&self.timeline))
     }
@@ -114,7 +114,7 @@ impl View {
         Some(self.period()?.relative_to(raw.period))
     }
 
-    /// The length of a tick by the page.
+    /// The length of a tick, according to the page.
     fn period(&self) -> Option<Period> {
         let from = self.timeline.stamp();
         let at = |stamp| self.timeline.convert(stamp).ok().map(|reading| reading.estimate());
@@ -123,25 +123,27 @@ impl View {
     }
 }
 
-/// True seconds per second of CLOCK_MONOTONIC_RAW, minus one: what the kernel's rate has to make up
-/// for. Fed forward, because the kernel's loop alone would end 8 us off for every ppm.
+/// True seconds per second of CLOCK_MONOTONIC_RAW, minus one: what the kernel's rate has to
+/// correct. It is fed forward, because the kernel's loop alone would end with an offset of 8 us for
+/// every ppm.
 pub struct Pace {
     first: RawBracket,
     known: f64,
 }
 
 impl Pace {
-    /// `found`: what counts until something better is known.
+    /// `found` is used until a better value is known.
     pub fn new(view: &View, found: f64) -> Self {
         Self { first: view.raw(), known: found }
     }
 
-    /// The counter was disturbed: it is measured again, and what was known counts until then.
+    /// Restarts the measurement after a disturbance of the counter; the old value is used until
+    /// then.
     pub fn restart(&mut self, view: &View) {
         self.first = view.raw();
     }
 
-    /// What is known now.
+    /// The best value known now.
     pub fn base(&mut self, view: &View) -> f64 {
         self.known = view.base(self.first).unwrap_or(self.known);
         self.known

@@ -1,5 +1,5 @@
-//! Introspection: what the real-time tasks in a guest ask of its kernel, learned from outside, with
-//! nothing installed in the guest.
+//! Introspection: learns from outside what the real-time tasks in a guest request from its kernel,
+//! with nothing installed in the guest.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -9,10 +9,10 @@
 //! | [`backend`] | ways to trap: QEMU's TCG with our plugin, KVM, QEMU's gdb stub |
 //! | [`os`] | guest systems: Linux, FreeRTOS, segments |
 //! | [`registry`] | the one table of guest systems |
-//! | [`tasks`] | events, the tasks that they tell of, and what these need |
+//! | [`tasks`] | events, the tasks that they report, and what these tasks need |
 //!
 //! What it does not do: open sockets or files, stop VMs, or decide what follows from an event. A
-//! guest is never trusted: what it writes leads to a false event or to none, and to nothing else.
+//! guest is never trusted: the worst that its data can cause is a false or a missing event.
 #![forbid(unsafe_code)]
 
 pub mod backend;

@@ -1,21 +1,21 @@
 //! A trap point: an instruction of the guest's kernel, and what to read when it is reached. Plain
 //! data, the same for every backend.
 
-/// The 5-byte NOP that a compiler puts at the beginning of a function for ftrace, as long as ftrace
-/// has not changed it.
+/// The 5-byte NOP that a compiler places at the beginning of a function for ftrace. ftrace may
+/// replace it.
 pub const SLOT: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
 /// Limits of one set of points. The plugin has the same limits.
 pub mod limits {
-    /// Points of a set.
+    /// Points in a set.
     pub const POINTS: usize = 32;
-    /// Reads of a point.
+    /// Reads per point.
     pub const READS: usize = 16;
-    /// Bytes that all reads of a point give together.
+    /// Total bytes of all reads of a point.
     pub const DATA: usize = 256;
 }
 
-/// A register, with KVM's number.
+/// A register, identified by KVM's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Register {
@@ -27,9 +27,9 @@ pub enum Register {
     Rsi = 6,
     /// The first argument.
     Rdi = 7,
-    /// The base of this processor's variables.
+    /// The base of this processor's per-CPU variables.
     GsBase = 16,
-    /// The page tables.
+    /// The root of the page tables.
     Cr3 = 17,
 }
 
@@ -40,18 +40,18 @@ pub enum Base {
     Register(Register),
     /// Memory at the address that an earlier read of 8 or 4 bytes gave.
     Earlier(u8),
-    /// The register itself, no memory.
+    /// The value of the register itself; no memory is read.
     Value(Register),
-    /// Memory at the offset: a variable of a guest in one address space.
+    /// Memory at the offset itself: a variable of a guest in one address space.
     Absolute,
 }
 
 /// One read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Read {
-    /// Where it begins.
+    /// The base of the address.
     pub base: Base,
-    /// Added to the base.
+    /// Offset from the base.
     pub offset: i64,
     /// Number of bytes.
     pub len: u16,
@@ -83,10 +83,10 @@ impl Read {
     }
 }
 
-/// Drops an event unless one of its reads gives one of these numbers.
+/// Drops an event unless one of its reads yields one of these numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Filter {
-    /// Which read.
+    /// Index of the read.
     pub read: u8,
     /// Bit n is set: number n passes.
     pub mask: u64,
@@ -103,8 +103,8 @@ pub struct Point {
     pub address: u64,
     /// The bytes that must be at this address.
     pub expected: [u8; 5],
-    /// Done in this order.
+    /// The reads, in this order.
     pub reads: Vec<Read>,
-    /// Which events are wanted; absent: all.
+    /// Which events are wanted; if absent, all.
     pub filter: Option<Filter>,
 }

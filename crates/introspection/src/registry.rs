@@ -30,10 +30,10 @@ pub type ProbeImage = fn(&Image<'_>) -> Result<Box<dyn GuestOs>, String>;
 /// How a guest system is recognized.
 #[derive(Clone, Copy, Debug)]
 pub enum RecognizedBy {
-    /// By memory alone. Gives every kernel of this kind that is in memory: a former kernel may
-    /// still be there.
+    /// By its memory alone. Returns every kernel of this kind that is in memory: an earlier kernel
+    /// may still be there.
     Memory(ProbeMemory),
-    /// By the ELF file that the operator gives. The caller checks that this file is what runs.
+    /// By the ELF file that the operator supplies. The caller checks that the guest runs this file.
     Image(ProbeImage),
 }
 
@@ -68,11 +68,11 @@ pub struct NotThis {
     pub reason: String,
 }
 
-/// Recognizes the guest in this memory. Gives several kernels where a former one is still in
+/// Recognizes the guest in this memory. Returns several kernels where an earlier one is still in
 /// memory.
 ///
 /// # Errors
-/// For each guest system, why this guest is none.
+/// When no guest system matches: for each one, the reason.
 pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, Vec<NotThis>> {
     first(|by| match by {
         RecognizedBy::Memory(probe) => Some(probe(memory)),
@@ -80,10 +80,10 @@ pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, Vec<NotT
     })
 }
 
-/// Recognizes the guest by the file that its operator gives.
+/// Recognizes the guest by the file that its operator supplies.
 ///
 /// # Errors
-/// For each guest system, why this guest is none.
+/// When no guest system matches: for each one, the reason.
 pub fn probe_image(image: &Image<'_>) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
     first(|by| match by {
         RecognizedBy::Image(probe) => Some(probe(image)),
@@ -113,7 +113,7 @@ pub fn names_with_image() -> String {
     named.map(|system| system.name).collect::<Vec<_>>().join(" and ")
 }
 
-/// The table of guest systems in Markdown, as docs/reference/introspection.md has it.
+/// The table of guest systems in Markdown, as in docs/reference/introspection.md.
 #[must_use]
 pub fn table() -> String {
     let mut out = "| guest system | versions | recognized by |\n| --- | --- | --- |\n".to_owned();

@@ -1,8 +1,8 @@
-//! Memory for tests: one piece from address 0 on.
+//! Memory for tests: one piece that starts at address 0.
 
 use crate::memory::{GuestMemory, MemoryError};
 
-/// Bytes from guest-physical address 0 on.
+/// Bytes that start at guest-physical address 0.
 #[derive(Debug)]
 pub(super) struct Flat(pub(super) Vec<u8>);
 

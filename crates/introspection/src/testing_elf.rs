@@ -1,24 +1,24 @@
-//! ELF files for tests: what a linker makes of a flat guest, and nothing more.
+//! ELF files for tests: just what a linker produces for a flat guest.
 
 /// A guest's file.
 #[derive(Clone, Debug)]
 pub(super) struct Elf {
-    /// 64 bits.
+    /// Whether it is a 64-bit file.
     pub(super) wide: bool,
     /// ET_*.
     pub(super) kind: u16,
-    /// Where its code is.
+    /// The address of its code.
     pub(super) address: u64,
-    /// Its code, in one part.
+    /// Its code, in one section.
     pub(super) code: Vec<u8>,
-    /// Types and contents.
+    /// Types and contents of its notes.
     pub(super) notes: Vec<(u32, Vec<u8>)>,
-    /// Names and addresses.
+    /// Names and addresses of its symbols.
     pub(super) symbols: Vec<(String, u64)>,
 }
 
 impl Elf {
-    /// Functions of 16 bytes, each with a slot, from 1 MiB on.
+    /// A file with functions of 16 bytes, each with a slot, from 1 MiB on.
     pub(super) fn with(wide: bool, functions: &[&str]) -> Self {
         let address = 0x10_0000;
         let mut code = Vec::new();
@@ -43,7 +43,7 @@ impl Elf {
         self
     }
 
-    /// The guest's memory from address 0 on.
+    /// The guest's memory, from address 0 on.
     pub(super) fn memory(&self) -> crate::testing::Flat {
         let start = usize::try_from(self.address).unwrap();
         let mut memory = vec![0; start + self.code.len() + 8192];
@@ -51,9 +51,9 @@ impl Elf {
         crate::testing::Flat(memory)
     }
 
-    /// The file.
+    /// The bytes of the file.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        // Of the header, a program header, a section header.
+        // Sizes of the header, a program header and a section header.
         let [header, program, section] = if self.wide { [64, 56, 64] } else { [52, 32, 40] };
         let code = header + program;
         let (mut notes, mut names, mut symbols) =
@@ -99,7 +99,7 @@ impl Elf {
         for half in [header, program, 1, section, 5, 4] {
             put.half(half, 2);
         }
-        // One part: readable and executable.
+        // One segment: readable and executable.
         put.half(1, 4);
         if self.wide {
             put.half(5, 4);
@@ -122,7 +122,7 @@ impl Elf {
         }
         out.resize(sections_at, 0);
         let mut put = Put(&mut out, self.wide);
-        // Type, offset, size, the section of its names, alignment, size of an entry.
+        // Type, offset, size, the section with its names, alignment, entry size.
         let entry = if self.wide { 24 } else { 16 };
         for (kind, at, size, link, align, entry) in [
             (0, 0, 0, 0, 0, 0),
@@ -150,7 +150,7 @@ impl Elf {
 struct Put<'a>(&'a mut Vec<u8>, bool);
 
 impl Put<'_> {
-    /// Of so many bytes whatever the class.
+    /// A field of this size, whatever the class.
     fn half(&mut self, value: usize, size: usize) {
         self.0.extend(&value.to_le_bytes()[..size]);
     }

@@ -1,4 +1,4 @@
-//! What each reservation got: second by second, and while a job was late.
+//! What each reservation received: second by second, and while a job was late.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,23 @@ use timevisor_schedule::audit::{Cause, Finding, History, Sample, Stretch, Tally,
 use crate::held::Held;
 use crate::host::{Host, Severity};
 
-/// 1 / CONFIG_HZ of the slowest usual kernel, ns. A shorter tick makes a promise only easier to
+/// 1 / CONFIG_HZ of the slowest common kernel, ns. A shorter tick only makes a guarantee easier to
 /// keep.
 const TICK: u64 = 10_000_000;
-/// Time between two samples, ns. A late job is judged without up to this much at both ends.
+/// Time between two samples, ns. The evaluation of a late job may omit up to this much at both
+/// ends.
 const INTERVAL: u64 = 20_000_000;
-/// A minute of samples.
+/// Number of samples that are kept: a minute's worth.
 const REMEMBERED: usize = 3000;
-/// The length of a stretch that is judged, ns; longer where the machine lets us look seldom.
+/// Length of an evaluated interval, ns; longer if the machine delays the samples.
 const JUDGED: u64 = 1_000_000_000;
 
 /// One thread.
 #[derive(Debug, Default)]
 struct Audited {
-    /// Samples under the present reservation.
+    /// Samples under the current reservation.
     history: History,
-    /// The first sample of the stretch that is judged next.
+    /// The first sample of the interval that is evaluated next.
     begin: Option<Sample>,
     tally: Tally,
     most_missing: u64,
@@ -36,14 +37,14 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// When the next samples are due, if anything is held.
+    /// When the next samples are due, if any reservation is held.
     #[must_use]
     pub const fn poll_at(&self) -> u64 {
         self.next
     }
 
-    /// Samples the reservations that are in force, if the time has come. Those without
-    /// SCHED_DEADLINE promise nothing to audit.
+    /// Samples the reservations that are in force, if it is time. Those without SCHED_DEADLINE give
+    /// no guarantee to audit.
     pub fn look<'a, H: Host>(
         &mut self,
         in_force: impl Iterator<Item = &'a Held<H::Change>>,
@@ -64,7 +65,7 @@ impl Audit {
         }
     }
 
-    /// Starts over for a thread whose reservation was changed: older samples belong to the former
+    /// Starts over for a thread whose reservation was changed: older samples belong to the previous
     /// reservation.
     pub fn restart(&mut self, tid: u32) {
         if let Some(audited) = self.threads.get_mut(&tid) {
@@ -73,14 +74,14 @@ impl Audit {
         }
     }
 
-    /// What was found of a thread, and the most that was missing in one stretch, ns.
+    /// The findings for a thread, and the largest deficit in one interval, ns.
     #[must_use]
     pub fn of(&self, tid: u32) -> Option<(Tally, u64)> {
         self.threads.get(&tid).map(|audited| (audited.tally, audited.most_missing))
     }
 
-    /// Why a job was late that was there from `from` to `to`, ns; `None` where that time is not
-    /// remembered.
+    /// Why a job that was pending from `from` to `to` (ns) was late; `None` if that time is no
+    /// longer remembered.
     #[must_use]
     pub fn missed<C>(&self, held: &Held<C>, from: u64, to: u64) -> Option<(Cause, Stretch)> {
         let stretch = self.threads.get(&held.tid)?.history.within(from, to)?;

@@ -1,4 +1,4 @@
-//! Everything that is held: release, a change of the budget, and what both leave behind.
+//! All held reservations: release, change of the budget, and what both leave behind.
 
 use std::collections::BTreeSet;
 
@@ -12,15 +12,15 @@ use crate::host::{Host, Severity};
 use crate::ledger::{Ledger, Neighbour, Refused};
 use crate::request::{Reason, Refusal};
 
-/// A vCPU that has not run since it was given its core. Its changes from number `from` on are still
-/// to be made.
+/// A vCPU that has not run since it was assigned its core. Its changes from number `from` on still
+/// have to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(crate) tid: u32,
     pub(crate) from: usize,
 }
 
-/// A reservation that was given up, until the next request for the same vCPU.
+/// A reservation that was given up; kept until the next request for the same vCPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) vm: String,
@@ -28,7 +28,7 @@ pub(crate) struct Failure {
     pub(crate) why: String,
 }
 
-/// Everything that is held.
+/// All held reservations.
 #[derive(Debug)]
 pub(crate) struct Book<C> {
     pub(crate) held: Vec<Held<C>>,
@@ -54,25 +54,25 @@ impl<C: Clone> Book<C> {
         self.held.iter().position(|held| held.is_for(vm, vcpu))
     }
 
-    /// Whether a reservation waits for its vCPU to run.
+    /// Whether a reservation is waiting for its vCPU to run.
     pub(crate) fn waits(&self, tid: u32) -> bool {
         self.waiting.iter().any(|waiting| waiting.tid == tid)
     }
 
-    /// The cores that are isolated.
+    /// The isolated cores.
     pub(crate) fn isolated(&self) -> BTreeSet<usize> {
         self.held.iter().filter_map(Held::core).collect()
     }
 
-    /// Stores what is held. A failure is told: the journal then says more than is held, which a
-    /// restart undoes.
+    /// Stores the held reservations. A failure is logged: the journal then lists more than is held,
+    /// and a restart undoes the difference.
     pub(crate) fn store<H: Host<Change = C>>(&self, host: &mut H) {
         if let Err(error) = host.write(&self.held) {
             host.tell(Severity::Error, &error);
         }
     }
 
-    /// Undoes what was changed for one reservation, except what others need. The result says what
+    /// Undoes the changes of one reservation, except those that others need. The result says what
     /// could not be undone.
     pub(crate) fn give_back<H: Host<Change = C>>(
         &mut self,
@@ -84,7 +84,7 @@ impl<C: Clone> Book<C> {
         let HandOver { undo, heirs } = hand_over(&mut gone, index, &mut self.held, host);
         for (heir, received) in heirs {
             let tid = self.held[heir].tid;
-            // The heir counts its changes from the front.
+            // The positions in the heir's changes are counted from the front.
             self.waiting.iter_mut().filter(|w| w.tid == tid).for_each(|w| w.from += received);
         }
         let mut problems = enforcement::release(host, &gone, &undo);
@@ -106,9 +106,9 @@ impl<C: Clone> Book<C> {
         problems
     }
 
-    /// Brings the threads that several reservations of a process share into the state that the
-    /// remaining ones need: a release gives such threads back the policy and the cores that they
-    /// had before.
+    /// Brings threads that several reservations of a process share into the state that the
+    /// remaining reservations need: a release restores the earlier policy and cores of such
+    /// threads.
     pub(crate) fn settle_process<H: Host<Change = C>>(&mut self, pid: u32, host: &mut H) {
         for index in 0..self.held.len() {
             if self.held[index].pid == pid
@@ -129,7 +129,7 @@ impl<C: Clone> Book<C> {
         if !strays.is_empty() {
             let steps = strays.iter().map(|change| (Level::Thread, change.clone()));
             self.held[index].changes.extend(steps);
-            // The journal names a change before it is made.
+            // A change is written to the journal before it is made.
             host.write(&self.held)?;
         }
         let held = &self.held[index];
@@ -157,11 +157,11 @@ impl<C: Clone> Book<C> {
         self.failures.push(Failure { vm, vcpu, why: reasons.join("; ") });
     }
 
-    /// Gives a thread that has its core another budget. The thread is never without a reservation.
-    /// The result says in words what has changed.
+    /// Gives a thread on its core another budget. The thread is never without a reservation. The
+    /// result describes what has changed.
     ///
     /// # Errors
-    /// Why not; the reservation is as it was.
+    /// Why the change failed; the reservation is unchanged.
     pub(crate) fn change<H: Host<Change = C>>(
         &mut self,
         index: usize,
@@ -180,8 +180,8 @@ impl<C: Clone> Book<C> {
             changes,
             ..before.clone()
         };
-        // A vCPU that has not come to its core yet cannot have a budget there. The changes that it
-        // waits for are made with the new one, when it runs.
+        // A vCPU that has not moved to its core yet cannot have a budget there. Its outstanding
+        // changes are made with the new budget when it runs.
         let waits_from = self.waiting.iter().find(|w| w.tid == before.tid).map(|w| w.from);
         let changed = match host.write(&self.held) {
             Ok(()) => match waits_from {
@@ -204,11 +204,11 @@ impl<C: Clone> Book<C> {
         Ok(words)
     }
 
-    /// Whether a core can keep a reservation beside what it has, apart from reservation number
-    /// `replaced`.
+    /// Whether a core can keep a reservation in addition to its present ones, except for
+    /// reservation number `replaced`.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it cannot.
     pub(crate) fn admits(
         &mut self,
         core: usize,
@@ -221,7 +221,8 @@ impl<C: Clone> Book<C> {
         self.ledger.admit(core, reservation, alone, &neighbours, now)
     }
 
-    /// The reservations on a core apart from number `replaced`, each as large as `of` says.
+    /// The reservations on a core except for number `replaced`, each with the size that `of`
+    /// returns.
     pub(crate) fn neighbours(
         &self,
         core: usize,
@@ -241,8 +242,8 @@ impl<C: Clone> Book<C> {
     }
 }
 
-/// What of an old budget is still in use after a change: the running period keeps its budget and
-/// deadline.
+/// The part of an old budget that is still in use after a change: the current period keeps its
+/// budget and deadline.
 fn still_used(old: &Reservation, new: &Reservation) -> Option<Reservation> {
     if (old.deadline(), old.period()) != (new.deadline(), new.period()) {
         return Some(*old);

@@ -1,15 +1,15 @@
-//! Reservations that the configuration names. Each is made once for every start of its VM. A change
-//! or release by hand holds until the next start.
+//! Reservations in the configuration. Each is made once for every start of its VM. A change or
+//! release by hand stays in effect until the next start.
 
 use crate::request::Request;
 
-/// One of them.
+/// A configured reservation.
 #[derive(Debug)]
 pub(crate) struct Configured {
     pub(crate) request: Request,
-    /// The process and its start time that it was made for.
+    /// The process (pid and start time) for which it was made.
     pub(crate) made_for: Option<(u32, u64)>,
-    /// Why the last try failed.
+    /// Why the last attempt failed.
     pub(crate) refused: Option<String>,
 }
 
@@ -18,13 +18,13 @@ impl Configured {
         Self { request, made_for: None, refused: None }
     }
 
-    /// Why it is not made, with the VM's name.
+    /// Why it could not be made, with the VM's name.
     pub(crate) fn problem(&self) -> Option<String> {
         let Request { vm, vcpu, .. } = &self.request;
         self.refused.as_ref().map(|why| format!("VM {vm} vCPU {vcpu}, as configured: {why}"))
     }
 
-    /// Whether it is to be made for this process now.
+    /// Whether it has to be made for this process now.
     pub(crate) fn is_due(&self, process: Option<(u32, u64)>) -> bool {
         process.is_some() && self.made_for != process
     }

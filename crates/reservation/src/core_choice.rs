@@ -8,20 +8,20 @@ use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::request::Request;
 
-/// The outcome.
+/// The result of choosing a core.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
     /// This core can keep the reservation.
     Core(usize),
-    /// This core can keep it as soon as soft reservations have shrunk, or what was given back is
-    /// free.
+    /// This core can keep it once soft reservations have shrunk, or once reservations that were
+    /// given back no longer count.
     MakeRoom(usize),
     /// No core can keep it.
     Refused(String),
 }
 
-/// Chooses: the wished core, else the one that the vCPU has, else the last one with room. The first
-/// core is never chosen: the kernel's own work gathers there.
+/// Chooses the requested core, or else the vCPU's current core, or else the last core with room.
+/// The first core is never chosen automatically, because the kernel's own work gathers there.
 pub(crate) fn choose<H: Host>(
     book: &mut Book<H::Change>,
     request: &Request,
@@ -42,7 +42,7 @@ pub(crate) fn choose<H: Host>(
             Err(error) => refused = error.to_string(),
         }
     }
-    // Soft reservations never stand in the way of others, but they do in the way of each other.
+    // Soft reservations never block others, but they do block each other.
     let room = |core: &usize| {
         request.at_most.is_none()
             && has_room_soon(book, *core, reservation, request.alone, replaced, now)
@@ -50,7 +50,7 @@ pub(crate) fn choose<H: Host>(
     candidates.into_iter().find(room).map_or(Choice::Refused(refused), Choice::MakeRoom)
 }
 
-/// Whether a core could keep a reservation if soft ones had their least budgets and everything
+/// Whether a core could keep a reservation if soft ones had their minimum budgets and everything
 /// given back were free.
 fn has_room_soon<C: Clone>(
     book: &Book<C>,

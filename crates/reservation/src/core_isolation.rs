@@ -1,14 +1,14 @@
 //! Other programs' cpusets that join a reserved core to other cores.
 //!
-//! A VM that libvirt starts on cgroup v1 comes with cpusets that balance load over all cores, which
-//! would make them one root domain. Those cpusets stop balancing within a second, and are as they
-//! were once nothing is reserved.
+//! A VM that libvirt starts on cgroup v1 creates cpusets that balance load over all cores, which
+//! would make all cores one root domain. Balancing is turned off in those cpusets within a second,
+//! and turned on again once nothing is reserved.
 
 use crate::book::Book;
 use crate::held::Level;
 use crate::host::{Host, Severity};
 
-/// Why a reserved core may share its root domain with others; told once.
+/// Why a reserved core may share its root domain with others; reported once.
 #[derive(Debug, Default)]
 pub(crate) struct CoreIsolation {
     problem: Option<String>,
@@ -20,9 +20,9 @@ impl CoreIsolation {
         self.problem.as_deref()
     }
 
-    /// Stops cpusets from balancing load over reserved cores. Says whether there were any. A
-    /// program that turns balancing on again has it turned off again; once nothing is reserved it
-    /// is on.
+    /// Stops cpusets from balancing load over reserved cores, and returns whether there were any.
+    /// If a program turns balancing on again, it is turned off again; once nothing is reserved,
+    /// balancing is on.
     pub(crate) fn restore<H: Host>(&mut self, book: &mut Book<H::Change>, host: &mut H) -> bool {
         let isolated: Vec<usize> = book.isolated().into_iter().collect();
         let Some(heir) = book.held.iter().position(|held| held.core().is_some()) else {
@@ -40,7 +40,7 @@ impl CoreIsolation {
             book.held.iter().flat_map(|held| &held.changes).any(|(_, known)| known == change)
         };
         let new: Vec<_> = found.iter().filter(|change| !is_known(change)).cloned().collect();
-        // The journal names a change before it is made.
+        // A change is written to the journal before it is made.
         if !new.is_empty() {
             forget_moot(book, host);
             book.held[heir].changes.extend(new.into_iter().map(|change| (Level::Host, change)));
@@ -71,9 +71,9 @@ impl CoreIsolation {
     }
 }
 
-/// Drops changes of cpusets that are gone: VMs come and go during a reservation.
+/// Drops changes of cpusets that no longer exist: VMs come and go during a reservation.
 fn forget_moot<H: Host>(book: &mut Book<H::Change>, host: &H) {
-    // Reservations that wait count their changes.
+    // Waiting reservations refer to their changes by number.
     if book.waiting.is_empty() {
         for held in &mut book.held {
             held.changes.retain(|(_, change)| !host.is_moot(change));

@@ -1,5 +1,5 @@
-//! Changes of the host for one reservation: made all or not at all, checked, undone in the opposite
-//! order.
+//! The changes of the host for one reservation: made all or none, checked, and undone in the
+//! opposite order.
 
 use timevisor_schedule::Reservation;
 
@@ -8,12 +8,12 @@ use crate::host::{Host, Restore};
 
 /// Makes the changes of a reservation from number `from` on.
 ///
-/// `Some(number)`: the vCPU sleeps and has not come to its core yet. Make the rest, from that
-/// number on, a little later; a vCPU that sleeps needs no processor time.
+/// `Some(number)`: the vCPU sleeps and has not moved to its core yet. Make the rest, from that
+/// number on, a little later; a sleeping vCPU needs no processor time.
 ///
 /// # Errors
-/// The first change that was not made. With `from == 0` everything is undone then. Later, others
-/// may need what was changed: the caller releases the reservation.
+/// The first change that failed. With `from == 0`, everything has been undone. Otherwise other
+/// reservations may need what was changed: the caller has to release this reservation.
 pub(crate) fn make<H: Host>(
     host: &mut H,
     held: &Held<H::Change>,
@@ -23,7 +23,7 @@ pub(crate) fn make<H: Host>(
         match host.make(held, change) {
             Ok(()) => {}
             Err(unmade) if unmade.asleep => return Ok(Some(number)),
-            // The change may have been made in part: it is undone, too.
+            // The change may have been made in part, so it is undone as well.
             Err(unmade) => return Err(undone(host, unmade.why, &held.changes[..=number], from)),
         }
     }
@@ -44,7 +44,7 @@ fn undone<H: Host>(host: &mut H, why: String, made: &[Step<H::Change>], from: us
     format!("{why}; and this could not be undone: {}", left.join("; "))
 }
 
-/// The changes of a reservation with another budget, and in words what that changes.
+/// The changes of a reservation with another budget, and a description of the difference.
 pub(crate) fn with_reservation<H: Host>(
     host: &H,
     changes: &[Step<H::Change>],
@@ -59,20 +59,20 @@ pub(crate) fn with_reservation<H: Host>(
     (changed.collect(), words)
 }
 
-/// Sets the policies of a reservation's threads again, after their budget changed. The kernel
+/// Sets the policies of a reservation's threads again after their budget has changed. The kernel
 /// changes all or nothing.
 ///
 /// # Errors
-/// The kernel's refusal. What was in force before still is.
+/// The kernel's refusal. The previous settings are still in force then.
 pub(crate) fn set_policies<H: Host>(host: &mut H, held: &Held<H::Change>) -> Result<(), String> {
     set_first_policies(host, held, held.changes.len())?;
     check(host, held)
 }
 
-/// [`set_policies`] for the changes before number `from`, while the vCPU waits for the rest.
+/// Like [`set_policies`], for the changes before number `from`, while the vCPU waits for the rest.
 ///
 /// # Errors
-/// The kernel's refusal. What was in force before still is.
+/// The kernel's refusal. The previous settings are still in force then.
 pub(crate) fn set_first_policies<H: Host>(
     host: &mut H,
     held: &Held<H::Change>,
@@ -86,8 +86,8 @@ pub(crate) fn set_first_policies<H: Host>(
     Ok(())
 }
 
-/// Takes threads out of SCHED_DEADLINE and puts them back. The kernel starts with a full budget
-/// then.
+/// Takes threads out of SCHED_DEADLINE and puts them back. The kernel then starts with a full
+/// budget.
 ///
 /// # Errors
 /// The kernel's refusal. The thread may be without its reservation then.
@@ -113,7 +113,8 @@ pub(crate) fn check<H: Host>(host: &H, held: &Held<H::Change>) -> Result<(), Str
     held.changes.iter().try_for_each(|(_, change)| host.check(held, change))
 }
 
-/// Undoes what can be undone, the last change first. The result says what could not.
+/// Undoes what can be undone, starting with the last change. The result says what could not be
+/// undone.
 fn undo<'a, H: Restore>(
     host: &mut H,
     changes: impl DoubleEndedIterator<Item = &'a H::Change>,
@@ -128,9 +129,9 @@ where
     changes.rev().filter_map(failed).collect()
 }
 
-/// Restores what was before `changes`, which were made for `held`. Threads of a process that has
-/// ended are left alone: a later thread may have the same number. The result says what could not be
-/// restored.
+/// Restores the state before `changes`, which were made for `held`. Threads of a process that has
+/// ended are left alone, because a later thread may have the same id. The result says what could
+/// not be restored.
 pub(crate) fn release<H: Restore>(
     host: &mut H,
     held: &Held<H::Change>,
@@ -150,8 +151,7 @@ pub(crate) fn release<H: Restore>(
     failed
 }
 
-/// Undoes everything that a journal names, without a daemon. The result says what could not be
-/// restored.
+/// Undoes all changes in a journal, without a daemon. The result says what could not be restored.
 #[must_use]
 pub fn release_all<H: Restore>(host: &mut H, all: &[Held<H::Change>]) -> Vec<String> {
     let mut problems = Vec::new();

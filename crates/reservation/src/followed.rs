@@ -1,4 +1,4 @@
-//! Reservations that follow what introspection learns of a guest's tasks.
+//! Reservations that follow what introspection learns about a guest's tasks.
 
 use timevisor_schedule::Reservation;
 
@@ -6,15 +6,15 @@ use crate::host::{Guests, Host};
 use crate::machine::Reservations;
 use crate::request::{Promise, Reason, Refusal, Request};
 
-/// The vCPU whose reservation follows a guest's tasks: they are planned for one processor.
+/// The vCPU whose reservation follows a guest's tasks, which are planned for one processor.
 const FOLLOWED_VCPU: u32 = 0;
 
 impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C> {
-    /// Makes the reservation of a VM's first vCPU what introspection learned that its tasks need;
-    /// `None`: nothing. What was reserved by hand, or is configured, stays as it is.
+    /// Sets the reservation of a VM's first vCPU to what introspection learned that its tasks need;
+    /// with `None`, releases it. Reservations that were made by hand or configured stay unchanged.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the reservation could not be changed.
     pub fn follow_guest<H: Host<Change = C>>(
         &mut self,
         vm: &str,

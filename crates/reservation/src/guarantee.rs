@@ -1,20 +1,20 @@
-//! What the host promises, and to which thread.
+//! What the host guarantees, and to which thread.
 
 use serde::{Deserialize, Serialize};
 use timevisor_schedule::Reservation;
 
-/// What the host promises.
+/// What the host guarantees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Guarantee {
-    /// The budget in every period: SCHED_DEADLINE on this core, which is a root domain of its own.
+    /// The budget in every period: SCHED_DEADLINE on this core, which forms a separate root domain.
     Core(usize),
     /// Bounded tardiness: SCHED_DEADLINE on all cores.
     Global,
     /// Precedence over everything that is not real-time, without a budget: SCHED_FIFO.
     Fifo,
-    /// No promise: at most the budget in a period, and the greatest weight among the siblings of
-    /// its cgroup.
+    /// No guarantee: at most the budget in each period, and the greatest weight among the siblings
+    /// of its cgroup.
     Limit,
 }
 
@@ -40,21 +40,21 @@ impl Guarantee {
 pub struct Target {
     /// QEMU's process.
     pub pid: u32,
-    /// When that process started. It tells the process from a later one with the same pid.
+    /// When that process started: distinguishes it from a later one with the same pid.
     pub start_time: u64,
     /// The vCPU's thread.
     pub tid: u32,
-    /// TCG runs the guest. QEMU's main loop makes the guest's timer interrupts then.
+    /// The guest runs under TCG, so QEMU's main loop generates its timer interrupts.
     pub emulated: bool,
 }
 
-/// A reservation for a thread, before the host's changes are planned.
+/// A reservation for a thread, before the host's changes have been planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Whose.
+    /// The thread.
     pub target: Target,
-    /// How much.
+    /// Budget, deadline and period.
     pub reservation: Reservation,
-    /// What is promised.
+    /// The guarantee.
     pub guarantee: Guarantee,
 }

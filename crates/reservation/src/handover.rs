@@ -1,19 +1,19 @@
-//! What becomes of a reservation's changes when it is released while others still need some of
-//! them.
+//! What happens to a reservation's changes when it is released while other reservations still need
+//! some of them.
 
 use crate::held::{Held, Level, Step};
 use crate::host::{Host, Restore};
 
-/// What a release does with the changes of the reservation that goes.
+/// What a release does with the changes of the departing reservation.
 #[derive(Debug)]
 pub(crate) struct HandOver<C> {
     /// Changes to undo, in the order in which they were made.
     pub(crate) undo: Vec<Step<C>>,
-    /// For each heir its index and how many changes it received in front of its own.
+    /// For each heir: its index, and how many changes were inserted before its own.
     pub(crate) heirs: Vec<(usize, usize)>,
 }
 
-/// What the host says of changes.
+/// What the host knows about changes.
 pub(crate) trait Threads<C> {
     /// [`crate::Restore::thread`].
     fn thread(&self, change: &C) -> Option<u32>;
@@ -31,13 +31,13 @@ impl<H: Host> Threads<H::Change> for H {
     }
 }
 
-/// Gives those changes of `gone` that other reservations still need to one of them. `gone` was
-/// number `index` of `held`, which are in the order in which they were made, and is no longer
-/// there.
+/// Passes those changes of `gone` that other reservations still need to one of them. `gone` has
+/// already been removed from `held`, where it was number `index`. `held` is in the order in which
+/// the reservations were made.
 ///
-/// Heirs receive changes in front: they were made before the heir's own. Of the rest the thread's
-/// changes are undone first, then the core's, then the host's, so they stand in the opposite order
-/// here.
+/// Heirs receive changes at the front, because these were made before the heir's own. Of the
+/// remaining changes, the thread's are undone first, then the core's, then the host's; they are
+/// listed here in the opposite order.
 pub(crate) fn hand_over<C>(
     gone: &mut Held<C>,
     index: usize,
@@ -48,13 +48,13 @@ pub(crate) fn hand_over<C>(
     let shares_core = |other: &Held<C>| core.is_some() && other.core() == core;
     let of_core = held.iter().position(shares_core);
     let of_host = held.iter().position(Held::needs_host);
-    // A later vCPU of the same VM on the same core found its process's other threads off that core
-    // already.
+    // A later vCPU of the same VM on the same core found the other threads of its process already
+    // moved off that core.
     let sibling = held.iter().skip(index).position(|other| other.pid == pid && shares_core(other));
     let sibling = sibling.map(|after| index + after);
     let mut undo = Vec::new();
     let (mut to_core, mut to_host, mut to_sibling) = (Vec::new(), Vec::new(), Vec::new());
-    // From the last one on: a later change of a setting restores what an earlier one set.
+    // From the last to the first: a later change of a setting restores what an earlier one set.
     for (level, change) in std::mem::take(&mut gone.changes).into_iter().rev() {
         let of_others = host.thread(&change).is_some_and(|thread| thread != tid);
         match level {
@@ -79,9 +79,9 @@ pub(crate) fn hand_over<C>(
     HandOver { undo, heirs }
 }
 
-/// Whether a later reservation changed the same setting of a thread. The old value goes to that
-/// reservation then: undoing `change` would break the later one, and the later one would restore a
-/// value that was ours.
+/// Whether a later reservation changed the same setting of a thread. The old value is then passed
+/// to that reservation: undoing `change` would break the later reservation, which would in turn
+/// restore a value that we had set.
 fn is_overlaid<C>(change: &C, pid: u32, later: &mut [Held<C>], host: &impl Threads<C>) -> bool {
     let mut overlaid = false;
     let of_process = later.iter_mut().filter(|held| held.pid == pid);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::guarantee::Guarantee;
 
-    /// A change of a thread: which setting, the new value, the old value.
+    /// A change of a thread: the setting, the new value, the old value.
     type Change = (char, u32, u32);
 
     fn held(vcpu: u32, guarantee: Guarantee, changes: &[Step<Change>]) -> Held<Change> {
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Only 'm' is a setting of another thread, the main one.
+    /// Only 'm' is a setting of another thread, the main thread.
     struct Rules;
 
     impl Threads<Change> for Rules {
@@ -166,7 +166,7 @@ mod tests {
         let over = hand_over(&mut held(0, Guarantee::Fifo, &[of(1, 0)]), 0, &mut later, &Rules);
         assert_eq!(over.undo, []);
         assert_eq!(later[0].changes, [OWN, of(2, 0)]);
-        // An earlier reservation is not concerned.
+        // An earlier reservation is not affected.
         let mut earlier = [held(0, Guarantee::Fifo, &[of(1, 0)])];
         let over = hand_over(&mut held(1, Guarantee::Fifo, &[of(2, 1)]), 1, &mut earlier, &Rules);
         assert_eq!((over.undo, &earlier[0].changes[..]), (vec![of(2, 1)], &[of(1, 0)][..]));
@@ -179,7 +179,7 @@ mod tests {
         let mut gone = held(0, Guarantee::Core(1), &[main, OWN]);
         let over = hand_over(&mut gone, 0, &mut later, &Rules);
         assert_eq!((over.undo, &later[0].changes[..]), (vec![OWN], &[main, OWN][..]));
-        // Another VM does not need it.
+        // Another VM does not need the change.
         let mut other = [Held { pid: 2, ..held(1, Guarantee::Core(1), &[]) }];
         let mut gone = held(0, Guarantee::Core(1), &[main]);
         assert_eq!(hand_over(&mut gone, 0, &mut other, &Rules).undo, [main]);

@@ -1,5 +1,5 @@
-//! One reservation that is held, with every host change that was made for it. The journal stores
-//! exactly this.
+//! One reservation that is held, with every host change that was made for it. This is exactly what
+//! the journal stores.
 
 use serde::{Deserialize, Serialize};
 use timevisor_schedule::Reservation;
@@ -34,24 +34,24 @@ pub struct Held<C> {
     pub vcpu: u32,
     /// QEMU's process.
     pub pid: u32,
-    /// When that process started. It tells the process from a later one with the same pid.
+    /// When that process started: distinguishes it from a later one with the same pid.
     pub start_time: u64,
     /// The vCPU's thread.
     pub tid: u32,
-    /// What is promised.
+    /// The guarantee.
     pub guarantee: Guarantee,
-    /// ns.
+    /// Budget, ns.
     pub budget: u64,
-    /// ns.
+    /// Deadline, ns.
     pub deadline: u64,
-    /// ns.
+    /// Period, ns.
     pub period: u64,
-    /// The least and the greatest budget of a soft reservation, ns.
+    /// The minimum and maximum budget of a soft reservation, ns.
     #[serde(default)]
     pub soft: Option<(u64, u64)>,
     /// No other reservation may share its core.
     pub alone: bool,
-    /// It follows what introspection learns of the guest. Nobody follows the guest after a restart.
+    /// It follows what introspection learns about the guest. After a restart, nobody does.
     #[serde(default)]
     pub followed: bool,
     /// The changes made for it, in order. A change that two reservations need belongs to one of
@@ -64,14 +64,14 @@ pub struct Held<C> {
 }
 
 impl<C> Held<C> {
-    /// Budget, deadline and period; `None` where somebody edited the journal and they are no
+    /// Budget, deadline and period; `None` if somebody edited the journal and they are not a valid
     /// reservation.
     #[must_use]
     pub fn reservation(&self) -> Option<Reservation> {
         Reservation::new(self.budget, self.deadline, self.period).ok()
     }
 
-    /// The core that is isolated for it.
+    /// The core that is isolated for this reservation.
     #[must_use]
     pub const fn core(&self) -> Option<usize> {
         self.guarantee.core()
@@ -83,13 +83,13 @@ impl<C> Held<C> {
         matches!(self.guarantee, Guarantee::Core(_) | Guarantee::Limit)
     }
 
-    /// Whether it belongs to this vCPU.
+    /// Whether it is for this vCPU.
     #[must_use]
     pub fn is_for(&self, vm: &str, vcpu: u32) -> bool {
         self.vm == vm && self.vcpu == vcpu
     }
 
-    /// For people: `VM web vCPU 0`.
+    /// Its name in messages: `VM web vCPU 0`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("VM {} vCPU {}", self.vm, self.vcpu)

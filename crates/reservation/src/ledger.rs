@@ -1,8 +1,8 @@
-//! Which reservations a core can keep, before the kernel is asked.
+//! Decides which reservations a core can keep, before the kernel is asked.
 //!
-//! The kernel admits by bandwidth alone; a deadline below the period needs a stricter test. And a
-//! budget that was given back is still in use until its period ends: the thread may have consumed
-//! all of it at the end, where another one's period starts.
+//! The kernel admits by bandwidth alone; a deadline below the period needs a stricter test. In
+//! addition, a budget that was given back remains in use until its period ends: the thread may have
+//! consumed all of it at the end, where another reservation's period starts.
 
 use timevisor_schedule::Reservation;
 use timevisor_schedule::admission::{Host, core_keeps};
@@ -15,15 +15,15 @@ const HOST: Host = Host { switch: 20_000, blocking: 50_000, tick: 4_000_000 };
 /// Why a core cannot keep a reservation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
-    /// One of the two was planned to be alone.
+    /// One of the two requires the core for itself.
     #[error(
         "core {core} has a reservation already ({other}), and one of the two is to be alone there; take another core, or plan both \
              without --alone"
     )]
     Alone {
-        /// Which core.
+        /// The core.
         core: usize,
-        /// Whose.
+        /// The name of the other reservation.
         other: String,
     },
     /// Deadlines would be missed.
@@ -31,11 +31,11 @@ pub enum Refused {
         "core {core} cannot keep {budget} us of every {period} us beside what is reserved there; ask for less, or take another core"
     )]
     Full {
-        /// Which core.
+        /// The core.
         core: usize,
-        /// us.
+        /// Requested budget, us.
         budget: u64,
-        /// us.
+        /// Requested period, us.
         period: u64,
     },
 }
@@ -43,28 +43,28 @@ pub enum Refused {
 /// How long a thread may run beyond its budget, ns: the tick of the slowest usual kernel.
 const OVERRUN: u64 = 10_000_000;
 
-/// What must not be given away yet.
+/// Capacity that must not be given away yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
-    /// Core, what was given back there, and until when it counts.
+    /// Core, the reservation that was given back, and until when it counts.
     freed: Vec<(usize, Reservation, u64)>,
-    /// Thread, and until when it must not return to SCHED_DEADLINE.
+    /// Thread id, and until when it must not return to SCHED_DEADLINE.
     left: Vec<(u32, u64)>,
 }
 
-/// What a core has already.
+/// A reservation that a core already has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Neighbour {
-    /// Whose.
+    /// Its name in messages.
     pub name: String,
-    /// How much.
+    /// Its budget, deadline and period.
     pub reservation: Reservation,
-    /// Planned to be alone.
+    /// Whether it requires the core for itself.
     pub alone: bool,
 }
 
 impl Ledger {
-    /// Whether the core can keep `wanted` beside its neighbours at `now` ns.
+    /// Whether the core can keep `wanted` alongside its neighbours at `now` ns.
     ///
     /// # Errors
     /// Why not.
@@ -87,7 +87,7 @@ impl Ledger {
             .chain(freed)
             .chain([*wanted])
             .collect();
-        // A reservation that has the core for itself competes with nobody.
+        // A reservation that has the core to itself competes with nobody.
         let kept = all.len() == 1 || core_keeps(&all, &HOST) == Demand::Supplied;
         kept.then_some(()).ok_or(Refused::Full {
             core,
@@ -96,23 +96,23 @@ impl Ledger {
         })
     }
 
-    /// Whether something that was given back still counts on a core.
+    /// Whether a reservation that was given back still counts on a core.
     #[must_use]
     pub fn is_freeing(&self, core: usize, now: u64) -> bool {
         self.freed.iter().any(|(on, _, until)| *on == core && *until > now)
     }
 
-    /// Notes what was given back. It counts until its last deadline has passed.
+    /// Records what was given back. It counts until its last deadline has passed.
     pub fn free(&mut self, core: usize, reservation: Reservation, now: u64) {
         self.freed.push((core, reservation, now + reservation.period()));
     }
 
-    /// Notes a thread that left SCHED_DEADLINE.
+    /// Records that a thread has left SCHED_DEADLINE.
     ///
-    /// A thread that left while it was out of budget must not return between its deadline and the
+    /// A thread that left after exhausting its budget must not return between its deadline and the
     /// moment when its overrun is paid back. The kernel has cancelled the replenishment by then,
     /// but still treats the thread as throttled, and would never let it run again (dl_task_timer
-    /// and inactive_task_timer in kernel/sched/deadline.c; seen with Linux 6.1, 6.12, 6.18 and
+    /// and inactive_task_timer in kernel/sched/deadline.c; observed with Linux 6.1, 6.12, 6.18 and
     /// 7.3).
     pub fn leave(&mut self, tid: u32, reservation: &Reservation, now: u64) {
         let (budget, period) = (u128::from(reservation.budget()), u128::from(reservation.period()));
@@ -122,7 +122,7 @@ impl Ledger {
         self.left.push((tid, until));
     }
 
-    /// How long, ns, a thread must not return to SCHED_DEADLINE; `None`: it may.
+    /// For how many ns a thread must not yet return to SCHED_DEADLINE; `None` if it may return now.
     pub fn leaving_for(&mut self, tid: u32, now: u64) -> Option<u64> {
         self.left.retain(|(_, until)| *until > now);
         self.left.iter().find(|(left, _)| *left == tid).map(|(_, until)| until - now)
@@ -151,7 +151,7 @@ mod tests {
             (ledger.leaving_for(7, 5 * MS), ledger.leaving_for(8, 5 * MS)),
             (Some(75 * MS), None)
         );
-        // Its last deadline is at most a period away, and 10 ms of 40 % are 25 ms.
+        // Its last deadline is at most a period away, and 10 ms at 40 % take 25 ms.
         assert_eq!(
             (ledger.leaving_for(7, 80 * MS - 1), ledger.leaving_for(7, 80 * MS)),
             (Some(1), None)
@@ -181,7 +181,7 @@ mod tests {
         ));
         let alone = neighbour(shared(5, 50), true);
         assert!(matches!(admit(shared(1, 50), false, &[alone]), Err(Refused::Alone { .. })));
-        // Both fit by bandwidth, and not by their deadlines.
+        // Both fit by bandwidth, but not by their deadlines.
         let tight = Reservation::new(6 * MS, 10 * MS, 50 * MS).unwrap();
         assert!(matches!(
             admit(tight, false, &[neighbour(tight, false)]),

@@ -1,36 +1,36 @@
 //! A reservation of processor time for a vCPU, from request to release.
 //!
 //! [`Reservations`] is a state machine. It decides which core serves a request, admits or refuses
-//! it, writes down what it is about to change, has the host make the changes, and undoes them
-//! later. It performs nothing itself: every effect and every observation goes through [`Host`] and
-//! [`Guests`]. The daemon implements them for Linux, `timevisor-simulation` for a host that crashes
-//! at any moment.
+//! it, records what it is about to change, has the host make the changes, and undoes them later. It
+//! performs no effects itself: every effect and every observation goes through [`Host`] and
+//! [`Guests`]. The daemon implements them for Linux; `timevisor-simulation` implements them for a
+//! host that crashes at any moment.
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`guarantee`] | what the host promises, for which thread |
-//! | [`request`] | what somebody asks for, and why it is refused |
+//! | [`guarantee`] | what the host guarantees, and to which thread |
+//! | [`request`] | requests, and the reasons for a refusal |
 //! | [`held`] | one reservation that is in force, as the journal stores it |
 //! | [`host`] | the traits [`Restore`], [`Host`] and [`Guests`] |
-//! | [`enforcement`] | make changes all or not at all, check them, undo them |
+//! | [`enforcement`] | making changes (all or none), checking and undoing them |
 //! | [`ledger`] | what a core can keep, and what must not be given away yet |
 //! | `handover` | changes that other reservations still need when one is released |
-//! | [`audit`] | what each reservation got |
+//! | [`audit`] | what each reservation received |
 //! | `book` | everything that is held; release, and a change of the budget |
 //! | `core_choice` | which core serves a request |
 //! | `core_isolation` | other programs' cpusets that join a reserved core to others |
-//! | `soft` | budgets that follow the use |
-//! | `stall` | how a thread that the kernel forgot is recognized |
-//! | `stall_recovery` | how it is brought back |
-//! | `configured` | reservations that the configuration names |
+//! | `soft` | budgets that follow the actual use |
+//! | `stall` | how to recognize a thread that the kernel has forgotten |
+//! | `stall_recovery` | how to make it run again |
+//! | `configured` | reservations in the configuration |
 //! | [`machine`] | [`Reservations`]: requests, the timer, a restart |
 //! | `followed` | reservations that follow a guest's tasks |
-//! | [`rows`] | what is held and how it fares, for people |
+//! | [`rows`] | reservations and their state, for display |
 //!
 //! Each module uses only modules above it.
 //!
 //! All times are nanoseconds of one clock that never goes back ([`Host::now`]). What this crate
-//! does not do: find a budget (`timevisor-schedule`), or know how a change is made.
+//! does not do: find a budget (`timevisor-schedule`), or know how to make a change.
 #![forbid(unsafe_code)]
 
 pub mod audit;

@@ -1,4 +1,4 @@
-//! [`Reservations`]: requests, the timer, and what a restart does with an older journal.
+//! [`Reservations`]: requests, the timer, and how a restart treats an older journal.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,17 @@ use crate::request::{Promise, Reason, Refusal, Request};
 use crate::soft::SoftBudgets;
 use crate::stall_recovery::StallRecovery;
 
-/// A vCPU that comes to its core has its budget within this, ns.
+/// A vCPU that moves to its core gets its budget within this time, ns.
 const WAITING_INTERVAL: u64 = 5_000_000;
-/// The core of a VM that has ended is free within this, ns. A broken guarantee is detected within
-/// this time, too.
+/// The core of a VM that has ended is freed within this time, ns. A broken guarantee is also
+/// detected within this time.
 const LOOK_INTERVAL: u64 = 1_000_000_000;
 
 /// All reservations of a host. `C` is the host's type of changes.
 #[derive(Debug)]
 pub struct Reservations<C> {
     pub(crate) book: Book<C>,
-    /// Why the journal must not be replaced: it names changes that nobody here can undo.
+    /// Why the journal must not be replaced: it contains changes that this daemon cannot undo.
     unreadable: Option<String>,
     pub(crate) isolation: CoreIsolation,
     soft: SoftBudgets,
@@ -37,8 +37,8 @@ pub struct Reservations<C> {
 }
 
 impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C> {
-    /// Continues with what an earlier daemon stored. Reservations that are no longer in force are
-    /// given back.
+    /// Resumes what an earlier daemon stored. Reservations that are no longer in force are given
+    /// back.
     pub fn start<H: Host<Change = C>>(
         journal: Result<Vec<Held<C>>, String>,
         configured: Vec<Request>,
@@ -86,7 +86,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         all
     }
 
-    /// When [`Self::on_timer`] is due, ns of [`Host::now`]; `u64::MAX` without anything to do.
+    /// When [`Self::on_timer`] is due, in ns of [`Host::now`]; `u64::MAX` if there is nothing to
+    /// do.
     #[must_use]
     pub fn poll_at(&self) -> u64 {
         if self.book.held.is_empty() {
@@ -95,8 +96,9 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         self.next_look.min(self.book.audit.poll_at())
     }
 
-    /// Audits, makes what is left to make, follows soft budgets, renews stalled ones, releases what
-    /// VMs that have ended had, and makes what is configured for VMs that have come.
+    /// Audits reservations, makes outstanding changes, adapts soft budgets, renews stalled budgets,
+    /// releases the reservations of VMs that have ended, and makes configured reservations for VMs
+    /// that have started.
     pub fn on_timer<H: Host<Change = C>>(&mut self, host: &mut H, guests: &impl Guests) {
         self.audit(host);
         let now = host.now();
@@ -137,8 +139,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     fn make_the_rest<H: Host<Change = C>>(&mut self, host: &mut H) {
         let tids: Vec<u32> = self.book.waiting.iter().map(|waiting| waiting.tid).collect();
         for tid in tids {
-            // One that was given up may have left changes to those that still wait: their places
-            // are looked up each time.
+            // A reservation that was given up may have passed changes to those that still wait, so
+            // their positions are looked up each time.
             let waiting = self.book.waiting.iter().position(|waiting| waiting.tid == tid);
             let index = self.book.held.iter().position(|held| held.tid == tid);
             let (Some(waiting), Some(index)) = (waiting, index) else { continue };
@@ -150,8 +152,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
                     host.tell(Severity::Info, &format!("{name}: has its budget"));
                 }
                 Ok(Some(from)) => self.book.waiting[waiting].from = from,
-                // A VM has come meanwhile, whose cpusets joined the core to others: the next try
-                // comes soon.
+                // A VM has started in the meantime, and its cpusets joined the core to others; the
+                // next attempt is soon.
                 Err(_) if self.isolation.restore(&mut self.book, host) => {}
                 Err(why) => self.book.give_up(index, &why, host),
             }
@@ -183,12 +185,12 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         }
     }
 
-    /// Makes a reservation, or changes the one that the vCPU has. The result says in words what has
+    /// Makes a reservation, or changes the vCPU's existing one. The result describes what has
     /// changed.
     ///
     /// # Errors
-    /// Why not. Nothing is changed then, unless the next step says that the former reservation was
-    /// given back.
+    /// Why the request failed. Nothing has changed then, unless the next step says that the former
+    /// reservation was given back.
     pub fn apply<H: Host<Change = C>>(
         &mut self,
         request: &Request,
@@ -196,7 +198,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         guests: &impl Guests,
     ) -> Result<Vec<String>, Refusal> {
         let changes = self.try_apply(request, host, guests)?;
-        // A reservation that was made by hand no longer follows what is learned.
+        // Once a reservation is made by hand, it no longer follows introspection.
         let held = self.book.held.iter_mut().find(|held| held.is_for(&request.vm, request.vcpu));
         if held.is_some_and(|held| std::mem::take(&mut held.followed)) {
             self.book.store(host);
@@ -204,7 +206,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         Ok(changes)
     }
 
-    /// [`Self::apply`], for requests made by hand and others.
+    /// [`Self::apply`], for requests made by hand and for others.
     pub(crate) fn try_apply<H: Host<Change = C>>(
         &mut self,
         request: &Request,
@@ -231,8 +233,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
                 let changes = &self.book.held[index].changes;
                 return Ok(enforcement::with_reservation(host, changes, &reservation).1);
             }
-            // A VM that came a moment ago may have joined the core to others; the kernel would
-            // refuse then.
+            // A VM that has just started may have joined the core to others; the kernel would then
+            // refuse.
             self.isolation.restore(&mut self.book, host);
             let changed = self.book.change(index, &reservation, (request.alone, soft), host);
             self.follow(index);
@@ -242,7 +244,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         if !request.dry_run
             && let Some(index) = replaced
         {
-            // The old reservation is not what was asked for, whatever becomes of the new one.
+            // The old reservation no longer matches the request, whatever happens to the new one.
             after = "the former reservation was given back";
             let left = self.book.give_back(index, host);
             if !left.is_empty() {
@@ -282,7 +284,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         Ok(words)
     }
 
-    /// Whether another budget is all that a request changes.
+    /// Whether a request changes only the budget.
     fn is_changeable<H: Host<Change = C>>(&self, index: usize, wanted: &Wanted, host: &H) -> bool {
         let held = &self.book.held[index];
         held.guarantee == wanted.guarantee
@@ -291,8 +293,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             && host.is_alive(held.pid, held.start_time, held.tid)
     }
 
-    /// Refuses a thread that left SCHED_DEADLINE a moment ago, see
-    /// [`crate::ledger::Ledger::leave`].
+    /// Refuses a thread that has just left SCHED_DEADLINE, see [`crate::ledger::Ledger::leave`].
     fn check_leaving<H: Host<Change = C>>(
         &mut self,
         wanted: &Wanted,
@@ -309,12 +310,12 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         Err(Refusal::new(Reason::MakingRoom, text, "ask again in a moment"))
     }
 
-    /// Stores a reservation, and makes its changes. On an error everything is as before.
+    /// Stores a reservation, and makes its changes. On an error, everything is rolled back.
     fn make<H: Host<Change = C>>(&mut self, held: Held<C>, host: &mut H) -> Result<(), String> {
         let tid = held.tid;
         self.book.held.push(held);
         let index = self.book.held.len() - 1;
-        // The journal names a change before it is made.
+        // A change is written to the journal before it is made.
         let made = match host.write(&self.book.held) {
             Ok(()) => enforcement::make(host, &self.book.held[index], 0),
             Err(error) => Err(error),
@@ -340,7 +341,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         self.next_look = self.next_look.min(self.soft.next());
     }
 
-    /// What the host can promise, and on which core.
+    /// What the host can guarantee, and on which core.
     fn guarantee<H: Host<Change = C>>(
         &mut self,
         request: &Request,
@@ -371,7 +372,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     }
 
     /// Releases the reservations of a VM, or of one of its vCPUs, or all. The result says what
-    /// could not be brought back.
+    /// could not be restored.
     ///
     /// # Errors
     /// [`Reason::NotFound`] for a VM without a reservation.
@@ -395,7 +396,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         Ok(problems)
     }
 
-    /// Everything that is held.
+    /// All reservations that are held.
     #[must_use]
     pub fn held(&self) -> &[Held<C>] {
         &self.book.held

@@ -1,8 +1,8 @@
-//! A request for a reservation, and the refusal of one.
+//! Requests for a reservation, and refusals.
 
 use timevisor_schedule::Reservation;
 
-/// Which guarantee somebody asks for. The core is chosen later.
+/// The requested guarantee. The core is chosen later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promise {
     /// The budget in every period, on an isolated core.
@@ -15,28 +15,29 @@ pub enum Promise {
     Limit,
 }
 
-/// A request. Times in ns.
+/// A request. All times are in ns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The VM's name.
     pub vm: String,
     /// QEMU's cpu-index.
     pub vcpu: u32,
-    /// Processor time in every period.
+    /// Processor time per period.
     pub budget: u64,
-    /// The reservation is soft: the budget follows the use, from `budget` up to this.
+    /// If set, the reservation is soft: the budget follows the actual use, from `budget` up to this
+    /// value.
     pub at_most: Option<u64>,
-    /// The budget is supplied within this time after a replenishment; absent: within the period.
+    /// The budget is supplied within this time after a replenishment; if absent, within the period.
     pub deadline: Option<u64>,
-    /// From one replenishment to the next.
+    /// Time between two replenishments.
     pub period: u64,
-    /// What is promised.
+    /// The requested guarantee.
     pub promise: Promise,
-    /// Which core; absent: any that has room.
+    /// The requested core; if absent, any core with room.
     pub core: Option<usize>,
     /// No other reservation may share the core.
     pub alone: bool,
-    /// Say what would change, and change nothing.
+    /// Report what would change, but change nothing.
     pub dry_run: bool,
 }
 
@@ -44,13 +45,13 @@ impl Request {
     /// The budget, deadline and period as a reservation.
     ///
     /// # Errors
-    /// [`Reason::BadRequest`] for times that are no reservation.
+    /// [`Reason::BadRequest`] if the times are not a valid reservation.
     pub fn reservation(&self) -> Result<Reservation, Refusal> {
         let deadline = self.deadline.unwrap_or(self.period);
         Reservation::new(self.budget, deadline, self.period).map_err(|e| bad(e.to_string()))
     }
 
-    /// The least and the greatest budget of a soft reservation, ns.
+    /// The minimum and maximum budget of a soft reservation, ns.
     ///
     /// # Errors
     /// [`Reason::BadRequest`] for a promise without a budget, or limits in the wrong order.
@@ -77,22 +78,22 @@ fn bad(text: String) -> Refusal {
     Refusal::new(Reason::BadRequest, text, "see docs/reference/reservations.md")
 }
 
-/// Kinds of refusals, for programs.
+/// Kinds of refusals, for use by programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// The request makes no sense.
+    /// The request is invalid.
     BadRequest,
     /// There is no such VM, vCPU or reservation.
     NotFound,
     /// The vCPU has a reservation that the request may not replace.
     AlreadyExists,
-    /// This host or VM cannot do it.
+    /// This host or VM does not support it.
     Unsupported,
-    /// Not now.
+    /// Not possible at the moment.
     Unavailable,
-    /// Others are giving up what was asked for; it is there within a second.
+    /// Other reservations are making room; it will be available within a second.
     MakingRoom,
-    /// Something could not be brought back.
+    /// Something could not be restored.
     Internal,
 }
 
@@ -100,16 +101,16 @@ pub enum Reason {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}; {next_step}")]
 pub struct Refusal {
-    /// Of which kind.
+    /// The kind of refusal.
     pub reason: Reason,
-    /// Why, for people.
+    /// The reason, as a message for people.
     pub message: String,
-    /// What to do, for people.
+    /// The next step, as a message for people.
     pub next_step: String,
 }
 
 impl Refusal {
-    /// A refusal.
+    /// Creates a refusal.
     #[must_use]
     pub fn new(reason: Reason, message: String, next_step: &str) -> Self {
         Self { reason, message, next_step: next_step.to_owned() }

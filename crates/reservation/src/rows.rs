@@ -1,4 +1,4 @@
-//! What is held and how it fares, for people who ask.
+//! The held reservations and their state, for display.
 
 use timevisor_schedule::audit::{Cause, Stretch, Tally};
 
@@ -9,24 +9,24 @@ use crate::host::Host;
 use crate::machine::Reservations;
 use crate::request::{Reason, Refusal};
 
-/// A reservation as people see it.
+/// A reservation as it is displayed.
 #[derive(Clone, Debug)]
 pub struct Row<'a, C> {
     /// The reservation.
     pub held: &'a Held<C>,
     /// How long it has been held, ns.
     pub age: u64,
-    /// How long the thread ran meanwhile, ns; `None` after its end.
+    /// How long the thread has run since then, ns; `None` once it has ended.
     pub ran: Option<u64>,
-    /// What the audit found, and the most that was missing in one stretch, ns; `None` before the
+    /// The findings of the audit, and the largest deficit in one interval, ns; `None` before the
     /// first sample.
     pub audit: Option<(Tally, u64)>,
-    /// Why the promise does not hold at the moment.
+    /// Why the guarantee does not hold at the moment.
     pub problem: Option<String>,
 }
 
 impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C> {
-    /// Everything that is held, with its state.
+    /// All held reservations, with their state.
     pub fn rows<H: Host<Change = C>>(&self, host: &H) -> Vec<Row<'_, C>> {
         let now = host.now();
         let row = |held| self.row(held, host, now);
@@ -54,7 +54,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             .or_else(|| joined.map(|why| format!("its core may not be isolated: {why}")))
     }
 
-    /// Why reservations that somebody wants are not held.
+    /// Why requested reservations are not held.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let failures = self.book.failures.iter();
@@ -62,11 +62,11 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         failures.chain(self.configured.iter().filter_map(Configured::problem)).collect()
     }
 
-    /// Why a job of the guest was late that was there from `from` to `to`, ns of [`Host::now`], and
-    /// what its vCPU got meanwhile.
+    /// Why a guest's job that was pending from `from` to `to` (ns of [`Host::now`]) was late, and
+    /// what its vCPU received meanwhile.
     ///
     /// # Errors
-    /// [`Reason::NotFound`] without a reservation, or for a time that is not remembered.
+    /// [`Reason::NotFound`] if there is no reservation, or that time is no longer remembered.
     pub fn missed(
         &self,
         (vm, vcpu): (&str, u32),

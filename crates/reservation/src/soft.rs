@@ -1,5 +1,5 @@
-//! Soft reservations: budgets that follow the use (`timevisor_schedule::adaptive`), and give way to
-//! others.
+//! Soft reservations: their budgets follow the actual use (`timevisor_schedule::adaptive`), and
+//! they give way to other reservations.
 
 use timevisor_schedule::Reservation;
 use timevisor_schedule::adaptive::{Adaptive, Limits, Used};
@@ -9,8 +9,8 @@ use crate::core_isolation::CoreIsolation;
 use crate::held::Held;
 use crate::host::{Host, Severity, Usage};
 
-/// The least time between two looks, ns; it is rounded up to whole periods. The kernel counts at
-/// its ticks.
+/// Minimum time between two samples, ns; rounded up to whole periods. The kernel accounts at its
+/// ticks.
 const LOOK: u64 = 100_000_000;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Soft {
         Some(Self { tid: held.tid, adaptive, last: None, next: 0 })
     }
 
-    /// The use of one period since the last look.
+    /// The average use per period since the last sample.
     fn used<H: Host>(&mut self, held: &Held<H::Change>, host: &H, now: u64) -> Option<Used> {
         let usage = host.usage(held.pid, held.tid)?;
         let (then, before) = self.last.replace((now, usage))?;
@@ -39,7 +39,7 @@ impl Soft {
         };
         let ran = of_period(usage.ran.saturating_sub(before.ran));
         let waited = of_period(usage.waited.saturating_sub(before.waited));
-        // A thread that is out of budget counts as waiting.
+        // A thread that has exhausted its budget counts as waiting.
         let wanted_more = ran >= held.budget / 10 * 9 && waited > held.period / 20;
         Some(Used { ran, wanted_more })
     }
@@ -58,12 +58,12 @@ impl SoftBudgets {
         self.all.extend(Soft::new(held));
     }
 
-    /// When the next look is due, ns; `u64::MAX` without soft reservations.
+    /// When the next sample is due, ns; `u64::MAX` without soft reservations.
     pub(crate) fn next(&self) -> u64 {
         self.all.iter().map(|soft| soft.next).min().unwrap_or(u64::MAX)
     }
 
-    /// Looks at those whose time has come.
+    /// Samples the reservations that are due.
     pub(crate) fn look<H: Host>(
         &mut self,
         book: &mut Book<H::Change>,
@@ -88,7 +88,7 @@ impl SoftBudgets {
         });
     }
 
-    /// Shrinks the soft reservations on a core to their least budgets, apart from number
+    /// Shrinks the soft reservations on a core to their minimum budgets, except for number
     /// `replaced`.
     pub(crate) fn make_room<H: Host>(
         &mut self,
@@ -127,8 +127,8 @@ fn grant<H: Host>(
         None => true,
     };
     let mut change = || {
-        // A VM that came a moment ago may have joined the core to others; the kernel would refuse
-        // then.
+        // A VM that has just started may have joined the core to others; the kernel would then
+        // refuse.
         isolation.restore(book, host);
         book.change(index, &reservation, (alone, limits), host)
     };

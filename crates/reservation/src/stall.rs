@@ -1,12 +1,12 @@
-//! How a thread is recognized that wants to run, has a budget, and never runs.
+//! Recognizes a thread that wants to run and has a budget, but never runs.
 //!
-//! Linux can forget to replenish a budget (see [`crate::ledger::Ledger::leave`]): the thread is
-//! then out of budget for ever. Our own requests avoid that. Other programs may change a thread's
-//! policy, too, and a frozen VM must not stay frozen until its end.
+//! Linux can forget to replenish a budget (see [`crate::ledger::Ledger::leave`]): the thread then
+//! stays throttled forever. Our own requests avoid that. However, other programs may change a
+//! thread's policy, too, and a frozen VM must not stay frozen until it ends.
 
 use timevisor_schedule::Reservation;
 
-/// What a thread had when it was last seen running or asleep.
+/// The state of a thread when it was last seen running or asleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stall {
     ran: u64,
@@ -14,16 +14,16 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    /// A thread that has run for `ran` ns in all, at `now` ns.
+    /// A thread that has run for `ran` ns in total, observed at `now` ns.
     pub(crate) const fn begin(ran: u64, now: u64) -> Self {
         Self { ran, since: now }
     }
 
     /// Whether it has been runnable without running for longer than any budget explains: the kernel
-    /// has forgotten it. `lag`: how late `ran` may be, ns.
+    /// has forgotten it. `lag`: maximum delay of `ran`, ns.
     ///
-    /// Between two budgets are two periods at most. After a stall was reported the next one is
-    /// timed.
+    /// There are at most two periods between two budgets. After a stall has been reported, timing
+    /// starts again.
     pub(crate) fn observe(
         &mut self,
         (ran, runnable): (u64, bool),
@@ -56,7 +56,7 @@ mod tests {
         };
         assert!(!at(160, 7, true));
         assert!(at(161, 7, true));
-        // Another one begins.
+        // The next stall begins.
         assert!(!at(162, 7, true) && !at(321, 7, true) && at(322, 7, true));
         // It has slept; it has run.
         assert!(!at(500, 7, false) && !at(660, 7, true));

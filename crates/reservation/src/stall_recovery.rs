@@ -1,4 +1,4 @@
-//! Threads that the kernel has forgotten to let run are put under SCHED_DEADLINE again.
+//! Puts threads under SCHED_DEADLINE again when the kernel has forgotten to run them.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use crate::enforcement;
 use crate::host::{Host, Severity};
 use crate::stall::Stall;
 
-/// What each thread under SCHED_DEADLINE had at the last look.
+/// The last observation of each thread under SCHED_DEADLINE.
 #[derive(Debug, Default)]
 pub(crate) struct StallRecovery {
-    /// By thread.
+    /// By thread id.
     stalls: BTreeMap<u32, Stall>,
 }
 
 impl StallRecovery {
-    /// Looks at every thread, and renews the budget of those that stand still. A reservation whose
+    /// Checks every thread, and renews the budget of those that have stalled. A reservation whose
     /// budget cannot be renewed is given up.
     pub(crate) fn look<H: Host>(&mut self, book: &mut Book<H::Change>, host: &mut H) {
         let mut before = std::mem::take(&mut self.stalls);
@@ -38,7 +38,7 @@ impl StallRecovery {
             }
             self.stalls.insert(held.tid, stall);
         }
-        // From the last one on: one that is given up leaves the list.
+        // From the last to the first, because a reservation that is given up leaves the list.
         for (index, reservation) in stalled.into_iter().rev() {
             let name = book.held[index].name();
             let text = format!("{name}: the kernel does not let it run; its budget starts again");

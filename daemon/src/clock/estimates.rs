@@ -1,5 +1,5 @@
 //! Saves the estimators' state across restarts: once a minute and at the end, so that a restarted
-//! daemon is as good as the previous one within a few exchanges. The file holds estimates only, no
+//! daemon is as good as the previous one within a few exchanges. The file holds only estimates, no
 //! bounds: bounds start from the journal's lines, or from nothing.
 
 use std::collections::BTreeMap;

@@ -17,20 +17,20 @@ use timevisor_time::{Instant, Period, Tai};
 /// suspended in between.
 const SUSPEND_NOISE_NS: i64 = 1_000_000;
 
-/// The part of the counter's history that decides whether old lines still hold.
+/// The part of the counter's history that decides whether old lines are still valid.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CounterHistory {
     /// The boot's id.
     pub boot_id: String,
-    /// Which counter.
+    /// The name of the counter.
     pub counter: String,
     /// CLOCK_BOOTTIME - CLOCK_MONOTONIC, ns.
     pub suspended_ns: i64,
 }
 
 impl CounterHistory {
-    /// Checks that what was learned in this history holds in the history `now`; the error says why
-    /// it does not.
+    /// Checks that what was learned in this history is still valid in the history `now`; the error
+    /// says why it is not.
     pub fn same_as(&self, now: &Self) -> Result<(), String> {
         if self.boot_id != now.boot_id {
             return Err("the machine was booted since".to_owned());
@@ -92,13 +92,14 @@ impl Journal {
         fs::rename(&self.fresh, &self.path)
     }
 
-    /// Deletes the journal, because its lines no longer hold.
+    /// Deletes the journal, because its lines are no longer valid.
     ///
-    /// An error means that the next daemon could still take them for facts.
+    /// After an error, the next daemon could still mistake them for facts.
     pub fn clear(&self) -> std::io::Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                // An empty file is no journal either. The first error is the better reason.
+                // An empty file is not a valid journal either. The first error is the better
+                // reason.
                 fs::OpenOptions::new()
                     .write(true)
                     .truncate(true)

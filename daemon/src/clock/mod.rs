@@ -1,5 +1,5 @@
-//! The host's clock on this machine. crates/host-clock decides what to publish and when; this room
-//! connects it to the machine.
+//! The host's clock on this machine. crates/host-clock decides what to publish and when; this
+//! folder connects it to the machine.
 //!
 //! | file | owns |
 //! | --- | --- |

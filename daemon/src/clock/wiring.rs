@@ -27,7 +27,7 @@ const SUSPEND_NOISE: Duration = Duration::from_millis(1);
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Files that outlive this daemon. Without them, the clock belongs to this process alone and does
-/// not notice a suspend.
+/// not detect a suspend.
 struct Memory {
     history: CounterHistory,
     journal: Journal,
@@ -48,7 +48,7 @@ impl Memory {
         })
     }
 
-    /// Hands the estimates of the previous daemon to the ensemble.
+    /// Passes the previous daemon's estimates to the ensemble.
     fn resume(&self, ensemble: &mut Ensemble) {
         let resumed = self
             .estimates
@@ -130,19 +130,19 @@ pub struct HostClock {
     config: Config,
     names: Vec<String>,
     memory: Option<Memory>,
-    /// The oscillator's breach of its statement has been logged.
+    /// A violation of the oscillator statement has been logged.
     told_oscillator: bool,
 }
 
 impl HostClock {
-    /// Chooses and calibrates the counter, takes over the host's page, and recovers what an earlier
-    /// daemon knew.
+    /// Chooses and calibrates the counter, takes over the host's page, and recovers an earlier
+    /// daemon's knowledge.
     pub fn start(config: &Config, names: Vec<String>) -> Result<Self> {
         Self::with_memory(config, names, Some(&config.run_directory))
     }
 
-    /// A clock for this process alone. Its page is not a file, nothing is recovered or kept, and
-    /// CLOCK_BOOTTIME is not read.
+    /// Creates a clock for this process alone. Its page is not a file, nothing is recovered or
+    /// saved, and CLOCK_BOOTTIME is not read.
     pub fn private(config: &Config, names: Vec<String>) -> Result<Self> {
         Self::with_memory(config, names, None)
     }
@@ -217,7 +217,7 @@ impl HostClock {
         Ok(clock)
     }
 
-    /// Hands an event to the publisher and carries out its actions. Returns the publication, if
+    /// Passes an event to the publisher and carries out its actions. Returns the publication, if
     /// there was one.
     fn handle(&mut self, event: Event<Ensemble>) -> Option<Publication> {
         let mut machine =
@@ -245,7 +245,7 @@ impl HostClock {
         self.told_oscillator = problem.is_some();
     }
 
-    /// Returns true once after the machine was suspended. Everything known is then void and the
+    /// Returns true once after the machine was suspended. Everything known is then void, and the
     /// references should restart.
     pub fn was_suspended(&mut self) -> bool {
         let Some(memory) = &mut self.memory else { return false };
@@ -259,7 +259,7 @@ impl HostClock {
         true
     }
 
-    /// Forgets what reference `reference` said, because another server has taken its place.
+    /// Forgets what reference `reference` reported, because another server has taken its place.
     pub fn forget(&mut self, reference: usize) {
         self.handle(Event::Forget { reference });
     }
@@ -286,7 +286,7 @@ impl HostClock {
         self.handle(Event::PublishLast)
     }
 
-    /// Reads the instant at which the host's elapsed clock read 0 from its page. A boot clears it.
+    /// Reads from the host's page the instant at which its elapsed clock was 0. A boot clears it.
     pub fn birth(&self) -> Option<Birth> {
         self.publisher.birth()
     }
@@ -311,12 +311,12 @@ impl HostClock {
         self.publisher.copy()
     }
 
-    /// Returns the NTP server that this clock follows, for the server's stratum and reference id.
+    /// Returns the configuration of this daemon's own NTP server.
     pub fn own_server(&self) -> &ServerConfig {
         &self.config.server
     }
 
-    /// Returns the time until the lines in force must be renewed. After it, readers consider the
+    /// Returns the time until the current lines must be renewed. After that, readers consider the
     /// page abandoned.
     pub fn until_renewal(&self) -> Duration {
         self.publisher.until_renewal(&self.counter)
@@ -337,24 +337,24 @@ impl HostClock {
         self.publisher.writer()
     }
 
-    /// What the worst-case bounds assume of the oscillator.
+    /// The oscillator properties that the worst-case bounds assume.
     pub fn assumption(&self) -> String {
         self.config.parameters().assumption()
     }
 
-    /// How fast the rate may change in the bounds, 1/s: what is stated, or more.
+    /// Maximum rate of change of the rate in the bounds, 1/s: the stated value, or more.
     pub fn wander(&self) -> f64 {
         let stated = self.config.oscillator.wander.per_second();
         self.estimate().beyond_floor().unwrap_or(stated)
     }
 
-    /// How the measured oscillator breaks what is stated of it, and what to set.
+    /// How the measured oscillator violates its statement, and what to set.
     pub fn oscillator_problem(&self) -> Option<String> {
         let wander = self.estimate().beyond_floor()?;
         Some(self.config.parameters().broken_by(wander))
     }
 
-    /// Returns true while the clock has nothing but the lines of an earlier daemon.
+    /// Returns true while the clock has only an earlier daemon's lines.
     pub fn is_recovered_only(&self) -> bool {
         self.publisher.is_recovered_only()
     }

@@ -37,31 +37,31 @@ impl From<CounterChoice> for Choice {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClockConfig {
-    /// The leap second table; refused when it has expired.
+    /// The leap second table; rejected after its expiry date.
     pub leap_table: PathBuf,
-    /// TAI - UTC in seconds, instead of the table: the operator's word.
+    /// TAI - UTC in seconds, stated by the operator instead of the table.
     pub tai_offset: Option<i16>,
-    /// How often pages are written when nothing else happens.
+    /// How often pages are written without other events.
     #[serde(with = "humantime_serde")]
     pub publish_interval: StdDuration,
-    /// How long a page's status holds without the daemon writing it again.
+    /// How long a page's status is valid after the daemon's last write.
     #[serde(with = "humantime_serde")]
     pub validity: StdDuration,
-    /// Where the statement about the oscillator was before `[oscillator]`.
+    /// The former place of the statement about the oscillator, now in `[oscillator]`.
     pub unmeasured_rate_ppm: Option<IgnoredAny>,
     pub measured_rate_ppm: Option<IgnoredAny>,
-    /// Without a new exchange for this long the clock is free running.
+    /// Without a new exchange for this long, the clock is free running.
     #[serde(with = "humantime_serde")]
     pub stale_after: StdDuration,
-    /// The half-width that somebody needs; servers are then polled as often as that takes.
+    /// The half-width that somebody requires; servers are then polled as often as it takes.
     #[serde(with = "humantime_serde::option")]
     pub required_bound: Option<StdDuration>,
-    /// Keep CLOCK_REALTIME with the estimate.
+    /// Steer CLOCK_REALTIME by the estimate.
     pub discipline: bool,
-    /// The fastest that CLOCK_REALTIME is slewed.
+    /// The maximum slew rate of CLOCK_REALTIME.
     pub max_slew_ppm: u32,
-    /// A proven offset above this is stepped, at one of the first `step_limit` updates; never
-    /// without it.
+    /// A proven offset above this is stepped, at one of the first `step_limit` updates; without it,
+    /// CLOCK_REALTIME is never stepped.
     #[serde(with = "humantime_serde::option")]
     pub step_threshold: Option<StdDuration>,
     pub step_limit: u32,
@@ -87,7 +87,7 @@ impl Default for ClockConfig {
 }
 
 impl ClockConfig {
-    /// Checks every key.
+    /// Validates every key.
     pub fn validate(&self) -> Result<()> {
         let interval = self.publish_interval;
         ensure!(
@@ -111,7 +111,7 @@ impl ClockConfig {
         self.steering().validate().context("[clock]")
     }
 
-    /// How CLOCK_REALTIME is steered, if it is.
+    /// How CLOCK_REALTIME is steered, if enabled.
     pub fn steering(&self) -> steering::Parameters {
         steering::Parameters {
             max_slew_ppm: self.max_slew_ppm,

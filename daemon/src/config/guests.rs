@@ -13,7 +13,7 @@ use super::reserve::{self, ReserveConfig};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GuestsConfig {
-    /// Serve QEMU processes that have a page for us without being told.
+    /// Automatically serve QEMU processes that have a page for us.
     pub discover: bool,
     /// How often to look for them.
     #[serde(with = "humantime_serde")]
@@ -24,7 +24,7 @@ pub struct GuestsConfig {
     pub vm: BTreeMap<String, VmConfig>,
 }
 
-/// `[guests.vm.NAME]`: what differs for one VM.
+/// `[guests.vm.NAME]`: settings for a single VM.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmConfig {
@@ -45,7 +45,7 @@ impl Default for GuestsConfig {
 }
 
 impl GuestsConfig {
-    /// Checks every key.
+    /// Validates every key.
     pub fn validate(&self) -> Result<()> {
         ensure!(
             self.discover_interval >= StdDuration::from_millis(10),

@@ -1,4 +1,4 @@
-//! `[introspection]`: how guests are attached by default.
+//! `[introspection]`: defaults for the attachment of guests.
 
 use serde::Deserialize;
 
@@ -17,8 +17,8 @@ pub enum KvmChoice {
     /// Not at all.
     #[default]
     Off,
-    /// As `--backend kvm`.
+    /// Like `--backend kvm`.
     Prefix,
-    /// As `--backend port`.
+    /// Like `--backend port`.
     Port,
 }

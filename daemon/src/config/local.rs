@@ -1,4 +1,4 @@
-//! `[[reference]]` tables of the clocks that are read on this machine: PHC, PTP, vmclock, chrony.
+//! `[[reference]]` tables for the clocks that are read on this machine: PHC, PTP, vmclock, chrony.
 
 use std::path::PathBuf;
 use std::time::Duration as StdDuration;
@@ -10,7 +10,7 @@ use timevisor_time::RateError;
 
 use super::span;
 
-/// The timescale that a device or a master counts.
+/// The timescale of a device or a master.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
@@ -19,13 +19,13 @@ pub enum Scale {
     Utc,
 }
 
-/// `type = "phc"`: a PTP hardware clock that somebody keeps right.
+/// `type = "phc"`: a PTP hardware clock that something else synchronizes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PhcConfig {
     pub device: PathBuf,
     pub timescale: Scale,
-    /// How far the device may be from true time, on the operator's word.
+    /// The maximum distance of the device from true time, as the operator states it.
     #[serde(with = "humantime_serde")]
     pub accuracy: StdDuration,
     #[serde(with = "humantime_serde")]
@@ -43,19 +43,19 @@ impl Default for PhcConfig {
     }
 }
 
-/// `type = "ptp"`: a clock that ptp4l keeps, with ptp4l's own measurements.
+/// `type = "ptp"`: a clock that ptp4l steers, with ptp4l's own measurements.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PtpConfig {
-    /// The PHC, or `realtime` for a ptp4l with software time stamps.
+    /// The PHC, or `realtime` if ptp4l uses software time stamps.
     pub device: PathBuf,
     /// ptp4l's `uds_address`.
     pub socket: PathBuf,
     pub domain: u8,
     pub transport_specific: u8,
-    /// `utc` takes a master on an arbitrary timescale for one that serves UTC.
+    /// `utc` treats a master on an arbitrary timescale as one that serves UTC.
     pub timescale: Scale,
-    /// Instead of what the grandmaster claims.
+    /// Replaces the accuracy that the grandmaster claims.
     #[serde(with = "humantime_serde::option")]
     pub grandmaster_accuracy: Option<StdDuration>,
     #[serde(with = "humantime_serde")]
@@ -67,7 +67,7 @@ pub struct PtpConfig {
     pub max_age: StdDuration,
     #[serde(with = "humantime_serde")]
     pub poll: StdDuration,
-    /// The run directory, for a socket's name; [`super::Config::parse`] fills it in.
+    /// The run directory, in which our socket is created; set by [`super::Config::parse`].
     #[serde(skip)]
     pub own_directory: PathBuf,
 }
@@ -91,16 +91,16 @@ impl Default for PtpConfig {
     }
 }
 
-/// Before ptp4l has locked the clock, its rate is only what a crystal's is.
+/// Before ptp4l has locked the clock, its rate is that of a free-running crystal.
 const UNLOCKED_DRIFT: RateError = RateError::from_ppm(100);
 
 impl PtpConfig {
-    /// True when ptp4l stamps in software and keeps CLOCK_REALTIME.
+    /// True if ptp4l uses software time stamps and steers CLOCK_REALTIME.
     pub fn is_realtime(&self) -> bool {
         self.device.as_os_str() == "realtime"
     }
 
-    /// What the bound assumes.
+    /// The assumptions behind the bound.
     pub fn assumptions(&self) -> Assumptions {
         let drift = RateError::from_ppm(self.drift_ppm);
         Assumptions {
@@ -115,7 +115,7 @@ impl PtpConfig {
     }
 }
 
-/// `type = "vmclock"`: we are a guest, and the host says what time it is.
+/// `type = "vmclock"`: this machine is a guest, and the host provides the time.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmclockConfig {
@@ -130,15 +130,15 @@ impl Default for VmclockConfig {
     }
 }
 
-/// `type = "chrony"`: a running chronyd's knowledge, read only.
+/// `type = "chrony"`: the knowledge of a running chronyd; read-only.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChronyConfig {
-    /// The path of its Unix socket, or `address:port` of its UDP one.
+    /// The path of chronyd's Unix socket, or the `address:port` of its UDP socket.
     pub address: String,
     #[serde(with = "humantime_serde")]
     pub poll: StdDuration,
-    /// The run directory, for a socket's name; [`super::Config::parse`] fills it in.
+    /// The run directory, in which our socket is created; set by [`super::Config::parse`].
     #[serde(skip)]
     pub own_directory: PathBuf,
 }
@@ -153,7 +153,7 @@ impl Default for ChronyConfig {
     }
 }
 
-/// Where a chronyd takes commands.
+/// Where chronyd accepts commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChronyAddress {
     Unix(PathBuf),
@@ -175,14 +175,14 @@ impl ChronyConfig {
     }
 }
 
-/// Reading a local clock more often than this costs more than it gives.
+/// Rejects polls at which reading a local clock costs more than it gains.
 pub fn check_poll(poll: StdDuration, kind: &str) -> Result<()> {
     let sane = StdDuration::from_millis(10)..=StdDuration::from_secs(3600);
     ensure!(sane.contains(&poll), "the poll of a {kind} reference must be from 10ms to 1h");
     Ok(())
 }
 
-/// A path that a reader of the log can find again.
+/// Accepts only paths that can be located from a log line.
 pub fn check_path(path: &std::path::Path, kind: &str) -> Result<()> {
     ensure!(
         path.is_absolute(),

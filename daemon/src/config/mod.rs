@@ -1,22 +1,22 @@
-//! The configuration: one commented TOML file, unknown keys refused, every value checked before
-//! anything starts.
+//! The configuration: one commented TOML file. Unknown keys are rejected, and every value is
+//! validated before anything starts.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | this one | the whole file: reading it, and what its tables must agree on |
+//! | this one | the whole file: reading it, and the consistency between its tables |
 //! | `clock.rs` | `counter` and `[clock]` |
 //! | `oscillator.rs` | `[oscillator]` |
 //! | `reference.rs` | `[[reference]]`, and the keys of an NTP server |
 //! | `local.rs` | `[[reference]]`: the keys of clocks that are read on this machine |
-//! | `politeness.rs` | how often an NTP server may be asked by default |
-//! | `nts.rs` | where an authenticated NTP server gives out keys |
+//! | `politeness.rs` | default poll rates of NTP servers |
+//! | `nts.rs` | the key establishment server of an authenticated NTP server |
 //! | `timelines.rs` | `[[timeline]]` |
 //! | `guests.rs` | `[guests]` |
 //! | `reserve.rs` | `[[guests.vm.NAME.reserve]]` |
 //! | `introspection.rs` | `[introspection]` |
 //! | `server.rs` | `[server]` |
 //!
-//! This is the daemon's ground floor: it imports no other part of the daemon, and all others import
+//! This is the daemon's lowest layer: it imports no other part of the daemon, and all others import
 //! it. The file that packages install, with every key explained, is packaging/timevisord.toml; a
 //! test parses it.
 
@@ -52,10 +52,10 @@ pub use reference::{ReferenceConfig, literal_ip};
 pub use server::ServerConfig;
 pub use timelines::TimelineConfig;
 
-/// Where the daemon looks when it is not told.
+/// The path that is used when none is given.
 pub const DEFAULT_PATH: &str = "/etc/timevisor/timevisord.toml";
 
-/// The whole file. Every key has a default; with no file at all, the host follows its own
+/// The whole file. Every key has a default; without a file, the host follows its own
 /// CLOCK_REALTIME.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -90,7 +90,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads `path`, or the default file if it is there, or takes the defaults.
+    /// Reads `path`, or else the default file if it exists, or else uses the defaults.
     pub fn load(path: Option<&Path>) -> Result<(Self, String)> {
         let default = Path::new(DEFAULT_PATH);
         let path = match path {
@@ -110,7 +110,7 @@ impl Config {
         Ok((config, path.display().to_string()))
     }
 
-    /// Parses and checks.
+    /// Parses and validates the text.
     pub fn parse(text: &str) -> Result<Self> {
         let mut config: Self = toml::from_str(text)?;
         config.validate()?;
@@ -127,7 +127,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What [`Self::parse`] checks, for values that came from elsewhere.
+    /// The checks of [`Self::parse`], for values from other sources.
     pub fn validate(&self) -> Result<()> {
         ensure!(self.run_directory.is_absolute(), "run_directory must be an absolute path");
         ensure!(!self.references.is_empty(), "there must be at least one [[reference]]");
@@ -149,13 +149,14 @@ impl Config {
         self.timeline_setup().map(drop)
     }
 
-    /// The timelines' model, and for each clock beyond the host's own the references it follows.
+    /// The timelines' model, and for each clock besides the host's own, the references that it
+    /// follows.
     pub fn timeline_setup(&self) -> Result<(timevisor_timelines::Setup, Vec<Vec<usize>>)> {
         let names: Vec<_> = self.references.iter().map(ReferenceConfig::name).collect();
         timelines::setup(&self.timelines, &names)
     }
 
-    /// CLOCK_REALTIME cannot be steered by a reference that reads it.
+    /// CLOCK_REALTIME cannot be steered by a reference that itself reads it.
     fn validate_discipline(&self) -> Result<()> {
         if !self.clock.discipline {
             return Ok(());
@@ -175,7 +176,7 @@ impl Config {
         Ok(())
     }
 
-    /// How CLOCK_REALTIME is steered, if it is.
+    /// How CLOCK_REALTIME is steered, if enabled.
     pub fn steering(&self) -> steering::Parameters {
         self.clock.steering()
     }
@@ -189,8 +190,8 @@ impl Config {
         }
     }
 
-    /// Without an exchange for this long the status is "freerunning": `clock.stale_after`, but at
-    /// least three polls of the reference that is asked most often, so that one lost answer does
+    /// Without an exchange for this long, the status is "freerunning": `clock.stale_after`, but at
+    /// least three polls of the reference that is polled most often, so that one lost reply does
     /// not change the status.
     pub fn stale_after(&self) -> Duration {
         let poll = self.references.iter().map(ReferenceConfig::longest_poll).min();
@@ -198,19 +199,19 @@ impl Config {
         span(self.clock.stale_after).max(polls)
     }
 
-    /// All reservations that are configured, of all VMs.
+    /// All configured reservations, of all VMs.
     pub fn reservations(&self) -> Vec<ReserveApply> {
         let all = self.guests.vm.iter();
         all.flat_map(|(name, vm)| vm.reserve.iter().map(|r| r.request(name))).collect()
     }
 
-    /// The timescale of VM `name`'s page, unless it was added with another one.
+    /// The timescale of VM `name`'s page, unless the VM was added with another one.
     pub fn time_type_of(&self, name: &str) -> TimeType {
         self.guests.vm.get(name).and_then(|vm| vm.time_type).unwrap_or(self.guests.time_type)
     }
 }
 
-/// Configuration spans are small; a longer one than i64 nanoseconds is the longest.
+/// Converts a span from the configuration; one that exceeds i64 nanoseconds is clamped.
 pub fn span(std: StdDuration) -> Duration {
     Duration::from_nanos(i64::try_from(std.as_nanos()).unwrap_or(i64::MAX))
 }

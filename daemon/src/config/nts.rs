@@ -1,4 +1,4 @@
-//! Where an authenticated NTP server gives out keys (Network Time Security, RFC 8915).
+//! The key establishment server of an authenticated NTP server (Network Time Security, RFC 8915).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,17 +9,17 @@ use timevisor_protocols::nts::negotiation::DEFAULT_NTP_PORT;
 /// A key establishment server.
 #[derive(Clone, Debug)]
 pub struct NtsServer {
-    /// Name or address, as the certificate must have it.
+    /// Name or address, as in the certificate.
     pub host: String,
     /// TCP port.
     pub port: u16,
     /// UDP port of the NTP server, unless the key establishment server names one.
     pub ntp_port: u16,
-    /// PEM file of authorities to trust instead of the system's.
+    /// PEM file with authorities to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
 }
 
-/// `host:port`, the port being TCP's.
+/// `host:port` with the TCP port.
 impl fmt::Display for NtsServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.parse::<IpAddr>() {
@@ -30,14 +30,14 @@ impl fmt::Display for NtsServer {
 }
 
 impl NtsServer {
-    /// From a reference's address, whose port, if there is one, is NTP's.
+    /// Derives it from a reference's address, whose port (if any) is the NTP port.
     pub fn new(address: &str, port: u16, ca_file: Option<PathBuf>) -> Self {
         let (host, ntp_port) = split(address);
         Self { host, port, ntp_port: ntp_port.unwrap_or(DEFAULT_NTP_PORT), ca_file }
     }
 }
 
-/// `host`, `host:port`, an address, `address:port` or `[address]:port`.
+/// Splits `host`, `host:port`, an address, `address:port` or `[address]:port`.
 fn split(address: &str) -> (String, Option<u16>) {
     if let Ok(socket) = address.parse::<SocketAddr>() {
         return (socket.ip().to_string(), Some(socket.port()));

@@ -10,11 +10,11 @@ use timevisor_time::RateError;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OscillatorConfig {
-    /// Limit of the rate against the nominal one, before any data.
+    /// Maximum deviation of the rate from the nominal one, before any data.
     pub unmeasured_rate_ppm: u32,
-    /// Limit of the rate against the measured one.
+    /// Maximum deviation of the rate from the measured one.
     pub measured_rate_ppm: u32,
-    /// How fast the rate changes at most.
+    /// Maximum rate of change of the rate.
     pub wander: Wander,
 }
 
@@ -25,26 +25,26 @@ pub struct OscillatorConfig {
     expecting = "\"crystal\", \"tcxo\", \"ocxo\", or a number per second such as 3e-8"
 )]
 pub enum Wander {
-    /// A kind of oscillator.
+    /// The type of oscillator.
     Kind(Kind),
-    /// Per second.
+    /// A number per second.
     PerSecond(f64),
 }
 
-/// Kinds of oscillators.
+/// Types of oscillators.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Any crystal, as in ordinary servers.
     Crystal,
-    /// Temperature compensated.
+    /// Temperature-compensated.
     Tcxo,
-    /// In an oven.
+    /// Oven-controlled.
     Ocxo,
 }
 
 impl Wander {
-    /// Per second.
+    /// The wander as a number per second.
     pub fn per_second(self) -> f64 {
         match self {
             Self::Kind(Kind::Crystal) => CRYSTAL_WANDER,
@@ -66,7 +66,7 @@ impl Default for OscillatorConfig {
 }
 
 impl OscillatorConfig {
-    /// Checks every key.
+    /// Validates every key.
     pub fn validate(&self) -> Result<()> {
         let wander = self.wander.per_second();
         ensure!(
@@ -77,7 +77,7 @@ impl OscillatorConfig {
         self.parameters().validate().context("[oscillator]")
     }
 
-    /// The estimate's parameters with this statement in them.
+    /// The estimate's parameters, with this statement applied.
     pub fn parameters(&self) -> Parameters {
         Parameters {
             unmeasured_rate: RateError::from_ppm(self.unmeasured_rate_ppm),

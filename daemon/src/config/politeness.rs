@@ -1,26 +1,26 @@
-//! How often an NTP server may be asked by default: your own servers often, other people's rarely.
+//! Default poll rates of NTP servers: your own servers often, other people's rarely.
 //!
 //! | server | poll | packets per hour |
 //! | --- | --- | --- |
 //! | loopback, private, shared or link-local address | 4 s | 3600 |
-//! | public address, or a pool's member | 64 s | 450 |
+//! | public address, or a member of a pool | 64 s | 450 |
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use timevisor_estimate::polling::Limits;
 use timevisor_time::Duration;
 
-/// Whose server it is, as its address tells.
+/// Who operates a server, judged by its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operator {
-    /// On this machine, its links or a private network.
+    /// You: it is on this machine, its links or a private network.
     Own,
-    /// Anywhere else.
+    /// Somebody else.
     Public,
 }
 
 impl Operator {
-    /// Returns whose server has this address.
+    /// Returns the operator of the server at this address.
     pub fn of(address: IpAddr) -> Self {
         let own = match address.to_canonical() {
             IpAddr::V4(ip) => {
@@ -33,8 +33,8 @@ impl Operator {
         if own { Self::Own } else { Self::Public }
     }
 
-    /// The default interval. The bound grows between polls, so a short one pays; the operators of
-    /// public servers ask for 64 s or more.
+    /// The default interval. The bound grows between polls, so a short interval pays off; the
+    /// operators of public servers ask for 64 s or more.
     pub const fn poll(self) -> Duration {
         match self {
             Self::Own => Duration::from_secs(4),
@@ -51,19 +51,18 @@ impl Operator {
     }
 }
 
-/// 100.64.0.0/10, RFC 6598: behind a provider's address translation.
+/// 100.64.0.0/10, RFC 6598: carrier-grade NAT.
 fn is_shared(ip: Ipv4Addr) -> bool {
     let [first, second, ..] = ip.octets();
     first == 100 && second & 0xc0 == 64
 }
 
-/// How an NTP server is polled while no requirement says otherwise, and the limits for when one
-/// does.
+/// How an NTP server is polled without a requirement, and the limits that apply with one.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PollPolicy {
-    /// In one word, for `timevisor status`.
+    /// A keyword for `timevisor status`.
     pub reason: &'static str,
-    /// Between two requests.
+    /// Time between two requests.
     pub interval: Duration,
     /// The limits of the poll controller.
     pub limits: Limits,

@@ -1,5 +1,5 @@
-//! `[[reference]]`: what the clock follows. The keys of an NTP server are here, those of local
-//! clocks in `local.rs`.
+//! `[[reference]]`: what the clock follows. The keys of an NTP server are here; those of local
+//! clocks are in `local.rs`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use super::span;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReferenceConfig {
-    /// This machine's CLOCK_REALTIME, kept by somebody else.
+    /// This machine's CLOCK_REALTIME, which another program disciplines.
     System {
         /// The bound to use instead of the kernel's; for machines whose clock nobody disciplines.
         #[serde(default, with = "humantime_serde::option")]
@@ -28,52 +28,53 @@ pub enum ReferenceConfig {
         #[serde(default = "one_second", with = "humantime_serde")]
         poll: StdDuration,
     },
-    /// A PTP hardware clock that somebody keeps right.
+    /// A PTP hardware clock that something else synchronizes.
     Phc(PhcConfig),
-    /// A clock that ptp4l keeps.
+    /// A clock that ptp4l steers.
     Ptp(PtpConfig),
-    /// The host's page, in a guest.
+    /// The host's page, if this machine is a guest.
     Vmclock(VmclockConfig),
-    /// A running chronyd's knowledge.
+    /// The knowledge of a running chronyd.
     Chrony(ChronyConfig),
     /// An NTP server, or several behind one name.
     Ntp {
         /// `host`, `host:port` or `[address]:port`.
         #[serde(default)]
         address: String,
-        /// Instead: a name with many addresses, of which `servers` are asked.
+        /// Replaces `address`: a name with many addresses, of which `servers` are used.
         pool: Option<String>,
         #[serde(default = "four")]
         servers: u32,
-        /// Which of the pool's servers this is; [`super::Config::parse`] makes one entry of each.
+        /// The index of this server within the pool; [`super::Config::parse`] creates one entry for
+        /// each.
         #[serde(skip)]
         member: Option<u32>,
-        /// With a required bound: the limits of what `poll` becomes.
+        /// With a required bound: the limits for the poll interval.
         #[serde(default = "two_seconds", with = "humantime_serde")]
         poll_min: StdDuration,
         #[serde(default = "seventeen_minutes", with = "humantime_serde")]
         poll_max: StdDuration,
-        /// Depends on whose server it is; see [`Operator::packets_per_hour`].
+        /// The default depends on the server's operator; see [`Operator::packets_per_hour`].
         max_packets_per_hour: Option<u32>,
-        /// Depends on whose server it is; see [`Operator::poll`].
+        /// The default depends on the server's operator; see [`Operator::poll`].
         #[serde(default, with = "humantime_serde::option")]
         poll: Option<StdDuration>,
         #[serde(default = "eight")]
         burst: u32,
         #[serde(default = "two_seconds", with = "humantime_serde")]
         burst_spacing: StdDuration,
-        /// Ask when its answers really left (RFC 9769).
+        /// Use the interleaved mode: ask when the replies really left (RFC 9769).
         #[serde(default)]
         interleaved: bool,
-        /// Accept a server that declares that it smears leap seconds.
+        /// Accept a server that declares leap smearing.
         #[serde(default)]
         allow_smear: bool,
-        /// Authenticate the server and its answers (Network Time Security, RFC 8915).
+        /// Authenticate the server and its replies (Network Time Security, RFC 8915).
         #[serde(default)]
         nts: bool,
         /// TCP port of the key establishment server at `address`; 4460 when absent.
         nts_ke_port: Option<u16>,
-        /// PEM file of the authorities that may vouch for it; the system's when absent.
+        /// PEM file with the certificate authorities to trust; by default, the system's.
         ca_file: Option<PathBuf>,
     },
 }
@@ -135,7 +136,7 @@ impl ReferenceConfig {
         }
     }
 
-    /// The pool that it is a member of.
+    /// The pool to which it belongs.
     pub fn pool(&self) -> Option<&str> {
         match self {
             Self::Ntp { pool, .. } => pool.as_deref(),
@@ -143,7 +144,7 @@ impl ReferenceConfig {
         }
     }
 
-    /// A pool as its members; anything else as it is.
+    /// Expands a pool into its members; anything else stays as it is.
     pub fn members(&self) -> Vec<Self> {
         let one = |n| {
             let mut member = self.clone();
@@ -160,8 +161,8 @@ impl ReferenceConfig {
         }
     }
 
-    /// How the NTP server at `peer` is polled. Without an address, which a name has not got before
-    /// it is resolved, it is polled like somebody else's.
+    /// How the NTP server at `peer` is polled. Without an address (a name before it is resolved),
+    /// it is polled like somebody else's server.
     pub fn poll_policy(&self, peer: Option<IpAddr>) -> PollPolicy {
         let limits = polling::Limits::default();
         let Self::Ntp { pool, poll, .. } = self else {
@@ -196,7 +197,7 @@ impl ReferenceConfig {
         }
     }
 
-    /// The longest interval at which this reference is asked while no requirement says otherwise.
+    /// The longest interval between two requests to this reference without a requirement.
     pub fn longest_poll(&self) -> Duration {
         match self {
             Self::Ntp { address, .. } => self.poll_policy(literal_ip(address)).interval,
@@ -208,7 +209,7 @@ impl ReferenceConfig {
         }
     }
 
-    /// Checks every key.
+    /// Validates every key.
     pub fn validate(&self) -> Result<()> {
         self.validate_local()?;
         self.validate_pool()?;
@@ -257,7 +258,7 @@ impl ReferenceConfig {
 
     fn validate_pool(&self) -> Result<()> {
         let Self::Ntp { address, pool, servers, nts, .. } = self else { return Ok(()) };
-        // Which of the two applies is known when the name is resolved.
+        // Which of the two applies is known only when the name has been resolved.
         for operator in [Operator::Own, Operator::Public] {
             let limits = self.poll_limits(operator);
             limits.validate().with_context(|| format!("[[reference]] {}", self.name()))?;
@@ -273,7 +274,7 @@ impl ReferenceConfig {
         Ok(())
     }
 
-    /// The association's parameters, checked, with this poll interval to begin with.
+    /// The association's parameters, validated, with this initial poll interval.
     pub fn ntp_config(&self, poll: Duration) -> Result<timevisor_protocols::ntp::Config> {
         let Self::Ntp { burst, burst_spacing, interleaved, allow_smear, .. } = self else {
             bail!("not an NTP reference")
@@ -287,7 +288,7 @@ impl ReferenceConfig {
             burst_spacing,
             interleaved: *interleaved,
             allow_smear: *allow_smear,
-            // An answer must be in before the next request leaves.
+            // A reply must arrive before the next request leaves.
             request_timeout: defaults.request_timeout.min(poll).min(burst_spacing),
             ..defaults
         };
@@ -295,7 +296,7 @@ impl ReferenceConfig {
         Ok(config)
     }
 
-    /// Where an authenticated NTP server gives out keys.
+    /// The key establishment server of an authenticated NTP server.
     pub fn nts_server(&self) -> Option<NtsServer> {
         match self {
             Self::Ntp { address, nts: true, nts_ke_port, ca_file, .. } => {
@@ -307,7 +308,7 @@ impl ReferenceConfig {
     }
 }
 
-/// The address, where no resolver is needed to know it.
+/// The address, if it is a literal that needs no resolver.
 pub fn literal_ip(address: &str) -> Option<IpAddr> {
     let with_port = || address.parse::<SocketAddr>().ok().map(|peer| peer.ip());
     address.parse().ok().or_else(with_port)
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(policy(named, "10.0.0.1"), ("own-server", 4.0, 3600));
         assert_eq!(policy(named, "192.0.2.1"), ("public-server", 64.0, 450));
         assert_eq!(policy(named, "not resolved"), ("public-server", 64.0, 450));
-        // A pool is other people's, whatever addresses it gives.
+        // A pool belongs to other people, whatever its addresses are.
         assert_eq!(policy(pool, "10.0.0.1"), ("pool", 64.0, 450));
         assert_eq!(policy(pool, "192.0.2.1"), ("pool", 64.0, 450));
     }

@@ -1,4 +1,5 @@
-//! `[[guests.vm.NAME.reserve]]`: processor time that a VM's vCPU has whenever it runs.
+//! `[[guests.vm.NAME.reserve]]`: processor time that is reserved for a VM's vCPU whenever the VM
+//! runs.
 
 use std::time::Duration as StdDuration;
 
@@ -7,7 +8,7 @@ use serde::Deserialize;
 use timevisor_protocols::control::{Promise, ReserveApply};
 use timevisor_schedule::Reservation;
 
-/// As the options of `timevisor reserve apply`.
+/// The same keys as the options of `timevisor reserve apply`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReserveConfig {

@@ -13,23 +13,22 @@ use super::span;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerConfig {
-    /// Where to listen, such as `0.0.0.0:123` or `[::]:123`; none: no server.
+    /// Where to listen, such as `0.0.0.0:123` or `[::]:123`; if empty, there is no server.
     pub listen: Vec<SocketAddr>,
-    /// Address prefixes that are answered.
+    /// Address prefixes that are served.
     pub allow: Vec<String>,
-    /// Address prefixes that are not, where they are longer than an allowed one.
+    /// Address prefixes that are not served; the longest matching prefix decides.
     pub deny: Vec<String>,
     /// How many clients are remembered, for the rate limit and the interleaved mode.
     pub clients: usize,
-    /// One request per this span is answered to each address in the long run; 0 switches the limit
-    /// off.
+    /// In the long run, each address is answered at most once per this span; 0 disables the limit.
     #[serde(with = "humantime_serde")]
     pub rate_interval: StdDuration,
-    /// This many may come at once.
+    /// This many requests may arrive at once.
     pub rate_burst: u32,
     /// Offers the interleaved mode (RFC 9769) to clients that ask for it.
     pub interleaved: bool,
-    /// The stratum to claim where the reference has none, because it is not an NTP server.
+    /// The stratum to claim when the reference has none because it is not an NTP server.
     pub stratum: u8,
 }
 
@@ -50,10 +49,10 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Checks every key.
+    /// Validates every key.
     ///
     /// # Errors
-    /// The first one that is wrong, with what would be right.
+    /// The first invalid key, with what would be valid.
     pub fn validate(&self) -> Result<()> {
         self.protocol()?;
         ensure!((1..=15).contains(&self.stratum), "server.stratum must be from 1 to 15");
@@ -85,7 +84,7 @@ impl ServerConfig {
         Ok(config)
     }
 
-    /// True when a server at `address` is this one: `local` is our address on the way to it.
+    /// True if the server at `address` is this one; `local` is our address on the route to it.
     pub fn is_own(&self, address: SocketAddr, local: IpAddr) -> bool {
         let same = |listen: &SocketAddr| {
             listen.port() == address.port()

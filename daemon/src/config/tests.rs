@@ -12,7 +12,7 @@ fn the_packaged_file_is_valid_and_states_the_defaults() {
     assert_eq!(format!("{packaged:?}"), format!("{:?}", Config::default()));
 }
 
-/// The references in the packaged file's comments, without the keys that have no default.
+/// The references in the packaged file's comments, without keys that have no default.
 fn commented_references() -> Vec<String> {
     let packaged = include_str!("../../../packaging/timevisord.toml");
     let mut tables: Vec<String> = Vec::new();
@@ -24,7 +24,7 @@ fn commented_references() -> Vec<String> {
         if line == "[[reference]]" {
             tables.push(String::new());
         }
-        // Words, and keys of other tables, are no keys of a reference.
+        // Prose, and keys of other tables, are not keys of a reference.
         let key = line.split_once(" = ").map_or("", |(key, _)| key);
         let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
         if let Some(table) = tables.last_mut()
@@ -50,7 +50,7 @@ fn the_packaged_references_state_the_defaults() {
     };
     let mut kinds = std::collections::BTreeSet::new();
     for table in tables {
-        // The same with nothing but its name must be the same.
+        // A table reduced to its name must parse to the same value.
         let named = |line: &&str| {
             ["[[", "type", "address = \"ntp", "pool"].iter().any(|k| line.starts_with(k))
         };

@@ -1,5 +1,5 @@
-//! `[[timeline]]` tables: timelines that the operator names, beside `tai` and `utc`, which always
-//! exist.
+//! `[[timeline]]` tables: timelines that the operator defines, in addition to `tai` and `utc`,
+//! which always exist.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -16,11 +16,12 @@ pub struct TimelineConfig {
     pub name: String,
     #[serde(default = "tai")]
     pub epoch: Epoch,
-    /// The references it follows, by name; absent: the host's own clock, which follows all of them.
+    /// The names of the references that it follows; if absent, it is the host's own clock, which
+    /// follows all of them.
     pub references: Option<Vec<String>>,
-    /// Who may bind: `uid:1000`, `vm:web`; absent: everybody.
+    /// Who may bind: `uid:1000`, `vm:web`; if absent, everybody.
     pub tenants: Option<Vec<String>>,
-    /// The member whose presence defines a local timeline; absent: the host.
+    /// The member whose presence defines a local timeline; if absent, the host.
     pub master: Option<String>,
 }
 
@@ -28,8 +29,8 @@ fn tai() -> Epoch {
     Epoch::Tai
 }
 
-/// The timelines' model as configured, and for each clock beyond the host's own the references it
-/// follows.
+/// The timelines' model as configured, and for each clock besides the host's own, the references
+/// that it follows.
 pub fn setup(
     timelines: &[TimelineConfig],
     references: &[String],
@@ -78,7 +79,7 @@ impl TimelineConfig {
         Ok(Configured { name: self.name.parse()?, origin, visibility })
     }
 
-    /// Timelines with the same references share a clock.
+    /// Returns the clock for these references; timelines with the same references share it.
     fn clock(&self, references: &[String], clocks: &mut Vec<Vec<usize>>) -> Result<ClockId> {
         let Some(names) = &self.references else { return Ok(HOST_CLOCK) };
         ensure!(

@@ -2,14 +2,14 @@
 //! two.
 //!
 //! This file decides when to steer and what to declare to the kernel, and restores everything at
-//! the end. The control law is timevisor-estimate's `steering`. timevisor-linux's `adjust` has the
-//! system call, other programs that steer the clock (`rivals`), and the original settings in a
-//! file, for the next daemon if this one is killed (`saved`).
+//! the end. The control law is timevisor-estimate's `steering`. timevisor-linux's `adjust` contains
+//! the system call, detects other programs that steer the clock (`rivals`), and saves the original
+//! settings in a file, for the next daemon if this one is killed (`saved`).
 //!
-//! Once a second the daemon reads the clock beside the counter. While our own clock is not
+//! Once a second, the daemon reads the clock along with the counter. While our own clock is not
 //! reliable, the rate is held and the kernel's status becomes STA_UNSYNC. When another program
-//! changes the rate, steering ends at once and the other program's rate stays. The estimate does
-//! not depend on CLOCK_REALTIME, so steering has no feedback into it.
+//! changes the rate, steering ends immediately and the other program's rate stays. The estimate
+//! does not depend on CLOCK_REALTIME, so steering has no feedback into it.
 
 use timevisor_clock_page::ClockStatus;
 use timevisor_estimate::steering::{Command, Input, Steering};
@@ -24,16 +24,16 @@ use crate::clock::HostClock;
 use crate::config::Config;
 use crate::leap::Leap;
 
-/// The control law is designed for about this interval.
+/// The control law is designed for approximately this interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// After a conflict, the daemon checks again at this interval.
+/// Time until the daemon checks again after a conflict.
 const RETRY: Duration = Duration::from_secs(60);
-/// The kernel gets no new orders this close to a leap second.
+/// The kernel's settings are not changed this close to a leap second.
 const LEAP_MARGIN: Duration = Duration::from_secs(5);
 const BRACKET_TRIES: usize = 5;
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// The last settings that we made, to notice changes by other programs.
+/// The last settings that we made, to detect changes by other programs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Ours {
     rate: Rate,
@@ -51,8 +51,8 @@ pub struct Discipline {
     config: Config,
     saved: Saved,
     state: State,
-    /// The counter's rate against CLOCK_MONOTONIC_RAW since the start (or a suspend). Precision
-    /// grows with time.
+    /// The counter's rate against CLOCK_MONOTONIC_RAW since the start (or the last suspend). Its
+    /// precision improves with time.
     first: RawBracket,
     next: Duration,
     last: Duration,
@@ -61,7 +61,8 @@ pub struct Discipline {
 }
 
 impl Discipline {
-    /// Returns `None` unless configured; then it restores what an earlier daemon left set.
+    /// Returns `None` unless configured; in that case it restores the settings that an earlier
+    /// daemon left changed.
     pub fn start(
         config: &Config,
         boot_id: String,
@@ -136,8 +137,8 @@ impl Discipline {
         self.obey(&command, Some((&reading, clock)), now);
     }
 
-    /// Handles a disturbance of the counter (a suspend, a migration): measures its rate against
-    /// CLOCK_MONOTONIC_RAW from now on.
+    /// Handles a disturbance of the counter (a suspend, a migration): restarts the measurement of
+    /// its rate against CLOCK_MONOTONIC_RAW.
     pub fn restart(&mut self, clock: &HostClock) {
         self.first = best_bracket(&clock.counter);
     }
@@ -217,7 +218,7 @@ impl Discipline {
     fn base(&self, clock: &HostClock) -> Option<f64> {
         let known = clock.knowledge().clock.as_ref()?;
         let raw = from_brackets(self.first, best_bracket(&clock.counter)).ok();
-        // In the first second, the calibration at the start is more precise.
+        // During the first second, the initial calibration is more precise.
         let raw = raw.filter(|r| r.error < clock.calibration.error).unwrap_or(clock.calibration);
         Some(known.period.relative_to(raw.period))
     }
@@ -262,7 +263,7 @@ fn put_back(original: &Settings, saved: &Saved) {
 const UNKNOWN: Declaration =
     Declaration { max_error: None, estimated_error: Duration::ZERO, leap: LeapAction::None };
 
-/// CLOCK_REALTIME beside the estimate.
+/// CLOCK_REALTIME and the estimate at the same moment.
 struct Reading {
     utc: Instant<Utc>,
     offset: Duration,
@@ -295,7 +296,7 @@ fn declare(reading: &Reading, command: &Command, clock: &HostClock) -> Declarati
     }
 }
 
-/// Announces a leap second at the end of this UTC day. The kernel then inserts it itself.
+/// Announces a leap second at the end of this UTC day. The kernel then inserts it.
 fn leap_today(leap: &Leap, utc: Instant<Utc>) -> LeapAction {
     let midnight = (utc.secs().div_euclid(SECONDS_PER_DAY) + 1) * SECONDS_PER_DAY;
     let at = |secs: i64| {
@@ -313,7 +314,7 @@ fn near_leap(leap: &Leap, utc: Instant<Utc>) -> bool {
     before.is_ok() && after.is_ok() && before != after
 }
 
-/// Sets CLOCK_TAI's offset when it is known and the kernel's differs.
+/// Sets CLOCK_TAI's offset if it is known and differs from the kernel's.
 fn tell_tai(leap: &Leap, utc: Instant<Utc>) {
     let Ok(offset) = leap.offset_at(utc) else { return };
     let known = adjust::settings().map(|s| s.tai_offset);
@@ -332,7 +333,7 @@ mod tests {
     fn leap() -> Leap {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("leap");
-        // 2016-12-31 had one more second.
+        // 2016-12-31 had one additional second.
         std::fs::write(&path, "#@ 4000000000\n3644697600 36\n3692217600 37\n").unwrap();
         Leap::load(&ClockConfig { leap_table: path, ..ClockConfig::default() })
     }

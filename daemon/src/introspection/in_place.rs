@@ -1,5 +1,5 @@
-//! The traps that this daemon has in guests, and the host's switch that has to be on while any of
-//! them is a prefix.
+//! The traps that this daemon has placed in guests, and the host's switch, which has to be on while
+//! any of them is a prefix.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -14,13 +14,13 @@ use timevisor_linux::process::{Process, ProcessMemory, while_stopped};
 pub struct Prefixes {
     file: CrashFile<InPlace>,
     now: Mutex<InPlace>,
-    /// Why the journal of an earlier daemon cannot be read. It must not be replaced then.
+    /// Why the journal of an earlier daemon cannot be read. It must not be overwritten then.
     unknown: Option<String>,
 }
 
 impl Prefixes {
-    /// Removes the traps that an earlier daemon left. Those that cannot be removed stay in the
-    /// journal, and the switch stays on for them.
+    /// Removes the traps that an earlier daemon left behind. Those that cannot be removed stay in
+    /// the journal, and the switch stays on for them.
     pub fn start(directory: &Path) -> Self {
         let file = file(directory);
         let (mut now, unknown) = match file.read() {
@@ -53,8 +53,8 @@ impl Prefixes {
         Self { file, now: Mutex::new(now), unknown }
     }
 
-    /// Call before these patches are made: writes them to the journal, and turns the host's switch
-    /// on if they need it.
+    /// Call before these patches are applied: writes them to the journal, and turns the host's
+    /// switch on if they need it.
     pub fn begin(&self, process: Process, patches: &[Patch]) -> Result<()> {
         if let Some(unknown) = &self.unknown {
             bail!("{unknown}");
@@ -68,7 +68,7 @@ impl Prefixes {
         self.file.write(&next)?;
         if switches {
             if let Err(error) = set_forced_emulation(true) {
-                // Nothing has changed, so the journal must not say otherwise.
+                // No patch was applied, so the journal must not list any.
                 self.file.write(&now)?;
                 return Err(error.into());
             }
@@ -103,7 +103,7 @@ fn remove(patched: &Patched) -> Result<usize> {
     let done = ProcessMemory::writable(process).map_err(anyhow::Error::from).and_then(|memory| {
         while_stopped(process, || take(&memory, &patched.patches))?.context("the guest's code")
     });
-    // QEMU has ended meanwhile.
+    // QEMU has ended in the meantime.
     if done.is_err() && !process.is_running() { Ok(0) } else { done }
 }
 

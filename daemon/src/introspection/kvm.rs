@@ -1,7 +1,7 @@
 //! The link to a guest under KVM: its code in QEMU's memory, and BPF programs on this host.
 //!
-//! x86-64 only. AMD's KVM is tested in emulation; Intel's is written from the kernel's source and
-//! NOT VERIFIED ON HARDWARE.
+//! x86-64 only. AMD's KVM is tested in emulation; Intel's path was written from the kernel's source
+//! and is NOT VERIFIED ON HARDWARE.
 
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
@@ -26,12 +26,12 @@ use timevisor_time::{CounterRatio, Duration};
 use super::in_place::Prefixes;
 use super::link::Link;
 
-/// Maximum delay of events, and of the reaction to a detachment.
+/// Maximum delay of events, and before a detachment is noticed.
 const TURN: StdDuration = StdDuration::from_millis(10);
-/// Most events of one turn: a guest may make them faster than they can be handled.
+/// Maximum number of events per turn: a guest may cause them faster than they can be handled.
 const AT_ONCE: usize = 1024;
 /// How often to check that the traps are still in the guest's code (a reset replaces it), and how
-/// many events the programs left out.
+/// many events the programs have dropped.
 const LOOK: Duration = Duration::from_nanos(500_000_000);
 
 pub struct Kvm {
@@ -48,7 +48,7 @@ pub struct Kvm {
     left_out: u64,
 }
 
-/// A VM, and where its memory is.
+/// A VM, and the location of its memory.
 pub struct Where {
     pub process: Process,
     pub layout: RamLayout,
@@ -122,13 +122,13 @@ impl Kvm {
             orders::Watch::FastPio => Watch::FastPio,
             orders::Watch::Emulate => Watch::Emulate,
         };
-        // Programs first: events before they run would be lost without being counted.
+        // Start the programs first: events before that would be lost without being counted.
         self.traps = Some(GuestTraps::start(self.orders.target, &first, &more, watch)?);
         self.prefixes.begin(self.process, &patches)?;
         self.patches = patches;
         let done = while_stopped(self.process, || put(&self.code, &self.patches));
         done.map_err(anyhow::Error::from).and_then(|done| Ok(done?)).inspect_err(|_| {
-            // No trap is in place, but the journal says so.
+            // No trap is in place, but the journal lists them.
             let _ = self.take();
         })
     }
@@ -212,7 +212,7 @@ fn vendor() -> Result<Vendor> {
     }
 }
 
-/// The kernel's types, with those of KVM's module unless it is built in.
+/// The kernel's types, with those of KVM's module unless KVM is built in.
 fn host_types(vendor: Vendor) -> Result<Btf> {
     let folder = "/sys/kernel/btf";
     let kernel = std::fs::read(format!("{folder}/vmlinux"));

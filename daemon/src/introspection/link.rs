@@ -1,13 +1,13 @@
-//! A link to a VM, as a backend's driver uses it.
+//! A connection to a VM, as the driver of a backend uses it.
 
 use anyhow::Result;
 use timevisor_introspection::backend::{Action, Backend};
 
 pub trait Link {
-    /// Waits for a moment, and passes what has arrived to the backend.
+    /// Waits briefly, and passes what has arrived to the backend.
     ///
     /// # Errors
-    /// When the link is lost; all trap points go with it.
+    /// When the link is lost; all trap points are then removed.
     fn turn(&mut self, backend: &mut dyn Backend) -> Result<Vec<Action>>;
 
     /// Carries out an action of the backend: sends bytes, or changes the guest's code.

@@ -1,14 +1,14 @@
 //! Introspection of VMs: sessions that users start over the control socket. crates/introspection
-//! decides; this folder does the input and output.
+//! makes the decisions; this folder does the input and output.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps the events |
-//! | `shared.rs` | what that thread and the main thread tell each other |
-//! | `watch.rs` | one attachment: a backend, driven over a link |
-//! | `need.rs` | the reservation that its tasks need |
+//! | `shared.rs` | the state that this thread shares with the main thread |
+//! | `watch.rs` | one attachment: a backend, and the loop that drives it over a link |
+//! | `need.rs` | the reservation that the guest's tasks need |
 //! | `probe.rs` | finds the kernel that runs in a VM |
-//! | `known.rs` | kernels that were found before |
+//! | `known.rs` | kernels found by earlier attachments |
 //! | `link.rs` | the interface of a link |
 //! | `socket.rs` | the link to QEMU's plugin or to its gdb stub |
 //! | `kvm.rs` | the link to a guest under KVM: its code in memory, and BPF programs on this host |
@@ -53,7 +53,7 @@ use crate::report::error_response;
 use crate::reservations::Reservations;
 use crate::vms::Vms;
 
-/// How long a session's thread waits at most for a pause of its VM, or for a reservation.
+/// Maximum time that a session's thread waits for a pause of its VM, or for a reservation.
 const INTERVAL: Duration = Duration::from_nanos(20_000_000);
 /// 1 / CONFIG_HZ of most distributions' kernels.
 const TICK: u64 = 4_000_000;
@@ -61,7 +61,7 @@ const TICK: u64 = 4_000_000;
 pub struct Introspection {
     common: Common,
     sessions: BTreeMap<String, Session>,
-    /// Threads of sessions that were ended: their trap points may still be in place.
+    /// Threads of ended sessions, whose trap points may still be in place.
     ending: BTreeMap<String, JoinHandle<()>>,
     next: Duration,
 }
@@ -81,8 +81,8 @@ impl Introspection {
         if self.sessions.is_empty() { Duration::MAX } else { self.next }
     }
 
-    /// Pauses VMs whose sessions ask for it, reserves what their tasks need, and forgets VMs that
-    /// have ended.
+    /// Pauses VMs at their sessions' request, reserves what their tasks need, and drops the
+    /// sessions of VMs that have ended.
     pub fn on_timer(
         &mut self,
         now: Duration,
@@ -182,13 +182,13 @@ impl Introspection {
         Response::Introspections(Introspections { vms })
     }
 
-    /// Answers `introspect_trace`; each event with its time.
+    /// Answers `introspect_trace`: events, each with its time.
     pub fn trace(&self, asked: &IntrospectTrace, clock: &HostClock) -> Response {
         let Some(session) = self.sessions.get(&asked.vm) else {
             return not_introspected(&asked.vm);
         };
         let mut answer = session.events(asked.from);
-        // Events are stamped with the TSC.
+        // Events are time-stamped with the TSC.
         let readable = clock.counter.id() == CounterId::X86Tsc;
         let reader = Reader::open(clock.writer().page(), &clock.counter, 0).ok();
         let reader = reader.filter(|_| readable);
@@ -218,7 +218,7 @@ impl Drop for Introspection {
         let ending = std::mem::take(&mut self.ending).into_values();
         let all = std::mem::take(&mut self.sessions).into_values().filter_map(Session::end);
         for thread in ending.chain(all.collect::<Vec<_>>()) {
-            // A thread that panicked has removed its traps while it unwound.
+            // A thread that panicked has already removed its traps while unwinding.
             let _ = thread.join();
         }
     }
@@ -235,8 +235,7 @@ fn rules(asked: &IntrospectReserve) -> Rules {
     Rules { declared: declared.collect(), period: asked.period_ns, sharing, tick: TICK }
 }
 
-/// How long ago the counter had this value; `None` where the host's counter is not the one of the
-/// stamps.
+/// How long ago the counter had this value; `None` if event time stamps use a different counter.
 fn since(asked: u64, clock: &HostClock) -> Option<u64> {
     let readable = clock.counter.id() == CounterId::X86Tsc;
     let ticks = readable.then(|| clock.counter.read_ordered().checked_sub(asked))??;
@@ -244,7 +243,7 @@ fn since(asked: u64, clock: &HostClock) -> Option<u64> {
 }
 
 /// Reserves what the tasks of a guest need, if that has changed or a refused need is due again. A
-/// refusal leaves the former reservation in place. Returns the host's counter at the guest's
+/// refusal leaves the previous reservation in place. Returns the host's counter at the guest's
 /// request, if that request has been met now.
 fn follow(
     vm: &str,

@@ -1,18 +1,18 @@
-//! The reservation that a guest's demand needs: crates/introspection's tasks, planned by
-//! crates/schedule.
+//! The reservation that meets a guest's demand: the tasks are found by crates/introspection and
+//! planned by crates/schedule.
 
 use timevisor_introspection::tasks::demand::{Declared, Demand, Order, Planned};
 use timevisor_schedule::synthesis::{Search, Sharing};
 use timevisor_schedule::{Policy, Reservation, Task, TaskSet};
 
-/// How a reservation follows a guest; ns.
+/// How a reservation follows a guest; times in ns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Tasks with fixed priorities, as their operator declares them.
+    /// Fixed-priority tasks, as their operator declares them.
     pub declared: Vec<Declared>,
-    /// The reservation's period; absent: half of the shortest deadline.
+    /// The reservation's period; if absent, half of the shortest deadline.
     pub period: Option<u64>,
-    /// Whether other reservations may come to its core.
+    /// Whether other reservations may share its core.
     pub sharing: Sharing,
     /// The host's 1 / HZ.
     pub tick: u64,
@@ -25,11 +25,11 @@ pub enum Need {
     Nothing,
     /// This reservation.
     Reservation(Reservation),
-    /// More than any reservation gives, or numbers that make no sense: why.
+    /// No reservation can meet the demand, or its numbers are invalid; why.
     TooMuch(String),
 }
 
-/// The least reservation for this demand, with slack for ticks.
+/// The smallest reservation that meets this demand, with slack for ticks.
 pub fn need(demand: Demand, rules: &Rules) -> Need {
     let (order, tasks) = match demand {
         Demand::Nothing => return Need::Nothing,
@@ -118,15 +118,15 @@ mod tests {
     fn listed_tasks_are_planned_in_their_order() {
         let rules = Rules { period: Some(50 * MS), ..RULES };
         let of = |all: Vec<Planned>, rules: &Rules| need(Demand::Tasks(Order::Listed, all), rules);
-        // The example of the theory of reservations: rate-monotonic, 26.67 ms of 50 alone, and
-        // slack of a tick.
+        // The textbook example of reservation theory: rate-monotonic, 26.67 ms out of 50 alone,
+        // plus the slack of one tick.
         let both = vec![planned(30 * MS, 150 * MS, 0), planned(50 * MS, 200 * MS, 0)];
         let Need::Reservation(two) = of(both.clone(), &rules) else { panic!("nothing") };
         assert!((26_666_667..34 * MS).contains(&two.budget()), "{two:?}");
         let three = [vec![planned(20 * MS, 100 * MS, 0)], both].concat();
         let Need::Reservation(more) = of(three, &rules) else { panic!("nothing") };
         assert!(more.budget() > two.budget() + 5 * MS, "{more:?} after {two:?}");
-        // Two of 10 ms that wait for each other: not within 19 ms.
+        // Two tasks of 10 ms that block each other cannot both finish within 19 ms.
         let equal = |period| vec![planned(10 * MS, period, 10 * MS), planned(10 * MS, period, 0)];
         let rules = Rules { period: Some(10 * MS), ..RULES };
         assert!(matches!(of(equal(100 * MS), &rules), Need::Reservation(_)));

@@ -1,7 +1,7 @@
-//! Finds what runs in a VM: its kernel in memory, or the image that the user named.
+//! Finds what a VM runs: its kernel in memory, or the image that the user named.
 //!
 //! A reset does not clear memory, so an earlier kernel may still be there, complete and with page
-//! tables that map it. Only the kernel that runs has a heartbeat.
+//! tables that map it. Only the running kernel has a heartbeat.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -21,32 +21,32 @@ use super::known::Kept;
 use super::shared::Shared;
 use super::target::Target;
 
-/// How long to wait for a heartbeat; an idle kernel ticks every few seconds.
+/// How long to wait for a heartbeat; even an idle kernel ticks every few seconds.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long to look for another kernel; a busy one ticks within this time.
 const ANOTHER: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(20);
-/// How long to wait for the heartbeat of a kernel that was found before. A busy guest ticks within
-/// this time; the memory of an idle one may have to be searched.
+/// How long to wait for the heartbeat of a kernel found earlier. A busy guest ticks within this
+/// time; an idle guest's memory may have to be searched.
 const KNOWN_HEARTBEAT: Duration = Duration::from_secs(1);
 const KNOWN_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The guest that runs, and where its memory is.
+/// The running guest, and the location of its memory.
 pub struct Found {
     pub guest_os: Box<dyn GuestOs>,
     pub memory: Ram<InProcess>,
-    /// Address of the guest's memory in QEMU's.
+    /// Address of the guest's memory in QEMU's address space.
     pub base: u64,
-    /// No other kernel is in memory, running or not.
+    /// Whether no other kernel is in memory, running or not.
     pub is_only: bool,
     /// Offsets in this host's KVM, if an earlier session has found them.
     pub layout: Option<KvmLayout>,
 }
 
-/// Finds the guest that runs.
+/// Finds the running guest.
 ///
 /// # Errors
-/// When no known guest system is in memory, or none runs.
+/// When no known guest system is in memory, or none is running.
 pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
     if let Some(path) = &target.image {
         return by_image(target, path);
@@ -62,15 +62,15 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
         }
     }
     ensure!(!all.is_empty(), "{}", reasons.join("; "));
-    // Two parts of QEMU's memory with the size of the guest's map the same memory, or one of them
-    // is not the guest's.
+    // If two mappings have the guest's memory size, both map the same memory, or one of them is not
+    // the guest's.
     let (found, memory, base) = all.swap_remove(0);
     let is_only = found.len() == 1;
     let guest_os = that_runs(found, &memory, shared)?;
     Ok(Found { guest_os, memory, base, is_only, layout: None })
 }
 
-/// The kernel that was found in this VM before, if memory still has it and it has a heartbeat.
+/// The kernel that was found in this VM earlier, if it is still in memory and has a heartbeat.
 ///
 /// # Errors
 /// When QEMU's memory cannot be reached.
@@ -124,7 +124,7 @@ fn that_runs(
     }
 }
 
-/// The name of another kernel in memory whose heartbeat changes while this one's does not.
+/// The name of another kernel in memory whose heartbeat advances while this one's does not.
 pub fn another_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Option<String> {
     let found = registry::probe(memory).ok()?;
     let own = guest_os.heartbeat(memory);
@@ -141,10 +141,10 @@ pub fn another_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Option<S
     None
 }
 
-/// Waits for a heartbeat.
+/// Waits until the heartbeat advances.
 ///
 /// # Errors
-/// When there is none in time.
+/// When it does not advance in time.
 pub fn surely_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Result<()> {
     let before = guest_os.heartbeat(memory);
     let late = Instant::now() + HEARTBEAT;
@@ -158,7 +158,7 @@ pub fn surely_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Result<()
 /// Recognizes the guest by its image, if that image is in QEMU's memory.
 fn by_image(target: &Target, path: &Path) -> Result<Found> {
     let named = || path.display().to_string();
-    // A pipe is refused, because opening it would wait for its writer.
+    // Refuses a pipe, because opening it would block until it has a writer.
     ensure!(std::fs::metadata(path).with_context(named)?.is_file(), "{} is no file", named());
     let (mut bytes, most) = (Vec::new(), image::MOST_BYTES as u64 + 1);
     let file = File::open(path).with_context(named)?;

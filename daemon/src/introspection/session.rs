@@ -1,5 +1,5 @@
-//! The session of one VM: its thread, because a search for a kernel in memory takes seconds, and
-//! the rows and events that users see of it.
+//! The session of one VM: its thread (because a search for a kernel in memory takes seconds), and
+//! the rows and events that users see.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use super::shared::Shared;
 use super::target::Target;
 use super::watch::watch;
 
-/// Between a problem and the next attempt to attach.
+/// Time between a failure and the next attempt to attach.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct Session {
@@ -35,14 +35,14 @@ pub struct Session {
     pub rules: Option<Rules>,
     /// The reservation that was made, or why it was refused.
     pub reserved: IntrospectReserved,
-    /// Resets of the VM so far.
+    /// Number of resets of the VM so far.
     resets: u64,
     pub follow: Follow<Need>,
 }
 
 impl Session {
-    /// Starts the thread. It first waits for the thread of a former session, which may still have
-    /// trap points in place.
+    /// Starts the thread. It first waits for the thread of the previous session, which may still
+    /// have trap points in place.
     pub fn start(
         target: Target,
         rules: Option<Rules>,
@@ -75,7 +75,7 @@ impl Session {
         })
     }
 
-    /// Tells the thread to remove its trap points and to end.
+    /// Tells the thread to remove its trap points and to exit.
     pub fn end(mut self) -> Option<JoinHandle<()>> {
         self.shared.lock().ended = true;
         self.thread.take()
@@ -85,7 +85,7 @@ impl Session {
         self.process.is_running()
     }
 
-    /// Whether the thread asks for a short pause of the VM. Each request is returned once.
+    /// Whether the thread requests a short pause of the VM. Each request is returned once.
     pub fn take_pause(&self) -> bool {
         std::mem::take(&mut self.shared.lock().pause)
     }
@@ -95,7 +95,7 @@ impl Session {
         self.shared.lock().need.take()
     }
 
-    /// Whether it uses this backend; without a backend, any will do.
+    /// Whether it uses this backend; without a backend, any matches.
     pub fn is_by(&self, backend: Option<IntrospectBackend>) -> bool {
         backend.is_none_or(|asked| asked == self.choice.backend())
     }
@@ -105,7 +105,7 @@ impl Session {
         self.choice.holds()
     }
 
-    /// Takes the number of the VM's resets so far.
+    /// Updates the number of the VM's resets.
     pub fn set_resets(&mut self, resets: u64) {
         if std::mem::replace(&mut self.resets, resets) != resets {
             let mut told = self.shared.lock();
@@ -158,7 +158,7 @@ fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
         let mut told = shared.lock();
         told.attached = None;
         told.tasks.clear();
-        // Unknown tasks need nothing: after a reset there are none.
+        // The tasks are unknown after a reset, so nothing is needed.
         told.need = Some((Need::Nothing, None));
         if let Err(error) = ended {
             let text = format!("{error:#}");

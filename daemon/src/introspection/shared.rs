@@ -1,4 +1,4 @@
-//! [`Shared`]: what a session's thread and the main thread tell each other.
+//! [`Shared`]: the state that a session's thread and the main thread share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,16 +12,16 @@ use super::need::Need;
 #[derive(Default)]
 pub struct Shared(Mutex<Told>);
 
-/// What they tell each other.
+/// The shared state.
 #[derive(Default)]
 pub struct Told {
-    /// The user has detached, or the daemon ends.
+    /// The user has detached, or the daemon is shutting down.
     pub ended: bool,
     /// The guest was reset since the thread last looked for its kernel.
     pub reset: bool,
-    /// The guest was reset at some time: an earlier kernel may still be in memory.
+    /// The guest has been reset at least once: an earlier kernel may still be in memory.
     pub was_reset: bool,
-    /// The thread asks for a short pause of the VM.
+    /// The thread requests a short pause of the VM.
     pub pause: bool,
     pub attached: Option<usize>,
     pub problem: Option<String>,
@@ -29,7 +29,7 @@ pub struct Told {
     pub dropped: u64,
     pub senseless: u64,
     pub tasks: Vec<Value>,
-    /// A change of what the tasks need, until the main thread takes it.
+    /// A changed need of the tasks, until the main thread takes it.
     pub need: Option<Attempt<Need>>,
     pub history: History,
 }

@@ -15,7 +15,7 @@ use timevisor_linux::process::Process;
 
 use super::link::Link;
 
-/// Maximum delay of the reaction to a detachment.
+/// Maximum delay before a detachment is noticed.
 const TURN: Duration = Duration::from_millis(20);
 
 pub struct Socket {
@@ -30,8 +30,8 @@ impl Socket {
         Self::patient(open(path, process)?, None)
     }
 
-    /// Connects to the gdb stub, which stops the VM at once. A relay tells the stub to resume the
-    /// VM however this process ends.
+    /// Connects to the gdb stub, which stops the VM immediately. A relay tells the stub to resume
+    /// the VM, however this process ends.
     pub fn debug(path: &Path, process: Process) -> Result<Self> {
         let (stream, relay) = relay(open(path, process)?, LAST_WORDS, QUIET)?;
         Self::patient(stream, Some(relay))

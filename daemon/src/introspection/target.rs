@@ -1,4 +1,4 @@
-//! A VM to introspect: where its memory is, and which backend traps its calls.
+//! A VM to introspect: the location of its memory, and the backend that traps its calls.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::config::KvmChoice;
 #[derive(Clone)]
 pub struct Common {
     pub prefixes: Arc<Prefixes>,
-    /// Kernels that were found in VMs before.
+    /// Kernels found by earlier attachments.
     pub known: Arc<Known>,
     /// How guests under KVM are trapped when the user names no backend.
     pub automatic: KvmChoice,
@@ -29,9 +29,9 @@ pub struct Common {
 pub struct Target {
     pub process: Process,
     pub choice: Choice,
-    /// The ELF file that the user names: what runs in the guest, with symbols.
+    /// The ELF file that the user names: the program that runs in the guest, with symbols.
     pub image: Option<PathBuf>,
-    /// Trap every system call, too.
+    /// Trap every system call as well.
     pub every_system_call: bool,
     pub layout: RamLayout,
     pub bytes: u64,
@@ -39,7 +39,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads QEMU's command line; `asked` is the backend that the user asks for.
+    /// Reads QEMU's command line; `asked` is the backend that the user requests.
     pub fn new(
         qemu: &Qemu,
         asked: Option<IntrospectBackend>,
@@ -69,7 +69,7 @@ impl Target {
         Ok(Self { process, choice, image: None, every_system_call: false, layout, bytes, common })
     }
 
-    /// The parts of QEMU's memory that have the size of the guest's memory, each with its address.
+    /// The mappings of QEMU whose size equals the guest's memory, each with its address.
     pub fn memories(&self) -> Result<Vec<(Ram<InProcess>, u64)>> {
         let bases = bases(&self.process.maps()?, self.bytes);
         ensure!(!bases.is_empty(), "QEMU has no memory of the guest's size, {} bytes", self.bytes);

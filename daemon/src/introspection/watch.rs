@@ -28,10 +28,10 @@ use super::shared::Shared;
 use super::socket::Socket;
 use super::target::Target;
 
-/// Maximum time to set or remove trap points: vCPUs that run reach a place where points can change
+/// Maximum time to set or remove trap points: running vCPUs reach a place where points can change
 /// within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks of the initial scan.
+/// Time between two looks of the initial scan.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Attaches to a guest and reports what its tasks do, until the session ends or the guest is reset.
@@ -72,7 +72,7 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
         ensure!(attached || monotonic() < late, "the trap points are not set");
     }
     watch.detach()?;
-    // The next session may use this kernel again, unless the guest was reset or the kernel has more
+    // The next session may reuse this kernel, unless the guest was reset or the kernel has more
     // points than usual.
     let is_usual = is_only && !target.every_system_call;
     if is_usual && !shared.lock().reset && watch.backend.state() == State::Detached {
@@ -82,7 +82,7 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
     Ok(())
 }
 
-/// Opens the link to this VM for the backend that was chosen.
+/// Opens a link to this VM for the chosen backend.
 fn open(
     target: &Target,
     memory: &Ram<InProcess>,
@@ -96,7 +96,7 @@ fn open(
             Ok((Box::new(link), Box::new(Tcg::default())))
         }
         Choice::Gdb(socket) => {
-            // The stub resumes a VM even if somebody else has paused it.
+            // Requires a running kernel: the stub would resume a VM that somebody else has paused.
             surely_runs(guest_os, memory)?;
             let link = Socket::debug(socket, target.process)?;
             Ok((Box::new(link), Box::new(Gdb::default())))
@@ -119,7 +119,7 @@ struct Watch<'a> {
     shared: &'a Shared,
     rules: Option<&'a Rules>,
     needed: Need,
-    /// Events that earlier connections dropped.
+    /// Number of events that earlier connections dropped.
     dropped_before: u64,
     report: Report,
     pulse: Pulse,
@@ -136,14 +136,14 @@ impl Watch<'_> {
     /// Checks that the same kernel still runs.
     ///
     /// # Errors
-    /// When it does not: the session has to find the new kernel.
+    /// When it does not run: the session has to find the new kernel.
     fn feel_pulse(&mut self, target: &Target, now: Duration) -> Result<()> {
         if !self.pulse.is_due(now) {
             return Ok(());
         }
         match self.pulse.take(self.guest_os.heartbeat(&self.memory), now) {
             Sign::Restarted => bail!("the guest's kernel has restarted, or is gone"),
-            // Not where the user named an image: memory alone does not show which of those runs.
+            // Skipped if the user named an image: memory alone does not show which program runs.
             Sign::Silent if target.image.is_none() => {
                 if let Some(other) = another_runs(&*self.guest_os, &self.memory) {
                     bail!("another kernel runs in the guest now, {other}: a kexec?");
@@ -154,8 +154,8 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Carries out the backend's actions. Nothing is sent under the lock: the main thread must not
-    /// wait for QEMU.
+    /// Carries out the backend's actions. Nothing is sent while the lock is held: the main thread
+    /// must not wait for QEMU.
     fn act(&mut self, actions: Vec<Action>) -> Result<()> {
         for action in actions {
             match action {
@@ -177,7 +177,7 @@ impl Watch<'_> {
                     self.guest_os.cleanup();
                     self.shared.lock().attached = None;
                 }
-                // The guest has rebooted, or traces itself.
+                // The guest has rebooted, or it traces itself.
                 Action::Changed { point, found } => {
                     bail!("trap point {point}: the guest's kernel has {found:02x?} there now")
                 }
@@ -187,8 +187,8 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Finds the tasks that began before the points were in place. Events wait meanwhile, and then
-    /// tell what has changed during the scan.
+    /// Finds the tasks that started before the points were in place. Events wait meanwhile, and
+    /// then report what has changed during the scan.
     fn scan_initially(&mut self) -> Result<(), String> {
         let mut looks = Looks::default();
         loop {
@@ -224,7 +224,7 @@ impl Watch<'_> {
         let tasks = self.guest_os.tasks().iter();
         let tasks = tasks.map(|task| serde_json::to_value(task).unwrap_or_default()).collect();
         self.shared.lock().tasks = tasks;
-        // Planned here and not on the clock's thread: a guest can make this slow.
+        // Planned here and not on the clock's thread, because a guest can make planning slow.
         let needed = self.rules.map_or(Need::Nothing, |rules| {
             need(demand(self.guest_os.tasks(), &rules.declared), rules)
         });
@@ -234,7 +234,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Removes the points. They also go when the connection ends.
+    /// Removes the points. They are also removed when the connection ends.
     fn detach(&mut self) -> Result<()> {
         let actions = self.backend.detach(monotonic());
         self.act(actions)?;

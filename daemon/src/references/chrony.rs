@@ -1,5 +1,5 @@
-//! Reads the time that a running chronyd has: CLOCK_REALTIME with chronyd's correction and
-//! chronyd's bound.
+//! Reads the time of a running chronyd: CLOCK_REALTIME with chronyd's correction and chronyd's
+//! bound.
 //!
 //! chronyd answers with `correction`, which must be added to CLOCK_REALTIME now, and with its root
 //! delay and dispersion at the time of the answer. Meanwhile it slews the correction away. Between
@@ -22,7 +22,7 @@ use super::tally::{Refused, Tally};
 use super::{Driver, Surroundings, random};
 use crate::config::{ChronyAddress, ChronyConfig, span};
 
-/// chronyd is on the same machine; an answer that takes longer is lost.
+/// chronyd is on the same machine; an answer that takes longer has been lost.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// The resolutions: CLOCK_REALTIME's whole nanoseconds, and the 25 bits of chronyd's numbers.
 const GRANULARITY: Duration = Duration::from_nanos(2);
@@ -146,7 +146,7 @@ impl Driver for Chrony {
                 }
             };
             let after = bracket(around.counter, BRACKET_TRIES);
-            // A late answer to an earlier question needs no log line.
+            // A late answer to an earlier request needs no log line.
             let Some(asked) = self.asked.take() else { continue };
             let outcome = match parse_reply(&buffer[..length], asked.sequence) {
                 Ok(tracking) => {
@@ -179,7 +179,7 @@ fn slewed(span: Duration) -> Duration {
     span.half().half().half() + Duration::EPSILON
 }
 
-/// True when CLOCK_REALTIME went on by more or by less than slewing explains.
+/// True if CLOCK_REALTIME advanced by more or less than slewing can explain.
 fn is_stepped(before: &Bracket, after: &Bracket, period: Period) -> bool {
     let most = period.span_ceil(after.after.wrapping_sub(before.before));
     let least = period.span(after.before.saturating_sub(before.after));

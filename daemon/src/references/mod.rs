@@ -4,7 +4,7 @@
 //! | file | reference |
 //! | --- | --- |
 //! | `system.rs` | this machine's CLOCK_REALTIME with the kernel's maxerror |
-//! | `phc.rs` | a PTP hardware clock that another program or device keeps right |
+//! | `phc.rs` | a PTP hardware clock that another program or device synchronizes |
 //! | `ptp.rs` | a clock that ptp4l steers, with ptp4l's own measurements |
 //! | `vmclock.rs` | the host's page, when this machine is a guest |
 //! | `chrony.rs` | a running chronyd |
@@ -12,7 +12,7 @@
 //! | `pool.rs` | several NTP servers behind one name |
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
-//! | `sampled.rs` | references that are read at once: a schedule around a reading |
+//! | `sampled.rs` | references that are read immediately: a schedule around a reading |
 //! | `tally.rs` | counts and problems for status output |
 
 mod chrony;
@@ -48,7 +48,7 @@ pub struct Surroundings<'a> {
     pub calibration: (Period, RateError),
     /// The leap second table, for UTC references.
     pub leap: &'a Leap,
-    /// Which sockets to open towards servers.
+    /// Which sockets to open to servers.
     pub sockets: Sockets,
     /// This daemon's own NTP server, which no reference may follow.
     pub own_server: &'a ServerConfig,

@@ -1,9 +1,9 @@
 //! One NTP server: crates/protocols has the packet format and the state machine, crates/linux the
 //! socket; this file adds the time stamps.
 //!
-//! Ta is read before the packet is sent and Tf after it was received, so the bounds hold whatever
-//! the kernel does. Where the kernel stamps packets, its stamps move Ta later and Tf earlier, but
-//! never beyond what the brackets around the exchange prove.
+//! Ta is read before the packet is sent and Tf after it has been received, so the bounds hold
+//! whatever the kernel does. Where the kernel time-stamps packets, its stamps move Ta later and Tf
+//! earlier, but never beyond what the brackets around the exchange prove.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,15 +26,15 @@ use super::{Surroundings, Upstream, random};
 use crate::config::{ReferenceConfig, ServerConfig};
 
 const PORT: u16 = 123;
-/// A name that does not resolve or a missing route is tried again after this time.
+/// A failed name resolution or a missing route is retried after this time.
 const RETRY: Duration = Duration::from_secs(10);
 /// How often the daemon checks whether the resolver has answered.
 const RESOLVING: Duration = Duration::from_millis(50);
-/// Readings per bracket, of which the narrowest counts.
+/// Readings per bracket; the narrowest one is used.
 const BRACKET_TRIES: usize = 3;
 
-/// Our clocks when a request left: the counter before it, a bracket, and the kernel's stamp if
-/// there is one.
+/// Our clocks when a request was sent: the counter before it, a bracket, and the kernel's time
+/// stamp if there is one.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     ta: u64,
@@ -46,11 +46,11 @@ pub struct Ntp {
     name: String,
     client: Client<Sent>,
     socket: Option<UdpClient>,
-    /// Why there is no socket, and when to try again.
+    /// Why there is no socket, and when to retry.
     unreachable: Option<(String, Duration)>,
     last: Option<(Response, Duration)>,
     leap_problem: Option<String>,
-    /// The answer of the resolver's thread. A silent name server must not block the daemon.
+    /// The result of the resolver's thread. An unresponsive name server must not block the daemon.
     resolving: Option<Receiver<Result<SocketAddr>>>,
     told_kiss: Option<KissCode>,
     nts: Option<Nts>,
@@ -72,7 +72,7 @@ impl Ntp {
         })
     }
 
-    /// Makes the association with `address` as configured, polled every `interval`.
+    /// Creates the association with `address` as configured, polled every `interval`.
     pub fn of(
         config: &ReferenceConfig,
         address: &str,
@@ -87,7 +87,7 @@ impl Ntp {
         &self.name
     }
 
-    /// Returns false while this server gives no time. A server that limits us still serves.
+    /// Returns false while this server provides no time. A server that rate-limits us still serves.
     pub fn serves(&self) -> bool {
         let status = self.client.status();
         let good =
@@ -100,7 +100,7 @@ impl Ntp {
         self.socket.as_ref().map(|socket| socket.peer().ip())
     }
 
-    /// The interval in force: what was set, or what the server imposes.
+    /// The interval in force: the one that was set, or the one that the server imposes.
     pub fn interval(&self) -> Duration {
         self.client.interval()
     }
@@ -232,7 +232,7 @@ impl Ntp {
 
     pub fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
         let mut exchanges = Vec::new();
-        // An answer with eight NTS cookies has more than 1024 bytes.
+        // A reply with eight NTS cookies is longer than 1024 bytes.
         let mut buffer = [0u8; 2048];
         // The limit keeps a flood of packets from blocking the daemon's other work.
         for _ in 0..16 {
@@ -362,7 +362,7 @@ impl Ntp {
     }
 }
 
-/// Computes Ta and Tf and narrows them by the kernel's stamps, where there are any.
+/// Computes Ta and Tf, and narrows them by the kernel's time stamps where these exist.
 fn narrowed(sent: &Sent, received: &Received, tf: u64, around: &Surroundings<'_>) -> (u64, u64) {
     if sent.stamp.is_none() && received.stamp.is_none() {
         return (sent.ta, tf);
@@ -378,13 +378,14 @@ fn narrowed(sent: &Sent, received: &Received, tf: u64, around: &Surroundings<'_>
     if ta <= earlier { (ta, earlier) } else { (sent.ta, tf) }
 }
 
-/// Parses an address that needs no resolver.
+/// Parses an address literal, which needs no resolver.
 fn literal(name: &str) -> Option<SocketAddr> {
     let ip = || Some(SocketAddr::new(name.parse().ok()?, PORT));
     name.parse().ok().or_else(ip)
 }
 
-/// Asks the resolver in a thread, because getaddrinfo waits many seconds for a silent name server.
+/// Resolves a name in a thread, because getaddrinfo waits many seconds for an unresponsive name
+/// server.
 fn resolve(name: String) -> Result<Receiver<Result<SocketAddr>>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()

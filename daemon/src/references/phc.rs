@@ -1,6 +1,6 @@
-//! A PTP hardware clock that another program or device keeps right: a card with its own GNSS
-//! receiver, a hypervisor's clock, or a clock that ptp4l steers (there the `ptp` reference knows
-//! the error better).
+//! A PTP hardware clock that another program or device synchronizes: a card with its own GNSS
+//! receiver, a hypervisor's clock, or a clock that ptp4l steers (for which the `ptp` reference
+//! knows the error better).
 //!
 //! The error is the configured accuracy plus the granularity of the device's nanoseconds. The
 //! duration of the reading is part of the exchange itself.
@@ -17,10 +17,10 @@ use super::sampled::Source;
 use super::tally::Refused;
 use crate::config::{PhcConfig, Scale, span};
 
-/// The device's time is in whole nanoseconds.
+/// The device's time has a resolution of one nanosecond.
 const GRANULARITY: Duration = Duration::from_nanos(1);
 
-/// An open device and how it is read.
+/// An open device, and how it is read.
 pub struct Reader {
     path: PathBuf,
     open: Option<(Phc, Method)>,
@@ -36,8 +36,8 @@ impl Reader {
         self.open.as_ref().map(|(_, method)| *method)
     }
 
-    /// Takes one reading. After a failure the next call opens the device again, as it may have been
-    /// unplugged.
+    /// Takes one reading. After a failure, the next call reopens the device, because it may have
+    /// been unplugged.
     pub fn read(&mut self, around: &Surroundings<'_>) -> Result<Sample, Refused> {
         let (phc, method) = match self.open.take() {
             Some(open) => open,

@@ -2,8 +2,8 @@
 //! serve is replaced.
 //!
 //! The number of references is fixed (`servers`), because the vote needs it; member n is `NAME#n`
-//! in status output. A thread resolves the name, and again when all known addresses are in use or
-//! given up. An address that was given up is not used again for an hour.
+//! in status output. A thread resolves the name, and does so again when all known addresses are in
+//! use or have been given up. An address that was given up is not used again for an hour.
 //!
 //! Limitation: it does not detect that two addresses belong to one server (its IPv4 and IPv6
 //! addresses, for instance).
@@ -26,14 +26,14 @@ use super::{Driver, Need, Surroundings, Upstream};
 use crate::config::ReferenceConfig;
 
 const PORT: u16 = 123;
-/// A pool's name returns other addresses after a minute or two (the usual time to live is 130 s).
+/// A pool's name resolves to other addresses after a minute or two (the usual TTL is 130 s).
 const RESOLVE_AGAIN: Duration = Duration::from_secs(130);
 /// How often the daemon checks for the resolver's answer or a free address.
 const LOOK: Duration = Duration::from_millis(250);
-/// A server that was useless for this long is replaced. By then its state machine has asked eight
-/// times and reported it unreachable, and a vote lost by chance is over.
+/// A server that has been useless for this long is replaced. By then its state machine has sent
+/// eight requests and reported it unreachable, and a vote lost by chance is over.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An address that was given up may be better after this time.
+/// How long an address that was given up is not tried again.
 const GIVEN_UP: Duration = Duration::from_secs(3600);
 
 /// Which member has which address.
@@ -45,7 +45,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    /// The answers of the resolver's thread.
+    /// Adds the addresses that the resolver's thread found.
     fn learn(&mut self, found: &[SocketAddr], now: Duration) {
         self.given_up.retain(|(_, until)| now < *until);
         for address in found {
@@ -70,7 +70,7 @@ impl Addresses {
     }
 }
 
-/// A pool, shared by its members in one thread.
+/// A pool that its members share within one thread.
 pub type Shared = Rc<RefCell<Pool>>;
 
 /// One pool.
@@ -93,7 +93,7 @@ impl Pool {
         }))
     }
 
-    /// Returns a free address; asks the resolver when there is none.
+    /// Returns a free address; starts the resolver if there is none.
     fn take(&mut self, now: Duration) -> Option<SocketAddr> {
         self.hear(now);
         let address = self.addresses.take();
@@ -122,7 +122,7 @@ impl Pool {
             }
             Err(error) => {
                 self.problem = Some(format!("{error:#}"));
-                // Soon, to notice when a name server is back.
+                // Retry soon, to notice when a name server is back.
                 self.resolve_at = now + Duration::from_secs(10);
             }
         }
@@ -157,7 +157,7 @@ impl Member {
         }
     }
 
-    /// Finds an address if this member has none, and another one if the present address is useless.
+    /// Finds an address if this member has none, and another one if the current address is useless.
     fn look(&mut self, now: Duration) {
         self.look_at = now + LOOK;
         let useless = match &self.server {
@@ -174,7 +174,7 @@ impl Member {
         }
     }
 
-    /// The old server stays until a new one is found.
+    /// Keeps the old server until a new one is found.
     fn replace(&mut self, now: Duration) {
         let Some(address) = self.pool.borrow_mut().take(now) else {
             if self.server.is_none() {
@@ -270,7 +270,8 @@ impl Driver for Member {
     }
 }
 
-/// Asks the resolver in a thread, because getaddrinfo waits many seconds for a silent name server.
+/// Resolves a name in a thread, because getaddrinfo waits many seconds for an unresponsive name
+/// server.
 fn resolve(name: String) -> Result<Receiver<Result<Vec<SocketAddr>>>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()
@@ -332,14 +333,14 @@ mod tests {
 
     #[test]
     fn a_server_that_does_not_answer_is_replaced_and_one_alone_is_kept() {
-        // Sockets that are bound and never read: silent servers.
+        // Sockets that are bound and never read: unresponsive servers.
         let silent: Vec<_> =
             (0..3).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let at: Vec<_> = silent.iter().map(|s| s.local_addr().unwrap()).collect();
         let text = "[[reference]]\ntype = \"ntp\"\npool = \"pool.invalid\"\nservers = 2\n";
         let config = Config::parse(text).unwrap();
         let mut now = Duration::from_secs(100);
-        // Not asked within this test: no name server is needed.
+        // The name is not resolved during this test, so no name server is needed.
         let pool = Pool::new("pool.invalid", now + GIVEN_UP);
         pool.borrow_mut().addresses.learn(&at, now);
         let mut members: Vec<_> =
@@ -347,7 +348,7 @@ mod tests {
         assert_eq!(run(&mut members, &mut now, 60), Vec::<usize>::new());
         let used = |m: &Member| m.server.as_ref().map(|(address, _)| *address);
         assert_eq!((used(&members[0]), used(&members[1])), (Some(at[0]), Some(at[1])));
-        // Eight requests and a minute later, the first member to give up takes the one remaining
+        // After eight requests and a minute, the first member to give up takes the one remaining
         // address.
         assert_eq!(run(&mut members, &mut now, 90).len(), 1);
         let both = [used(&members[0]), used(&members[1])];

@@ -98,8 +98,8 @@ impl Ptp {
             .window
             .judge(state, sample.time.floor_nanos())
             .map_err(|refusal| Refused::new(refusal.name(), refusal))?;
-        // The clock's lead over true time lies in `offset`: its middle is subtracted, and half its
-        // width is the error.
+        // The clock's lead over true time lies in `offset`: subtract the midpoint, and use half the
+        // width as the error.
         let half = (offset.most - offset.least).half() + Duration::EPSILON;
         let corrected = sample.time - (offset.least + half);
         let time = to_tai(corrected.relabel::<Tai>(), scale, around)?;
@@ -140,7 +140,7 @@ impl Driver for Ptp {
     fn on_ready(&mut self, _now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
         let mut buffer = [0; 1500];
         let mut exchanges = Vec::new();
-        // The limit is five replies, plus one for each further port.
+        // The expected number is five replies, plus one for each further port.
         for _ in 0..64 {
             let Some(socket) = &self.socket else { break };
             let length = match socket.recv(&mut buffer) {

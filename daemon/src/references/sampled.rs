@@ -1,4 +1,4 @@
-//! References that are read at once, without waiting for an answer: a clock read between two
+//! References that are read immediately, without waiting for a reply: a clock read between two
 //! counter reads.
 
 use timevisor_estimate::Exchange;
@@ -8,7 +8,7 @@ use timevisor_time::Duration;
 use super::tally::{Refused, Tally};
 use super::{Driver, Surroundings};
 
-/// A clock that can be read now.
+/// A clock that can be read immediately.
 pub trait Source {
     /// The reference's kind in status output.
     fn kind(&self) -> &'static str;
@@ -20,7 +20,7 @@ pub trait Source {
     }
     /// Reads the clock.
     fn sample(&mut self, around: &Surroundings<'_>) -> Result<Exchange, Refused>;
-    /// Returns how often [`Self::take_disruption`] must be asked, between the polls too.
+    /// Returns how often [`Self::take_disruption`] must be called, between polls as well.
     fn watch_interval(&self) -> Option<Duration> {
         None
     }
@@ -36,7 +36,7 @@ pub struct Sampled<S> {
     tally: Tally,
     poll: Duration,
     next: Duration,
-    /// The loop must turn until then, so that a disruption is noticed.
+    /// The event loop must run by then, so that a disruption is noticed.
     next_look: Duration,
 }
 

@@ -1,11 +1,11 @@
 //! One NTP server as the event loop drives it: the association of `ntp.rs`, with a poll interval
 //! that follows the required bound.
 //!
-//! Without a required bound, the interval is the configured one, or the default for whose server it
-//! is (`config/politeness.rs`), which is known when the name is resolved. With one,
-//! timevisor-estimate's `polling` chooses the interval from the quality of this server's exchanges
-//! and from the error of the counter's rate. The quality is half the round trip plus the server's
-//! error: the best and the mean of the last 64.
+//! Without a required bound, the interval is the configured one, or the default for the server's
+//! operator (`config/politeness.rs`), which is known once the name has been resolved. With a
+//! required bound, timevisor-estimate's `polling` chooses the interval from the quality of this
+//! server's exchanges and from the error of the counter's rate. The quality is half the round trip
+//! plus the server's error: the best and the mean of the last 64.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -21,12 +21,12 @@ use super::ntp::Ntp;
 use super::{Driver, Need, Surroundings, Upstream};
 use crate::config::{PollPolicy, ReferenceConfig, literal_ip};
 
-/// Exchanges remembered: four minutes at 4 s, an hour at 64 s; long enough to include an empty
-/// queue.
+/// Number of remembered exchanges: four minutes at 4 s, an hour at 64 s; enough to include an
+/// exchange without queueing.
 const REMEMBERED: usize = 64;
-/// The least that `poll_min` may be.
+/// Lower limit of `poll_min`.
 const SHORTEST_POLL_MIN: Duration = Duration::from_secs(1);
-/// How often the interval is chosen again.
+/// How often the interval is recomputed.
 const REVIEW: Duration = Duration::from_secs(4);
 
 pub struct Server {
@@ -40,9 +40,9 @@ pub struct Server {
     proved: VecDeque<Duration>,
     review_at: Duration,
     required: Option<Duration>,
-    /// What the plan in force was made of.
+    /// The demand for which the current plan was made.
     demand: Option<Demand>,
-    /// The plan that a requirement set.
+    /// The plan for a requirement.
     plan: Option<Plan>,
 }
 
@@ -64,7 +64,7 @@ impl Server {
         })
     }
 
-    /// Returns false while this server gives no time.
+    /// Returns false while this server provides no time.
     pub fn serves(&self) -> bool {
         self.ntp.serves()
     }
@@ -92,7 +92,7 @@ impl Server {
         }
     }
 
-    /// Polls as no requirement says otherwise.
+    /// Polls at the rate that applies without a requirement.
     fn poll_by_default(&mut self) {
         self.controller = Controller::new(self.policy.limits);
         (self.demand, self.plan) = (None, None);
@@ -110,7 +110,7 @@ impl Server {
         Some(Demand { required, typical, best, rate, wander: need.wander })
     }
 
-    /// Why the server is polled as it is, for `timevisor status`.
+    /// Why the server is polled at this rate, for `timevisor status`.
     fn polling(&self) -> Polling {
         let Some((demand, plan)) = self.demand.zip(self.plan) else {
             return Polling {
@@ -133,7 +133,7 @@ impl Server {
     }
 }
 
-/// What keeps the requirement from being met, and the keys to change.
+/// What prevents the requirement from being met, and which keys to change.
 fn obstacle(demand: &Demand, needed: Option<Duration>, limits: &Limits) -> String {
     let Some(needed) = needed else {
         return format!(
@@ -148,7 +148,7 @@ fn obstacle(demand: &Demand, needed: Option<Duration>, limits: &Limits) -> Strin
              is 1 s); wait until the rate is known better, or add a nearer server or a PTP clock"
         );
     }
-    // Rounded so that the interval needed is allowed.
+    // Rounded so that the needed interval is allowed.
     let milliseconds = needed.floor_nanos() / 1_000_000;
     let seconds = needed.as_secs_f64();
     let mut keys = Vec::new();
@@ -208,7 +208,7 @@ impl Driver for Server {
         let Some(demand) = self.demand(need) else { return };
         self.demand = Some(demand);
         let Some(plan) = self.controller.update(&demand) else { return };
-        // The requests of a poll keep a minimum distance, so fewer may fit than the budget allows.
+        // The requests of a poll keep a minimum spacing, so fewer may fit than the budget allows.
         for burst in (1..=plan.burst).rev() {
             if self.ntp.set_poll(plan.interval, burst).is_ok() {
                 self.plan = Some(Plan { burst, ..plan });
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// What status says of a server whose answers prove 40 us.
+    /// The status report for a server whose exchanges prove 40 us.
     fn told(server: &mut Server, need: &Need) -> (f64, Polling) {
         server.proved = [Duration::from_micros(40)].into();
         server.require(Duration::ZERO, need);
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_requirement_drives_the_poll_within_the_limits() {
-        // (340 - 40) us / 15 ppm, halved for one loss: 10 s, also with a configured poll.
+        // (340 - 40) us / 15 ppm, halved for one loss: 10 s, even with a configured poll.
         for (lines, address) in
             [("", "10.0.0.1"), ("", "192.0.2.1"), ("poll = \"64s\"", "10.0.0.1")]
         {
@@ -284,7 +284,7 @@ mod tests {
             assert!((9.8..=10.0).contains(&interval), "{interval}");
             assert_eq!((polling.reason.as_str(), polling.problem), ("requirement", None));
             assert!((polling.needed_s.unwrap() - 10.0).abs() < 1e-3);
-            // When it ends, the interval from before is back.
+            // When the requirement ends, the earlier interval is restored.
             let before = server.policy.interval.as_secs_f64();
             assert_eq!(told(&mut server, &Need::default()).0, before);
         }
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn status_names_the_keys_that_keep_a_requirement_from_being_met() {
-        // 100 us - 40 us: 2 s. A public server's 450 packets an hour are one in 8 s.
+        // 100 us - 40 us: 2 s. A public server's 450 packets an hour are one every 8 s.
         let (interval, polling) = told(&mut server("", "192.0.2.1"), &need(100));
         assert_eq!(interval, 8.0);
         let problem = polling.problem.unwrap();
@@ -322,7 +322,7 @@ mod tests {
         let (_, polling) = told(&mut server("", "10.0.0.1"), &need(50));
         let problem = polling.problem.unwrap();
         assert!(problem.contains("a poll of 333.") && problem.contains("15.0 ppm"), "{problem}");
-        // Below what a single exchange proves.
+        // Less than a single exchange can prove.
         let (_, polling) = told(&mut server("", "10.0.0.1"), &need(30));
         assert_eq!(polling.needed_s, None);
         assert!(polling.problem.unwrap().contains("nearer server"));

@@ -1,12 +1,13 @@
 //! CLOCK_REALTIME as a reference: read between two counter reads, with the kernel's own maximum
 //! error.
 //!
-//! The bound is as good as the kernel's `maxerror`. The program that keeps the clock declares it
-//! (chronyd: root distance), and the kernel adds 500 us each second. There is no exchange where the
-//! error is unknown: while the kernel reports an unsynchronized clock (STA_UNSYNC), and while the
-//! keeper declares no error. Such a keeper (systemd-timesyncd, phc2sys, openntpd) sets maxerror to
-//! 0 now and then, so that it is always a multiple of 500 us. A keeper that declares its error sets
-//! other values; chronyd's and ntpd-rs's multiples of 500 us are chance.
+//! The bound is as good as the kernel's `maxerror`. The program that disciplines the clock (the
+//! keeper) declares it (chronyd: root distance), and the kernel adds 500 us each second. There is
+//! no exchange while the error is unknown: while the kernel reports an unsynchronized clock
+//! (STA_UNSYNC), and while the keeper declares no error. A keeper that declares none
+//! (systemd-timesyncd, phc2sys, openntpd) sets maxerror to 0 now and then, so that it is always a
+//! multiple of 500 us. A keeper that declares its error sets other values; with chronyd and
+//! ntpd-rs, a multiple of 500 us is coincidence.
 //!
 //! `assumed_max_error` overrides all of this on the operator's responsibility.
 
@@ -27,7 +28,7 @@ const GRANULARITY: Duration = Duration::from_nanos(1001);
 const GROWTH_US: i64 = 500;
 /// Keepers that declare their error.
 const DECLARING: [&str; 2] = ["chronyd", "ntp-daemon"];
-/// How long the name of the keeper is remembered: finding it reads all of /proc.
+/// How long the name of the keeper is cached: finding it reads all of /proc.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 pub struct System {
@@ -35,12 +36,12 @@ pub struct System {
     keeper: Keeper,
 }
 
-/// The program that keeps CLOCK_REALTIME, as it was found last.
+/// The program that disciplines CLOCK_REALTIME, as last found.
 #[derive(Default)]
 struct Keeper(Option<(Duration, Option<String>)>);
 
 impl Keeper {
-    /// The last answer.
+    /// The cached answer.
     fn known(&self) -> Option<&str> {
         self.0.as_ref()?.1.as_deref()
     }
@@ -137,7 +138,7 @@ fn judge(
     Ok(Duration::from_micros(error_us))
 }
 
-/// A reference to follow instead of CLOCK_REALTIME with this keeper.
+/// A reference to follow instead of CLOCK_REALTIME under this keeper.
 fn suggestion(keeper: Option<&str>) -> String {
     let lines = match keeper {
         Some("phc2sys" | "timemaster") => "type = \"ptp\"\ndevice = \"/dev/ptp0\"",
@@ -195,7 +196,7 @@ mod tests {
                 assert!(refused.text.contains("assumed_max_error"), "{}", refused.text);
             }
         }
-        // A declared error may be a multiple of 500 us by chance, but not 0.
+        // A declared error may be a multiple of 500 us by coincidence, but not 0.
         let declared = judged(&kernel(false, 1500), Some("chronyd"));
         assert_eq!(declared, Ok(Duration::from_micros(1500)));
         assert_eq!(judged(&kernel(false, 0), Some("chronyd")).unwrap_err().word, "undeclared");

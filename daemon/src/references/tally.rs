@@ -1,4 +1,4 @@
-//! What a reference remembers for `timevisor status`: the number of exchanges, the reasons for
+//! What a reference records for `timevisor status`: the number of exchanges, the reasons for
 //! failures, and the current problem.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::Reach;
 use timevisor_time::{Duration, Period};
 
-/// Why there is no exchange: a word for programs, and a sentence with the next step for people.
+/// Why there is no exchange: a keyword for programs, and a sentence with the next step for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
     pub word: &'static str,
@@ -67,7 +67,7 @@ impl Tally {
         }
     }
 
-    /// Makes the report. `good` is the detail text while there is no problem.
+    /// Creates the report. `good` is the detail text while there is no problem.
     pub fn report(&self, kind: &str, good: &str, poll: Duration, period: Option<Period>) -> Report {
         let (status, detail) = match &self.problem {
             Some(problem) => (problem.word, problem.text.as_str()),

@@ -1,10 +1,10 @@
 //! The reference of a guest: the host's page gives the time and its bounds.
 //!
-//! A page written by timevisord has hard bounds; its lines hold even after the host stopped
+//! A page written by timevisord has hard bounds, and its lines hold even after the host has stopped
 //! writing. Any other hypervisor's page is accepted if it states a maximum error for its time and
-//! its period; both are then as good as that hypervisor's claim. The disruption marker is watched,
-//! between the polls too: when it changes, this machine's counter may have jumped (live migration), and everything known
-//! before is void.
+//! its period; both are then as good as that hypervisor's claim. The disruption marker is checked
+//! between polls as well: when it changes, this machine's counter may have jumped (live migration),
+//! and everything known before is void.
 
 use std::path::PathBuf;
 
@@ -23,8 +23,8 @@ use super::sampled::Source;
 use super::tally::Refused;
 use crate::config::{Scale, VmclockConfig};
 
-/// How often the marker is looked at. Until it is, this guest's own page says what was true on the
-/// host that it came from.
+/// How often the marker is checked. Until then, this guest's own page states what was true on the
+/// host from which the guest came.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 pub struct VmclockSource {

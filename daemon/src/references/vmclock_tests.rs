@@ -20,7 +20,7 @@ fn identity(timescale: TimescaleId) -> Identity {
     }
 }
 
-/// 200 us above, 100 us below, within 15 ppm, from now on.
+/// 200 us above, 100 us below, within 15 ppm, valid from now on.
 fn update(status: ClockStatus, seconds: i64) -> Update {
     let base = COUNTER.read_ordered();
     let period = Period::from_hz(1_000_000_000).unwrap();
@@ -70,10 +70,10 @@ fn the_hosts_bounds_are_carried_on() {
     writer.publish(&update(ClockStatus::Synchronized, SOME_TIME), &COUNTER);
     let exchange = sample(&mut source(), &page).unwrap();
     assert!(exchange.ta <= exchange.tf);
-    // 150 us and what 15 ppm add in the moments since.
+    // 150 us, plus what 15 ppm add in the time since.
     let grown = exchange.error - Duration::from_micros(150);
     assert!(!grown.is_negative() && grown < Duration::from_micros(150), "{exchange:?}");
-    // Both ends of the host's interval, read at the same counter value, are inside.
+    // Both ends of the host's interval, read at the same counter value, lie inside.
     let reader = Reader::open(&page, COUNTER, 0).unwrap();
     let (early, late) =
         (reader.convert(exchange.ta).unwrap(), reader.convert(exchange.tf).unwrap());
@@ -137,7 +137,7 @@ fn a_disruption_is_noticed_before_the_next_poll() {
     assert_eq!(sample(&mut source, &page).unwrap().tb.secs(), SOME_TIME + 5, "told once");
 }
 
-/// A page of another hypervisor, by the ABI's own arithmetic.
+/// Another hypervisor's page, computed with the ABI's own arithmetic.
 fn block() -> Vmclock {
     use timevisor_clock_page::abi::vmclock as abi;
     Vmclock {
@@ -161,7 +161,7 @@ fn other_hypervisors_pages_count_by_the_errors_that_they_state() {
     let said = said_by(&block(), 1_000 + 1_000_000_000).unwrap();
     let middle = said.earliest + (said.latest - said.earliest).half();
     assert_eq!((middle + Duration::from_nanos(500)).secs(), SOME_TIME + 1);
-    // 2 us, and 50 us of a second at 50 ppm.
+    // 2 us, plus 50 us per second at 50 ppm.
     let half = (said.latest - said.earliest).half() - Duration::from_nanos(52_000);
     assert!(!half.is_negative() && half < Duration::from_nanos(3), "{half}");
     assert_eq!(said.marker, 7);

@@ -1,4 +1,4 @@
-//! Requests and answers of the control protocol, to and from what crates/reservation calls them.
+//! Converts requests and answers between the control protocol and crates/reservation.
 
 use timevisor_linux::scheduling::Change;
 use timevisor_protocols::control::{

@@ -1,5 +1,5 @@
-//! What the kernel's refusals mean, and what to do. sched_setattr(2) has four error numbers for a
-//! dozen reasons.
+//! What the kernel's refusals mean, and what to do about them. sched_setattr(2) has four error
+//! numbers for a dozen reasons.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use timevisor_linux::scheduling::{Change, Policy, without_real_time};
 use timevisor_reservation::Held;
 use timevisor_schedule::Reservation;
 
-/// The least budget that Linux accepts (kernel/sched/deadline.c, DL_SCALE).
+/// The smallest budget that Linux accepts (kernel/sched/deadline.c, DL_SCALE).
 const LEAST_BUDGET: u64 = 1 << 10;
 
 const EPERM: i32 = 1;
@@ -16,7 +16,7 @@ const ESRCH: i32 = 3;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 
-/// Why the kernel did not make a change for `held`.
+/// Why the kernel rejected a change for `held`.
 pub fn explain_refusal(change: &Change, error: &io::Error, held: &Held<Change>) -> String {
     let why = match (change, held.reservation()) {
         (Change::Attributes { tid, set, .. }, _)
@@ -43,7 +43,8 @@ fn is_limit(path: &Path) -> bool {
     ["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"].iter().any(|name| path.ends_with(name))
 }
 
-/// Why a thread may not run under SCHED_FIFO. `file`: where its cgroup gives it no time for that.
+/// Why a thread may not run under SCHED_FIFO. `file`: the setting of its cgroup that allows no time
+/// for SCHED_FIFO.
 fn no_fifo(file: Option<&Path>) -> String {
     file.map_or_else(
         || "the kernel does not let us: CAP_SYS_NICE is missing (run timevisord as root)".to_owned(),
@@ -58,7 +59,7 @@ fn no_fifo(file: Option<&Path>) -> String {
 }
 
 /// The periods that this kernel accepts, ns (sysctl kernel.sched_deadline_period_{min,max}_us,
-/// Linux 5.6; its defaults where they are not readable).
+/// since Linux 5.6; the defaults if they cannot be read).
 fn period_limits() -> (u64, u64) {
     let read = |name: &str, default: u64| {
         std::fs::read_to_string(format!("/proc/sys/kernel/sched_deadline_period_{name}_us"))
@@ -70,8 +71,8 @@ fn period_limits() -> (u64, u64) {
     (read("min", 100), read("max", 1 << 22))
 }
 
-/// What an error of sched_setattr means for this reservation, and what to do. `limits`: the periods
-/// that the kernel accepts, ns.
+/// What an error of sched_setattr means for this reservation, and what to do about it. `limits`:
+/// the periods that the kernel accepts, ns.
 fn explain(error: &io::Error, wanted: &Reservation, limits: (u64, u64)) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     match error.raw_os_error() {

@@ -1,4 +1,4 @@
-//! The daemon's VMs as the guests of the reservations' state machine.
+//! The daemon's VMs as the guests of the reservation state machine.
 
 use timevisor_guests::vcpus::Vcpu;
 use timevisor_reservation::{Guests, Reason, Refusal, Target};

@@ -1,4 +1,4 @@
-//! Linux as the host of the reservations' state machine.
+//! Linux as the host of the reservation state machine.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,7 +29,7 @@ impl LinuxHost {
         Self { journal: CrashFile::new(directory, JOURNAL) }
     }
 
-    /// What an earlier daemon held.
+    /// The reservations that an earlier daemon held.
     pub fn read(&self) -> Result<Vec<Held<Change>>, CrashFileError> {
         self.journal.read()
     }
@@ -99,14 +99,14 @@ impl Host for LinuxHost {
             Err(error) if denied(&error) && sleeps_elsewhere(held, change) => {
                 return Err(Unmade { asleep: true, why: explain_refusal(change, &error, held) });
             }
-            // The vCPU may have come to its core between the kernel's answer and the look at it.
+            // The vCPU may have moved to its core between the kernel's answer and this check.
             Err(error) if denied(&error) => change.make(),
             made => made,
         };
         let unmade = |why| Unmade { asleep: false, why };
         made.map_err(|error| unmade(explain_refusal(change, &error, held)))?;
-        // The kernel says whether a partition came to be only after it was written; the thread
-        // moves there afterwards.
+        // The kernel reports whether a partition was created only after it was written; the thread
+        // is moved there afterwards.
         if held.core().is_some() && matches!(change, Change::Moved { .. }) {
             verify_partition(held).map_err(|error| unmade(with_causes(error)))?;
         }
@@ -180,15 +180,14 @@ impl Host for LinuxHost {
     }
 }
 
-/// See [`Host::rebase`].
+/// Implements [`Host::rebase`].
 fn rebase(pid: u32, gone: &Change, later: &Change) -> Option<Change> {
     match (gone, later) {
         (
             Change::Affinity { tid, allow, before },
             Change::Affinity { tid: same, allow: later, before: then },
         ) if (tid == same || *tid == pid) && allow == then => {
-            // A change that changes nothing restores whatever its thread may have inherited from a
-            // cpuset.
+            // A no-op change restores whatever its thread may have inherited from a cpuset.
             let allow = if later == then { before } else { later };
             Some(Change::Affinity { tid: *same, allow: allow.clone(), before: before.clone() })
         }
@@ -202,13 +201,13 @@ fn rebase(pid: u32, gone: &Change, later: &Change) -> Option<Change> {
     }
 }
 
-/// An error with its causes in one line.
+/// An error and its causes on one line.
 pub fn with_causes(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
 }
 
-/// Whether the vCPU's policy cannot change because the vCPU was last on another core: the kernel
-/// looks at the root domain of that core (`__sched_setscheduler`).
+/// Whether the vCPU's policy cannot be changed because the vCPU last ran on another core: the
+/// kernel checks the root domain of that core (`__sched_setscheduler`).
 fn sleeps_elsewhere(held: &Held<Change>, change: &Change) -> bool {
     let Some(core) = held.core() else { return false };
     matches!(change, Change::Attributes { tid, .. } if *tid == held.tid)

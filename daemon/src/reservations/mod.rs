@@ -3,11 +3,11 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `host.rs` | Linux as the state machine's host, with the journal |
-//! | `plan.rs` | which changes make a reservation |
+//! | `host.rs` | Linux as the state machine's host, including the journal |
+//! | `plan.rs` | the changes that implement a reservation |
 //! | `explain.rs` | what the kernel's refusals mean |
 //! | `guests.rs` | the daemon's VMs as the state machine's guests |
-//! | `control.rs` | the control protocol's types, converted |
+//! | `control.rs` | conversion of the control protocol's types |
 
 mod control;
 mod explain;
@@ -34,7 +34,7 @@ pub struct Reservations {
 }
 
 impl Reservations {
-    /// Continues with what an earlier daemon held, and undoes the rest.
+    /// Resumes what an earlier daemon held, and undoes the rest.
     pub fn start(directory: &Path, configured: &[ReserveApply]) -> Self {
         let mut host = LinuxHost::new(directory);
         let journal = host.read().map_err(with_causes);
@@ -81,8 +81,8 @@ impl Reservations {
         }
     }
 
-    /// Makes the reservation of a VM what introspection learned that its tasks need (and whether it
-    /// must be alone on its core); `None`: nothing.
+    /// Sets a VM's reservation to what introspection learned that its tasks need (and whether it
+    /// must be alone on its core); with `None`, releases it.
     pub fn follow_guest(
         &mut self,
         vm: &str,

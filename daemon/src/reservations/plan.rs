@@ -1,4 +1,5 @@
-//! Which changes of a Linux host make a reservation, in order. Changes nothing itself.
+//! Plans the changes of a Linux host that implement a reservation, in order. Changes nothing
+//! itself.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +12,14 @@ use timevisor_linux::scheduling::{Attributes, Change, Policy, threads};
 use timevisor_reservation::{Guarantee, Wanted};
 use timevisor_schedule::Reservation;
 
-/// The SCHED_FIFO priority of the fallback and of an emulator's main loop: below everything else
-/// that is real-time.
+/// The SCHED_FIFO priority of the fallback and of an emulator's main loop: the lowest real-time
+/// priority.
 const FIFO_PRIORITY: u32 = 1;
 
-/// The changes for `wanted`, while the cores `isolated` are isolated already.
+/// The changes for `wanted`, when the cores `isolated` are already isolated.
 ///
 /// # Errors
-/// Why there is no way.
+/// Why no plan is possible.
 pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, Change)>> {
     let (pid, tid) = (wanted.target.pid, wanted.target.tid);
     if wanted.guarantee == Guarantee::Limit {
@@ -48,7 +49,7 @@ pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, C
     };
     planned.push((Level::Thread, Change::Attributes { tid, set, before }));
     if wanted.target.emulated && pid != tid {
-        // QEMU's main loop makes the guest's timer interrupts; under KVM the kernel does.
+        // QEMU's main loop generates the guest's timer interrupts; under KVM, the kernel does.
         let before = Attributes::of(pid)
             .with_context(|| format!("cannot read the policy of thread {pid}"))?;
         let set = Attributes::fifo(FIFO_PRIORITY);
@@ -58,13 +59,13 @@ pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, C
 }
 
 /// Moves QEMU's main loop and its other threads off the core of its vCPU `tid`. They would starve
-/// there: deadlines come before everything else.
+/// there, because SCHED_DEADLINE threads run before everything else.
 pub fn off_core(pid: u32, tid: u32, core: usize) -> Result<Vec<Change>> {
     let unreadable = "cannot read QEMU's threads";
     let mut planned = Vec::new();
     for thread in threads(pid).context(unreadable)? {
         let scheduled = Attributes::of(thread.tid).map(|attributes| attributes.policy);
-        // The affinity of a vCPU with its own reservation cannot change, and need not.
+        // The affinity of a vCPU with its own reservation cannot be changed, and need not be.
         if thread.tid == tid || scheduled.is_ok_and(|policy| policy == Policy::DEADLINE) {
             continue;
         }
@@ -77,7 +78,7 @@ pub fn off_core(pid: u32, tid: u32, core: usize) -> Result<Vec<Change>> {
     Ok(planned)
 }
 
-/// SCHED_DEADLINE with this reservation.
+/// SCHED_DEADLINE attributes with this reservation.
 pub fn attributes(of: &Reservation) -> Attributes {
     Attributes::deadline(of.budget(), of.deadline(), of.period())
 }

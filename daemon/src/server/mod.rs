@@ -2,8 +2,8 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | this one | starting the thread, what the daemon tells it and reads from it |
-//! | `serving.rs` | the thread: sockets, the page, stamps |
+//! | this one | starts the thread, exchanges data with the daemon |
+//! | `serving.rs` | the thread: sockets, the page, time stamps |
 //!
 //! The server runs in its own thread and reads the published page like any other program, so that a
 //! flood of requests cannot delay a measurement. Facts that the page lacks (stratum, reference id,
@@ -32,8 +32,8 @@ use crate::clock::HostClock;
 use crate::config::ServerConfig;
 use crate::references::{Reference, Upstream};
 
-/// Capacity of the channel of facts to the server. If the server is too busy to read a few, older
-/// ones are out of date anyway.
+/// Capacity of the channel of facts to the server. If the server is too busy to read these, the
+/// older ones are out of date anyway.
 const FACTS_WAITING: usize = 4;
 
 /// The facts that the page lacks.
@@ -105,7 +105,7 @@ impl Server {
     }
 }
 
-/// What the daemon knows beside the page.
+/// The facts that the daemon knows and the page lacks.
 pub fn facts(clock: &HostClock, references: &[Reference]) -> Facts {
     let chosen = clock.estimate().chosen().and_then(|index| references.get(index));
     let lines = clock.writer().in_force().map(|lines| lines.shifted::<Tai>(Duration::ZERO));
@@ -117,7 +117,7 @@ pub fn facts(clock: &HostClock, references: &[Reference]) -> Facts {
     }
 }
 
-/// Zero if negative.
+/// Converts a span; a negative one becomes zero.
 fn nonnegative(span: Duration) -> StdDuration {
     StdDuration::from_nanos(u64::try_from(span.ceil_nanos()).unwrap_or(0))
 }

@@ -1,7 +1,7 @@
 //! The server's thread: waits for requests, reads the page, answers.
 //!
-//! Stamps are sound bounds: an arrival's stamp is never too early, and a departure's never too
-//! late. The kernel's stamps move both nearer to the truth, as far as the brackets around them
+//! Time stamps are sound bounds: an arrival's stamp is never too early, and a departure's never too
+//! late. The kernel's stamps move both closer to the truth, as far as the brackets around them
 //! prove it (crates/linux, `stamps`).
 
 use std::collections::VecDeque;
@@ -34,18 +34,19 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Upper limit of the time between composing a reply and its departure, unless the machine stalls.
 /// The reply's error includes the bound's growth until then.
 const SEND_HORIZON: Duration = Duration::from_millis(10);
-/// Batches served from one socket before the other sockets get their turn.
+/// Maximum number of batches served from one socket before the other sockets get their turn.
 const BATCHES_IN_TURN: usize = 8;
-/// A departure's stamp that has not arrived after this many later departures is lost.
+/// A departure's time stamp that has not arrived after this many later departures is considered
+/// lost.
 const MAX_PENDING: usize = 256;
-/// The reference id of a local clock that follows no NTP server (chronyd and ntpd show the same).
+/// The reference id of a local clock that follows no NTP server (as in chronyd and ntpd).
 const LOCAL_ID: [u8; 4] = [127, 127, 1, 1];
 
-/// A departure for which the kernel was asked to make a stamp.
+/// A departure for which a kernel time stamp was requested.
 struct Pending {
     token: u64,
     departure: Departure,
-    /// The bracket before the reply was composed.
+    /// The bracket taken before the reply was composed.
     before: Bracket,
     /// The time at which the reply was composed.
     composed: u64,
@@ -56,13 +57,13 @@ pub(super) struct Serving {
     clock: PageClock,
     server: Server,
     batch: Batch,
-    /// CLOCK_REALTIME at a moment when no socket had a waiting request.
+    /// CLOCK_REALTIME at a moment when no request was waiting on any socket.
     quiet: Bracket,
     pending: VecDeque<Pending>,
     next_token: u64,
 }
 
-/// The page and the facts that it lacks.
+/// The page, and the facts that it lacks.
 struct PageClock {
     reader: Reader<ReadPage, HostCounter>,
     calibration: Calibration,
@@ -150,7 +151,7 @@ impl Serving {
             self.sockets[index].send(&mut self.batch);
             self.take_departures(index, false);
             if received < BATCH {
-                // All later arrivals come after this bracket.
+                // All later arrivals follow this bracket.
                 self.quiet = after;
                 return;
             }
@@ -188,12 +189,12 @@ impl Serving {
     }
 
     /// Tells the server when replies left, as far as the kernel has reported it. `woken`: poll
-    /// reported a stamp or an error on this socket.
+    /// reported a time stamp or an error on this socket.
     fn take_departures(&mut self, index: usize, woken: bool) {
         let stamps = self.sockets[index].departures();
         if stamps.is_empty() {
             if woken {
-                // Read and drop any error, because it would make poll return at once for ever.
+                // Read and drop any error, because otherwise poll would return immediately forever.
                 self.sockets[index].forget_departures();
             }
         } else {
@@ -239,7 +240,7 @@ impl PageClock {
     }
 
     /// Returns the clock to serve to a request that arrived at a counter value, UTC at its arrival,
-    /// and the counter now.
+    /// and the current counter value.
     fn at(&self, arrived: u64) -> (ServedClock, Instant<Utc>, u64) {
         let readings = || -> Result<_, ReadError> {
             let at_arrival = self.reader.convert(arrived)?;
@@ -297,7 +298,7 @@ impl PageClock {
         (ServedClock::Known(time), received)
     }
 
-    /// Returns when the newest exchange arrived, by the period alone: nothing computes with this
+    /// Returns when the newest exchange arrived, by the period alone: nothing is computed from this
     /// value.
     fn updated(&self, facts: &Facts, leap: &LeapPlan, now: &Reading) -> Instant<Utc> {
         let age = self.calibration.period.span(now.counter.saturating_sub(facts.as_of));
@@ -315,8 +316,8 @@ impl PageClock {
 const EPOCH: Instant<Utc> = Instant::from_bits(0);
 
 /// Returns log2 of the duration of a reading in seconds, rounded up: the precision of RFC 5905
-/// section 7.3. It is the shortest time between two of many readings, or one tick of the counter if
-/// that is longer.
+/// section 7.3. The duration is the shortest interval between consecutive readings out of many, or
+/// one tick of the counter if that is longer.
 fn precision(reader: &Reader<ReadPage, HostCounter>, calibration: &Calibration) -> Result<i8> {
     let mut least = u64::MAX;
     let mut before = reader.read()?.counter;
@@ -329,7 +330,8 @@ fn precision(reader: &Reader<ReadPage, HostCounter>, calibration: &Calibration) 
     Ok(log2_ceil(span))
 }
 
-/// Returns the smallest n with 2^n s >= `span`, from -32 (the resolution of NTP's stamps) to 0.
+/// Returns the smallest n with 2^n s >= `span`, between -32 (the resolution of NTP's time stamps)
+/// and 0.
 fn log2_ceil(span: Duration) -> i8 {
     (-32..0).find(|n| span.to_bits() <= 1i128 << (64 + i32::from(*n))).unwrap_or(0)
 }

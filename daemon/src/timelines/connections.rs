@@ -17,11 +17,11 @@ use timevisor_protocols::channel::{
 use timevisor_time::Duration;
 use timevisor_timelines::{Owner, Tenant};
 
-/// Most connections from the host at the same time; each user may have half of them.
+/// Maximum number of simultaneous connections from the host; each user may have half of them.
 const MAX_HOST_CONNECTIONS: usize = 2048;
-/// Most connections over vsock per VM.
+/// Maximum number of vsock connections per VM.
 const MAX_PER_VM: usize = 16;
-/// Most bytes read at once; a peer that sends more waits its turn.
+/// Maximum number of bytes read at once; a peer that sends more has to wait its turn.
 const READ_SIZE: usize = 16 << 10;
 
 /// Identifies a connection; never reused.
@@ -46,18 +46,18 @@ pub struct Connection {
     pub id: ConnectionId,
     pub tenant: Tenant,
     pub owner: Owner,
-    /// The VM's QEMU, for a VM's port.
+    /// QEMU's process id, if this is a VM's port.
     pub pid: Option<u32>,
     stream: Stream,
     session: ServerSession,
-    /// The limits for the next session, for a stream that cannot be closed.
+    /// The limits for the next session, if the stream cannot be closed.
     config: ServerConfig,
-    /// The owner of the leases that end with the connection.
+    /// The owner of the leases that end with this connection.
     leased: Option<u64>,
     allowance: Allowance,
 }
 
-/// What a connection asks for.
+/// What a connection requests.
 pub enum Demand {
     Began { session: u64 },
     Gone { session: u64 },
@@ -75,8 +75,8 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Listens at `path` for the host's programs, and on vsock where there is one. The caller holds
-    /// the run directory's lock, so an existing socket is stale.
+    /// Listens at `path` for the host's programs, and on vsock if available. The caller holds the
+    /// run directory's lock, so an existing socket is stale.
     pub fn listen(path: &Path) -> Result<Self> {
         if path.exists() {
             fs::remove_file(path)
@@ -93,7 +93,7 @@ impl Connections {
                 None
             }
         };
-        // Session numbers start from the time, so that no later daemon reuses one.
+        // Session numbers start from the current time, so that no later daemon reuses one.
         let next_session = crate::clock::epoch().max(1);
         let path = path.to_owned();
         Ok(Self { listener, path, vsock, open: Vec::new(), next: 1, next_session })
@@ -102,7 +102,8 @@ impl Connections {
     pub fn fds(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool)> {
         let listeners = std::iter::once((Token::Listener, self.listener.as_fd(), false))
             .chain(self.vsock.as_ref().map(|v| (Token::Vsock, v.as_fd(), false)));
-        // We stop reading from a peer that floods us, so that the peer waits and not the host.
+        // We stop reading from a peer that floods us, so that the peer has to wait and not the
+        // host.
         let readable = |c: &&Connection| c.allowance.paused_until.is_none();
         let open = self.open.iter().filter(readable).map(|c| {
             let fd = match &c.stream {
@@ -120,7 +121,7 @@ impl Connections {
         self.open.iter().filter_map(due).min().unwrap_or(Duration::MAX)
     }
 
-    /// Accepts a connection from the host: identifies its user and checks that there is room.
+    /// Accepts a connection from the host: identifies its user, and checks that there is room.
     pub fn accept(&mut self) -> Option<(UnixStream, Tenant)> {
         let (stream, _) = self.listener.accept().ok()?;
         let uid = peer::peer_uid(&stream).ok()?;
@@ -162,7 +163,7 @@ impl Connections {
         self.add(Stream::Vsock(stream), Tenant::vm(name), Owner::vm(name), None, config);
     }
 
-    /// Connects a VM's port, whose other end is its QEMU.
+    /// Connects to a VM's port, whose other end is its QEMU.
     pub fn add_port(&mut self, stream: UnixStream, name: &str, pid: u32, config: ServerConfig) {
         self.add(Stream::Unix(stream), Tenant::vm(name), Owner::vm(name), Some(pid), config);
     }
@@ -200,8 +201,8 @@ impl Connections {
         self.open.iter().find(|c| c.id == id)
     }
 
-    /// Reads what has arrived and writes what fits. Returns the peer's requests, and whether the
-    /// peer is still there.
+    /// Reads what has arrived and writes pending output. Returns the peer's requests, and whether
+    /// the peer is still connected.
     pub fn serve(&mut self, id: ConnectionId, now: Duration) -> Vec<Demand> {
         let Some(index) = self.open.iter().position(|c| c.id == id) else { return Vec::new() };
         let connection = &mut self.open[index];
@@ -269,7 +270,7 @@ impl Connections {
         }
     }
 
-    /// Sends a session a message that it did not ask for.
+    /// Sends an unsolicited message to a session.
     pub fn tell(&mut self, session: u64, event: &Event) {
         if let Some(connection) =
             self.open.iter_mut().find(|c| c.session.session() == Some(session))
@@ -279,8 +280,8 @@ impl Connections {
         }
     }
 
-    /// Ends the sessions of expired connections and writes what waits. Returns the sessions that
-    /// ended.
+    /// Ends the sessions of expired connections and writes pending output. Returns the sessions
+    /// that have ended.
     pub fn on_timer(&mut self, now: Duration) -> Vec<u64> {
         let mut gone = Vec::new();
         for connection in &mut self.open {
@@ -297,7 +298,7 @@ impl Connections {
         gone
     }
 
-    /// Writes what waits and fits. Closes connections that fail and returns their sessions.
+    /// Writes pending output. Closes connections that fail and returns their sessions.
     pub fn flush(&mut self) -> Vec<u64> {
         let (mut dead, mut ended) = (Vec::new(), Vec::new());
         for connection in &mut self.open {
@@ -321,8 +322,8 @@ impl Drop for Connections {
 
 impl Connection {
     /// Restarts the session of a VM's port and returns the old session if it had leases. The port
-    /// itself stays connected: QEMU (10.0, hw/char/virtio-serial-bus.c) loses a guest's buffer that
-    /// it holds when the port closes, and the guest's port then hangs for good.
+    /// itself stays connected: when the port closes, QEMU (10.0, hw/char/virtio-serial-bus.c) loses
+    /// a guest buffer that it holds, and the guest's port then hangs permanently.
     fn renew(&mut self) -> Option<u64> {
         self.session = ServerSession::new(self.config.clone());
         self.leased.take()
@@ -334,7 +335,7 @@ impl Connection {
         }
     }
 
-    /// Returns false when the peer is gone.
+    /// Returns false if the peer is gone.
     fn flush(&mut self) -> bool {
         while !self.session.output().is_empty() {
             match self.stream.write(self.session.output()) {
@@ -357,9 +358,9 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// A request has some hundred bytes.
+    /// A request is a few hundred bytes long.
     const BYTES_PER_REQUEST: u64 = 1024;
-    /// A program that starts binds everything it needs at once.
+    /// A starting program binds everything it needs at once.
     const BURST: i64 = 256 << 10;
 
     fn new(requests_per_second: u64) -> Self {
@@ -375,7 +376,7 @@ impl Allowance {
         self.at = now;
     }
 
-    /// Counts bytes that were read.
+    /// Accounts for bytes that were read.
     fn spend(&mut self, now: Duration, bytes: usize) {
         self.refill(now);
         self.left = self.left.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -427,7 +428,7 @@ mod tests {
         assert!(allowance.paused_until.is_some());
         allowance.resume(at(2001));
         assert_eq!(allowance.paused_until, None);
-        // In the long run the rate counts.
+        // In the long run, only the rate matters.
         let (mut read, mut now) = (0u64, at(10_000));
         while now < at(20_000) {
             if allowance.paused_until.is_none() {

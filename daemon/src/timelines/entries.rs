@@ -1,4 +1,4 @@
-//! Timelines as entries of pages: what an entry says and how accurate it is. The lines come from
+//! Timelines as page entries: the content of an entry and its accuracy. The lines come from
 //! crates/host-clock.
 
 use timevisor_clock_page::{EntryIdentity, Lines};
@@ -13,7 +13,7 @@ use timevisor_timelines::{ClockId, Entry, Source};
 /// this time.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// Makes a page's entry. `age` is the age of the page's owner, with its count of disruptions.
+/// Creates a page's entry. `age` is the age of the page's owner, with its number of disruptions.
 pub fn entry(
     clocks: &TimelineClocks,
     entry: &Entry,
@@ -50,7 +50,8 @@ pub fn achieved(
     epoch: Epoch,
     age: Option<Lines<Local>>,
 ) -> Achieved {
-    // Computed as clients do it: a counter of 1 GHz resolves 1 ns, whatever its rate error.
+    // Computed as clients do it: a counter of 1 GHz has a resolution of 1 ns, whatever its rate
+    // error.
     let nominal = clocks.nominal().to_bits();
     let tick = nominal - nominal / 1024;
     let resolution_ns = ns(Period::from_bits(tick).span_ceil(1));

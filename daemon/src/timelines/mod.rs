@@ -3,7 +3,7 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | this one | the registry (crates/timelines) connected to connections, clocks and pages |
+//! | this one | connects the registry (crates/timelines) to connections, clocks and pages |
 //! | `connections.rs` | the host's socket, VMs' ports, vsock |
 //! | `ages.rs` | the ages of the host and of each VM |
 //! | `entries.rs` | timelines as entries of pages, and their accuracy |
@@ -47,14 +47,14 @@ pub struct Timelines {
     registry: Registry,
     connections: Connections,
     subsets: Vec<SubsetClock<Ensemble>>,
-    /// The host's clock first, then the subsets of references.
+    /// The host's clock first, then the clocks of reference subsets.
     achievable: Vec<Achievable>,
     clocks: TimelineClocks,
     ages: Ages,
     further: FurtherPages,
     next_look: Duration,
     disruptions: Vec<u64>,
-    /// Which of each owner's changes are on its page.
+    /// For each owner, the change number that its page shows.
     written: BTreeMap<Owner, u64>,
 }
 
@@ -97,13 +97,13 @@ impl Timelines {
         self.subsets.iter_mut().for_each(|subset| subset.observe(index, exchange));
     }
 
-    /// Forgets what reference `index` said, because it is another server now.
+    /// Forgets what reference `index` reported, because it is now another server.
     pub fn forget(&mut self, index: usize) {
         self.subsets.iter_mut().for_each(|subset| subset.forget(index));
     }
 
-    /// Handles a disturbance of the counter: everything known on it is void, local timelines
-    /// included.
+    /// Handles a disturbance of the counter: everything known about it is void, including local
+    /// timelines.
     pub fn start_over(&mut self, clock: &HostClock) {
         for subset in &mut self.subsets {
             subset.start_over(clock.ensemble(&names_of(&self.config, subset.references())));
@@ -112,7 +112,7 @@ impl Timelines {
         self.ages.start_over();
     }
 
-    /// Returns the tightest bound required of any timeline that reference `index` feeds.
+    /// Returns the tightest required bound of all timelines that reference `index` feeds.
     pub fn required(&self, index: usize) -> Option<Duration> {
         let follows =
             |n: &usize| *n == 0 || self.subsets.get(n - 1).is_some_and(|s| s.follows(index));
@@ -145,7 +145,7 @@ impl Timelines {
         self.finish(clock, vms);
     }
 
-    /// Sets the zero of local timelines that have begun, and clears it for those that ended.
+    /// Sets the origin of local timelines that have begun, and clears it for those that have ended.
     fn begin_local(&mut self, clock: &HostClock) {
         let lives = |timeline: &Timeline| match timeline.source() {
             Source::Local { life, .. } => Some(life.0),
@@ -158,8 +158,8 @@ impl Timelines {
         }
     }
 
-    /// Updates the other entries of a VM's page at once after an event of the VM changed the page,
-    /// instead of with the next publication.
+    /// Updates the other entries of a VM's page immediately after an event of the VM changed the
+    /// page, instead of with the next publication.
     pub fn follow(&mut self, clock: &mut HostClock, vms: &mut Vms) {
         let Some(publication) = vms.take_rewritten().copied() else { return };
         let now = clock.counter.read_ordered();
@@ -261,7 +261,7 @@ impl Timelines {
         self.finish(clock, vms);
     }
 
-    /// Gives a new VM its pages and its port, and takes them from a VM that has gone.
+    /// Gives a new VM its pages and its port, and removes them for a VM that has gone.
     fn look_for_ports(&mut self, vms: &Vms, now: Duration) {
         let gone: Vec<Owner> =
             self.written.keys().filter(|owner| !is_served(owner, vms)).cloned().collect();
@@ -353,7 +353,7 @@ impl Timelines {
         Ok(response)
     }
 
-    /// Writes changed pages at once, so that a client that was just bound can read.
+    /// Writes changed pages immediately, so that a newly bound client can read.
     fn write_changed(&mut self, clock: &mut HostClock, vms: &mut Vms) {
         let changed: Vec<Owner> = self
             .written
@@ -366,7 +366,8 @@ impl Timelines {
         }
     }
 
-    /// Sends what waits. Clients that are unreachable lose their leases, and the pages follow.
+    /// Sends pending messages. Clients that cannot be reached lose their leases, and the pages are
+    /// updated.
     fn finish(&mut self, clock: &mut HostClock, vms: &mut Vms) {
         let now = monotonic();
         for session in self.connections.flush() {
@@ -395,8 +396,8 @@ fn is_served(owner: &Owner, vms: &Vms) -> bool {
     }
 }
 
-/// Makes the entry of a VM's page, which knows nothing while the relation between its counter and
-/// the host's is unknown.
+/// Creates the entry of a VM's page. The entry states nothing while the relation between the VM's
+/// counter and the host's is unknown.
 fn achieved(
     clocks: &TimelineClocks,
     ages: &Ages,
@@ -410,7 +411,7 @@ fn achieved(
     }
 }
 
-/// Judges a binding's requirement. An unknown quality is no reason to refuse: the binding is made
+/// Evaluates a binding's requirement. Unknown quality is no reason to refuse: the binding is made
 /// and reported as unmet.
 fn achievable(clocks: &TimelineClocks, best: &[Achievable], timeline: &Timeline) -> Achieved {
     let now = accuracy(clocks, timeline.source(), timeline.epoch(), None);
@@ -433,8 +434,8 @@ fn achievable(clocks: &TimelineClocks, best: &[Achievable], timeline: &Timeline)
     }
 }
 
-/// The first generation of this daemon. Readers compare generations, and this daemon does not know
-/// how far the previous one had counted.
+/// The first generation number of this daemon. Readers compare generations, and this daemon does
+/// not know how far the previous one had counted.
 fn first_generation() -> u16 {
     let number = getrandom::u64().unwrap_or_else(|_| crate::clock::epoch());
     u16::try_from(number & 0xffff).unwrap_or(0)

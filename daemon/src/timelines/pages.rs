@@ -10,7 +10,7 @@ use timevisor_linux::page_file::{self, PageSize};
 
 use crate::clock::{HostClock, epoch};
 
-/// The pages beside the first one; created when first needed, and kept.
+/// The pages other than the first; created when first needed, and kept.
 pub struct FurtherPages {
     directory: PathBuf,
     writers: Vec<PageWriter<WritePage>>,
@@ -19,8 +19,8 @@ pub struct FurtherPages {
 }
 
 impl FurtherPages {
-    /// Takes over the pages of an earlier daemon at once, because no daemon updates their timelines
-    /// any more.
+    /// Takes over the pages of an earlier daemon immediately, because otherwise nobody would update
+    /// their timelines.
     pub fn in_directory(directory: &Path, clock: &HostClock) -> Self {
         let mut pages = Self { directory: directory.to_owned(), writers: Vec::new(), seen: None };
         while pages.path(pages.writers.len() + 1).exists() {
@@ -45,8 +45,8 @@ impl FurtherPages {
         Ok(())
     }
 
-    /// Writes these entries to page `number` (1 or more), beside the host's clock. Creates no page
-    /// for an empty list.
+    /// Writes these entries, along with the host's clock, to page `number` (1 or more). Creates no
+    /// page for an empty list.
     pub fn write(
         &mut self,
         number: usize,
@@ -74,7 +74,7 @@ impl FurtherPages {
         Ok(())
     }
 
-    /// Returns the number of pages beside the first.
+    /// Returns the number of pages other than the first.
     pub fn len(&self) -> usize {
         self.writers.len()
     }

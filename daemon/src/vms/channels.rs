@@ -41,13 +41,13 @@ impl Vms {
         self.named(name).map(|served| &served.vm.qemu)
     }
 
-    /// Resets of a VM since it was found.
+    /// Number of resets of a VM since it was found.
     pub fn resets(&self, name: &str) -> u64 {
         self.named(name).map_or(0, |served| served.resets)
     }
 
-    /// Sets the reason why a VM must not leave this host, or clears it. Migrations that others
-    /// start are then cancelled.
+    /// Sets or clears the reason why a VM must not leave this host. While it is set, migrations
+    /// that others start are cancelled.
     pub fn hold(&mut self, name: &str, why: Option<&'static str>) {
         if let Some(served) = self.served.iter_mut().find(|served| served.vm.name == name) {
             served.held = why;
@@ -71,7 +71,7 @@ impl Vms {
         self.named(name).map_or(Ok(Vec::new()), Served::vcpus)
     }
 
-    /// Asks a VM's monitor for its vCPUs again, because QEMU does not report when one is plugged.
+    /// Queries a VM's vCPUs again, because QEMU does not report when one is hot-plugged.
     pub fn ask_vcpus(&mut self, name: &str) {
         let served = self.served.iter_mut().find(|served| served.vm.name == name);
         if let Some(monitor) = served.and_then(|served| served.monitor.as_mut()) {
@@ -79,12 +79,13 @@ impl Vms {
         }
     }
 
-    /// Whether the guest can read its page: the relation of its counter to the host's is known.
+    /// Whether the guest can read its page, that is, the relation of its counter to the host's is
+    /// known.
     pub fn is_readable(&self, name: &str) -> bool {
         self.named(name).is_some_and(|served| served.vm.mapping().is_some())
     }
 
-    /// The VMs on this host, without those that are still arriving.
+    /// The VMs on this host, except those that are still arriving.
     pub fn present(&self) -> impl Iterator<Item = &str> {
         let here = self.served.iter().filter(|served| *served.vm.transit() != Transit::Incoming);
         here.map(|served| served.vm.name.as_str())
@@ -104,19 +105,19 @@ impl Vms {
         }
     }
 
-    /// Whether no VM that is served has this process.
+    /// Whether no served VM has this process.
     pub fn pid_is_gone(&self, pid: u32) -> bool {
         !self.served.iter().any(|served| served.vm.qemu.process.pid() == pid)
     }
 
-    /// The VM with this vsock context.
+    /// The VM with this vsock context id.
     pub fn with_vsock(&self, cid: u32) -> Option<String> {
         let has = |served: &&Served| served.vm.qemu.command_line.vsock_cid == Some(cid);
         self.served.iter().find(has).map(|served| served.vm.name.clone())
     }
 
     /// Connects to the ports of VMs that are not yet `connected`. QEMU accepts a single client. The
-    /// kernel tells whether the VM's process listens there.
+    /// kernel tells whether the VM's process listens on the socket.
     pub fn connect_ports(&self, connected: impl Fn(u32) -> bool) -> Vec<(String, u32, UnixStream)> {
         let mut ports = Vec::new();
         for served in &self.served {

@@ -6,20 +6,21 @@ use timevisor_guests::qemu::{Qemu, QemuError};
 use timevisor_linux::process::{Process, ProcessError};
 use timevisor_time::Duration;
 
-/// How long a new process is examined again: it may call exec and become QEMU, and QEMU makes its
-/// page some time after its start.
+/// How long a new process is re-examined: it may still call exec and become QEMU, and QEMU creates
+/// its page some time after its start.
 const SETTLING: Duration = Duration::from_secs(5);
-/// How long a QEMU that cannot be served is examined again: it starts slowly on a busy machine.
+/// How long a QEMU that cannot be served is re-examined: it starts slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Seen {
     first: Duration,
-    /// Why it cannot be served. Reported only after this time, because QEMU may still be starting.
+    /// Why it cannot be served. Reported only after [`SETTLING`], because QEMU may still be
+    /// starting.
     problem: Option<String>,
     said: bool,
 }
 
-/// The processes seen so far, known by pid and start.
+/// The processes seen so far, identified by pid and start time.
 #[derive(Default)]
 pub struct Discovery {
     seen: HashMap<Process, Seen>,
@@ -61,7 +62,7 @@ impl Discovery {
         found
     }
 
-    /// Remembers that a process cannot be served.
+    /// Records that a process cannot be served.
     pub fn failed(&mut self, process: &Process, problem: String) {
         if let Some(entry) = self.seen.get_mut(process) {
             entry.problem = Some(problem);

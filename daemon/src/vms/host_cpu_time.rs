@@ -12,16 +12,16 @@ use super::monitor::Monitor;
 use super::{Served, Vms};
 use crate::clock::HostClock;
 
-/// Between two samples; a reader's bounds are as wide as the time since the last one.
+/// Time between two samples; a reader's bounds are as wide as the time since the last sample.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Samples between two look-ups of a VM's threads, which seldom change.
+/// Number of samples between two look-ups of a VM's threads, which seldom change.
 const LOOK_AGAIN: u32 = 10;
 
 /// The vCPU threads of one VM.
 #[derive(Default)]
 pub(super) struct Threads {
     vcpus: Vec<Vcpu>,
-    /// Samples until they are looked up again.
+    /// Samples until the threads are looked up again.
     left: u32,
 }
 
@@ -51,8 +51,8 @@ impl Vms {
 }
 
 impl Served {
-    /// The threads of the VM's vCPUs, by their names or else by its monitor; empty where both are
-    /// silent.
+    /// The threads of the VM's vCPUs, identified by name or else by the monitor; empty if neither
+    /// identifies them.
     pub(super) fn vcpus(&self) -> io::Result<Vec<Vcpu>> {
         let qemu = &self.vm.qemu;
         let all = threads(qemu.process.pid())?;
@@ -72,7 +72,7 @@ impl Served {
         let base = clock.counter.read_ordered();
         let mut ran_ns = Vec::new();
         for vcpu in &self.threads.vcpus {
-            // The time of a thread that runs several vCPUs is the time of none of them.
+            // The time of a thread that runs several vCPUs cannot be attributed to any of them.
             let Some(index) = vcpu.index.and_then(|index| usize::try_from(index).ok()) else {
                 continue;
             };

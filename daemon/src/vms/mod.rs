@@ -1,4 +1,4 @@
-//! VMs: found or added, attached, written, retired.
+//! VMs: found or added, attached, published to, retired.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -45,20 +45,20 @@ use self::registry::{Entry, Registry};
 use crate::clock::{HostClock, epoch};
 use crate::config::{Config, span};
 
-/// Under TCG without QMP, a stop is found only by looking; see the limitation in
+/// Under TCG without QMP, a stop is detected only by polling; see the limitation in
 /// `timevisor_guests::vm`.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How often a VM is polled eagerly. A VM that is about to run is polled because QEMU's event comes
-/// up to 50 ms after the guest's first instruction, when its main loop waits for the vCPU threads.
-/// A stopped VM is polled while QEMU could load a snapshot's page over ours; the vCPUs run some
-/// milliseconds after that (3 to 9 measured).
+/// How often a VM is polled eagerly. A VM that is about to run is polled because QEMU's event
+/// arrives up to 50 ms after the guest's first instruction, when its main loop waits for the vCPU
+/// threads. A stopped VM is polled because QEMU could load a snapshot's page over ours; the vCPUs
+/// run some milliseconds after that (3 to 9 measured).
 const EAGER_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a VM is polled eagerly.
 const EAGER: Duration = Duration::from_secs(1);
-/// Between two attempts to connect to a lost QMP socket.
+/// Time between two attempts to connect to a lost QMP socket.
 const RECONNECT: Duration = Duration::from_secs(2);
 
-/// A descriptor of a VM, which its pid identifies.
+/// A file descriptor that belongs to the VM with this pid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Ended(u32),
@@ -70,22 +70,22 @@ struct Served {
     monitor: Option<Monitor>,
     reconnect: Option<Reconnect>,
     time_type: TimeType,
-    /// What its age goes on from when it arrives, where its page does not bring that along.
+    /// The base from which its age continues on arrival, if its page does not carry it.
     elapsed_since: Option<(Instant<Tai>, Duration)>,
-    /// Polled eagerly until then.
+    /// Polled eagerly until this time.
     eager_until: Duration,
-    /// Replaced pages that were reported.
+    /// Number of replaced pages reported so far.
     replaced: u64,
-    /// Its resets so far.
+    /// Number of resets so far.
     resets: u64,
-    /// Why it must not leave this host now, in addition to its monitor's reasons.
+    /// Why it must not leave this host now, apart from its monitor's reasons.
     held: Option<&'static str>,
     threads: Threads,
 }
 
 impl Served {
-    /// Cancels a migration that somebody else has started and that must not be. QEMU can cancel it
-    /// only once it is active.
+    /// Cancels a migration that somebody else has started and that must not happen. QEMU can cancel
+    /// it only once it is active.
     fn forbid_unsafe_move(&mut self) {
         let Transit::Leaving(MigrationStatus::Active) = self.vm.transit() else { return };
         let Some(monitor) = &mut self.monitor else { return };
@@ -116,7 +116,7 @@ pub struct Vms {
     config: Config,
     served: Vec<Served>,
     prepared: Prepared,
-    /// VMs that run and must not be served.
+    /// VMs that are running but must not be served.
     removed: Vec<(String, Process)>,
     registry: Registry,
     discovery: Discovery,
@@ -124,7 +124,7 @@ pub struct Vms {
     next_look: Duration,
     sampler: Sampler,
     publication: Option<Publication>,
-    /// Number of pages that were written because of an event of their VM.
+    /// Whether a page was written because of an event of its VM.
     rewritten: bool,
 }
 
@@ -145,7 +145,7 @@ impl Vms {
         }
     }
 
-    /// Serves the VMs of an earlier daemon that still run.
+    /// Serves the VMs of an earlier daemon that are still running.
     pub fn resume(&mut self, clock: &HostClock) {
         for entry in self.registry.read() {
             let process = Process::new(entry.pid);
@@ -226,8 +226,8 @@ impl Vms {
         let (write, step) = match news {
             News::Status(status) => {
                 let taken = served.vm.on_status(&status);
-                // QEMU would run an incoming VM as soon as it arrives, and would run a VM that has
-                // left a second time.
+                // QEMU would resume an incoming VM as soon as it arrives, and would run a VM that
+                // has already left a second time.
                 if *served.vm.transit() == Transit::Here {
                     may_run = !status.running;
                     if let Some(monitor) = served.monitor.as_mut().filter(|_| status.running) {
@@ -281,7 +281,7 @@ impl Vms {
         if let Some(monitor) = served.monitor.as_mut().filter(|_| ready) {
             monitor.resume_if_asked();
         }
-        // More may follow at once: a stopped VM loads a snapshot, a resumed one settles its
+        // More may follow immediately: a stopped VM loads a snapshot, or a resumed one settles its
         // counter.
         self.next_look = timevisor_linux::clock::monotonic();
         served.eager_until = self.next_look + EAGER;
@@ -329,7 +329,7 @@ impl Vms {
         }
     }
 
-    /// Writes every page from the host's current lines.
+    /// Writes every page from the host's current clock lines.
     pub fn publish(&mut self, publication: Publication, clock: &HostClock) {
         self.publication = Some(publication);
         for index in 0..self.served.len() {
@@ -387,8 +387,8 @@ impl Vms {
         {
             return;
         }
-        // Only our sockets: a QMP socket serves a single client, and other sockets wait for other
-        // clients.
+        // Only our own sockets: a QMP socket serves a single client, and other sockets are meant
+        // for other clients.
         let sockets = qemu.command_line.qmp_sockets.iter();
         let ours = sockets
             .filter(|path| path.starts_with(&self.config.run_directory))
@@ -476,13 +476,13 @@ impl Vms {
     }
 }
 
-/// A monitor that has nothing to do but report events.
+/// A monitor that only reports events.
 fn listening(path: &Path, pid: u32) -> anyhow::Result<Monitor> {
     Monitor::connect_to(path, pid, Wanted::default())
 }
 
 fn needs_looking(served: &Served) -> bool {
-    // Poll until the state is known for the first time, and under TCG without a monitor.
+    // Poll until the state is first known, and under TCG without a monitor.
     served.vm.mapping().is_none()
         || (served.monitor.as_ref().is_none_or(|monitor| !monitor.is_ready())
             && served.vm.qemu.accelerator == Accelerator::Tcg)

@@ -12,7 +12,7 @@ use timevisor_linux::peer::{connect, peer_pid};
 use timevisor_protocols::qmp::{CpuThread, QmpItem, QueryStatus, Session, VmEvent, cpu_threads};
 use timevisor_time::Duration;
 
-/// How long to wait for QEMU's greeting, which comes at once unless another client holds the
+/// How long to wait for QEMU's greeting, which arrives at once unless another client holds the
 /// socket.
 const GREETING: Duration = Duration::from_secs(2);
 
@@ -20,15 +20,15 @@ const GREETING: Duration = Duration::from_secs(2);
 pub enum News {
     /// An event of the VM.
     Event(VmEvent),
-    /// The answer to the query at the start.
+    /// The answer to the initial status query.
     Status(QueryStatus),
-    /// A requested migration did not begin, or failed; why.
+    /// A requested migration did not start, or failed, for this reason.
     NotMigrated(String),
     /// The connection cannot be used any more.
     Lost(String),
 }
 
-/// Requests that wait for QEMU. They survive a lost connection.
+/// Requests that are pending at QEMU. They survive a lost connection.
 #[derive(Clone, Default)]
 pub struct Wanted {
     /// Send `cont` when the page is ready.
@@ -44,18 +44,18 @@ pub struct Monitor {
     status_query: Option<u64>,
     cpus_query: Option<u64>,
     cpus: Vec<CpuThread>,
-    /// The last command of a migration, and the question why it failed.
+    /// Ids of the last migration command, and of the query why it failed.
     migration: Option<u64>,
     why: Option<u64>,
-    /// The page is memory that QEMU shares with us, and not its own.
+    /// The page is in memory that QEMU shares with us, not in QEMU's private memory.
     shared: bool,
-    /// The command that excludes such memory from migration, and why QEMU refused it.
+    /// Id of the command that excludes such memory from migration, and why QEMU rejected it.
     sharing: Option<u64>,
     immovable: Option<String>,
     wanted: Wanted,
     /// QEMU has reported the state of the vCPUs, so it reports events too.
     ready: bool,
-    /// When to report that QEMU does not answer.
+    /// When to complain that QEMU does not answer.
     complain_at: Option<Duration>,
 }
 
@@ -66,7 +66,7 @@ impl Monitor {
         Ok(Self {
             path: path.to_owned(),
             stream,
-            // Answers to an earlier connection must not be taken for ours.
+            // Answers to an earlier connection's commands must not be mistaken for ours.
             session: Session::with_first_id(monotonic().ceil_nanos().unsigned_abs()),
             status_query: None,
             cpus_query: None,
@@ -82,8 +82,8 @@ impl Monitor {
         })
     }
 
-    /// Connects to the monitor of process `pid` only: the owner of the socket's path could have it
-    /// lead to another VM's monitor.
+    /// Connects only if the monitor belongs to process `pid`: the owner of the socket's path could
+    /// point it at another VM's monitor.
     pub fn connect_to(path: &Path, pid: u32, wanted: Wanted) -> Result<Self> {
         let monitor = Self::connect(path, wanted)?;
         let owner = monitor.pid()?;
@@ -98,7 +98,7 @@ impl Monitor {
         })
     }
 
-    /// Whether QEMU reports stops and resumes here.
+    /// Whether QEMU reports stops and resumes on this connection.
     pub fn is_ready(&self) -> bool {
         self.ready
     }
@@ -119,7 +119,7 @@ impl Monitor {
         &self.path
     }
 
-    /// Where to reconnect, and the requests that still wait.
+    /// Where to reconnect, and the requests that are still pending.
     pub fn into_wanted(self) -> (PathBuf, Wanted) {
         (self.path, self.wanted)
     }
@@ -164,7 +164,7 @@ impl Monitor {
             QmpItem::Send(bytes) => self.send(&bytes),
             QmpItem::Ready { version } => {
                 tracing::debug!("{}: QEMU {version}", self.path.display());
-                // MIGRATION events come only on request.
+                // QEMU sends MIGRATION events only on request.
                 let (_, mut sent) = self.set_capability("events");
                 if self.shared {
                     sent = sent.or_else(|| self.ignore_shared());
@@ -245,13 +245,13 @@ impl Monitor {
         self.send(&bytes)
     }
 
-    /// The latest answer to that.
+    /// The latest answer to [`Self::ask_cpus`].
     pub fn cpus(&self) -> &[CpuThread] {
         &self.cpus
     }
 
-    /// Requests that the VM runs as soon as its page is ready. QEMU's next report of the VM's state
-    /// triggers it.
+    /// Requests that the VM be resumed as soon as its page is ready. QEMU's next report of the VM's
+    /// state triggers the resume.
     pub fn want_resume(&mut self) {
         self.wanted.resume = true;
         if self.ready {
@@ -259,12 +259,12 @@ impl Monitor {
         }
     }
 
-    /// The VM runs as requested; a later stop is somebody's intention.
+    /// Records that the VM runs as requested; a later stop is intentional.
     pub fn runs_already(&mut self) {
         self.wanted.resume = false;
     }
 
-    /// Resumes the VM once, if that was requested.
+    /// Resumes the VM once, if requested.
     pub fn resume_if_asked(&mut self) {
         if std::mem::take(&mut self.wanted.resume) {
             let (_, bytes) = self.session.command("cont", None);
@@ -284,7 +284,8 @@ impl Monitor {
         }
     }
 
-    /// Sets whether the page is memory that QEMU shares with us; possible before QEMU has greeted.
+    /// Sets whether the page is in memory that QEMU shares with us; may be called before QEMU's
+    /// greeting.
     pub fn set_shared(&mut self, shared: bool) {
         self.shared = shared;
         if shared && self.ready {
@@ -300,13 +301,13 @@ impl Monitor {
         sent
     }
 
-    /// Why the VM must not migrate, if so: the destination's QEMU would crash where the page is
-    /// mapped read-only.
+    /// Why the VM must not migrate, if so: the destination's QEMU would crash if the page is mapped
+    /// read-only there.
     pub fn immovable(&self) -> Option<&str> {
         self.immovable.as_deref()
     }
 
-    /// Asks QEMU again.
+    /// Asks QEMU again to exclude shared memory from migration.
     pub fn try_sharing_again(&mut self) {
         let _ = self.ignore_shared();
     }
@@ -317,14 +318,14 @@ impl Monitor {
         (id, self.send(&bytes))
     }
 
-    /// Migrates the VM to `uri`. Events report the result.
+    /// Migrates the VM to `uri`. Events report the outcome.
     pub fn migrate(&mut self, uri: &str) -> Option<News> {
         let (id, bytes) = self.session.command("migrate", Some(json!({"uri": uri})));
         self.migration = Some(id);
         self.send(&bytes)
     }
 
-    /// Has QEMU await the VM at `uri`, now or after its greeting.
+    /// Makes QEMU wait for the VM at `uri`, now or after its greeting.
     pub fn await_migration(&mut self, uri: &str) {
         self.wanted.awaited = Some(uri.to_owned());
         if self.ready {

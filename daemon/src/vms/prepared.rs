@@ -1,4 +1,4 @@
-//! Page files of VMs that have not started yet, made by `timevisor vm args`. The pages are valid
+//! Page files of VMs that have not started yet, created by `timevisor vm args`. The pages are valid
 //! from the start, because a guest's driver reads the counter and the timescale only when it
 //! probes.
 
@@ -25,7 +25,7 @@ impl Prepared {
         Self { directory: directory.to_owned(), held: BTreeMap::new() }
     }
 
-    /// Makes or replaces the page, with a table for the usual address. The CLI makes tables for
+    /// Creates or replaces the page, with a table for the usual address. The CLI creates tables for
     /// other addresses.
     pub fn prepare(
         &mut self,
@@ -61,13 +61,13 @@ impl Prepared {
         self.held.remove(name);
     }
 
-    /// The timescale of a prepared page, also if an earlier daemon prepared it.
+    /// The timescale of a prepared page, even if an earlier daemon prepared it.
     pub fn time_type(&self, name: &str) -> Option<TimeType> {
         let folder = PageFiles::new(&self.directory).folder(name).ok()?;
         serde_json::from_slice(&fs::read(folder.join("time_type")).ok()?).ok()
     }
 
-    /// Removes a VM's files; false when there are none.
+    /// Removes a VM's files; returns false if there are none.
     pub fn remove(&mut self, name: &str) -> Result<bool> {
         self.held.remove(name);
         let folder = PageFiles::new(&self.directory).folder(name)?;
@@ -80,5 +80,5 @@ impl Prepared {
     }
 }
 
-/// The first address above memory for VMs of up to 2 GiB; `timevisor vm args` computes others.
+/// The first address above memory for VMs with up to 2 GiB; `timevisor vm args` computes others.
 const DEFAULT_ADDRESS: u64 = 0x1_0000_0000;

@@ -1,5 +1,5 @@
-//! The VMs that are served, on disk, so that a restarted daemon serves them under the same names
-//! and timescales. An entry is valid for one process only (pid and start time).
+//! The on-disk list of served VMs, so that a restarted daemon serves them under the same names and
+//! timescales. An entry is valid for one process only (pid and start time).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use timevisor_protocols::control::TimeType;
 pub struct Entry {
     pub name: String,
     pub pid: u32,
-    /// Clock ticks after boot (proc(5), field 22): tells a process from a later one with the same
-    /// pid.
+    /// Start time in clock ticks after boot (proc(5), field 22): distinguishes a process from a
+    /// later one with the same pid.
     pub start_time: u64,
     pub time_type: TimeType,
     pub qmp: Option<PathBuf>,
 }
 
-/// The file.
+/// The registry file.
 pub struct Registry {
     path: PathBuf,
     fresh: PathBuf,
@@ -50,7 +50,7 @@ impl Registry {
         })
     }
 
-    /// Replaces the file, if anything has changed.
+    /// Replaces the file if anything has changed.
     pub fn write(&mut self, entries: Vec<Entry>) {
         if self.written.as_ref() == Some(&entries) {
             return;

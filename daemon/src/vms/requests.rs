@@ -40,7 +40,7 @@ impl Vms {
     }
 
     fn try_add(&mut self, add: &VmAdd, clock: &HostClock) -> Result<usize, ErrorBody> {
-        // QEMU serves one client of a socket: a second connection would wait until the first one
+        // QEMU serves one client per socket: a second connection would wait until the first one
         // ends.
         let connected = add.qmp.as_deref().and_then(|path| self.connected_to(path));
         let wanted = Wanted { resume: add.resume, awaited: None };
@@ -106,14 +106,14 @@ impl Vms {
         })
     }
 
-    /// The process behind a socket that we are already connected to.
+    /// The process behind a socket to which we are already connected.
     fn connected_to(&self, path: &str) -> Option<u32> {
         let same = |s: &&Served| s.monitor.as_ref().is_some_and(|m| m.path() == Path::new(path));
         self.served.iter().find(same).map(|s| s.vm.qemu.process.pid())
     }
 
-    /// Discovery was faster than this request. The request takes precedence where that is still
-    /// possible.
+    /// Handles a VM that discovery has found before this request. The request takes precedence
+    /// where that is still possible.
     fn adopt(
         &mut self,
         index: usize,
@@ -146,7 +146,7 @@ impl Vms {
         Ok(index)
     }
 
-    /// Has QEMU await a migration, and prepares the page for it.
+    /// Makes QEMU wait for a migration, and prepares the page for it.
     fn await_arrival(&mut self, index: usize, add: &VmAdd) -> Result<usize, ErrorBody> {
         let Some(uri) = &add.incoming else { return Ok(index) };
         let served = &mut self.served[index];
@@ -205,12 +205,12 @@ impl Vms {
         Response::VmAdded(row(served))
     }
 
-    /// Answers `vm_remove`: a VM that is served, or only prepared.
+    /// Answers `vm_remove`, for a VM that is served or only prepared.
     pub fn remove(&mut self, name: &str) -> Response {
         self.removed.retain(|(_, process)| process.is_running());
         if let Some(index) = self.served.iter().position(|s| s.vm.name == name) {
             let served = self.served.remove(index);
-            // Its files stay: QEMU has them open, and it may be added again.
+            // Its files stay: QEMU has them open, and the VM may be added again.
             self.removed.push((name.to_owned(), served.vm.qemu.process));
             served.vm.retire();
             self.note();

@@ -1,5 +1,5 @@
-//! Which backend traps the calls of a VM: the one that its user asks for, or the one that is known
-//! to work.
+//! Which backend traps the calls of a VM: the one that its user requests, or one that is known to
+//! work.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub enum Choice {
     Kvm {
         /// The instruction that replaces a NOP.
         trap: Trap,
-        /// A user asked for it; otherwise the configuration did.
+        /// Whether a user requested it; otherwise the configuration did.
         asked: bool,
     },
     /// QEMU's gdb stub, which listens on this socket.
@@ -38,7 +38,7 @@ pub struct Offers {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{problem}; {next_step}")]
 pub struct NoBackend {
-    /// What is in the way.
+    /// The problem.
     pub problem: String,
     /// What its user can do.
     pub next_step: &'static str,
@@ -51,12 +51,12 @@ impl NoBackend {
 }
 
 impl Choice {
-    /// Chooses a backend. `asked` is what the user asks for; `configured` is the trap that the
+    /// Chooses a backend. `asked` is what the user requests; `configured` is the trap that the
     /// configuration names for guests under KVM.
     ///
     /// # Errors
-    /// When the VM does not offer what was asked for, or nothing was asked for and nothing is known
-    /// to work.
+    /// When the VM does not offer the requested backend, or nothing was requested and no backend is
+    /// known to work.
     pub fn new(
         offers: Offers,
         asked: Option<IntrospectBackend>,
@@ -85,7 +85,7 @@ impl Choice {
                         "start it with `-plugin libtimevisor-introspect.so,socket=PATH`: docs/how-to/introspect.md",
                     )
                 })?;
-                // A relative path begins in QEMU's working directory, which is not ours.
+                // A relative path is relative to QEMU's working directory, which differs from ours.
                 if !socket.is_absolute() {
                     let problem = format!("where {} is, is not known", socket.display());
                     let next_step = "give the plugin's socket as an absolute path";
@@ -130,7 +130,7 @@ impl Choice {
         }
     }
 
-    /// Why the VM must not migrate while it is trapped, if so.
+    /// Why the VM must not migrate while it is trapped; `None` if it may.
     #[must_use]
     pub const fn holds(&self) -> Option<&'static str> {
         match self {

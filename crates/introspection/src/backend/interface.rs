@@ -1,4 +1,4 @@
-//! The interface of a backend: bytes and now in, actions out.
+//! The interface of a backend: bytes and the current time in, actions out.
 //!
 //! A driver owns the connection and the clock. It reports every event to [`Backend::handle`],
 //! carries out the actions in order, calls again at [`Backend::poll_at`], and reads only while
@@ -16,7 +16,7 @@ use crate::point::Point;
 pub struct Site {
     /// The point's id.
     pub point: u16,
-    /// Guest-physical.
+    /// Guest-physical address.
     pub address: u64,
 }
 
@@ -29,13 +29,13 @@ pub enum Input<'a> {
     Bytes(&'a [u8]),
     /// The connection has ended.
     Closed,
-    /// [`Backend::poll_at`] has come.
+    /// The time [`Backend::poll_at`] has come.
     Timer,
-    /// [`Action::Put`] was done.
+    /// [`Action::Put`] was carried out.
     Put,
-    /// [`Action::Take`] was done.
+    /// [`Action::Take`] was carried out.
     Taken,
-    /// Total number of events that were dropped.
+    /// Total number of dropped events.
     Dropped(u64),
 }
 
@@ -54,13 +54,13 @@ pub enum Action {
     Take,
     /// All points are in place; their number.
     Attached(usize),
-    /// No point is left.
+    /// All points have been removed.
     Detached,
     /// A point was hit.
     Event(RawEvent),
     /// Total number of events that this connection has dropped.
     Dropped(u64),
-    /// The code at a point has changed, so that it is no longer trapped.
+    /// The code at a point has changed, so the point is no longer trapped.
     Changed {
         /// The point.
         point: u16,
@@ -74,7 +74,7 @@ pub enum Action {
 /// The state of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Without a connection. Points that are wanted are set when it opens.
+    /// Not connected. Wanted points are set when the connection opens.
     Away,
     /// Connected, without points.
     Detached,
@@ -112,10 +112,10 @@ pub trait Backend: Debug + Send {
     /// Removes all points. Done when [`Action::Detached`] comes or the connection ends.
     fn detach(&mut self, now: Duration) -> Vec<Action>;
 
-    /// Takes an event in, and returns what to do.
+    /// Handles an input, and returns what to do.
     fn handle(&mut self, input: Input<'_>, now: Duration) -> Vec<Action>;
 
-    /// Whether to read from the connection. False while a guest sends too much.
+    /// Whether to read from the connection. False while a guest sends too many events.
     fn may_read(&self, now: Duration) -> bool;
 
     /// When to call with [`Input::Timer`], or to read again.

@@ -1,21 +1,21 @@
-//! What a backend read at a trap point, undecoded.
+//! What a backend read at a trap point, not yet decoded.
 
 /// What a backend read at a point.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RawEvent {
-    /// Of this attachment's backend; without gaps, in the order of the events over all vCPUs.
+    /// Counts the events of this attachment's backend without gaps, in their order over all vCPUs.
     pub sequence: u64,
-    /// The host's counter at that moment, where the backend has it.
+    /// The host's counter at the hit, if the backend can read it.
     pub counter: Option<u64>,
-    /// It may have been so many ticks more or less.
+    /// Maximum error of `counter`, in ticks.
     pub counter_error: u64,
     /// The point's id.
     pub point: u16,
     /// The vCPU.
     pub vcpu: u16,
-    /// Bit n: read n could not be made; its bytes are zero.
+    /// Bit n: read n failed, and its bytes are zero.
     pub failed: u16,
-    /// All reads' bytes.
+    /// The bytes of all reads.
     pub data: Vec<u8>,
 }
 

@@ -8,7 +8,7 @@ fn put(memory: &mut Flat, at: u64, value: u64) {
     memory.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Tables at 0x1000.. that map one page of each size, through 4 or 5 levels.
+/// Page tables at 0x1000 and above that map one page of each size, through 4 or 5 levels.
 fn tables(five: bool) -> (Flat, PageTables) {
     let mut memory = Flat(vec![0; 0x20_0000]);
     let (root, l4) = if five { (0x1000, 0x2000) } else { (0x2000, 0x2000) };
@@ -60,7 +60,7 @@ fn reads_cross_pages() {
 }
 
 proptest! {
-    /// Tables of anything: a result or an error, in five reads.
+    /// Random tables yield a result or an error, with at most five reads.
     #[test]
     fn hostile_tables(
         words in prop::collection::vec(any::<u64>(), 64),
@@ -71,7 +71,7 @@ proptest! {
         let mut memory = Flat(vec![0; 0x4000]);
         for (n, byte) in memory.0.iter_mut().enumerate() {
             let word = words[n / 8 % words.len()];
-            // Half of them point into these very tables.
+            // Half of the entries point into these tables.
             let word = if word & 2 == 0 { word & 0x3fff | 1 } else { word };
             *byte = word.to_le_bytes()[n % 8];
         }

@@ -1,7 +1,7 @@
-//! Reading a guest's memory: physical through [`GuestMemory`], virtual by a walk of its page
-//! tables.
+//! Reading a guest's memory: by physical address through [`GuestMemory`], by virtual address
+//! through a walk of its page tables.
 //!
-//! The guest controls its page tables, so a walk trusts none of them: it reads at most five
+//! The guest controls its page tables, so a walk does not trust them: it reads at most five
 //! entries, and an entry that points outside of memory is an error. This module never writes.
 
 pub mod ram;
@@ -18,19 +18,19 @@ pub enum MemoryError {
     /// The host could not read it.
     #[error("cannot read the guest's memory at {address:#x}: {reason}; does its QEMU still run?")]
     Host {
-        /// Guest-physical.
+        /// Guest-physical address.
         address: u64,
-        /// What the host's kernel said.
+        /// The host kernel's error message.
         reason: String,
     },
 }
 
-/// A guest's main memory by guest-physical address.
+/// A guest's main memory, accessed by guest-physical address.
 pub trait GuestMemory {
-    /// Fills `buffer` from `address`. Not atomic: the guest may run.
+    /// Fills `buffer` from `address` on. Not atomic, because the guest may run.
     ///
     /// # Errors
-    /// When part of the range is no main memory, or cannot be read.
+    /// When part of the range is not main memory, or cannot be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), MemoryError>;
 
     /// The ranges of main memory, each with its first address and its length; ascending and
@@ -38,7 +38,7 @@ pub trait GuestMemory {
     fn ranges(&self) -> Vec<(u64, u64)>;
 }
 
-/// Reads `len` bytes, or fewer where the range of main memory ends before.
+/// Reads `len` bytes, or fewer if the range of main memory ends earlier.
 ///
 /// # Errors
 /// As [`GuestMemory::read`].
@@ -60,7 +60,7 @@ pub fn read_some(
 /// Page tables of an x86-64 guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageTables {
-    /// Guest-physical address of the topmost table (CR3 without its flags).
+    /// Guest-physical address of the top-level table (CR3 without its flags).
     pub root: u64,
     /// CR4.LA57.
     pub five_levels: bool,
@@ -69,11 +69,11 @@ pub struct PageTables {
 /// Bits 12 to 51 of an entry (Intel SDM volume 3, 5.5).
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const PRESENT: u64 = 1;
-/// The entry maps a page of 1 GiB or 2 MiB; only in tables of those levels.
+/// The entry maps a 1 GiB or 2 MiB page; valid only in tables of those levels.
 const HUGE: u64 = 1 << 7;
 
 impl PageTables {
-    /// Translates a virtual to a physical address.
+    /// Translates a virtual address to a physical one.
     ///
     /// # Errors
     /// When nothing is mapped there, or a table lies outside of memory.
@@ -103,10 +103,10 @@ impl PageTables {
         Err(MemoryError::NotMapped(address))
     }
 
-    /// Fills `buffer` from a virtual address, page by page.
+    /// Fills `buffer` from a virtual address on, page by page.
     ///
     /// # Errors
-    /// When a page is not mapped or not main memory.
+    /// When a page is not mapped, or is not main memory.
     pub fn read(
         &self,
         memory: &dyn GuestMemory,

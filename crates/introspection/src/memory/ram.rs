@@ -1,4 +1,4 @@
-//! Where a byte of guest-physical memory is in QEMU's main memory backend.
+//! Maps guest-physical addresses to offsets in QEMU's main memory backend.
 //!
 //! QEMU's PC machines have one block of main memory. The guest sees its beginning at address 0 and
 //! the rest at 4 GiB. The split follows hw/i386/pc_q35.c (pc_q35_init), pc_piix.c (pc_init1) and
@@ -16,7 +16,7 @@ use crate::memory::{GuestMemory, MemoryError};
 
 const GIB: u64 = 1 << 30;
 const FOUR_GIB: u64 = 4 * GIB;
-/// Most memory that is supported. With more, an AMD guest's memory above 4 GiB may begin at 1 TiB
+/// Maximum supported memory size. With more, an AMD guest's memory above 4 GiB may start at 1 TiB
 /// (pc_memory_init, the HyperTransport hole).
 const MOST: u64 = 1010 * GIB;
 
@@ -56,7 +56,7 @@ impl Machine {
             "q35" => Ok(Self::Q35),
             "pc" => Ok(Self::Pc),
             _ if name.starts_with("pc-q35-") => Ok(Self::Q35),
-            // 1.x does not align at 1 GiB; QEMU has dropped those types.
+            // 1.x machines do not align at 1 GiB; QEMU has dropped those types.
             _ if name.starts_with("pc-i440fx-") && !name.starts_with("pc-i440fx-1.") => {
                 Ok(Self::Pc)
             }
@@ -94,8 +94,8 @@ struct Piece {
 pub struct RamLayout(Vec<Piece>);
 
 impl RamLayout {
-    /// The layout of a machine with `size` bytes of main memory, and `max-ram-below-4g` where it is
-    /// set.
+    /// The layout of a machine with `size` bytes of main memory, and with `max-ram-below-4g` if it
+    /// is set.
     ///
     /// # Errors
     /// When the layout is unknown.
@@ -119,8 +119,8 @@ impl RamLayout {
         self.0.iter().map(|piece| (piece.address, piece.len, piece.at))
     }
 
-    /// The offset in the backend of `len` bytes at guest-physical `address`; `None` where they are
-    /// in no piece, or in two.
+    /// The offset in the backend of `len` bytes at guest-physical `address`; `None` if they are not
+    /// within a single piece.
     #[must_use]
     pub fn place(&self, address: u64, len: u64) -> Option<u64> {
         let piece = self.0.iter().find(|p| address >= p.address && address - p.address < p.len)?;
@@ -129,12 +129,12 @@ impl RamLayout {
     }
 }
 
-/// Reads a backend.
+/// Read access to a backend.
 pub trait Backing {
-    /// Fills `buffer` from byte `at` on.
+    /// Fills `buffer` from offset `at` on.
     ///
     /// # Errors
-    /// The host's.
+    /// When the host cannot read it.
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
@@ -162,7 +162,7 @@ impl Backing for InProcess {
     }
 }
 
-/// Where a backend of this size may begin in QEMU's memory: at every writable mapping of this size.
+/// Candidate addresses of a backend in QEMU's memory: every writable mapping of this size.
 #[must_use]
 pub fn bases(maps: &[MapLine], size: u64) -> Vec<u64> {
     let may_be = |map: &&MapLine| map.permissions.starts_with("rw") && map.end - map.start == size;
@@ -177,7 +177,7 @@ pub struct Ram<B> {
 }
 
 impl<B: Backing> Ram<B> {
-    /// The contents of `backing`, at the addresses of `layout`.
+    /// Main memory with the contents of `backing` at the addresses of `layout`.
     pub const fn new(layout: RamLayout, backing: B) -> Self {
         Self { layout, backing }
     }

@@ -1,5 +1,5 @@
-//! The interface of a guest system that was recognized: `linux/`, `freertos/` and `segments/`
-//! implement it.
+//! The interface of a recognized guest system, which `linux/`, `freertos/` and `segments/`
+//! implement.
 
 use core::fmt::Debug;
 
@@ -20,35 +20,35 @@ pub trait GuestOs: Debug + Send {
     }
 
     /// Guest-virtual address of an array with the GS base of each processor, in the order of the
-    /// vCPUs; `None` where it has none.
+    /// vCPUs; `None` if there is no such array.
     fn processor_bases(&self) -> Option<u64> {
         None
     }
 
-    /// The guest-virtual address at which its kernel maps all memory in order, so that no page walk
-    /// is needed there; `None` where it has no such mapping.
+    /// The guest-virtual address at which its kernel maps all memory contiguously, so that
+    /// addresses there need no page walk; `None` if there is no such mapping.
     fn linear(&self) -> Option<u64> {
         None
     }
 
     /// A number that changes while its kernel runs. The heartbeat of an earlier kernel that is
-    /// still in memory stands still.
+    /// still in memory does not change.
     fn heartbeat(&self, _memory: &dyn GuestMemory) -> Option<u64> {
         None
     }
 
-    /// The real-time tasks that run now, ascending by tid; `None` where there is no way to know.
-    /// The guest runs meanwhile, so a single look may see a state that never was
+    /// The real-time tasks that run now, ascending by tid; `None` if they cannot be known. The
+    /// guest runs meanwhile, so a single look may see a state that never existed
     /// ([`crate::tasks::initial_scan`]).
     ///
     /// # Errors
-    /// Why this look found nothing.
+    /// Why this look failed.
     fn running(&self, _memory: &dyn GuestMemory) -> Result<Option<Vec<Task>>, String> {
         Ok(None)
     }
 
     /// Whether this kernel is still in memory at the same address, with no trap at its points. Only
-    /// the heartbeat tells that it also runs. `false` where that cannot be known; the caller then
+    /// the heartbeat tells whether it also runs. `false` if that cannot be known; the caller then
     /// searches again.
     fn is_there(&self, _memory: &dyn GuestMemory) -> bool {
         false
@@ -57,8 +57,8 @@ pub trait GuestOs: Debug + Send {
     /// Its trap points.
     fn points(&self) -> &[Point];
 
-    /// Adds a point at the entry of all system calls, or, for a backend that needs a NOP, a point
-    /// at the entry of each. Its only use is to measure what that costs.
+    /// Adds a point at the common entry of all system calls or, for a backend that needs a NOP, a
+    /// point at the entry of each. Used only to measure the cost.
     ///
     /// # Errors
     /// When its system calls are unknown.
@@ -88,7 +88,7 @@ pub trait GuestOs: Debug + Send {
         Ok(event)
     }
 
-    /// Forgets all tasks: after a detachment, a reboot, or a loss of events.
+    /// Forgets all tasks: after a detachment, a reboot, or lost events.
     fn cleanup(&mut self) {
         *self.tasks_mut() = Tasks::default();
     }
@@ -105,7 +105,7 @@ pub enum DecodeError {
     Read {
         /// The point.
         point: u16,
-        /// Which one.
+        /// Index of the read.
         read: usize,
     },
 }

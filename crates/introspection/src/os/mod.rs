@@ -5,9 +5,9 @@
 //! | [`guest_os`] | the interface of guest systems |
 //! | [`linux`] | stock Linux |
 //! | [`freertos`] | FreeRTOS |
-//! | [`segments`] | programs that say where real-time work begins and ends |
+//! | [`segments`] | programs that mark where real-time work begins and ends |
 //! | [`running_kernel`] | which of the kernels in memory runs |
-//! | [`pulse`] | whether the kernel that was found still runs |
+//! | [`pulse`] | whether the introspected kernel still runs |
 
 pub mod freertos;
 pub mod guest_os;

@@ -1,23 +1,23 @@
-//! Detects that another kernel runs than the one that is introspected. No event reports a kexec:
-//! the old kernel stays in memory with all trap points, and only its heartbeat stops.
+//! Detects that a kernel other than the introspected one runs. No event reports a kexec: the old
+//! kernel stays in memory with all trap points, and only its heartbeat stops.
 
 use timevisor_time::Duration;
 
-/// How long a heartbeat may stand still. An idle kernel still ticks every few seconds.
+/// How long a heartbeat may stand still. Even an idle kernel ticks every few seconds.
 pub const SILENCE: Duration = Duration::from_nanos(10_000_000_000);
-/// Longest wait between two searches for another kernel. A search takes seconds of processor time
-/// for a large guest, so the wait doubles after every search that finds none.
+/// Longest wait between two searches for another kernel. A search of a large guest takes seconds of
+/// processor time, so the wait doubles after every search that finds none.
 const LONGEST: Duration = Duration::from_nanos(640_000_000_000);
 
 /// How often the heartbeat is read.
 const INTERVAL: Duration = Duration::from_nanos(1_000_000_000);
 
-/// What the heartbeat says.
+/// What a reading of the heartbeat means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sign {
     /// The kernel runs, or may still run.
     Well,
-    /// The heartbeat went back: the guest has booted again, with its kernel at the same address.
+    /// The heartbeat decreased: the guest has booted again, with its kernel at the same address.
     Restarted,
     /// The heartbeat has stood still for a while: the kernel is idle or paused, or another one
     /// runs. The caller should look for one.
@@ -29,12 +29,12 @@ pub enum Sign {
 pub struct Pulse {
     last: Option<u64>,
     due_at: Duration,
-    /// When to search for another kernel, and the wait before that.
+    /// When to search for another kernel, and the wait before that search.
     look: Option<(Duration, Duration)>,
 }
 
 impl Pulse {
-    /// Whether to read the heartbeat now; once an interval.
+    /// Whether to read the heartbeat now; true once per interval.
     pub fn is_due(&mut self, now: Duration) -> bool {
         let is_due = now >= self.due_at;
         if is_due {
@@ -43,7 +43,7 @@ impl Pulse {
         is_due
     }
 
-    /// Takes a reading; `None` where the guest has no heartbeat, or it cannot be read.
+    /// Takes a reading; `None` if the guest has no heartbeat, or it cannot be read.
     pub fn take(&mut self, heartbeat: Option<u64>, now: Duration) -> Sign {
         let Some(beat) = heartbeat else { return Sign::Well };
         match self.last.replace(beat) {
@@ -76,7 +76,7 @@ mod tests {
         let silent: Vec<i64> =
             (0..2000).filter(|s| pulse.take(Some(7), at(*s)) == Sign::Silent).collect();
         assert_eq!(silent, [10, 30, 70, 150, 310, 630, 1270, 1910]);
-        // One beat, and it begins with the shortest wait again.
+        // After a single beat, the wait starts at its minimum again.
         assert_eq!(pulse.take(Some(8), at(2000)), Sign::Well);
         assert_eq!(pulse.take(Some(8), at(2009)), Sign::Well);
         assert_eq!(pulse.take(Some(8), at(2010)), Sign::Silent);

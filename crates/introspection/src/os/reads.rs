@@ -7,18 +7,18 @@ use crate::os::guest_os::DecodeError;
 pub(super) struct Reads<'a> {
     /// The event.
     pub(super) raw: &'a RawEvent,
-    /// How long each of its point's reads is.
+    /// The length of each read of its point.
     pub(super) lens: Vec<u16>,
 }
 
 impl Reads<'_> {
-    /// All of a read.
+    /// All bytes of a read.
     pub(super) fn all(&self, n: usize) -> Result<&[u8], DecodeError> {
         let error = DecodeError::Read { point: self.raw.point, read: n };
         self.raw.read(&self.lens, n).ok_or(error)
     }
 
-    /// A part of a read.
+    /// Some bytes of a read.
     pub(super) fn bytes<const N: usize>(
         &self,
         n: usize,
@@ -29,18 +29,18 @@ impl Reads<'_> {
         bytes.ok_or(DecodeError::Read { point: self.raw.point, read: n })
     }
 
-    /// Its first 4 bytes.
+    /// The first 4 bytes of a read.
     pub(super) fn u32(&self, n: usize) -> Result<u32, DecodeError> {
         Ok(u32::from_le_bytes(self.bytes(n, 0)?))
     }
 
-    /// Its first 8 bytes.
+    /// The first 8 bytes of a read.
     pub(super) fn u64(&self, n: usize) -> Result<u64, DecodeError> {
         Ok(u64::from_le_bytes(self.bytes(n, 0)?))
     }
 }
 
-/// A name up to its terminating zero. The guest chooses it, so characters that could act on a
+/// A name up to its terminating zero. The guest chooses it, so characters that could affect a
 /// terminal or a log are replaced.
 pub(super) fn name(bytes: &[u8]) -> String {
     let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());

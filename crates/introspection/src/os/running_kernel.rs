@@ -1,28 +1,28 @@
-//! Which kernel runs, judged by heartbeats: a reset does not clear memory, so an earlier kernel may
-//! still be there, complete but standing still.
+//! Which kernel runs, judged by heartbeats. A reset does not clear memory, so an earlier kernel may
+//! still be there: complete, but not running.
 
 use timevisor_time::Duration;
 
-/// A kernel that has nothing to do still ticks every few seconds.
+/// How long to wait for a heartbeat. Even an idle kernel ticks every few seconds.
 pub const PATIENCE: Duration = Duration::from_nanos(10_000_000_000);
 
-/// Which of several kernels runs.
+/// Determines which of several kernels runs.
 #[derive(Clone, Debug)]
 pub struct RunningKernel {
     before: Vec<Option<u64>>,
     until: Duration,
 }
 
-/// What the heartbeats say.
+/// The result of comparing the heartbeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Read the heartbeats again, a moment later.
     Again,
     /// This one runs.
     Runs(usize),
-    /// Several run: a program imitates a kernel, or a guest runs in the guest.
+    /// Several run: a program imitates a kernel, or there is a nested guest.
     Several,
-    /// None was seen to run.
+    /// No kernel was seen to run.
     NoneRuns,
 }
 
@@ -33,12 +33,12 @@ impl RunningKernel {
         Self { before, until: now + PATIENCE }
     }
 
-    /// Takes the heartbeats of the same kernels. A lone kernel that stays silent is believed to
-    /// run, unless the guest was reset: it may be idle.
+    /// Takes the current heartbeats of the same kernels. A single kernel without a beat is assumed
+    /// to be idle and running, unless the guest was reset.
     #[must_use]
     pub fn take(&self, heartbeats: &[Option<u64>], was_reset: bool, now: Duration) -> Verdict {
         let pairs = self.before.iter().zip(heartbeats).enumerate();
-        // A kernel without a heartbeat counts as running: nothing speaks against it.
+        // A kernel without a heartbeat counts as running, because there is no evidence against it.
         let mut running = pairs
             .filter(|(_, (before, now))| before.is_none() || now != before)
             .map(|(index, _)| index);

@@ -1,19 +1,19 @@
-//! The offsets of the members of a kernel's structures, by its BPF type format
+//! The offsets of the members of a kernel's structures, from its BPF type format
 //! (Documentation/bpf/btf.rst, include/uapi/linux/btf.h).
 //!
-//! The bytes come from a guest. Every length is checked against the bytes that are there, and no
-//! allocation follows a number in them. A name is followed through at most eight nested structures
-//! and a million members. Bit fields are refused, because nothing here reads one.
+//! The bytes come from a guest. Every length is checked against the bytes that are present, and no
+//! allocation is sized by a number in them. A name is followed through at most eight nested
+//! structures and a million members. Bit fields are rejected, because nothing here reads one.
 
 use crate::memory::{GuestMemory, MemoryError};
 use crate::symbols::kallsyms::{Kernel, SymbolError};
 
 const MAGIC: u16 = 0xeb9f;
-/// Most bytes of type information. A stock kernel of 2026 has 5 MiB.
+/// Maximum size of the type information in bytes. A stock kernel of 2026 has 5 MiB.
 const MAX_BYTES: u64 = 64 << 20;
 const MAX_DEPTH: u32 = 8;
 const MAX_MEMBERS: u32 = 1 << 20;
-/// Most typedefs, consts and the like in a row.
+/// Maximum number of consecutive typedefs, consts and similar modifiers.
 const MAX_MODIFIERS: u32 = 32;
 
 mod kind {
@@ -36,10 +36,10 @@ mod kind {
     pub(super) const ENUM64: u32 = 19;
 }
 
-/// What is wrong with a guest's types.
+/// Why a guest's types cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BtfError {
-    /// Not in this kernel.
+    /// The kernel has no type information.
     #[error(
         "the guest's kernel has no type information ({0}); it needs CONFIG_DEBUG_INFO_BTF, as Debian's, Fedora's and Ubuntu's kernels have it"
     )]
@@ -47,28 +47,28 @@ pub enum BtfError {
     /// Memory could not be read.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// Not what it should be.
+    /// The type information is malformed.
     #[error("the guest's type information is damaged: {0}")]
     Damaged(&'static str),
-    /// Newer than this program.
+    /// The format is newer than this program.
     #[error(
         "the guest's type information has kind {0}, which is not known; a newer timevisord may know it"
     )]
     Kind(u32),
-    /// A structure or member.
+    /// No such structure or member.
     #[error("the guest's kernel has no {0}")]
     Missing(String),
-    /// Two structures of that name, which differ.
+    /// Two structures with this name differ.
     #[error("the guest's kernel has several {0}")]
     Several(String),
 }
 
-/// A member.
+/// A member of a structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Bytes from the beginning of the structure.
+    /// Offset in bytes from the beginning of the structure.
     pub offset: u32,
-    /// Bytes that it takes.
+    /// Size in bytes.
     pub size: u32,
 }
 
@@ -78,9 +78,9 @@ pub struct Btf {
     bytes: Vec<u8>,
     /// Where each type begins; type 0 is void.
     types: Vec<u32>,
-    /// Where the strings are.
+    /// First byte and end of the strings.
     strings: (usize, usize),
-    /// Where a module's strings are, which are numbered on from these.
+    /// First byte and end of a module's strings, whose offsets continue after these.
     more_strings: (usize, usize),
 }
 
@@ -88,27 +88,28 @@ pub struct Btf {
 struct Type {
     name: u32,
     kind: u32,
-    /// Members have sizes of bit fields.
+    /// Whether members encode bit-field sizes.
     bits: bool,
     count: u32,
-    /// Of another type, or a size.
+    /// The id of another type, or a size.
     size: u32,
-    /// Where what follows begins.
+    /// Where the data after the header begins.
     at: usize,
 }
 
 impl Btf {
-    /// Of a kernel in memory.
+    /// Reads the types of a kernel in memory.
     ///
     /// # Errors
-    /// When it has none, or they are damaged.
+    /// When it has no type information, or it is damaged.
     pub fn of_kernel(memory: &dyn GuestMemory, kernel: &Kernel) -> Result<Self, BtfError> {
         let start = kernel.symbols.address("__start_BTF")?;
         let end = kernel.symbols.address("__stop_BTF")?;
         let len = end.checked_sub(start).filter(|len| *len <= MAX_BYTES);
         let len =
             len.and_then(|len| usize::try_from(len).ok()).ok_or(BtfError::Damaged("its size"))?;
-        // In the image, or its end could not be read: checked before so much is allocated.
+        // Checked before allocating this much: the start must lie in the image, or the end was
+        // misread.
         kernel.physical(start)?;
         kernel.physical(end)?;
         let mut bytes = vec![0; len];
@@ -116,10 +117,10 @@ impl Btf {
         Self::parse(bytes)
     }
 
-    /// What is in /sys/kernel/btf/vmlinux.
+    /// Parses the contents of /sys/kernel/btf/vmlinux.
     ///
     /// # Errors
-    /// When they are damaged, or newer than this program.
+    /// When the types are damaged, or newer than this program.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, BtfError> {
         let Parts { types, strings } = Parts::find(&bytes, 0)?;
         let mut this = Self { bytes, types: vec![0], strings, more_strings: (0, 0) };
@@ -127,8 +128,8 @@ impl Btf {
         Ok(this)
     }
 
-    /// With a module's types, as they are in /sys/kernel/btf/MODULE: these are numbered on from the
-    /// kernel's own.
+    /// Adds a module's types, as in /sys/kernel/btf/MODULE; their ids continue after the kernel's
+    /// own.
     ///
     /// # Errors
     /// As [`Self::parse`].
@@ -153,17 +154,17 @@ impl Btf {
         Ok(())
     }
 
-    /// All of it, as it is in /sys/kernel/btf/vmlinux.
+    /// The raw bytes, as in /sys/kernel/btf/vmlinux.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Where a member is: `task_struct` and `dl.dl_runtime`. Anonymous structures and unions are
-    /// looked into.
+    /// Finds a member, such as `dl.dl_runtime` of `task_struct`. Anonymous structures and unions
+    /// are searched too.
     ///
     /// # Errors
-    /// When there is none, or several structures of that name disagree.
+    /// When there is no such member, or several structures of that name disagree.
     pub fn member(&self, structure: &str, path: &str) -> Result<Member, BtfError> {
         let missing = || BtfError::Missing(format!("struct {structure} with {path}"));
         let mut found = None;
@@ -203,7 +204,7 @@ impl Btf {
         None
     }
 
-    /// The type and place of a member of this structure or union.
+    /// The type and offset of a member of this structure or union.
     fn find(&self, this: Type, name: &[u8], depth: u32, budget: &mut u32) -> Option<(u32, u32)> {
         if !matches!(this.kind, kind::STRUCT | kind::UNION) || depth > MAX_DEPTH {
             return None;
@@ -226,7 +227,7 @@ impl Btf {
         })
     }
 
-    /// What a type is behind typedef and const.
+    /// The type behind typedefs and qualifiers such as const.
     fn resolve(&self, mut id: u32) -> Option<Type> {
         for _ in 0..MAX_MODIFIERS {
             let this = self.get(id as usize)?;
@@ -298,14 +299,14 @@ impl Btf {
     }
 }
 
-/// Where types and strings are; first byte and end.
+/// The byte ranges of types and strings: first byte and end.
 struct Parts {
     types: (usize, usize),
     strings: (usize, usize),
 }
 
 impl Parts {
-    /// By the header at `start`, up to the end of `bytes`.
+    /// Parses the header at `start` of `bytes`.
     fn find(bytes: &[u8], start: usize) -> Result<Self, BtfError> {
         let word = |at| word(bytes, start + at).ok_or(BtfError::Damaged("it is too short"));
         let first = word(0)?;

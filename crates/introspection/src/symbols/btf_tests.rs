@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A small one: struct task with an int, an anonymous union with a named struct in it, an array and
-/// a bit field; typedefs.
+/// A small example: struct task with an int, an anonymous union that holds a named struct, an array
+/// and a bit field; and typedefs.
 fn sample() -> Vec<u8> {
     let strings = b"\0int\0char\0task\0pid\0inner\0runtime\0dl\0comm\0flag\0u32\0loop\0";
     let at = |name: &str| {
@@ -88,7 +88,7 @@ proptest! {
     }
 }
 
-/// Anonymous structures in each other, and in themselves.
+/// Anonymous structures that are nested in each other and in themselves.
 #[test]
 fn depth_ends() {
     for itself in [false, true] {
@@ -114,8 +114,8 @@ fn a_module_numbers_its_types_and_strings_on() {
     let base =
         u32::try_from(b"\0int\0char\0task\0pid\0inner\0runtime\0dl\0comm\0flag\0u32\0loop\0".len());
     let base = base.unwrap();
-    // Its own names begin behind the kernel's; 1 is the kernel's int, 11 its own first type: a
-    // structure with that int in it.
+    // The module's strings start after the kernel's; 1 is the kernel's int, and 11 is the module's
+    // own first type: a structure with that int in it.
     let pid = 15;
     let types: Vec<u32> = vec![base + 1, kind::STRUCT << 24 | 2, 8, pid, 1, 0, base + 6, 8, 32];
     let types: Vec<u8> = types.into_iter().flat_map(u32::to_le_bytes).collect();

@@ -1,12 +1,12 @@
-//! The ELF file of a guest in one flat address space. The operator gives it, because such a guest
-//! has no symbols in its memory.
+//! The ELF file of a guest that runs in one flat address space. The operator supplies it, because
+//! such a guest has no symbols in its memory.
 //!
-//! The file is checked against the guest's memory before it is used ([`Image::is_in`]): another
-//! build would put trap points into the middle of other functions. No allocation follows a number
-//! in the file, and every inconsistency is an error.
+//! The file is checked against the guest's memory before it is used ([`Image::is_in`]): with
+//! another build, trap points would land in the middle of other functions. No allocation is sized
+//! by a number in the file, and every inconsistency is an error.
 //!
 //! What it does not do: relocate, read DWARF, or follow page tables. Virtual and physical addresses
-//! have to be the same.
+//! must be equal.
 
 use object::LittleEndian as Le;
 use object::elf::{EM_386, EM_X86_64};
@@ -19,57 +19,57 @@ use object::read::elf::{
 use crate::memory::{GuestMemory, MemoryError};
 use crate::point::SLOT;
 
-/// Largest file that is read; no RTOS is larger.
+/// Maximum size of a file; no RTOS is larger.
 pub const MOST_BYTES: usize = 64 << 20;
-/// Most sections of code; linkers make one or two.
+/// Maximum number of code sections; linkers make one or two.
 const MOST_PARTS: usize = 64;
-/// Owner of our notes, without the zero at its end.
+/// Owner of our notes, without the terminating NUL.
 const OWNER: &[u8] = b"Timevisor";
 /// endbr32 and endbr64, which may stand before a slot.
 const BEFORE: [[u8; 4]; 2] = [[0xf3, 0x0f, 0x1e, 0xfb], [0xf3, 0x0f, 0x1e, 0xfa]];
 
-/// What is wrong with a file, or with the guest for which it was given.
+/// Why a file cannot be used for the guest for which it was supplied.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ImageError {
-    /// Too long.
+    /// The file is too long.
     #[error("the image has more than {} MiB; give the ELF file of the guest, not a disk", MOST_BYTES >> 20)]
     Long,
-    /// No ELF, or a damaged one.
+    /// Not an ELF file, or a damaged one.
     #[error(
         "the image is not a sound x86 ELF file ({0}); give the file that QEMU's -kernel gets, with its symbols"
     )]
     Elf(String),
-    /// Position-independent, or an object file.
+    /// A position-independent executable or an object file.
     #[error("the image is not linked to the address at which it runs; link it without -pie and -r")]
     NotLinked,
-    /// Virtual is not physical.
+    /// Virtual and physical addresses differ.
     #[error(
         "the image runs at {address:#x} and is loaded at {physical:#x}; only guests in which these are the same are known"
     )]
     NotFlat {
-        /// Virtual.
+        /// The virtual address.
         address: u64,
-        /// Physical.
+        /// The physical address.
         physical: u64,
     },
-    /// No code, or in too many parts.
+    /// No code, or code in too many sections.
     #[error(
         "the image has {0} sections of code that are not written to; 1 to {MOST_PARTS} are expected"
     )]
     Parts(usize),
-    /// Stripped.
+    /// The file was stripped.
     #[error("the image has no symbols; give the file as it was linked, before `strip`")]
     Stripped,
     /// No such symbol.
     #[error("the image has no symbol {0}")]
     NoSymbol(String),
-    /// More than one.
+    /// Several symbols have this name.
     #[error("the image has several symbols {0}, at different addresses")]
     Ambiguous(String),
-    /// A function that is not in the sections that are compared.
+    /// A function outside of the sections that are compared.
     #[error("{0} is not in a section of code that is not written to")]
     Outside(String),
-    /// A function without a slot.
+    /// A function without a trap slot.
     #[error(
         "{symbol} begins with {found:02x?}, not with a NOP of 5 bytes: compile it with `-pg -mfentry -mnop-mcount`"
     )]
@@ -98,15 +98,15 @@ fn unsound(error: object::Error) -> ImageError {
 pub struct Image<'a> {
     bytes: &'a [u8],
     wide: bool,
-    /// Its code: address and bytes.
+    /// Its code sections: address and bytes.
     parts: Vec<(u64, &'a [u8])>,
 }
 
 impl<'a> Image<'a> {
-    /// By the file's bytes.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
-    /// When it is no executable for x86 in one flat address space.
+    /// When it is not an executable for x86 in one flat address space.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ImageError> {
         if bytes.len() > MOST_BYTES {
             return Err(ImageError::Long);
@@ -121,13 +121,14 @@ impl<'a> Image<'a> {
         Ok(Self { bytes, wide, parts })
     }
 
-    /// Whether it is for 64 bits: arguments are in registers then, and on the stack otherwise.
+    /// Whether it is a 64-bit executable: arguments are in registers then, and on the stack
+    /// otherwise.
     #[must_use]
     pub const fn is_wide(&self) -> bool {
         self.wide
     }
 
-    /// What our note of this type says; none without it.
+    /// The contents of our note of this type, if the file has one.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -142,7 +143,7 @@ impl<'a> Image<'a> {
     /// A symbol's address.
     ///
     /// # Errors
-    /// When there is not exactly one, or the file is damaged.
+    /// When there is not exactly one such symbol, or the file is damaged.
     pub fn address(&self, symbol: &str) -> Result<u64, ImageError> {
         if self.wide {
             address(self.bytes, FileHeader64::<Le>::parse(self.bytes).map_err(unsound)?, symbol)
@@ -171,10 +172,10 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Whether all of its code is in memory, byte by byte.
+    /// Compares all of its code with memory, byte by byte.
     ///
     /// # Errors
-    /// Where they are not.
+    /// When they differ, or the memory cannot be read.
     pub fn is_in(&self, memory: &dyn GuestMemory) -> Result<(), ImageError> {
         let mut found = [0; 4096];
         for (start, bytes) in &self.parts {
@@ -212,7 +213,7 @@ fn parts<'a, E: FileHeader<Endian = Le>>(
     let mut parts = Vec::new();
     for section in sections(bytes, elf)?.iter() {
         let flags: u64 = section.sh_flags(Le).into();
-        // Code alone: processors write to descriptor tables, wherever these are.
+        // Only code: processors write to descriptor tables, wherever these are.
         let code = u64::from(SHF_ALLOC | SHF_EXECINSTR);
         if flags & (code | u64::from(SHF_WRITE)) != code || section.sh_type(Le) != SHT_PROGBITS {
             continue;
@@ -269,7 +270,7 @@ fn address<E: FileHeader<Endian = Le>>(
     }
     let mut found = None;
     for symbol in table.iter() {
-        // A name outside of the table is nobody's.
+        // A symbol whose name lies outside of the table is ignored.
         let Ok(name) = symbol.name(Le, table.strings()) else { continue };
         if name != wanted.as_bytes() || symbol.st_shndx(Le) == SHN_UNDEF {
             continue;

@@ -4,7 +4,7 @@ use super::*;
 use crate::registry;
 use crate::testing_elf::Elf;
 
-/// A FreeRTOS kernel as far as its file is looked at.
+/// The parts of a FreeRTOS kernel's file that are read.
 fn sample(wide: bool) -> Elf {
     Elf::with(wide, &["first", "second"]).note(7, &[1, 2, 3]).note(8, &[4]).symbol("data", 0x5000)
 }
@@ -66,14 +66,14 @@ fn what_is_missing_is_said() {
     assert_eq!(of(twice, "first"), ImageError::Ambiguous("first".into()));
     let inside = sample(false).symbol("inside", 0x10_0005);
     assert!(matches!(of(inside, "inside"), ImageError::NoSlot { .. }));
-    // The note that says what is wrong has to be there for each kind of guest.
+    // The note that reports the problem must exist for each kind of guest.
     let bytes = sample(false).bytes();
     let why = registry::probe_image(&Image::parse(&bytes).unwrap()).unwrap_err();
     let why: Vec<String> = why.iter().map(ToString::to_string).collect();
     assert!(why.len() == 2 && why.iter().all(|why| why.contains("no note of")), "{why:?}");
 }
 
-/// Everything that can be asked; true if all of it is answered as for the file that is not damaged.
+/// Makes every query; true if all answers equal those for the undamaged file.
 fn ask(bytes: &[u8]) -> bool {
     let Ok(image) = Image::parse(bytes) else { return false };
     let known = [image.slot("first") == Ok(0x10_0000), image.address("data") == Ok(0x5000)];
@@ -109,7 +109,7 @@ proptest! {
         ask(&bytes);
     }
 
-    /// Offsets and sizes of every kind, as large as they get.
+    /// Offsets and sizes of every kind, up to their maximum.
     #[test]
     fn hostile_numbers(wide: bool, at in any::<prop::sample::Index>(), value in prop::sample::select(vec![
         u32::MAX, u32::MAX - 1, 1 << 31, 1 << 16, 0x7fff_ffff, 0xffff_0000,

@@ -1,55 +1,55 @@
 //! What a guest's real-time tasks demand of its vCPU.
 //!
-//! A task under SCHED_DEADLINE tells its cost, deadline and period. A task under SCHED_FIFO or
-//! SCHED_RR tells its priority only; its operator declares cost and period ([`Declared`]). A guest
-//! may ask for anything, so the number of tasks and their periods have limits.
+//! A task under SCHED_DEADLINE states its cost, deadline and period. A task under SCHED_FIFO or
+//! SCHED_RR states only its priority; its operator declares its cost and period ([`Declared`]). A
+//! guest may ask for anything, so the number of tasks and their periods are limited.
 //!
 //! What it does not do: find the reservation that meets this demand (timevisor-schedule).
 
 use crate::tasks::event;
 use crate::tasks::table::{Task, Tasks};
 
-/// Most tasks that are planned for.
+/// Maximum number of tasks in a plan.
 pub const MOST_TASKS: usize = 64;
 /// Periods that Linux accepts for SCHED_DEADLINE by default
 /// (kernel.sched_deadline_period_{min,max}_us), ns.
 const PERIODS: core::ops::RangeInclusive<u64> = 100_000..=4_194_304_000;
 
-/// What an operator declares for threads under SCHED_FIFO or SCHED_RR, which tell their priority
-/// only.
+/// What an operator declares for threads under SCHED_FIFO or SCHED_RR, which state only their
+/// priority.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Declared {
     /// Their name (comm).
     pub comm: String,
     /// Restricts this to threads of one priority.
     pub priority: Option<u32>,
-    /// Processor time of a job, ns.
+    /// Processor time per job, ns.
     pub cost: u64,
-    /// Least time between two jobs, which is also the deadline; ns.
+    /// Minimum time between two jobs (ns), which is also the deadline.
     pub period: u64,
 }
 
-/// A task to plan for; ns.
+/// A task to plan for; times in ns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Planned {
-    /// For people: thread id and name.
+    /// Thread id and name, for messages.
     pub name: String,
-    /// Processor time of a job.
+    /// Processor time per job.
     pub cost: u64,
     /// From a job's release to its deadline.
     pub deadline: u64,
-    /// Least time between two jobs.
+    /// Minimum time between two jobs.
     pub period: u64,
-    /// How long a job of the same priority that was released before may delay it.
+    /// How long earlier-released jobs of the same priority may delay a job.
     pub blocking: u64,
 }
 
-/// Which of the tasks runs first.
+/// Which task runs first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// The one with the earliest deadline.
+    /// The task with the earliest deadline.
     EarliestDeadline,
-    /// The one that is listed first.
+    /// The task that is listed first.
     Listed,
 }
 
@@ -60,11 +60,11 @@ pub enum Demand {
     Nothing,
     /// These tasks.
     Tasks(Order, Vec<Planned>),
-    /// No plan is possible; why.
+    /// No plan is possible, for this reason.
     Refused(String),
 }
 
-/// What these tasks demand.
+/// Computes what these tasks demand.
 #[must_use]
 pub fn demand(tasks: &Tasks, declared: &[Declared]) -> Demand {
     let mut all: Vec<Planned> = tasks.iter().filter_map(deadline_task).collect();
@@ -107,7 +107,7 @@ fn name(task: &Task) -> String {
     format!("{} {}", task.thread.tid, task.thread.comm)
 }
 
-/// A task with a fixed priority, and what its operator declares for it.
+/// A fixed-priority task, and what its operator declares for it.
 struct Fixed<'a> {
     task: &'a Task,
     policy: event::Policy,
@@ -127,14 +127,14 @@ impl<'a> Fixed<'a> {
     }
 }
 
-/// The declared tasks with fixed priorities, the most urgent first.
+/// The declared fixed-priority tasks, the most urgent first.
 ///
 /// # Errors
-/// When a task without a declaration may delay them, or tasks under SCHED_RR share a priority.
+/// When an undeclared task may delay them, or tasks under SCHED_RR share a priority.
 fn fixed_priorities(tasks: &Tasks, declared: &[Declared]) -> Result<Vec<Planned>, String> {
     let mut all: Vec<_> = tasks.iter().filter_map(|task| Fixed::of(task, declared)).collect();
     all.sort_by_key(|one| core::cmp::Reverse(one.priority));
-    // Tasks below the least urgent declared one delay none of them.
+    // Tasks with a lower priority than every declared task delay none of them.
     let lowest = all.iter().rfind(|one| one.needs.is_some()).map(|one| one.priority);
     all.retain(|one| lowest.is_some_and(|lowest| one.priority >= lowest));
     let planned = |(index, one): (usize, &Fixed<'_>)| {
@@ -146,9 +146,8 @@ fn fixed_priorities(tasks: &Tasks, declared: &[Declared]) -> Result<Vec<Planned>
         if one.policy == event::Policy::RoundRobin && all.iter().filter(equal).count() > 1 {
             return Err(format!("{name} takes turns with others of priority {priority}"));
         }
-        // A job waits for jobs of the same priority that were released before it: at most one of
-        // each task while all meet their deadlines. Tasks that are listed before it count as more
-        // urgent.
+        // A job waits for earlier-released jobs of the same priority: at most one of each task as
+        // long as all meet their deadlines. Tasks that are listed before it count as more urgent.
         let after = all[index + 1..].iter().filter(equal).filter_map(|other| other.needs);
         let blocking = after.fold(0, |sum: u64, other| sum.saturating_add(other.cost));
         let Declared { cost, period, .. } = *needs;
@@ -209,7 +208,7 @@ mod tests {
         };
         let all = vec![
             planned("1 rt", 20 * MS, 80 * MS, 100 * MS),
-            // The kernel takes an absent period from the deadline.
+            // An omitted period defaults to the deadline, as in the kernel.
             planned("2 rt", MS, 50 * MS, 50 * MS),
         ];
         assert_eq!(demand(&tasks, &[]), Demand::Tasks(Order::EarliestDeadline, all));
@@ -239,7 +238,7 @@ mod tests {
         };
         let [urgent, other] = [("2 rt".to_owned(), 30 * MS), ("1 rt".to_owned(), 50 * MS)];
         assert_eq!(names(&tasks, &both), [urgent.clone(), other.clone()]);
-        // The more urgent one alone needs nothing of the other; the other one would wait for an
+        // The more urgent task alone does not depend on the other; the other would wait for an
         // unknown time.
         assert_eq!(names(&tasks, &both[..1]), std::slice::from_ref(&urgent));
         assert!(refused(&tasks, &both[1..]).contains("2 rt needs is not known"));

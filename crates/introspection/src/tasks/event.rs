@@ -8,9 +8,9 @@ use crate::backend::RawEvent;
 /// A thread of the guest.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Thread {
-    /// Its number in the guest's initial pid namespace.
+    /// Its thread id in the guest's initial pid namespace.
     pub tid: u32,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Its name; all characters except printable ASCII are replaced.
     pub comm: String,
@@ -44,7 +44,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The policy with the kernel's number.
+    /// The policy with this kernel number.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         match number {
@@ -93,9 +93,9 @@ pub enum Kind {
     /// A request for a policy. Requests are reported even if the kernel rejects them; the next
     /// event of `target` has its policy.
     SetScheduler {
-        /// Whose policy.
+        /// The task whose policy is requested.
         target: Thread,
-        /// The policy.
+        /// The requested attributes.
         attributes: Attributes,
     },
     /// sched_yield: the end of a deadline task's job.
@@ -104,17 +104,17 @@ pub enum Kind {
     Sleep {
         /// CLOCK_*.
         clock: u32,
-        /// `ns` is an instant; otherwise a duration.
+        /// Whether `ns` is an instant; otherwise it is a duration.
         absolute: bool,
         /// Nanoseconds.
         ns: i64,
     },
-    /// The thread ends.
+    /// The thread exits.
     Exit {
         /// As in wait(2).
         status: u32,
     },
-    /// A system call, where the user asked for all of them.
+    /// A system call; reported only where the user asked for all of them.
     SystemCall {
         /// Its number in the 64-bit table.
         number: u32,

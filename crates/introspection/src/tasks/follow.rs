@@ -1,17 +1,17 @@
-//! How a reservation follows a guest: a new need is tried at once, and a refused one again later. A
-//! new need replaces a refused one.
+//! How a reservation follows a guest: a new need is tried at once, and a refused one is retried
+//! later. A new need replaces a refused one.
 
 use timevisor_time::Duration;
 
-/// Room is being made: other reservations give up what this one needs.
+/// Retry delay while other reservations make room for this one.
 pub const SOON: Duration = Duration::from_nanos(20_000_000);
-/// Others may have given something back.
+/// Retry delay otherwise: another reservation may have been released by then.
 pub const LATER: Duration = Duration::from_nanos(1_000_000_000);
 
-/// A need to try, and the host's counter when the guest asked for it.
+/// A need to try, and the host's counter value when the guest asked for it.
 pub type Attempt<N> = (N, Option<u64>);
 
-/// The attempts for one guest; `N` is what it needs.
+/// The attempts for one guest; `N` is the type of its need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Follow<N> {
     refused: Option<(N, Duration)>,
@@ -24,17 +24,18 @@ impl<N> Default for Follow<N> {
 }
 
 impl<N> Follow<N> {
-    /// What to try now, if anything. `new` is the need since the last call, if it has changed.
+    /// What to try now, if anything. `new` is the guest's need if it has changed since the last
+    /// call.
     pub fn next(&mut self, new: Option<Attempt<N>>, now: Duration) -> Option<Attempt<N>> {
         let attempt = new.or_else(|| {
-            // A second attempt does not answer a request: how long it took would say nothing.
+            // A retry carries no counter value: its latency would include our own retry delay.
             self.refused.take_if(|(_, at)| now >= *at).map(|(need, _)| (need, None))
         })?;
         self.refused = None;
         Some(attempt)
     }
 
-    /// This attempt was refused. `makes_room` says that room is being made for it.
+    /// Records that this attempt was refused. `makes_room` says that room is being made for it.
     pub fn on_refusal(&mut self, need: N, makes_room: bool, now: Duration) {
         self.refused = Some((need, now + if makes_room { SOON } else { LATER }));
     }

@@ -1,13 +1,13 @@
-//! The latest events of one guest, for those who ask later. Bounded: a guest may make as many as it
-//! likes.
+//! The latest events of one guest, for later queries. Bounded, because a guest may cause any number
+//! of events.
 
 use std::collections::VecDeque;
 
 use crate::tasks::event::Event;
 
-/// Events that are remembered.
+/// Maximum number of events that are remembered.
 pub const REMEMBERED: usize = 8192;
-/// Most events in one answer.
+/// Maximum number of events in one answer.
 pub const ANSWER: usize = 256;
 
 /// The latest events, numbered from 0.
@@ -22,9 +22,9 @@ pub struct History {
 pub struct Part<'a> {
     /// The events, in order.
     pub events: Vec<&'a Event>,
-    /// The number of the event after them: the next question begins there.
+    /// The number of the event after them, where the next query begins.
     pub next: u64,
-    /// How many events before them were asked for and are forgotten.
+    /// How many of the requested events have already been forgotten.
     pub forgotten: u64,
 }
 
@@ -44,8 +44,8 @@ impl History {
         self.next
     }
 
-    /// The events from number `from` on, or none but the number of the next one. A number that lies
-    /// ahead, from an earlier daemon, counts as the next one.
+    /// The events from number `from` on. Without `from`, there are no events, only the number of
+    /// the next one. A number in the future, from an earlier daemon, counts as the next one.
     #[must_use]
     pub fn part(&self, from: Option<u64>) -> Part<'_> {
         let first = self.next - self.events.len() as u64;

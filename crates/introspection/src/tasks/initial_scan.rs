@@ -1,13 +1,13 @@
-//! Finds the tasks that began before the trap points were set, by repeated looks at a running
+//! Finds the tasks that started before the trap points were set, by repeated looks at a running
 //! guest.
 //!
 //! The trap points are in place before the first look, and their events are handled after the last
-//! one, so events report whatever changes between two looks. A result is believed when two looks in
-//! a row agree.
+//! one, so events report every change between two looks. A result is accepted when two consecutive
+//! looks agree.
 
 use crate::tasks::table::Task;
 
-/// Most looks before the scan is given up.
+/// Maximum number of looks before the scan is abandoned.
 const LOOKS: u32 = 10;
 
 /// What to do after a look.
@@ -15,9 +15,9 @@ const LOOKS: u32 = 10;
 pub enum Verdict {
     /// Look again a moment later.
     Again,
-    /// These tasks were running.
+    /// These tasks were already running.
     Known(Vec<Task>),
-    /// The tasks are unknown; why, unless this guest system cannot know them.
+    /// The tasks are unknown. The reason is absent if this guest system cannot list its tasks.
     NotKnown(Option<String>),
 }
 
@@ -29,7 +29,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Takes the result of [`GuestOs::running`](crate::os::guest_os::GuestOs::running).
+    /// Takes the result of one [`GuestOs::running`](crate::os::guest_os::GuestOs::running) call.
     pub fn take(&mut self, seen: Result<Option<Vec<Task>>, String>) -> Verdict {
         self.count += 1;
         let why = match seen {

@@ -3,12 +3,12 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`event`] | events, decoded |
-//! | [`table`] | the tasks that events report |
-//! | [`initial_scan`] | the tasks that began before the trap points were set |
+//! | [`table`] | the tasks that events have reported |
+//! | [`initial_scan`] | the tasks that started before the trap points were set |
 //! | [`history`] | the latest events |
 //! | [`report`] | when tasks and demand are reported again |
 //! | [`demand`] | what these tasks need of a vCPU |
-//! | [`follow`] | how a reservation follows that demand |
+//! | [`follow`] | how a reservation follows this demand |
 
 pub mod demand;
 pub mod event;

@@ -1,5 +1,5 @@
-//! When a guest's tasks and its demand are reported again: soon after a change, and not more often
-//! than anyone looks.
+//! When to report a guest's tasks and demand again: soon after a change, but not more often than
+//! anyone looks.
 
 use timevisor_time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// An event was decoded.
+    /// Records that an event was decoded.
     pub const fn on_event(&mut self, event: &Event) {
         self.has_changed = true;
         if matches!(event.kind, Kind::SetScheduler { .. } | Kind::Exit { .. }) {
@@ -25,18 +25,18 @@ impl Report {
         }
     }
 
-    /// The initial scan found this many tasks.
+    /// Records that the initial scan found this many tasks.
     pub const fn on_scan(&mut self, found: usize) {
         self.has_changed |= found > 0;
     }
 
-    /// The host's counter when the guest last asked for another policy, or gave one up by its exit.
+    /// The host's counter when the guest last asked for another policy, or gave one up by exiting.
     #[must_use]
     pub const fn asked(&self) -> Option<u64> {
         self.asked
     }
 
-    /// Whether to report now. A change is reported once.
+    /// Whether to report now. Each change is reported once.
     pub fn take(&mut self, now: Duration) -> bool {
         let is_due = self.has_changed && now >= self.due_at;
         if is_due {

@@ -1,5 +1,5 @@
-//! The real-time tasks of a guest, by its events. Bounded, because a guest may create any number of
-//! them.
+//! The real-time tasks of a guest, as its events report them. Bounded, because a guest may create
+//! any number of them.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 
-/// Most tasks of a guest that are remembered.
+/// Maximum number of tasks that are remembered for a guest.
 pub const MOST: usize = 1024;
 
 /// One task.
@@ -15,12 +15,12 @@ pub const MOST: usize = 1024;
 pub struct Task {
     /// The thread.
     pub thread: Thread,
-    /// The attributes of its latest request, where one was seen, or those that the initial scan
+    /// The attributes of its latest request if one was seen; otherwise those that the initial scan
     /// found.
     pub attributes: Option<Attributes>,
-    /// Ends of jobs so far: yields and sleeps.
+    /// Number of jobs that have ended so far, by yield or sleep.
     pub jobs: u64,
-    /// The counter at the last event, if there was one.
+    /// The counter at the last event, if the backend reported it.
     pub counter: Option<u64>,
 }
 
@@ -32,24 +32,24 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Ascending by tid.
+    /// All tasks, ascending by tid.
     pub fn iter(&self) -> impl Iterator<Item = &Task> {
         self.all.values()
     }
 
-    /// One of them.
+    /// The task with this tid.
     #[must_use]
     pub fn get(&self, tid: u32) -> Option<&Task> {
         self.all.get(&tid)
     }
 
-    /// Number of tasks that there was no room for.
+    /// Number of tasks that did not fit in the table.
     #[must_use]
     pub const fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// Takes an event in.
+    /// Updates the table with an event.
     pub fn on_event(&mut self, event: &Event) {
         match &event.kind {
             Kind::SetScheduler { target, attributes } => {
@@ -71,14 +71,15 @@ impl Tasks {
                 }
             }
             Kind::SystemCall { .. } => {}
-            // The end, or what was asked for it has been refused.
+            // The task has exited, or the kernel has rejected its request.
             Kind::Exit { .. } | Kind::Yield | Kind::Sleep { .. } => {
                 drop(self.all.remove(&event.thread.tid));
             }
         }
     }
 
-    /// Takes in the tasks of the initial scan. A task that an event has reported stays as it is.
+    /// Adds the tasks of the initial scan. A task that an event has already reported stays as it
+    /// is.
     pub fn begun(&mut self, tasks: Vec<Task>) {
         for task in tasks {
             if !self.all.contains_key(&task.thread.tid) && self.has_room(task.thread.tid) {
@@ -87,7 +88,7 @@ impl Tasks {
         }
     }
 
-    /// Whether there is room for this task; counts it where there is none.
+    /// Whether there is room for this task; if not, counts it.
     fn has_room(&mut self, tid: u32) -> bool {
         let room = self.all.len() < MOST || self.all.contains_key(&tid);
         self.forgotten += u64::from(!room);

@@ -1,8 +1,8 @@
-//! One key establishment: names to addresses, TCP, and the bytes of crates/protocols' `Exchange` in
+//! One key establishment: name resolution, TCP, and the bytes of crates/protocols' `Exchange` in
 //! between.
 //!
-//! Blocking, with one deadline for all of it (but for the resolver, which has its own). The
-//! authorities are read each time, so that a renewed file needs no restart.
+//! Blocking, with one deadline for everything except the resolver, which has its own. The trusted
+//! certificates are read each time, so that a renewed file needs no restart.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,16 +17,16 @@ use timevisor_time::Duration;
 
 use crate::config::NtsServer;
 
-/// Of a name's addresses, this many are tried.
+/// Maximum number of a name's addresses that are tried.
 const ADDRESSES: usize = 4;
 
-/// Keys and where to use them.
+/// Keys, and the server at which to use them.
 pub struct Keys {
     pub established: Established,
     pub peer: SocketAddr,
 }
 
-/// Asks `server` for keys.
+/// Requests keys from `server`.
 pub fn establish(server: &NtsServer, timeout: Duration) -> Result<Keys> {
     let timeout = u64::try_from(timeout.ceil_nanos()).unwrap_or(0);
     let deadline = Instant::now() + StdDuration::from_nanos(timeout);
@@ -76,7 +76,7 @@ fn ask(
         };
         let result = exchange.on_bytes(&buffer[..len]);
         if !matches!(result, Ok(None)) {
-            // Good bye, or why not; what becomes of it does not matter any more.
+            // A farewell, or the reason for giving up; whether it arrives no longer matters.
             let _ = stream.write_all(&exchange.output());
         }
         if let Some(established) = result? {
@@ -85,14 +85,14 @@ fn ask(
     }
 }
 
-/// The rest of the time; never zero, which would mean for ever.
+/// The remaining time; never zero, which would mean no timeout.
 fn left(deadline: Instant, address: SocketAddr) -> Result<StdDuration> {
     let left = deadline.saturating_duration_since(Instant::now());
     ensure!(!left.is_zero(), "{address} did not finish in time; check the network or use another");
     Ok(left)
 }
 
-/// RFC 8915 sections 4.1.7 and 4.1.8: the same host and NTP's port, unless the server says
+/// RFC 8915 sections 4.1.7 and 4.1.8: the same host and the NTP port, unless the server says
 /// otherwise.
 fn ntp_peer(server: &NtsServer, ip: IpAddr, answer: &Answer) -> Result<SocketAddr> {
     let port = answer.ntp_port.unwrap_or(server.ntp_port);
@@ -112,7 +112,7 @@ fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     Ok(found.collect())
 }
 
-/// The operator's authorities, or the system's.
+/// The certificate authorities that the operator names, or else the system's.
 fn authorities(file: Option<&Path>) -> Result<TrustAnchors> {
     let Some(file) = file else {
         return Ok(TrustAnchors::from_der(rustls_native_certs::load_native_certs().certs));
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// A server that accepts the connection and says nothing must not hold the thread for ever.
+    /// A server that accepts the connection and stays silent must not block the thread forever.
     #[test]
     fn a_silent_server_is_given_up() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -168,6 +168,6 @@ mod tests {
         assert!(text(&with(file.path())).contains("check the address"), "connection refused");
     }
 
-    /// Some authority's certificate, of which only the form counts here.
+    /// The certificate of some authority; only its format matters here.
     const AUTHORITY: &str = include_str!("test_authority.pem");
 }

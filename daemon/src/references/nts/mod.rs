@@ -1,4 +1,4 @@
-//! NTS for an NTP reference: keys from the key establishment server, authentication of every
+//! NTS for an NTP reference: keys from the key establishment server, and authentication of every
 //! packet.
 //!
 //! | file | owns |
@@ -6,8 +6,8 @@
 //! | `mod.rs` | when keys are fetched, and what `timevisor status` says about them |
 //! | `connection.rs` | one key establishment over TCP, in a separate thread |
 //!
-//! All of the protocol is crates/protocols'. Keys and cookies live in memory only, and neither is
-//! ever logged.
+//! crates/protocols implements the whole protocol. Keys and cookies are kept only in memory and are
+//! never logged.
 
 mod connection;
 
@@ -24,7 +24,7 @@ use timevisor_time::Duration;
 use self::connection::{Keys, establish};
 use crate::config::NtsServer;
 
-/// The thread's result is looked for this often.
+/// How often to check for the thread's result.
 const ASKING: Duration = Duration::from_millis(50);
 
 /// Whether the next request can be authenticated.
@@ -41,9 +41,9 @@ pub struct Nts {
     name: String,
     server: NtsServer,
     association: Association,
-    /// The key establishment under way.
+    /// The key establishment that is in progress.
     running: Option<Receiver<Result<Keys>>>,
-    /// Where the keys are good for.
+    /// The server for which the keys are valid.
     peer: Option<SocketAddr>,
     /// Why the last key establishment failed.
     failed: Option<String>,
@@ -63,7 +63,7 @@ impl Nts {
         })
     }
 
-    /// Fetches keys when there are none to use; call it when a request is due.
+    /// Fetches keys if there are none; call it when a request is due.
     pub fn poll(&mut self, now: Duration) -> Progress {
         if let Some(running) = &self.running {
             match running.try_recv() {
@@ -95,26 +95,26 @@ impl Nts {
         }
     }
 
-    /// Where to send requests, once keys are there.
+    /// Where to send requests, once there are keys.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }
 
-    /// The datagram for a request; `None` when keys are needed first.
+    /// The datagram for a request; `None` if keys are needed first.
     pub fn seal(&mut self, header: &[u8; HEADER_LEN]) -> Option<Vec<u8>> {
         let mut random = Random { identifier: [0; 32], nonce: [0; 16] };
-        // Without randomness there is no authentication, so there is no request.
+        // Without randomness there is no authentication, so no request is sent.
         getrandom::fill(&mut random.identifier).ok()?;
         getrandom::fill(&mut random.nonce).ok()?;
         self.association.seal(header, &random)
     }
 
-    /// The header of an authentic answer.
+    /// The header of a reply, if it is authentic.
     pub fn open(&mut self, datagram: &[u8]) -> Option<[u8; HEADER_LEN]> {
         match self.association.open(datagram) {
             Ok(header) => Some(header),
             Err(refusal) => {
-                // Each reason once per set of keys: an attacker must not fill the log.
+                // Each reason is logged once per set of keys: an attacker must not fill the log.
                 if self.told.insert(refusal) {
                     tracing::warn!("reference {}: a packet is refused: {refusal}", self.name);
                 }
@@ -123,7 +123,7 @@ impl Nts {
         }
     }
 
-    /// Adds what NTS knows to the reference's report.
+    /// Adds the state of NTS to the reference's report.
     pub fn report(&self, now: Duration, report: &mut Report) {
         "nts".clone_into(&mut report.kind);
         for reason in Refusal::ALL {
@@ -183,14 +183,14 @@ impl Nts {
     }
 }
 
-/// A thread: name servers and key establishment servers may be silent for seconds, which must not
-/// hold the daemon up.
+/// Starts a thread: name servers and key establishment servers may not respond for seconds, which
+/// must not block the daemon.
 fn begin(server: NtsServer, timeout: Duration) -> Result<Receiver<Result<Keys>>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()
         .name("nts-ke".to_owned())
         .spawn(move || {
-            // Nobody waits any more when the daemon ends.
+            // After the daemon has ended, nobody receives the result.
             let _ = sender.send(establish(&server, timeout));
         })
         .context("cannot start the key establishment's thread")?;
@@ -201,7 +201,7 @@ fn begin(server: NtsServer, timeout: Duration) -> Result<Receiver<Result<Keys>>>
 mod tests {
     use super::*;
 
-    /// Polls, as the event loop does, until the thread's result is in.
+    /// Polls like the event loop until the thread's result has arrived.
     fn settled(nts: &mut Nts, now: Duration) -> Progress {
         loop {
             let progress = nts.poll(now);

@@ -1,4 +1,4 @@
-//! The clock that is served, from pages written here, and the whole thread over the loopback.
+//! Tests of the served clock with pages written here, and of the whole thread over loopback.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -25,7 +25,7 @@ const RHO: RateError = RateError::from_ppm(15);
 struct Bench {
     folder: TempDir,
     writer: PageWriter<WritePage>,
-    /// When the lines start.
+    /// The counter value at which the lines start.
     base: u64,
 }
 
@@ -45,7 +45,7 @@ impl Bench {
         Self { folder, writer, base: 0 }
     }
 
-    /// 200 us above, 100 us below, within 15 ppm, from now on, and valid for 10 s.
+    /// 200 us above, 100 us below, within 15 ppm, valid from now on and for 10 s.
     fn publish(&mut self, status: ClockStatus) {
         self.base = COUNTER.read_ordered();
         let period = Period::from_hz(1_000_000_000).unwrap();
@@ -141,7 +141,7 @@ fn free_running_time_is_served_with_its_growing_error() {
     let (hour, later) = (at(3600), at(3601));
     assert_eq!(hour.status(), ClockStatus::FreeRunning);
     let (ServedClock::Known(time), _) = clock.served(&hour, &hour, &later) else { panic!() };
-    // 200 us and 15 ppm of an hour.
+    // 200 us, plus 15 ppm of an hour.
     assert!(time.error >= Duration::from_millis(54) && time.error >= later.half_width());
 }
 
@@ -182,7 +182,7 @@ fn precision_is_rounded_up_to_a_power_of_two() {
     assert_eq!(log2_ceil(Duration::MAX), 0);
 }
 
-/// The thread with a client of ours in interleaved mode: what the client computes must hold the
+/// The thread, with a client of ours in interleaved mode: the client's result must contain the
 /// page's own time.
 #[test]
 fn a_client_of_the_thread_gets_the_pages_time() {
@@ -232,7 +232,8 @@ fn a_client_of_the_thread_gets_the_pages_time() {
             (reading.estimate.relabel() - Duration::from_secs(37), reading.half_width())
         };
         let ((sent, _), (received, width)) = (page(ta), page(tf));
-        // The stamps lie within the exchange, on the page's own estimate, but for their rounding.
+        // The time stamps lie within the exchange and on the page's own estimate, except for
+        // rounding.
         let rounding = Duration::from_nanos(2);
         assert!(sent <= response.tb + rounding && response.te <= received + rounding);
         assert!(response.tb <= response.te + rounding, "{response:?}");

@@ -1,30 +1,31 @@
 //! Packets (GDB manual, "Overview" of the remote protocol): `$body#checksum`, acknowledged by `+`.
-//! Run-length encoding is refused: QEMU does not use it.
+//! Run-length encoding is rejected, because QEMU does not use it.
 
-/// Longest packet; more than QEMU's largest (MAX_PACKET_LENGTH of gdbstub, 131,104 from 8.2 on).
+/// Maximum size of a packet; larger than QEMU's (MAX_PACKET_LENGTH of gdbstub, 131,104 from 8.2
+/// on).
 const MAX_PACKET: usize = 256 << 10;
 
 /// What is wrong with the bytes that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
-    /// Too long.
+    /// The packet is too long.
     #[error("a packet of more than {MAX_PACKET} bytes")]
     Length,
-    /// Damaged.
+    /// The checksum is wrong.
     #[error("a packet with a wrong checksum")]
     Checksum,
-    /// Something between packets.
+    /// Unexpected byte between packets.
     #[error("byte {0:#04x} where a packet begins")]
     Byte(u8),
-    /// Asked to send it again.
+    /// The stub asks for a retransmission.
     #[error("it did not understand a packet")]
     Refused,
-    /// Run-length encoding.
+    /// The packet uses run-length encoding.
     #[error("a packet with repeated bytes")]
     Repeated,
 }
 
-/// A packet.
+/// Encodes a packet.
 #[must_use]
 pub fn packet(body: &str) -> Vec<u8> {
     let sum = body.bytes().fold(0u8, u8::wrapping_add);
@@ -35,20 +36,20 @@ pub fn packet(body: &str) -> Vec<u8> {
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
-    /// So many of them hold no end of a packet.
+    /// This many bytes have been searched and contain no end of a packet.
     looked: usize,
 }
 
 impl Decoder {
-    /// Takes bytes in, as they come.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next packet's body, unescaped, if all of it is there.
+    /// The unescaped body of the next packet, once it is complete.
     ///
     /// # Errors
-    /// When it is none. Nothing that follows can be trusted.
+    /// When the bytes are not a packet. Nothing that follows can be trusted.
     pub fn body(&mut self) -> Result<Option<Vec<u8>>, Fault> {
         let acknowledged = self.bytes.iter().take_while(|byte| **byte == b'+').count();
         if self.looked == 0 {
@@ -92,7 +93,7 @@ fn unescape(body: &[u8]) -> Result<Vec<u8>, Fault> {
     Ok(all)
 }
 
-/// Decodes bytes from two hexadecimal digits each.
+/// Decodes pairs of hexadecimal digits.
 #[must_use]
 pub fn bytes(hex: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
@@ -103,8 +104,8 @@ pub fn bytes(hex: &[u8]) -> Option<Vec<u8>> {
     pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
-/// Why and where a VM has stopped: `T05thread:01;`. The signal, and the thread as the stub writes
-/// it.
+/// Why and where a VM has stopped, from `T05thread:01;`: the signal, and the thread as the stub
+/// writes it.
 #[must_use]
 pub fn stop(body: &[u8]) -> Option<(u8, u16)> {
     let [b'T', high, low, rest @ ..] = body else { return None };
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn packets_there_and_back() {
-        // The GDB manual's own example of a checksum is for "OK".
+        // The GDB manual's example of a checksum is for "OK".
         assert_eq!(packet("OK"), b"$OK#9a");
         let mut decoder = Decoder::default();
         decoder.push(b"++$OK#9");

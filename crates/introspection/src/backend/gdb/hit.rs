@@ -1,4 +1,4 @@
-//! The reads at a point: registers are known, memory is requested.
+//! The reads at a point: registers are already known, memory has to be requested.
 
 use super::codec;
 use super::registers::Registers;
@@ -7,28 +7,28 @@ use crate::point::{Base, Point, Read};
 /// A vCPU that has stopped at a point.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Hit {
-    /// Which one.
+    /// Index of the point.
     pub(super) point: usize,
-    /// As the stub names the vCPU.
+    /// The vCPU, as the stub names it.
     pub(super) thread: u16,
-    /// What `g` answered.
+    /// The reply to `g`.
     registers: Vec<u8>,
-    /// Of each read so far, its first 8 bytes.
+    /// The first 8 bytes of each read so far.
     values: Vec<u64>,
-    /// All reads' bytes so far.
+    /// The bytes of all reads so far.
     pub(super) data: Vec<u8>,
-    /// Bit n: read n could not be made.
+    /// Bit n: read n failed.
     pub(super) failed: u16,
 }
 
 /// What to do next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// Ask for memory.
+    /// Request this memory.
     Memory { address: u64, len: u16 },
-    /// All is read.
+    /// All reads are done.
     Complete,
-    /// Nobody wants it.
+    /// The filter drops this event.
     Unwanted,
 }
 
@@ -37,7 +37,7 @@ impl Hit {
         Self { point, thread, registers, values: Vec::new(), data: Vec::new(), failed: 0 }
     }
 
-    /// Goes on as far as no memory is needed.
+    /// Proceeds until memory is needed.
     pub(super) fn next(&mut self, point: &Point, places: &Registers) -> Next {
         while let Some(read) = point.reads.get(self.values.len()) {
             match self.begin(read, places) {
@@ -52,7 +52,8 @@ impl Hit {
         Next::Complete
     }
 
-    /// Takes in what memory had, or that it could not be read; false where nobody wants the rest.
+    /// Takes the reply to a memory request, or its failure; returns false if the filter drops the
+    /// event.
     pub(super) fn memory(&mut self, point: &Point, answer: &[u8]) -> bool {
         let len = point.reads.get(self.values.len()).map_or(0, |read| usize::from(read.len));
         let bytes = codec::bytes(answer).filter(|bytes| bytes.len() == len);
@@ -60,8 +61,8 @@ impl Hit {
         !self.is_unwanted(point)
     }
 
-    /// A value, and whether it is the read itself, not its address; nothing where it begins at what
-    /// was not read.
+    /// A value, and whether it is the result of the read or its address; `None` if the base is a
+    /// read that failed.
     fn begin(&self, read: &Read, places: &Registers) -> Option<(u64, bool)> {
         let register = |register| places.value(&self.registers, register);
         let (base, whole) = match read.base {
@@ -93,7 +94,7 @@ impl Hit {
         self.values.push(u64::from_le_bytes(first));
     }
 
-    /// By the read that was made last, if it could be made.
+    /// Whether the filter drops the event, judged by the last read if it succeeded.
     fn is_unwanted(&self, point: &Point) -> bool {
         let Some(filter) = point.filter else { return false };
         let (made, which) = (self.values.len(), usize::from(filter.read));

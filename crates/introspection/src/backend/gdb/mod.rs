@@ -4,12 +4,12 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `codec.rs` | packets and their contents |
-//! | `registers.rs` | offsets of registers in the answer to `g`, by the target's description |
+//! | `registers.rs` | offsets of registers in the reply to `g`, from the target description |
 //! | `hit.rs` | the reads at a point, one request at a time |
-//! | `session.rs` | the backend: one request after the other |
+//! | `session.rs` | the backend: one request at a time |
 //!
 //! QEMU stops the VM when a client connects. When the connection ends, it neither resumes the VM
-//! nor removes breakpoints. So the driver has to send [`LAST_WORDS`] however it ends.
+//! nor removes breakpoints. So the driver has to send [`LAST_WORDS`], however it terminates.
 
 pub mod codec;
 mod hit;

@@ -1,7 +1,7 @@
-//! The offsets of registers in the answer to `g`, where they follow in the order of the target's
+//! The offsets of registers in the reply to `g`, where registers are in the order of the target
 //! description (GDB manual, "Target Descriptions").
 //!
-//! Parses only the part of XML that QEMU's files use.
+//! Parses only the subset of XML that QEMU's files use.
 
 use crate::point::Register;
 
@@ -18,7 +18,7 @@ pub(super) struct Registers {
 }
 
 impl Registers {
-    /// By the file that describes the processor's own registers.
+    /// Parses the file that describes the processor's core registers.
     pub(super) fn parse(xml: &str) -> Option<Self> {
         let (mut at, mut all) = (0, Vec::new());
         for tag in tags(&without_comments(xml), "reg") {
@@ -45,12 +45,12 @@ impl Registers {
         })
     }
 
-    /// Where the processor is, of what `g` answered.
+    /// The instruction pointer, from the reply to `g`.
     pub(super) fn rip(&self, all: &[u8]) -> Option<u64> {
         at(all, self.rip)
     }
 
-    /// One of them.
+    /// The value of one register.
     pub(super) fn value(&self, all: &[u8], register: Register) -> Option<u64> {
         let place = match register {
             Register::Rdx => self.rdx,
@@ -68,7 +68,7 @@ fn at(all: &[u8], place: usize) -> Option<u64> {
     Some(u64::from_le_bytes(all.get(place..place + 8)?.try_into().ok()?))
 }
 
-/// The first file that a description includes; QEMU has the processor's registers there.
+/// The first file that a description includes; in QEMU, it describes the core registers.
 pub(super) fn included(xml: &str) -> Option<String> {
     let text = without_comments(xml);
     let name = attribute(tags(&text, "xi:include").next()?, "href")?;
@@ -83,7 +83,7 @@ fn without_comments(xml: &str) -> String {
     [first].into_iter().chain(others).collect()
 }
 
-/// What stands in each tag of this name.
+/// The attributes of each tag with this name.
 fn tags<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     text.split('<').filter_map(move |piece| {
         let inside = piece.strip_prefix(name)?;

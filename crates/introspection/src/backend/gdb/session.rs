@@ -1,4 +1,4 @@
-//! The gdb backend: one request at a time, each followed by what its answer asks for.
+//! The gdb backend: one request at a time; each reply determines the next one.
 
 use timevisor_time::Duration;
 
@@ -12,23 +12,22 @@ use crate::point::{Point, limits};
 /// Stops the VM, removes all breakpoints and resumes it, whatever the stub is doing. QEMU must not
 /// receive it after a `D`: it would look for a vCPU that it has released.
 pub const LAST_WORDS: &[u8] = b"+\x03$D#44";
-/// Not for QEMU: tells the relay that it no longer has to send [`LAST_WORDS`], from the bytes with
-/// this one on.
+/// Not meant for QEMU: tells the relay that from this byte on, it no longer has to send
+/// [`LAST_WORDS`].
 pub const QUIET: u8 = 0;
-/// How long an answer may take. QEMU answers at once or not at all, and the VM is stopped
-/// meanwhile.
+/// Maximum wait for a reply. QEMU replies at once or not at all, and the VM is stopped meanwhile.
 const PATIENCE: Duration = Duration::from_nanos(10_000_000_000);
-/// Longest description.
+/// Maximum size of a target description.
 const MAX_DESCRIPTION: usize = 256 << 10;
 /// SIGTRAP.
 const TRAP: u8 = 5;
 
-/// The request that is answered next.
+/// The request whose reply is awaited.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Phase {
     /// No connection.
     Away,
-    /// The VM stands still since the connection began, and nothing was asked.
+    /// The VM has been stopped since the connection began, and no request has been sent.
     Connected,
     Supported,
     Description {
@@ -42,27 +41,27 @@ enum Phase {
     Selecting(u16),
     Registers(u16),
     Reading(Hit),
-    /// Over the instruction with the breakpoint.
+    /// A vCPU steps over the instruction with the breakpoint.
     Stepping,
-    /// The VM is to stop, to be left.
+    /// The VM is being stopped so that we can disconnect.
     Interrupting,
-    /// Breakpoint n is being taken away from a VM that somebody else has stopped.
+    /// Breakpoint n is being removed from a VM that somebody else has stopped.
     Clearing(usize),
     Leaving,
-    /// Left: nothing of ours is there.
+    /// Disconnected; none of our breakpoints is left.
     Left,
-    /// Nothing more is expected of this connection.
+    /// Further bytes of this connection are ignored.
     Over,
 }
 
-/// One VM's stub.
+/// The stub of one VM.
 #[derive(Debug)]
 pub struct Gdb {
     decoder: Decoder,
     phase: Phase,
     places: Option<Registers>,
     points: Vec<Point>,
-    /// Points have to go, as soon as the VM can be left.
+    /// Remove all points as soon as possible.
     leave: bool,
     next: u64,
     late_at: Option<Duration>,
@@ -103,7 +102,7 @@ impl Gdb {
         self.ask(&body, Phase::Description { file, text }, now)
     }
 
-    /// Sets breakpoint `n`, or lets the VM go on when all are there.
+    /// Sets breakpoint `n`, or resumes the VM when all are set.
     fn set(&mut self, n: usize, now: Duration) -> Vec<Action> {
         if let Some(point) = self.points.get(n) {
             let body = format!("Z1,{:x},1", point.address);
@@ -125,8 +124,8 @@ impl Gdb {
         self.ask("c", Phase::Running, now)
     }
 
-    /// Takes breakpoint `n` away, or gives up when none is left: the VM is somebody else's to let
-    /// go on.
+    /// Removes breakpoint `n`, or stops when none is left: the client that stopped the VM has to
+    /// resume it.
     fn clear(&mut self, n: usize, now: Duration) -> Vec<Action> {
         if let Some(point) = self.points.get(n) {
             let body = format!("z1,{:x},1", point.address);
@@ -166,7 +165,8 @@ impl Gdb {
         }
     }
 
-    /// While a vCPU steps, QEMU does not stop it at a breakpoint, and the others stand still.
+    /// While one vCPU steps, QEMU does not stop it at a breakpoint, and the other vCPUs stand
+    /// still.
     fn step(&mut self, thread: u16, now: Duration) -> Vec<Action> {
         if self.leave {
             return self.go_on(now);
@@ -221,8 +221,8 @@ impl Gdb {
                 Some(_) => self.clear(0, now),
                 None => self.close("it does not step"),
             },
-            // A hit that is under way has not run its instruction: the guest loses nothing, and
-            // nobody wants it.
+            // An unfinished hit has not executed its instruction yet: the guest loses nothing, and
+            // the event is no longer wanted.
             Phase::Interrupting if codec::stop(body).is_some() => self.go_on(now),
             Phase::Clearing(n) if ok => self.clear(n + 1, now),
             Phase::Leaving if ok => {
@@ -306,7 +306,7 @@ impl Backend for Gdb {
             return Err(Refused::Reads(point.id));
         }
         if self.phase != Phase::Connected || points.is_empty() {
-            // A connection is for one attachment; the driver connects again for another.
+            // A connection serves one attachment; the driver reconnects for another.
             return Ok(self.close("points are set once, when it has connected"));
         }
         self.points = points.to_vec();
@@ -321,7 +321,7 @@ impl Backend for Gdb {
                 vec![Action::Send(vec![3])]
             }
             Phase::Connected => self.go_on(now),
-            // The answer that is awaited leads to it.
+            // The reply that is awaited leads to it.
             _ => Vec::new(),
         }
     }
@@ -342,8 +342,8 @@ impl Backend for Gdb {
                 while !matches!(self.phase, Phase::Away | Phase::Over) {
                     match self.decoder.body() {
                         Ok(Some(body)) => {
-                            // Before anything that lets the VM go on: a byte that comes while it
-                            // runs stops it.
+                            // Must precede anything that resumes the VM: a byte that arrives while
+                            // the VM runs stops it.
                             actions.push(Action::Send(b"+".to_vec()));
                             actions.extend(self.body(&body, now));
                         }
@@ -356,12 +356,12 @@ impl Backend for Gdb {
             Input::Timer if self.late_at.is_some_and(|at| at <= now) => {
                 self.close("no answer for 10 s")
             }
-            // KVM's.
+            // Only KVM uses these.
             Input::Timer | Input::Put | Input::Taken | Input::Dropped(_) => Vec::new(),
         }
     }
 
-    /// One request at a time: nothing comes that was not asked for.
+    /// Always true: with one request at a time, nothing arrives that was not requested.
     fn may_read(&self, _now: Duration) -> bool {
         true
     }

@@ -21,7 +21,7 @@ fn points() -> [Point; 2] {
     [point(1, 0x1000, &first, Some(real_time)), point(2, 0x2000, &[Read::from(0, 0, 8)], None)]
 }
 
-/// What QEMU's stub does, as far as it is used.
+/// Imitates the parts of QEMU's stub that are used.
 #[derive(Default)]
 struct Stub {
     breakpoints: BTreeSet<u64>,
@@ -30,9 +30,9 @@ struct Stub {
     rdi: u64,
     runs: bool,
     steps: u32,
-    /// Its last packet has not been acknowledged.
+    /// Its last packet has not been acknowledged yet.
     unheard: bool,
-    /// Nobody has to say the last words.
+    /// The relay no longer has to send the last words.
     quiet: bool,
 }
 
@@ -80,7 +80,7 @@ impl Stub {
                         "core.xml" => DESCRIPTION,
                         other => panic!("{other}"),
                     };
-                    // In pieces of 100.
+                    // In pieces of 100 bytes.
                     let at = usize::from_str_radix(place.split(',').next().unwrap(), 16).unwrap();
                     let end = text.len().min(at + 100);
                     let kind = if end == text.len() { 'l' } else { 'm' };
@@ -109,8 +109,7 @@ fn hex(byte: u8) -> String {
     format!("{byte:02x}")
 }
 
-/// Sends what is to be sent until nobody has anything more to say; everything else that was to be
-/// done.
+/// Exchanges packets until neither side has anything more to send; returns all other actions.
 fn talk(gdb: &mut Gdb, stub: &mut Stub, mut actions: Vec<Action>) -> Vec<Action> {
     let mut all = Vec::new();
     while !actions.is_empty() {
@@ -176,13 +175,13 @@ fn a_hit_is_read_and_stepped_over() {
     assert_eq!((event.sequence, event.point, event.vcpu, event.failed), (0, 1, 1, 0));
     assert_eq!((&event.data, event.counter), (&data, None));
     assert_eq!((stub.runs, stub.steps, gdb.state()), (true, 1, State::Attached));
-    // Somebody nobody wants: the VM goes on, and there is no gap.
+    // The filter drops this event: the VM continues, and the sequence has no gap.
     stub.memory.insert(0x9004, vec![0, 0, 0, 0]);
     assert_eq!(hit(&mut gdb, &mut stub, 0x1000), vec![]);
     stub.memory.insert(0x9004, vec![200, 0, 0, 0]);
     assert_eq!(hit(&mut gdb, &mut stub, 0x1000), vec![]);
     assert_eq!((stub.runs, stub.steps), (true, 3));
-    // Memory that is not there, and what begins there.
+    // Unmapped memory, and a read that depends on it.
     stub.memory.clear();
     let [Action::Event(event)] = &hit(&mut gdb, &mut stub, 0x1000)[..] else { panic!("not one") };
     assert_eq!((event.sequence, event.failed, event.data.len()), (1, 0b011, 20));
@@ -253,7 +252,7 @@ fn an_answer_that_does_not_come() {
     let late = gdb.poll_at(NOW).unwrap();
     assert_eq!(gdb.handle(Input::Timer, NOW), vec![]);
     assert!(matches!(gdb.handle(Input::Timer, late)[..], [Action::Close(_)]));
-    // A VM that runs is waited for.
+    // While the VM runs, the backend waits for it to stop.
     let (mut gdb, _) = attached();
     assert_eq!((gdb.poll_at(NOW), gdb.handle(Input::Timer, late)), (None, vec![]));
 }

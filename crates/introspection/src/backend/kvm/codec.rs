@@ -10,18 +10,18 @@ use timevisor_time::CounterRatio;
 pub const TARGET: usize = 144;
 /// Bytes of `struct point`.
 pub const POINT: usize = 272;
-/// Bytes of `struct event` before its data.
+/// Bytes of `struct event` that precede its data.
 const HEAD: usize = 16;
 const NONE: u8 = 0xff;
 
-/// A piece of the guest's memory, and where QEMU has it.
+/// A piece of the guest's memory, and its location in QEMU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mapped {
-    /// Guest-physical.
+    /// Guest-physical address.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// In QEMU's memory.
+    /// Address in QEMU's memory.
     pub at: u64,
 }
 
@@ -54,7 +54,7 @@ pub fn target(
     bytes
 }
 
-/// `struct point`; `None` for one that has too many reads, or reads too much.
+/// Encodes a `struct point`; `None` for a point with too many reads or too much data.
 #[must_use]
 pub fn point(point: &Point) -> Option<[u8; POINT]> {
     let mut bytes = Vec::with_capacity(POINT);
@@ -77,7 +77,7 @@ pub fn point(point: &Point) -> Option<[u8; POINT]> {
         bytes.extend([base, of]);
         bytes.extend(read.len.to_le_bytes());
         bytes.extend(at.to_le_bytes());
-        // The filter is asked when its read is made.
+        // The filter is applied when its read is made.
         let decides = point.filter.is_some_and(|filter| usize::from(filter.read) == n);
         let like = like(&point.reads[..n], read).filter(|_| !decides);
         bytes.extend([like.unwrap_or(NONE), 0]);
@@ -87,7 +87,7 @@ pub fn point(point: &Point) -> Option<[u8; POINT]> {
     bytes.try_into().ok()
 }
 
-/// An earlier read of the same member through another pointer.
+/// The index of an earlier read of the same member through another pointer.
 fn like(before: &[Read], read: &Read) -> Option<u8> {
     let same = |other: &Read| {
         let member = (other.offset, other.len) == (read.offset, read.len);
@@ -105,8 +105,8 @@ pub fn needs(point: &Point, register: Register) -> bool {
     })
 }
 
-/// An event of a guest whose counter counts at `ratio` times the host's rate; `None` for bytes that
-/// are none.
+/// Decodes an event of a guest whose counter runs at `ratio` times the host's rate; `None` for
+/// bytes that are not an event.
 #[must_use]
 pub fn event(bytes: &[u8], sequence: u64, ratio: CounterRatio) -> Option<RawEvent> {
     let short = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
@@ -134,7 +134,7 @@ mod tests {
         bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
-    /// Offsets of `struct target` and `struct point`, counted by hand.
+    /// Offsets in `struct target` and `struct point`, computed by hand.
     #[test]
     fn as_the_header_has_it() {
         let layout =

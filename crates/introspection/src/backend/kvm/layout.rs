@@ -2,7 +2,7 @@
 
 use crate::symbols::btf::{Btf, BtfError};
 
-/// Which extension KVM uses.
+/// The virtualization extension that KVM uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vendor {
     /// SVM.
@@ -11,27 +11,27 @@ pub enum Vendor {
     Intel,
 }
 
-/// Offsets from a `struct kvm_vcpu`, and inside a VMCB.
+/// Offsets in `struct kvm_vcpu` and in a VMCB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvmLayout {
     /// Sixteen general registers, in KVM's order.
     pub registers: u32,
     /// The instruction pointer.
     pub rip: u32,
-    /// The vCPU's number.
+    /// The vCPU's id.
     pub vcpu_id: u32,
-    /// Three words: the offset of the guest's counter, the one of a guest inside it, and the
-    /// guest's counter at the last exit.
+    /// Offset of three consecutive words: the guest's counter offset, the counter offset of a
+    /// nested guest, and the guest's counter at the last exit.
     pub times: u32,
-    /// AMD: the pointer to its VMCB, and in there GS_BASE and CR3.
+    /// AMD only: the offset of the pointer to the VMCB, and of GS_BASE and CR3 in the VMCB.
     pub vmcb: Option<(u32, u32, u32)>,
 }
 
 impl KvmLayout {
-    /// By the types of the kernel with those of kvm_amd or kvm_intel.
+    /// Reads the offsets from the types of the kernel with those of kvm_amd or kvm_intel.
     ///
     /// # Errors
-    /// What is missing or not as it should be.
+    /// When a member is missing or has an unexpected size.
     pub fn new(btf: &Btf, vendor: Vendor) -> Result<Self, BtfError> {
         let place = |structure: &str, path: &str, size: u32| {
             let member = btf.member(structure, path)?;
@@ -41,7 +41,7 @@ impl KvmLayout {
             fits.then_some(member.offset).ok_or_else(odd)
         };
         let registers = place("kvm_vcpu", "arch.regs", 0)?;
-        // It was the seventeenth register until it became a separate field (7.x).
+        // It was the seventeenth register before it became a separate field (7.x).
         let rip = place("kvm_vcpu", "arch.rip", 8).unwrap_or(registers + 16 * 8);
         let times = place("kvm_vcpu", "arch.l1_tsc_offset", 8)?;
         let at_exit = place("kvm_vcpu", "arch.last_guest_tsc", 8)?;

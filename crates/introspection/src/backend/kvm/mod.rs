@@ -1,5 +1,5 @@
 //! Guests under KVM: an instruction that KVM has to handle replaces the NOP at a trap point, and
-//! BPF programs on this host see KVM handle it.
+//! BPF programs on this host observe how KVM handles it.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -12,11 +12,11 @@
 //! | `orders.rs` | the orders for one VM, checked against this host's KVM |
 //! | `session.rs` | the backend: points that are wanted, traps that are in place, and events |
 //!
-//! Only NOPs are overwritten, and no vCPU may run while bytes change. A guest with the prefix works
-//! under two conditions: the host's switch (`timevisor_linux::kvm::prefix`) stays on while any
-//! guest has a prefix, and the instruction behind the prefix is one that KVM is known to emulate
-//! exactly. AMD was tested in emulation; Intel's path is written from the kernel's source and NOT
-//! VERIFIED ON HARDWARE.
+//! Only NOPs are overwritten, and no vCPU may run while bytes change. The prefix works under two
+//! conditions: the host's switch (`timevisor_linux::kvm::prefix`) stays on while any guest has a
+//! prefix, and the instruction after the prefix is one that KVM is known to emulate exactly. AMD
+//! was tested in emulation; Intel's path was written from the kernel's source and is NOT VERIFIED
+//! ON HARDWARE.
 
 pub mod codec;
 pub mod layout;

@@ -1,5 +1,5 @@
-//! What the BPF programs of one VM are told: where KVM is watched, what a vCPU and the guest's
-//! memory look like, and the points.
+//! The orders for the BPF programs of one VM: where to watch KVM, the layout of a vCPU and of the
+//! guest's memory, and the points.
 
 use super::codec::{self, Mapped};
 use super::layout::{KvmLayout, Vendor};
@@ -9,7 +9,7 @@ use crate::memory::PageTables;
 use crate::memory::ram::RamLayout;
 use crate::point::{Point, Register};
 
-/// The function of KVM that the programs watch.
+/// The function of KVM that the programs attach to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
     /// `handle_ud`: KVM's prefix, AMD.
@@ -25,7 +25,7 @@ pub enum Watch {
 pub struct Orders {
     /// `struct target`.
     pub target: [u8; codec::TARGET],
-    /// Where KVM is watched.
+    /// The function to watch.
     pub watch: Watch,
     points: Vec<(u16, u64, [u8; codec::POINT])>,
 }
@@ -39,14 +39,14 @@ pub struct Points {
     pub more: Vec<(u64, u32)>,
 }
 
-/// The VM that is watched.
+/// The VM to watch.
 #[derive(Clone, Copy, Debug)]
 pub struct Vm<'a> {
     /// QEMU's process id.
     pub pid: u32,
     /// The guest's memory.
     pub ram: &'a RamLayout,
-    /// Where it begins in QEMU's memory.
+    /// Where the guest's memory starts in QEMU's memory.
     pub base: u64,
     /// The page tables of the guest's kernel.
     pub tables: PageTables,
@@ -59,24 +59,25 @@ pub struct Vm<'a> {
 /// Why the programs cannot serve this guest.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OrdersError {
-    /// Intel's KVM has not yet read the guest's instruction pointer when it handles a port.
+    /// With a port write, Intel's KVM has not yet read the guest's instruction pointer when the
+    /// programs run.
     #[error(
         "`--backend port` is for AMD's KVM only; `--backend kvm` is there for Intel's, not verified"
     )]
     PortOnIntel,
-    /// KVM's structures do not tell a register that a point reads.
+    /// KVM's structures do not hold a register that a point reads.
     #[error("{0}: it needs registers that this host's KVM does not show")]
     Registers(String),
-    /// A point has more reads than `struct point` has room for.
+    /// A point has more reads than fit in `struct point`.
     #[error("{0}: a trap point with too many reads")]
     Reads(String),
 }
 
 impl Orders {
-    /// For these points of a VM.
+    /// The orders for these points of a VM.
     ///
     /// # Errors
-    /// When a point or the form of trap does not go with this host's KVM.
+    /// When a point or the form of trap does not work with this host's KVM.
     pub fn new(
         vm: &Vm<'_>,
         points: &[Point],
@@ -106,8 +107,7 @@ impl Orders {
         Ok(Self { target, watch, points })
     }
 
-    /// The points that have one of these sites. Points that share an id are one point at several
-    /// addresses.
+    /// The points at these sites. Points that share an id are one point at several addresses.
     #[must_use]
     pub fn points(&self, sites: &[Site]) -> Points {
         let is_wanted = |id: u16| sites.iter().any(|site| site.point == id);
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(found.first.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0x10, 0x40]);
         assert_eq!(found.more, [(0x30, 0), (0x50, 1)]);
         assert_eq!(orders.points(&[]), Points::default());
-        // pid, root, levels; then memory from guest-physical 0 on.
+        // pid, root, levels; then the memory from guest-physical 0 on.
         let words: Vec<u64> = orders.target[..48]
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().unwrap()))

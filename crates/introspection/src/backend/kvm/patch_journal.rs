@@ -1,5 +1,5 @@
-//! The journal of changes to guests' code, on disk: an entry is written before the change, and
-//! removed after the change is undone.
+//! The on-disk journal of changes to guests' code: an entry is written before the change, and
+//! removed after the change has been undone.
 
 use std::path::Path;
 
@@ -14,17 +14,17 @@ use super::trap::Trap;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Patched {
-    /// QEMU.
+    /// QEMU's process id.
     pub pid: u32,
-    /// Clock ticks after boot (proc(5), field 22): tells a process from a later one with the same
-    /// pid.
+    /// Start time in clock ticks after boot (proc(5), field 22): distinguishes a process from a
+    /// later one with the same pid.
     pub start_time: u64,
     /// Patches that may be in place.
     pub patches: Vec<Patch>,
 }
 
 impl Patched {
-    /// This QEMU, if it still runs.
+    /// This QEMU, if it is still running.
     #[must_use]
     pub fn process(&self) -> Option<Process> {
         let process = Process::open(self.pid).ok()?;
@@ -36,7 +36,7 @@ impl Patched {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InPlace {
-    /// The daemon has turned the host's switch on, and has to turn it off again.
+    /// The daemon turned the host's switch on, and has to turn it off again.
     pub switched_on: bool,
     /// One entry for each VM.
     pub vms: Vec<Patched>,
@@ -51,7 +51,7 @@ impl InPlace {
     }
 }
 
-/// The journal's file.
+/// The path of the journal.
 #[must_use]
 pub fn file(directory: &Path) -> CrashFile<InPlace> {
     CrashFile::new(directory, "introspection.json")

@@ -1,4 +1,4 @@
-//! Changes of a guest's code: all or none, and only where the expected bytes are.
+//! Changes to a guest's code: all or none, and only where the expected bytes are present.
 //!
 //! The caller has stopped every vCPU.
 
@@ -12,21 +12,21 @@ use crate::backend::Site;
 use crate::memory::ram::RamLayout;
 use crate::point::SLOT;
 
-/// A change of five bytes in QEMU's memory.
+/// A change to five bytes of QEMU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Patch {
     /// Address in QEMU's memory.
     pub address: u64,
-    /// The guest's bytes.
+    /// The guest's original bytes.
     pub original: [u8; 5],
     /// The trap's bytes.
     pub patched: [u8; 5],
 }
 
 impl Patch {
-    /// The patch that traps at this site of a guest whose memory begins at `base` in QEMU's; `None`
-    /// where the guest has no memory there.
+    /// The patch that traps at this site of a guest whose memory starts at `base` in QEMU's memory;
+    /// `None` where the guest has no memory at the site.
     #[must_use]
     pub fn at(site: &Site, ram: &RamLayout, base: u64, trap: Trap) -> Option<Self> {
         let address = base + ram.place(site.address, 5)?;
@@ -39,13 +39,13 @@ pub trait Code {
     /// Reads five bytes.
     ///
     /// # Errors
-    /// The host's.
+    /// When the host cannot read the memory.
     fn get(&self, address: u64) -> io::Result<[u8; 5]>;
 
     /// Writes five bytes.
     ///
     /// # Errors
-    /// The host's.
+    /// When the host cannot write the memory.
     fn set(&self, address: u64, bytes: [u8; 5]) -> io::Result<()>;
 }
 
@@ -69,9 +69,9 @@ pub enum PatchError {
         "the guest's code has {found:02x?} where {expected:02x?} was a moment ago; nothing was changed"
     )]
     Changed {
-        /// The bytes there.
+        /// The bytes that are there now.
         found: [u8; 5],
-        /// The bytes that were there.
+        /// The bytes that were expected.
         expected: [u8; 5],
     },
     /// Memory could not be read or written.
@@ -79,10 +79,10 @@ pub enum PatchError {
     Io(#[from] io::Error),
 }
 
-/// Makes all changes.
+/// Applies all changes.
 ///
 /// # Errors
-/// When one of them fails; the others are then undone.
+/// When a change fails; the others are then undone.
 pub fn put(code: &dyn Code, patches: &[Patch]) -> Result<(), PatchError> {
     for patch in patches {
         let found = code.get(patch.address)?;
@@ -100,7 +100,7 @@ pub fn put(code: &dyn Code, patches: &[Patch]) -> Result<(), PatchError> {
 }
 
 /// Undoes the changes that are still in place, and returns their number. Other bytes are left
-/// alone: the guest may have booted another kernel.
+/// alone, because the guest may have booted another kernel.
 ///
 /// # Errors
 /// When memory cannot be reached; some changes may then remain.
@@ -135,7 +135,7 @@ mod tests {
 
     struct Memory {
         bytes: RefCell<Vec<u8>>,
-        /// This write fails.
+        /// Writes to this address fail.
         fails_at: Option<u64>,
     }
 

@@ -1,5 +1,5 @@
-//! The KVM backend: points that are wanted, traps that are in place, and events. A driver stops the
-//! VM, writes its memory, and delivers the events.
+//! The KVM backend: the wanted points, the traps in place, and events. A driver stops the VM,
+//! writes to its memory, and delivers the events.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::backend::{Action, Backend, Input, Refused, State};
 use crate::point::{Point, limits};
 use timevisor_time::CounterRatio;
 
-/// Most events of one guest: a second, and in a burst.
+/// Maximum events of one guest: per second, and in a burst.
 const RATE_HZ: u32 = 20_000;
 const BURST: u32 = 20_000;
-/// Most addresses beyond the first of each point.
+/// Maximum number of addresses in total beyond the first of each point.
 const MORE: usize = 1024;
 
 /// One VM under KVM.
@@ -66,7 +66,7 @@ impl Backend for Kvm {
     }
 
     fn attach(&mut self, points: &[Point], _now: Duration) -> Result<Vec<Action>, Refused> {
-        // Several with one number are one point in several places.
+        // Points that share an id are one point at several addresses.
         let kinds = points.iter().map(|point| point.id).collect::<BTreeSet<_>>().len();
         if kinds > limits::POINTS || points.len() - kinds > MORE {
             return Err(Refused::Points(points.len(), limits::POINTS + MORE));

@@ -1,26 +1,26 @@
-//! Finds a trap point in the guest's memory, and checks that KVM can emulate the instruction behind
-//! it.
+//! Finds a trap point in the guest's memory, and checks that KVM can emulate the instruction that
+//! follows it.
 
 use super::trap::Trap;
 use crate::backend::Site;
 use crate::memory::{GuestMemory, MemoryError, PageTables};
 use crate::point::{Point, SLOT};
 
-/// Bytes behind the NOP that are checked.
+/// Number of bytes after the NOP that are checked.
 const NEXT: usize = 8;
 
 /// Why a point cannot be trapped.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SiteError {
-    /// Not in memory.
+    /// The site is not in the guest's memory.
     #[error("{symbol}: {source}")]
     Memory {
         /// The function.
         symbol: String,
-        /// Why.
+        /// Why not.
         source: MemoryError,
     },
-    /// Something else than the NOP.
+    /// The site holds something other than the NOP.
     #[error("{symbol} has {found:02x?} where its NOP was: something in the guest traces it now")]
     Changed {
         /// The function.
@@ -28,13 +28,13 @@ pub enum SiteError {
         /// What is there.
         found: [u8; 5],
     },
-    /// Nothing may be overwritten there.
+    /// The function has no NOP that may be overwritten.
     #[error("{0} has no NOP where a trap could be; under KVM it cannot be trapped")]
     NoSlot(String),
-    /// Its bytes are in two pages, which may be anywhere.
+    /// The NOP spans two pages, which may be far apart in physical memory.
     #[error("{0}: its NOP crosses a page")]
     Crosses(String),
-    /// KVM's emulator may not do it as the processor does.
+    /// KVM's emulator may execute the next instruction differently from the processor.
     #[error(
         "{symbol}: the instruction behind its NOP, {next:02x?}, is none that KVM is known to emulate exactly; this guest's kernel can be trapped by \
          `--backend port` only"
@@ -42,7 +42,7 @@ pub enum SiteError {
     Instruction {
         /// The function.
         symbol: String,
-        /// Its bytes, and what follows.
+        /// Its bytes after the NOP.
         next: [u8; NEXT],
     },
 }
@@ -88,13 +88,13 @@ fn site(
     Ok(Site { point: point.id, address })
 }
 
-/// Whether these bytes begin with an instruction that functions often begin with and that KVM
-/// emulates exactly. Each was compared with the processor, in registers and memory: pushes, moves
-/// between registers, `xor` and `test` of registers, `sub` from the stack, jumps and calls.
+/// Whether these bytes begin with an instruction that is common at the start of functions and that
+/// KVM emulates exactly. Each was compared with the processor, in registers and memory: pushes,
+/// moves between registers, `xor` and `test` of registers, `sub` from the stack, jumps and calls.
 fn is_emulated(next: [u8; NEXT]) -> bool {
     let registers = |modrm: u8| modrm >> 6 == 3;
     match next {
-        // mov, xor, test of registers, with and without REX
+        // mov, xor and test of registers, with and without REX
         [0x31 | 0x33 | 0x85 | 0x89 | 0x8b, modrm, ..]
         | [0x40..=0x4f, 0x31 | 0x33 | 0x85 | 0x89 | 0x8b, modrm, ..] => registers(modrm),
         // push r64; sub rsp, imm8 or imm32; mov r32, imm32; call; jmp
@@ -200,7 +200,7 @@ mod tests {
         let compare = [0x81, 0xfe, 0xc4, 0, 0];
         let refused = find_expected(0x8010, &compare, compare, Trap::Port);
         assert_eq!(refused, Err(SiteError::NoSlot("f".into())), "an instruction would be lost");
-        // Only the prefix has what follows emulated.
+        // Only the prefix form has KVM emulate the next instruction.
         let fence = [&SLOT[..], &[0x0f, 0xae, 0xf0]].concat();
         let refused = find_at(0x8010, &fence, Trap::Prefix);
         assert!(matches!(refused, Err(SiteError::Instruction { .. })));

@@ -12,7 +12,7 @@ use crate::point::{Base, Point, limits};
 /// Version of the protocol.
 pub const VERSION: u16 = 2;
 const MAGIC: u32 = 0x5049_5654;
-/// Longest frame from the plugin. An event with all its data has 288 bytes.
+/// Maximum size of a payload from the plugin. An event with all its data has 288 bytes.
 const MAX_PAYLOAD: usize = 1024;
 const HEADER: usize = 8;
 const NO_FILTER: u8 = 0xff;
@@ -27,70 +27,70 @@ mod kind {
     pub(super) const STATUS: u16 = 0x86;
 }
 
-/// From the plugin.
+/// A message from the plugin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// The first one of a connection.
+    /// The first message of a connection.
     Hello {
-        /// Of the protocol.
+        /// Protocol version.
         version: u16,
-        /// vCPUs that it has seen.
+        /// Number of vCPUs that the plugin has seen.
         vcpus: u16,
-        /// Registers that it can read, by number.
+        /// Bit mask of the registers that the plugin can read, by number.
         registers: u32,
-        /// The next event's sequence.
+        /// Sequence number of the next event.
         next: u64,
-        /// Events that nobody got, since QEMU began.
+        /// Events dropped since QEMU started.
         dropped: u64,
-        /// Another one after QEMU's restart.
+        /// Changes when QEMU restarts.
         epoch: u64,
     },
     /// A set of points is in place.
     Installed {
-        /// As it was asked for.
+        /// The generation of the request.
         generation: u32,
-        /// How many.
+        /// Number of points.
         count: u16,
     },
     /// A point was hit.
     Event {
-        /// What was read.
+        /// What the plugin read.
         event: RawEvent,
-        /// As in hello, now.
+        /// The current value of `dropped`, as in the hello.
         dropped: u64,
     },
-    /// Another instruction than the expected one is at a point.
+    /// The instruction at a point is not the expected one.
     Mismatch {
-        /// Of the points.
+        /// The generation of the points.
         generation: u32,
-        /// Which one.
+        /// Index of the point.
         point: u16,
-        /// What is there.
+        /// The bytes at the point.
         found: Vec<u8>,
     },
-    /// It does not take a set of points.
+    /// The plugin rejects a set of points.
     Refused {
-        /// Of the points.
+        /// The generation of the points.
         generation: u32,
-        /// 1: they break its limits.
+        /// 1: the points exceed the plugin's limits.
         code: u16,
     },
     /// Events were dropped.
     Status {
-        /// The next event's sequence.
+        /// Sequence number of the next event.
         next: u64,
-        /// As in hello, now.
+        /// The current value of `dropped`, as in the hello.
         dropped: u64,
     },
 }
 
-/// Why a stream is useless.
+/// Why a stream cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// A frame that is too long.
     #[error("a frame of {0} bytes")]
     Long(u32),
-    /// A frame whose payload is not what its kind has.
+    /// The payload does not match the frame's kind.
     #[error("a damaged frame of kind {0:#x}")]
     Damaged(u16),
     /// An unknown kind.
@@ -106,17 +106,17 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// More of the stream.
+    /// Appends bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.at);
         self.at = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message that is complete.
+    /// The next complete message.
     ///
     /// # Errors
-    /// When the stream is useless; it stays so.
+    /// When the stream is unusable; it remains so.
     pub fn message(&mut self) -> Result<Option<Message>, Fault> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let mut fields = Fields(rest);
@@ -248,7 +248,7 @@ fn one(point: &Point) -> Option<Vec<u8>> {
     point.filter.is_none_or(|filter| decides(filter.read)).then_some(bytes)
 }
 
-/// The rest of a payload.
+/// The remaining bytes of a payload.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

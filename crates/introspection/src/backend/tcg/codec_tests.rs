@@ -36,7 +36,7 @@ fn point() -> Point {
     }
 }
 
-/// The bytes that plugins/tcg/introspect.h lays out.
+/// The bytes match the layout in plugins/tcg/introspect.h.
 #[test]
 fn golden_points() {
     let bytes = points(7, &[point()]).unwrap();

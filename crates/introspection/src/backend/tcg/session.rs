@@ -1,4 +1,4 @@
-//! The TCG backend: points that are wanted, points that the plugin has, and events.
+//! The TCG backend: the wanted points, the points that the plugin has, and events.
 
 use timevisor_protocols::channel::bucket::{Bucket, interval};
 use timevisor_time::Duration;
@@ -8,26 +8,26 @@ use crate::backend::{Action, Backend, Input, Refused, State};
 use super::codec::{self, Decoder, Message};
 use crate::point::Point;
 
-/// Most events of one guest: a second, and in a burst.
+/// Maximum events of one guest: per second, and in a burst.
 const RATE_HZ: u32 = 20_000;
 const BURST: u32 = 20_000;
-/// When to pause a guest that is never idle and translates no new code, so that its points can
-/// change.
+/// How long to wait before the VM is paused so that its points can change: a guest that is never
+/// idle and translates no new code would not change them otherwise.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// One VM's plugin.
 #[derive(Debug)]
 pub struct Tcg {
     decoder: Decoder,
-    /// The hello has been seen.
+    /// The hello has arrived.
     greeted: bool,
     connected: bool,
-    /// Nothing more is expected of this connection.
+    /// Further bytes of this connection are ignored.
     over: bool,
     points: Vec<Point>,
     generation: u32,
     installed: bool,
-    /// When to ask for a pause.
+    /// When to request a pause.
     pause_at: Option<Duration>,
     next: u64,
     dropped_before: u64,
@@ -41,7 +41,7 @@ impl Default for Tcg {
 }
 
 impl Tcg {
-    /// With another limit than the default of 20,000 events a second.
+    /// Replaces the default limit of 20,000 events a second.
     #[must_use]
     pub fn new(rate_hz: u32, burst: u32) -> Self {
         Self {
@@ -59,15 +59,15 @@ impl Tcg {
         }
     }
 
-    /// The sequence that the next event will have.
+    /// The sequence number of the next event.
     #[must_use]
     pub const fn sequence(&self) -> u64 {
         self.next
     }
 
-    /// Sends what is wanted.
+    /// Sends the wanted points.
     fn ask(&mut self, now: Duration) -> Vec<Action> {
-        // `attach` has encoded these points before.
+        // `attach` has already encoded these points successfully.
         let Ok(bytes) = codec::points(self.generation, &self.points) else { return Vec::new() };
         self.pause_at = Some(now + PATIENCE);
         self.installed = false;
@@ -120,7 +120,7 @@ impl Tcg {
             Message::Mismatch { generation, point, found } if generation == self.generation => {
                 vec![Action::Changed { point, found }]
             }
-            // Of points before these.
+            // Refers to an earlier set of points.
             Message::Installed { .. } | Message::Refused { .. } | Message::Mismatch { .. } => {
                 Vec::new()
             }
@@ -131,7 +131,7 @@ impl Tcg {
                 self.next = self.next.wrapping_add(1);
                 self.limit.charge(now);
                 let mut actions = self.dropped(dropped);
-                // What was under way when points were taken away is nobody's event.
+                // Events that were in flight when their point was removed are ignored.
                 if self.points.iter().any(|point| point.id == event.point) {
                     actions.push(Action::Event(event));
                 }
@@ -197,7 +197,7 @@ impl Backend for Tcg {
                 self.pause_at = Some(now + PATIENCE);
                 vec![Action::Pause]
             }
-            // KVM's.
+            // Only KVM uses these.
             Input::Timer | Input::Put | Input::Taken | Input::Dropped(_) => Vec::new(),
         }
     }

@@ -23,7 +23,7 @@ fn point(id: u16) -> Point {
     Point { id, symbol: "f".into(), address: 1 << 63, expected: SLOT, reads, filter }
 }
 
-/// Greeted, with one point asked for as generation 1.
+/// After the hello, with one point requested as generation 1.
 fn attaching() -> Tcg {
     let mut tcg = Tcg::default();
     assert!(tcg.handle(Input::Connected, NOW).is_empty());

@@ -1,4 +1,4 @@
-//! Decodes the bytes of a point to an event.
+//! Decodes the bytes of a point into an event.
 
 use super::note::Note;
 use super::points::{CREATE, DELAY, DELETE, OWN, PRIORITY, UNTIL};
@@ -11,7 +11,7 @@ use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 /// CLOCK_MONOTONIC: ticks count from the start of the scheduler.
 const CLOCK: u32 = 1;
 
-/// Nanoseconds of a number of ticks.
+/// Converts ticks to nanoseconds.
 fn ns(ticks: u32, note: &Note) -> i64 {
     // At most 2^32 seconds.
     i64::try_from(u64::from(ticks) * 1_000_000_000 / u64::from(note.tick_rate_hz))
@@ -31,10 +31,9 @@ pub(super) fn event(raw: &RawEvent, points: &[Point], note: &Note) -> Result<Eve
         let comm = name(reads.all(n)?);
         Ok(Thread { tid, pid: 0, comm, policy: policy(note) })
     };
-    // Before the scheduler runs, the "current" task is the best of those that were created until
-    // then.
+    // Before the scheduler starts, the "current" task is the highest-priority task created so far.
     let own = if reads.u32(2)? == 0 { Thread::default() } else { thread(reads.u32(0)?, 1)? };
-    // A handle may be NULL: the task itself.
+    // A NULL handle means the calling task.
     let target = || match reads.u32(OWN)? {
         0 => Ok(own.clone()),
         handle => thread(handle, OWN + 1),
@@ -43,12 +42,12 @@ pub(super) fn event(raw: &RawEvent, points: &[Point], note: &Note) -> Result<Eve
     let sleep = |absolute, ticks| Kind::Sleep { clock: CLOCK, absolute, ns: ns(ticks, note) };
     let (kind, who) = match raw.point {
         CREATE => {
-            // It has had no policy.
+            // A new task has had no policy before.
             let target = Thread { policy: Policy::Normal, ..target()? };
             (Kind::SetScheduler { target, attributes: fixed(reads.u32(OWN + 2)?) }, None)
         }
         UNTIL => {
-            // The kernel's own arithmetic: ticks wrap.
+            // Ticks wrap around, as in the kernel's own arithmetic.
             let wake = reads.u32(OWN + 2)?.wrapping_add(reads.u32(OWN + 1)?);
             (sleep(true, wake), None)
         }
@@ -57,7 +56,7 @@ pub(super) fn event(raw: &RawEvent, points: &[Point], note: &Note) -> Result<Eve
             let attributes = fixed(reads.u32(OWN + 2)?);
             (Kind::SetScheduler { target: target()?, attributes }, None)
         }
-        // The event belongs to the task that ends, not to the one that ends it.
+        // The event belongs to the task that ends, not to the task that deletes it.
         DELETE => (Kind::Exit { status: 0 }, Some(target()?)),
         other => return Err(DecodeError::Point(other)),
     };

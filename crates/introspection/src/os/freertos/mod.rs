@@ -1,19 +1,19 @@
 //! FreeRTOS on x86 in one flat address space (port GCC/IA32_flat); tested with 11.2.0. It has
-//! neither symbols nor types in memory, so the user gives its ELF file. A note in that file,
-//! written by plugins/freertos, has the offsets.
+//! neither symbols nor types in memory, so the user supplies its ELF file. A note in that file,
+//! written by plugins/freertos, holds the offsets.
 //!
 //! | file | owns |
 //! | --- | --- |
 //! | `note.rs` | the kernel's version and offsets, from its note |
 //! | `points.rs` | which functions are trapped, and what is read there |
-//! | `decode.rs` | bytes to events |
+//! | `decode.rs` | bytes into events |
 //!
 //! A task's `tid` is the address of its control block, which is also its handle in the guest; a
 //! later task may get the same address. There are no processes, so `pid` is 0. Priorities are those
 //! of FreeRTOS.
 //!
-//! What it does not do: kernels with several cores or MPU wrappers, ends of jobs that wait for
-//! queues or notifications, inherited priorities.
+//! What it does not do: multi-core kernels, kernels with MPU wrappers, jobs that end by waiting for
+//! a queue or notification, inherited priorities.
 
 mod decode;
 mod note;
@@ -28,7 +28,7 @@ use crate::tasks::table::Tasks;
 
 pub use note::Note;
 
-/// A guest's FreeRTOS.
+/// The FreeRTOS kernel of a guest.
 #[derive(Debug)]
 pub struct FreeRtos {
     note: Note,
@@ -37,10 +37,10 @@ pub struct FreeRtos {
 }
 
 impl FreeRtos {
-    /// With the file of what runs.
+    /// Recognizes the kernel by the file that the guest runs.
     ///
     /// # Errors
-    /// What it lacks.
+    /// What the file lacks.
     pub fn new(image: &Image<'_>) -> Result<Self, String> {
         let note = image.note(note::KIND).map_err(|e| e.to_string())?;
         let note = note.ok_or(

@@ -4,35 +4,35 @@
 pub(super) const KIND: u32 = 1;
 /// Version of the note's layout.
 const LAYOUT: u32 = 1;
-/// Limit of offsets; larger than any task control block.
+/// Upper limit of offsets; larger than any task control block.
 const MOST_OFFSET: u32 = 65_536;
-/// Bytes of a name that are read at most.
+/// Maximum number of bytes of a name that are read.
 const MOST_NAME: u32 = 16;
 /// Highest tick rate. Above it, a tick would be shorter than a nanosecond.
 const MOST_RATE: u32 = 1_000_000_000;
 
-/// What the note says.
+/// The contents of the note.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Note {
-    /// Major, minor, build.
+    /// Version: major, minor, build.
     pub version: [u32; 3],
-    /// Ticks a second.
+    /// Ticks per second.
     pub tick_rate_hz: u32,
-    /// Tasks of one priority take turns.
+    /// Tasks of equal priority share the processor by time slicing.
     pub time_slicing: bool,
-    /// Of uxPriority, in a task control block.
+    /// Offset of uxPriority in a task control block.
     pub priority: u32,
-    /// Of pcTaskName, in a task control block.
+    /// Offset of pcTaskName in a task control block.
     pub name: u32,
     /// Bytes of a name that are read.
     pub name_len: u16,
 }
 
 impl Note {
-    /// By the note's bytes.
+    /// Parses the bytes of the note.
     ///
     /// # Errors
-    /// What of it is not known here.
+    /// When its layout or a value is not supported.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let (words, rest) = bytes.as_chunks::<4>();
         let words: Vec<u32> = words.iter().take(12).map(|word| u32::from_le_bytes(*word)).collect();

@@ -19,7 +19,8 @@ pub(super) const DELAY: u16 = 3;
 pub(super) const PRIORITY: u16 = 4;
 pub(super) const DELETE: u16 = 5;
 
-/// The first reads of every point: the running task, its name, and whether the scheduler runs.
+/// Number of initial reads of every point: the running task, its name, and whether the scheduler
+/// runs.
 pub(super) const OWN: usize = 3;
 
 pub(super) fn all(image: &Image<'_>, note: &Note) -> Result<Vec<Point>, ImageError> {
@@ -28,7 +29,8 @@ pub(super) fn all(image: &Image<'_>, note: &Note) -> Result<Vec<Point>, ImageErr
         Read::from(0, note.name.into(), note.name_len),
         Read::absolute(image.address("xSchedulerRunning")?, 4),
     ];
-    // Of a task whose block the first read after the own ones points to.
+    // Reads of the task whose control block is at the address in the first read after the common
+    // ones.
     let target = u8::try_from(OWN).unwrap_or(u8::MAX);
     let name = Read::from(target, note.name.into(), note.name_len);
     let argument = |n: i64| Read::at(Register::Rsp, 4 + 4 * n, 4);

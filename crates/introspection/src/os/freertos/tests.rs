@@ -23,7 +23,7 @@ fn guest(elf: &Elf) -> Result<Box<dyn GuestOs>, String> {
     registry::probe_image(&image).map_err(|why| why[0].to_string())
 }
 
-/// An event whose reads are these; the task with block 0x2000 runs.
+/// An event with these reads; the task with control block 0x2000 is running.
 fn raw(point: u16, failed: u16, parts: &[&[u8]]) -> RawEvent {
     let own: [&[u8]; 3] = [&0x2000u32.to_le_bytes(), b"ctl\x1b\0\0\0\0\0\0\0\0", &[1, 0, 0, 0]];
     let data = [&own[..], parts].concat().concat();
@@ -60,19 +60,19 @@ fn calls_as_events() {
     let created = task(0x3000, "nav", Policy::Normal);
     let create = raw(CREATE, 0, &[&word(0x3000), NAME, &word(4)]);
     assert_eq!(kind(&create), (own.clone(), set(created.clone(), 4)));
-    // Ticks wrap as the kernel's do.
+    // Ticks wrap around like the kernel's.
     let until = raw(UNTIL, 0, &[&word(0x9000), &word(5), &word(u32::MAX)]);
     assert_eq!(kind(&until), (own.clone(), sleep(true, 4_000_000)));
     let delay = raw(DELAY, 0, &[&word(u32::MAX)]);
     assert_eq!(kind(&delay), (own.clone(), sleep(false, 4_294_967_295_000_000)));
     let priority = raw(PRIORITY, 0, &[&word(0x3000), NAME, &word(7)]);
     assert_eq!(kind(&priority), (own.clone(), set(nav.clone(), 7)));
-    // Of itself: there is no name at NULL.
+    // The task's own priority: there is no name at NULL.
     let priority = raw(PRIORITY, 1 << 4, &[&word(0), &[0; 12], &word(6)]);
     assert_eq!(kind(&priority), (own.clone(), set(own.clone(), 6)));
     let delete = raw(DELETE, 0, &[&word(0x3000), NAME]);
     assert_eq!(kind(&delete), (nav, Kind::Exit { status: 0 }));
-    // Before the scheduler runs nobody runs, whatever the kernel's variable says.
+    // Before the scheduler starts, no task runs, whatever the kernel's variable says.
     let mut early = create.clone();
     early.data[16..20].fill(0);
     assert_eq!(kind(&early), (Thread::default(), set(created, 4)));

@@ -1,4 +1,4 @@
-//! Decodes the bytes of a point to an event.
+//! Decodes the bytes of a point into an event.
 
 use super::points::{self, CALL, EXIT, POLICY, SET, SLEEP, TASK, YIELD};
 use crate::backend::RawEvent;
@@ -6,10 +6,10 @@ use crate::os::guest_os::DecodeError;
 use crate::os::reads::{Reads, name};
 use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
 
-/// HRTIMER_MODE_REL (include/linux/hrtimer.h); other bits say where the timer runs.
+/// HRTIMER_MODE_REL (include/linux/hrtimer.h); the other bits say where the timer runs.
 const RELATIVE: u64 = 1;
 
-/// Decodes the task whose reads begin at this one.
+/// Decodes the task whose reads start at `first`.
 fn thread(reads: &Reads<'_>, first: usize) -> Result<Thread, DecodeError> {
     Ok(Thread {
         policy: Policy::new(reads.u32(first + usize::from(POLICY))?),

@@ -1,5 +1,5 @@
-//! Checks that a kernel that was found before is still in memory, by its banner, its page tables
-//! and the bytes at its points.
+//! Checks that an earlier-found kernel is still in memory, by its banner, its page tables and the
+//! bytes at its points.
 //!
 //! Another kernel at the same address has another banner, unless the same machine built it from the
 //! same sources in the same second. A kernel that a reset left behind passes this check too; only
@@ -9,8 +9,8 @@ use crate::memory::{GuestMemory, MemoryError, PageTables};
 use crate::point::Point;
 use crate::symbols::kallsyms::{Kernel, SymbolError};
 
-/// Bytes of the banner that are compared: they hold release, builder, compiler, and the time of the
-/// build.
+/// Number of bytes of the banner that are compared: they hold the release, the builder, the
+/// compiler and the build time.
 const BANNER: usize = 256;
 
 /// What identifies a kernel.
@@ -18,11 +18,11 @@ const BANNER: usize = 256;
 pub(super) struct Mark {
     /// Virtual and physical address of the image.
     image: (u64, u64),
-    /// Virtual address of the banner, and what it says.
+    /// Virtual address and contents of the banner.
     banner: (u64, Box<[u8; BANNER]>),
 }
 
-/// Why a kernel has no identity.
+/// Why no identity could be recorded for a kernel.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MarkError {
     #[error(transparent)]
@@ -32,7 +32,7 @@ pub(super) enum MarkError {
 }
 
 impl Mark {
-    /// Of a kernel that has just been found.
+    /// The identity of a kernel that has just been found.
     pub(super) fn of(memory: &dyn GuestMemory, kernel: &Kernel) -> Result<Self, MarkError> {
         let text = kernel.symbols.address("_text")?;
         let at = kernel.symbols.address("linux_banner")?;
@@ -41,8 +41,8 @@ impl Mark {
         Ok(Self { image: (text, kernel.physical(text)?), banner: (at, banner) })
     }
 
-    /// All of it is as it was, and every point has what must be there; read through the kernel's
-    /// own page tables as they are now.
+    /// Whether all of it is unchanged, and every point holds the bytes that it must hold; read
+    /// through the kernel's own page tables in their current state.
     pub(super) fn is_there(
         &self,
         memory: &dyn GuestMemory,
@@ -73,7 +73,7 @@ mod tests {
     const SLOT_AT: usize = 0x9010;
     const BANNER_AT: usize = 0xa000;
 
-    /// Page tables that map 2 MiB at 0 to themselves, a banner and a slot.
+    /// Page tables that identity-map the first 2 MiB, a banner and a slot.
     fn memory() -> Flat {
         let mut all = vec![0; 0x1_0000];
         for (table, entry) in [(0x1000, 0x2003u64), (0x2000, 0x3003), (0x3000, 0x83)] {
@@ -105,7 +105,7 @@ mod tests {
             other.0[at] ^= 1;
             assert!(!is_there(&other), "{at:#x}");
         }
-        // The image is mapped to another place: 2 MiB further on.
+        // The image is now mapped 2 MiB further on.
         let mut moved = memory();
         moved.0[0x3002] = 0x20;
         assert!(!is_there(&moved));

@@ -22,12 +22,12 @@ pub const MEMBERS: [(&str, &str, u32); 11] = [
 /// (include/uapi/linux/sched/types.h).
 const SCHED_ATTR: [u32; 7] = [4, 8, 16, 20, 24, 32, 40];
 
-/// Offsets in this kernel.
+/// The offsets in this kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Of the pointer to the running task, from GS_BASE on.
+    /// Offset of the pointer to the running task, from GS_BASE.
     pub current: i64,
-    /// task_struct.pid, with task_struct.tgid behind it.
+    /// task_struct.pid, which task_struct.tgid follows.
     pub ids: i64,
     /// task_struct.comm.
     pub comm: i64,
@@ -36,10 +36,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// By its symbols and types.
+    /// Computes the offsets from the kernel's symbols and types.
     ///
     /// # Errors
-    /// What is missing, or not as it should be.
+    /// When a member is missing or has an unexpected size.
     pub fn new(symbols: &Symbols, btf: &Btf) -> Result<Self, String> {
         let mut found = [0; MEMBERS.len()];
         for (place, (structure, member, size)) in found.iter_mut().zip(MEMBERS) {

@@ -3,15 +3,15 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `layout.rs` | offsets in this kernel's structures, by its symbols and types |
+//! | `layout.rs` | offsets in this kernel's structures, from its symbols and types |
 //! | `points.rs` | which functions are trapped, and what is read there |
 //! | `slot.rs` | the NOP that a trap replaces |
-//! | `decode.rs` | bytes to events |
-//! | `running.rs` | the real-time threads that run now |
-//! | `kernel_identity.rs` | whether a kernel that was found before is still in memory |
+//! | `decode.rs` | bytes into events |
+//! | `running.rs` | the real-time threads that are running now |
+//! | `kernel_identity.rs` | whether an earlier-found kernel is still in memory |
 //!
-//! What it does not do: read user memory, follow kernel modules' symbols, or see what a system call
-//! returned.
+//! What it does not do: read user memory, follow kernel modules' symbols, or see a system call's
+//! return value.
 
 mod decode;
 mod kernel_identity;
@@ -50,7 +50,7 @@ pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, String> 
     if found.is_empty() { Err(why) } else { Ok(found) }
 }
 
-/// A guest's Linux.
+/// The Linux kernel of a guest.
 #[derive(Debug)]
 pub struct Linux {
     release: String,
@@ -59,20 +59,21 @@ pub struct Linux {
     linear: Option<u64>,
     /// Guest-physical address of jiffies_64.
     ticks: Option<u64>,
-    /// Why there is none, else.
+    /// Finds running tasks, or says why it cannot.
     running: Result<Running, String>,
     points: Vec<Point>,
-    /// Of all system calls: at their common entry, or why there is none, and at their beginnings.
+    /// Points for all system calls: the one at their common entry (or why there is none), and those
+    /// at each entry.
     every: (Result<Point, String>, Vec<Point>),
     mark: Mark,
     tasks: Tasks,
 }
 
 impl Linux {
-    /// With a kernel that has been found.
+    /// Recognizes a kernel that has been found in memory.
     ///
     /// # Errors
-    /// What it lacks.
+    /// What the kernel lacks.
     pub fn new(memory: &dyn GuestMemory, kernel: &Kernel) -> Result<Self, String> {
         if kernel.version < Version(5, 18) {
             return Err(format!("Linux {} is older than 5.18", kernel.release));
@@ -95,9 +96,9 @@ impl Linux {
     }
 }
 
-/// The beginning of the direct map (Documentation/arch/x86/x86_64/mm.rst), if the page tables map
-/// the kernel's code there too. The next region begins more than a terabyte later, so none of its
-/// addresses is taken for memory of a smaller guest.
+/// The start of the direct map (Documentation/arch/x86/x86_64/mm.rst), if the page tables map the
+/// kernel's code there too. The next region starts more than a terabyte later, so none of its
+/// addresses is mistaken for memory of a smaller guest.
 fn linear(memory: &dyn GuestMemory, kernel: &Kernel) -> Option<u64> {
     let mut base = [0; 8];
     kernel.read(memory, kernel.symbols.address("page_offset_base").ok()?, &mut base).ok()?;

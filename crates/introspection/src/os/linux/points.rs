@@ -9,8 +9,8 @@
 //! | 5 | x64_sys_call(regs, number) | every system call, where that is asked for, by backends that need no NOP: Linux 6.9 and later |
 //! | 5 | \__x64_sys_*(regs) | the same, by backends that need one |
 //!
-//! Points 2 to 4 report real-time tasks only: the yields, sleeps and ends of other tasks are many,
-//! and nobody needs them.
+//! Points 2 to 4 report only real-time tasks: other tasks yield, sleep and exit often, and nobody
+//! needs these events.
 
 use super::layout::Layout;
 use super::slot::{PointError, slot, slot_at};
@@ -28,7 +28,7 @@ pub(super) const CALL: u16 = 5;
 /// Lengths of the reads of a task: pointer, policy, pid and tgid, comm. The policy comes first
 /// because it decides whether an event is wanted.
 pub(super) const TASK: [u16; 4] = [8, 4, 8, 16];
-/// Index of the policy.
+/// Index of the read with the policy.
 pub(super) const POLICY: u8 = 1;
 /// Offset of the system call's number in struct pt_regs (arch/x86/include/asm/ptrace.h).
 const ORIG_AX: i64 = 120;
@@ -47,7 +47,7 @@ pub(super) fn lens(point: u16) -> Option<Vec<u16>> {
     Some([&TASK, more].concat())
 }
 
-/// Reads of a task; its pointer is read `first`.
+/// Reads of a task; the read of its pointer has index `first`.
 fn task(pointer: Read, first: u8, layout: &Layout) -> [Read; 4] {
     let at = |offset, len| Read::from(first, offset, len);
     let [_, policy, ids, comm] = TASK;
@@ -123,7 +123,7 @@ pub(super) fn system_calls(
             Some(Point { id: CALL, symbol, address, expected: SLOT, reads, filter: None })
         })
         .collect();
-    // Some have several names.
+    // Some system calls have several names.
     all.dedup_by_key(|point| point.address);
     all
 }

@@ -1,11 +1,11 @@
-//! Finds the real-time threads that run now, by the kernel's list of processes and each process's
-//! list of threads.
+//! Finds the real-time threads that are running now, through the kernel's list of processes and
+//! each process's list of threads.
 //!
 //! The guest runs while its lists are read, and may write anything into them. So a walk follows at
-//! most [`MOST_THREADS`] entries, each entry has to point back to its predecessor, and one walk
-//! alone is not believed ([`crate::tasks::initial_scan`]). Kernel threads are left out, because no
-//! program asked for them. Ending threads are left out, because their exit may have come before the
-//! trap points.
+//! most [`MOST_THREADS`] entries, each entry has to point back to its predecessor, and a single
+//! walk is not trusted ([`crate::tasks::initial_scan`]). Kernel threads are left out, because no
+//! program requested their policy. Exiting threads are left out, because their exit may have
+//! preceded the trap points.
 
 use crate::memory::{GuestMemory, MemoryError, PageTables};
 use crate::os::reads::name;
@@ -14,7 +14,7 @@ use crate::symbols::kallsyms::Kernel;
 use crate::tasks::event::{Attributes, Policy, Thread};
 use crate::tasks::table::Task;
 
-/// Most processes and threads together that a walk follows.
+/// Maximum number of processes and threads together that a walk follows.
 const MOST_THREADS: usize = 16_384;
 /// PF_EXITING and PF_KTHREAD (include/linux/sched.h).
 const LEFT_OUT: u32 = 0x4 | 0x0020_0000;
@@ -38,20 +38,20 @@ const MEMBERS: [(&str, &str, u32); 15] = [
     ("task_struct", "dl.dl_period", 8),
 ];
 
-/// Their offsets.
+/// The offsets of these members.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running {
     /// Address of init_task.
     first: u64,
-    /// Of [`MEMBERS`].
+    /// Offsets of [`MEMBERS`], in the same order.
     offsets: [u64; MEMBERS.len()],
 }
 
 impl Running {
-    /// By the kernel's symbols and types.
+    /// Computes the offsets from the kernel's symbols and types.
     ///
     /// # Errors
-    /// What is missing, or not as it should be.
+    /// When a member is missing or has an unexpected size.
     pub(super) fn new(kernel: &Kernel, btf: &Btf) -> Result<Self, String> {
         let mut offsets = [0; MEMBERS.len()];
         for (place, (structure, member, size)) in offsets.iter_mut().zip(MEMBERS) {
@@ -65,10 +65,10 @@ impl Running {
         Ok(Self { first, offsets })
     }
 
-    /// One walk; ascending by tid.
+    /// Walks the lists once; ascending by tid.
     ///
     /// # Errors
-    /// When the lists lead nowhere, or too far.
+    /// When the lists are inconsistent or too long.
     pub(super) fn tasks(
         &self,
         memory: &dyn GuestMemory,
@@ -92,7 +92,7 @@ impl Running {
 struct Walk<'a> {
     memory: &'a dyn GuestMemory,
     tables: PageTables,
-    /// Entries of lists that may still be followed.
+    /// Number of list entries that may still be followed.
     left: usize,
 }
 
@@ -106,7 +106,7 @@ impl Walk<'_> {
                 .left
                 .checked_sub(1)
                 .ok_or_else(|| format!("more than {MOST_THREADS} processes and threads"))?;
-            // next, prev.
+            // The fields next and prev.
             let [next, back] = [self.long(at)?, self.long(at.wrapping_add(8))?];
             if back != before {
                 return Err("its list of threads changes".to_owned());
@@ -117,7 +117,7 @@ impl Walk<'_> {
         Ok(all)
     }
 
-    /// A thread, if it is one that somebody has made a real-time one.
+    /// A thread, if a program has made it a real-time thread.
     fn task(&self, at: u64, members: [u64; 11]) -> Result<Option<Task>, String> {
         let at = members.map(|offset| at.wrapping_add(offset));
         let [flags, exit_state, policy, pid, tgid, comm, priority, deadline @ ..] = at;

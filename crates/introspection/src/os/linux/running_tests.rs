@@ -4,14 +4,14 @@ use super::*;
 use crate::testing::Flat;
 
 const SIZE: usize = 0x2_0000;
-/// In this order, as [`MEMBERS`] are; tasks are 0x200 bytes, and what follows them is their
+/// Offsets in the order of [`MEMBERS`]. Tasks are 0x200 bytes long, and each is followed by its
 /// signal_struct.
 const OFFSETS: [u64; MEMBERS.len()] = [0, 16, 0, 32, 48, 52, 56, 60, 64, 72, 88, 92, 96, 104, 112];
 const FIRST: u64 = 0x3000;
 const TABLES: PageTables = PageTables { root: 0x1000, five_levels: false };
 const WALK: Running = Running { first: FIRST, offsets: OFFSETS };
 
-/// A guest whose first GiB is mapped at 0, with nothing but lists.
+/// A guest whose first GiB is mapped at 0, and which contains only lists.
 struct Guest {
     memory: Flat,
     next: u64,
@@ -49,7 +49,7 @@ impl Guest {
         self.long(head + 8, head);
     }
 
-    /// list_add_tail.
+    /// Does what list_add_tail does.
     fn add(&mut self, head: u64, entry: u64) {
         let last = self.get(head + 8);
         self.long(entry, head);
@@ -58,8 +58,8 @@ impl Guest {
         self.long(head + 8, entry);
     }
 
-    /// Adds a thread of the process with this signal_struct, or of a new process. Returns its
-    /// address and its process's.
+    /// Adds a thread of the process with this signal_struct, or of a new process. Returns the
+    /// addresses of the thread and of its process.
     fn task(&mut self, tid: u32, policy: u32, of: Option<u64>) -> (u64, u64) {
         let at = self.next;
         self.next += 0x200;
@@ -136,7 +136,7 @@ fn lists_that_are_none() {
         let said = guest.tids().unwrap_err();
         assert!(said.contains(why), "{said}");
     };
-    // Round and round, with links that agree.
+    // A cycle whose links agree.
     refused(&|guest, one| guest.empty(one), "changes");
     refused(
         &|guest, one| {
@@ -151,7 +151,7 @@ fn lists_that_are_none() {
     refused(&|guest, one| guest.long(one, 0xdead_0000_0000_0100), "nothing");
     refused(&|guest, one| guest.long(one + 16, u64::MAX), "nothing");
     refused(&|guest, one| guest.long(one + 16, 1 << 29), "no memory");
-    // A ring of two that never comes back to the head.
+    // A cycle of two entries that never returns to the head.
     refused(
         &|guest, one| {
             let other = one + 0x200;

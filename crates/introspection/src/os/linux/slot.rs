@@ -1,4 +1,4 @@
-//! The slot of a kernel function: the NOP at its beginning that ftrace may use, and that a trap
+//! The slot of a kernel function: the NOP at its beginning that ftrace may use and that a trap
 //! replaces.
 
 use crate::memory::{GuestMemory, MemoryError};
@@ -14,7 +14,7 @@ pub enum PointError {
     /// Memory could not be read.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// Something else than a NOP.
+    /// The function begins with something other than a NOP.
     #[error(
         "{symbol} begins with {}, not with a NOP for ftrace: something in the guest traces it (switch that off: `echo nop > \
          /sys/kernel/tracing/current_tracer`, or unload the live patch), or its kernel is built without CONFIG_FUNCTION_TRACER",
@@ -32,8 +32,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What may come before the slot: endbr64, or one of the 4-byte NOPs that the kernel replaces it by
-/// (6.1 to 6.18: 66 0f 1f 00, later: 0f 1f 40 d6).
+/// What may come before the slot: endbr64, or one of the 4-byte NOPs with which the kernel replaces
+/// it (6.1 to 6.18: 66 0f 1f 00, later: 0f 1f 40 d6).
 const BEFORE: [[u8; 4]; 3] =
     [[0xf3, 0x0f, 0x1e, 0xfa], [0x66, 0x0f, 0x1f, 0x00], [0x0f, 0x1f, 0x40, 0xd6]];
 

@@ -1,6 +1,6 @@
 //! Real-time segments, as in ChronOS: a program in one flat address space marks where real-time
-//! work begins and ends (plugins/segments), and says what that work needs. The worked example of
-//! docs/how-to/write-introspection-plugin.md.
+//! work begins and ends (plugins/segments), and declares what that work needs. This is the worked
+//! example in docs/how-to/write-introspection-plugin.md.
 //!
 //! A segment appears as a task under SCHED_DEADLINE: `tid` is the segment's id, its beginning is a
 //! request, and its end is the end of a job. So everything that works for such tasks works for
@@ -36,10 +36,10 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// With the file of what runs.
+    /// Recognizes the program by the file that the guest runs.
     ///
     /// # Errors
-    /// What it lacks.
+    /// What the file lacks.
     pub fn new(image: &Image<'_>) -> Result<Self, String> {
         let note = image.note(NOTE).map_err(|e| e.to_string())?;
         let note = note.ok_or(
@@ -48,7 +48,7 @@ impl Segments {
         if note != VERSION.to_le_bytes() {
             return Err(format!("its version is {note:02x?}, not {VERSION}"));
         }
-        // The first argument: in a register, or on the stack above the return address.
+        // The first argument is in a register, or on the stack above the return address.
         let wide = image.is_wide();
         let first = if wide { Read::value(Register::Rdi) } else { Read::at(Register::Rsp, 4, 4) };
         let point = |id, symbol: &str, more: &[Read]| {
@@ -65,7 +65,7 @@ impl Segments {
         Ok(Self { points, tasks: Tasks::default() })
     }
 
-    /// Under SCHED_DEADLINE since it was seen to begin.
+    /// The segment as a thread: under SCHED_DEADLINE once it was seen to begin.
     fn segment(&self, tid: u32) -> Thread {
         let known = self.tasks.get(tid).is_some();
         let policy = if known { Policy::Deadline } else { Policy::Normal };

@@ -40,10 +40,10 @@ fn a_segment_is_a_task_with_a_deadline() {
         assert_eq!((end.thread.policy, end.kind), (Policy::Deadline, Kind::Yield));
         let task = guest.tasks().get(7).unwrap();
         assert_eq!((task.jobs, task.attributes.unwrap().policy), (1, Policy::Deadline));
-        // So a reservation can follow it.
+        // So that a reservation can follow it.
         let Demand::Tasks(_, planned) = demand(guest.tasks(), &[]) else { panic!("nothing") };
         assert_eq!((planned[0].cost, planned[0].deadline), (20 * MS, 80 * MS));
-        // The end of one whose beginning was not seen is an event, and no task.
+        // The end of a segment whose beginning was not seen is an event, but adds no task.
         guest.decode(&raw(END, &[&argument(8)])).unwrap();
         guest.decode(&raw(RETIRE, &[&argument(7)])).unwrap();
         assert_eq!(guest.tasks().iter().count(), 0);
@@ -70,7 +70,7 @@ proptest! {
         let mut guest = guest(false);
         let raw = RawEvent { failed, ..raw(point, &[&data]) };
         let decoded = guest.decode(&raw);
-        // Where a segment is does not matter once it has been read.
+        // The segment's address is irrelevant once the segment has been read.
         let (read, len) = if point == BEGIN { (2, 36) } else { (1, 4) };
         let whole = (1..4).contains(&point) && failed & read == 0 && data.len() >= len;
         prop_assert_eq!(decoded.is_ok(), whole);

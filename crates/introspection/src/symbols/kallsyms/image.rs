@@ -1,5 +1,5 @@
-//! Finds the kernel's image: the contents that its symbols promise have to be there, and its page
-//! tables have to agree.
+//! Finds the kernel's image: memory must hold the contents that its symbols imply, and its page
+//! tables must agree.
 
 use super::symbols::Symbols;
 use super::tables::{Addresses, IMAGE, Tables, Why};
@@ -20,20 +20,20 @@ pub struct Version(pub u32, pub u32);
 pub struct Kernel {
     /// Its symbols, at the addresses that they have in this boot.
     pub symbols: Symbols,
-    /// Of the banner, as `uname -r` prints it.
+    /// From the banner, as `uname -r` prints it.
     pub release: String,
-    /// Its first two numbers.
+    /// The first two numbers of the release.
     pub version: Version,
-    /// The page tables that its image is mapped by (init_top_pgt).
+    /// The page tables that map its image (init_top_pgt).
     pub tables: PageTables,
-    /// Virtual address of _text, and of _end.
+    /// Virtual addresses of _text and _end.
     image: (u64, u64),
     /// Physical address of _text.
     physical: u64,
 }
 
 impl Kernel {
-    /// From tables that agree with each other.
+    /// Locates the image from tables that agree with each other.
     pub(super) fn place(memory: &dyn GuestMemory, tables: Tables) -> Result<Self, Why> {
         let Tables { mut symbols, addresses, index } = tables;
         let at = |symbols: &Symbols, name: &str| symbols.address(name).map_err(|e| e.to_string());
@@ -85,12 +85,12 @@ impl Kernel {
         Ok(this)
     }
 
-    /// Whether the other one is the same image.
+    /// Whether both are the same image.
     pub(super) fn is_at(&self, other: &Self) -> bool {
         (self.physical, self.image) == (other.physical, other.image)
     }
 
-    /// Physical address of something in the image.
+    /// Physical address of a virtual address in the image.
     ///
     /// # Errors
     /// When `address` is not in the image.
@@ -106,7 +106,7 @@ impl Kernel {
     /// Reads from the image.
     ///
     /// # Errors
-    /// When it is not all in the image, or cannot be read.
+    /// When the range is not entirely in the image, or cannot be read.
     pub fn read(
         &self,
         memory: &dyn GuestMemory,
@@ -127,7 +127,8 @@ impl Kernel {
         Ok(String::from_utf8_lossy(&text[..len]).into_owned())
     }
 
-    /// A copy of a kernel in a file's pages has symbols, a banner and no page tables that map it.
+    /// Rejects a copy of a kernel in the page cache: it has symbols and a banner, but no page
+    /// tables map it.
     fn own_tables(&self, memory: &dyn GuestMemory) -> Result<PageTables, Why> {
         let root = self.symbols.address("init_top_pgt").map_err(|e| e.to_string())?;
         let root = self.physical(root).map_err(|e| e.to_string())?;
@@ -141,7 +142,7 @@ impl Kernel {
     }
 }
 
-/// The difference of virtual and physical addresses, by two entries of the syscall table.
+/// The difference between virtual and physical addresses, from two entries of the syscall table.
 fn by_syscalls(memory: &dyn GuestMemory, symbols: &Symbols) -> Result<u64, Why> {
     let at = |name: &str| symbols.address(name).map_err(|e| e.to_string());
     let mut entries = [0; 16];

@@ -1,19 +1,19 @@
-//! Recognizes kallsyms_token_index: 256 numbers of 16 bits, ascending from 0, at a multiple of 4.
-//! Nothing else in memory looks like it.
+//! Recognizes kallsyms_token_index: 256 ascending 16-bit numbers that start at 0, at a multiple of
+//! 4. Nothing else in memory looks like it.
 
 /// Its size in bytes.
 pub(super) const INDEX: usize = 512;
-/// Longest token with its terminator.
+/// Maximum length of a token with its terminator.
 const LONGEST: u16 = 256;
 
-/// Where in `chunk` an index begins. Looks for growing numbers at every 256th byte: every index
-/// covers such a byte.
+/// Offsets in `chunk` at which an index begins. Looks for growing numbers at every 256th byte,
+/// because every index covers such a byte.
 pub(super) fn indices(chunk: &[u8]) -> Vec<usize> {
     const PROBE: usize = 16;
     let mut found = Vec::new();
     let mut at = 0;
     while let Some(probe) = chunk.get(at..at + PROBE) {
-        // Zeros are the most of memory.
+        // Most of memory is zero.
         if probe[2..4] != probe[..2] && grow(probe) {
             let first = at.saturating_sub(INDEX - PROBE).next_multiple_of(4);
             let starts = (first..=at).step_by(4);
@@ -35,7 +35,7 @@ fn is_index(bytes: &[u8]) -> bool {
     bytes[..2] == [0, 0] && grow(bytes)
 }
 
-/// Whether each number exceeds the one before by the size of a token and its terminator.
+/// Whether each number exceeds the previous one by the size of a token and its terminator.
 fn grow(bytes: &[u8]) -> bool {
     let mut last = None;
     numbers(bytes).all(|number| {
@@ -47,7 +47,7 @@ fn grow(bytes: &[u8]) -> bool {
     })
 }
 
-/// As 16-bit numbers.
+/// The bytes as 16-bit numbers.
 pub(super) fn numbers(bytes: &[u8]) -> impl Iterator<Item = u16> {
     bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
 }

@@ -1,4 +1,4 @@
-//! A guest kernel's symbol table (kallsyms), found in its memory: without a System.map or the
+//! A guest kernel's symbol table (kallsyms), found in its memory without a System.map or the
 //! guest's help, with or without KASLR.
 //!
 //! | file | owns |
@@ -11,8 +11,8 @@
 //! | `image.rs` | the kernel's physical and virtual address, checked by its banner, its syscall table and its page tables |
 //!
 //! All these bytes come from a guest. Sizes are bounded before they are used, and tables that
-//! contradict each other are rejected. A program in the guest can imitate a kernel in its memory:
-//! then two are found, and neither is used.
+//! contradict each other are rejected. A program in the guest can imitate a kernel in its memory.
+//! Then two kernels are found, and neither is used.
 
 mod error;
 mod image;

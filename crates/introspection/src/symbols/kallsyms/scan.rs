@@ -6,29 +6,29 @@ use super::index::{INDEX, indices};
 use super::tables;
 use crate::memory::GuestMemory;
 
-/// Most candidates; a kernel has one.
+/// Maximum number of candidates; a kernel has one.
 const MOST: usize = 64;
 const CHUNK: usize = 1 << 20;
 
 /// A search that can be done a piece at a time.
 #[derive(Clone, Debug)]
 pub struct Scan {
-    /// What has not been read.
+    /// The ranges that have not been read yet.
     left: Vec<(u64, u64)>,
     found: Vec<u64>,
 }
 
 impl Scan {
-    /// Of all main memory.
+    /// A scan of all main memory.
     #[must_use]
     pub fn new(memory: &dyn GuestMemory) -> Self {
         Self { left: memory.ranges(), found: Vec::new() }
     }
 
-    /// Reads about `bytes` more; true when all is read.
+    /// Reads about `bytes` more; returns true when everything has been read.
     ///
     /// # Errors
-    /// When memory cannot be read, or too much of it looks like a table.
+    /// When memory cannot be read, or has too many candidates.
     pub fn step(&mut self, memory: &dyn GuestMemory, bytes: u64) -> Result<bool, KallsymsError> {
         let mut done = 0;
         let mut buffer = vec![0; CHUNK + INDEX];
@@ -45,7 +45,7 @@ impl Scan {
                 }
                 self.found.push(*address + at as u64);
             }
-            // An index across two chunks is seen in the second one.
+            // An index that spans two chunks is found in the second one.
             let step = if size > CHUNK { CHUNK } else { size } as u64;
             done += step;
             *address += step;
@@ -57,7 +57,7 @@ impl Scan {
         Ok(true)
     }
 
-    /// The kernel, when all is read.
+    /// The kernel, once everything has been read.
     ///
     /// # Errors
     /// When there is none, or more than one.
@@ -69,7 +69,7 @@ impl Scan {
         }
     }
 
-    /// Every kernel, also one that ran before a reset; at least one.
+    /// Every kernel, including one that ran before a reset; at least one.
     ///
     /// # Errors
     /// When there is none.
@@ -78,7 +78,7 @@ impl Scan {
         let mut nearest = "no such table".to_owned();
         for index in &self.found {
             match tables::read(memory, *index).and_then(|tables| Kernel::place(memory, tables)) {
-                // Tables that were left over lead to the image that they are a copy of.
+                // Leftover copies of tables lead to the image that they were copied from.
                 Ok(kernel) if kernels.iter().any(|other| other.is_at(&kernel)) => {}
                 Ok(kernel) => kernels.push(kernel),
                 Err(why) => nearest = format!("at {index:#x}, {why}"),

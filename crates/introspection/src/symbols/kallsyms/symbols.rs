@@ -1,10 +1,10 @@
 //! Names and addresses of a kernel's symbols.
 
-/// Most bytes of a compressed name: a length of two bytes, and 511 characters without a token.
+/// Maximum size of a compressed name: a two-byte length and 511 characters without a token.
 pub(super) const NAME: usize = 513;
 
-/// A name's length and the bytes that say it (ULEB128, at most two of them); there are no empty
-/// names.
+/// A name's length, and the size of its encoding (ULEB128, at most two bytes). Empty names do not
+/// exist.
 pub(super) fn length(bytes: &[u8]) -> Option<(usize, usize)> {
     let first = usize::from(*bytes.first()?);
     let (len, head) = if first & 0x80 == 0 {
@@ -15,9 +15,9 @@ pub(super) fn length(bytes: &[u8]) -> Option<(usize, usize)> {
     (len > 0 && len < NAME).then_some((len, head))
 }
 
-/// Most symbols. A kernel of 2026 has 200,000.
+/// Maximum number of symbols. A kernel of 2026 has 200,000.
 pub(super) const MAX_SYMBOLS: usize = 1 << 20;
-/// Most bytes of all names together.
+/// Maximum size of all names together.
 const MAX_TEXT: usize = 64 << 20;
 /// KSYM_NAME_LEN.
 const MAX_NAME: usize = 512;
@@ -26,7 +26,7 @@ const MAX_NAME: usize = 512;
 #[derive(Debug)]
 pub(super) struct Tokens(pub(super) Vec<Vec<u8>>);
 
-/// Symbols, as [`super::Kernel`] gives them: with virtual addresses.
+/// Symbols with virtual addresses, as [`super::Kernel`] provides them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Symbols {
     text: String,
@@ -45,10 +45,10 @@ struct Symbol {
 /// Why a symbol has no address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SymbolError {
-    /// None of that name.
+    /// No symbol has this name.
     #[error("the guest's kernel has no symbol {0}")]
     Missing(String),
-    /// Static functions of one name.
+    /// Several symbols (static functions) have this name.
     #[error("the guest's kernel has {1} symbols {0}")]
     Several(String, usize),
 }
@@ -82,7 +82,7 @@ impl Symbols {
         self.text.get(begin..begin + usize::from(symbol.len)).unwrap_or("")
     }
 
-    /// All addresses with this name. Looks at every symbol: a dozen are looked up, once.
+    /// All addresses with this name. A linear search: only a dozen names are looked up, each once.
     pub fn addresses<'a>(&'a self, name: &'a str) -> impl Iterator<Item = u64> + 'a {
         let same_len = self.all.iter().filter(|symbol| usize::from(symbol.len) == name.len());
         same_len.filter(move |symbol| self.text_of(symbol) == name).map(|symbol| symbol.address)
@@ -101,20 +101,20 @@ impl Symbols {
         }
     }
 
-    /// Address, type as nm prints it, and name, ascending by address.
+    /// Address, type (as nm prints it) and name of each symbol, ascending by address.
     pub fn iter(&self) -> impl Iterator<Item = (u64, char, &str)> {
         self.all
             .iter()
             .map(|symbol| (symbol.address, char::from(symbol.kind), self.text_of(symbol)))
     }
 
-    /// How many there are.
+    /// Number of symbols.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// None at all.
+    /// Whether there are no symbols.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()

@@ -15,7 +15,7 @@ use super::symbols::{MAX_SYMBOLS, NAME, Symbols, Tokens, length};
 use crate::memory::{GuestMemory, MemoryError, read_some};
 
 const TOKENS: usize = 65536;
-/// Names for each marker.
+/// Maximum size of the names for one marker.
 const BLOCK: usize = 256 * NAME;
 const MARKERS: usize = MAX_SYMBOLS / 256;
 /// Kernel addresses of an image (arch/x86/include/asm/page_64_types.h: 1 GiB from
@@ -27,20 +27,20 @@ pub(super) const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_fff
 pub(super) enum Addresses {
     /// Virtual addresses.
     Virtual,
-    /// Guest-physical addresses: the tables tell distances only.
+    /// Guest-physical addresses: only the distances in the tables are meaningful.
     Physical,
 }
 
-/// The tables, read.
+/// The tables, as read from memory.
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) symbols: Symbols,
     pub(super) addresses: Addresses,
-    /// Where the index is, physically: inside of the image.
+    /// Physical address of the index, which lies inside the image.
     pub(super) index: u64,
 }
 
-/// Why the bytes are no table.
+/// Why the bytes are not a table.
 pub(super) type Why = String;
 
 pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> {
@@ -59,7 +59,7 @@ pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> 
         tokens(&bytes, &numbers).ok_or("there are no tokens before the index")?;
     let tokens_address = start + tokens_at as u64;
 
-    // Most kernels have nothing between the two, and no megabytes to look through.
+    // Most kernels have nothing between the two, so a megabyte search is not needed.
     let near = before(tokens_address, 4 * MARKERS + 16)?;
     let found = match markers(&near.1) {
         Some((at, markers)) => Some((near.0 + at as u64, markers)),
@@ -77,7 +77,7 @@ pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> 
     let names = &bytes[names_at..];
 
     let old = || {
-        // 5.18 to 6.1: before the count, which is aligned at 8.
+        // 5.18 to 6.1: before the count, which is 8-byte aligned.
         let base = u64_at(&read(names_address.checked_sub(16)?, 8).ok()?, 0)?;
         let at = names_address.checked_sub(16 + (4 * count as u64).next_multiple_of(8))?;
         let offsets = words(&read(at, 4 * count).ok()?);
@@ -102,17 +102,17 @@ pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> 
     Ok(Tables { symbols, addresses, index })
 }
 
-/// The tokens that end where `bytes` ends, and where they begin.
+/// The tokens that end where `bytes` ends, and where they start.
 pub(super) fn tokens(bytes: &[u8], index: &[u16]) -> Option<(usize, Tokens)> {
     let last = usize::from(*index.last()?);
-    // Its own length is not known, nor how many bytes follow to align the index.
+    // Neither the last token's length nor the size of the padding before the index is known.
     let newest = bytes.len().checked_sub((last + 2).next_multiple_of(4))?;
     let oldest = newest.saturating_sub(264);
     (oldest..=newest).rev().step_by(4).find_map(|start| {
         let table = &bytes[start..];
         let mut all = Vec::with_capacity(256);
         for (n, begin) in index.iter().enumerate() {
-            // The guest may have changed its index since it was found: it need not grow any more.
+            // The guest may have changed its index since it was found, so it may no longer ascend.
             let text = table.get(usize::from(*begin)..)?;
             let len = text.iter().position(|byte| *byte == 0)?;
             let end = usize::from(*begin) + len + 1;
@@ -128,8 +128,8 @@ pub(super) fn tokens(bytes: &[u8], index: &[u16]) -> Option<(usize, Tokens)> {
     })
 }
 
-/// The markers before the end of `bytes`: from 0 on, growing by what 256 names can take. Between
-/// them and the end is nothing, or the sequences of as many names.
+/// The markers before the end of `bytes`: they start at 0 and grow by at most the size of 256
+/// names. They are followed by the end of `bytes`, or by the sequences of as many names.
 fn markers(bytes: &[u8]) -> Option<(usize, Vec<u32>)> {
     let offset = bytes.len() % 4;
     let all = words(&bytes[offset..]);
@@ -142,21 +142,21 @@ fn markers(bytes: &[u8]) -> Option<(usize, Vec<u32>)> {
             |pair: &&[u32]| pair[1].checked_sub(pair[0]).is_some_and(|s| steps.contains(&s));
         let count = 1 + all[first..].windows(2).take_while(grows).count();
         let gap = 4 * (all.len() - first - count);
-        // Names by sequences, of which up to 11 bytes align.
+        // Names have sequences, padded by up to 11 bytes.
         let sequences = |gap: usize| (gap / 3).div_ceil(256) == count;
         let fits = gap < 8 || (gap.saturating_sub(11)..=gap).any(sequences);
         (count <= MARKERS && fits).then(|| (offset + 4 * first, all[first..first + count].to_vec()))
     })
 }
 
-/// The names that end where `bytes` ends: where they begin, and their number.
+/// The names that end where `bytes` ends: where they start, and how many there are.
 fn names(bytes: &[u8], markers: &[u32]) -> Option<(usize, usize)> {
     let last = *markers.last()? as usize;
-    // Aligned as their end is.
+    // Aligned like their end.
     let newest = bytes.len().checked_sub((last + 2).next_multiple_of(4))?;
     let oldest = newest.saturating_sub(BLOCK + 8).max(8);
     (oldest..=newest).rev().step_by(4).find_map(|start| {
-        // The count is a word, aligned at 8 or at 4.
+        // The count is a word, 8-byte or 4-byte aligned.
         [4, 8].into_iter().find_map(|before| {
             let count = u32_at(bytes, start - before)? as usize;
             let right = count.div_ceil(256) == markers.len() && count <= MAX_SYMBOLS;
@@ -166,7 +166,8 @@ fn names(bytes: &[u8], markers: &[u32]) -> Option<(usize, usize)> {
     })
 }
 
-/// Whether this number of names fills `bytes`, and the markers point at every 256th of them.
+/// Whether exactly this number of names fills `bytes`, and the markers point at every 256th of
+/// them.
 fn walk(bytes: &[u8], markers: &[u32], count: usize) -> bool {
     let mut at = 0;
     for n in 0..count {
@@ -179,9 +180,10 @@ fn walk(bytes: &[u8], markers: &[u32], count: usize) -> bool {
     at <= bytes.len() && bytes.len() - at < 8
 }
 
-/// Addresses from a base.
+/// Addresses computed from a base.
 fn based(base: u64, offsets: &[u32]) -> Option<Vec<u64>> {
-    // CONFIG_KALLSYMS_ABSOLUTE_PERCPU, until 6.14: all but per-CPU symbols are negative.
+    // CONFIG_KALLSYMS_ABSOLUTE_PERCPU, until 6.14: all offsets except those of per-CPU symbols are
+    // negative.
     let absolute = offsets.iter().any(|offset| offset.cast_signed() < 0);
     if !IMAGE.contains(&base) {
         return None;

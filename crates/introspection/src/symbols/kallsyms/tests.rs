@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::testing::Flat;
 
-/// Where the kernel is linked to be, and where this one is.
+/// The kernel's linked address, and its address in this boot.
 const TEXT: u64 = 0xffff_ffff_8b00_0000;
 const PHYSICAL: u64 = 0x40_0000;
 const IMAGE: u64 = 0x20_0000;
@@ -13,18 +13,18 @@ const BANNER: u64 = 0x8000;
 const CALLS: u64 = 0x9000;
 const FILLERS: u64 = 600;
 
-/// How scripts/kallsyms.c lays tables out.
+/// The layouts that scripts/kallsyms.c writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Layout {
     /// 5.18 to 6.1.
     Old,
-    /// The same with sequences.
+    /// The same, with sequences.
     Sequences,
-    /// 6.5 on.
+    /// From 6.5 on.
     Percpu,
-    /// 6.15 on.
+    /// From 6.15 on.
     Based,
-    /// 7.2 on.
+    /// From 7.2 on.
     Relative,
 }
 
@@ -108,7 +108,7 @@ fn tables_of(layout: Layout, all: &[(u64, String)]) -> Vec<u8> {
         if n % 256 == 0 {
             markers.push(u32::try_from(to.bytes.len() - names).unwrap());
         }
-        // One of them is longer than a byte can say.
+        // The length of one name does not fit in a byte.
         let long = if name.ends_with("filler_7") { "x".repeat(200) } else { String::new() };
         let name = format!("{name}{long}");
         let len = name.len();
@@ -232,7 +232,7 @@ fn two_kernels_are_none() {
     memory.0.resize(0x100_0000, 0);
     kernel_at(&mut memory, Layout::Based, 0xa0_0000);
     assert_eq!(find(&memory), Err(KallsymsError::Ambiguous(2)));
-    // One of them is a copy in a file's pages.
+    // One of them is a copy in the page cache.
     let entry = 0xa0_0000 + PAGES + 0x2000 + 8 * ((TEXT >> 21) & 511);
     put(&mut memory, entry, &(PHYSICAL | 0x81).to_le_bytes());
     assert!(find(&memory).is_ok());
@@ -254,7 +254,7 @@ fn a_search_in_pieces_finds_the_same() {
     let mut scan = Scan::new(&memory);
     while !scan.step(&memory, 1).unwrap() {}
     assert_eq!(scan.kernel(&memory), find(&memory));
-    // Across the ends of two pieces of 1 MiB, at every place.
+    // Across the boundary of two 1 MiB pieces, at every position.
     let index: Vec<u8> = (0..256u16).flat_map(|n| (2 * n).to_le_bytes()).collect();
     for before in (4..512).step_by(36) {
         let mut memory = Flat(vec![0; 0x10_1000]);
@@ -267,7 +267,7 @@ fn a_search_in_pieces_finds_the_same() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Damage anywhere in the tables: a kernel or an error, and no symbol is made up beyond the
+    /// Damage anywhere in the tables yields a kernel or an error, and never a symbol outside of the
     /// image.
     #[test]
     fn hostile_tables(
@@ -292,8 +292,8 @@ proptest! {
 }
 
 proptest! {
-    /// A booting guest writes over what was an index when it was found: any numbers may be there
-    /// when the tokens are read.
+    /// A booting guest may overwrite the index after it was found: it may hold any numbers when the
+    /// tokens are read.
     #[test]
     fn an_index_that_has_changed_is_no_index(
         mut index in prop::collection::vec(any::<u16>(), 256),
