@@ -14,7 +14,8 @@ pub struct CounterMapping {
     /// Added after scaling, modulo 2^64. While not `running`, the value at which the guest's
     /// counter is frozen.
     pub offset: i64,
-    /// The guest's counter advances. Under KVM it always does, even while the vCPUs are stopped.
+    /// Whether the guest's counter advances. Under KVM it always does, even while the vCPUs are
+    /// stopped.
     pub running: bool,
 }
 
