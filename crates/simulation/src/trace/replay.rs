@@ -14,14 +14,14 @@ use super::parse::Row;
 use super::truth::Truth;
 use super::{COUNTER_HZ, Method, Trace, nominal_period};
 
-/// What is replayed, and from when on it counts.
+/// The replay's options.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// Whose estimate is read. The bounds are the production clock's in any case.
+    /// The method whose estimate is read. The bounds are always the production clock's.
     pub method: Method,
     /// Readings begin this long after the truth does (without a truth: after the first exchange).
     pub skip: Duration,
-    /// Of the production clock.
+    /// The production clock's parameters.
     pub parameters: Parameters,
 }
 
@@ -46,7 +46,7 @@ pub struct Reading {
     pub counter: u64,
     /// True time then, if known.
     pub truth: Option<Instant<Tai>>,
-    /// The estimator's best guess.
+    /// The estimator's best estimate.
     pub estimate: Instant<Tai>,
     /// The production clock's bounds.
     pub interval: Interval<Tai>,
@@ -54,7 +54,7 @@ pub struct Reading {
     pub trusted: bool,
 }
 
-/// All readings, and what became of the exchanges.
+/// All readings, and the outcome of the exchanges.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// One per second after the skipped ones at which there was a clock.
