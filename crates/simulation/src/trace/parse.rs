@@ -20,12 +20,12 @@ pub enum TraceError {
     MissingColumn {
         /// The column.
         column: &'static str,
-        /// Which of the two kinds of file.
+        /// The kind of file, one of two.
         file: &'static str,
         /// The whole header.
         expected: String,
     },
-    /// The header has a column that has no meaning here.
+    /// The header has an unknown column.
     #[error("line 1: column `{column}` is unknown; remove it, or name it as in `{expected}`")]
     UnknownColumn {
         /// The column.
@@ -33,7 +33,7 @@ pub enum TraceError {
         /// The whole header.
         expected: String,
     },
-    /// A line has another number of fields than the header.
+    /// A line does not have as many fields as the header.
     #[error("line {line}: {found} fields where the header has {expected}; is the file cut off?")]
     Fields {
         /// Counted from 1.
@@ -142,7 +142,7 @@ impl Format {
     }
 }
 
-/// One line's fields under their columns' names.
+/// One line's fields by column name.
 struct Line<'a> {
     number: usize,
     columns: &'a [&'static str],
@@ -240,11 +240,11 @@ pub fn parse_rows(bytes: &[u8]) -> Result<Vec<Row>, TraceError> {
 }
 
 /// The lines of `NAME.truth.csv`: the first second, and the counter value at it and at every
-/// further one.
+/// following one.
 ///
 /// # Errors
 /// The first line that is not `t_s,counter_minus_true_ns`, or does not belong to the second after
-/// the one before.
+/// the previous line's.
 pub fn parse_truth(bytes: &[u8]) -> Result<(i64, Vec<u64>), TraceError> {
     let mut before: Option<(i64, u64)> = None;
     let rows = lines(bytes, &TRUTH, |line| {

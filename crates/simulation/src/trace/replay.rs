@@ -1,9 +1,9 @@
 //! Exchanges in order, through the production clock and one estimator; a reading at every whole
 //! second.
 //!
-//! After row i the clocks know rows 0 to i only, from `tf_i` on. With a truth the readings are at
-//! whole true seconds; without one at whole seconds of the counter, and there is nothing to compare
-//! them with.
+//! After row i, the clocks know only rows 0 to i, from `tf_i` on. With a truth, the readings are at
+//! whole true seconds; without one, at whole seconds of the counter, and there is nothing to
+//! compare them with.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ use super::{COUNTER_HZ, Method, Trace, nominal_period};
 pub struct ReplayOptions {
     /// The method whose estimate is read. The bounds are always the production clock's.
     pub method: Method,
-    /// Readings begin this long after the truth does (without a truth: after the first exchange).
+    /// Readings start this long after the truth does (or after the first exchange, without a
+    /// truth).
     pub skip: Duration,
     /// The production clock's parameters.
     pub parameters: Parameters,
@@ -96,7 +97,7 @@ impl Clocks {
                 return;
             }
             Observation::Used => {}
-            // A contradiction, or a doubt: whatever takes the trust away.
+            // A contradiction or a doubt: anything that makes the bounds untrustworthy.
             _ => self.contradictions += 1,
         }
         self.used += 1;

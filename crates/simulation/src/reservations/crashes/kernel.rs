@@ -47,7 +47,7 @@ pub struct Thread {
     pub waited: u64,
 }
 
-/// A virtual machine: its process has number `pid`, and its main thread, too.
+/// A virtual machine; `pid` is the id of its process and of its main thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vm {
     /// QEMU.
