@@ -13,7 +13,7 @@
 //! The counter of a trace is nominally 1 GHz. Its time base is Unix nanoseconds, treated as TAI:
 //! nothing here depends on the timescale.
 //!
-//! What it does not do: simulate. The exchanges come from a file, whoever made it.
+//! What it does not do: simulate. The exchanges come from a file of any origin.
 
 mod last_sample;
 mod load;
