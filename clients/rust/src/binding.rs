@@ -12,8 +12,8 @@ use crate::timeline::Timeline;
 use crate::unpoisoned;
 
 /// A timeline with a requirement in force. Dropping the binding withdraws the requirement, and so
-/// does any end of the program. The binding dereferences to a [`Timeline`], and reads and waits
-/// like it. Clones of that timeline can still be read after the drop.
+/// does the end of the program in any form. The binding dereferences to a [`Timeline`], and reads
+/// and waits like it. Clones of that timeline can still be read after the drop.
 pub struct Binding {
     timeline: Timeline,
     channel: Arc<Channel>,
@@ -43,20 +43,20 @@ impl Binding {
         &self.timeline
     }
 
-    /// What the timeline counts from.
+    /// The timeline's epoch.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// What the timeline gave at the bind or the last update.
+    /// What the timeline achieved at the bind or the last update.
     #[must_use]
     pub fn achieved(&self) -> Achieved {
         unpoisoned(self.achieved.lock()).clone()
     }
 
-    /// Whether the requirement is in force on the host now. After a lost connection the library
-    /// states it again; reading works either way.
+    /// Whether the requirement is in force on the host now. After a lost connection, the library
+    /// states it again; reading works in either case.
     #[must_use]
     pub fn lease(&self) -> Lease {
         unpoisoned(self.lease.lock()).clone()
@@ -90,7 +90,7 @@ impl Binding {
     /// Withdraws the requirement and waits for the host's answer.
     ///
     /// # Errors
-    /// No answer in time; the requirement then ends with the connection.
+    /// When there is no answer in time; the requirement then ends with the connection.
     pub fn unbind(mut self) -> Result<(), BindError> {
         self.unbound = true;
         self.channel.unbind(self.key)

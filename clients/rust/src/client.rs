@@ -20,7 +20,7 @@ use crate::unpoisoned;
 /// How long the server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where to look. The defaults find what there is, on hosts and in guests.
+/// Where to look for the page and the channel. The defaults work on hosts and in guests.
 ///
 /// ```no_run
 /// let client = timevisor::Options::new().page("/srv/share/clock").connect()?;
@@ -54,22 +54,22 @@ impl Options {
         Self::default()
     }
 
-    /// Reads this page and no other: a page file, a vmclock device below /dev, or a PCI resource
-    /// below /sys.
+    /// Reads only this page: a page file, a vmclock device below /dev, or a PCI resource below
+    /// /sys.
     #[must_use]
     pub fn page(mut self, path: impl Into<PathBuf>) -> Self {
         self.page = Some(path.into());
         self
     }
 
-    /// Sends requirements there and nowhere else.
+    /// Sends requirements only to this channel.
     #[must_use]
     pub fn channel(mut self, address: ChannelAddress) -> Self {
         self.channel = Some(address);
         self
     }
 
-    /// What the operator sees in `timevisor timelines`: program and version. By default the
+    /// Program and version as shown to the operator in `timevisor timelines`. Defaults to the
     /// program's name.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
@@ -87,7 +87,7 @@ impl Options {
     /// Opens the page. The channel is opened at the first binding.
     ///
     /// # Errors
-    /// No page; with what was tried.
+    /// When there is no page; the error lists what was tried.
     pub fn connect(self) -> Result<Client, ConnectError> {
         let (page, choice) = source::find(self.page.as_deref())?;
         Ok(Client {
@@ -96,7 +96,7 @@ impl Options {
     }
 }
 
-/// What the channel takes: at most 64 bytes without control characters.
+/// Reduces a name to what the channel accepts: at most 64 bytes without control characters.
 fn printable(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars().filter(|c| !c.is_control()) {
@@ -111,15 +111,15 @@ fn printable(name: &str) -> String {
 /// How to bind.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct BindOptions {
-    /// The requirement; `None`: only read.
+    /// The requirement; `None` to only read.
     pub requirement: Option<Requirement>,
-    /// Bind even if the requirement cannot be met; readings then say so.
+    /// Bind even if the requirement cannot be met; readings then report this.
     pub best_effort: bool,
-    /// Create the timeline with this epoch if there is none of this name.
+    /// Create the timeline with this epoch if none with this name exists.
     pub create: Option<Epoch>,
 }
 
-/// Reads timelines, and states requirements of them. Cheap to clone, for any thread.
+/// Reads timelines, and states requirements on them. Cheap to clone, and usable from any thread.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -139,11 +139,11 @@ impl core::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Finds the page: /run/timevisor/clock, /dev/vmclock0, an ivshmem device with a page; the
-    /// first one that Timevisor fills.
+    /// Finds the page: /run/timevisor/clock, /dev/vmclock0, or an ivshmem device with a page. The
+    /// first one that Timevisor fills is used.
     ///
     /// # Errors
-    /// No page; with what was tried.
+    /// When there is no page; the error lists what was tried.
     pub fn connect() -> Result<Self, ConnectError> {
         Options::default().connect()
     }
@@ -164,7 +164,7 @@ impl Client {
     /// Opens a timeline of the page for reading only: sends no message and requires nothing.
     ///
     /// # Errors
-    /// No such timeline on the page: it may have to be bound to first.
+    /// When the page has no such timeline; it may have to be bound first.
     pub fn timeline(&self, name: &str) -> Result<Timeline, TimelineError> {
         let page = &self.inner.page;
         let index = timevisor_clock_page::find(page, name).map_err(|error| match error {
@@ -179,14 +179,15 @@ impl Client {
     }
 
     /// How much processor time the host has given vCPU `index` of the VM that this program runs in,
-    /// since the vCPU began there; `None`: not known, and on a host's own page. A guest's own
-    /// clocks also count the time in which its vCPU waited.
+    /// since the vCPU started there; `None` if this is not known, and on a host's own page. A
+    /// guest's own clocks also count the time in which its vCPU waited.
     ///
-    /// The account is updated every 100 ms. Between updates the upper bound includes everything
-    /// that may have run since. Compare two readings only if their `disruption` is the same.
+    /// The value is updated every 100 ms. Between updates, the upper bound includes all the time
+    /// that the vCPU may have run since. Compare two readings only if their `disruption` is the
+    /// same.
     ///
     /// # Errors
-    /// A page that cannot be read, or whose writer died inside an update.
+    /// When the page cannot be read, or its writer died during an update.
     pub fn host_cpu_time(&self, index: usize) -> Result<Option<HostCpuTime>, HostCpuTimeError> {
         let page = &self.inner.page;
         let counter = source::counter_for(page, 0)?;
@@ -194,7 +195,7 @@ impl Client {
         Ok(reader.host_cpu_time(index).map_err(ReadError::from)?)
     }
 
-    /// Binds to a timeline and has the host meet a requirement for as long as the binding lives.
+    /// Binds to a timeline and makes the host meet a requirement as long as the binding lives.
     ///
     /// # Errors
     /// [`BindError::CannotBeMet`] with what can be achieved, [`BindError::NoChannel`] with what was
@@ -203,7 +204,7 @@ impl Client {
         self.bind_with(name, &BindOptions { requirement: Some(*requirement), ..Default::default() })
     }
 
-    /// The same with all options.
+    /// As [`Self::bind`], with all options.
     ///
     /// # Errors
     /// As [`Self::bind`].
@@ -224,10 +225,10 @@ impl Client {
         Ok(Binding::new(granted, channel))
     }
 
-    /// What this client may bind to.
+    /// The timelines that this client may bind to.
     ///
     /// # Errors
-    /// As [`Self::bind`], without those about requirements.
+    /// As [`Self::bind`], except those about requirements.
     pub fn timelines(&self) -> Result<Vec<TimelineRow>, BindError> {
         self.open_channel()?.timelines()
     }

@@ -1,4 +1,4 @@
-//! From stamps of a timeline's counter to times, and to spans between them.
+//! Converts stamps of a timeline's counter to times, and to spans between them.
 
 use crate::difference::is_before;
 use crate::error::ConvertError;
@@ -8,11 +8,12 @@ use crate::timeline::Timeline;
 
 impl Timeline {
     /// The time at which the counter was at `stamp`, from the publications that were noted before
-    /// and since (see [`Self::observe`]): never wider than a reading taken then, if one was noted
-    /// then, and narrower when the clock has learned something since. At least 1024 publications
-    /// are remembered, 17 minutes of one a second.
+    /// and since (see [`Self::observe`]). The result is never wider than a reading taken at that
+    /// time, provided that a publication was noted then, and it is narrower when the clock has
+    /// learned something since. At least 1024 publications are remembered, 17 minutes at one per
+    /// second.
     ///
-    /// A stamp of the future is a prediction, which holds unless the clock is disrupted before.
+    /// A stamp in the future gives a prediction, which holds unless the clock is disrupted before.
     ///
     /// ```
     /// let clock = timevisor::manual::Clock::new(0);
@@ -30,9 +31,9 @@ impl Timeline {
     /// ```
     ///
     /// # Errors
-    /// A stamp from before the first publication that is remembered since the last disruption
-    /// (opening a timeline notes one); a stamp around which nobody looked for more than a minute; a
-    /// page that cannot be read.
+    /// When the stamp is from before the first publication remembered since the last disruption
+    /// (opening a timeline notes one), when no publication was noted around the stamp for more than
+    /// a minute, or when the page cannot be read.
     pub fn convert(&self, stamp: u64) -> Result<Reading, ConvertError> {
         let place = self.shared.place();
         let history = place.noted()?;
@@ -41,9 +42,9 @@ impl Timeline {
     }
 
     /// The time of something that happened while the counter went from `first` to `last`, for
-    /// example what [`PacketStamps::stamp_of`](crate::PacketStamps::stamp_of) says of a packet:
-    /// true time lies between the earliest of the first and the latest of the last. The estimate is
-    /// that of the middle.
+    /// example what [`PacketStamps::stamp_of`](crate::PacketStamps::stamp_of) returns for a packet.
+    /// True time lies between the earliest bound at `first` and the latest bound at `last`. The
+    /// estimate is that of the middle.
     ///
     /// # Errors
     /// As [`Self::convert`]; also [`ConvertError::WrongOrder`].
@@ -54,9 +55,10 @@ impl Timeline {
         Ok(place.judge(Reading::between(first, last, convert)?, &self.need()))
     }
 
-    /// How much true time went by between two stamps. It is never wider than the difference of two
-    /// conversions, and for short spans much narrower: the clock's offset cancels, and only the
-    /// error of its rate is left (15 ppm: 150 ns over 10 ms, whatever the offset's bound is).
+    /// How much true time elapsed between two stamps. The result is never wider than the difference
+    /// of two conversions, and for short spans it is much narrower: the clock's offset cancels, and
+    /// only the error of its rate remains (15 ppm: 150 ns over 10 ms, whatever the offset's bound
+    /// is).
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,26 +1,26 @@
-//! What an ordered list of publications says about counter stamps, and about the time between two.
+//! What an ordered list of publications implies about counter stamps, and about the time between
+//! two.
 //!
-//! All publications are under one disruption marker. Two kinds of facts follow from them, for true
-//! time T as a function of the counter (docs/explanation/bounds.md derives both):
+//! All publications share one disruption marker. Two kinds of facts follow from them, for true time
+//! T as a function of the counter (docs/explanation/bounds.md derives both):
 //!
 //! - *Bounds*: from its base to its expiry, T lies between a publication's earliest and latest.
-//! - *Rates*: between two neighbouring bases, the counter's period is within the limits that the
-//!   publications at either end state.
+//! - *Rates*: between two adjacent bases, the counter's period is within the limits stated by the
+//!   publications at both ends.
 //!
-//! A bound at one counter value becomes a bound at another by way of the rates in between. A span
-//! is bounded twice: by the bounds at its two ends, and by the rates between them. The second is
-//! the tighter one for short spans, because what nobody knows about the clock's offset cancels.
+//! The rates in between turn a bound at one counter value into a bound at another. A span is
+//! bounded twice: by the bounds at its two ends, and by the rates between them. The second is
+//! tighter for short spans, because the unknown part of the clock's offset cancels.
 //!
 //! Rates are not used across a *gap*: more than a minute after a publication's expiry without
-//! another one. The daemon or the recorder was dead then, and the oscillator may have warmed up and
-//! cooled down again. A span across a gap is the difference of two conversions, each of which knows
-//! only its own side.
+//! another one. The daemon or the recorder was not running then, and the oscillator may have warmed
+//! up and cooled down again. A span across a gap is the difference of two conversions, each of
+//! which uses only its own side.
 //!
-//! The slopes of the lines are *not* limits of the rate: they are chords of an interval that
-//! widens, and true time may cross that interval faster. Only the rate limits are used between two
-//! stamps.
+//! The slopes of the lines are *not* limits of the rate: they are chords of a widening interval,
+//! and true time may cross that interval faster. Only the rate limits are used between two stamps.
 //!
-//! Everything is an integer and rounded outward. Nothing here reads a clock.
+//! All arithmetic uses integers and rounds outward. Nothing here reads a clock.
 
 use timevisor_clock_page::lines::At;
 use timevisor_clock_page::{ClockStatus, Lines};
@@ -28,28 +28,28 @@ use timevisor_time::{Duration, Instant, Local, Period};
 
 use crate::snapshot::Snapshot;
 
-/// Publications on either side of a stamp that are asked for bounds. Those that are further away
-/// add little: their bounds age by many publications' worth of rate error.
+/// Number of publications on either side of a stamp whose bounds are used. Those further away add
+/// little, because their bounds age by the rate error of many publications.
 const REACH: usize = 64;
 
 /// The mean rate over this time is the estimate of the rate for a shorter span. The published
-/// estimate is slewed, by up to the gap to its target in 8 s; over this time slews cancel, and the
-/// rate of an ordinary oscillator changes by parts per billion.
+/// estimate is slewed, by up to the gap to its target in 8 s; over this window slews cancel, and
+/// the rate of an ordinary oscillator changes only by parts per billion.
 const RATE_WINDOW: Duration = Duration::from_secs(256);
 
-/// The longest time after an expiry for which limits of the rate are relied on without another
-/// publication. At the default wander (3e-8 per second) the rate changes by less than 2 ppm in it,
-/// and the limits leave room for 15.
+/// The longest time after an expiry for which rate limits are relied on without another
+/// publication. At the default wander (3e-8 per second) the rate changes by less than 2 ppm in this
+/// time, and the limits allow for 15.
 const LONGEST_UNWATCHED: Duration = Duration::from_secs(60);
 
-/// Why nothing can be said.
+/// Why no statement is possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// Two publications exclude each other: an assumption behind one of them failed.
+    /// Two publications contradict each other: an assumption behind one of them failed.
     Contradiction,
     /// The stamp is in a gap.
     Unobserved {
-        /// The last publication expired there.
+        /// Where the last publication expired.
         from: u64,
         /// The base of the next one.
         until: u64,
@@ -60,7 +60,7 @@ pub(crate) enum Refusal {
 #[derive(Clone, Copy)]
 pub(crate) struct Stretch<'p>(&'p [Snapshot]);
 
-/// What is known of one stamp.
+/// What is known about one stamp.
 pub(crate) struct Found<'p> {
     pub(crate) at: At<Local>,
     /// The publication that was in force then, or the first one after.
@@ -68,7 +68,7 @@ pub(crate) struct Found<'p> {
     pub(crate) status: ClockStatus,
 }
 
-/// What is known of the time between two stamps.
+/// What is known about the time between two stamps.
 pub(crate) struct Between {
     pub(crate) shortest: Duration,
     pub(crate) estimate: Duration,
@@ -76,7 +76,7 @@ pub(crate) struct Between {
     pub(crate) status: ClockStatus,
 }
 
-/// How long some ticks took: at least, at most.
+/// How long a number of ticks took: minimum and maximum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Took {
     least: Duration,
@@ -104,14 +104,15 @@ impl<'p> Stretch<'p> {
         (!publications.is_empty()).then_some(Self(publications))
     }
 
-    /// The tightest bounds on true time at a stamp, and the estimate of then.
+    /// The tightest bounds on true time at a stamp, and the estimate at that time.
     pub(crate) fn at(&self, stamp: u64) -> Result<Found<'p>, Refusal> {
         let index = self.nearest(stamp)?;
         let (first, end) = self.without_gaps(index);
         Self(&self.0[first..end]).at_without_gaps(stamp, index - first)
     }
 
-    /// The same where no gap is; `index` is the publication in force, or the first one after.
+    /// As [`Self::at`], when there is no gap; `index` is the publication in force, or the first one
+    /// after.
     fn at_without_gaps(&self, stamp: u64, index: usize) -> Result<Found<'p>, Refusal> {
         let in_force = &self.0[index];
         let run = self.run(index);
@@ -125,13 +126,13 @@ impl<'p> Stretch<'p> {
         at.estimate = at.estimate.max(at.earliest).min(at.latest);
         let mut status = status_at(in_force, stamp);
         if is_before(stamp, in_force.lines.base) {
-            // Nobody published anything then.
+            // No publication was in force then.
             status = worst([status, ClockStatus::FreeRunning]);
         }
         Ok(Found { at, in_force, status })
     }
 
-    /// How much true time went by between two stamps; `from` is not after `to`.
+    /// How much true time elapsed between two stamps; `from` is not after `to`.
     pub(crate) fn between(&self, from: u64, to: u64) -> Result<Between, Refusal> {
         let (first, last) = (self.nearest(from)?, self.nearest(to)?);
         let (a, b) = (self.at(from)?.at, self.at(to)?.at);
@@ -148,13 +149,13 @@ impl<'p> Stretch<'p> {
         Ok(Between { shortest, estimate, longest, status: self.status_between(from, to) })
     }
 
-    /// The publication in force at a stamp; the first one before that.
+    /// The publication in force at a stamp; for an earlier stamp, the first publication.
     fn in_force(&self, stamp: u64) -> usize {
         let begun = |publication: &Snapshot| !is_before(stamp, publication.lines.base);
         self.0.partition_point(begun).saturating_sub(1)
     }
 
-    /// True when nobody watched for too long before this publication's base.
+    /// Whether there was a gap before this publication's base.
     fn is_behind_gap(&self, index: usize) -> bool {
         let before = index.checked_sub(1).and_then(|index| self.0.get(index));
         let (Some(before), Some(after)) = (before, self.0.get(index)) else { return false };
@@ -162,8 +163,8 @@ impl<'p> Stretch<'p> {
         is_before(expiry, base) && base.wrapping_sub(expiry) > before.longest_unwatched()
     }
 
-    /// The publication that a stamp is converted with: the one in force. In a gap, the nearer one
-    /// of both sides, unless that is too far away as well.
+    /// The publication used to convert a stamp: the one in force. In a gap, it is the nearer one of
+    /// the two sides, unless that is too far away as well.
     fn nearest(&self, stamp: u64) -> Result<usize, Refusal> {
         let index = self.in_force(stamp);
         let before = &self.0[index];
@@ -178,7 +179,7 @@ impl<'p> Stretch<'p> {
         Ok(if since <= left { index } else { index + 1 })
     }
 
-    /// The publications within reach of one without a gap in between: from, and to before.
+    /// The publications within reach of one without a gap in between, as a half-open range.
     fn without_gaps(&self, index: usize) -> (usize, usize) {
         let first = index.saturating_sub(REACH);
         let end = self.0.len().min(index + REACH + 2);
@@ -186,8 +187,8 @@ impl<'p> Stretch<'p> {
         (first, (index + 1..end).find(|at| self.is_behind_gap(*at)).unwrap_or(end))
     }
 
-    /// The neighbours of a publication that may be trusted as much as it is: from, and to before.
-    /// What was said while an assumption was in doubt must not narrow what is not.
+    /// The neighbours of a publication that are as trustworthy as it is, as a half-open range.
+    /// Publications from while an assumption was in doubt must not narrow trustworthy ones.
     fn run(&self, index: usize) -> (usize, usize) {
         let trusted = self.0[index].is_trusted();
         let other = |publication: &Snapshot| publication.is_trusted() != trusted;
@@ -199,14 +200,14 @@ impl<'p> Stretch<'p> {
         (first, index + end)
     }
 
-    /// Bounds of the publications from `first` to the one in force. Up to its expiry each one's
-    /// lines hold. From there on its bounds age by the rates.
+    /// Bounds of the publications from `first` to the one in force. Each one's lines hold until its
+    /// expiry. From there on, its bounds age by the rates.
     fn narrow_from_before(&self, at: &mut At<Local>, stamp: u64, first: usize) {
         let last = self.in_force(stamp);
         if is_before(stamp, self.0[last].lines.base) {
             return;
         }
-        // What the ticks from each base to the stamp took, from the last base backwards.
+        // The durations from each base to the stamp, from the last base backwards.
         let mut since = vec![Took::NOTHING; last + 2 - first];
         for index in (first..=last).rev() {
             let from = self.0[index].lines.base;
@@ -223,8 +224,8 @@ impl<'p> Stretch<'p> {
         }
     }
 
-    /// Bounds of the publications after the stamp, up to before `end`, at their bases, less what
-    /// the ticks from the stamp to there took.
+    /// Bounds of the publications after the stamp and before `end`, at their bases, minus the
+    /// duration from the stamp to there.
     fn narrow_from_after(&self, at: &mut At<Local>, stamp: u64, end: usize) {
         let next = self.0.partition_point(|p| !is_before(stamp, p.lines.base));
         let (mut from, mut took) = (stamp, Took::NOTHING);
@@ -238,8 +239,8 @@ impl<'p> Stretch<'p> {
         }
     }
 
-    /// What the ticks from `from` to the next publication's base took, or to `to` where that comes
-    /// first; `index` is the publication in force at `from`.
+    /// The duration from `from` to the next publication's base, or to `to` if that comes first;
+    /// `index` is the publication in force at `from`.
     fn within(&self, index: usize, from: u64, to: u64) -> Took {
         let end = match self.0.get(index + 1) {
             Some(next) if is_before(next.lines.base, to) => next.lines.base,
@@ -248,7 +249,7 @@ impl<'p> Stretch<'p> {
         Took::of(end.wrapping_sub(from), self.rates_before(index + 1))
     }
 
-    /// What the ticks from one stamp to a later one took, by the rates alone.
+    /// The duration from one stamp to a later one, from the rates alone.
     fn took(&self, from: u64, to: u64) -> Took {
         let (mut at, mut took) = (from, Took::NOTHING);
         let next = self.0.partition_point(|p| !is_before(from, p.lines.base));
@@ -263,14 +264,13 @@ impl<'p> Stretch<'p> {
         took.and(Took::of(to.wrapping_sub(at), self.rates_before(self.0.len())))
     }
 
-    /// The limits of the rate before a publication's base, back to the base before it; after the
-    /// last publication with its number and one.
+    /// The rate limits before a publication's base, back to the previous base. An index one past
+    /// the last publication gives those after it.
     ///
-    /// Both neighbours' limits hold there. Where the earlier one had expired, nobody was watching,
-    /// or records are missing: then only what either of them allows is relied on, and not across a
-    /// gap. Limits of
-    /// publications that are further away are not used: a rate that is "within 15 ppm of the
-    /// measured one" means the rate as measured lately.
+    /// Both neighbours' limits hold there. If the earlier one had expired, nothing was published,
+    /// or records are missing: then the union of both limits is used, and not across a gap. Limits
+    /// of publications further away are not used: a rate "within 15 ppm of the measured one" refers
+    /// to a recent measurement.
     fn rates_before(&self, index: usize) -> Rates {
         let after = self.0.get(index);
         let before = index.checked_sub(1).and_then(|index| self.0.get(index));
@@ -288,7 +288,7 @@ impl<'p> Stretch<'p> {
         }
     }
 
-    /// The ticks at the mean rate of the estimate around them.
+    /// The estimated duration of the ticks, from the estimate's mean rate around them.
     fn estimate_between(&self, from: u64, to: u64) -> Duration {
         let ticks = to.wrapping_sub(from);
         let period = self.0[self.in_force(from)].lines.estimate.period;
@@ -307,7 +307,7 @@ impl<'p> Stretch<'p> {
         mean.map_or(direct, |product| Duration::from_bits(product / i128::from(all)))
     }
 
-    /// The least that all publications in force between two stamps promise.
+    /// The weakest status of all publications in force between two stamps.
     fn status_between(&self, from: u64, to: u64) -> ClockStatus {
         let (first, last) = (self.in_force(from), self.in_force(to));
         let inner = (first..last).map(|index| {
@@ -319,13 +319,13 @@ impl<'p> Stretch<'p> {
     }
 }
 
-/// The status that promises least.
+/// The weakest status.
 pub(crate) fn worst(statuses: impl IntoIterator<Item = ClockStatus>) -> ClockStatus {
     let worst = statuses.into_iter().max_by_key(|status| doubt(*status));
     worst.unwrap_or(ClockStatus::Unknown)
 }
 
-/// The worse a status is, the higher.
+/// Orders statuses: the worse the status, the higher the number.
 fn doubt(status: ClockStatus) -> u8 {
     match status {
         ClockStatus::Synchronized => 0,
@@ -348,7 +348,7 @@ fn status_at(publication: &Snapshot, stamp: u64) -> ClockStatus {
     }
 }
 
-/// Takes in what lines say at `counter`, after some further ticks.
+/// Narrows the bounds with those of the lines at `counter`, aged by some further ticks.
 fn narrow(at: &mut At<Local>, lines: &Lines<Local>, counter: u64, then: Took) {
     let said = lines.at(counter);
     at.earliest = at.earliest.max(said.earliest + then.least);
@@ -362,7 +362,7 @@ impl Snapshot {
     }
 }
 
-/// Signed distance: a counter may wrap.
+/// Uses the signed distance, because a counter may wrap.
 pub(crate) fn is_before(a: u64, b: u64) -> bool {
     a.wrapping_sub(b) >> 63 != 0
 }

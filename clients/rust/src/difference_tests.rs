@@ -1,5 +1,5 @@
-//! True time with a rate that wanders, publications that are sound for it, and what is said of
-//! stamps and spans.
+//! Tests conversions of stamps and spans, with a wandering true rate and publications that are
+//! sound for it.
 
 use proptest::prelude::*;
 use timevisor_clock_page::Line;
@@ -34,7 +34,7 @@ impl Truth {
         truth
     }
 
-    /// The last rate goes on for ever, and the first one was always there.
+    /// The first rate also applies before the start, and the last one after the end.
     fn at(&self, counter: u64) -> i128 {
         let step = self.ends.partition_point(|(end, _)| *end <= counter).saturating_sub(1);
         let step = step.min(self.rates.len() - 1);
@@ -53,8 +53,8 @@ impl Truth {
         gaps.fold((0, 0), |(low, high), gap| (low.min(gap), high.max(gap)))
     }
 
-    /// A sound publication at the `index`th change of the rate. It knows the limits of the rate
-    /// just before and after only. Its slopes hold until its expiry, and are no limits of the rate.
+    /// A sound publication at the `index`th change of the rate. It only knows the rate limits just
+    /// before and after. Its slopes hold until its expiry, and are not rate limits.
     fn publication(&self, index: usize, kind: &Kind) -> Snapshot {
         let base = self.ends[index].0;
         let expiry = base + kind.valid;
@@ -79,7 +79,7 @@ impl Truth {
             expiry,
             earliest: line(now + room.0 - (kind.margins.0 << 20), slopes.0),
             estimate: line(now, NOMINAL),
-            // What the shift by 20 took, and what evaluation takes.
+            // Compensates for rounding by the shift by 20 and in evaluation.
             latest: Line { time: latest.time + Duration::from_bits(2), ..latest },
             holdover: u64::try_from(holdover).unwrap(),
         };
@@ -87,7 +87,7 @@ impl Truth {
     }
 }
 
-/// How sound a publication is beyond need.
+/// The margins of a publication beyond what soundness requires.
 #[derive(Clone, Debug)]
 struct Kind {
     /// Of the bounds, 2^-64 s.
@@ -118,7 +118,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     )
 }
 
-/// The rate is anywhere within 50 ppm, and another one after each publication.
+/// The rate is anywhere within 50 ppm, and changes after each publication.
 fn world() -> impl Strategy<Value = (Truth, Vec<Snapshot>)> {
     prop::collection::vec((1_000u64..20_000_000_000, -50_000i128..50_000, kind()), 2..150).prop_map(
         |steps| {
@@ -133,9 +133,9 @@ fn world() -> impl Strategy<Value = (Truth, Vec<Snapshot>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever the rate does within the limits of each publication's neighbourhood: true time is
-    /// in what is said of stamps, and the true span in what is said of spans; and that is never
-    /// wider than two conversions.
+    /// Whatever the rate does within the limits of each publication's neighbourhood: conversions of
+    /// stamps contain true time, spans contain the true span, and spans are never wider than two
+    /// conversions.
     #[test]
     fn truth_is_inside((truth, all) in world(), places in [0u64..=1000, 0u64..=1000], near in 0u64..2000) {
         let stretch = Stretch::new(&all).unwrap();
@@ -165,14 +165,14 @@ proptest! {
     }
 
     /// Records are missing, for up to an hour at a time, while the rate changes as fast as the
-    /// default floor allows: what is left says less or nothing, and is still true.
+    /// default floor allows: the remaining records say less or nothing, but stay correct.
     #[test]
     fn missing_publications_only_widen(
         slopes in prop::collection::vec(-1i128..=1, 8),
         missing in prop::collection::vec((0usize..1800, 1usize..900), 1..4),
         places in prop::collection::vec(0u64..=1000, 12),
     ) {
-        // 15 minutes with each slope, a publication every 4 s.
+        // 15 minutes per slope, with a publication every 4 s.
         let mut offset = 0;
         let steps: Vec<_> = (0..1800usize).map(|step| {
             offset += slopes[step / 225] * 120;
@@ -211,7 +211,7 @@ proptest! {
 /// Ticks of the nominal counter.
 const SECOND: u64 = 1_000_000_000;
 
-/// As a daemon publishes on a LAN: within 15 ppm of the rate, for 8 s.
+/// Publications of a daemon on a LAN: within 15 ppm of the rate, for 8 s.
 fn watchful() -> Kind {
     Kind {
         margins: ((50i128 << 64) / 1_000_000, (50i128 << 64) / 1_000_000),
@@ -223,7 +223,7 @@ fn watchful() -> Kind {
 }
 
 /// The recorder was stopped for an hour, while the oscillator went up by 54 ppm and came back. Both
-/// ends state the same limits, and the true mean rate is outside of them.
+/// ends state the same limits, and the true mean rate is outside them.
 #[test]
 fn no_rate_is_used_across_a_gap() {
     let ramp = (1..=450).chain((0..450).rev()).map(|step| (4 * SECOND, step * 120));
@@ -306,8 +306,8 @@ fn short_spans_are_much_narrower_than_differences_of_readings() {
     }
 }
 
-/// A chord's slope is no limit of the rate. The clock was late, within its bounds, and runs faster
-/// than the upper line rises; the rate's own limit is the holdover's.
+/// A chord's slope is not a rate limit. The clock was late, within its bounds, and runs faster than
+/// the upper line rises; the actual rate limit is that of the holdover.
 #[test]
 fn slopes_of_the_lines_are_not_limits_of_the_rate() {
     let period = |ppm: i128| Period::from_bits(u64::try_from(NOMINAL + ppm * PPM).unwrap());
@@ -327,7 +327,7 @@ fn slopes_of_the_lines_are_not_limits_of_the_rate() {
         let later = lines.rebased(START + seconds * 1_000_000_000);
         published(&later, ClockStatus::Synchronized, 0)
     });
-    // 40 us late at the base, 7 ppm fast: 30 us early after 10 s, within the bounds all the while.
+    // 40 us late at the base, 7 ppm fast: 30 us early after 10 s, always within the bounds.
     let span = (10_000_000_000 * (NOMINAL + 7 * PPM)) >> 20;
     let found = Stretch::new(&all).unwrap().between(START, START + 10_000_000_000).unwrap();
     assert!(found.shortest.to_bits() <= span && span <= found.longest.to_bits());
@@ -335,8 +335,8 @@ fn slopes_of_the_lines_are_not_limits_of_the_rate() {
     assert!(span > by_slopes, "the slope would have excluded the truth");
 }
 
-/// What each publication says of the rate holds nearby. Where nobody was watching for less than a
-/// minute, the rate may have been what only one of them allows.
+/// Each publication's rate limits hold nearby. In an unobserved interval of less than a minute, the
+/// rate may have been one that only one neighbour allows.
 #[test]
 fn in_a_short_gap_only_what_either_limit_allows_is_relied_on() {
     let s = 1_000_000_000;
@@ -392,7 +392,7 @@ fn slews_are_not_in_a_spans_estimate() {
 fn a_doubtful_publication_narrows_no_trusted_one() {
     let (_, mut all) = ordinary_hours();
     all.truncate(3);
-    // It claims a microsecond, and is wrong by 20.
+    // It claims an error of a microsecond, and is wrong by 20.
     let us = Duration::from_micros;
     let doubtful = &mut all[0].lines;
     doubtful.earliest.time = doubtful.estimate.time + us(20);

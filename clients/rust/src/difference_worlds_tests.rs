@@ -1,5 +1,5 @@
-//! The daemon's own bounds and page lines over an oscillator that warms up and cools down: the
-//! limits of its rate move along, and spans hold the truth all the while.
+//! The daemon's own bounds and page lines over an oscillator that warms up and cools down: its rate
+//! limits move along, and spans always contain the truth.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -17,7 +17,7 @@ use crate::testing::published;
 
 const HZ: u64 = 1_000_000_000;
 const START: u64 = 1 << 40;
-/// Half of what the default floor allows, ppb a second.
+/// Half of what the default floor allows, ppb per second.
 const RAMP: f64 = 15.0;
 /// The rate goes from one end to the other and back, ppb.
 const END: f64 = 40_000.0;
@@ -49,7 +49,7 @@ fn truth(counter: u64) -> Instant<Tai> {
     Instant::from_bits((ps << 64) / 1_000_000_000_000)
 }
 
-/// What the daemon would publish every second, by an exchange every 4 s over 30 us and queueing.
+/// What the daemon would publish every second, with an exchange every 4 s over 30 us plus queueing.
 fn publications(count: u64) -> Vec<Snapshot> {
     let nominal = Period::from_hz(HZ).unwrap();
     let parameters = Parameters::default();
@@ -103,7 +103,7 @@ fn spans_hold_the_truth_while_the_limits_of_the_rate_move() {
         (random >> 20) % limit
     };
     for group in groups {
-        // A handle that lives on: it forgets, and refuses what it has forgotten.
+        // A long-lived handle: it forgets old publications, and refuses stamps from that time.
         for (index, publication) in group.iter().enumerate() {
             history.note(*publication);
             let ago = below(3000).min(index as u64) * HZ;

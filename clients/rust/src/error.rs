@@ -11,7 +11,7 @@ use crate::tried::Tried;
 #[derive(Debug, thiserror::Error)]
 #[error("there is no clock page to read: {}; start timevisord here, or on the host of this guest", Tried::list(.tried))]
 pub struct ConnectError {
-    /// Where it was looked for, and why it was not there.
+    /// Where it was looked for, and why it was not found there.
     pub tried: Vec<Tried>,
 }
 
@@ -44,7 +44,7 @@ pub enum HostCpuTimeError {
     /// The page cannot be read at all.
     #[error(transparent)]
     Page(#[from] TimelineError),
-    /// Not now.
+    /// It cannot be read at the moment.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
@@ -52,7 +52,7 @@ pub enum HostCpuTimeError {
 /// One read failed. Reading again later may work, except after [`Self::Gone`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The page's writer died inside an update.
+    /// The page's writer died during an update.
     #[error(
         "the page's writer stopped in the middle of an update; restart timevisord, which repairs it"
     )]
@@ -82,7 +82,7 @@ pub enum ConvertError {
     /// The page could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The stamp is from before the first publication that is remembered.
+    /// The stamp is from before the first remembered publication.
     #[error(
         "the stamp is older than {since}, the oldest that can be converted: the clock was disrupted there, the handle or the recording begins there, or older publications were forgotten; convert stamps soon, or record the clock"
     )]
@@ -96,18 +96,18 @@ pub enum ConvertError {
         "the clock was disrupted at or before {since}, so a span across it is not known; use stamps from one side of it"
     )]
     Disrupted {
-        /// The first counter value after the disruption of which something is known.
+        /// The first counter value after the disruption about which something is known.
         since: u64,
     },
-    /// Nobody watched the clock for more than a minute before and after the stamp: the handle was
-    /// not used, or timevisord or the recorder did not run. Its rate may have been any.
+    /// The clock was not observed for more than a minute around the stamp: the handle was not used,
+    /// or timevisord or the recorder did not run. Its rate may have been arbitrary.
     #[error(
         "nobody watched the clock from {from} to {until}, and the stamp is too far inside; call `observe` every few seconds, or keep the recorder running"
     )]
     Unobserved {
-        /// The last publication before the stamp expired there.
+        /// Where the last publication before the stamp expired.
         from: u64,
-        /// The next publication began there.
+        /// Where the next publication began.
         until: u64,
     },
     /// A recording ends before the stamp.
@@ -123,7 +123,7 @@ pub enum ConvertError {
         "the counter was at this stamp {times} times in the recording (it was reset, by a restart for example); keep a recording for each boot"
     )]
     Ambiguous {
-        /// How often.
+        /// The number of times.
         times: usize,
     },
     /// The last counter value of an event is before its first one.
@@ -132,7 +132,7 @@ pub enum ConvertError {
     /// Time is not known.
     #[error("the time is not known yet; wait until the status is synchronized")]
     Unknown,
-    /// Two published bounds exclude each other.
+    /// Two published bounds contradict each other.
     #[error(
         "published bounds of this stamp exclude each other: an assumption failed; read `timevisor status` on the host"
     )]
@@ -185,10 +185,10 @@ pub enum WaitError {
     /// The bounds must not be relied on, and this wait needs them.
     #[error("the clock is unreliable: its assumptions were contradicted; wait for another status")]
     Unreliable {
-        /// What it said.
+        /// The reading that showed it.
         reading: Reading,
     },
-    /// The time may have come already, and this wait was for a moment surely before it.
+    /// The time may already have come, but this wait was for a moment surely before it.
     #[error(
         "it is too late: the time may have come, up to {by_ns} ns ago; leave undone what had to be done before it, or give a longer lead"
     )]
@@ -201,13 +201,13 @@ pub enum WaitError {
     /// Somebody called [`crate::Cancel::cancel`].
     #[error("the wait was cancelled; wait again with another Cancel")]
     Cancelled,
-    /// The time-out passed first.
+    /// The timeout expired first.
     #[error("the time-out came before the time that was waited for; wait again, or for longer")]
     TimedOut,
-    /// A period or a lead of zero, or a time beyond the range.
+    /// A period or a lead is zero, or a time is out of range.
     #[error("{0}")]
     OutOfRange(&'static str),
-    /// A descriptor could not be made or waited for.
+    /// A descriptor could not be created or waited for.
     #[error("the kernel refused a timer; are there too many open files?")]
     System(#[from] std::io::Error),
 }
@@ -226,7 +226,7 @@ pub enum BindError {
     /// No channel to a timevisord.
     #[error("nobody takes requirements here: {}; reading works without: `Client::timeline`", Tried::list(.tried))]
     NoChannel {
-        /// Where it was looked for, and why it was not there.
+        /// Where it was looked for, and why it was not found there.
         tried: Vec<Tried>,
     },
     /// The requirement cannot be met.
@@ -234,7 +234,7 @@ pub enum BindError {
     CannotBeMet {
         /// What can be achieved.
         achievable: Achieved,
-        /// The server's words.
+        /// The server's explanation.
         problem: Box<Problem>,
     },
     /// The server refused for another reason.

@@ -1,16 +1,15 @@
 //! [`History`]: recent publications of a page that is being read.
 //!
-//! A stamp from before the oldest publication that is kept is refused: the clock may have been
-//! disrupted in between, and today's limits of its rate say nothing about then.
-//! [`crate::difference`] says what the publications mean together; [`crate::recording`] keeps them
-//! longer than this.
+//! A stamp from before the oldest kept publication is refused: the clock may have been disrupted in
+//! between, and current rate limits say nothing about that time. [`crate::difference`] says what
+//! the publications mean together; [`crate::recording`] keeps them for longer.
 
 use crate::difference::{Between, Found, Stretch, is_before};
 use crate::error::ConvertError;
 use crate::snapshot::Snapshot;
 
-/// How many publications are kept at least: 17 minutes of one a second, which is the default. Up to
-/// twice as many are, so that forgetting is cheap; a publication takes about 250 bytes.
+/// Minimum number of publications kept: 17 minutes at one per second, the default. Up to twice as
+/// many are kept, so that forgetting is cheap; a publication takes about 250 bytes.
 const DEPTH: usize = 1024;
 
 /// Publications of one timeline under one disruption marker, oldest first.
@@ -19,7 +18,7 @@ pub(crate) struct History {
     kept: Vec<Snapshot>,
     /// The base of the first one.
     since: u64,
-    /// The publication just before `since` was under another disruption marker.
+    /// Whether the publication just before `since` had another disruption marker.
     disrupted: bool,
 }
 
@@ -50,7 +49,7 @@ impl History {
         self.kept.push(snapshot);
     }
 
-    /// What all publications together say about a counter stamp.
+    /// What all publications together imply about a counter stamp.
     pub(crate) fn convert(&self, stamp: u64) -> Result<Found<'_>, ConvertError> {
         let stretch = self.stretch()?;
         if is_before(stamp, self.since) {
@@ -59,7 +58,7 @@ impl History {
         Ok(stretch.at(stamp)?)
     }
 
-    /// What they say about the time between two stamps, of which `from` is the earlier one.
+    /// What they imply about the time between two stamps, of which `from` is the earlier one.
     pub(crate) fn between(&self, from: u64, to: u64) -> Result<Between, ConvertError> {
         let stretch = self.stretch()?;
         if is_before(from, self.since) {

@@ -7,7 +7,7 @@ use crate::testing::published;
 
 /// 2^-84 s in a tick of a nominal nanosecond.
 const NOMINAL: i128 = (1 << 84) / 1_000_000_000;
-/// The rate is within this of nominal, 2^-84 s a tick: 50 ppm.
+/// Maximum deviation of the rate from nominal, 2^-84 s per tick: 50 ppm.
 const TOLERANCE: i128 = NOMINAL / 20_000;
 
 /// True time in 2^-84 s at counter values: the rate changes at every step, within the tolerance.
@@ -69,7 +69,7 @@ proptest! {
     fn the_intersection_is_sound_and_never_wider(
         steps in prop::collection::vec((1_000u64..1 << 34, -1000i128..=1000), 2..90),
         margins in prop::collection::vec((0i128..1 << 50, 0i128..1 << 50, 1u64..1 << 34), 90),
-        // The same for all: a single publication's limits of the rate are not relied on far away.
+        // The same for all, because a single publication's rate limits are not used far away.
         steeper in 0i128..900,
         place in 0u64..=1000,
     ) {
@@ -90,7 +90,7 @@ proptest! {
         prop_assert!(found.at.latest.to_bits() << 20 >= true_time);
         prop_assert!(found.at.estimate >= found.at.earliest && found.at.estimate <= found.at.latest);
         let index = all.iter().position(|snapshot| snapshot == found.in_force).unwrap();
-        // What is passed on from publication to publication is rounded outward at each.
+        // Bounds passed from publication to publication are rounded outward at each step.
         let rounding = timevisor_time::Duration::from_bits(128);
         for snapshot in &all[index.saturating_sub(60)..all.len().min(index + 60)] {
             let single = snapshot.lines.at(stamp);
@@ -140,7 +140,7 @@ fn the_same_publication_counts_once_and_old_ones_leave() {
     }
     assert_eq!(history.kept.len(), 2 * DEPTH);
     assert_eq!(history.kept[0].lines.base, 2_000_000 + DEPTH as u64);
-    // Today's limits of the rate say nothing about stamps from before those.
+    // Current rate limits say nothing about stamps from before the kept publications.
     let since = 2_000_000 + DEPTH as u64;
     let too_old = Some(ConvertError::TooOld { since });
     assert_eq!(history.convert(since - 1).err(), too_old);

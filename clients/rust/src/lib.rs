@@ -21,13 +21,13 @@
 //! | `reading` | [`Reading`] |
 //! | `requirement` | [`Requirement`] and whether it is met |
 //! | [`wait`] | waiting: for a moment, periods, actions, changes |
-//! | `elapsed` | [`Elapsed`]: how long something has been running, also over migrations and checkpoints |
-//! | [`manual`] | [`manual::Clock`]: a hand-driven clock for tests |
+//! | `elapsed` | [`Elapsed`]: how long something has been running, across migrations and checkpoints |
+//! | [`manual`] | [`manual::Clock`]: a manually driven clock for tests |
 //! | `source` | finding the page |
-//! | `tried` | [`Tried`]: a place that was passed over, and why |
-//! | `waiters` | the waits that a hand-driven clock wakes |
-//! | `snapshot`, `history` | publications of the recent past, for conversions |
-//! | `difference` | what publications together say about stamps and spans |
+//! | `tried` | [`Tried`]: a place that was tried and skipped, and why |
+//! | `waiters` | wakes waits on a manually driven clock |
+//! | `snapshot`, `history` | recent publications, for conversions |
+//! | `difference` | what publications together imply about stamps and spans |
 //! | `measured_span` | [`MeasuredSpan`]: the time between two stamps |
 //! | `recording` | [`Recording`], [`Recorder`]: publications in a file |
 //! | `packets` | [`PacketStamps`]: the kernel's stamps of packets as counter values |
@@ -36,7 +36,7 @@
 //!
 //! Units: instants are nanoseconds since the timeline's epoch (`i64`; for `tai` 1970-01-01 00:00:00
 //! TAI), spans are [`std::time::Duration`] or nanoseconds, stamps are counter ticks. Every handle
-//! may be used from many threads.
+//! can be used from multiple threads.
 //!
 //! What it does not do: discipline anything, or open a network connection.
 #![forbid(unsafe_code)]

@@ -21,14 +21,14 @@ use crate::timeline::{Place, Timeline};
 use crate::unpoisoned;
 use crate::waiters::Waiters;
 
-/// Where the counter starts: not at 0, so that there is a past.
+/// Where the counter starts; not at 0, so that there is a past.
 const START_TICKS: u64 = 1 << 40;
-/// Nothing here expires.
+/// So large that nothing expires.
 const VALIDITY_TICKS: u64 = 1 << 61;
 /// TAI - UTC since 2017.
 const TAI_OFFSET: i16 = 37;
 
-/// A clock that stands still until it is moved. Clones are the same clock.
+/// A clock that stands still until it is moved. Clones refer to the same clock.
 ///
 /// ```
 /// use std::time::Duration;
@@ -85,24 +85,23 @@ impl core::fmt::Debug for Clock {
 }
 
 impl Clock {
-    /// A synchronized TAI clock that stands at `now_ns`, ns since 1970-01-01 00:00:00 TAI, right to
-    /// 1 ns.
+    /// A synchronized TAI clock at `now_ns`, ns since 1970-01-01 00:00:00 TAI, accurate to 1 ns.
     #[must_use]
     pub fn new(now_ns: i64) -> Self {
         Self::on(TimescaleId::Tai, now_ns)
     }
 
-    /// The same on its own local timescale.
+    /// As [`Self::new`], on its own local timescale.
     #[must_use]
     pub fn local(now_ns: i64) -> Self {
         Self::on(TimescaleId::Local, now_ns)
     }
 
-    /// The same on any timescale.
+    /// As [`Self::new`], on any timescale.
     #[must_use]
     pub fn on(timescale: TimescaleId, now_ns: i64) -> Self {
         static CLOCKS: AtomicU64 = AtomicU64::new(1);
-        // Every clock stands for a separate host: local readings of two clocks have no order.
+        // Every clock represents a separate host, so local readings of two clocks have no order.
         let number = CLOCKS.fetch_add(1, Ordering::Relaxed);
         let mut host = [0; 16];
         host[..8].copy_from_slice(&number.to_le_bytes());
@@ -136,7 +135,7 @@ impl Clock {
         Self { inner: Arc::new(Inner { count, page, state: Mutex::new(state), waiters, timeline }) }
     }
 
-    /// A handle, as to a real timeline.
+    /// A handle like that of a real timeline.
     #[must_use]
     pub fn timeline(&self) -> Timeline {
         self.inner.timeline.clone()
@@ -172,7 +171,7 @@ impl Clock {
         self.change(|state| (state.below, state.above) = (duration(below), duration(above)));
     }
 
-    /// The bounds move out at this rate as time goes by, parts per billion (1,000 are 1 us a
+    /// The bounds widen at this rate as time passes, in parts per billion (1,000 is 1 us per
     /// second).
     pub fn set_growth_ppb(&self, ppb: u32) {
         self.change(|state| state.growth = RateError::from_ppb(ppb));
@@ -188,7 +187,7 @@ impl Clock {
         self.change(|state| state.status = status);
     }
 
-    /// The clock steps, ahead or back, and signals a disruption.
+    /// Steps the clock forward or backward, and signals a disruption.
     pub fn step(&self, to_ns: i64) {
         let mut state = unpoisoned(self.inner.state.lock());
         state.now_ns = Some(to_ns);
@@ -207,7 +206,7 @@ impl Clock {
         self.inner.waiters.wake();
     }
 
-    /// This clock's timeline is read from another clock's page from now on.
+    /// Makes this clock's timeline read from another clock's page from now on.
     #[cfg(test)]
     pub(crate) fn continue_on(&self, other: &Self) {
         let page = PageRef::Memory(Arc::clone(&other.inner.page.0));
@@ -215,7 +214,7 @@ impl Clock {
         self.inner.timeline.shared.move_to(place);
     }
 
-    /// The counter goes on and nobody publishes, as after the death of a daemon.
+    /// Advances the counter without publishing, as after the death of a daemon.
     #[cfg(test)]
     pub(crate) fn let_counter_run(&self, by: Span) {
         let ticks = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
@@ -242,8 +241,8 @@ impl Clock {
         let mut state = unpoisoned(self.inner.state.lock());
         what(&mut state);
         if let Some(update) = state.update(&self.counter()) {
-            // Not `publish`, because bounds of a published page nest, and a test may set any
-            // bounds.
+            // Not `publish`, because it nests new bounds within earlier ones, and a test may set
+            // any bounds.
             let page = self.inner.page.clone();
             state.writer = PageWriter::recover(page, state.identity, &update, &self.counter());
         }
@@ -265,7 +264,7 @@ impl State {
         let period = Period::from_hz(1_000_000_000)?;
         let estimate = instant(self.now_ns?);
         let least = Duration::from_nanos(1);
-        // Rounding upwards twice (here and where a writer rebases) would show as a nanosecond.
+        // Rounding up twice (here and when a writer rebases) would be visible as a nanosecond.
         let above = self.above.max(least) - Duration::from_bits(2);
         let line = |time, period| Line { time, period };
         let target = Lines {
@@ -287,7 +286,7 @@ impl State {
     }
 }
 
-/// The first instant of which `floor_nanos` says `ns`.
+/// The first instant whose `floor_nanos` is `ns`.
 fn instant(ns: i64) -> Instant<Local> {
     let below = Instant::from_unix_nanos(i128::from(ns));
     if below.floor_nanos() < ns { below + Duration::EPSILON } else { below }

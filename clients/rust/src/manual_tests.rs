@@ -9,7 +9,7 @@ fn at(clock: &Clock) -> (i64, i64, i64) {
 }
 
 proptest! {
-    /// Tests compare for equality: what was set is what is read, to the nanosecond.
+    /// Tests can compare for equality: the values read are those that were set, to the nanosecond.
     #[test]
     fn it_reads_what_it_was_set_to(
         start in -1i64 << 61..1 << 61, spans in prop::collection::vec(0u64..1 << 40, 1..8),

@@ -1,4 +1,4 @@
-//! [`MeasuredSpan`]: how much time went by between two stamps of one counter.
+//! [`MeasuredSpan`]: how much time elapsed between two stamps of one counter.
 
 use timevisor_clock_page::ClockStatus;
 use timevisor_time::Duration;
@@ -8,9 +8,9 @@ use crate::difference::Between;
 /// Half a nanosecond, 2^-64 s.
 const HALF_NS: Duration = Duration::from_bits((1 << 63) / 1_000_000_000);
 
-/// How much true time went by between two stamps, in seconds of TAI: between the shortest and the
-/// longest, provided that the assumptions of docs/explanation/bounds.md hold. All three are below
-/// zero when the first stamp is the later one.
+/// How much true time elapsed between two stamps, in seconds of TAI. It is between the shortest and
+/// the longest, provided that the assumptions of docs/explanation/bounds.md hold. All three are
+/// negative when the first stamp is the later one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MeasuredSpan {
     shortest: Duration,
@@ -30,20 +30,20 @@ impl MeasuredSpan {
         Self { shortest: -longest, estimate: -estimate, longest: -shortest, status }
     }
 
-    /// No less time than this went by, ns, rounded down.
+    /// At least this much time elapsed, ns, rounded down.
     #[must_use]
     pub fn shortest_ns(&self) -> i64 {
         self.shortest.floor_nanos()
     }
 
-    /// The best guess, to the nearest ns: by the clock's mean rate around the stamps. The slews of
-    /// the published estimate are not in it.
+    /// The best estimate, to the nearest ns, from the clock's mean rate around the stamps. It
+    /// excludes the slews of the published estimate.
     #[must_use]
     pub fn estimate_ns(&self) -> i64 {
         (self.estimate + HALF_NS).floor_nanos()
     }
 
-    /// No more time than this went by, ns, rounded up.
+    /// At most this much time elapsed, ns, rounded up.
     #[must_use]
     pub fn longest_ns(&self) -> i64 {
         self.longest.ceil_nanos()
@@ -73,7 +73,7 @@ impl MeasuredSpan {
         u64::try_from((self.longest - self.shortest).ceil_nanos()).unwrap_or(0)
     }
 
-    /// The least that the clock promised between the two stamps (docs/reference/statuses.md). The
+    /// The weakest status of the clock between the two stamps (docs/reference/statuses.md). The
     /// span must not be relied on if it is unreliable.
     #[must_use]
     pub fn status(&self) -> ClockStatus {

@@ -1,16 +1,16 @@
-//! [`PacketStamps`]: the kernel's stamps of packets (SO_TIMESTAMPING, SO_TIMESTAMPNS: CLOCK_REALTIME)
-//! as counter values, outward.
+//! [`PacketStamps`]: the kernel's stamps of packets (SO_TIMESTAMPING, SO_TIMESTAMPNS:
+//! CLOCK_REALTIME) as counter values, rounded outward.
 //!
-//! CLOCK_REALTIME may be slewed at any time, and may have been when a packet was stamped. A reading
-//! of it between two readings of the counter, and the fastest slew that the kernel can make, say
-//! between which counter values a stamp was taken: the longer ago, the further apart. So convert
-//! packet stamps soon; the counter values may be kept as long as you like.
+//! CLOCK_REALTIME may be slewed at any time, including when a packet was stamped. A reading of it
+//! between two readings of the counter, combined with the kernel's maximum slew rate, determines
+//! between which counter values a stamp was taken. The older the stamp, the further apart they are.
+//! So convert packet stamps soon; the counter values can be kept for as long as you like.
 //!
-//! A clock that was *set* says nothing about older stamps. Two independent signs are looked at: the
-//! kernel's own notice ([`ClockSet`]), and CLOCK_REALTIME - CLOCK_MONOTONIC, which both clocks'
-//! slews leave alone. Once either shows, every stamp is refused for good.
+//! A clock that was *set* says nothing about older stamps. Two independent signs are checked: the
+//! kernel's own notification ([`ClockSet`]), and CLOCK_REALTIME - CLOCK_MONOTONIC, which slews do
+//! not change. Once either indicates that the clock was set, every stamp is refused permanently.
 //!
-//! What it does not do: read sockets, or know hardware stamps, which are of another clock.
+//! What it does not do: read sockets, or support hardware stamps, which come from another clock.
 
 use std::sync::Mutex;
 
@@ -26,13 +26,14 @@ use crate::source::CounterRef;
 use crate::timeline::Timeline;
 use crate::unpoisoned;
 
-/// STA_PPSTIME of adjtimex(2): with a pulse per second the kernel may work off half a second in one.
+/// STA_PPSTIME of adjtimex(2): with a pulse per second, the kernel may correct half a second within
+/// one second.
 const STA_PPSTIME: i32 = 0x4;
 
 /// Each stamp is rounded to a nanosecond, once in the kernel and once in the vDSO.
 const GRANULARITY: Duration = Duration::from_nanos(2);
 
-/// Readings per bracket, of which the narrowest counts.
+/// Readings per bracket; the narrowest is used.
 const TRIES: usize = 4;
 
 /// Why a packet's stamp could not be placed on the counter.
@@ -41,21 +42,21 @@ pub enum PacketStampError {
     /// The timeline's page could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Somebody set CLOCK_REALTIME, or the machine slept, since this was made.
+    /// CLOCK_REALTIME was set, or the machine slept, since this was created.
     #[error(
         "CLOCK_REALTIME was set, so packet stamps from before cannot be converted; read and discard the packets that wait in your sockets, then make new PacketStamps"
     )]
     ClockWasSet,
-    /// The stamp is from before this was made.
+    /// The stamp is from before this was created.
     #[error(
         "the packet's stamp is from before these PacketStamps were made; make them before you open the socket"
     )]
     TooOld,
-    /// The stamp is from after now.
+    /// The stamp is in the future.
     #[error("the packet's stamp is in the future: is it of CLOCK_REALTIME, in ns since 1970?")]
     Future,
-    /// A hand-driven clock has nothing to do with CLOCK_REALTIME; a clock that a pulse per second
-    /// disciplines inside the kernel runs at any rate; or time is not known yet.
+    /// A manually driven clock is unrelated to CLOCK_REALTIME; a clock disciplined by a pulse per
+    /// second inside the kernel may run at any rate; or time is not known yet.
     #[error("the timeline's counter cannot be compared with CLOCK_REALTIME: {0}")]
     NoCounter(&'static str),
     /// The kernel refused what is needed to watch CLOCK_REALTIME.
@@ -65,8 +66,8 @@ pub enum PacketStampError {
     System(#[from] std::io::Error),
 }
 
-/// Places the kernel's stamps of packets on a timeline's counter: [`Timeline::packet_stamps`]. For
-/// any number of threads.
+/// Places the kernel's stamps of packets on a timeline's counter: [`Timeline::packet_stamps`]. It
+/// can be used from any number of threads.
 ///
 /// ```no_run
 /// # fn receive() -> i64 { 0 }
@@ -87,21 +88,21 @@ pub struct PacketStamps {
 
 #[derive(Debug)]
 struct State {
-    /// When this was made.
+    /// The comparison of the clocks when this was created.
     begun: Bracket,
     /// The last comparison of the two clocks.
     last: Bracket,
-    /// CLOCK_REALTIME - CLOCK_MONOTONIC: at least, at most.
+    /// CLOCK_REALTIME - CLOCK_MONOTONIC: minimum and maximum.
     offset: (Duration, Duration),
     was_set: bool,
 }
 
 impl Timeline {
-    /// Begins to watch CLOCK_REALTIME, so that stamps of packets that come from now on can be
-    /// converted. Make it before the socket is opened.
+    /// Starts watching CLOCK_REALTIME, so that stamps of packets that arrive from now on can be
+    /// converted. Call this before opening the socket.
     ///
     /// # Errors
-    /// A hand-driven clock; a page that cannot be read; no descriptors.
+    /// When the clock is manually driven, the page cannot be read, or no descriptors are left.
     pub fn packet_stamps(&self) -> Result<PacketStamps, PacketStampError> {
         let watch = ClockSet::new()?;
         let offset = offset();
@@ -134,12 +135,13 @@ impl PacketStamps {
     /// `realtime_ns`: the software stamp, ns since 1970 (`tv_sec * 1_000_000_000 + tv_nsec`).
     ///
     /// # Errors
-    /// CLOCK_REALTIME was set; a stamp from before this was made, or from the future.
+    /// When CLOCK_REALTIME was set, or the stamp is from before this was created or from the
+    /// future.
     pub fn stamp_of(&self, realtime_ns: i64) -> Result<(u64, u64), PacketStampError> {
         let stamp = Instant::from_unix_nanos(i128::from(realtime_ns));
         let mut state = unpoisoned(self.state.lock());
         let (now, shortest, longest) = self.timeline.compared()?;
-        // After the comparison, so that whatever disturbed it is seen.
+        // Checked after the comparison, so that anything that disturbed it is noticed.
         let was_set = state.is_stepped(offset()) || self.watch.was_set()?;
         state.was_set |= was_set;
         if state.was_set {
@@ -154,11 +156,10 @@ impl PacketStamps {
 }
 
 impl State {
-    /// True when CLOCK_REALTIME - CLOCK_MONOTONIC has changed. What is known of it becomes narrower
-    /// otherwise.
+    /// Whether CLOCK_REALTIME - CLOCK_MONOTONIC has changed. If not, its known range is narrowed.
     fn is_stepped(&mut self, now: (Duration, Duration)) -> bool {
         let both = (self.offset.0.max(now.0), self.offset.1.min(now.1));
-        // A nanosecond's rounding on either side.
+        // Allows for a nanosecond of rounding on either side.
         let stepped = both.0 > both.1 + GRANULARITY;
         if !stepped {
             self.offset = (both.0.min(both.1), both.1.max(both.0));
@@ -167,7 +168,7 @@ impl State {
     }
 }
 
-/// CLOCK_REALTIME - CLOCK_MONOTONIC, from the narrowest of some readings.
+/// CLOCK_REALTIME - CLOCK_MONOTONIC, from the narrowest of several readings.
 fn offset() -> (Duration, Duration) {
     let one = || {
         let before = monotonic();
@@ -178,8 +179,8 @@ fn offset() -> (Duration, Duration) {
     (0..TRIES).map(|_| one()).min_by_key(width).unwrap_or((Duration::ZERO, Duration::ZERO))
 }
 
-/// Where on the counter CLOCK_REALTIME was at `stamp`, by comparisons of the two in their order: the
-/// first one of when watching began, the last one of now.
+/// The counter values between which CLOCK_REALTIME was at `stamp`, from comparisons of the two in
+/// order: the first one is from when watching started, the last one from now.
 fn placed(
     stamp: Instant<Utc>,
     compared: [Bracket; 3],
@@ -200,11 +201,11 @@ fn placed(
     let first = around.map(|(first, _)| behind(first)).into_iter().min().unwrap_or(0);
     let last = around.map(|(_, last)| behind(last)).into_iter().max().unwrap_or(0);
     let place = |back: u64| now.after.wrapping_sub(back);
-    // They exclude each other: only a clock that was set does that.
+    // They contradict each other, which happens only if the clock was set.
     if first < last { Err(PacketStampError::ClockWasSet) } else { Ok((place(first), place(last))) }
 }
 
-/// The same by one comparison, from either side of it.
+/// As [`placed`], from one comparison that may be before or after the stamp.
 fn around(stamp: Instant<Utc>, bracket: &Bracket, rates: (Period, Period)) -> (u64, u64) {
     let fewest = |span: Duration| rates.1.ticks_in(span);
     let most = |span: Duration| rates.0.ticks_in(span).saturating_add(1);

@@ -7,7 +7,7 @@ use crate::manual::Clock;
 const START: u64 = 1 << 50;
 const NOMINAL: i128 = (1 << 84) / 1_000_000_000;
 
-/// CLOCK_REALTIME against a counter of 1 GHz: the rate changes at every step, parts per million.
+/// CLOCK_REALTIME against a 1 GHz counter: the rate changes at every step, in parts per million.
 struct World(Vec<(u64, i64)>);
 
 impl World {
@@ -35,8 +35,8 @@ fn rates() -> (Period, Period) {
 }
 
 proptest! {
-    /// However fast and often the clock is slewed, up to all that the kernel can do at once: the
-    /// counter value of the packet is inside.
+    /// However fast and often the clock is slewed, up to the kernel's maximum, the result contains
+    /// the packet's counter value.
     #[test]
     fn the_packet_is_inside(
         steps in prop::collection::vec((1u64..2_000_000, -240_000i64..=240_000), 1..20),
@@ -46,7 +46,7 @@ proptest! {
         let world = World(steps);
         let begun = START + begun;
         let packet = begun + packet;
-        // The comparison of before may be from either side of the packet.
+        // The earlier comparison may be before or after the packet.
         let before = world.bracket(begun + between, widths[0], places[0]);
         let now = world.bracket(packet.max(before.after) + now, widths[1], places[1]);
         let (first, last) =

@@ -1,7 +1,7 @@
-//! [`Reading`]: what a timeline says of one moment, and how readings and instants compare.
+//! [`Reading`]: what a timeline says about one moment, and how readings and instants compare.
 //!
 //! Nanoseconds at the edges are rounded outward (earliest down, latest up, estimate down); the
-//! exact instants are beside them. It reads nothing itself: [`crate::Timeline`] does.
+//! exact instants are available as well. It reads nothing itself: [`crate::Timeline`] does.
 
 use timevisor_clock_page::lines::At;
 use timevisor_clock_page::{ClockStatus, Reading as PageReading};
@@ -10,8 +10,8 @@ use timevisor_time::{Comparison, Duration, Instant, Interval, Local, Timescale, 
 use crate::difference::{Found, is_before, worst};
 use crate::error::ConvertError;
 
-/// What a timeline says of one moment: true time was between earliest and latest when the counter
-/// was at `counter`, provided that the assumptions of docs/explanation/bounds.md hold.
+/// What a timeline says about one moment: true time was between earliest and latest when the
+/// counter was at `counter`, provided that the assumptions of docs/explanation/bounds.md hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reading {
     pub(crate) counter: u64,
@@ -21,7 +21,7 @@ pub struct Reading {
     /// 2^-64 s, saturated.
     pub(crate) error_bits: u64,
     pub(crate) disruption: u64,
-    /// Which timeline it is of: only readings of one local timeline have an order.
+    /// The timeline it was read from: only readings of the same local timeline have an order.
     pub(crate) origin: u64,
     pub(crate) generation: u16,
     pub(crate) tai_offset: Option<i16>,
@@ -51,14 +51,14 @@ impl Reading {
         }
     }
 
-    /// What publications say of a stamp.
+    /// What publications imply about a stamp.
     pub(crate) fn of_stamp(found: &Found<'_>, stamp: u64, origin: u64) -> Self {
         let At { earliest, estimate, latest } = found.at;
         let said = Self::of_page(&found.in_force.said, origin);
         Self { counter: stamp, earliest, estimate, latest, status: found.status, ..said }
     }
 
-    /// Of an event between two counter values, by what `convert` says of counter values.
+    /// The reading for an event between two counter values, from `convert` of both.
     pub(crate) fn between(
         first: u64,
         last: u64,
@@ -69,29 +69,29 @@ impl Reading {
         }
         let (begin, end) = (convert(first)?, convert(last)?);
         let middle = convert(first.wrapping_add(last.wrapping_sub(first) / 2))?;
-        // The less trustworthy one's word counts.
+        // Use the less trustworthy status.
         let status = worst([begin.status, end.status]);
         let (earliest, latest) = (begin.earliest, end.latest);
         let estimate = middle.estimate.max(earliest).min(latest);
         Ok(Self { earliest, estimate, latest, status, ..middle })
     }
 
-    /// True time is not before this, ns since the timescale's epoch, rounded down. The lowest
-    /// number of all (-2^63 + 1) when nothing is known.
+    /// True time is not before this, ns since the timescale's epoch, rounded down. The lowest value
+    /// (-2^63 + 1) when nothing is known.
     #[must_use]
     pub fn earliest_ns(&self) -> i64 {
         self.earliest.floor_nanos()
     }
 
-    /// The best guess, ns since the timescale's epoch, rounded down. 0 when nothing is known: see
-    /// [`Self::is_known`].
+    /// The best estimate, ns since the timescale's epoch, rounded down. 0 when nothing is known:
+    /// see [`Self::is_known`].
     #[must_use]
     pub fn estimate_ns(&self) -> i64 {
         self.estimate.floor_nanos()
     }
 
-    /// True time is not after this, ns since the timescale's epoch, rounded up. The highest number
-    /// of all (2^63 - 1) when nothing is known.
+    /// True time is not after this, ns since the timescale's epoch, rounded up. The highest value
+    /// (2^63 - 1) when nothing is known.
     #[must_use]
     pub fn latest_ns(&self) -> i64 {
         self.latest.ceil_nanos()
@@ -115,8 +115,7 @@ impl Reading {
         self.latest
     }
 
-    /// The interval with its timescale in its type; `None` when the timeline is on another
-    /// timescale.
+    /// The interval, typed by its timescale; `None` if the timeline is on another timescale.
     #[must_use]
     pub fn interval<S: Timescale>(&self) -> Option<Interval<S>> {
         let same = self.timescale == S::ID;
@@ -135,8 +134,8 @@ impl Reading {
         self.status
     }
 
-    /// False while nothing is known: earliest and latest then exclude nothing, and the estimate
-    /// means nothing.
+    /// False while nothing is known: earliest and latest then exclude nothing, and the estimate is
+    /// meaningless.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.known
@@ -154,14 +153,14 @@ impl Reading {
         self.counter
     }
 
-    /// Changes when the clock may have stepped: readings with different numbers are not of one
+    /// Changes when the clock may have stepped: readings with different numbers are not from one
     /// continuous clock.
     #[must_use]
     pub fn disruption(&self) -> u64 {
         self.disruption
     }
 
-    /// Which clock it is of: readings of local timelines have an order only where this is the same.
+    /// The clock it was read from: readings of local timelines have an order only if this is equal.
     #[must_use]
     pub fn origin(&self) -> u64 {
         self.origin
@@ -225,9 +224,10 @@ impl Reading {
 
     /// Was this moment surely before that of `other`, surely after it, or is the order not known?
     ///
-    /// Readings on different timescales have no order, nor have readings of different local
-    /// timelines or from the two sides of a disruption of one, nor has anything whose status is
-    /// unknown or unreliable. UTC repeats itself at a leap second: order across one needs TAI.
+    /// Readings on different timescales have no order. Neither do readings of different local
+    /// timelines, readings of one local timeline before and after a disruption, or readings whose
+    /// status is unknown or unreliable. UTC repeats itself at a leap second, so ordering across one
+    /// needs TAI.
     #[must_use]
     pub fn compare(&self, other: &Self) -> Comparison {
         let local = self.timescale == TimescaleId::Local;
@@ -248,13 +248,13 @@ impl Reading {
         }
     }
 
-    /// Bounds may be relied on: something is known, and no assumption is in doubt.
+    /// Whether the bounds may be relied on: something is known, and no assumption is in doubt.
     pub(crate) fn is_trustworthy(&self) -> bool {
         self.known && self.status != ClockStatus::Unreliable && self.status != ClockStatus::Unknown
     }
 }
 
-/// Nanoseconds of a span that is not below zero, rounded up.
+/// A non-negative span in nanoseconds, rounded up.
 fn span_ns(span: Duration) -> u64 {
     u64::try_from(span.ceil_nanos()).unwrap_or(0)
 }

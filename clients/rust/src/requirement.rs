@@ -1,7 +1,7 @@
-//! [`Requirement`]: what a program needs of a timeline, and whether a reading meets it.
+//! [`Requirement`]: what a program needs from a timeline, and whether a reading meets it.
 //!
-//! Everything that needs thought is done when a requirement is stated; a read compares numbers.
-//! What can be had is the server's business.
+//! All expensive work is done when a requirement is stated; a read only compares numbers. The
+//! server decides what is achievable.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use timevisor_protocols::channel::{self, Confidence, InvalidRequirement};
 
 use crate::reading::Reading;
 
-/// How far true time may be from the estimate, and how surely.
+/// How far true time may be from the estimate, and with what certainty.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,15 +47,16 @@ impl Requirement {
         })
     }
 
-    /// The clock must also tell instants apart that are this far from each other.
+    /// The clock must also be able to distinguish instants that are this far apart.
     #[must_use]
     pub fn with_resolution(mut self, resolution: Duration) -> Self {
         self.0.resolution_ns = Some(u64::try_from(resolution.as_nanos()).unwrap_or(u64::MAX));
         self
     }
 
-    /// By the estimated error with at least this probability, 0.5 up to but not including 1, instead
-    /// of by the hard bounds ([`timevisor_protocols::channel::confidence`] has the law).
+    /// By the estimated error with at least this probability, 0.5 up to but not including 1,
+    /// instead of by the hard bounds ([`timevisor_protocols::channel::confidence`] has the
+    /// formula).
     #[must_use]
     pub fn with_probability(mut self, probability: f64) -> Self {
         self.0.confidence = Confidence::Probability(probability);
@@ -80,7 +81,7 @@ impl Requirement {
         self.0.resolution_ns
     }
 
-    /// The probability needed; `None`: certainty, by the hard bounds.
+    /// The probability needed; `None` for certainty, by the hard bounds.
     #[must_use]
     pub fn probability(&self) -> Option<f64> {
         match self.0.confidence {
@@ -89,7 +90,7 @@ impl Requirement {
         }
     }
 
-    /// Whether it means something.
+    /// Checks that it is meaningful.
     ///
     /// # Errors
     /// The first rule that it breaks.
@@ -97,7 +98,7 @@ impl Requirement {
         self.0.validate()
     }
 
-    /// As the channel carries it.
+    /// The form that is sent over the channel.
     #[must_use]
     pub fn to_channel(self) -> channel::Requirement {
         self.0
@@ -110,8 +111,8 @@ impl From<channel::Requirement> for Requirement {
     }
 }
 
-/// A requirement as a read checks it, in whole nanoseconds (errors are rounded up before they are
-/// compared).
+/// A requirement in the form that a read checks, in whole nanoseconds (errors are rounded up before
+/// they are compared).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
     pub(crate) below_ns: u64,
@@ -134,7 +135,7 @@ impl Need {
             Confidence::Probability(p) => largest_sigma_ns(wanted.below_ns, wanted.above_ns, p),
         };
         Ok(Self {
-            // The all-ones value is taken; 584 years less a nanosecond will do.
+            // The all-ones value has a special meaning; 584 years minus a nanosecond is enough.
             below_ns: wanted.below_ns.min(u64::MAX - 1),
             above_ns: wanted.above_ns.min(u64::MAX - 1),
             tick_ns: wanted.resolution_ns.unwrap_or(u64::MAX),
@@ -146,12 +147,12 @@ impl Need {
         *self == Self::NONE
     }
 
-    /// Claimed by the estimated error instead of by the bounds.
+    /// Whether it refers to the estimated error instead of the bounds.
     pub(crate) fn is_probable(&self) -> bool {
         self.sigma_ns != u64::MAX
     }
 
-    /// Whether a reading meets it, where a tick lasts `tick_ns`.
+    /// Whether a reading meets it, if a tick lasts `tick_ns`.
     #[inline]
     pub(crate) fn is_met(&self, reading: &Reading, tick_ns: u64) -> bool {
         if self.is_none() {
@@ -161,7 +162,7 @@ impl Need {
             return false;
         }
         if self.is_probable() {
-            // Nobody says how the estimated error grows while the clock runs freely.
+            // It is not known how the estimated error grows while the clock is free-running.
             return reading.status != ClockStatus::FreeRunning
                 && reading.estimated_error_ns().is_some_and(|ns| ns <= self.sigma_ns);
         }
@@ -174,8 +175,8 @@ fn is_at_most(ns: i64, limit: u64) -> bool {
     u64::try_from(ns).is_ok_and(|ns| ns <= limit)
 }
 
-/// The requirement of a handle, which other threads change while others read: a sequence lock
-/// around four words.
+/// The requirement of a handle, which some threads may change while others read: four words behind
+/// a sequence lock.
 #[derive(Debug)]
 pub(crate) struct NeedCell {
     sequence: AtomicU64,

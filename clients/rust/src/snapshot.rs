@@ -1,5 +1,5 @@
 //! [`Snapshot`]: the lines in force with everything that was published with them, and how long they
-//! keep a promise.
+//! meet a requirement.
 
 use core::ops::Deref;
 
@@ -15,19 +15,20 @@ use crate::requirement::Need;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Snapshot {
     pub(crate) lines: Lines<Local>,
-    /// What was said with them, at their base: status, disruption, generation, estimated error.
+    /// What was published with them, at their base: status, disruption, generation, estimated
+    /// error.
     pub(crate) said: PageReading,
 }
 
 impl Snapshot {
-    /// What a reader's page has in force.
+    /// Takes what is in force on a reader's page.
     pub(crate) fn take<P: Deref<Target = Page>, C: Counter>(
         reader: &Reader<P, C>,
     ) -> Result<Self, ReadError> {
         Self::of_words(&reader.words()?)
     }
 
-    /// What an entry's words say.
+    /// Decodes an entry's words.
     pub(crate) fn of_words(words: &EntryWords) -> Result<Self, ReadError> {
         let (lines, said) = timevisor_clock_page::decode(words)?;
         Ok(Self { lines, said })
@@ -40,8 +41,8 @@ impl Snapshot {
     }
 
     /// A tick of the counter in ns, rounded up; `u64::MAX` while nothing is known. A counter of
-    /// nominally 1 GHz has a tick of 1 ns, whatever its oscillator's error: the 1024th that is
-    /// taken off is far above any.
+    /// nominally 1 GHz has a tick of 1 ns, whatever its oscillator's error: the subtracted 1024th
+    /// is far larger than any such error.
     pub(crate) fn tick_ns(&self) -> u64 {
         let bits = self.lines.estimate.period.to_bits();
         match Period::from_bits(bits - bits / 1024).span_ceil(1).ceil_nanos() {
@@ -51,13 +52,13 @@ impl Snapshot {
     }
 
     /// The last counter value from `now` on at which a requirement is met if nothing new is
-    /// learned; `Err` when it is not met now, `Ok(None)` when it stays met for ever (2^63 ticks).
+    /// learned; `Err` if it is not met now, `Ok(None)` if it stays met forever (2^63 ticks).
     pub(crate) fn valid_until(&self, need: &Need, now: u64) -> Result<Option<u64>, ()> {
         if need.is_none() {
             return Ok(None);
         }
         if need.is_probable() {
-            // The estimated error is claimed until the expiry.
+            // The estimated error is valid until the expiry.
             return if self.lines.is_expired(now) { Err(()) } else { Ok(Some(self.lines.expiry)) };
         }
         let at = self.lines.at(now);
@@ -91,7 +92,8 @@ fn span(ns: u64) -> Duration {
     Duration::from_bits(i128::try_from(units / 1_000_000_000).unwrap_or(i128::MAX))
 }
 
-/// One side of the interval: how wide it is, how it grows (2^-84 s a tick), and how wide it may be.
+/// One side of the interval: how wide it is, how fast it grows (2^-84 s per tick), and how wide it
+/// may be.
 struct Side {
     width: Duration,
     growth: i128,
@@ -99,8 +101,8 @@ struct Side {
 }
 
 impl Side {
-    /// For how many ticks it stays within its limit: `left` ticks at its own growth, then with the
-    /// holdover added.
+    /// The number of ticks for which it stays within its limit: `left` ticks at its own growth,
+    /// then with the holdover added.
     fn lasts(&self, left: u64, holdover: i128) -> Result<u64, ()> {
         if self.width > self.limit {
             return Err(());
@@ -115,8 +117,8 @@ impl Side {
     }
 }
 
-/// How many ticks of `growth` fit into `room`; one fewer than all, because both ends of the lines
-/// are rounded.
+/// How many ticks of `growth` fit into `room`; minus one, because both ends of the lines are
+/// rounded.
 fn ticks(room: i128, growth: i128) -> u64 {
     if growth <= 0 {
         return u64::MAX;

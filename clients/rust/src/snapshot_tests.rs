@@ -26,8 +26,8 @@ fn lines(widths: (i64, i64), slopes: (i64, i64), holdover: u64, valid: u64) -> L
 }
 
 proptest! {
-    /// At the counter value it names the requirement is met; a few ticks later it is not, give or
-    /// take the units that the lines round by.
+    /// At the returned counter value the requirement is met; a few ticks later it is not, up to the
+    /// rounding of the lines.
     #[test]
     fn the_end_is_the_last_moment(
         widths in (0i64..100_000, 0i64..100_000), slopes in (-1i64 << 36..1 << 40, -1i64 << 36..1 << 40),

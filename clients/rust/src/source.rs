@@ -1,7 +1,7 @@
 //! Where time comes from: finding the clock page and the counter that it is written for.
 //!
 //! The same program runs on a host, in a container and in a guest: the first page that Timevisor
-//! fills is taken, and what was passed over is kept with the reason. It does not read time.
+//! fills is used, and skipped ones are recorded with the reason. It does not read time.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +20,15 @@ use crate::tried::Tried;
 
 /// A guest's page, from the kernel's driver.
 const DEVICE: &str = "/dev/vmclock0";
-/// A host's page, also in its containers.
+/// A host's page, including in its containers.
 const HOST_PAGE: &str = "/run/timevisor/clock";
 
-/// The page that a client reads, and those that it passed over.
+/// The page that a client reads, and those that it skipped.
 #[derive(Clone, Debug)]
 pub struct PageChoice {
     /// The file or device.
     pub path: PathBuf,
-    /// Channels that were tried before and are not used.
+    /// Pages that were tried before and are not used.
     pub passed_over: Vec<Tried>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum PageRef {
     Memory(Arc<OwnPage>),
 }
 
-/// A page that a hand-driven clock fills.
+/// A page that a manually driven clock fills.
 #[derive(Default)]
 pub(crate) struct OwnPage(pub(crate) Page);
 
@@ -64,7 +64,7 @@ impl Deref for PageRef {
 #[derive(Clone, Debug)]
 pub(crate) enum CounterRef {
     Host(HostCounter),
-    /// Nanoseconds that somebody advances.
+    /// Nanoseconds that are advanced manually.
     Manual(Arc<AtomicU64>),
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn counter_for(page: &PageRef, index: usize) -> Result<CounterRef, Ti
     HostCounter::for_reader(id).map(CounterRef::Host).ok_or(TimelineError::Counter(id.name()))
 }
 
-/// Opens the page that was asked for, or the first one there is.
+/// Opens the requested page, or the first one that exists.
 pub(crate) fn find(wanted: Option<&Path>) -> Result<(PageRef, PageChoice), ConnectError> {
     let mut tried = Vec::new();
     let mut look = |path: &Path| match open(path) {
@@ -119,15 +119,16 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<(PageRef, PageChoice), Conne
     found.ok_or(ConnectError { tried })
 }
 
-/// In the order of preference. A machine that runs timevisord itself has a clock that carries its
-/// host's bounds on, where it has a host; an unreadable list of PCI devices is one without ivshmem.
+/// The candidates in the order of preference. If a machine runs timevisord itself, its clock
+/// already includes its host's bounds, if it has a host. An unreadable list of PCI devices counts
+/// as one without ivshmem.
 fn candidates() -> Vec<PathBuf> {
     let mut all = vec![PathBuf::from(HOST_PAGE), PathBuf::from(DEVICE)];
     all.extend(pci::ivshmem_resources().unwrap_or_default());
     all
 }
 
-/// Maps one page and looks whether Timevisor fills it.
+/// Maps one page and checks whether Timevisor fills it.
 pub(crate) fn open(path: &Path) -> Result<PageRef, Tried> {
     let because = |why: &dyn core::error::Error| Tried::because(path, why);
     let mapping = if path.starts_with("/dev") {
@@ -139,7 +140,7 @@ pub(crate) fn open(path: &Path) -> Result<PageRef, Tried> {
     };
     let page = PageRef::Mapped(Arc::new(ReadPage::new(mapping).map_err(|e| because(&e))?));
     check(&page).map_err(|e| because(&e))?;
-    // A page of another machine's counter is as good as none.
+    // A page for another machine's counter is useless.
     counter_for(&page, 0).map_err(|e| because(&e))?;
     Ok(page)
 }

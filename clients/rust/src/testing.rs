@@ -30,7 +30,7 @@ pub(crate) fn identity() -> Identity {
     }
 }
 
-/// These lines in force, after so many disruptions.
+/// A publication of these lines, after this many disruptions.
 pub(crate) fn published(lines: &Lines<Local>, status: ClockStatus, disruptions: u64) -> Snapshot {
     let page = Page::new();
     let update = Update {

@@ -1,6 +1,6 @@
 //! [`Timeline`]: a handle to read, convert (`conversions`) and wait (`wait`). Reading is a counter
-//! read and three multiplications; no system call, no allocation, no lock, from any number of
-//! threads.
+//! read and three multiplications; no system call, no allocation, no lock, and any number of
+//! threads may do so.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,8 +21,8 @@ use crate::source::{CounterRef, PageRef, counter_for};
 use crate::waiters::Waiters;
 use crate::{Comparison, unpoisoned};
 
-/// A timeline's place on a page, and where it moved to later. A reader walks the chain, which is
-/// one long nearly always: a timeline moves when its VM moves to another host.
+/// A timeline's place on a page, and where it moved to later. A reader walks the chain, which
+/// almost always has length one: a timeline moves only when its VM moves to another host.
 pub(crate) struct Place {
     reader: Reader<PageRef, CounterRef>,
     page: PageRef,
@@ -30,18 +30,18 @@ pub(crate) struct Place {
     place: u64,
     /// Whose page it is.
     identity: [u64; 5],
-    /// Another page's counter would be another, and nothing but the identity tells:
+    /// Whether only the page's identity reveals that its counter is a different one:
     /// CLOCK_MONOTONIC_RAW of a process that was restored in a time namespace.
     by_identity: bool,
     pub(crate) origin: u64,
     history: Mutex<History>,
-    /// Nanoseconds of a tick, rounded up; 0: not known yet.
+    /// Nanoseconds per tick, rounded up; 0 if not known yet.
     tick_ns: AtomicU64,
     next: OnceLock<Box<Place>>,
 }
 
 impl Place {
-    /// `generation`: as the server said; otherwise whatever the page has now.
+    /// `generation` is the one that the server named; without it, the page's current one is used.
     pub(crate) fn open(
         page: PageRef,
         counter: CounterRef,
@@ -59,7 +59,7 @@ impl Place {
             identity: reader.identity(),
             reader,
             page,
-            // No reading has all bits set: it is another timeline's entry already.
+            // No reading has all bits set; the entry already belongs to another timeline.
             place: if generation == found { place } else { u64::MAX },
             by_identity,
             origin: hasher.finish(),
@@ -81,7 +81,7 @@ impl Place {
         Ok(snapshot)
     }
 
-    /// What is known for conversions, with the publication that is in force now.
+    /// The history for conversions, including the publication that is in force now.
     pub(crate) fn noted(&self) -> Result<MutexGuard<'_, History>, ReadError> {
         let snapshot = self.snapshot()?;
         let mut history = unpoisoned(self.history.lock());
@@ -89,13 +89,14 @@ impl Place {
         Ok(history)
     }
 
-    /// What was read there is of another timeline, by another counter, or of another host's page.
+    /// Whether a reading from there belongs to another timeline, another counter, or another host's
+    /// page.
     #[inline(always)]
     fn is_another(&self, place: u64) -> bool {
         place != self.place || (self.by_identity && self.reader.identity() != self.identity)
     }
 
-    /// Only requirements of a resolution ask.
+    /// Used only by requirements on the resolution.
     #[cold]
     fn tick_ns(&self) -> u64 {
         match self.tick_ns.load(Relaxed) {
@@ -115,7 +116,7 @@ impl Place {
 pub(crate) struct Shared {
     name: String,
     place: Place,
-    /// A hand-driven clock wakes its waiters; a page cannot.
+    /// A manually driven clock wakes its waiters; a page cannot.
     pub(crate) waiters: Option<Arc<Waiters>>,
 }
 
@@ -140,8 +141,7 @@ impl Shared {
     }
 }
 
-/// A handle to one timeline: cheap to clone, for any thread. It reads without any message to
-/// anybody.
+/// A handle to one timeline: cheap to clone, and usable from any thread. Reading sends no messages.
 ///
 /// ```
 /// use timevisor::{Status, manual::Clock};
@@ -171,8 +171,8 @@ impl Timeline {
             shared: Arc::new(Shared { name: name.to_owned(), place, waiters }),
             need: Arc::new(NeedCell::new(need)),
         };
-        // Stamps taken from now on can be converted. A page without a living writer says so at the
-        // first read.
+        // Stamps taken from now on can be converted. If the page has no living writer, the first
+        // read reports it.
         let _ = timeline.observe();
         timeline
     }
@@ -184,10 +184,10 @@ impl Timeline {
     }
 
     /// The same timeline, judged by another requirement: [`Reading::met`] and the events of
-    /// [`Self::watch`]. Nobody is told; to have the host meet it, bind.
+    /// [`Self::watch`]. The host is not informed; bind to make it meet the requirement.
     ///
     /// # Errors
-    /// A requirement that means nothing.
+    /// When the requirement is not meaningful.
     pub fn with_requirement(&self, requirement: &Requirement) -> Result<Self, InvalidRequirement> {
         let need = Need::new(Some(requirement))?;
         Ok(Self { shared: Arc::clone(&self.shared), need: Arc::new(NeedCell::new(need)) })
@@ -201,11 +201,11 @@ impl Timeline {
         self.need.get()
     }
 
-    /// Now: the counter is read after everything that came before this call. No system call, no
-    /// allocation.
+    /// The current time: the counter is read after everything that precedes this call. No system
+    /// call, no allocation.
     ///
     /// # Errors
-    /// The page's writer died inside an update, or the timeline has ended.
+    /// When the page's writer died during an update, or the timeline has ended.
     #[inline]
     pub fn now(&self) -> Result<Reading, ReadError> {
         let place = self.shared.place();
@@ -216,8 +216,8 @@ impl Timeline {
         Ok(place.judge(Reading::of_page(&raw, place.origin), &self.need.get()))
     }
 
-    /// Where the page is another host's now, the process was restored there, and the global
-    /// timelines go on.
+    /// If the page now belongs to another host, the process was restored there, and the global
+    /// timelines continue.
     #[cold]
     fn find_again(&self, place: &Place) -> Result<Reading, ReadError> {
         let name = self.name();
@@ -237,16 +237,16 @@ impl Timeline {
         Ok(place.judge(Reading::of_page(&raw, place.origin), &self.need.get()))
     }
 
-    /// The counter, to be converted later: the cheapest stamp there is, in ticks.
+    /// The counter in ticks, to be converted later: the cheapest possible stamp.
     #[inline]
     #[must_use]
     pub fn stamp(&self) -> u64 {
         self.shared.place().reader.counter().read_ordered()
     }
 
-    /// Records the present publication for later conversions. Waits, watches and conversions do so,
-    /// too; a program that only takes stamps should call this every few seconds. A stamp around
-    /// which nobody looked for more than a minute cannot be converted.
+    /// Records the current publication for later conversions. Waits, watches and conversions also
+    /// do this; a program that only takes stamps should call it every few seconds. A stamp cannot
+    /// be converted if no publication was recorded around it for more than a minute.
     ///
     /// # Errors
     /// As [`Self::now`].
@@ -270,7 +270,7 @@ impl Timeline {
         }
     }
 
-    /// The timeline's entry as it is on the page, whatever it says.
+    /// The timeline's raw entry on the page.
     pub(crate) fn words(&self) -> Result<EntryWords, ReadError> {
         let place = self.shared.place();
         let words = place.reader.words()?;
@@ -284,12 +284,12 @@ impl Timeline {
         Ok(snapshot.said.has_estimate().then(|| snapshot.lines.rate_limits()))
     }
 
-    /// For what is about the page and the counter, not about the time.
+    /// For queries about the page and the counter, not about the time.
     pub(crate) fn with_reader<T>(&self, ask: impl FnOnce(&Reader<PageRef, CounterRef>) -> T) -> T {
         ask(&self.shared.place().reader)
     }
 
-    /// Whose page it is read from.
+    /// The identity of the page it is read from.
     pub(crate) fn identity(&self) -> [u64; 5] {
         self.shared.place().reader.identity()
     }
@@ -303,7 +303,7 @@ impl Timeline {
         self.now().map(|reading| reading.compare_to(t_ns))
     }
 
-    /// True when `t_ns` has surely not come yet: latest < t.
+    /// Whether `t_ns` has surely not come yet: latest < t.
     ///
     /// # Errors
     /// As [`Self::now`].
@@ -311,7 +311,7 @@ impl Timeline {
         self.compare_to(t_ns).map(|order| order == Comparison::Before)
     }
 
-    /// True when `t_ns` has surely passed: earliest > t.
+    /// Whether `t_ns` has surely passed: earliest > t.
     ///
     /// # Errors
     /// As [`Self::now`].
@@ -357,7 +357,7 @@ pub enum ValidUntil {
         /// The counter at that moment, ticks.
         counter: u64,
     },
-    /// For longer than the counter runs: the bounds do not grow beyond it.
+    /// Longer than the counter runs: the bounds do not grow beyond the limit.
     Unlimited,
 }
 

@@ -1,13 +1,13 @@
-//! [`Tried`]: a place that was looked at and not taken, and why.
+//! [`Tried`]: a place that was tried and not used, and why.
 
 use std::path::Path;
 
-/// A place that was looked at and not taken.
+/// A place that was tried and not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tried {
     /// A path, or what was looked for.
     pub place: String,
-    /// Why it was not taken.
+    /// Why it was not used.
     pub why: String,
 }
 

@@ -1,4 +1,4 @@
-//! [`Waiters`]: wakes the waits on a hand-driven clock when it is moved.
+//! [`Waiters`]: wakes the waits on a manually driven clock when it is moved.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
@@ -7,7 +7,7 @@ use timevisor_linux::event_fd::EventFd;
 
 use crate::unpoisoned;
 
-/// All waits on a hand-driven clock.
+/// All waits on a manually driven clock.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     flags: Mutex<Vec<Weak<EventFd>>>,

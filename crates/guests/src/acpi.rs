@@ -4,7 +4,7 @@
 //! (drivers/ptp/ptp_vmclock.c) and one memory resource. An encoder for exactly this table, not for
 //! AML in general; its output equals iasl's (tests below).
 
-/// What the table declares to be read.
+/// Size of the memory resource that the table declares.
 const RESOURCE_BYTES: u64 = 4096;
 
 /// Encodes the SSDT for a page at guest-physical `address`, for `-acpitable file=`.

@@ -38,7 +38,7 @@ pub enum Delivery {
     },
 }
 
-/// A virtual machine to be equipped.
+/// A virtual machine that is to get a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Its name.
@@ -49,22 +49,22 @@ pub struct Request {
     pub memory_mib: u64,
     /// Its chipset.
     pub chipset: Chipset,
-    /// Make main memory an explicit backend: QEMU 10 under TCG aborts in migration with an nvdimm
-    /// otherwise (assertion in tlb_reset_dirty_range_all).
+    /// Make main memory an explicit backend; otherwise QEMU 10 under TCG aborts when it migrates a
+    /// VM with an nvdimm (assertion in tlb_reset_dirty_range_all).
     pub explicit_memory: bool,
-    /// Where our own QMP socket shall be; it stands beside libvirt's.
+    /// Where to put our own QMP socket; it exists in addition to libvirt's.
     pub qmp: PathBuf,
 }
 
-/// Memory that cannot be equipped.
+/// A memory size for which the nvdimm's address is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{0} MiB of memory: use 1 MiB to {LARGEST_MIB} MiB with the nvdimm delivery, or the vmclock or ivshmem device"
 )]
 pub struct MemoryError(u64);
 
-/// Near 1 TiB, QEMU moves memory around a hole that some processors need, and the address below
-/// would be wrong.
+/// Near 1 TiB, QEMU moves memory around a hole that some processors need, and [`nvdimm_address`]
+/// would return a wrong address.
 const LARGEST_MIB: u64 = 900 * 1024;
 const GIB: u64 = 1024;
 
@@ -73,7 +73,7 @@ const GIB: u64 = 1024;
 /// split memory below 4 GiB).
 ///
 /// # Errors
-/// No memory, or too much of it for the address to be certain.
+/// When the VM has no memory, or too much of it for the address to be certain.
 pub fn nvdimm_address(memory_mib: u64, chipset: Chipset) -> Result<u64, MemoryError> {
     if memory_mib == 0 || memory_mib > LARGEST_MIB {
         return Err(MemoryError(memory_mib));
@@ -97,7 +97,7 @@ impl Request {
         Ok(arguments)
     }
 
-    /// Without the port.
+    /// The arguments without the virtio-serial port.
     fn page_arguments(&self) -> Result<Vec<[String; 2]>, MemoryError> {
         let mut out = Vec::new();
         let mut add = |option: &str, value: String| out.push([option.to_owned(), value]);
@@ -108,7 +108,7 @@ impl Request {
             }
             Delivery::Nvdimm { page, ssdt } => {
                 let address = nvdimm_address(self.memory_mib, self.chipset)?;
-                // Room for the 2 MiB and for QEMU's alignment to 1 GiB per slot.
+                // Leaves room for the 2 MiB and for QEMU's alignment to 1 GiB per slot.
                 add(
                     "-m",
                     format!("{}M,slots=2,maxmem={}M", self.memory_mib, self.memory_mib + 4 * GIB),
@@ -129,11 +129,11 @@ impl Request {
                 add("-acpitable", format!("file={}", commas(&ssdt.to_string_lossy())));
             }
             Delivery::Ivshmem { page } => {
-                // The bar is as large as the backend, which may be smaller than its file: just the
-                // page.
+                // The BAR is as large as the backend. The backend may be smaller than its file, so
+                // it covers just the page.
                 add("-object", backend(page, "4K"));
-                // QEMU makes devices in this form after all others, so that it takes no slot that
-                // another one asks for.
+                // QEMU creates devices given in JSON after all others, so this device takes no slot
+                // that another one asks for.
                 let device = r#"{"driver":"ivshmem-plain","memdev":"timevisor-page"}"#;
                 add("-device", device.to_owned());
             }
@@ -142,8 +142,8 @@ impl Request {
         Ok(out)
     }
 
-    /// The guest's way to state requirements: a virtio-serial port, whose socket lies beside the
-    /// QMP socket. libvirt makes it itself ([`Self::libvirt_xml`]).
+    /// The port through which the guest states its requirements: a virtio-serial port whose socket
+    /// lies beside the QMP socket. libvirt creates the port itself ([`Self::libvirt_xml`]).
     fn port(&self) -> Vec<[String; 2]> {
         let channel = commas(&self.channel().to_string_lossy());
         let arguments = [
@@ -163,7 +163,8 @@ impl Request {
         self.qmp.with_file_name("channel")
     }
 
-    /// For a shell: one option per line, quoted, to be put after the virtual machine's own options.
+    /// The arguments for a shell: one option per line, quoted. Append them to the virtual machine's
+    /// own options.
     ///
     /// # Errors
     /// As [`nvdimm_address`].
@@ -176,7 +177,7 @@ impl Request {
         Ok(lines.join(" \\\n") + "\n")
     }
 
-    /// For `virsh edit`: the elements to add to the domain, with comments on what else is needed.
+    /// The elements to add to the domain with `virsh edit`, with comments on what else is needed.
     ///
     /// # Errors
     /// As [`nvdimm_address`].
@@ -211,7 +212,7 @@ impl Request {
         );
         out += "<qemu:commandline>\n";
         for [option, value] in self.page_arguments()? {
-            // libvirt gives -m and the main memory itself; only what it cannot say is added.
+            // libvirt passes -m and the main memory itself, so we add only what it cannot express.
             let value = if option == "-m" {
                 value.split_once(',').map_or("", |(_, rest)| rest)
             } else {
@@ -252,7 +253,7 @@ fn backend(page: &Path, size: &str) -> String {
     )
 }
 
-/// A comma in a value of a QEMU option is doubled.
+/// Doubles commas, as QEMU requires in an option's value.
 fn commas(value: &str) -> String {
     value.replace(',', ",,")
 }

@@ -89,7 +89,7 @@ fn an_ivshmem_device_for_both() {
 -chardev socket,id=timevisor,path=/run/timevisor/vms/web/monitor/channel,server=on,wait=off \\
 -device virtserialport,bus=timevisor-serial.0,chardev=timevisor,name=org.timevisor.0
 ";
-    // Main memory of any size, because the device has a fixed address.
+    // Main memory may have any size, because the device has a fixed address.
     assert_eq!(request.shell().unwrap(), expected);
     let xml = request.libvirt_xml().unwrap();
     for part in [

@@ -1,8 +1,8 @@
-//! What a QEMU was started with: the few options that matter here.
+//! The command line of a QEMU process: the few options that matter here.
 //!
 //! Pure. Understands `key=value,...` with doubled commas and the JSON form that libvirt uses. It
-//! does not read `-readconfig` files, so what a running process shows (open files, memory) outranks
-//! what is written here.
+//! does not read `-readconfig` files, so the state of the running process (open files, memory)
+//! takes precedence over these options.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The name of the virtio-serial port through which a guest speaks to timevisord.
 pub const CHANNEL: &str = timevisor_protocols::channel::PORT_NAME;
 
-/// How the file of our plugin for QEMU is called.
+/// File name of our QEMU plugin.
 pub const PLUGIN: &str = "libtimevisor-introspect.so";
 
 /// The options that matter.
@@ -37,7 +37,7 @@ pub struct CommandLine {
     pub memory: Option<u64>,
     /// The gdb stub's socket: `-gdb unix:PATH`.
     pub gdb: Option<PathBuf>,
-    /// Every `-plugin`; its kind is the file.
+    /// Every `-plugin`; the file is stored as its kind.
     pub plugins: Vec<Properties>,
     /// `guest-cid` of a vhost-vsock device.
     pub vsock_cid: Option<u32>,
@@ -57,13 +57,13 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// One value.
+    /// The value of this key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.values.get(key).map(String::as_str)
     }
 
-    /// From `kind,key=value,...` or `{"KIND_KEY": "kind", "key": value, ...}`.
+    /// Parses `kind,key=value,...` or `{"KIND_KEY": "kind", "key": value, ...}`.
     fn parse(text: &str, kind_key: &str) -> Self {
         let mut values = if text.starts_with('{') { json(text) } else { pairs(text, kind_key) };
         Self { kind: values.remove(kind_key).unwrap_or_default(), values }
@@ -71,7 +71,7 @@ impl Properties {
 }
 
 impl CommandLine {
-    /// From the arguments of a process; unknown options are skipped.
+    /// Parses the arguments of a process; unknown options are skipped.
     #[must_use]
     pub fn parse(arguments: &[String]) -> Self {
         let mut line = Self::default();
@@ -177,7 +177,7 @@ impl CommandLine {
     }
 }
 
-/// Options whose value is needed.
+/// The options whose value we need.
 const KNOWN: [&str; 14] = [
     "gdb",
     "m",
@@ -197,7 +197,8 @@ const KNOWN: [&str; 14] = [
 
 const MIB: u64 = 1 << 20;
 
-/// A size as QEMU reads it (util/cutils.c, `qemu_strtosz`): a number with a suffix, else of `unit`.
+/// A size as QEMU reads it (util/cutils.c, `qemu_strtosz`): a number with a suffix, or without one
+/// in `unit`.
 fn bytes(text: &str, unit: u64) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -209,12 +210,12 @@ fn bytes(text: &str, unit: u64) -> Option<u64> {
         "t" => 40,
         _ => return None,
     };
-    // Fractions are rounded by QEMU; nobody starts a VM so.
+    // QEMU accepts fractions and rounds them; we do not support them, because nobody uses them.
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// QEMU's option syntax (util/qemu-option.c): the first word may leave out its key; `,,` is a
-/// comma; a word without `=` is `on`.
+/// QEMU's option syntax (util/qemu-option.c): the first word may omit its key; `,,` stands for a
+/// comma; a word without `=` has the value `on`.
 fn pairs(text: &str, first_key: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let parts = text.replace(",,", "\0");
@@ -229,8 +230,8 @@ fn pairs(text: &str, first_key: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// The JSON form: strings as they are, booleans as on and off, numbers in decimal; nested values
-/// are left out.
+/// The JSON form: strings unchanged, booleans as `on` and `off`, numbers in decimal; nested values
+/// are skipped.
 fn json(text: &str) -> BTreeMap<String, String> {
     let Ok(serde_json::Value::Object(object)) = serde_json::from_str(text) else {
         return BTreeMap::new();

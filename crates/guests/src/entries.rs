@@ -1,4 +1,4 @@
-//! Timelines as entries of a page: the host's lines of each timeline, converted to the reader's
+//! Timelines as page entries: the host's lines for each timeline, converted to the reader's
 //! counter. Pure.
 
 use timevisor_clock_page::{ClockStatus, EntryIdentity, EntryUpdate, Lines, Slew, Update};
@@ -10,11 +10,11 @@ use crate::guest_clock::for_guest;
 /// One timeline's entry, as a function of the host's counter.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineEntry {
-    /// Which entry of the page, 1 to 17.
+    /// The entry's index on the page, 1 to 17.
     pub index: usize,
     /// The timeline.
     pub identity: EntryIdentity,
-    /// The tightest required half-width, ns; 0: none.
+    /// The tightest required half-width in ns; 0 if there is no requirement.
     pub required_ns: u64,
     /// Changes whenever earlier publications become void.
     pub disruptions: u64,
@@ -25,22 +25,22 @@ pub struct TimelineEntry {
     pub status: ClockStatus,
     /// Estimated error, one sigma.
     pub estimated_error: Duration,
-    /// Host counter value of the newest reference fact.
+    /// Host counter value at the newest reference fact.
     pub as_of: u64,
     /// TAI - UTC, where known and meaningful.
     pub tai_offset: Option<i16>,
-    /// An entry's estimate follows the lines within this many host ticks.
+    /// The number of host ticks within which an entry's estimate converges to the lines.
     pub slew_horizon: u64,
 }
 
 impl TimelineEntry {
-    /// The entry for a page that is read with the host's counter.
+    /// The entry for a page whose reader uses the host's counter.
     #[must_use]
     pub fn on_host(&self) -> EntryUpdate {
         self.with(self.lines, self.as_of, self.slew_horizon)
     }
 
-    /// The entry for the page of a guest with this counter mapping. Without a mapping its time is
+    /// The entry for the page of a guest with this counter mapping. Without a mapping, its time is
     /// unknown.
     #[must_use]
     pub fn for_guest(&self, mapping: Option<&CounterMapping>) -> EntryUpdate {

@@ -5,10 +5,10 @@ use timevisor_time::Period;
 
 use crate::counter_mapping::CounterMapping;
 
-/// Converts lines to the guest's counter; `None` for a ratio that no counter has.
+/// Converts lines to the guest's counter; `None` for an implausible ratio.
 ///
-/// Unless the ratio is 1, the guest's counter is rounded down to whole ticks. So both bounds move
-/// out by one tick, and the periods are rounded outward.
+/// Unless the ratio is 1, the guest's counter is rounded down to whole ticks. Both bounds therefore
+/// move outward by one tick, and the periods are rounded outward.
 #[must_use]
 pub fn for_guest<S>(host: &Lines<S>, mapping: &CounterMapping) -> Option<Lines<S>> {
     let (base, expiry) = (mapping.guest_from_host(host.base), mapping.guest_from_host(host.expiry));
@@ -35,7 +35,7 @@ pub fn for_guest<S>(host: &Lines<S>, mapping: &CounterMapping) -> Option<Lines<S
 pub struct GuestCounter<'a, C> {
     /// The host's counter.
     pub host: &'a C,
-    /// The guest's counter as a function of it.
+    /// The guest's counter as a function of the host's.
     pub mapping: CounterMapping,
 }
 
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(guest.at(6000), host_lines(10_000).at(11_000));
     }
 
-    /// A counter whose three ways to be read differ.
+    /// A counter whose three read methods return different values.
     struct Barriers;
 
     impl Counter for Barriers {
@@ -107,7 +107,8 @@ mod tests {
         }
     }
 
-    /// On Arm the default of `read_after_stores` is no barrier between a store and the counter.
+    /// On Arm, the default `read_after_stores` puts no barrier between a store and the counter
+    /// read.
     #[test]
     fn a_vms_page_is_written_with_the_hosts_barrier() {
         let mapping = CounterMapping { ratio: CounterRatio::ONE, offset: 10, running: true };
@@ -120,8 +121,8 @@ mod tests {
         #[test]
         fn a_guest_reads_what_the_host_reads_and_its_bounds_hold_the_hosts(
             base in 1u64 << 40..1 << 52, later in 0u64..100_000_000_000, offset in any::<i64>(),
-            // Scaling to between a quarter and four times, as VMX (48 bits) and SVM (32 bits) count
-            // it.
+            // Ratios from a quarter to four, in the fixed-point formats of VMX (48 bits) and SVM
+            // (32 bits).
             quarter in 1u64 << 46..1 << 50, svm in any::<bool>(),
         ) {
             let ratio = if svm { CounterRatio { mul: quarter >> 16, frac_bits: 32 } } else { CounterRatio { mul: quarter, frac_bits: 48 } };
@@ -130,7 +131,7 @@ mod tests {
             let guest = for_guest(&host, &mapping).unwrap();
             let (h, g) = (host.at(base + later), guest.at(mapping.guest_from_host(base + later)));
             prop_assert!(g.earliest <= h.earliest && h.latest <= g.latest, "the host's bounds are not inside");
-            // Two ticks of at most 1.6 ns, and 26 s of a period rounded by 2^-84 s.
+            // Two ticks of at most 1.6 ns, plus 26 s with a period rounded by 2^-84 s.
             prop_assert!((g.estimate - h.estimate).abs() < Duration::from_nanos(5), "{}", g.estimate - h.estimate);
         }
     }

@@ -1,4 +1,4 @@
-//! QEMU processes: finding them, their name, and what runs their guest code.
+//! QEMU processes: how to find them, their names, and what runs their guest code.
 //!
 //! It neither starts nor stops them, and does not speak QMP.
 
@@ -32,10 +32,10 @@ impl Accelerator {
 /// Why a QEMU process could not be examined.
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
-    /// /proc.
+    /// /proc could not be read.
     #[error("cannot examine a QEMU process")]
     Process(#[from] ProcessError),
-    /// The process is no QEMU.
+    /// The process is not a QEMU.
     #[error("process {0} is not a QEMU")]
     NotQemu(u32),
     /// It was told to use KVM only, and has not opened a KVM virtual machine yet.
@@ -43,12 +43,12 @@ pub enum QemuError {
     Starting(u32),
 }
 
-/// A running QEMU.
+/// A running QEMU process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Qemu {
     /// Its process.
     pub process: Process,
-    /// The name of the virtual machine; `pid-N` when it was given none.
+    /// The name of the virtual machine; `pid-N` if it has none.
     pub name: String,
     /// Decided by its open files, not by its options: `accel=kvm:tcg` leaves the choice to QEMU.
     pub accelerator: Accelerator,
@@ -56,13 +56,13 @@ pub struct Qemu {
     pub command_line: CommandLine,
 }
 
-/// Every QEMU on this host, also those that could not be examined (with the reason).
+/// Every QEMU on this host, including those that could not be examined (with the reason).
 ///
 /// # Errors
 /// When /proc is not mounted.
 pub fn discover() -> io::Result<Vec<Result<Qemu, QemuError>>> {
     let found = Process::all()?.into_iter().map(Qemu::open);
-    // A process that has ended meanwhile is none of ours to report.
+    // Processes that have ended in the meantime are not reported.
     let ours = |result: &Result<Qemu, QemuError>| {
         !matches!(result, Err(QemuError::NotQemu(_) | QemuError::Process(ProcessError::Gone(_))))
     };
@@ -73,7 +73,7 @@ impl Qemu {
     /// Examines one process.
     ///
     /// # Errors
-    /// When it is no QEMU, has ended, may not be examined, or is still starting.
+    /// When it is not a QEMU, has ended, may not be examined, or is still starting.
     pub fn open(process: Process) -> Result<Self, QemuError> {
         let arguments = process.arguments()?;
         let comm = process.comm()?;

@@ -3,30 +3,30 @@
 //!
 //! | side | on | then |
 //! | --- | --- | --- |
-//! | destination | the VM waits for a migration | nothing runs: the page says nothing |
-//! | destination | it has arrived, or runs already | the page starts over with another disruption marker; then the vCPUs may run |
-//! | source | the vCPUs stopped for it | the page says nothing |
-//! | source | completed | the same, for good: nobody who still runs on this page may trust it |
-//! | either | completed, but QEMU's state is none of a migration | a snapshot was saved, which QEMU reports by the same events |
+//! | destination | the VM waits for a migration | nothing runs: the page carries no time |
+//! | destination | it has arrived, or already runs | the page starts over with another disruption marker; then the vCPUs may run |
+//! | source | the vCPUs stopped for the migration | the page carries no time |
+//! | source | completed | the same, permanently: a reader that still runs on this page must not trust it |
+//! | either | completed, but QEMU's state is not one of a migration | a snapshot was saved, which QEMU reports with the same events |
 //! | source | failed or cancelled | nothing; RESUME has already restored the page |
 //!
 //! What it does not do: talk to QEMU, or write pages.
 
 use timevisor_protocols::qmp::{MigrationStatus, QueryStatus, RunState, VmEvent};
 
-/// Where a VM is between two hosts.
+/// Migration state of a VM.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Transit {
     /// It is here, and not migrating.
     #[default]
     Here,
-    /// Its memory is expected, or arrives.
+    /// It waits for its memory, or is receiving it.
     Incoming,
-    /// It leaves; with QEMU's migration status.
+    /// It is leaving; contains QEMU's migration status.
     Leaving(MigrationStatus),
     /// It runs elsewhere.
     Left,
-    /// It stayed, for this reason.
+    /// The migration failed for this reason, and the VM stayed here.
     Failed(String),
 }
 
@@ -35,18 +35,18 @@ pub enum Transit {
 pub enum Step {
     /// Nothing beyond handling the event.
     Nothing,
-    /// The VM has arrived: start its page over, and resume it if that was requested.
+    /// The VM has arrived: restart its page, and resume the VM if that was requested.
     Arrive,
-    /// The VM has left: withdraw the time from its page for good.
+    /// The VM has left: permanently withdraw the time from its page.
     Leave,
     /// The VM did not leave: ask QEMU why.
     AskWhy,
-    /// Ask QEMU for the VM's state, which the event does not tell.
+    /// Ask QEMU for the VM's state, which the event does not contain.
     AskStatus,
 }
 
 impl Transit {
-    /// Takes QEMU's answer at the beginning of a connection.
+    /// Processes QEMU's answer at the start of a connection.
     pub fn on_status(&mut self, status: &QueryStatus) -> Step {
         match status.state {
             RunState::InMigrate => *self = Self::Incoming,
@@ -54,14 +54,14 @@ impl Transit {
                 *self = Self::Left;
                 return Step::Leave;
             }
-            // The answer came between the last event and QEMU's last step; a saved snapshot has
-            // another state.
+            // The answer arrived between the last event and QEMU's last step; after saving a
+            // snapshot, the state would be a different one.
             RunState::FinishMigrate if self.has_been_copied() => {
                 *self = Self::Left;
                 return Step::Leave;
             }
             _ if self.has_been_copied() => *self = Self::Here,
-            // It arrived while nobody was connected.
+            // It arrived while we were not connected.
             _ if *self == Self::Incoming => {
                 *self = Self::Here;
                 return Step::Arrive;
@@ -71,10 +71,10 @@ impl Transit {
         Step::Nothing
     }
 
-    /// Takes an event in.
+    /// Processes an event.
     pub fn on_event(&mut self, event: &VmEvent) -> Step {
         match (&*self, event) {
-            // RESUME comes before `completed` unless the vCPUs are held back.
+            // RESUME precedes `completed` unless the vCPUs are held back.
             (Self::Incoming, VmEvent::Resume | VmEvent::Migration(MigrationStatus::Completed)) => {
                 *self = Self::Here;
                 Step::Arrive
@@ -93,8 +93,8 @@ impl Transit {
                 *self = Self::Failed("QEMU does not say why".to_owned());
                 Step::AskWhy
             }
-            // An operator may run it here again after it has left; the time on this page is then
-            // right.
+            // An operator may resume it here after it has left; the time on this page is then
+            // correct.
             (Self::Left | Self::Leaving(MigrationStatus::Completed), VmEvent::Resume) => {
                 *self = Self::Here;
                 Step::Nothing
@@ -112,19 +112,19 @@ impl Transit {
         *self == Self::Leaving(MigrationStatus::Completed)
     }
 
-    /// The migration did not begin, or QEMU has given the reason of its failure.
+    /// Records that the migration did not start, or that QEMU has given the reason for its failure.
     pub fn fail(&mut self, reason: String) {
         if *self != Self::Incoming {
             *self = Self::Failed(reason);
         }
     }
 
-    /// A migration was requested; QEMU's events follow.
+    /// Records that a migration was requested; QEMU's events follow.
     pub fn leave(&mut self) {
         *self = Self::Leaving(MigrationStatus::None);
     }
 
-    /// True between two hosts.
+    /// Whether the VM is between two hosts.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
         matches!(self, Self::Incoming | Self::Leaving(_))
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(stayed, Transit::Failed("cancelled".to_owned()));
     }
 
-    /// QEMU 7.2 and 10.0 send this for `savevm`, and nothing for `loadvm` but STOP and RESUME.
+    /// QEMU 7.2 and 10.0 send this for `savevm`, and only STOP and RESUME for `loadvm`.
     #[test]
     fn a_snapshot_is_no_migration() {
         use MigrationStatus::{Active, Completed, Setup};
@@ -237,7 +237,7 @@ mod tests {
         let mut runs = Transit::Leaving(Completed);
         assert_eq!(runs.on_event(&VmEvent::Resume), Step::Nothing);
         assert_eq!(runs, Transit::Here);
-        // A question that was asked for another reason meanwhile changes nothing.
+        // A query made for another reason in the meantime changes nothing.
         let mut under_way = Transit::Leaving(Active);
         under_way.on_status(&status(RunState::Running));
         assert_eq!(under_way, Transit::Leaving(Active));
@@ -250,8 +250,8 @@ mod tests {
         assert_eq!(transit, Transit::Left);
     }
 
-    /// Whatever an incoming VM's QEMU says, a refusal of a command does not make it one that stays
-    /// here.
+    /// Whatever an incoming VM's QEMU reports, a rejected command does not turn it into a VM that
+    /// stayed here.
     #[test]
     fn an_incoming_one_stays_incoming_when_a_command_fails() {
         let mut transit = Transit::Incoming;

@@ -7,11 +7,11 @@ use timevisor_protocols::qmp::CpuThread;
 /// A vCPU and its thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vcpu {
-    /// QEMU's cpu-index; `None`: one thread runs all of them (TCG, `thread=single`).
+    /// QEMU's cpu-index; `None` if one thread runs all vCPUs (TCG, `thread=single`).
     pub index: Option<u32>,
     /// Its thread.
     pub tid: u32,
-    /// TCG emulates it: QEMU's main loop makes the guest's timer interrupts.
+    /// Whether TCG emulates it; QEMU's main loop then generates the guest's timer interrupts.
     pub emulated: bool,
 }
 
@@ -32,9 +32,9 @@ pub fn named(threads: &[Thread]) -> Vec<Vcpu> {
     all
 }
 
-/// Keeps one thread for each vCPU. A thread that a vCPU's thread has started (plugins do so)
-/// inherits its name. Then `told` decides, and without it the lowest number, which belongs to the
-/// older thread unless thread numbers have wrapped.
+/// Keeps one thread for each vCPU. A thread that a vCPU's thread has started (plugins do this)
+/// inherits its name. In that case `told` decides; without it, the lowest thread id wins, which
+/// belongs to the older thread unless ids have wrapped around.
 #[must_use]
 pub fn one_each(mut named: Vec<Vcpu>, told: &[Vcpu]) -> Vec<Vcpu> {
     let twins = named.windows(2).any(|pair| pair[0].index == pair[1].index);
@@ -105,7 +105,7 @@ mod tests {
         let vcpu = |index, tid| Vcpu { index, tid, emulated: false };
         let two = [cpu(1, 14), cpu(0, 13)];
         assert_eq!(told(&threads, &two, false), [vcpu(Some(0), 13), vcpu(Some(1), 14)]);
-        // Somebody else's thread.
+        // A thread of another process.
         assert_eq!(told(&threads, &[cpu(0, 13), cpu(1, 99)], false), [vcpu(Some(0), 13)]);
         let single = told(&threads, &[cpu(0, 13), cpu(1, 13)], true);
         assert_eq!(single, [Vcpu { index: None, tid: 13, emulated: true }]);

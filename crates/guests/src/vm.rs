@@ -1,19 +1,19 @@
-//! One VM that is served: what happens to its page when something happens to the VM.
+//! One served VM: how its page follows the VM's events.
 //!
 //! Rules: a page tells the time only while the relation between the guest's counter and the host's
 //! is known. While it is unknown (stopped, suspended, unreadable, vCPUs that disagree), time and
 //! bounds are withdrawn. When it has changed, the disruption marker changes too. Only the marker
-//! and the sequences are ever read back from the page. If they differ from what we wrote, a
-//! snapshot has put its page there, and the page starts over.
+//! and the sequence counts are ever read back from the page. If they differ from what we wrote, a
+//! loaded snapshot has overwritten the page, and we restart it.
 //!
-//! A page is withdrawn at every stop, although the TSC runs on under KVM, for two reasons. Nothing
-//! reports what happens to a stopped VM before it runs again; loading a snapshot sets the TSC. And
-//! a snapshot that is saved while stopped holds a page without time, which is harmless wherever it
-//! is loaded.
+//! A page is withdrawn at every stop, although the TSC keeps running under KVM, for two reasons.
+//! First, nothing reports what happens to a stopped VM before it runs again, and loading a snapshot
+//! sets the TSC. Second, a snapshot saved while stopped then contains a page without time, which is
+//! harmless wherever it is loaded.
 //!
-//! Limitation: under TCG without a QMP socket, a stop and resume is found by polling. For one
-//! polling interval after the resume the guest may read a page that is late by the length of the
-//! pause.
+//! Limitation: under TCG without a QMP socket, a stop and resume is detected by polling. For one
+//! polling interval after the resume, the guest may read a page whose time is behind by the length
+//! of the pause.
 
 use timevisor_clock_page::{
     ClockStatus, Counter, CounterId, Identity, LeapIndicator, PageWriter, Sample, Slew, Update,
@@ -37,10 +37,10 @@ pub enum AttachError {
     /// The VM has no page that we could write.
     #[error("{0} has no page for us; start it with the arguments that `timevisor vm args` prints")]
     NoPage(String),
-    /// There is a page, but not for us.
+    /// There is a page, but we cannot use it.
     #[error(transparent)]
     Delivery(#[from] DeliveryError),
-    /// The host counts with something that guests do not have.
+    /// The host's counter is one that guests cannot read.
     #[error("the host counts with {}, which no guest can read; VMs need counter = \"tsc\" (or \"cntvct\")", .0.name())]
     Counter(CounterId),
     /// The process could not be watched.
@@ -51,23 +51,23 @@ pub enum AttachError {
     Map(#[from] timevisor_linux::mapping::MapError),
 }
 
-/// The content of the host's page, from which guests' pages follow.
+/// The content of the host's page, from which the guests' pages are derived.
 #[derive(Clone, Copy, Debug)]
 pub struct HostUpdate {
-    /// For pages on TAI. The host's estimate already moves monotonically.
+    /// For pages on TAI. The host's estimate is already monotonic.
     pub tai: ScaleUpdate,
     /// For pages on UTC.
     pub utc: ScaleUpdate,
     /// TAI - UTC, where known.
     pub tai_offset: Option<i16>,
-    /// What pages announce.
+    /// The leap second that pages announce.
     pub leap: LeapIndicator,
 }
 
 /// The host's clock on one timescale.
 #[derive(Clone, Copy, Debug)]
 pub struct ScaleUpdate {
-    /// Its lines in force on the host's counter, or the status to show without time and bounds.
+    /// The lines in force on the host's counter, or the status to publish without time and bounds.
     pub update: Result<Update, ClockStatus>,
     /// A number that changes whenever earlier publications become void.
     pub disruptions: u64,
@@ -86,13 +86,13 @@ pub struct HostIdentity {
     pub tai_offset: Option<i16>,
 }
 
-/// A VM that is served.
+/// A served VM.
 pub struct Vm {
     /// Its name on this host.
     pub name: String,
     /// Its process.
     pub qemu: Qemu,
-    /// How the page gets in.
+    /// How the page reaches the guest.
     pub delivery: DeliveryKind,
     writer: PageWriter<WritePage>,
     source: Option<Box<dyn MappingSource + Send>>,
@@ -111,12 +111,13 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Finds the VM's page and takes it over: from now on it says `initializing` on the right
-    /// counter and timescale.
+    /// Finds the VM's page and takes it over: from now on its status is `initializing`, with the
+    /// right counter and timescale.
     ///
     /// # Errors
-    /// No page, or one that is not ours to write. A counter mapping that cannot be read is not an
-    /// error: the page then says that the time is unknown, and the reason is in [`Self::problem`].
+    /// When there is no page, or we may not write it. A counter mapping that cannot be read is not
+    /// an error: the page then states that the time is unknown, and the reason is in
+    /// [`Self::problem`].
     pub fn attach(
         qemu: Qemu,
         name: &str,
@@ -153,12 +154,13 @@ impl Vm {
         Err(AttachError::NoPage(name.to_owned()))
     }
 
-    /// Starts the page over on another timescale; only before the guest's driver has probed it.
+    /// Restarts the page on another timescale; allowed only before the guest's driver has probed
+    /// it.
     pub fn change_timescale(&mut self, timescale: TimescaleId, host: HostIdentity) {
         self.writer.start_over(identity(&self.name, timescale, host), host.tai_offset);
     }
 
-    /// Reads the counter mapping again. True when it has changed, so that the page should be
+    /// Reads the counter mapping again. Returns true if it has changed; the page should then be
     /// written now.
     pub fn look(&mut self) -> bool {
         if self.transit == Transit::Left {
@@ -204,7 +206,7 @@ impl Vm {
         }
     }
 
-    /// Why the page must not tell the time, whatever the counters say.
+    /// A reason to withhold the time that is independent of the counters.
     fn held(&self) -> Option<&'static str> {
         match (self.suspended, self.stopped) {
             (true, _) => Some("the guest is suspended"),
@@ -213,21 +215,21 @@ impl Vm {
         }
     }
 
-    /// Whether the page may be overwritten now, and has to be polled: QEMU loads snapshots into
-    /// stopped VMs. It cannot write page files, which it maps read-only.
+    /// Whether QEMU may overwrite the page now, so that it must be polled: QEMU loads snapshots
+    /// into stopped VMs. QEMU cannot write page files, because it maps them read-only.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
         self.delivery == DeliveryKind::Vmclock && self.held().is_some()
     }
 
-    /// Starts the page over if it was overwritten.
+    /// Restarts the page if it was overwritten.
     fn heed_page(&mut self) {
         // The page of an arriving VM is handled when the arrival is complete.
         if self.transit == Transit::Incoming || self.writer.is_intact() {
             return;
         }
-        // A new epoch, because the same snapshot can be loaded repeatedly, and its readers must be
-        // able to tell the loads apart.
+        // The same snapshot can be loaded repeatedly; a new epoch lets readers tell the loads
+        // apart.
         let epoch = realtime().floor_nanos().unsigned_abs();
         self.start_over(epoch);
         self.replaced += 1;
@@ -242,13 +244,13 @@ impl Vm {
         self.replaced
     }
 
-    /// Takes QEMU's answer about the VM's state. Returns the same as [`Self::on_event`].
+    /// Processes QEMU's answer about the VM's state. Returns the same as [`Self::on_event`].
     pub fn on_status(&mut self, status: &QueryStatus) -> (bool, Step) {
         let step = self.transit.on_status(status);
         self.take_step(step);
         match status.state {
             RunState::Suspended => (self.stopped, self.suspended) = (false, true),
-            // It has not run yet, and its page may be right before it does.
+            // It has not run yet, and its page may be correct before it does.
             RunState::Prelaunch | RunState::InMigrate => self.stopped = false,
             _ if status.running => (self.stopped, self.suspended) = (false, false),
             _ => self.stopped = step != Step::Arrive,
@@ -256,7 +258,7 @@ impl Vm {
         (self.look(), step)
     }
 
-    /// Takes an event from QMP. Returns whether the page should be written now, and what else the
+    /// Processes a QMP event. Returns whether the page should be written now, and what else the
     /// caller has to do.
     pub fn on_event(&mut self, event: &VmEvent) -> (bool, Step) {
         let step = self.transit.on_event(event);
@@ -274,8 +276,8 @@ impl Vm {
                 self.suspended = false;
                 self.look()
             }
-            // It may still sleep (`stop` and `cont` do not wake it), or have another state (a
-            // snapshot, a reset).
+            // It may still be asleep (`stop` and `cont` do not wake it), or have a different state
+            // (after a snapshot or reset).
             VmEvent::Resume | VmEvent::Reset { .. } if self.suspended => {
                 self.stopped = false;
                 return (false, Step::AskStatus);
@@ -285,8 +287,8 @@ impl Vm {
                 self.look()
             }
             VmEvent::Reset { .. } => self.look(),
-            // Under KVM the counter runs on while the vCPUs are held back, so the page can be right
-            // before they run.
+            // Under KVM, the counter keeps running while the vCPUs are held back, so the page can
+            // be correct before they run.
             _ => step == Step::Arrive && self.look(),
         };
         (write, step)
@@ -300,7 +302,7 @@ impl Vm {
         }
     }
 
-    /// The VM has arrived from another host: its page, or what its guest has read so far, comes
+    /// Handles a VM's arrival from another host: its page, or what its guest has read so far, comes
     /// from there.
     fn arrive(&mut self) {
         self.stopped = false;
@@ -309,8 +311,8 @@ impl Vm {
     }
 
     fn start_over(&mut self, epoch: u64) {
-        // The source stays: the process is the same, and a new search would hold the guest back for
-        // 30 ms.
+        // Keep the source: the process is the same, and a new search would delay the guest by 30
+        // ms.
         self.mapping = None;
         let mut identity = Identity { epoch, ..*self.writer.identity() };
         if self.delivery == DeliveryKind::Vmclock {
@@ -323,14 +325,14 @@ impl Vm {
         self.arrivals += 1;
     }
 
-    /// Arrivals from other hosts. Facts from before an arrival belong to another host.
+    /// Number of arrivals from other hosts. Facts from before an arrival belong to another host.
     #[must_use]
     pub fn arrivals(&self) -> u64 {
         self.arrivals
     }
 
-    /// The instant on its page at which its elapsed clock read 0. Only QEMU's vmclock device brings
-    /// its page along in a migration.
+    /// The instant on its page at which its elapsed clock read 0. Only QEMU's vmclock device
+    /// migrates its page.
     #[must_use]
     pub fn birth(&self) -> Option<(Instant<Tai>, Duration)> {
         self.writer.found_birth()
@@ -341,7 +343,7 @@ impl Vm {
         self.writer.set_birth(birth);
     }
 
-    /// Where it is between two hosts.
+    /// Its migration state.
     #[must_use]
     pub fn transit(&self) -> &Transit {
         &self.transit
@@ -354,7 +356,7 @@ impl Vm {
         here && !self.stopped && !self.suspended
     }
 
-    /// The same, for updates from QEMU's answers.
+    /// Its migration state, for updates from QEMU's answers.
     pub fn transit_mut(&mut self) -> &mut Transit {
         &mut self.transit
     }
@@ -378,8 +380,8 @@ impl Vm {
         self.writer.follow(disruptions, &update, host.tai_offset, &counter);
     }
 
-    /// Sets the page's further entries to these timelines, and the requirement on its clock in ns
-    /// (0: none).
+    /// Sets the page's additional entries to these timelines, and the requirement on its clock in
+    /// ns (0: none).
     pub fn publish_entries(
         &mut self,
         required_ns: u64,
@@ -411,7 +413,7 @@ impl Vm {
         self.problem = Some(problem);
     }
 
-    /// Ends service for good, because the VM has ended or by request.
+    /// Ends service permanently, because the VM has ended or on request.
     pub fn retire(mut self) {
         self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
         self.writer.write_host_cpu_time(None);
@@ -422,7 +424,7 @@ impl Vm {
         self.writer.tai_offset_hint()
     }
 
-    /// Why the page does not tell the time, if so.
+    /// Why the page carries no time, if that is the case.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
@@ -451,7 +453,7 @@ fn guest_ticks(mapping: &CounterMapping, host_ticks: u64) -> u64 {
     mapping.guest_from_host(host_ticks).wrapping_sub(mapping.guest_from_host(0))
 }
 
-/// The identity of a VM's page; also for one that is prepared before its VM starts.
+/// The identity of a VM's page, including one that is prepared before its VM starts.
 #[must_use]
 pub fn identity(name: &str, timescale: TimescaleId, host: HostIdentity) -> Identity {
     let timeline = timeline_of(timescale);
@@ -469,8 +471,8 @@ fn timeline_of(timescale: TimescaleId) -> &'static str {
     if timescale == TimescaleId::Utc { "utc" } else { "tai" }
 }
 
-/// A VM's id: its name, cut or padded to 16 bytes. Names are unique on a host, and the host's id
-/// stands beside it.
+/// A VM's id: its name, cut or padded to 16 bytes. Names are unique on a host, and the page
+/// contains the host's id as well.
 fn vm_id(name: &str) -> [u8; 16] {
     let mut id = [0; 16];
     for (to, from) in id.iter_mut().zip(name.bytes()) {

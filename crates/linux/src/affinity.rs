@@ -1,4 +1,4 @@
-//! The processors of this machine, those that a thread may use, and the one that runs it.
+//! The processors of this machine, those that a thread may use, and the one it runs on.
 
 use std::io;
 
@@ -8,7 +8,7 @@ const MOST: usize = libc::CPU_SETSIZE as usize;
 /// The processors that are online, in ascending order (/sys/devices/system/cpu/online).
 ///
 /// # Errors
-/// When sysfs is not mounted, or has something unexpected.
+/// When sysfs is not mounted, or its content is unexpected.
 pub fn online() -> io::Result<Vec<usize>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     list(text.trim()).ok_or_else(|| io::Error::other(format!("odd list of processors: {text:?}")))
@@ -48,10 +48,10 @@ pub fn allowed() -> io::Result<Vec<usize>> {
     allowed_of(0)
 }
 
-/// The processors that a thread may use, in order; 0: this thread.
+/// The processors that a thread may use, in order; 0 means this thread.
 ///
 /// # Errors
-/// After its end, or as [`allowed`].
+/// When the thread has ended, or as [`allowed`].
 pub fn allowed_of(tid: u32) -> io::Result<Vec<usize>> {
     // SAFETY: a cpu_set_t is an array of words, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
@@ -66,7 +66,7 @@ pub fn allowed_of(tid: u32) -> io::Result<Vec<usize>> {
     Ok((0..MOST).filter(is_in).collect())
 }
 
-/// Pins this thread, and all that it starts from now on, to this processor.
+/// Pins this thread, and all threads that it starts from now on, to this processor.
 ///
 /// # Errors
 /// When there is no such processor, or this process may not use it.
@@ -74,10 +74,11 @@ pub fn pin(processor: usize) -> io::Result<()> {
     allow(0, &[processor])
 }
 
-/// Pins a thread, and all that it starts from now on, to these processors; 0: this thread.
+/// Pins a thread, and all threads that it starts from now on, to these processors; 0 means this
+/// thread.
 ///
 /// # Errors
-/// When its cpuset has none of them, without permission, after its end.
+/// When its cpuset contains none of them, permission is missing, or the thread has ended.
 pub fn allow(tid: u32, processors: &[usize]) -> io::Result<()> {
     // SAFETY: a cpu_set_t is an array of words, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
@@ -94,12 +95,12 @@ pub fn allow(tid: u32, processors: &[usize]) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Highest number of a thread (PID_MAX_LIMIT is 2^22).
+/// Converts a thread id, which always fits (PID_MAX_LIMIT is 2^22).
 fn pid(tid: u32) -> libc::pid_t {
     libc::pid_t::try_from(tid).unwrap_or(libc::pid_t::MAX)
 }
 
-/// The processor that runs this thread. The thread may have moved when this returns.
+/// The processor that runs this thread. The thread may have moved by the time this returns.
 #[must_use]
 pub fn current() -> Option<usize> {
     // SAFETY: the call has no arguments and touches no memory of ours.

@@ -1,14 +1,15 @@
-//! A file that a program appends records to: never through a link, mode 0644, for one writer.
+//! A file that one program appends records to: never opened through a symbolic link, mode 0644.
 //!
-//! It does not interpret what is in it.
+//! It does not interpret the content.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a regular file to append to and to read, and makes it if it is not there. A symbolic link
-/// in the last place is refused (ELOOP), and so is anything that is not a regular file.
+/// Opens a regular file for appending and reading, and creates it if it does not exist. A symbolic
+/// link as the last path component is refused (ELOOP), and so is anything that is not a regular
+/// file.
 ///
 /// # Errors
 /// The kernel's, or [`io::ErrorKind::InvalidInput`] for something that is not a regular file.
@@ -20,7 +21,7 @@ pub fn open_append(path: &Path) -> io::Result<File> {
     regular(options.open(path)?)
 }
 
-/// Opens a regular file to read, which may be a link to one.
+/// Opens a regular file for reading; the path may be a symbolic link.
 ///
 /// # Errors
 /// As [`open_append`].

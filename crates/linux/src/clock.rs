@@ -1,7 +1,7 @@
 //! The kernel's clocks, read only.
 //!
-//! Everything goes through libc's functions, so that a network simulator in LD_PRELOAD sees every
-//! read. It sets no clock: Timevisor never disciplines the kernel.
+//! Everything goes through libc's functions, so that an LD_PRELOAD network simulator sees every
+//! read. This module sets no clock: Timevisor never disciplines the kernel.
 
 use std::io;
 
@@ -32,14 +32,14 @@ pub fn monotonic_raw_nanos() -> u64 {
     u64::try_from(nanos(libc::CLOCK_MONOTONIC_RAW)).unwrap_or(0)
 }
 
-/// Offset in ns of CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW in this process's time namespace from
-/// the initial one, modulo 2^64; 0 where the kernel has no such namespaces.
+/// Offset in ns of CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW in this process's time namespace
+/// relative to the initial one, modulo 2^64; 0 if the kernel has no time namespaces.
 #[must_use]
 pub fn time_namespace_offset() -> u64 {
     std::fs::read_to_string("/proc/self/timens_offsets").map_or(0, |text| namespace_offset(&text))
 }
 
-/// Lines of a clock's name or number, seconds and nanoseconds.
+/// Parses lines of a clock's name or number, seconds and nanoseconds.
 fn namespace_offset(text: &str) -> u64 {
     let monotonic = text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();
@@ -128,9 +128,9 @@ pub struct KernelClock {
     pub maxerror_us: i64,
     /// Estimated error in microseconds.
     pub esterror_us: i64,
-    /// TAI - UTC in seconds; 0: not set.
+    /// TAI - UTC in seconds; 0 if not set.
     pub tai_offset: i32,
-    /// Nobody disciplines the clock (STA_UNSYNC).
+    /// No program disciplines the clock (STA_UNSYNC).
     pub unsynchronized: bool,
     /// Offsets are in nanoseconds (STA_NANO).
     pub nano: bool,
@@ -160,7 +160,7 @@ pub fn kernel_clock() -> io::Result<KernelClock> {
     })
 }
 
-/// This boot's random id: a new one means that counters and CLOCK_MONOTONIC started again.
+/// This boot's random id: a new one means that counters and CLOCK_MONOTONIC have restarted.
 ///
 /// # Errors
 /// When /proc is not mounted or its file is not a UUID.

@@ -1,21 +1,21 @@
-//! [`ClockSet`]: whether somebody has set CLOCK_REALTIME since it was made (timerfd_create(2),
+//! [`ClockSet`]: whether CLOCK_REALTIME has been set since it was created (timerfd_create(2),
 //! TFD_TIMER_CANCEL_ON_SET).
 //!
-//! The kernel tells of clock_settime, settimeofday and ADJ_SETOFFSET before those calls return. It
-//! tells of a leap second a moment after it. It does not tell of slews.
+//! The kernel reports clock_settime, settimeofday and ADJ_SETOFFSET before those calls return. It
+//! reports a leap second shortly afterwards. It does not report slews.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A timer that no one waits for: it is cancelled when the clock is set.
+/// A timer that is never waited for; the kernel cancels it when the clock is set.
 #[derive(Debug)]
 pub struct ClockSet(OwnedFd);
 
 impl ClockSet {
-    /// Watches from now on.
+    /// Starts watching.
     ///
     /// # Errors
-    /// Without descriptors or memory.
+    /// When descriptors or memory run out.
     pub fn new() -> io::Result<Self> {
         let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
         // SAFETY: the call touches no memory.
@@ -29,7 +29,8 @@ impl ClockSet {
         Ok(timer)
     }
 
-    /// A timer that never runs out: the year 2242, which a kernel's 64-bit nanoseconds still hold.
+    /// Arms the timer so that it practically never expires: for the year 2242, which still fits the
+    /// kernel's 64-bit nanoseconds.
     fn arm(&self) -> io::Result<()> {
         let never = libc::timespec { tv_sec: 8_583_000_000, tv_nsec: 0 };
         let once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -43,7 +44,7 @@ impl ClockSet {
         if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// True when the clock was set since the last call, or since this was made.
+    /// Whether the clock was set since the last call or, for the first call, since creation.
     ///
     /// # Errors
     /// Never on a supported kernel.
@@ -55,7 +56,7 @@ impl ClockSet {
             libc::read(self.0.as_raw_fd(), expirations.as_mut_ptr().cast(), expirations.len())
         };
         if read >= 0 {
-            // It ran out: the clock was set to after the year 2242.
+            // It expired: the clock was set beyond the year 2242.
             return Ok(true);
         }
         let error = io::Error::last_os_error();
@@ -71,7 +72,7 @@ impl ClockSet {
 mod tests {
     use super::*;
 
-    /// Setting the clock would disturb every other test; that it is noticed is the kernel's promise.
+    /// Setting the clock would disturb every other test, so we rely on the kernel to report it.
     #[test]
     fn nobody_has_set_the_clock() {
         let watch = ClockSet::new().unwrap();

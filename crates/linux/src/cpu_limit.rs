@@ -1,9 +1,9 @@
-//! Limits the processor time of a thread by the cpu controller's bandwidth control (cgroup v1:
-//! cpu.cfs_quota_us, v2: cpu.max). The thread gets a new cgroup below its present one, with the
+//! Limits a thread's processor time with the cpu controller's bandwidth control (cgroup v1:
+//! cpu.cfs_quota_us, v2: cpu.max). The thread gets a new cgroup below its current one, with the
 //! highest weight among its siblings.
 //!
-//! Plans changes and makes none itself: [`Change`]. Tried on cgroup v1 (`make lab TEST=reserve`);
-//! v2 is planned in unit tests only.
+//! It only plans changes and does not apply them: [`Change`]. Tested on cgroup v1
+//! (`make lab TEST=reserve`); v2 is covered only by unit tests of the plan.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::scheduling::Change;
 const SHARES: &str = "262144";
 const WEIGHT: &str = "10000";
 
-/// Why there is no limit.
+/// Why no limit can be set.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
     /// There is no cpu controller.
@@ -28,7 +28,7 @@ pub enum LimitError {
 /// Plans the changes that limit thread `tid` of process `pid` to `budget` in each `period`, ns.
 ///
 /// # Errors
-/// Why that cannot be.
+/// When the limit cannot be planned.
 pub fn plan(pid: u32, tid: u32, budget: u64, period: u64) -> Result<Plan, LimitError> {
     let path = PathBuf::from("/proc/self/mountinfo");
     let text = std::fs::read_to_string(&path).map_err(|source| CpusetError::Io { path, source })?;
@@ -44,7 +44,7 @@ pub fn plan(pid: u32, tid: u32, budget: u64, period: u64) -> Result<Plan, LimitE
     Ok(limits.v2(&root, &home)?)
 }
 
-/// Where the thread was before it was ours.
+/// The cgroup in which the thread was before we moved it.
 fn home(folder: PathBuf) -> PathBuf {
     let ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(OURS));
     match folder.parent() {
@@ -55,7 +55,7 @@ fn home(folder: PathBuf) -> PathBuf {
 
 struct Limits {
     tid: u32,
-    /// us.
+    /// In microseconds.
     quota: String,
     period: String,
 }
@@ -90,7 +90,8 @@ impl Limits {
         for folder in above {
             plan.extend(controller(folder, "cpu")?);
         }
-        // A cgroup with processes has children with controllers only once those are threaded.
+        // A cgroup that contains processes can have children with controllers only if they are
+        // threaded.
         plan.extend(written(&own, &[("cgroup.type", "threaded")]));
         plan.extend(controller(home, "cpu")?);
         plan.extend(written(&own, &[("cpu.weight", WEIGHT), ("cpu.max", &max)]).split_off(1));
@@ -100,7 +101,7 @@ impl Limits {
     }
 }
 
-/// A cgroup with these files; they go with it.
+/// Plans a cgroup with these files, which are removed together with it.
 fn written(own: &Path, files: &[(&str, &str)]) -> Plan {
     let folder = Change::Folder { path: own.to_owned() };
     let file = |(name, write): &(&str, &str)| Change::File {
@@ -136,7 +137,7 @@ mod tests {
         ];
         let home = root.join("machine");
         assert_eq!(text(&LIMITS().v1(&home), root), expected);
-        // A thread that is in one of ours is planned for as if it were not.
+        // A thread that is already in one of our cgroups is planned for as if it were not.
         assert_eq!(super::home(home.join("timevisor-limit-7")), home);
         assert_eq!(super::home(home.clone()), home);
     }

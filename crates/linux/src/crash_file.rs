@@ -1,7 +1,7 @@
-//! A file of the run directory that survives a crash of this program.
+//! A file in the run directory that survives a crash of this program.
 //!
-//! A program writes it before it changes anything, so that the program that starts after a crash
-//! can undo the change. The file is void after a boot.
+//! A program writes it before it changes anything, so that the next instance can undo the change
+//! after a crash. A reboot invalidates the file.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,19 +15,19 @@ use serde::de::DeserializeOwned;
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CrashFileError {
-    /// Not readable or writable.
+    /// The file cannot be read or written.
     #[error("{}", .path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Why.
         #[source]
         source: io::Error,
     },
-    /// Not what we write.
+    /// The file's content is not in our format.
     #[error("{} is not understood; what it names stays as it is: start the version of timevisord that wrote it once, which undoes that; for reservations also `timevisor reserve release --all` of that version", .path.display())]
     Format {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Why.
         #[source]
@@ -49,7 +49,7 @@ impl<T: Serialize + DeserializeOwned + Default> CrashFile<T> {
         Self { path: directory.join(name), of: PhantomData }
     }
 
-    /// The value that an earlier program wrote; the default where there is no file.
+    /// The value that an earlier instance wrote; the default if there is no file.
     ///
     /// # Errors
     /// A file that cannot be read or is not understood.
@@ -65,7 +65,7 @@ impl<T: Serialize + DeserializeOwned + Default> CrashFile<T> {
     /// Replaces the file atomically: after a crash it holds the old value or the new one.
     ///
     /// # Errors
-    /// When it cannot be written. The caller must not make its change then.
+    /// When it cannot be written. The caller must then not make its change.
     pub fn write(&self, value: &T) -> Result<(), CrashFileError> {
         let fresh = self.path.with_extension("json.new");
         let bytes = serde_json::to_vec_pretty(value)

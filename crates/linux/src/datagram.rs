@@ -1,8 +1,8 @@
-//! Unix datagram sockets to a daemon that answers to the sender's path: chronyd and ptp4l.
+//! Unix datagram sockets to daemons that reply to the sender's path: chronyd and ptp4l.
 //!
-//! Both need a named sender. The name is created beside the daemon's socket, where the daemon may
-//! write even under its distribution's confinement. Where that directory is read-only for us, the
-//! name is created in one of ours. It is removed on drop.
+//! Both need a named sender. The name is created next to the daemon's socket, where the daemon may
+//! write even if its distribution confines it. If we cannot write to that directory, the name is
+//! created in one of ours. It is removed on drop.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -23,7 +23,7 @@ impl UnixClient {
     /// Connects to the daemon's socket at `peer`; `fallback` is a directory that is ours.
     ///
     /// # Errors
-    /// No such socket, nobody listens, or neither directory can be written.
+    /// When there is no such socket, nobody listens, or neither directory is writable.
     pub fn connect(peer: &Path, fallback: &Path) -> io::Result<Self> {
         match Self::named(peer, peer.parent().unwrap_or(fallback)) {
             Err(error) if refuses_names(&error) => Self::named(peer, fallback),
@@ -36,7 +36,7 @@ impl UnixClient {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("timevisord.{}.{number}.sock", std::process::id());
         let own = directory.join(name);
-        // Of an earlier process with our id that was killed.
+        // A leftover of a killed process that had our pid.
         match fs::remove_file(&own) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -52,15 +52,15 @@ impl UnixClient {
     /// Sends one datagram.
     ///
     /// # Errors
-    /// The daemon has ended, or does not read.
+    /// When the daemon has ended, or does not read.
     pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
         self.socket.send(datagram).map(drop)
     }
 
-    /// Takes one datagram, if there is one.
+    /// Receives one datagram, if there is one.
     ///
     /// # Errors
-    /// Anything but "nothing there".
+    /// Any failure except that no datagram is available.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match self.socket.recv(buffer) {
             Ok(length) => Ok(Some(length)),
@@ -70,7 +70,8 @@ impl UnixClient {
     }
 }
 
-/// The directory is on a read-only mount (a unit with ProtectSystem=strict), or not ours to write.
+/// Whether the directory is on a read-only mount (a unit with ProtectSystem=strict), or we lack
+/// write permission.
 fn refuses_names(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
@@ -112,7 +113,7 @@ mod tests {
     #[test]
     fn a_read_only_directory_is_made_up_for() {
         let ours = tempfile::tempdir().unwrap();
-        // /proc refuses new files in any case; what is asked for there does not exist.
+        // /proc always refuses new files; the requested path does not exist there.
         let refused = UnixClient::named(Path::new("/proc/x"), Path::new("/proc")).unwrap_err();
         assert!(!matches!(refused.kind(), io::ErrorKind::AlreadyExists), "{refused}");
         let path = ours.path().join("daemon");

@@ -1,5 +1,5 @@
-//! Chooses this host's source of elapsed time, with the reason: the counter where it is invariant,
-//! else BPF programs where they load, else CLOCK_MONOTONIC_RAW.
+//! Chooses this host's source of elapsed time, with the reason: the counter if it is invariant,
+//! else BPF programs if they load, else CLOCK_MONOTONIC_RAW.
 
 #[cfg(all(feature = "bpf", target_arch = "x86_64"))]
 pub use crate::bpf::ElapsedBpf as Programs;
@@ -14,7 +14,7 @@ pub type Programs = core::convert::Infallible;
 pub enum ElapsedSource<P = Programs> {
     /// One counter, the same on all cores.
     Counter(HostCounter),
-    /// Ages of cores and of registered threads; detached when dropped.
+    /// Ages of cores and of registered threads; the programs are detached on drop.
     Bpf(P),
     /// CLOCK_MONOTONIC_RAW: a call instead of an instruction.
     MonotonicRaw(HostMonotonicRaw),
@@ -32,8 +32,8 @@ impl<P> ElapsedSource<P> {
     }
 }
 
-/// Chooses, and says why. On hosts whose counter is not invariant this loads the programs; they run
-/// for as long as the value lives.
+/// Chooses a source and returns the reason. On hosts whose counter is not invariant, this loads the
+/// programs, which run as long as the value lives.
 #[must_use]
 pub fn elapsed_source() -> (ElapsedSource, String) {
     // Auto never fails.

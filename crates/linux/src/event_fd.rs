@@ -1,4 +1,4 @@
-//! A flag as a descriptor (eventfd(2)): set by one thread, waited for by others in poll(2).
+//! A flag as a descriptor (eventfd(2)): one thread sets it, others wait for it with poll(2).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// A flag that is not set.
+    /// Creates a flag that is not set.
     ///
     /// # Errors
-    /// Without descriptors or memory.
+    /// When descriptors or memory run out.
     pub fn new() -> io::Result<Self> {
         // SAFETY: the call touches no memory.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
@@ -22,7 +22,7 @@ impl EventFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Sets it. One write(2), which a signal handler may make too.
+    /// Sets it with one write(2), which is also allowed in a signal handler.
     ///
     /// # Errors
     /// Never: a flag that was set 2^64 - 2 times without being cleared stays set.
@@ -38,7 +38,7 @@ impl EventFd {
         if error.kind() == io::ErrorKind::WouldBlock { Ok(()) } else { Err(error) }
     }
 
-    /// Clears it. False when it was not set.
+    /// Clears it. Returns false if it was not set.
     ///
     /// # Errors
     /// Never on a supported kernel.

@@ -1,7 +1,7 @@
-//! A connection on which some last words are sent when this process ends, however it ends.
+//! A connection that sends some last words when this process ends, however it ends.
 //!
-//! A forked child relays everything. It owns the connection, ignores signals, and makes only system
-//! calls. When our end closes, it sends the last words, waits for the answer, and ends. If SIGKILL
+//! A forked child relays everything. It owns the connection, ignores signals, and only makes system
+//! calls. When our end closes, it sends the last words, waits for the answer, and exits. If SIGKILL
 //! ends both processes together, no last words are sent.
 
 use std::io;
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 /// How long the other end may take to accept bytes.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The other end has handled the last words when it has been silent for this many ms; and the most
-/// waits for that.
+/// We assume that the other end has handled the last words when it has been silent for this many
+/// ms; and the maximum number of such waits.
 const ANSWER_MS: libc::c_int = 300;
 const ANSWERS: u32 = 20;
 
-/// The child; dropping this waits for its end.
+/// The child; dropping this waits for it to exit.
 #[derive(Debug)]
 pub struct Relay(libc::pid_t);
 
-/// Our end of a relayed connection, and its relay. Drop the stream first. The byte `quiet` is not
-/// relayed; after it the last words are no longer sent.
+/// Returns our end of a relayed connection, and its relay. Drop the stream first. The byte `quiet`
+/// is not relayed; once it was sent, the last words are no longer sent.
 ///
 /// # Errors
-/// When there is no child.
+/// When the child cannot be created.
 pub fn relay(
     stream: UnixStream,
     words: &'static [u8],
@@ -45,7 +45,7 @@ pub fn relay(
         // SAFETY: runs no destructors of the parent's state.
         unsafe { libc::_exit(0) };
     }
-    // The child's alone now.
+    // These now belong to the child alone.
     drop((stream, theirs));
     Ok((ours, Relay(child)))
 }
@@ -59,7 +59,7 @@ impl Drop for Relay {
     }
 }
 
-/// In the child.
+/// Runs in the child.
 fn run(near: RawFd, far: RawFd, words: &[u8], quiet: u8) {
     alone(near, far);
     let mut buffer = [0u8; 4096];
@@ -83,7 +83,7 @@ fn run(near: RawFd, far: RawFd, words: &[u8], quiet: u8) {
     }
     if has_words && write(far, words) {
         for _ in 0..ANSWERS {
-            // A connection that is closed too early may lose the last bytes.
+            // Closing the connection too early may lose the last bytes.
             let [answers, _] = wait([far, -1], ANSWER_MS);
             if !answers || read(far, &mut buffer).is_none() {
                 return;
@@ -92,7 +92,7 @@ fn run(near: RawFd, far: RawFd, words: &[u8], quiet: u8) {
     }
 }
 
-/// Closes all other descriptors, because clients wait for their end, and ignores signals.
+/// Closes all other descriptors, because clients wait for them to close, and ignores signals.
 fn alone(near: RawFd, far: RawFd) {
     let (low, high) = (near.min(far), near.max(far));
     for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, RawFd::MAX)] {
@@ -109,15 +109,15 @@ fn alone(near: RawFd, far: RawFd) {
     }
 }
 
-/// Which of them have something to read, or their end.
+/// Waits, and returns which descriptors are readable or at end of file.
 fn wait(fds: [RawFd; 2], ms: libc::c_int) -> [bool; 2] {
     let mut all = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: an array of two, as is said; poll ignores negative descriptors.
+    // SAFETY: the array has two elements, as stated; poll ignores negative descriptors.
     unsafe { libc::poll(all.as_mut_ptr(), 2, ms) };
     all.map(|fd| fd.revents != 0)
 }
 
-/// Number of bytes that arrived; 0 at the end.
+/// Returns the number of bytes read; 0 at end of file.
 fn read(fd: RawFd, buffer: &mut [u8]) -> Option<usize> {
     // SAFETY: the buffer has the stated size.
     let len = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };

@@ -1,39 +1,39 @@
-//! Everything that touches the kernel or the processor: the only room with system calls, ioctls and
-//! assembly.
+//! Everything that touches the kernel or the processor: the only crate with system calls, ioctls
+//! and assembly.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | [`adjust`] | the kernel's clock discipline: reading, steering, restoring (clock_adjtime) |
-//! | [`affinity`] | which processors there are, which one runs a thread |
+//! | [`affinity`] | which processors exist, which one runs a thread |
 //! | [`counter`] | [`counter::HostCounter`] and the choice of one; calibration |
 //! | [`clock`] | the kernel's clocks, read only; brackets |
-//! | [`cpu_limit`] | at most so much processor time for a thread: cgroup v1 and v2 |
-//! | [`cpuset`] | processors of their own for threads: cgroup v1 and v2 |
+//! | [`cpu_limit`] | limits a thread's processor time: cgroup v1 and v2 |
+//! | [`cpuset`] | exclusive processors for threads: cgroup v1 and v2 |
 //! | [`crash_file`] | a file that survives a crash, for undoing changes of the host |
 //! | [`datagram`] | Unix datagram sockets: chronyd's and ptp4l's management sockets |
 //! | [`mapping`] | [`mapping::SharedMapping`]: shared memory as an address and a length |
 //! | [`page`] | a mapped page as timevisor-clock-page's `Page` |
 //! | [`page_file`] | page files: ownership, size, one writer |
-//! | [`append_file`] | files that records are appended to |
-//! | [`clock_set`] | whether somebody has set CLOCK_REALTIME |
+//! | [`append_file`] | append-only record files |
+//! | [`clock_set`] | whether CLOCK_REALTIME has been set |
 //! | [`udp`] | a UDP client with kernel stamps |
-//! | [`udp_server`] | a UDP server: batches, kernel stamps, replies from the address that was asked |
-//! | [`stamps`] | kernel stamps to counter bounds |
+//! | [`udp_server`] | a UDP server: batches, kernel stamps, replies from the address that the request was sent to |
+//! | [`stamps`] | converts kernel stamps to counter bounds |
 //! | [`peer`] | the process and the user at the other end of a Unix socket |
-//! | [`last_words`] | a connection whose other end is told something when this process ends |
+//! | [`last_words`] | a connection that sends a last message when this process ends |
 //! | [`virtio_port`] | a guest's end of a virtio-serial port |
 //! | [`vsock`] | stream sockets between a host and its guests |
 //! | [`pci`] | clock pages in the memory of a guest's ivshmem device |
 //! | [`phc`] | PTP hardware clocks, read only |
-//! | [`poll`], [`signals`], [`notify`] | a daemon's waiting, ending and telling systemd |
+//! | [`poll`], [`signals`], [`notify`] | a daemon's event loop, termination signals and systemd notifications |
 //! | [`event_fd`], [`timer_fd`] | a flag and a timer as descriptors |
-//! | [`process`] | /proc: what runs, with which files and mappings; other processes' memory, read only |
-//! | [`scheduling`] | a thread's policy, and the processor time that it had |
-//! | `bpf` | RVEC by BPF programs (feature `bpf`, x86-64) |
-//! | [`elapsed_source`] | what tells how long a thread has been running on this host, and why |
-//! | [`kvm`] | whether KVM really runs guests here |
+//! | [`process`] | /proc: processes with their files and mappings; other processes' memory, read only |
+//! | [`scheduling`] | a thread's scheduling policy, and the processor time it has received |
+//! | `bpf` | RVEC with BPF programs (feature `bpf`, x86-64) |
+//! | [`elapsed_source`] | the source of elapsed time on this host, and why it was chosen |
+//! | [`kvm`] | whether KVM can actually run guests here |
 //!
-//! What it does not do: decide anything. Algorithms live in rooms without system calls.
+//! What it does not do: decide anything. Algorithms live in crates without system calls.
 
 pub mod adjust;
 pub mod affinity;

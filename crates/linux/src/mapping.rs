@@ -1,8 +1,7 @@
-//! Shared memory mappings of pages, the one resource that readers and writers have in common.
+//! Shared memory mappings of pages, the one resource that readers and writers share.
 //!
-//! A [`SharedMapping`] gives out an address and a length, nothing else: the page's layout and its
-//! sequence lock belong to timevisor-clock-page. Who may own which file is decided in
-//! [`crate::page_file`].
+//! A [`SharedMapping`] provides only an address and a length: the page's layout and its sequence
+//! lock belong to timevisor-clock-page. Who may own which file is decided in [`crate::page_file`].
 
 use core::ptr::NonNull;
 use std::fs::{File, OpenOptions};
@@ -52,7 +51,7 @@ pub enum MapError {
         "{0} is not a character device; is the kernel's ptp_vmclock driver loaded (Linux 6.13 or newer)?"
     )]
     NotADevice(PathBuf),
-    /// A PCI device's memory could not be opened: sysfs gives it to root only.
+    /// A PCI device's memory could not be opened: sysfs allows only root.
     #[error("cannot open {path}: run as root, or once as root `chmod a+r {path}`", path = .path.display())]
     PciOpen {
         /// The file in sysfs.
@@ -61,16 +60,16 @@ pub enum MapError {
         #[source]
         source: io::Error,
     },
-    /// A PCI device's memory is switched off.
+    /// A PCI device's memory is disabled.
     #[error("the device's memory is switched off; once as root: `echo 1 > {path}`", path = .path.display())]
     PciDisabled {
-        /// The file that switches it on.
+        /// The file that enables it.
         path: PathBuf,
         /// Why it could not be written.
         #[source]
         source: io::Error,
     },
-    /// A kernel in lockdown mode keeps PCI memory from programs.
+    /// A kernel in lockdown mode does not let programs map PCI memory.
     #[error(
         "the kernel does not let programs map {path} (lockdown, as with Secure Boot); give this VM its page by nvdimm or vmclock"
     )]
@@ -81,7 +80,7 @@ pub enum MapError {
         #[source]
         source: io::Error,
     },
-    /// A page was to be written through a read-only mapping.
+    /// A writer was requested for a read-only mapping.
     #[error("the mapping is read-only; the page's writer needs a writable one")]
     ReadOnly,
     /// A mapping of no bytes.
@@ -92,8 +91,8 @@ pub enum MapError {
     Map(#[source] io::Error),
 }
 
-/// A MAP_SHARED mapping of the first bytes of a file. Unmapped, and its file closed (which releases
-/// the file's lock), when dropped.
+/// A MAP_SHARED mapping of the first bytes of a file. Dropping it unmaps it and closes the file,
+/// which releases the file's lock.
 #[derive(Debug)]
 pub struct SharedMapping {
     address: NonNull<u8>,
@@ -112,7 +111,7 @@ impl SharedMapping {
     /// Maps the first `len` bytes of `file`.
     ///
     /// # Errors
-    /// A regular file that is too short, an empty mapping, or the kernel's refusal.
+    /// When a regular file is too short, the mapping would be empty, or the kernel refuses.
     pub fn new(file: File, len: usize, access: Access) -> Result<Self, MapError> {
         if len == 0 {
             return Err(MapError::Empty);
@@ -146,7 +145,7 @@ impl SharedMapping {
     }
 
     /// Maps a guest's vmclock device, `/dev/vmclock0`: one page, read-only
-    /// (drivers/ptp/ptp_vmclock.c allows no other).
+    /// (drivers/ptp/ptp_vmclock.c allows nothing else).
     ///
     /// # Errors
     /// When there is no such device, or this user may not open it.
@@ -163,7 +162,7 @@ impl SharedMapping {
         Self::new(file, PAGE_BYTES, Access::ReadOnly)
     }
 
-    /// The address of the first byte; page aligned, valid until the mapping is dropped.
+    /// The address of the first byte; page-aligned, and valid until the mapping is dropped.
     ///
     /// Storing through it is allowed only when [`Self::access`] is [`Access::ReadWrite`].
     #[must_use]

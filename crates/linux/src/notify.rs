@@ -1,4 +1,4 @@
-//! Telling systemd about the daemon's state (sd_notify(3), without libsystemd).
+//! Reports the daemon's state to systemd (sd_notify(3), without libsystemd).
 //!
 //! Does nothing outside a unit of `Type=notify`. It passes no descriptors.
 
@@ -17,10 +17,10 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// From NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; silent when they are not set.
+    /// Configured from NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; silent when they are not set.
     ///
     /// # Errors
-    /// A NOTIFY_SOCKET that is neither a path nor an abstract name.
+    /// When NOTIFY_SOCKET is neither a path nor an abstract name.
     pub fn from_environment() -> io::Result<Self> {
         let pid = std::env::var("WATCHDOG_PID").ok();
         let ours = pid.is_none_or(|pid| pid == std::process::id().to_string());
@@ -28,7 +28,7 @@ impl Notifier {
         Self::new(std::env::var_os("NOTIFY_SOCKET"), usec.as_deref())
     }
 
-    /// From the values of NOTIFY_SOCKET and WATCHDOG_USEC.
+    /// Configured from the values of NOTIFY_SOCKET and WATCHDOG_USEC.
     ///
     /// # Errors
     /// As [`Self::from_environment`].
@@ -48,15 +48,15 @@ impl Notifier {
         self.watchdog
     }
 
-    /// The daemon has published its first page.
+    /// Reports that the daemon has published its first page.
     ///
     /// # Errors
-    /// The socket's; nothing depends on it.
+    /// Socket errors; callers may ignore them.
     pub fn ready(&self) -> io::Result<()> {
         self.send("READY=1")
     }
 
-    /// One line for `systemctl status`.
+    /// Sets the one-line text of `systemctl status`.
     ///
     /// # Errors
     /// As [`Self::ready`].
@@ -64,7 +64,7 @@ impl Notifier {
         self.send(&format!("STATUS={}", text.replace('\n', " ")))
     }
 
-    /// The daemon ends.
+    /// Reports that the daemon is stopping.
     ///
     /// # Errors
     /// As [`Self::ready`].
@@ -72,7 +72,7 @@ impl Notifier {
         self.send("STOPPING=1")
     }
 
-    /// The daemon is alive.
+    /// Reports that the daemon is alive.
     ///
     /// # Errors
     /// As [`Self::ready`].

@@ -15,10 +15,10 @@ pub struct ReadPage(SharedMapping);
 pub struct WritePage(SharedMapping);
 
 impl ReadPage {
-    /// From a mapping of at least a page.
+    /// Wraps a mapping of at least one page.
     ///
     /// # Errors
-    /// A shorter mapping.
+    /// When the mapping is shorter.
     pub fn new(mapping: SharedMapping) -> Result<Self, MapError> {
         long_enough(&mapping)?;
         Ok(Self(mapping))
@@ -26,10 +26,10 @@ impl ReadPage {
 }
 
 impl WritePage {
-    /// From a writable mapping of at least a page.
+    /// Wraps a writable mapping of at least one page.
     ///
     /// # Errors
-    /// A shorter or a read-only mapping: storing to it would kill this process.
+    /// When the mapping is shorter or read-only: storing to it would kill this process.
     pub fn new(mapping: SharedMapping) -> Result<Self, MapError> {
         long_enough(&mapping)?;
         if mapping.access() != Access::ReadWrite {

@@ -1,4 +1,4 @@
-//! Page files: who may own them, how large they are, and that only one daemon writes each.
+//! Page files: their permitted owners and sizes, and a lock so that only one daemon writes each.
 //!
 //! Readers trust a page as much as its file: a file that others can write, or that a link
 //! redirects, is refused. It does not interpret the page's bytes.
@@ -35,7 +35,8 @@ impl PageSize {
 /// Why a page file was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PageFileError {
-    /// The file could not be opened or created. A symbolic link in the last place gives ELOOP.
+    /// The file could not be opened or created. A symbolic link as the last path component gives
+    /// ELOOP.
     #[error("cannot open the page file {path}: is timevisord running, and may this user open it?")]
     Open {
         /// The file.
@@ -66,7 +67,7 @@ pub enum PageFileError {
         /// Its owner.
         owner: u32,
     },
-    /// Group or others may write it, and with it everyone's clock.
+    /// Group or others may write it, and could thereby change every reader's clock.
     #[error("{path} has mode {mode:04o}: group or others may write it; run `chmod 0644 {path}`", path = .path.display())]
     Writable {
         /// The file.
@@ -89,13 +90,13 @@ pub enum PageFileError {
     Locked {
         /// The file.
         path: PathBuf,
-        /// Who, as far as /proc tells.
+        /// The writer, as far as /proc identifies it.
         holder: String,
     },
     /// The file was removed or replaced while it was being opened.
     #[error("{0} was replaced while it was being opened; try again")]
     Replaced(PathBuf),
-    /// The kernel gave no memory for a page without a path.
+    /// The kernel could not allocate a page without a path.
     #[error("cannot make a page in memory")]
     Private(#[source] io::Error),
     /// The mapping failed.
@@ -109,11 +110,11 @@ pub enum PageFileError {
     },
 }
 
-/// Opens a page for writing, creating it (mode 0644, zeroes) when it is not there, and locks it
+/// Opens a page for writing, creating it (mode 0644, zeroes) if it does not exist, and locks it
 /// against other writers until the mapping is dropped.
 ///
 /// # Errors
-/// Every way in which the file is not ours alone to write.
+/// Every reason why we might not be the file's only writer.
 pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileError> {
     let file = OpenOptions::new()
         .read(true)
@@ -128,14 +129,15 @@ pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileErro
     let metadata = file.metadata().map_err(prepare)?;
     check(path, &metadata)?;
     lock(path, &file)?;
-    // The file is ours from here on: its size could not be trusted before.
+    // From here on the file is ours; before, its size could not be trusted.
     let metadata = file.metadata().map_err(prepare)?;
     if metadata.nlink() == 0 {
         return Err(PageFileError::Replaced(path.to_owned()));
     }
     if metadata.len() == 0 {
         file.set_len(size.bytes()).map_err(prepare)?;
-        // Regardless of the umask: QEMU and host programs run as other users and read this file.
+        // Set regardless of the umask: QEMU and host programs run as other users and read this
+        // file.
         file.set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(prepare)?;
     } else if metadata.len() != size.bytes() {
         return Err(PageFileError::Size {
@@ -147,10 +149,10 @@ pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileErro
     map(path, file, Access::ReadWrite)
 }
 
-/// A page of zeroes that nobody else can open: for a process that writes one and serves nobody.
+/// Creates a page of zeroes that no other process can open, for a process that only uses it itself.
 ///
 /// # Errors
-/// Without memory or descriptors.
+/// When memory or descriptors run out.
 pub fn private() -> Result<SharedMapping, PageFileError> {
     // SAFETY: the name is a C string that lives through the call.
     let fd = unsafe { libc::memfd_create(c"timevisor-page".as_ptr(), libc::MFD_CLOEXEC) };
@@ -166,7 +168,7 @@ pub fn private() -> Result<SharedMapping, PageFileError> {
 /// Opens an existing page for reading; takes no lock.
 ///
 /// # Errors
-/// A missing file, or one that somebody else could have forged.
+/// When the file is missing, or somebody else could have forged it.
 pub fn open(path: &Path) -> Result<SharedMapping, PageFileError> {
     let file = OpenOptions::new()
         .read(true)
@@ -177,8 +179,9 @@ pub fn open(path: &Path) -> Result<SharedMapping, PageFileError> {
         .metadata()
         .map_err(|source| PageFileError::Prepare { path: path.to_owned(), source })?;
     check(path, &metadata).or_else(|error| match error {
-        // In a user namespace (rootless containers) the host's root has no number, and its files
-        // are nobody's. On a read-only mount nobody inside can have made or changed them.
+        // In a user namespace (rootless containers) the host's root is unmapped, and its files
+        // appear to belong to `nobody`. On a read-only mount, nobody inside can have created or
+        // changed them.
         PageFileError::Owner { owner, .. } if is_unmapped(owner) && is_mounted_read_only(&file) => {
             Ok(())
         }
@@ -201,8 +204,8 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), PageFileError> {
             mode: metadata.mode() & 0o7777,
         });
     }
-    // Last: `open` accepts one kind of owner that is refused here.
-    // SAFETY: geteuid has no preconditions and cannot fail.
+    // Checked last: `open` accepts one kind of owner that is refused here. SAFETY: geteuid has no
+    // preconditions and cannot fail.
     let us = unsafe { libc::geteuid() };
     if metadata.uid() != 0 && metadata.uid() != us {
         return Err(PageFileError::Owner { path: path.to_owned(), owner: metadata.uid() });
@@ -210,15 +213,17 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), PageFileError> {
     Ok(())
 }
 
-/// Whether this number stands for every user that this process's user namespace has no number for.
+/// Whether this uid is the overflow uid, which stands for all users not mapped into this process's
+/// user namespace.
 fn is_unmapped(owner: u32) -> bool {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let overflow = read("/proc/sys/kernel/overflowuid").trim().parse() == Ok(owner);
     overflow && leaves_users_out(&read("/proc/self/uid_map"))
 }
 
-/// Whether a text of /proc/self/uid_map (`INSIDE OUTSIDE COUNT` in each line) maps fewer than all
-/// users, as that of the first namespace does. A text that cannot be read leaves nobody out.
+/// Whether a text of /proc/self/uid_map (`INSIDE OUTSIDE COUNT` in each line) maps fewer users than
+/// that of the initial namespace, which maps all of them. An unreadable text counts as mapping all
+/// users.
 fn leaves_users_out(map: &str) -> bool {
     let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
     map.lines().map(count).sum::<Option<u64>>().is_some_and(|n| n > 0 && n < u64::from(u32::MAX))
@@ -234,11 +239,11 @@ fn is_mounted_read_only(file: &File) -> bool {
     }
 }
 
-/// Locks a page against other writers until `file` is closed; also a page that is not a file of
-/// ours.
+/// Locks a page against other writers until `file` is closed. This also works for pages that are
+/// not our page files.
 ///
 /// # Errors
-/// Another process has it, which is named.
+/// When another process holds the lock; the error names it.
 pub fn lock(path: &Path, file: &File) -> Result<(), PageFileError> {
     // SAFETY: the descriptor is open; flock touches no memory.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -307,7 +312,7 @@ mod tests {
         assert!(leaves_users_out("         0     100000      65536\n"));
         assert!(leaves_users_out("0 1000 1\n1 100000 65536\n"));
         assert!(!leaves_users_out("") && !leaves_users_out("nonsense"));
-        // Neither we, nor a user that has a number.
+        // Neither our own uid nor another mapped one is unmapped.
         assert!(!is_unmapped(0));
     }
 

@@ -1,10 +1,10 @@
 //! Clock pages in PCI memory: a guest's ivshmem device, mapped through sysfs without a driver.
 //!
-//! For kernels without ptp_vmclock. Only the device's memory is touched: nothing is bound to a
-//! driver or unbound, and a device is enabled only when its firmware left the memory switched off.
-//! It does not judge the page, except that memory without the magic number is somebody else's.
+//! For kernels without ptp_vmclock. Only the device's memory is touched: no driver is bound or
+//! unbound, and a device is enabled only if firmware left its memory disabled. It does not validate
+//! the page, except that memory without the magic number is ignored.
 //!
-//! Limitation: a kernel in lockdown mode (Secure Boot) maps no PCI memory for programs.
+//! Limitation: a kernel in lockdown mode (Secure Boot) does not let programs map PCI memory.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -21,9 +21,9 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 /// QEMU's ivshmem-plain and ivshmem-doorbell: Red Hat's vendor id and the device id of
 /// docs/specs/ivshmem-spec.
 const IVSHMEM: (u16, u16) = (0x1af4, 0x1110);
-/// The bar that holds the shared memory.
+/// The BAR that holds the shared memory.
 const RESOURCE: &str = "resource2";
-/// PCI_COMMAND: the device answers to accesses of its memory.
+/// PCI_COMMAND: the device responds to memory accesses.
 const COMMAND_MEMORY: u16 = 1 << 1;
 
 /// The shared memory of every ivshmem device: `.../0000:00:03.0/resource2`, by address. Empty on
@@ -43,7 +43,7 @@ fn resources_in(devices: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries {
         let device = entry?.path();
-        // A device may be unplugged while we look: what cannot be read is not there.
+        // A device may be unplugged while we look; one that cannot be read counts as absent.
         let id = (hexadecimal(&device.join("vendor")), hexadecimal(&device.join("device")));
         let resource = device.join(RESOURCE);
         if id == (Some(IVSHMEM.0), Some(IVSHMEM.1)) && resource.exists() {
@@ -60,11 +60,11 @@ fn hexadecimal(file: &Path) -> Option<u16> {
     u16::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-/// The clock page among the ivshmem devices; devices that hold something else are passed over.
-/// `None` without one.
+/// The clock page among the ivshmem devices; devices that hold something else are skipped. `None`
+/// if there is none.
 ///
 /// # Errors
-/// No page was found, and a device could not be looked into.
+/// When no page was found and a device could not be examined.
 pub fn ivshmem_page() -> Result<Option<ReadPage>, MapError> {
     page_in(Path::new(DEVICES))
 }
@@ -86,7 +86,8 @@ impl SharedMapping {
     /// Maps the first 4096 bytes of a PCI device's memory, read-only: one of [`ivshmem_resources`].
     ///
     /// # Errors
-    /// When this user may not map it (root may), or the kernel refuses, each with the next step.
+    /// When this user may not map it (root may), or the kernel refuses. Each error names the next
+    /// step.
     pub fn of_pci_resource(path: &Path) -> Result<Self, MapError> {
         let file = OpenOptions::new()
             .read(true)
@@ -105,8 +106,8 @@ impl SharedMapping {
     }
 }
 
-/// Memory that is switched off reads as ones. Firmware switches it on, but not for a device that
-/// was plugged in later.
+/// Disabled memory reads as ones. Firmware enables it, but not for a device that was plugged in
+/// later.
 fn switch_on(device: &Path) -> Result<(), MapError> {
     let mut header = [0; 6];
     let read = OpenOptions::new()

@@ -9,14 +9,14 @@ impl Bus {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// A device with this memory in its third bar, and its memory switched on or off.
+    /// Adds a device with this memory in its third BAR, enabled or disabled.
     fn plug(&self, address: &str, id: (&str, &str), memory: &[u8], on: bool) -> PathBuf {
         let device = self.0.path().join(address);
         fs::create_dir(&device).unwrap();
         fs::write(device.join("vendor"), format!("{}\n", id.0)).unwrap();
         fs::write(device.join("device"), format!("{}\n", id.1)).unwrap();
         let mut config = [0; 64];
-        // Bus mastering and I/O must not be taken for memory.
+        // The bus mastering and I/O bits must not be mistaken for the memory bit.
         config[4] = if on { 0b111 } else { 0b101 };
         fs::write(device.join("config"), config).unwrap();
         fs::write(device.join("enable"), "0\n").unwrap();
@@ -44,7 +44,7 @@ fn only_ivshmem_devices_are_found_in_order() {
     bus.plug("0000:00:03.0", OURS, &[0; 4096], true);
     bus.plug("0000:00:01.0", ("0x1af4", "0x1003"), &[0; 4096], true);
     bus.plug("0000:00:02.0", ("0x8086", "0x1110"), &[0; 4096], true);
-    // Without memory the kernel makes no file.
+    // Without memory, the kernel creates no file.
     let empty = bus.plug("0000:00:05.0", OURS, &[], true);
     fs::remove_file(empty.join(RESOURCE)).unwrap();
     let at = |address: &str| bus.0.path().join(address).join("resource2");
@@ -59,7 +59,7 @@ fn memory_of_others_is_passed_over() {
     assert!(page_in(bus.0.path()).unwrap().is_none());
     bus.plug("0000:00:03.0", OURS, &memory(*b"VCLK"), true);
     let page = page_in(bus.0.path()).unwrap().unwrap();
-    // A vmclock page, though not one with our header: that is for the reader to say.
+    // A vmclock page without our header; rejecting it is up to the reader.
     assert_eq!(check(&page), Err(OpenError::NotTimevisor));
 }
 
@@ -87,7 +87,7 @@ fn a_device_that_cannot_be_opened_is_named_unless_another_has_the_page() {
     let bus = Bus::new();
     let broken = bus.plug("0000:00:02.0", OURS, &[], true);
     fs::remove_file(broken.join(RESOURCE)).unwrap();
-    // What a link in the last place gives, also to root: ELOOP.
+    // A symbolic link as the last path component gives ELOOP, even to root.
     std::os::unix::fs::symlink("config", broken.join(RESOURCE)).unwrap();
     let error = page_in(bus.0.path()).unwrap_err();
     assert!(matches!(error, MapError::PciOpen { .. }), "{error}");

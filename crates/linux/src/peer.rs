@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket, as the kernel attests it.
+//! The process and user at the other end of a Unix socket, as attested by the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Connects to a Unix socket without ever waiting for its owner; the stream does not block either.
+/// Connects to a Unix socket without ever blocking; the stream is non-blocking as well.
 ///
 /// # Errors
 /// As connect(2); `WouldBlock` when the socket's queue is full, where an ordinary connect would
-/// wait for ever.
+/// wait forever.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let name = path.as_os_str().as_bytes();
     let family = libc::sa_family_t::try_from(libc::AF_UNIX).map_err(io::Error::other)?;
@@ -45,7 +45,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 /// The process that listened at (or connected to) the other end (SO_PEERCRED, unix(7)).
 ///
 /// # Errors
-/// Not a Unix socket, or the peer is in another pid namespace (its pid then reads 0).
+/// When this is not a Unix socket, or the peer is in another pid namespace (its pid then reads 0).
 pub fn peer_pid(socket: &impl AsFd) -> io::Result<u32> {
     u32::try_from(credentials(socket)?.pid)
         .ok()
@@ -56,7 +56,7 @@ pub fn peer_pid(socket: &impl AsFd) -> io::Result<u32> {
 /// The user that connected to (or listened at) the other end, as this user namespace knows it.
 ///
 /// # Errors
-/// Not a Unix socket.
+/// When this is not a Unix socket.
 pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
     credentials(socket).map(|peer| peer.uid)
 }

@@ -1,14 +1,14 @@
 //! poll(2), safely.
 //!
-//! Deliberately not epoll or ppoll: a network simulator in LD_PRELOAD knows poll. (clknetsim takes
-//! every descriptor that is not one of its sockets for readable at once, so under it wait on
-//! sockets only; signals end the wait anyway.)
+//! Deliberately not epoll or ppoll: LD_PRELOAD network simulators support poll. (clknetsim reports
+//! every descriptor that is not one of its sockets as readable at once, so wait only on sockets
+//! when running under it; signals end the wait anyway.)
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// A descriptor to wait for, and afterwards what it is ready for.
+/// A descriptor to wait for and, after the wait, what it is ready for.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct PollFd<'fd>(libc::pollfd, core::marker::PhantomData<BorrowedFd<'fd>>);
@@ -31,9 +31,9 @@ pub struct Ready {
 pub enum Woken {
     /// This many descriptors are ready.
     Ready(usize),
-    /// The time is over.
+    /// The timeout expired.
     Timeout,
-    /// A signal came.
+    /// A signal arrived.
     Signal,
 }
 
@@ -73,8 +73,8 @@ impl<'fd> PollFd<'fd> {
     }
 }
 
-/// Waits until a descriptor is ready, `timeout` is over (rounded up to a millisecond; `None` waits
-/// for ever), or a signal comes.
+/// Waits until a descriptor is ready, `timeout` expires (rounded up to a millisecond; `None` waits
+/// forever), or a signal arrives.
 ///
 /// # Errors
 /// Only when the kernel is out of memory or there are too many descriptors.
@@ -92,8 +92,8 @@ pub fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<Wok
         Ok(ready) => Ok(Woken::Ready(ready)),
         Err(_) => {
             let error = io::Error::last_os_error();
-            // The kernel leaves revents alone when a signal comes; stale answers must not be taken
-            // for new ones.
+            // The kernel does not change revents when a signal arrives; stale results must not be
+            // mistaken for new ones.
             for fd in fds {
                 fd.0.revents = 0;
             }
@@ -117,8 +117,8 @@ mod tests {
         near.write_all(b"x").unwrap();
         assert_eq!(wait(&mut fds, None).unwrap(), Woken::Ready(1));
         assert!(fds[0].ready().readable && !fds[0].ready().hangup);
-        // Read first: an unread byte would end the wait before the hangup is there, were another
-        // test's child to hold `near` for a moment.
+        // Read first: another test's child may briefly hold `near`, and then an unread byte would
+        // end the wait before the hangup.
         (&far).read_exact(&mut [0]).unwrap();
         drop(near);
         wait(&mut fds, None).unwrap();

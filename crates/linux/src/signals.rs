@@ -7,19 +7,19 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What the daemon was told.
+/// What a signal asks the daemon to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signal {
-    /// SIGTERM or SIGINT: end in order.
+    /// SIGTERM or SIGINT: terminate cleanly.
     Terminate,
     /// SIGHUP: read the configuration again.
     Reload,
 }
 
-/// The pipe's writing end, for the handler; -1 while there is none.
+/// The pipe's write end, for the handler; -1 while there is none.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
-/// The signals' pipe. Dropping it gives the signals their default action again.
+/// The signals' pipe. Dropping it restores the signals' default action.
 #[derive(Debug)]
 pub struct Signals {
     reader: OwnedFd,
@@ -30,8 +30,8 @@ const HANDLED: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 extern "C" fn handle(signal: libc::c_int) {
     let byte = [u8::try_from(signal).unwrap_or(0)];
-    // SAFETY: write and errno are async-signal-safe; a pipe that is full, or closed by now, loses a
-    // byte and nothing else.
+    // SAFETY: write and errno are async-signal-safe; if the pipe is full or already closed, only a
+    // byte is lost.
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;
@@ -41,10 +41,10 @@ extern "C" fn handle(signal: libc::c_int) {
 }
 
 impl Signals {
-    /// Takes the signals over.
+    /// Installs the handlers.
     ///
     /// # Errors
-    /// When they have been taken already, or no descriptor is free.
+    /// When they are already installed, or no descriptor is free.
     pub fn install() -> io::Result<Self> {
         let mut ends = [-1; 2];
         // SAFETY: pipe2 fills the array of two.
@@ -89,7 +89,7 @@ impl AsFd for Signals {
 impl Drop for Signals {
     fn drop(&mut self) {
         for signal in HANDLED {
-            // A signal whose action cannot be reset keeps a handler that finds no pipe, which is
+            // If a signal's action cannot be reset, its handler remains but finds no pipe, which is
             // harmless.
             let _ = set_action(signal, libc::SIG_DFL);
         }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::poll::{self, PollFd};
 
-    /// One test, because signals belong to the whole process.
+    /// A single test, because signals affect the whole process.
     #[test]
     fn signals_arrive_in_order() {
         let mut signals = Signals::install().unwrap();

@@ -1,15 +1,15 @@
-//! From kernel stamps (CLOCK_REALTIME) to counter values, outward.
+//! Converts kernel stamps (CLOCK_REALTIME) to counter values, rounding outward.
 //!
-//! The kernel stamps packets nearer to the wire than any counter read of ours, but on a clock that
-//! someone may slew or step. A bracket (counter, CLOCK_REALTIME, counter) before the send and one
-//! after the receive pin that clock to the counter. Over the whole exchange it may run off by
-//! [`KERNEL_SLEW_LIMIT`], or the stamps are not used. Over a part of it, it may run off by
-//! [`SLEW_LIMIT`], because somebody may have begun or ended a fast slew. The results are *bounds*: the
-//! send bound is never later than the stamp, the receive bound never earlier, so that hard bounds
-//! built on them stay sound (docs/explanation/bounds.md).
+//! The kernel stamps packets closer to the wire than we can read the counter, but on a clock that a
+//! program may slew or step. A bracket (counter, CLOCK_REALTIME, counter) before the send and one
+//! after the receive pin that clock to the counter. Over the whole exchange it may deviate by
+//! [`KERNEL_SLEW_LIMIT`]; otherwise the stamps are not used. Over a part of the exchange it may
+//! deviate by [`SLEW_LIMIT`], because a fast slew may have started or ended. The results are
+//! *bounds*: the send bound is never later than the stamp, the receive bound never earlier, so that
+//! hard bounds built on them stay sound (docs/explanation/bounds.md).
 //!
-//! Pure arithmetic; it reads no clock. A step smaller than the limit allows over the exchange
-//! cannot be told from a slew and is covered only as such.
+//! Pure arithmetic; it reads no clock. A step smaller than what the limit allows over the exchange
+//! cannot be distinguished from a slew and is covered only as such.
 
 use timevisor_time::{Duration, Instant, Period, RateError, Utc};
 
@@ -17,14 +17,14 @@ use crate::clock::Bracket;
 
 /// How fast CLOCK_REALTIME may be slewed against CLOCK_MONOTONIC_RAW: 500 ppm of frequency
 /// correction plus 500 ppm of adjtime(3) (kernel/time/ntp.c, MAXFREQ and MAX_TICKADJ). Daemons that
-/// slew by the tick length exceed it; the check of the brackets against each other finds that
-/// unless they do so for a small part of the exchange.
+/// slew by the tick length exceed it; comparing the brackets detects this unless it happens only
+/// during a small part of the exchange.
 pub const KERNEL_SLEW_LIMIT: RateError = RateError::from_ppm(1000);
 
 /// How far the rate of CLOCK_REALTIME can be from the true one at any moment (kernel/time/ntp.c):
-/// 10 % by the tick length, 12.5 % by the phase-locked loop (MAXPHASE >> SHIFT_PLL each second), 500
-/// ppm by the frequency, 500 ppm by adjtime(3), all of it times 1.01 for the kernel's own idea of
-/// its clocksource's frequency. Programs stay below this by far: chronyd below 8.4 %.
+/// 10 % by the tick length, 12.5 % by the phase-locked loop (MAXPHASE >> SHIFT_PLL each second),
+/// 500 ppm by the frequency, 500 ppm by adjtime(3), all of it times 1.01 for the error of the
+/// kernel's own clocksource frequency. Programs stay far below this: chronyd below 8.4 %.
 pub const SLEW_LIMIT: RateError = RateError::from_ppm(240_000);
 
 /// Each stamp is rounded to a nanosecond, once in the kernel and once in the vDSO.
@@ -33,9 +33,9 @@ const GRANULARITY: Duration = Duration::from_nanos(2);
 /// The counter values between which a stamped event happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CounterInterval {
-    /// Not later than the event.
+    /// No later than the event.
     pub earliest: u64,
-    /// Not earlier than the event.
+    /// No earlier than the event.
     pub latest: u64,
 }
 
@@ -50,15 +50,15 @@ pub struct StampMap {
 }
 
 impl StampMap {
-    /// From a bracket before the send and one after the receive, and the counter's period against
-    /// CLOCK_MONOTONIC_RAW.
+    /// Builds the map from a bracket before the send, one after the receive, and the counter's
+    /// period relative to CLOCK_MONOTONIC_RAW.
     ///
-    /// `limit` bounds the rate of CLOCK_REALTIME against that period: [`KERNEL_SLEW_LIMIT`] plus
-    /// the calibration's error. `None` when the clock was stepped in between, the counter ran
-    /// backwards, or the brackets overlap: use the raw counter reads then.
+    /// `limit` bounds the rate of CLOCK_REALTIME relative to that period: [`KERNEL_SLEW_LIMIT`]
+    /// plus the calibration's error. `None` when the clock was stepped in between, the counter ran
+    /// backwards, or the brackets overlap: use the raw counter reads in that case.
     #[must_use]
     pub fn new(before: Bracket, after: Bracket, period: Period, limit: RateError) -> Option<Self> {
-        // The limit has the calibration's error, too.
+        // The limit includes the calibration's error.
         let at_any_time = limit.plus(SLEW_LIMIT);
         let map = Self {
             before,
@@ -74,10 +74,10 @@ impl StampMap {
         (possible && before.before <= before.after && after.before <= after.after).then_some(map)
     }
 
-    /// Where on the counter the event with this stamp happened.
+    /// The counter values between which the event with this stamp happened.
     ///
-    /// `None` when that is outside the exchange, so that the stamp belongs to something else or the
-    /// clock was stepped.
+    /// `None` if that is outside the exchange: the stamp belongs to something else, or the clock
+    /// was stepped.
     #[must_use]
     pub fn interval(&self, stamp: Instant<Utc>) -> Option<CounterInterval> {
         let since = stamp - self.before.realtime;
@@ -93,19 +93,19 @@ impl StampMap {
             self.after.before.saturating_sub(self.most_ticks(until)),
             self.after.after.saturating_sub(self.fewest_ticks(until)),
         );
-        // The event lies between the counter reads around the exchange whatever the stamps say.
+        // Whatever the stamps say, the event lies between the counter reads around the exchange.
         let earliest = forward.0.max(backward.0).max(self.before.after);
         let latest = forward.1.min(backward.1).min(self.after.before);
         (earliest <= latest).then_some(CounterInterval { earliest, latest })
     }
 
-    /// The exchange's Ta: a counter value not later than the transmit stamp.
+    /// The exchange's Ta: a counter value no later than the transmit stamp.
     #[must_use]
     pub fn send_bound(&self, stamp: Instant<Utc>) -> Option<u64> {
         self.interval(stamp).map(|found| found.earliest)
     }
 
-    /// The exchange's Tf: a counter value not earlier than the receive stamp.
+    /// The exchange's Tf: a counter value no earlier than the receive stamp.
     #[must_use]
     pub fn receive_bound(&self, stamp: Instant<Utc>) -> Option<u64> {
         self.interval(stamp).map(|found| found.latest)
@@ -116,7 +116,7 @@ impl StampMap {
     }
 
     fn most_ticks(&self, span: Duration) -> u64 {
-        // A span may be slightly below zero; what rounding adds is still needed then.
+        // A span may be slightly negative; the rounding allowance is still needed in that case.
         self.shortest.ticks_in((span + GRANULARITY).max(Duration::ZERO)) + 1
     }
 }
@@ -186,8 +186,8 @@ mod tests {
             prop_assert!(send.earliest >= before.after && receive.latest <= after.before);
         }
 
-        /// A slew as fast as the kernel can begins or ends within the exchange. Too much of it is
-        /// refused; what is not refused is sound.
+        /// A slew at the kernel's maximum rate starts or ends within the exchange. Too much slew is
+        /// refused; what is accepted is sound.
         #[test]
         fn bounds_are_sound_beside_a_fast_slew(
             permille in 0u64..=1000, sign in any::<bool>(), ends in any::<bool>(),
@@ -215,7 +215,7 @@ mod tests {
             prop_assert!(receive.earliest <= received && received <= receive.latest, "{:?} {}", receive, received);
         }
 
-        /// A step that the limit cannot explain is found.
+        /// A step that the limit cannot explain is detected.
         #[test]
         fn steps_are_refused(hz in 19_200_000u64..5_000_000_000, flight_us in 10u64..100_000, sign in any::<bool>()) {
             let flight = flight_us * hz / 1_000_000;

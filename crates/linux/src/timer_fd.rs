@@ -1,21 +1,21 @@
-//! A timer as a descriptor (timerfd_create(2)), on CLOCK_MONOTONIC: what a wait sleeps on.
+//! A timer as a descriptor (timerfd_create(2)), on CLOCK_MONOTONIC; waits sleep on it.
 //!
-//! It knows spans only, never a time of day: what a span means on a timeline is its user's
-//! business. A timer descriptor has no slack, unlike the time-outs of poll(2).
+//! It only knows spans, never a time of day; the caller converts times on a timeline to spans.
+//! Unlike the timeout of poll(2), a timer descriptor has no slack.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// One timer; readable once it has run out.
+/// One timer; readable once it has expired.
 #[derive(Debug)]
 pub struct TimerFd(OwnedFd);
 
 impl TimerFd {
-    /// A timer that is not running.
+    /// Creates a timer that is not armed.
     ///
     /// # Errors
-    /// Without descriptors or memory.
+    /// When descriptors or memory run out.
     pub fn new() -> io::Result<Self> {
         // SAFETY: the call touches no memory.
         let fd = unsafe {
@@ -28,8 +28,8 @@ impl TimerFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Runs out once, `after` from now, instead of whenever it would have; no time at all counts as
-    /// a nanosecond, because zero would stop the timer.
+    /// Arms the timer to expire once, `after` from now, replacing any earlier setting. Zero counts
+    /// as one nanosecond, because zero would disarm the timer.
     ///
     /// # Errors
     /// Never on a supported kernel.
@@ -46,7 +46,7 @@ impl TimerFd {
     }
 
     fn set(&self, after: Duration) -> io::Result<()> {
-        // Longer than any machine runs; the kernel refuses what does not fit its own type.
+        // Longer than any machine runs; the kernel rejects values that do not fit its type.
         let seconds = after.as_secs().min(1 << 30);
         let value = libc::timespec {
             tv_sec: libc::time_t::try_from(seconds).map_err(io::Error::other)?,
@@ -62,7 +62,8 @@ impl TimerFd {
         if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Takes note that it has run out, so that it is no longer readable. False when it had not.
+    /// Acknowledges the expiry, so that the timer is no longer readable. Returns false if it had
+    /// not expired.
     ///
     /// # Errors
     /// Never on a supported kernel.

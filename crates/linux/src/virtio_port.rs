@@ -1,8 +1,8 @@
 //! A guest's end of a virtio-serial port: one byte stream to the host, one opener at a time.
 //!
-//! While no host program is connected, reads give no bytes and the descriptor shows a hangup, which
-//! is not the end of the stream. Bytes that were written before may still arrive at the host, and
-//! half a message for an earlier opener may arrive here.
+//! While no host program is connected, reads return no bytes and the descriptor reports a hangup,
+//! which is not the end of the stream. Bytes written earlier may still reach the host, and part of
+//! a message for an earlier opener may arrive here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// udev's names.
+/// udev's links by port name.
 const LINKS: &str = "/dev/virtio-ports";
-/// The kernel's, where there is no udev.
+/// The kernel's own list, for systems without udev.
 const CLASS: &str = "/sys/class/virtio-ports";
 
-/// An open port, which does not block.
+/// An open, non-blocking port.
 #[derive(Debug)]
 pub struct VirtioPort(File);
 
@@ -23,7 +23,7 @@ impl VirtioPort {
     /// Opens the port of this name.
     ///
     /// # Errors
-    /// `NotFound` when the VM has none, `EBUSY` when somebody else has it open.
+    /// `NotFound` when the VM has no such port, `EBUSY` when another process has it open.
     pub fn open(name: &str) -> io::Result<Self> {
         let path = find(name, Path::new(LINKS), Path::new(CLASS)).ok_or_else(|| {
             io::Error::new(
@@ -47,7 +47,7 @@ impl VirtioPort {
             .map(Self)
     }
 
-    /// Whether somebody on the host has connected.
+    /// Whether a program on the host is connected.
     ///
     /// # Errors
     /// As poll(2).
@@ -57,10 +57,10 @@ impl VirtioPort {
         Ok(!fds[0].ready().hangup)
     }
 
-    /// Reads what is there; `Ok(0)` while nobody has connected.
+    /// Reads the available bytes; `Ok(0)` while nobody is connected.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there.
+    /// `WouldBlock` when no bytes are available.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.0).read(buffer)
     }
@@ -68,7 +68,7 @@ impl VirtioPort {
     /// Writes as much as fits.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing does, also while nobody has connected.
+    /// `WouldBlock` when nothing fits, and while nobody is connected.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         (&self.0).write(bytes)
     }

@@ -1,7 +1,7 @@
 //! Stream sockets between a host and its guests (vsock(7)). The peer's context id is attested by
 //! the kernel: on a host it names the VM, whatever the guest says.
 //!
-//! Limitation: only streams; connections are reset by a live migration.
+//! Limitation: only streams are supported; a live migration resets connections.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -13,7 +13,7 @@ pub const HOST_CID: u32 = libc::VMADDR_CID_HOST;
 #[derive(Debug)]
 pub struct VsockListener(OwnedFd);
 
-/// A connected socket, which does not block.
+/// A connected, non-blocking socket.
 #[derive(Debug)]
 pub struct VsockStream(OwnedFd);
 
@@ -21,7 +21,7 @@ impl VsockListener {
     /// Listens for connections from any context.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT` or `ENODEV` where there is no vsock; `EADDRINUSE` when somebody has the port.
+    /// `EAFNOSUPPORT` or `ENODEV` when there is no vsock; `EADDRINUSE` when the port is taken.
     pub fn bind(port: u32) -> io::Result<Self> {
         let fd = socket()?;
         let address = address(libc::VMADDR_CID_ANY, port)?;
@@ -38,10 +38,10 @@ impl VsockListener {
         Ok(Self(fd))
     }
 
-    /// The next connection and the context id of its other end.
+    /// Accepts the next connection and returns it with the context id of its peer.
     ///
     /// # Errors
-    /// `WouldBlock` when nobody waits.
+    /// `WouldBlock` when no connection is pending.
     pub fn accept(&self) -> io::Result<(VsockStream, u32)> {
         let mut peer = address(0, 0)?;
         let mut len = length(&peer)?;
@@ -60,10 +60,10 @@ impl VsockListener {
 }
 
 impl VsockStream {
-    /// Connects; from a guest, [`HOST_CID`] is the host. Waits for the other end, at most 2 s.
+    /// Connects; from a guest, [`HOST_CID`] is the host. Waits at most 2 s for the other end.
     ///
     /// # Errors
-    /// `ENODEV` where there is no vsock device, `ECONNRESET` when nobody listens, `ETIMEDOUT`.
+    /// `ENODEV` when there is no vsock device, `ECONNRESET` when nobody listens, `ETIMEDOUT`.
     pub fn connect(cid: u32, port: u32) -> io::Result<Self> {
         let fd = socket()?;
         let address = address(cid, port)?;
@@ -81,10 +81,10 @@ impl VsockStream {
         Ok(Self(fd))
     }
 
-    /// Reads what is there.
+    /// Reads the available bytes.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is.
+    /// `WouldBlock` when none are available.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         // SAFETY: the buffer is valid for writes of its length.
         let count =
@@ -95,7 +95,7 @@ impl VsockStream {
     /// Writes as much as fits.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing does.
+    /// `WouldBlock` when nothing fits.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         // SAFETY: the bytes are valid for reads of their length.
         let count = unsafe {

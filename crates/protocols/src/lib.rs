@@ -1,12 +1,12 @@
-//! Timevisor's protocols, sans-IO: bytes and now in, actions out.
+//! Timevisor's protocols, sans-IO: they take bytes and the current time, and return actions.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | [`ntp`] | NTPv4 packets and the state machine of one server association |
 //! | [`nts`] | keys, cookies and authentication around it |
-//! | [`channel`] | timelines, requirements and bindings: between applications, in guests too, and the daemon |
-//! | [`chrony`] | the question `chronyc tracking` asks a chronyd, and its answer |
-//! | [`ptp`] | PTP management messages, as ptp4l answers them |
+//! | [`channel`] | timelines, requirements and bindings: between applications (including those in guests) and the daemon |
+//! | [`chrony`] | the request that `chronyc tracking` sends to chronyd, and the reply |
+//! | [`ptp`] | PTP management messages, as exchanged with ptp4l |
 //! | [`qmp`] | the QEMU machine protocol: session, events, run state |
 //! | [`control`] | the messages between the command line and the daemon |
 //! | [`line`](mod@line) | splitting a byte stream into lines of bounded length |

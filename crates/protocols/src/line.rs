@@ -1,7 +1,7 @@
 //! Splits a byte stream into lines of bounded length, without I/O.
 //!
-//! What it does not do: decode. A line that grows past the limit is reported once, at the moment it
-//! does, and skipped to its end, so that memory stays bounded whatever the peer sends.
+//! What it does not do: decode. A line that exceeds the limit is reported once, as soon as it does,
+//! and skipped to its end, so that memory stays bounded whatever the peer sends.
 
 use std::mem;
 
@@ -25,7 +25,7 @@ pub struct LineReader {
 }
 
 impl LineReader {
-    /// For lines of up to `max` bytes, line end not counted.
+    /// A splitter for lines of up to `max` bytes, not counting the line end.
     #[must_use]
     pub const fn new(max: usize) -> Self {
         Self { max, partial: Vec::new(), skipping: false }
@@ -42,8 +42,8 @@ impl LineReader {
         lines
     }
 
-    /// Bytes of an unfinished line: at the end of the stream, a message was cut off when this is
-    /// not 0.
+    /// Bytes of an unfinished line: if this is not 0 at the end of the stream, a message was cut
+    /// off.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.partial.len()
@@ -52,7 +52,7 @@ impl LineReader {
     fn extend(&mut self, piece: &[u8], ends: bool, lines: &mut Vec<Result<Vec<u8>, LineTooLong>>) {
         if !self.skipping {
             self.partial.extend_from_slice(piece);
-            // The `\r` of a line end may sit just behind the limit; it is judged when the line
+            // The `\r` of a line end may lie just beyond the limit; this is checked when the line
             // ends.
             let content = self.partial.strip_suffix(b"\r").map_or(self.partial.len(), <[u8]>::len);
             if content > self.max {

@@ -1,44 +1,45 @@
-//! Budgets of *soft* VMs: they follow what the VM uses, between two limits, up at once and down
+//! Budgets of *soft* VMs: they follow the VM's usage between two limits, up immediately and down
 //! slowly.
 //!
-//! What is used is looked at again and again. The budget is what suffices in 95 of 100 looks, and a
-//! tenth more (the moving quantile of LFS++: Abeni, Palopoli, Lipari, Walpole, "Analysis of a
-//! reservation-based feedback scheduler", RTSS 2002, and its successors). A look at a VM that
-//! wanted more than it had says only that: it counts as a quarter more than the budget.
+//! Usage is sampled periodically. The budget is what suffices in 95 of 100 samples, plus a tenth
+//! (the moving quantile of LFS++: Abeni, Palopoli, Lipari, Walpole, "Analysis of a
+//! reservation-based feedback scheduler", RTSS 2002, and its successors). A sample of a VM that
+//! wanted more than its budget does not show how much more, so it counts as a quarter more than the
+//! budget.
 //!
-//! What it does not do: meet deadlines. A VM whose tasks have some is given what `synthesis` finds,
-//! and keeps it.
+//! What it does not do: meet deadlines. A VM whose tasks have deadlines gets what `synthesis`
+//! finds, and keeps it.
 
 use std::collections::VecDeque;
 
-/// Looks that are remembered.
+/// Number of samples that are remembered.
 const WINDOW: usize = 64;
-/// Of 100 looks so many are to be satisfied.
+/// How many of 100 samples the budget must satisfy.
 const SATISFIED: usize = 95;
-/// So many looks are between two changes.
+/// Minimum number of samples between two changes.
 const BETWEEN: u32 = 10;
-/// So many looks in a row must want a tenth less before there is less.
+/// How many consecutive samples must want a tenth less before the budget is reduced.
 const SLACK: u32 = 50;
 
-/// The least and the greatest budget; ns.
+/// The minimum and maximum budget; ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Also under overload.
+    /// The budget that is granted even under overload.
     pub least: u64,
-    /// Where the core has room.
+    /// The largest budget, if the core has room.
     pub most: u64,
 }
 
-/// What a look showed.
+/// A usage sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Used {
     /// Processor time per period, ns.
     pub ran: u64,
-    /// It would have used more.
+    /// Whether it would have used more.
     pub wanted_more: bool,
 }
 
-/// One VM's.
+/// The adaptive budget of one VM.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Adaptive {
     limits: Limits,
@@ -49,7 +50,7 @@ pub struct Adaptive {
 }
 
 impl Adaptive {
-    /// With this budget now.
+    /// Starts with this budget.
     #[must_use]
     pub fn new(limits: Limits, budget: u64) -> Self {
         Self { limits, budget, wanted: VecDeque::new(), since_change: 0, slack: 0 }
@@ -61,7 +62,7 @@ impl Adaptive {
         self.limits
     }
 
-    /// Takes note of a look; the budget that there should be, where that is another one.
+    /// Records a sample; returns the new budget if it should change.
     pub fn observe(&mut self, used: Used) -> Option<u64> {
         let wanted = if used.wanted_more { self.budget + self.budget / 4 } else { used.ran };
         if self.wanted.len() == WINDOW {
@@ -76,13 +77,13 @@ impl Adaptive {
         (change && self.since_change >= BETWEEN).then_some(target)
     }
 
-    /// It has this budget from now on.
+    /// Records that the VM has this budget from now on.
     pub fn granted(&mut self, budget: u64) {
         self.budget = budget;
         self.begin_anew();
     }
 
-    /// There was no room for it: not before the next few looks.
+    /// Records that there was no room for it; it is not requested again for the next few samples.
     pub fn refused(&mut self) {
         self.begin_anew();
     }
@@ -106,7 +107,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const LIMITS: Limits = Limits { least: 5 * MS, most: 40 * MS };
 
-    /// A VM that wants so much in each look; the budgets that it had.
+    /// Simulates a VM that wants this much in each sample; returns the budgets that it had.
     fn follow(adaptive: &mut Adaptive, wants: impl Iterator<Item = u64>) -> Vec<u64> {
         wants
             .map(|wants| {
@@ -124,10 +125,10 @@ mod tests {
     fn it_finds_what_is_wanted_and_a_tenth_more() {
         let mut adaptive = Adaptive::new(LIMITS, LIMITS.least);
         let budgets = follow(&mut adaptive, std::iter::repeat_n(20 * MS, 400));
-        // Up in seven steps; the quarter too much of the last one goes within a window.
+        // It rises in seven steps; the last step's excess quarter disappears within a window.
         assert!(budgets.iter().position(|budget| *budget >= 20 * MS).unwrap() <= 60, "{budgets:?}");
         assert_eq!(adaptive.budget, 22 * MS);
-        // One look in 25 wants twice as much: that is not followed.
+        // One sample in 25 wants twice as much, which is ignored.
         let rare = (0..500).map(|n| if n % 25 == 0 { 38 * MS } else { 20 * MS });
         assert!(follow(&mut adaptive, rare).iter().all(|budget| *budget <= 28 * MS));
     }
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(*busy.last().unwrap(), LIMITS.most);
         let idle = follow(&mut adaptive, std::iter::repeat_n(0, 200));
         assert_eq!(*idle.last().unwrap(), LIMITS.least);
-        // Not down within the looks that slack takes.
+        // It does not fall within the samples that the slack requires.
         assert!(idle[..usize::try_from(SLACK).unwrap() - 1].iter().all(|b| *b == LIMITS.most));
         for all in [busy, idle] {
             assert!(all.iter().all(|b| (LIMITS.least..=LIMITS.most).contains(b)));

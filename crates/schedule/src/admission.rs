@@ -1,14 +1,14 @@
-//! Several reservations on one core, picked by their deadlines (SCHED_DEADLINE).
+//! Several reservations on one core, scheduled by deadline (SCHED_DEADLINE).
 //!
-//! A reservation is not a task that runs its budget and is done: a vCPU sleeps in the middle of
-//! one, and goes on later with what its deadline allows. By the server's wakeup rule that is at
-//! most `budget / deadline` of what is left until the deadline (for deadlines below the period:
-//! Abeni, Lipari, Lelli, "Constant bandwidth server revisited", EWiLi 2014), so that already in an
-//! interval shorter than the deadline something may be due. The demand bound function of sporadic
-//! tasks has nothing there, and finds room for reservations that then are late.
+//! A reservation is not a task that runs its budget and finishes: a vCPU may sleep in the middle of
+//! it, and continue later with what its deadline allows. By the server's wakeup rule, that is at
+//! most `budget / deadline` of the time left until the deadline (for deadlines below the period:
+//! Abeni, Lipari, Lelli, "Constant bandwidth server revisited", EWiLi 2014), so work may be due
+//! even in an interval shorter than the deadline. The demand bound function of sporadic tasks is
+//! zero there, and would admit reservations that then miss their deadlines.
 //!
-//! What it does not do: know what the kernel's own admission leaves free, or charge for more than
-//! one switch in a period.
+//! What it does not do: know what the kernel's own admission control leaves free, or charge for
+//! more than one switch per period.
 
 use crate::edf::{Demand, MOST_STEPS};
 use crate::horizon::{Horizon, Totals};
@@ -16,23 +16,23 @@ use crate::reservation::Reservation;
 use crate::supply::{Dedicated, Supply};
 use crate::task::{Policy, Task, TaskSet};
 
-/// What the host takes from reservations; ns.
+/// The host's overheads on reservations; ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Host {
-    /// What a switch into a reservation takes.
+    /// Cost of a switch into a reservation.
     pub switch: u64,
-    /// For how long the kernel may not preempt.
+    /// How long the kernel may run non-preemptibly.
     pub blocking: u64,
-    /// 1 / HZ where budgets are enforced by the tick, else 0. Each of the others may run on for
-    /// this long without a budget, once until it has paid that back.
+    /// 1 / HZ if budgets are enforced by the tick, else 0. Each of the other reservations may
+    /// overrun its budget by this much, once until it has paid it back.
     pub tick: u64,
 }
 
-/// Whether a core can keep all of them, whenever each of them sleeps and wakes. With a tick: each
-/// of them as [`Ticked`](crate::Ticked) says.
+/// Whether a core can guarantee all of them, whenever each of them sleeps and wakes. With a tick,
+/// the guarantee is that of [`Ticked`](crate::Ticked).
 ///
-/// What a reservation has left when it wakes may be later than its deadline by blocking and ticks;
-/// its whole budgets are not.
+/// The budget that a reservation has left when it wakes may miss its deadline by blocking and
+/// ticks; its full budgets do not.
 #[must_use]
 pub fn core_keeps(all: &[Reservation], host: &Host) -> Demand {
     let others = all.len().saturating_sub(1) as u64;
@@ -44,7 +44,7 @@ pub fn core_keeps(all: &[Reservation], host: &Host) -> Demand {
         jitter: 0,
         blocking: host.blocking.saturating_add(host.tick.saturating_mul(others)),
     });
-    // A reservation whose deadline is its budget has no room for a switch: the set is refused
+    // A reservation whose deadline equals its budget has no room for a switch; the set is refused
     // below.
     let tasks: Vec<Task> = tasks.collect();
     if tasks.is_empty() {
@@ -56,8 +56,8 @@ pub fn core_keeps(all: &[Reservation], host: &Host) -> Demand {
     }
 }
 
-/// Downwards from the end of what must be looked at, as QPA: demand only falls. It is straight
-/// between two corners, so that the next corner below is the nearest moment that needs a look.
+/// Works downwards from the end of the interval to check, as in QPA, because demand only falls.
+/// Demand is linear between two corners, so the next corner below is the next point to check.
 fn test(set: &TaskSet) -> Demand {
     let longest = set.tasks().iter().map(|task| task.period).max().unwrap_or(1);
     let mut t = match Totals::new(set).horizon(&Dedicated.line()) {
@@ -83,8 +83,8 @@ fn test(set: &TaskSet) -> Demand {
     Demand::NotKnown
 }
 
-/// What can be due within `t`: whole budgets, and of one that is not yet due whole what its density
-/// allows; rounded up.
+/// The demand due within `t`: full budgets, plus the part allowed by the density of one that is not
+/// yet due in full; rounded up.
 fn due_within(set: &TaskSet, t: u64) -> u128 {
     let of = |task: &Task| {
         let part = u128::from((t % task.period).min(task.deadline)) * u128::from(task.cost);
@@ -96,7 +96,7 @@ fn due_within(set: &TaskSet, t: u64) -> u128 {
     set.tasks().iter().map(of).sum::<u128>() + u128::from(blocking)
 }
 
-/// The last moment before `t` at which the demand of some reservation bends; `None` at the first.
+/// The last corner of any reservation's demand before `t`; `None` at the first.
 fn corner_before(set: &TaskSet, t: u64) -> Option<u64> {
     let before = t.checked_sub(1).filter(|before| *before > 0)?;
     let last = |task: &Task| {

@@ -1,27 +1,29 @@
 //! [`Aligned`]: the supply of a reservation whose replenishments are the tasks' releases.
 //!
-//! What it does not do: see to it that they are. That is up to the guest, and the host cannot tell.
+//! What it does not do: ensure the alignment. That is up to the guest, and the host cannot check
+//! it.
 
 use crate::reservation::Reservation;
 use crate::supply::{Line, Supply};
 use crate::task::TaskSet;
 
-/// What a reservation supplies from a *replenishment* on, when it goes before everything else on
-/// its core: the budget at once, again and again. Not in any interval, as [`Worst`](crate::Worst)
-/// says, but in those in which tasks wait: their busy periods begin with a release.
+/// What a reservation supplies from a *replenishment* on, when it precedes everything else on its
+/// core: the budget immediately, in every period. This does not hold in any interval, as with
+/// [`Worst`](crate::Worst), but in those in which tasks wait, because their busy periods start with
+/// a release.
 ///
-/// May be relied on only where all of this is so:
+/// It may be relied on only if all of these hold:
 ///
 /// - every release is at a replenishment: the tasks' periods are multiples of the reservation's,
 ///   they are released together or by multiples of it apart, and never late ([`Aligned::holds_for`]
 ///   checks what can be seen of this);
-/// - nothing else wakes the vCPU. A sleeping reservation takes its phase from what wakes it (the
-///   wakeup rule of the constant bandwidth server): from the first release if that does, from a
-///   timer or an interrupt of the guest if it does not. A guest that never sleeps (background work,
-///   polling) has the phase of its boot;
+/// - nothing else wakes the vCPU. A sleeping reservation takes its phase from whatever wakes it
+///   (the wakeup rule of the constant bandwidth server): from the first release, or otherwise from
+///   a timer or an interrupt of the guest. A guest that never sleeps (background work, polling) has
+///   the phase of its boot;
 /// - the reservation is the only one on its core, or preempts all others.
 ///
-/// Where any of them fails, the answer is [`Worst`](crate::Worst)'s of [`Reservation::alone`].
+/// If any of them fails, use [`Worst`](crate::Worst) with [`Reservation::alone`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aligned(pub Reservation);
 
@@ -44,14 +46,14 @@ impl Supply for Aligned {
     fn time_for(&self, work: u64) -> u64 {
         let Some(before) = work.checked_sub(1) else { return 0 };
         let (budget, period) = (self.0.budget(), self.0.period());
-        // The last of the budgets that it takes is used in part: 1 ns to all of it.
+        // Of the last budget needed, anywhere from 1 ns to all of it is used.
         let whole = before / budget;
         let begun = work - whole * budget;
         whole.checked_mul(period).and_then(|t| t.checked_add(begun)).unwrap_or(u64::MAX)
     }
 
     fn line(&self) -> Line {
-        // The budget comes at the beginning of each period: never behind its average.
+        // The budget comes at the start of each period, so supply is never below its average.
         Line { numerator: self.0.budget(), denominator: self.0.period(), delay: 0 }
     }
 }

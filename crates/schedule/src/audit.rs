@@ -1,9 +1,9 @@
-//! Whether a reservation got what was promised, from what the kernel counts of its thread: for how
-//! long it ran, and for how long it could have run and did not (/proc/PID/task/TID/schedstat; a
-//! throttled thread counts as one that could).
+//! Whether a reservation got what it was guaranteed, from the kernel's counts for its thread: how
+//! long it ran, and how long it was runnable but did not run (/proc/PID/task/TID/schedstat; a
+//! throttled thread counts as runnable).
 //!
-//! What it cannot see: jobs. The promise begins again each time the thread wakes up, so a stretch
-//! in which it slept has no promise as a whole; such a stretch is [`Finding::Unclear`], not
+//! It cannot see jobs. The guarantee restarts each time the thread wakes up, so an interval in
+//! which it slept has no guarantee as a whole. Such an interval is [`Finding::Unclear`]; nothing is
 //! guessed.
 
 use std::collections::VecDeque;
@@ -11,32 +11,32 @@ use std::collections::VecDeque;
 use crate::reservation::Reservation;
 use crate::supply::{Supply, Ticked, Worst};
 
-/// A stretch of time; ns.
+/// An interval of time; ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
-    /// How long it was.
+    /// Its length.
     pub length: u64,
     /// How long the thread ran in it.
     pub ran: u64,
-    /// How long it could have run and did not.
+    /// How long it was runnable but did not run.
     pub waited: u64,
 }
 
-/// What a stretch shows.
+/// What an interval shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finding {
     /// It ran whenever it wanted to.
     Satisfied,
-    /// It wanted to run all the time, and got what it has reserved: its guest wants more than that.
+    /// It was always runnable, and got its reservation: its guest wants more than that.
     Exhausted,
-    /// It wanted to run all the time, and got so many ns less than it has reserved: the host has
-    /// broken its promise.
+    /// It was always runnable, and got this many ns less than its reservation: the host has broken
+    /// its guarantee.
     Broken(u64),
-    /// It waited now and then, and slept now and then.
+    /// It sometimes waited and sometimes slept.
     Unclear,
 }
 
-/// Judges a stretch. `tick`: the kernel counts, and throttles, at its ticks; ns.
+/// Judges an interval. `tick` is the kernel's tick, at which it counts and throttles; ns.
 #[must_use]
 pub fn find(stretch: &Stretch, reservation: &Reservation, tick: u64) -> Finding {
     if stretch.waited <= tick {
@@ -49,22 +49,21 @@ pub fn find(stretch: &Stretch, reservation: &Reservation, tick: u64) -> Finding 
     around.missing().map_or(Finding::Exhausted, Finding::Broken)
 }
 
-/// Why a job of the guest was late that was there during a whole stretch.
+/// Why a guest's job that was pending during a whole interval was late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// The host gave the vCPU so many ns less than it has reserved.
+    /// The host gave the vCPU this many ns less than its reservation.
     HostBroke(u64),
-    /// The vCPU wanted to run all the time and got what it has reserved: the guest had more to do
-    /// than was declared.
+    /// The vCPU was always runnable and got its reservation: the guest had more work than declared.
     GuestUnderDeclared,
-    /// The vCPU slept although the job was there: the guest did not run it, and had a processor for
-    /// it.
+    /// The vCPU slept although the job was pending: the guest did not run it, although it had a
+    /// processor.
     GuestPolicy,
-    /// The stretch is too short for any of these.
+    /// The interval is too short for any conclusion.
     Unclear,
 }
 
-/// Judges a job that missed its deadline, by what its vCPU got while it was there.
+/// Judges a job that missed its deadline, by what its vCPU got while it was pending.
 #[must_use]
 pub fn cause(stretch: &Stretch, reservation: &Reservation, tick: u64) -> Cause {
     let around = Around { stretch, reservation, tick };
@@ -78,7 +77,7 @@ pub fn cause(stretch: &Stretch, reservation: &Reservation, tick: u64) -> Cause {
     }
 }
 
-/// A stretch and what was promised for it.
+/// An interval and its guarantee.
 struct Around<'a> {
     stretch: &'a Stretch,
     reservation: &'a Reservation,
@@ -86,19 +85,20 @@ struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Both ends of a stretch are between two ticks; and how long a thread has waited is counted
-    /// when it runs again, so that a wait for the next budget may belong to another stretch.
+    /// The measurement error: both ends of an interval lie between two ticks. Also, a thread's
+    /// waiting time is counted when it runs again, so a wait for the next budget may be counted in
+    /// another interval.
     fn slack(&self) -> u64 {
         2 * self.tick + self.reservation.period() - self.reservation.budget()
     }
 
-    /// Surely it did not want to run for some time.
+    /// Whether it was certainly not runnable for some time.
     fn slept(&self) -> bool {
         let Stretch { length, ran, waited } = *self.stretch;
         ran.saturating_add(waited).saturating_add(self.slack()) < length
     }
 
-    /// What is missing of the least that it has to have, having slept for the slack.
+    /// What is missing from its guaranteed minimum, assuming that it slept for the slack.
     fn missing(&self) -> Option<u64> {
         let supply = Ticked { supply: Worst(*self.reservation), tick: 2 * self.tick };
         let promised = supply.within(self.stretch.length.saturating_sub(self.slack()));
@@ -106,19 +106,19 @@ impl Around<'_> {
     }
 }
 
-/// What a thread had run and waited for at some time; ns.
+/// How long a thread had run and waited at some time; ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// When.
+    /// The time of the sample.
     pub at: u64,
-    /// Until then.
+    /// The total until then.
     pub ran: u64,
-    /// Until then.
+    /// The total until then.
     pub waited: u64,
 }
 
 impl Sample {
-    /// From this one to a later one.
+    /// The interval from this sample to a later one.
     #[must_use]
     pub const fn until(&self, later: &Self) -> Stretch {
         Stretch {
@@ -142,14 +142,14 @@ impl History {
         self.0.push_back(sample);
     }
 
-    /// The last one.
+    /// The latest sample.
     #[must_use]
     pub fn last(&self) -> Option<Sample> {
         self.0.back().copied()
     }
 
-    /// The longest stretch between two samples within `from` to `to`; nothing where `from` was
-    /// before the first sample, or `to` is after the last one.
+    /// The longest interval between two samples within `from` to `to`; `None` if `from` is before
+    /// the first sample, or `to` is after the last one.
     #[must_use]
     pub fn within(&self, from: u64, to: u64) -> Option<Stretch> {
         if from < self.0.front()?.at || self.0.back()?.at < to {
@@ -162,10 +162,10 @@ impl History {
     }
 }
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// How many stretches were [`Finding::Satisfied`].
+    /// Number of intervals that were [`Finding::Satisfied`].
     pub satisfied: u64,
     /// [`Finding::Exhausted`].
     pub exhausted: u64,
@@ -206,17 +206,17 @@ mod tests {
         assert_eq!(found(1000, 0, 0), Finding::Satisfied);
         assert_eq!(found(1000, 990, 3), Finding::Satisfied);
         assert_eq!(found(1000, 560, 440), Finding::Exhausted);
-        // 19 whole budgets and 6 ms, after the longest time without one.
+        // 19 full budgets and 6 ms, after the longest time without supply.
         let promised = Worst(Reservation::shared(28 * MS, 50 * MS).unwrap()).within(1000 * MS);
         assert_eq!(promised, 538 * MS);
         assert_eq!(found(1000, 532, 466), Finding::Exhausted);
-        // It may have slept for 30 ms, unseen; and two ticks.
+        // It may have slept for 30 ms unnoticed, plus two ticks.
         let least =
             Worst(Reservation::shared(28 * MS, 50 * MS).unwrap()).within(970 * MS) - 2 * TICK;
         assert_eq!(least, 522 * MS);
         assert_eq!(found(1000, 480, 520), Finding::Broken(least - 480 * MS));
         assert_eq!(found(1000, 300, 300), Finding::Unclear);
-        // Too short for any promise.
+        // Too short for any guarantee.
         assert_eq!(found(40, 0, 40), Finding::Exhausted);
     }
 

@@ -1,9 +1,8 @@
-//! What tasks ask for in an interval.
+//! The demand of tasks in an interval.
 
 use crate::task::{Task, TaskSet};
 
-/// Jobs of a task that are released in an interval of `t` ns at most, and run at its higher
-/// priority.
+/// The maximum work of a higher-priority task whose jobs are released in an interval of `t` ns.
 pub(crate) fn requested(task: &Task, t: u64) -> u128 {
     u128::from(t.saturating_add(task.jitter).div_ceil(task.period)) * u128::from(task.cost)
 }

@@ -1,8 +1,9 @@
-//! Earliest deadline first on any supply: the demand of every interval is supplied in it.
+//! Earliest deadline first on any supply: checks that the demand of every interval is supplied in
+//! it.
 //!
-//! QPA on supply: from the end of what must be looked at downwards, the demand at `t` is supplied
-//! by `time_for(demand)`; in between nothing can be missed, as demand only falls and supply only
-//! grows with the interval's length seen from there.
+//! QPA on a supply works downwards from the end of the interval to check. The demand at `t` is
+//! supplied by `time_for(demand)`. In between, nothing can be missed, because demand only falls
+//! below `t` and supply only grows above `time_for(demand)`.
 
 use crate::demand::due_within;
 use crate::horizon::{Horizon, Totals};
@@ -10,7 +11,7 @@ use crate::staircase::{Staircase, Step};
 use crate::supply::Supply;
 use crate::task::TaskSet;
 
-/// So many intervals are looked at; more would be seconds.
+/// Maximum number of intervals checked; more would take seconds.
 pub(crate) const MOST_STEPS: u64 = 1_000_000;
 
 /// What the test found.
@@ -20,18 +21,18 @@ pub enum Demand {
     Supplied,
     /// In an interval of this length, ns, more is due than is supplied.
     Missed(u64),
-    /// The tasks want all that the supply has on average, and repeat themselves too rarely to look
-    /// at everything.
+    /// The tasks want the entire average supply, and their pattern repeats too rarely to check
+    /// everything.
     NotKnown,
 }
 
-/// Whether every job is done in time.
+/// Whether every job finishes in time.
 #[must_use]
 pub fn test(set: &TaskSet, supply: &impl Supply) -> Demand {
     Prepared::new(set).test(supply)
 }
 
-/// Tasks for many tests: what does not depend on the supply.
+/// Tasks prepared for many tests: everything that does not depend on the supply.
 pub(crate) struct Prepared<'a> {
     set: &'a TaskSet,
     pub(crate) staircase: Staircase,
@@ -43,14 +44,15 @@ impl<'a> Prepared<'a> {
         Self { set, staircase: Staircase::new(set), totals: Totals::new(set) }
     }
 
-    /// What is missed is mostly missed within this: worth a look before all that must be looked at,
-    /// as with less budget, or greater costs, that is more.
+    /// Most misses occur within this interval. It is worth checking first, because the full
+    /// interval to check grows with a smaller budget or larger costs.
     pub(crate) fn near(&self) -> u64 {
         let deadlines = self.set.tasks().iter().map(|task| task.deadline);
         deadlines.max().unwrap_or(0).saturating_mul(2)
     }
 
-    /// As [`test`]; what is missed is the longest interval that is and must be looked at.
+    /// As [`test`]; a miss is reported for the longest missed interval among those that must be
+    /// checked.
     pub(crate) fn test(&self, supply: &impl Supply) -> Demand {
         let end = match self.totals.horizon(&supply.line()) {
             Horizon::End(end) => end,
@@ -69,7 +71,7 @@ impl<'a> Prepared<'a> {
         Demand::NotKnown
     }
 
-    /// For more than there is: where it is missed, found by doubling from the longest deadline.
+    /// For demand above the supply: finds a missed interval by doubling from the longest deadline.
     fn first_miss(&self, supply: &impl Supply) -> Demand {
         let mut t = self.set.tasks().iter().map(|task| task.deadline).max().unwrap_or(1);
         while t < 1 << 62 {

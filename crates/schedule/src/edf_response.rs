@@ -1,25 +1,24 @@
 //! Response times under earliest deadline first, on any supply: Spuri's analysis ("Analysis of
 //! deadline scheduled real-time systems", INRIA RR-2772, 1996), with jitter and blocking, and a
-//! supply in the processor's place.
+//! supply in place of the processor.
 //!
-//! A job that is due at `d`, counted from where its busy period begins, waits for what is due by
-//! `d` and was released before it is done; most of that is there if all tasks begin together, as
-//! late as their jitter lets them. When that is done, `Busy::done`, depends on `d` alone, not on
-//! whose job it is: the worst response of a task is its deadline and the greatest lateness of any
-//! `d` that one of its jobs can be due at.
+//! A job that is due at `d`, counted from the start of its busy period, waits for all work that is
+//! due by `d` and is released before the job finishes. This work is greatest if all tasks start
+//! together, as late as their jitter allows. The finishing time, `Busy::done`, depends only on `d`,
+//! not on the task of the job: the worst response of a task is its deadline plus the greatest
+//! lateness over all `d` at which one of its jobs can be due.
 //!
-//! What it does not do: say whether deadlines are met ([`edf`](crate::edf) does, sooner).
+//! What it does not do: determine whether deadlines are met ([`edf`](crate::edf) does this faster).
 
 use crate::staircase::{Flight, Released, Staircase};
 use crate::supply::Supply;
 use crate::task::{Task, TaskSet};
 
-/// So many deadlines are looked at, and so many steps made towards the end of the longest busy
-/// period.
+/// Maximum number of deadlines checked, and of steps towards the end of the longest busy period.
 const MOST: u64 = 1_000_000;
 
-/// How long after its release a job of each task is done at the latest, ns, where all deadlines are
-/// met. Exact, or, where a busy period has too many deadlines to look at, the task's deadline.
+/// The worst-case response time of each task, ns, if all deadlines are met. It is exact, or the
+/// task's deadline if a busy period has too many deadlines to check.
 #[must_use]
 pub fn responses(set: &TaskSet, supply: &impl Supply) -> Vec<u64> {
     let bound = || set.tasks().iter().map(|task| task.deadline).collect();
@@ -60,7 +59,7 @@ impl<'a, S: Supply> Busy<'a, S> {
         None
     }
 
-    /// From the last deadline of a job that is released in it downwards.
+    /// Works downwards from the last deadline of a job that is released in the busy period.
     fn responses(&self) -> Option<Vec<u64>> {
         let tasks = self.set.tasks();
         let last = self.end.checked_add(tasks.iter().map(|task| task.deadline).max()?)?;
@@ -73,8 +72,8 @@ impl<'a, S: Supply> Busy<'a, S> {
         let mut worst = vec![0; tasks.len()];
         let (mut latest, mut before) = (i64::MIN, last);
         for (first, index) in firsts {
-            // The worst is mostly near the beginning: with that known, a look is enough for most of
-            // the others.
+            // The worst case is mostly near the start. Once it is known, a single check suffices
+            // for most of the other deadlines.
             self.look(first, &mut latest)?;
             while let Some(due) = self.staircase.by(before - 1).filter(|due| due.at > first) {
                 before = self.look(due.at, &mut latest)?.max(first + 1);
@@ -85,12 +84,12 @@ impl<'a, S: Supply> Busy<'a, S> {
         Some(worst)
     }
 
-    /// Raises `latest`, by how much more than nothing until its deadline something is done at most
-    /// (below 0), to what it is for what is due by `due`. The earliest of the deadlines that need
-    /// no look after this one: as in QPA, less is due by those before.
+    /// Raises `latest`, the greatest lateness so far (negative if in time), to that of the work due
+    /// by `due`. Returns the earliest of the deadlines that need no check after this one: as in
+    /// QPA, less is due by earlier ones.
     fn look(&self, due: u64, latest: &mut i64) -> Option<u64> {
         let jobs = self.jobs_by(due);
-        // If what is there by `then` is supplied by then, all is done.
+        // If the work released by `then` is supplied by then, everything is done.
         let then = due.checked_add_signed(*latest).filter(|then| *then > 0);
         let then = then.map(|then| then.min(self.end));
         let soon = then.and_then(|then| self.supplied(&jobs, then).filter(|soon| *soon <= then));
@@ -102,7 +101,8 @@ impl<'a, S: Supply> Busy<'a, S> {
         Some(due)
     }
 
-    /// What is due by `due`: of each task, and how long that can be kept waiting by what is not.
+    /// The jobs of each task that are due by `due`, and how long work that is due later can block
+    /// them.
     fn jobs_by(&self, due: u64) -> Jobs {
         let waiting = self.set.tasks().iter().filter(|task| first_due(task) <= due);
         Jobs {
@@ -111,7 +111,7 @@ impl<'a, S: Supply> Busy<'a, S> {
         }
     }
 
-    /// When what of these is released within `t` is supplied.
+    /// When the work of these jobs that is released within `t` is supplied.
     fn supplied(&self, jobs: &Jobs, t: u64) -> Option<u64> {
         let each = self.set.tasks().iter().zip(&jobs.most).zip(&self.released);
         let work = each.map(|((task, most), released)| {
@@ -134,9 +134,9 @@ impl<'a, S: Supply> Busy<'a, S> {
     }
 }
 
-/// Those that are due by some deadline.
+/// The jobs that are due by some deadline.
 struct Jobs {
-    /// Of each task.
+    /// Maximum number of jobs of each task.
     most: Vec<u64>,
     blocking: u64,
 }
@@ -156,7 +156,7 @@ mod tests {
     use crate::supply::Worst;
     use crate::task::Policy;
 
-    /// The definition: all deadlines of its jobs in the busy period, one after the other.
+    /// The definition: checks all deadlines of the task's jobs in the busy period one by one.
     fn one_by_one(busy: &Busy<'_, Worst>, task: &Task) -> u64 {
         let all = (first_due(task)..busy.end + task.deadline)
             .step_by(usize::try_from(task.period).unwrap());

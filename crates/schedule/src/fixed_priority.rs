@@ -1,23 +1,22 @@
-//! Response times under fixed priorities, on any supply: exact for deadlines that are not beyond
-//! the period.
+//! Response times under fixed priorities, on any supply: exact for deadlines no longer than the
+//! period.
 
 use crate::demand::requested;
 use crate::supply::Supply;
 use crate::task::TaskSet;
 
-/// How long after its release the job of task `index` is done at the latest, ns; `None` when that
-/// is after its deadline.
+/// The worst-case response time of task `index`, ns; `None` if it exceeds the deadline.
 ///
 /// The least `w` with `w = C + B + sum over higher priorities of ceil((time_for(w) + J) / T) C`;
-/// the response is the jitter and `time_for(w)`.
+/// the response time is the jitter plus `time_for(w)`.
 #[must_use]
 pub fn response(set: &TaskSet, index: usize, supply: &impl Supply) -> Option<u64> {
     let work = finished(set, index, supply)?;
     Some(set.tasks()[index].jitter + supply.time_for(work))
 }
 
-/// What is asked for, by a job of task `index` and everything that goes before it, within `t` ns of
-/// a release of all of them (the request bound function): the job is done when that is supplied.
+/// The work requested by a job of task `index` and all higher-priority tasks within `t` ns of a
+/// simultaneous release (the request bound function). The job is done when this work is supplied.
 #[must_use]
 pub fn requested_by(set: &TaskSet, index: usize, t: u64) -> Option<u64> {
     let (above, below) = set.tasks().split_at_checked(index)?;
@@ -26,12 +25,12 @@ pub fn requested_by(set: &TaskSet, index: usize, t: u64) -> Option<u64> {
     u64::try_from(above + u128::from(task.cost) + u128::from(task.blocking)).ok()
 }
 
-/// After how much work, its own and what goes before it, that job is done.
+/// The amount of work, its own and that of higher priorities, after which the job is done.
 pub(crate) fn finished(set: &TaskSet, index: usize, supply: &impl Supply) -> Option<u64> {
     finished_from(set, index, supply, 0)
 }
 
-/// The same, from something that is known not to be more.
+/// As [`finished`], starting from a known lower bound.
 pub(crate) fn finished_from(
     set: &TaskSet,
     index: usize,

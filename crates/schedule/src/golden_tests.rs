@@ -47,14 +47,13 @@ fn response_times_of_the_example() {
     assert_eq!(Worst(shared(28)).time_for(110 * MS), 220 * MS, "its own 50 ms and two of tau1");
 }
 
-/// "Phase-locked": both periods are multiples of the reservation's, and nothing but a release
-/// begins one.
+/// "Phase-locked": both periods are multiples of the reservation's, and only a release starts one.
 #[test]
 fn response_times_of_aligned_releases() {
     let worst = |ms| judge(&example(RM), &Aligned(Reservation::alone(ms * MS, 50 * MS).unwrap()));
     assert_eq!(worst(28), Verdict::Schedulable(vec![52 * MS, 124 * MS]));
     assert_eq!(worst(32), Verdict::Schedulable(vec![30 * MS, 116 * MS]));
-    // What is missed is missed in the long run: no less than without alignment.
+    // The shortfall is in the long-run average, so the budget is no smaller than without alignment.
     let least = |policy| Search::new(Sharing::Aligned).least_budget(&example(policy), 50 * MS);
     assert_eq!((least(RM), least(Policy::Edf)), (Some(26_666_667), Some(22_500_000)));
     assert_eq!(Search::new(Sharing::Aligned).least_budget(&example(RM), 40 * MS), None);
@@ -86,7 +85,7 @@ fn a_tick_costs_what_it_withholds() {
     assert!(least > 26_666_667 && least <= 31 * MS, "{least}");
     let of = Reservation::alone(least, 50 * MS).unwrap();
     assert!(!search.fits(&set, Reservation::alone(least - 1, 50 * MS).unwrap()));
-    // Least budget: no task may grow, or only one may.
+    // At the minimum budget, no task may grow, or only one may.
     let greatest = search.greatest_costs(&set, of).unwrap();
     let grown: Vec<u64> = greatest.iter().zip(set.tasks()).map(|(g, t)| g - t.cost).collect();
     assert!(grown.iter().any(|more| *more <= 1), "{grown:?}");
@@ -104,7 +103,7 @@ fn a_core_keeps_what_it_has() {
         admission::core_keeps(&[of(28, 50, 50), of(23, 50, 50)], &Host::default()),
         Demand::Missed(_)
     ));
-    // Two that want to be first.
+    // Two reservations that both need to be first.
     assert_eq!(
         admission::core_keeps(&[of(10, 10, 50), of(10, 10, 50)], &Host::default()),
         Demand::Missed(10 * MS)
@@ -118,9 +117,9 @@ fn a_core_keeps_what_it_has() {
     ));
 }
 
-/// As sporadic tasks both would fit: 10 by 10, 20 by 20. But the second wakes at 0, runs 1 and
-/// sleeps; at 12 it wakes again and may run 4 until 20, before the first, which wakes at that
-/// moment and has 10 to run in 10.
+/// As sporadic tasks, both would fit: 10 by 10, 20 by 20. But the second wakes at 0, runs for 1 and
+/// sleeps. At 12 it wakes again and may run for 4 until 20, ahead of the first, which wakes at that
+/// moment and has to run for 10 within 10.
 #[test]
 fn a_reservation_that_sleeps_is_no_sporadic_task() {
     let of = |b: u64, d: u64, p: u64| Reservation::new(b * MS, d * MS, p * MS).unwrap();
@@ -135,11 +134,11 @@ fn a_reservation_that_sleeps_is_no_sporadic_task() {
     let both = [of(10, 10, 100), of(10, 20, 100)];
     assert_eq!((tasks(&both), keeps(&both)), (Demand::Supplied, Demand::Missed(10 * MS)));
     assert_eq!(keeps(&[of(5, 10, 100), of(10, 20, 100)]), Demand::Supplied, "densities of 1");
-    // A kernel that blocks takes from whole budgets.
+    // Blocking by the kernel reduces full budgets.
     let half = [of(5, 10, 100), of(5, 20, 100)];
     let blocked = |ms| admission::core_keeps(&half, &Host { blocking: ms * MS, ..Host::default() });
     assert_eq!((blocked(2), blocked(3)), (Demand::Supplied, Demand::Missed(10 * MS)));
-    // So does the other one that runs until the tick.
+    // So does the other reservation that runs until the tick.
     let ticked = |ms| admission::core_keeps(&half, &Host { tick: ms * MS, ..Host::default() });
     assert_eq!((ticked(2), ticked(3)), (Demand::Supplied, Demand::Missed(10 * MS)));
 }
@@ -169,7 +168,7 @@ fn refused_with_the_reason() {
     );
 }
 
-/// By hand, and the example's by the simulator (`simulation::reservations`).
+/// Computed by hand; those of the example by the simulator (`simulation::reservations`).
 #[test]
 fn response_times_under_edf() {
     let of = |tasks: &[(u64, u64, u64)], supply: &dyn Fn(&TaskSet) -> Verdict| {
@@ -180,12 +179,12 @@ fn response_times_under_edf() {
     // Two tasks of the same deadline may each wait for the other; a full processor leaves no room.
     assert_eq!(of(&[(1, 4, 4), (2, 4, 4)], &dedicated), Verdict::Schedulable(vec![3, 3]));
     assert_eq!(of(&[(2, 4, 4), (3, 6, 6)], &dedicated), Verdict::Schedulable(vec![4, 6]));
-    // A job of (3, 10) is done at 5, before any of (1, 3) is released that is due after it: none
-    // has to wait.
+    // A job of (3, 10) is done at 5, before any job of (1, 3) that is due after it is released, so
+    // none has to wait.
     assert_eq!(of(&[(1, 3, 3), (3, 10, 10)], &dedicated), Verdict::Schedulable(vec![1, 5]));
     assert_eq!(of(&[(1, 3, 3), (5, 10, 10)], &dedicated), Verdict::Schedulable(vec![1, 8]));
-    // But one of (1, 4) that is released at 6 has to wait for (7, 10) until 8: it is due at 10 as
-    // well.
+    // But a job of (1, 4) that is released at 6 has to wait for (7, 10) until 8, because it is due
+    // at 10 as well.
     assert_eq!(of(&[(1, 4, 4), (7, 10, 10)], &dedicated), Verdict::Schedulable(vec![3, 9]));
     // The example in 32 of 50 ms.
     let shared = Worst(Reservation::shared(32 * MS, 50 * MS).unwrap());
@@ -202,8 +201,8 @@ fn tasks() -> impl Strategy<Value = Vec<Task>> {
     prop::collection::vec(task, 1..5)
 }
 
-/// Up to twelve that want up to the whole processor, of periods that have nothing in common or
-/// much.
+/// Up to twelve tasks that want up to the whole processor, with unrelated or closely related
+/// periods.
 fn many_tasks() -> impl Strategy<Value = (Vec<Task>, Policy)> {
     let task = (
         1..100u64,
@@ -229,13 +228,13 @@ fn many_tasks() -> impl Strategy<Value = (Vec<Task>, Policy)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// QPA against every interval, one after the other.
+    /// Compares QPA with checking every interval one by one.
     #[test]
     fn qpa_finds_what_looking_everywhere_finds(tasks in tasks(), budget in 1..40u64, more in (0..20u64, 0..20u64)) {
         let set = TaskSet::new(tasks, Policy::Edf).unwrap();
         let of = Reservation::new(budget, budget + more.0, budget + more.0 + more.1).unwrap();
-        // Far beyond the common multiple of the small numbers? Not always; a miss found there would
-        // be one found by QPA.
+        // This is not always beyond the common multiple of the small periods, but QPA would also
+        // find any miss there.
         let everywhere = (1..20_000).find(|t| demand::due_within(&set, *t) > Worst(of).within(*t));
         match edf::test(&set, &Worst(of)) {
             Demand::Supplied => prop_assert_eq!(everywhere, None),
@@ -246,8 +245,7 @@ proptest! {
         }
     }
 
-    /// The greatest cost is one that fits, and 1 ns more does not; the best period is the best of
-    /// all.
+    /// The greatest cost fits, and 1 ns more does not; the best period is the best of all.
     #[test]
     fn growth_and_periods_are_what_trying_finds(tasks in tasks(), edf: bool, budget in 1..40u64, idle in 0..9u64, switch in 0..3u64) {
         let policy = if edf { Policy::Edf } else { Policy::DeadlineMonotonic };
@@ -272,8 +270,8 @@ proptest! {
         prop_assert_eq!(search.best_period(&set, 1..20, switch, 3), best);
     }
 
-    /// EDF is optimal: what fixed priorities can do on a supply, it can; and more budget never
-    /// hurts.
+    /// EDF is optimal: it can do everything that fixed priorities can do on a supply, and more
+    /// budget never hurts.
     #[test]
     fn edf_does_what_fixed_priorities_do(tasks in tasks(), period in 2..30u64) {
         let search = Search::new(Sharing::Shared);
@@ -297,8 +295,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A budget that is raised along the way is what halving over whole tests finds; and so for the
-    /// best of many periods.
+    /// Raising the budget during a test gives the same result as bisection over full tests. The
+    /// same holds for the best of many periods.
     #[test]
     fn searches_find_what_halving_finds(
         (tasks, policy) in many_tasks(),
@@ -319,7 +317,7 @@ proptest! {
         for (of, period) in all.iter().zip(&periods).step_by(1 + periods.len() / 5) {
             prop_assert_eq!(search.least_budget(&set, *period), of.map(|of| of.budget()), "{}", period);
         }
-        // Of two costs, the one of the longer period goes before where they are the same.
+        // If two costs are equal, the longer period is preferred.
         let cost = |of: &Reservation| u128::from(of.budget() + switch);
         let best = all.into_iter().flatten().filter(|of| of.budget() >= smallest).min_by(|a, b| {
             let (left, right) = (cost(a) * u128::from(b.period()), cost(b) * u128::from(a.period()));

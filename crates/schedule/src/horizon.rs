@@ -1,30 +1,30 @@
-//! [`Horizon`]: how far must be looked, to have looked at all of an endless future.
+//! [`Horizon`]: how far a test must look to cover the infinite future.
 
 use crate::supply::Line;
 use crate::task::{Task, TaskSet};
 
-/// Beyond this nothing can be missed for the first time.
+/// The time after which no first miss can occur.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Horizon {
     /// ns.
     End(u64),
-    /// They want more than there is.
+    /// The demand exceeds the supply.
     TooMuch,
     NotKnown,
 }
 
-/// Of a set, what does not depend on the supply.
+/// The totals of a set that do not depend on the supply.
 ///
 /// Demand is below `U t + K`.
 #[derive(Clone, Debug)]
 pub(crate) struct Totals {
-    /// U in 2^-64, each task rounded down and up.
+    /// U in 2^-64, with each task rounded down (here) and up.
     least: u128,
     most: u128,
     /// K without blocking, ns.
     constant: u128,
     blocking: u64,
-    /// Of all periods, where it is in sight.
+    /// The common multiple of all periods, if it is not too large.
     multiple: Option<u64>,
     /// The longest deadline.
     deadline: u64,
@@ -53,9 +53,10 @@ impl Totals {
                 .iter()
                 .try_fold(1, |multiple, task| common_multiple(multiple, task.period)),
             deadline: tasks.iter().map(|task| task.deadline).max().unwrap_or(0),
-            // Nothing longer is looked at: so many of the longest periods, fewer for many tasks, as
-            // each step takes all of them. Beyond it are only sets that have no common multiple in
-            // sight and want, to some hundred thousandths, all that the supply has on average.
+            // The test looks no further than this multiple of the longest period, which is smaller
+            // for many tasks because each step processes all of them. It only excludes sets without
+            // a usable common multiple that want, to within some hundred thousandths, the entire
+            // average supply.
             far: longest.saturating_mul((1_000_000 / (count * count)).max(200)),
         };
         tasks.iter().fold(empty, Totals::and)
@@ -67,29 +68,27 @@ impl Totals {
         Self { least, most, constant: self.constant + constant, ..self }
     }
 
-    /// Without the cost of one of the tasks.
+    /// The totals without the cost of one of the tasks.
     pub(crate) fn without(&self, task: &Task) -> Self {
         let (down, up, constant) = parts(task);
         let (least, most) = (self.least - down, self.most - up);
         Self { least, most, constant: self.constant - constant, ..self.clone() }
     }
 
-    /// With it again, or with another one: of one that was left out.
+    /// The totals with the omitted task's cost restored, or with another cost.
     pub(crate) fn with(&self, task: &Task, cost: u64) -> Self {
         self.clone().and(&Task { cost, name: String::new(), ..*task })
     }
 
-    /// The cost of a task that is left out with which they want all that the supply has on average,
-    /// rounded up.
+    /// The cost of the omitted task at which the set uses the entire average supply, rounded up.
     pub(crate) fn room(&self, task: &Task, line: &Line) -> u64 {
         let rest = (fraction(line.numerator, line.denominator).0 + 1).saturating_sub(self.least);
         let cost = (rest.saturating_mul(u128::from(task.period)) >> 64) + 1;
         u64::try_from(cost).unwrap_or(u64::MAX).clamp(task.cost, task.deadline)
     }
 
-    /// Supply is above `rate (t - delay)`; the lines meet at `(K + rate delay) / (rate - U)`. Where
-    /// the rates are the same (or nearly), both repeat themselves after a common multiple of all
-    /// periods.
+    /// Supply is above `rate (t - delay)`; the lines meet at `(K + rate delay) / (rate - U)`. If
+    /// the rates are (nearly) equal, both repeat after a common multiple of all periods.
     pub(crate) fn horizon(&self, line: &Line) -> Horizon {
         let constant = self.constant + u128::from(self.blocking);
         let (rate_down, rate_up) = fraction(line.numerator, line.denominator);
@@ -116,7 +115,7 @@ impl Totals {
     }
 }
 
-/// What a task adds: U, rounded down and up, and K.
+/// A task's contribution: U, rounded down and up, and K.
 fn parts(task: &Task) -> (u128, u128, u128) {
     let (down, up) = fraction(task.cost, task.period);
     let early = u128::from(task.period - task.deadline + task.jitter);

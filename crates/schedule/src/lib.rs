@@ -1,33 +1,33 @@
-//! Reservations of processor time: what they supply, what tasks demand, and whether that fits. Task
-//! set in, reservation out.
+//! Reservations of processor time: what they supply, what tasks demand, and whether the demand
+//! fits. The input is a task set, the output a reservation.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | [`reservation`] | [`Reservation`]: budget, deadline, period, as sched_setattr(2) takes them |
-//! | [`supply`] | [`Supply`]: how much processor time is there in any interval at least |
+//! | [`supply`] | [`Supply`]: the minimum processor time in any interval |
 //! | [`aligned`] | [`Aligned`]: the supply of a reservation whose replenishments are the releases |
 //! | [`task`] | [`Task`], [`TaskSet`], [`Policy`]; [`Overhead`] |
-//! | [`demand`] | what tasks ask for in an interval |
+//! | [`demand`] | the demand of tasks in an interval |
 //! | [`fixed_priority`] | response times; exact for constrained deadlines |
 //! | [`edf`] | the processor demand test, by QPA |
-//! | [`edf_response`] | response times under it |
+//! | [`edf_response`] | response times under EDF |
 //! | [`verdict`] | one answer for either policy |
-//! | `search` | searches by halving |
+//! | `search` | searches by bisection |
 //! | [`synthesis`] | the least budget, the best period |
 //! | [`sensitivity`] | how much a task may grow |
 //! | [`admission`] | several reservations on one core |
 //! | [`adaptive`] | budgets that follow what is used, for VMs without deadlines |
-//! | [`audit`] | whether a reservation got what was promised |
-//! | [`partition`] | tasks of a guest onto its vCPUs |
+//! | [`audit`] | whether a reservation got what it was guaranteed |
+//! | [`partition`] | assigns a guest's tasks to its vCPUs |
 //!
-//! All times are whole nanoseconds; every rounding is against the tasks. What it does not do:
-//! measure, enforce, or know where tasks come from.
+//! All times are whole nanoseconds; all rounding is conservative, that is, against the tasks. What
+//! it does not do: measure, enforce, or know where tasks come from.
 //!
 //! Sources: Easwaran, Anand, Lee, "Compositional analysis framework using EDP resource models"
 //! (RTSS 2007) for the supply; Zhang, Burns, "Schedulability analysis for real-time systems with
 //! EDF scheduling" (IEEE TC 2009) for QPA; Davis, Burns, "Hierarchical fixed priority pre-emptive
 //! scheduling" (RTSS 2005) and Spuri, "Analysis of deadline scheduled real-time systems" (1996) for
-//! response times, with a server's supply in the processor's place.
+//! response times, with a server's supply in place of the processor.
 #![forbid(unsafe_code)]
 
 pub mod adaptive;

@@ -1,5 +1,5 @@
-//! [`Intervals`]: the demand of tasks under EDF on many supplies. Where too much was due once is where it is again: on most supplies
-//! that are too slow, one of the intervals that are remembered says so.
+//! [`Intervals`]: the demand of tasks under EDF on many supplies. Misses recur in the same
+//! intervals: for most supplies that are too slow, one of the remembered intervals shows it.
 
 use crate::edf::{Demand, MOST_STEPS, Prepared};
 use crate::horizon::Horizon;
@@ -8,15 +8,15 @@ use crate::staircase::Step;
 use crate::supply::Supply;
 use crate::task::TaskSet;
 
-/// So many intervals are remembered, the last ones.
+/// Number of intervals remembered; the most recent ones.
 const REMEMBERED: usize = 64;
 
-/// A task set, and intervals in which too much was due.
+/// A task set, and intervals in which a supply was insufficient.
 pub(crate) struct Intervals<'a> {
     prepared: Prepared<'a>,
-    /// Those until each task's first deadline: what they need is known before anything was missed.
+    /// The intervals until each task's first deadline, whose need is known before any miss.
     firsts: Vec<Step>,
-    /// Those that were missed last, first.
+    /// The missed intervals, most recent first.
     missed: Vec<Step>,
 }
 
@@ -51,11 +51,11 @@ impl<'a> Intervals<'a> {
         }
     }
 
-    /// The least budget from `budget` to `most` with which they fit.
+    /// The minimum budget from `budget` to `most` with which the tasks fit.
     ///
-    /// QPA with a budget that grows: where too much is due, it is raised to what is just enough
-    /// there. What was looked at before stays well, and beyond the end for the first budget there
-    /// is nothing to see for a greater one.
+    /// QPA with a growing budget: where too much is due, the budget is raised to what is just
+    /// enough there. Intervals checked before stay satisfied, and beyond the first budget's end
+    /// there is nothing to check for a larger one.
     pub(crate) fn least<S: Supply>(
         &mut self,
         mut budget: u64,
@@ -69,7 +69,8 @@ impl<'a> Intervals<'a> {
                 last = Some(*step);
             }
         }
-        // With less the end is farther away: first to what is needed nearby.
+        // With a smaller budget the end is farther away, so first raise it to what the near
+        // intervals need.
         let near = self.prepared.near();
         let known = self.raise(&mut budget, &mut last, (near, 0), most, supply)?;
         let end = |budget| match self.prepared.totals.horizon(&supply(budget)?.line()) {
@@ -86,14 +87,14 @@ impl<'a> Intervals<'a> {
         if known {
             return Some(budget);
         }
-        // What is too much for one pass is none for a test.
+        // A case that exceeds one pass is left to a full test.
         let mut fits = |budget| supply(budget).is_some_and(|supply| self.fits(&supply));
         fits(most).then(|| last_that_fits(most, budget - 1, fits))
     }
 
-    /// To what is needed in the intervals from one length down to another; `None` where not even
-    /// `most` is enough, false for too many steps. The `last` one that was missed is the one that
-    /// needs most.
+    /// Raises the budget to what the intervals from one length down to another need; `None` if even
+    /// `most` is not enough, false if there are too many steps. The `last` missed one needs the
+    /// most.
     fn raise<S: Supply>(
         &self,
         budget: &mut u64,

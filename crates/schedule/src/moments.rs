@@ -1,7 +1,8 @@
-//! [`Moments`]: the response times of one task under fixed priorities on many supplies. By when which work must be supplied does not
-//! depend on the supply.
+//! [`Moments`]: the response times of one task under fixed priorities on many supplies. The times
+//! by which work must be supplied do not depend on the supply.
 //!
-//! What it does not do: say when the job is done; [`fixed_priority`](crate::fixed_priority) does.
+//! What it does not do: compute when the job is done; [`fixed_priority`](crate::fixed_priority)
+//! does.
 
 use crate::demand::requested;
 use crate::search::least_for;
@@ -11,18 +12,18 @@ use crate::task::{Task, TaskSet};
 /// At most this many moments are kept; with more, every test starts from the beginning.
 const MOST: usize = 1_000_000;
 
-/// Work of one task and of those above it, and by when one of these must be supplied for it to be
-/// in time.
+/// Pairs of time and work of a task and those above it: the task is in time if at least one of
+/// these amounts is supplied by its time.
 #[derive(Debug)]
 pub(crate) struct Moments {
-    /// By when, and what; ascending in both.
+    /// Time and work, ascending in both.
     all: Vec<(u64, u64)>,
-    /// The one that was enough last time.
+    /// The index that was sufficient last time.
     hint: usize,
 }
 
 impl Moments {
-    /// Whether the task is in time.
+    /// Whether the task meets its deadline.
     pub(crate) fn in_time(&mut self, supply: &impl Supply) -> bool {
         if self.all.get(self.hint).is_some_and(|(by, work)| supply.time_for(*work) <= *by) {
             return true;
@@ -32,7 +33,7 @@ impl Moments {
         found.is_some()
     }
 
-    /// The least budget with which it is, up to `most`; `not` is too little.
+    /// The minimum budget up to `most` with which it meets its deadline; `not` is too little.
     pub(crate) fn least<S: Supply>(
         &mut self,
         not: u64,
@@ -40,7 +41,8 @@ impl Moments {
         supply: &impl Fn(u64) -> Option<S>,
     ) -> Option<u64> {
         let (mut least, mut from, mut below) = (None, 0, most);
-        // What was not enough with more is not with less: each moment is looked at once.
+        // A moment that was not sufficient with a larger budget is not with a smaller one, so each
+        // is checked once.
         while let Some(index) = supply(below).and_then(|supply| self.first_from(from, &supply)) {
             let (by, work) = self.all[index];
             let Some(enough) = least_for(work, by, not, below, supply) else { break };
@@ -53,8 +55,8 @@ impl Moments {
         least
     }
 
-    /// By when there is room for so much more work: later only where it is more than ever before.
-    /// `None` if the task is late.
+    /// The times by which there is room for additional work, and how much; a later time is listed
+    /// only if its room is larger than all before. `None` if the task is late.
     pub(crate) fn rooms(&self, supply: &impl Supply) -> Option<Vec<(u64, u64)>> {
         let mut rooms: Vec<(u64, u64)> = Vec::new();
         for (by, work) in &self.all {
@@ -67,7 +69,7 @@ impl Moments {
         (!rooms.is_empty()).then_some(rooms)
     }
 
-    /// The first moment from there on by which its work is supplied.
+    /// The first moment from `index` on by which its work is supplied.
     fn first_from(&self, mut index: usize, supply: &impl Supply) -> Option<usize> {
         loop {
             let (by, work) = *self.all.get(index)?;
@@ -75,23 +77,23 @@ impl Moments {
             if done <= by {
                 return Some(index);
             }
-            // Later ones have more work: those before `done` are of no use.
+            // Later moments have more work, so those before `done` are useless.
             let later = &self.all[index + 1..];
             index += 1 + later.partition_point(|(by, _)| *by < done);
         }
     }
 }
 
-/// For each task, the ends of the spans in which nothing that goes before it is released; `None`
-/// for too many.
+/// For each task, the ends of the intervals in which no higher-priority job is released; `None` if
+/// there are too many.
 ///
-/// No supply is faster than time: where the work between two moments is no less than the time
-/// between them, the later one is of no use.
+/// No supply is faster than time: if the work between two moments is no less than the time between
+/// them, the later one is useless.
 pub(crate) fn moments(set: &TaskSet) -> Option<Vec<Moments>> {
     let releases = releases(set)?;
     let mut left = MOST;
-    // At 1 ns the first jobs of all above are there; after each end, one more of whose release it
-    // is.
+    // At 1 ns, the first jobs of all higher priorities are released; after each end, one more job
+    // of the task that is released there.
     let mut first = 0u128;
     let mut of_each = Vec::with_capacity(set.tasks().len());
     for (index, task) in set.tasks().iter().enumerate() {
@@ -116,8 +118,7 @@ pub(crate) fn moments(set: &TaskSet) -> Option<Vec<Moments>> {
     Some(of_each)
 }
 
-/// When jobs after the first are released, of which task and of what cost, ascending; as far as
-/// they can delay another one.
+/// Releases after the first: time, task and cost, ascending, as far as they can delay another task.
 fn releases(set: &TaskSet) -> Option<Vec<(u64, usize, u64)>> {
     let tasks = set.tasks();
     let mut all = Vec::new();
@@ -136,7 +137,7 @@ fn releases(set: &TaskSet) -> Option<Vec<(u64, usize, u64)>> {
     Some(all)
 }
 
-/// By when after the release of all a job must be done.
+/// The time after the simultaneous release by which a job must be done.
 fn limit(task: &Task) -> u64 {
     task.deadline - task.jitter
 }

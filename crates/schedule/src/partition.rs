@@ -1,14 +1,14 @@
-//! Tasks of a guest onto its vCPUs, one reservation each.
+//! Assigns a guest's tasks to its vCPUs, with one reservation each.
 //!
 //! Why not one budget for all vCPUs (the multiprocessor periodic resource): SCHED_DEADLINE reserves
-//! for a thread, so that a shared budget could not be enforced; and its analysis needs more
-//! bandwidth than partitions do for the few tasks that a guest pins.
+//! per thread, so a shared budget could not be enforced. Its analysis also needs more bandwidth
+//! than partitions do for the few tasks that a guest pins.
 
 use crate::reservation::Reservation;
 use crate::synthesis::Search;
 use crate::task::{Policy, Task, TaskSet};
 
-/// One vCPU's.
+/// The share of one vCPU.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Share {
     /// Its tasks.
@@ -17,12 +17,12 @@ pub struct Share {
     pub reservation: Reservation,
 }
 
-/// Puts the tasks onto at most `vcpus` processors: the largest first, each where it raises the
-/// bandwidth least. `most`: no reservation above this part of its period, in 1/1000. `Err`: the
-/// task that fits nowhere.
+/// Assigns the tasks to at most `vcpus` processors: the largest first, each where it raises the
+/// bandwidth least. `most` is the maximum budget of a reservation as a part of its period, in
+/// 1/1000. `Err` contains the task that fits nowhere.
 ///
 /// # Errors
-/// A heuristic: another partition might fit where this finds none.
+/// When no partition is found. This is a heuristic, so another partition might still fit.
 pub fn partition(
     tasks: &[Task],
     policy: Policy,
@@ -32,7 +32,7 @@ pub fn partition(
     most: u64,
 ) -> Result<Vec<Share>, String> {
     let mut order: Vec<&Task> = tasks.iter().collect();
-    // By their part of a processor: a / b > c / d.
+    // By utilization: a / b > c / d.
     order.sort_by(|a, b| {
         let (left, right) =
             (u128::from(b.cost) * u128::from(a.period), u128::from(a.cost) * u128::from(b.period));
@@ -42,7 +42,7 @@ pub fn partition(
     let mut shares: Vec<Option<Share>> = vec![None; vcpus];
     for task in order {
         let fitting = places.iter().enumerate().filter_map(|(place, there)| {
-            // As listed is an order of all tasks: they stay in it.
+            // The listed order covers all tasks, so keep it.
             let mut with = there.clone();
             with.push(task.clone());
             if policy == Policy::Listed {

@@ -1,4 +1,5 @@
-//! [`Reservation`]: so much processor time in every period, by a deadline after each replenishment.
+//! [`Reservation`]: a budget of processor time in every period, by a deadline after each
+//! replenishment.
 
 /// `budget` within `deadline` of every replenishment, one each `period`; ns. They are
 /// SCHED_DEADLINE's runtime, deadline and period.
@@ -9,17 +10,17 @@ pub struct Reservation {
     period: u64,
 }
 
-/// What no reservation can be.
+/// An invalid reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "a reservation needs 0 < budget <= deadline <= period, at most a day; not {budget}/{deadline}/{period} ns"
 )]
 pub struct InvalidReservation {
-    /// As given, ns.
+    /// The given value, ns.
     pub budget: u64,
-    /// As given, ns.
+    /// The given value, ns.
     pub deadline: u64,
-    /// As given, ns.
+    /// The given value, ns.
     pub period: u64,
 }
 
@@ -27,10 +28,10 @@ pub struct InvalidReservation {
 pub(crate) const LONGEST: u64 = 86_400_000_000_000;
 
 impl Reservation {
-    /// Of these three, in ns.
+    /// Builds it from these three values, in ns.
     ///
     /// # Errors
-    /// Another order than budget <= deadline <= period.
+    /// Unless budget <= deadline <= period.
     pub fn new(budget: u64, deadline: u64, period: u64) -> Result<Self, InvalidReservation> {
         let valid = 0 < budget && budget <= deadline && deadline <= period && period <= LONGEST;
         valid.then_some(Self { budget, deadline, period }).ok_or(InvalidReservation {
@@ -48,7 +49,7 @@ impl Reservation {
         Self::new(budget, period, period)
     }
 
-    /// The only one on its core, or the one that goes before all others: the budget comes at once.
+    /// The only one on its core, or one that precedes all others: the budget comes immediately.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -62,7 +63,7 @@ impl Reservation {
         self.budget
     }
 
-    /// By when after the replenishment it was supplied, ns.
+    /// The time after the replenishment by which it is supplied, ns.
     #[must_use]
     pub fn deadline(&self) -> u64 {
         self.deadline
@@ -81,7 +82,7 @@ impl Reservation {
         self.period + self.deadline - 2 * self.budget
     }
 
-    /// The part of a processor.
+    /// The bandwidth: the fraction of a processor.
     #[must_use]
     pub fn bandwidth(&self) -> f64 {
         self.budget as f64 / self.period as f64

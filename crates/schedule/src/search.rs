@@ -1,8 +1,9 @@
-//! Searches by halving: the last number that fits, the least budget that is enough.
+//! Searches by bisection: the last number that fits, the minimum sufficient budget.
 
 use crate::supply::Supply;
 
-/// From `fitting`, which fits, towards `not`, which does not: the last one that does, by halving.
+/// Searches from `fitting`, which fits, towards `not`, which does not, for the last number that
+/// fits.
 #[must_use]
 pub fn last_that_fits(mut fitting: u64, mut not: u64, mut fits: impl FnMut(u64) -> bool) -> u64 {
     while fitting.abs_diff(not) > 1 {
@@ -16,7 +17,8 @@ pub fn last_that_fits(mut fitting: u64, mut not: u64, mut fits: impl FnMut(u64) 
     fitting
 }
 
-/// The least budget up to `most` with which so much work is supplied in time; `not` is too little.
+/// The minimum budget up to `most` with which this much work is supplied in time; `not` is too
+/// little.
 pub(crate) fn least_for<S: Supply>(
     work: u64,
     by: u64,

@@ -1,11 +1,11 @@
-//! How much each task may grow: the greatest cost with which all still meet their deadlines.
+//! How much each task may grow: the greatest cost with which all tasks still meet their deadlines.
 //!
-//! Not by halving over the whole test, which takes as long as thirty tests for each task. With
-//! fixed priorities a task delays itself and those below it: what room each of these has, and when,
-//! is computed once. Under EDF one pass downwards over the intervals is enough: where too much is
-//! due, costs are lowered to what just fits, and what was looked at before stays well (Zhang,
-//! Burns, Baruah, "Sensitivity analysis for EDF scheduled arbitrary deadline real-time systems",
-//! RTCSA 2010).
+//! It does not bisect over the whole test, which would take as long as thirty tests per task. With
+//! fixed priorities, a task delays itself and those below it, so the room that each of these has,
+//! and when, is computed once. Under EDF one pass downwards over the intervals is enough: where too
+//! much is due, costs are lowered to what just fits, and intervals checked before stay satisfied
+//! (Zhang, Burns, Baruah, "Sensitivity analysis for EDF scheduled arbitrary deadline real-time
+//! systems", RTCSA 2010).
 
 use crate::edf::{self, Demand, MOST_STEPS, Prepared};
 use crate::fixed_priority::{finished, finished_from};
@@ -16,7 +16,8 @@ use crate::staircase::{Flight, Released, Staircase, Step};
 use crate::supply::{Line, Supply};
 use crate::task::{Policy, Task, TaskSet};
 
-/// Of each task, ns, the others being what they are; `None` where deadlines are not met now.
+/// The greatest cost of each task, ns, with the others unchanged; `None` if deadlines are not met
+/// now.
 #[must_use]
 pub fn greatest_costs(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
     if set.policy() == Policy::Edf { under_edf(set, supply) } else { by_priority(set, supply) }
@@ -24,16 +25,16 @@ pub fn greatest_costs(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
 
 fn by_priority(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
     let Some(moments) = moments(set) else { return one_by_one(set, supply) };
-    // Where each task has room for more work: its own, or that of the tasks above it.
+    // The times at which each task has room for more work, its own or that of the tasks above it.
     let rooms: Option<Vec<_>> = moments.iter().map(|of| of.rooms(supply)).collect();
     let mut rooms: Vec<_> = rooms?.into_iter().enumerate().collect();
-    // Those with the least room first: it is seen at once that the others have more.
+    // Tasks with the least room first, so that it is soon clear that the others have more.
     rooms.sort_by_key(|(_, rooms)| rooms.last().map(|(_, room)| *room));
     let greatest = |(index, task): (usize, &Task)| {
         let released = Released::new(task);
         let mut more = task.deadline - task.cost;
         for (_, rooms) in rooms.iter().filter(|(below, _)| *below >= index) {
-            // The best of its moments; enough, if it is not less than what another one has.
+            // The best of its moments; we may stop once it is no less than that of another task.
             let mut best = 0;
             for (by, room) in rooms.iter().rev() {
                 best = best.max(room / released.jobs_within(*by));
@@ -48,10 +49,10 @@ fn by_priority(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
     Some(set.tasks().iter().enumerate().map(greatest).collect())
 }
 
-/// The same for so many moments that they are not kept.
+/// The same, if there are too many moments to keep.
 fn one_by_one(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
     let all = 0..set.tasks().len();
-    // The work after which each is done: with a greater cost it is no less.
+    // The work after which each is done; it only grows with the cost.
     let base: Option<Vec<u64>> = all.clone().map(|index| finished(set, index, supply)).collect();
     let base = base?;
     let mut tasks = set.clone();
@@ -96,7 +97,7 @@ fn under_edf(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
     if known.is_some() {
         return Some(all.iter().map(|grown| grown.most).collect());
     }
-    // Too many steps for all at once: each task separately.
+    // There are too many steps for all at once, so handle each task separately.
     let greatest = |(index, grown): (usize, &Grown)| {
         let mut tasks = set.clone();
         last_that_fits(grown.task.cost, grown.most + 1, |cost| {
@@ -111,9 +112,9 @@ fn under_edf(set: &TaskSet, supply: &impl Supply) -> Option<Vec<u64>> {
 struct Grown<'a> {
     task: &'a Task,
     flight: Flight,
-    /// Without it.
+    /// The totals without it.
     others: Totals,
-    /// Not more than this.
+    /// Upper limit of its cost.
     most: u64,
 }
 
@@ -124,20 +125,19 @@ impl<'a> Grown<'a> {
         Self { task, flight: Flight::new(task), others, most }
     }
 
-    /// What more is due within `t`, at most.
+    /// The maximum additional work due within `t`.
     fn more(&self, t: u64) -> u64 {
         self.flight.jobs_by(t).saturating_mul(self.most - self.task.cost)
     }
 
-    /// To what has room there.
+    /// Limits the cost to what has room there.
     fn limit(&mut self, t: u64, room: u64) {
         if self.more(t) > room {
             self.most = self.task.cost + room / self.flight.jobs_by(t);
         }
     }
 
-    /// At most so much that not all intervals up to any length would have to be looked at. How far
-    /// they must.
+    /// Limits the cost so that the interval to check stays finite, and returns how far to check.
     fn see(&mut self, line: &Line) -> u64 {
         let end = |cost| match self.others.with(self.task, cost).horizon(line) {
             Horizon::End(end) => Some(end),
@@ -150,8 +150,8 @@ impl<'a> Grown<'a> {
     }
 }
 
-/// QPA with costs that fall, of all tasks at once: what is due is what is due with that one grown
-/// which adds most. `None` for too many steps.
+/// QPA with falling costs, for all tasks at once: the demand is that with the growth of the one
+/// task that adds most. `None` if there are too many steps.
 fn downwards(
     all: &mut [Grown<'_>],
     staircase: &Staircase,

@@ -1,12 +1,13 @@
-//! [`Staircase`]: what [`due_within`](crate::demand::due_within) answers, prepared for many looks: a look takes all tasks, and a search
-//! for a budget or a period takes many thousand of them.
+//! [`Staircase`]: the results of [`due_within`](crate::demand::due_within), prepared for many
+//! queries: a query processes all tasks, and a search for a budget or a period makes many thousand
+//! of them.
 //!
-//! What it does not do: change. A task of another cost adds [`Flight::jobs_by`] times the
-//! difference.
+//! What it does not do: support changes. A task with a different cost adds [`Flight::jobs_by`]
+//! times the difference.
 
 use crate::task::{Task, TaskSet};
 
-/// `n / divisor`, by multiplication: a division takes several times as long.
+/// `n / divisor` by multiplication, because a division takes several times as long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Divisor {
     divisor: u64,
@@ -15,26 +16,27 @@ pub(crate) struct Divisor {
 }
 
 impl Divisor {
-    /// Not of 0.
+    /// `divisor` must not be 0.
     pub(crate) fn new(divisor: u64) -> Self {
         Self { divisor, inverse: u64::MAX / divisor.max(1) }
     }
 
-    /// What the inverse lacks makes less than 1 for any `n`: the quotient is this or one more.
+    /// The inverse's rounding error amounts to less than 1 for any `n`, so the quotient is this or
+    /// one more.
     pub(crate) fn divide(self, n: u64) -> u64 {
         let quotient = ((u128::from(n) * u128::from(self.inverse)) >> 64) as u64;
         quotient + u64::from(n - quotient * self.divisor >= self.divisor)
     }
 }
 
-/// When the jobs of one task are due at the earliest, from the release of the first on.
+/// The earliest deadlines of one task's jobs, counted from the release of the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
-    /// A late release is due as if it had been on time: deadlines come by `jitter` early.
+    /// A late release is due as if it had been on time: deadlines come `jitter` earlier.
     first: u64,
     period: Divisor,
     cost: u64,
-    /// The longest of this task and of those that are due before it.
+    /// The longest blocking of this task and of those that are due before it.
     blocking: u64,
 }
 
@@ -49,13 +51,13 @@ impl Flight {
         }
     }
 
-    /// Jobs that are released and due within `t`.
+    /// Number of jobs that are released and due within `t`.
     pub(crate) fn jobs_by(&self, t: u64) -> u64 {
         t.checked_sub(self.first).map_or(0, |after| self.period.divide(after) + 1)
     }
 }
 
-/// When the jobs of one task are there at the earliest.
+/// The earliest release times of one task's jobs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Released {
     jitter: u64,
@@ -67,7 +69,7 @@ impl Released {
         Self { jitter: task.jitter, period: Divisor::new(task.period) }
     }
 
-    /// Jobs that are released in an interval of `t` ns, which is more than 0, at most.
+    /// Maximum number of jobs released in an interval of `t` ns, which must be above 0.
     pub(crate) fn jobs_within(&self, t: u64) -> u64 {
         self.period.divide((t - 1).saturating_add(self.jitter)) + 1
     }
@@ -83,7 +85,7 @@ pub(crate) struct Step {
 /// The demand bound function.
 #[derive(Clone, Debug)]
 pub(crate) struct Staircase {
-    /// By their first deadlines.
+    /// Sorted by their first deadlines.
     flights: Vec<Flight>,
 }
 

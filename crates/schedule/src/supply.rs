@@ -1,31 +1,31 @@
-//! [`Supply`]: how much processor time there is in every interval of a length, whenever it begins.
+//! [`Supply`]: the processor time available in any interval of a given length, whenever it starts.
 
 use crate::reservation::Reservation;
 
-/// At least so much processor time.
+/// A minimum of processor time.
 pub trait Supply {
-    /// In any interval of `t` ns.
+    /// The minimum in any interval of `t` ns.
     fn within(&self, t: u64) -> u64;
 
-    /// The shortest interval with `work` ns in it; saturates.
+    /// The length of interval that always contains `work` ns; saturates.
     fn time_for(&self, work: u64) -> u64;
 
-    /// A line below it: `numerator / denominator * (t - delay)`.
+    /// A linear lower bound: `numerator / denominator * (t - delay)`.
     fn line(&self) -> Line;
 }
 
 /// A rate after a delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// ns of processor time...
+    /// The rate's numerator: ns of processor time...
     pub numerator: u64,
-    /// ... in so many ns.
+    /// ... per this many ns.
     pub denominator: u64,
-    /// ns.
+    /// The delay in ns.
     pub delay: u64,
 }
 
-/// A processor of one's own.
+/// A dedicated processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dedicated;
 
@@ -59,7 +59,7 @@ impl Supply for Worst {
         if work == 0 {
             return 0;
         }
-        // The last of the budgets that it takes is used in part: 1 ns to all of it.
+        // Of the last budget needed, anywhere from 1 ns to all of it is used.
         let whole = (work - 1) / self.0.budget();
         let begun = work - whole * self.0.budget();
         whole
@@ -73,7 +73,7 @@ impl Supply for Worst {
     }
 }
 
-/// The line below [`Worst`]: simpler, and needs a larger budget.
+/// The linear lower bound of [`Worst`]: simpler, but needs a larger budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Linear(pub Reservation);
 
@@ -98,15 +98,15 @@ impl Supply for Linear {
     }
 }
 
-/// Enforced by the timer's tick: without HRTICK a reservation may run on until the next one, and
-/// has as much less afterwards.
+/// A supply enforced by the timer tick: without HRTICK, a reservation may overrun until the next
+/// tick, and then has that much less.
 ///
-/// Holds for budgets of a tick or more (with less, the kernel pays an overrun back over several
-/// periods, in which nothing comes), and where admission has [room for the overruns of all
+/// Holds for budgets of a tick or more (with less, an overrun is paid back over several periods
+/// without any supply), and if admission has [room for the overruns of all
 /// others](crate::admission::Host::tick).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticked<S> {
-    /// As promised.
+    /// The nominal supply.
     pub supply: S,
     /// 1 / HZ, ns.
     pub tick: u64,
@@ -142,7 +142,7 @@ mod tests {
             .prop_map(|(b, d, p)| Reservation::new(b, b + d, b + d + p).unwrap())
     }
 
-    /// One ns after the other: the budget at the beginning of one period, at the end of all others.
+    /// Counts ns by ns: the budget comes at the start of one period, and at the end of all others.
     fn by_hand(of: &Reservation, t: u64) -> u64 {
         let (budget, deadline, period) = (of.budget(), of.deadline(), of.period());
         let runs = |at: u64| {

@@ -1,6 +1,6 @@
-//! The least budget, the best period, how much a task may grow. Supply grows with the budget, so
-//! that halving finds the least one that is enough for any one interval, and the greatest of these
-//! is enough for all.
+//! The minimum budget, the best period, and how much a task may grow. Supply grows with the budget,
+//! so bisection finds the minimum that is enough for any one interval, and the maximum of these is
+//! enough for all.
 
 use crate::aligned::Aligned;
 use crate::reservation::Reservation;
@@ -11,16 +11,16 @@ use crate::task::TaskSet;
 use crate::tester::Tester;
 use crate::verdict::{Verdict, fits, judge};
 
-/// At least this much above what the analysis needs; 1/1000.
+/// Minimum margin above what the analysis needs; 1/1000.
 const SLACK: u64 = 30;
 
 /// Who else is on the core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
-    /// Nobody before it: the budget comes at once.
+    /// Nothing precedes it: the budget comes immediately.
     Alone,
-    /// The same, and every release is at a replenishment: [`Aligned`] says what must be so. Tasks
-    /// that cannot be released like that fit in no reservation.
+    /// As `Alone`, and every release is at a replenishment; [`Aligned`] states the conditions.
+    /// Tasks that cannot be released like that fit in no reservation.
     Aligned,
     /// Other reservations: the budget may come at the end of the period.
     Shared,
@@ -32,32 +32,31 @@ pub enum Model {
     /// Exactly.
     #[default]
     Worst,
-    /// By the line below.
+    /// By the linear lower bound.
     Linear,
 }
 
-/// What budgets are looked for.
+/// The parameters of a search for a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Search {
-    /// On the core.
+    /// How the core is shared.
     pub sharing: Sharing,
-    /// Of supply.
+    /// The supply model.
     pub model: Model,
-    /// 1 / HZ where budgets are enforced by the tick, else 0; ns. Nothing fits in a budget that is
-    /// less.
+    /// 1 / HZ if budgets are enforced by the tick, else 0; ns. Nothing fits in a smaller budget.
     pub tick: u64,
 }
 
 impl Search {
-    /// Exact, with nothing lost to ticks.
+    /// An exact search without tick losses.
     #[must_use]
     pub fn new(sharing: Sharing) -> Self {
         Self { sharing, model: Model::Worst, tick: 0 }
     }
 
-    /// What to take where `least` is the least one: with what the tick withholds, and at least 3 %
-    /// more, because what it was computed from was measured; at most the whole period. `None`: with
-    /// the tick nothing is enough.
+    /// The budget to use if `least` is the minimum: it adds the tick loss and at least 3 %, because
+    /// the inputs were measured, up to the whole period. `None` if the tick makes any budget
+    /// insufficient.
     #[must_use]
     pub fn with_slack(&self, set: &TaskSet, least: Reservation, tick: u64) -> Option<Reservation> {
         let ticked = Self { tick, ..*self }.least_budget(set, least.period())?;
@@ -65,7 +64,7 @@ impl Search {
         self.reservation(ticked.max(slack).min(least.period()), least.period())
     }
 
-    /// The reservation of this budget.
+    /// The reservation with this budget.
     #[must_use]
     pub fn reservation(&self, budget: u64, period: u64) -> Option<Reservation> {
         match self.sharing {
@@ -74,7 +73,7 @@ impl Search {
         }
     }
 
-    /// What becomes of the tasks in it.
+    /// Judges the tasks in this reservation.
     #[must_use]
     pub fn judge(&self, set: &TaskSet, of: Reservation) -> Verdict {
         self.on(set, of).map_or(Verdict::NotKnown, |supply| judge(set, &supply))
@@ -86,7 +85,7 @@ impl Search {
         self.on(set, of).is_some_and(|supply| fits(set, &supply))
     }
 
-    /// What it supplies to these tasks at least, if that can be said.
+    /// Its minimum supply for these tasks, if it is known.
     fn on(&self, set: &TaskSet, of: Reservation) -> Option<Ticked<Modelled>> {
         self.applies(set, of.period()).then(|| self.supply(of)).flatten()
     }
@@ -99,7 +98,7 @@ impl Search {
 
     fn supply(&self, of: Reservation) -> Option<Ticked<Modelled>> {
         let supply = match (self.sharing, self.model) {
-            // No line is of use here: the exact supply is as simple.
+            // A linear bound is of no use here, because the exact supply is just as simple.
             (Sharing::Aligned, _) => Modelled::Aligned(Aligned(of)),
             (_, Model::Worst) => Modelled::Worst(Worst(of)),
             (_, Model::Linear) => Modelled::Linear(Linear(of)),
@@ -107,20 +106,20 @@ impl Search {
         (of.budget() >= self.tick).then_some(Ticked { supply, tick: self.tick })
     }
 
-    /// The supply of every budget in a period.
+    /// The supply as a function of the budget in a period.
     fn supplies(&self, period: u64) -> impl Fn(u64) -> Option<Ticked<Modelled>> {
         move |budget| self.supply(self.reservation(budget, period)?)
     }
 
-    /// The least budget in this period, ns; `None` when even the whole processor is too little.
+    /// The minimum budget in this period, ns; `None` if even the whole processor is too little.
     #[must_use]
     pub fn least_budget(&self, set: &TaskSet, period: u64) -> Option<u64> {
         let supplies = self.supplies(period);
         self.applies(set, period).then(|| Tester::new(set).least(1, period, &supplies)).flatten()
     }
 
-    /// Of these periods the one that costs least: its budget, of at least `smallest` ns, and a
-    /// switch of `switch` ns in every period. The longer of two that cost the same.
+    /// The cheapest of these periods. The cost is its budget, at least `smallest` ns, plus a switch
+    /// of `switch` ns in every period. If two cost the same, the longer is chosen.
     #[must_use]
     pub fn best_period(
         &self,
@@ -138,8 +137,8 @@ impl Search {
             let supplies = self.supplies(period);
             let mut passes = |budget| supplies(budget).is_some_and(|on| tester.fits(&on));
             let mut most = period;
-            // What does not fit in a budget that would cost as much as the best is not better: one
-            // test instead of a search.
+            // If the tasks do not fit in a budget that would cost as much as the best, this period
+            // is not better: one test instead of a search.
             if let Some((cost, in_period, _)) = best {
                 let same = cost * u128::from(period) / u128::from(in_period);
                 let same = u64::try_from(same).unwrap_or(u64::MAX);
@@ -153,7 +152,7 @@ impl Search {
             }
             let Some(budget) = tester.least(smallest.max(1), most, &supplies) else { continue };
             let Some(of) = self.reservation(budget, period) else { continue };
-            // Parts of a processor, compared crosswise: a / b < c / d.
+            // Fractions of a processor, compared by cross-multiplication: a / b < c / d.
             let cost = u128::from(budget) + u128::from(switch);
             let better = best.is_none_or(|(least, in_period, _)| {
                 let (this, that) = (cost * u128::from(in_period), least * u128::from(period));
@@ -167,14 +166,14 @@ impl Search {
     }
 
     /// The greatest cost of each task with which all still meet their deadlines in this
-    /// reservation, the others being what they are, ns; `None` when they do not now.
+    /// reservation, with the others unchanged, ns; `None` if they do not meet them now.
     #[must_use]
     pub fn greatest_costs(&self, set: &TaskSet, of: Reservation) -> Option<Vec<u64>> {
         greatest_costs(set, &self.on(set, of)?)
     }
 }
 
-/// Any of them.
+/// Any of the supplies.
 #[derive(Clone, Copy, Debug)]
 enum Modelled {
     Worst(Worst),
@@ -208,15 +207,15 @@ impl Supply for Modelled {
     }
 }
 
-/// The same in another order: wherever the best of them are, some that are nearly as good come
-/// early, and rule out most others.
+/// The same values in another order: wherever the best ones are, some nearly as good come early and
+/// rule out most others.
 fn spread(all: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
     let mut all: Vec<(usize, u64)> = all.into_iter().enumerate().collect();
     all.sort_by_key(|(index, _)| index.reverse_bits());
     all.into_iter().map(|(_, period)| period)
 }
 
-/// Periods worth a try: a grid up to the shortest deadline, and the tasks' periods divided by 1 to
+/// Candidate periods: a grid up to the shortest deadline, and the tasks' periods divided by 1 to
 /// 16; ns, ascending.
 #[must_use]
 pub fn candidate_periods(set: &TaskSet, shortest: u64, step: u64) -> Vec<u64> {

@@ -1,26 +1,26 @@
-//! [`Task`]: what is released again and again, for how long it runs, by when it must be done.
+//! [`Task`]: recurring work, with its cost, period and deadline.
 
 use crate::reservation::LONGEST;
 
 /// A sporadic task; ns. Released at most once in a period, each time up to `jitter` late.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
-    /// For people.
+    /// A name for display.
     pub name: String,
-    /// Processor time of a job at most.
+    /// Maximum processor time of a job.
     pub cost: u64,
-    /// From one release to the next at least.
+    /// Minimum time from one release to the next.
     pub period: u64,
-    /// By when after its release a job must be done; at most the period.
+    /// The time after its release by which a job must be done; at most the period.
     pub deadline: u64,
-    /// How much later than it should a job may be released.
+    /// Maximum delay of a job's release.
     pub jitter: u64,
     /// How long a less urgent task may keep it waiting (critical sections, code that cannot be
     /// preempted).
     pub blocking: u64,
 }
 
-/// How a guest picks among its tasks.
+/// How a guest schedules its tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// Fixed priorities, as listed, the highest first (SCHED_FIFO).
@@ -40,10 +40,10 @@ pub struct TaskSet {
     policy: Policy,
 }
 
-/// What switches and interrupts take.
+/// The overhead of switches and interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Overhead {
-    /// Measured costs are exceeded by up to so many parts per million.
+    /// Costs may exceed the measured ones by up to this many parts per million.
     pub cost_ppm: u32,
     /// One context switch in the guest, ns; a job has two.
     pub switch: u64,
@@ -57,30 +57,30 @@ pub enum InvalidTask {
     /// Nothing to run.
     #[error("there are no tasks")]
     None,
-    /// The order of its numbers.
+    /// The task's numbers are not in the required order.
     #[error(
         "task {0}: 0 < cost <= deadline <= period <= a day is needed; deadlines beyond the period are not analysed"
     )]
     Order(String),
-    /// Jitter or blocking beyond the deadline.
+    /// Jitter or blocking exceeds the deadline.
     #[error("task {0}: jitter and blocking must be less than the deadline")]
     Late(String),
 }
 
 impl Task {
-    /// Due when it is released again.
+    /// A task whose deadline equals its period.
     #[must_use]
     pub fn new(name: &str, cost: u64, period: u64) -> Self {
         Self { name: name.to_owned(), cost, period, deadline: period, jitter: 0, blocking: 0 }
     }
 
-    /// The part of a processor.
+    /// The utilization: the fraction of a processor.
     #[must_use]
     pub fn utilization(&self) -> f64 {
         self.cost as f64 / self.period as f64
     }
 
-    /// With what it costs to run it.
+    /// The task with overhead included in its cost.
     #[must_use]
     pub fn inflated(&self, overhead: &Overhead) -> Self {
         let more = u128::from(self.cost) * u128::from(overhead.cost_ppm);
@@ -103,10 +103,10 @@ impl Task {
 }
 
 impl TaskSet {
-    /// Of these, in the order of the policy.
+    /// A set of these tasks, in the order of the policy.
     ///
     /// # Errors
-    /// No task, or one that is [invalid](InvalidTask).
+    /// When there is no task, or one is [invalid](InvalidTask).
     pub fn new(mut tasks: Vec<Task>, policy: Policy) -> Result<Self, InvalidTask> {
         if tasks.is_empty() {
             return Err(InvalidTask::None);
@@ -126,29 +126,29 @@ impl TaskSet {
         &self.tasks
     }
 
-    /// How they are picked.
+    /// The scheduling policy.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// The part of a processor.
+    /// The utilization: the fraction of a processor.
     #[must_use]
     pub fn utilization(&self) -> f64 {
         self.tasks.iter().map(Task::utilization).sum()
     }
 
-    /// All with what it costs to run them.
+    /// All tasks with overhead included in their costs.
     ///
     /// # Errors
-    /// A task that this makes longer than its deadline.
+    /// When this makes a task longer than its deadline.
     pub fn inflated(&self, overhead: &Overhead) -> Result<Self, InvalidTask> {
         let tasks = self.tasks.iter().map(|task| task.inflated(overhead)).collect();
-        // The order of fixed priorities stays what it is.
+        // The order of fixed priorities does not change.
         Self::new(tasks, self.policy)
     }
 
-    /// Another cost of one task, at most its deadline; no order depends on costs.
+    /// Sets the cost of one task, at most its deadline; no order depends on costs.
     pub(crate) fn set_cost(&mut self, index: usize, cost: u64) {
         if let Some(task) = self.tasks.get_mut(index) {
             task.cost = cost.min(task.deadline);

@@ -1,10 +1,10 @@
-//! [`Tester`]: the same tasks on many supplies, as a search for a budget asks for them. It answers what
-//! [`fits`](crate::verdict::fits) answers, sooner, because what does not depend on the supply is
-//! computed once.
+//! [`Tester`]: tests the same tasks on many supplies, as needed by a search for a budget. It
+//! returns the same results as [`fits`](crate::verdict::fits), but faster, because what does not
+//! depend on the supply is computed once.
 //!
 //! With fixed priorities that is the demand at all [moments](crate::moments) that matter; under EDF
 //! the demand bound function, and [intervals](crate::missed) in which too much was due before. What
-//! it does not do: response times.
+//! it does not do: compute response times.
 
 use crate::missed::Intervals;
 use crate::moments::{Moments, moments};
@@ -15,10 +15,10 @@ use crate::verdict::fits;
 
 /// Tasks to be tested.
 pub(crate) enum Tester<'a> {
-    /// Of each task, those first that failed last.
+    /// The moments of each task; those that failed most recently come first.
     Priorities(Vec<Moments>),
     Edf(Intervals<'a>),
-    /// With nothing that could be kept.
+    /// Nothing could be precomputed.
     Plain(&'a TaskSet),
 }
 
@@ -47,8 +47,8 @@ impl<'a> Tester<'a> {
         }
     }
 
-    /// The least budget from `from`, which is more than 0, to `most` with which they fit: supply
-    /// grows with the budget. `None` for a supply is one in which nothing fits.
+    /// The minimum budget from `from`, which must be above 0, to `most` with which they fit. Supply
+    /// grows with the budget. `None` as a supply means that nothing fits.
     pub(crate) fn least<S: Supply>(
         &mut self,
         from: u64,

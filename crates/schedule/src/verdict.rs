@@ -9,18 +9,18 @@ use crate::task::{Policy, TaskSet};
 /// Whether all tasks meet their deadlines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// They do: with the worst response of each, ns.
+    /// They do; contains the worst response time of each, ns.
     Schedulable(Vec<u64>),
     /// The task of this index (in the set's order) does not, as far as can be shown.
     Late(usize),
     /// Under EDF: more is due in an interval of this length, ns, than is supplied.
     Short(u64),
-    /// Nothing can be said.
+    /// The answer is not known.
     NotKnown,
 }
 
 impl Verdict {
-    /// True where it is certain.
+    /// Whether it is certain that they meet their deadlines.
     #[must_use]
     pub fn is_schedulable(&self) -> bool {
         matches!(self, Self::Schedulable(_))
@@ -47,7 +47,7 @@ pub fn judge(set: &TaskSet, supply: &impl Supply) -> Verdict {
     Verdict::Schedulable(worst)
 }
 
-/// Whether [`judge`] would find them schedulable; it need not know how long they take.
+/// Whether [`judge`] would find them schedulable; this does not compute response times.
 #[must_use]
 pub fn fits(set: &TaskSet, supply: &impl Supply) -> bool {
     if set.policy() == Policy::Edf {

@@ -1,20 +1,21 @@
-//! What true time zero is called: TAI, UTC, and perhaps a leap second on the way.
+//! Maps true time to TAI and UTC, with an optional leap second.
 //!
-//! What it does not do: read files. The leap table is a made-up one, parsed by the production
+//! What it does not do: read files. The leap table is synthetic, and parsed by the production
 //! parser.
 
 use timevisor_time::{Duration, Instant, LeapError, LeapTable, Leaps, Tai, Utc};
 
-/// 2026-01-01T00:00:00Z in POSIX seconds: simulated worlds begin here.
+/// 2026-01-01T00:00:00Z in POSIX seconds: simulated worlds start here.
 pub const START: i64 = 1_767_225_600;
 
 /// TAI - UTC at the start.
 const OFFSET: i64 = 37;
 
-/// POSIX seconds to the table's, which count from 1900.
+/// Offset from POSIX seconds to the table's, which count from 1900.
 const UNIX_TO_NTP: i64 = 2_208_988_800;
 
-/// Exchanges this near a leap second are not used: the daemon's rule (daemon/src/leap.rs).
+/// Exchanges this close to a leap second are not used, following the daemon's rule
+/// (daemon/src/leap.rs).
 const AMBIGUOUS: Duration = Duration::from_secs(2);
 
 /// Names for instants of the simulated world.
@@ -31,7 +32,7 @@ impl Calendar {
     /// seconds after the start.
     ///
     /// # Errors
-    /// A leap second at or before the start, or far beyond any run.
+    /// When the leap second is at or before the start, or far beyond any run.
     pub fn new(leap_at_s: Option<i64>, deleted: bool) -> Result<Self, LeapError> {
         let step = if deleted { -1 } else { 1 };
         let ntp = |posix: i64| posix + UNIX_TO_NTP;
@@ -77,7 +78,7 @@ impl Calendar {
         unsmeared - Duration::from_secs_f64(done.clamp(0.0, 1.0) * self.step as f64)
     }
 
-    /// A reference's UTC as TAI, by the daemon's rule; `None` where UTC is ambiguous.
+    /// A reference's UTC as TAI, by the daemon's rule; `None` when UTC is ambiguous.
     #[must_use]
     pub fn to_tai(&self, utc: Instant<Utc>) -> Option<Instant<Tai>> {
         let before = self.table.offset_at(utc - AMBIGUOUS).ok()?;
@@ -91,13 +92,13 @@ impl Calendar {
         self.table.around(tai).ok()
     }
 
-    /// True if the leap second is a deleted one.
+    /// Whether the leap second is deleted.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.step < 0
     }
 
-    /// True within a day before the leap second: servers announce it.
+    /// Whether it is within a day before the leap second, when servers announce it.
     #[must_use]
     pub fn is_announced(&self, t: Duration) -> bool {
         let second = i64::try_from(t.to_bits() >> 64).unwrap_or(i64::MAX);
@@ -117,7 +118,7 @@ mod tests {
     fn utc_repeats_the_leap_second_and_is_refused_around_it() {
         let calendar = Calendar::new(Some(1000), false).unwrap();
         assert_eq!(calendar.utc(at(999.0)).secs(), START + 999);
-        // 1000 s after the start the inserted second begins, which POSIX calls 999 again.
+        // The inserted second starts 1000 s after the start; POSIX counts it as 999 again.
         assert_eq!(calendar.utc(at(1000.5)).secs(), START + 999);
         assert_eq!(calendar.utc(at(1001.5)).secs(), START + 1000);
         for s in [10.0, 990.0, 1010.0, 5000.0] {

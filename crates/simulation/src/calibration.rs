@@ -1,8 +1,8 @@
-//! Whether the estimated error is what it says: shares of readings as near to truth as
+//! Whether the estimated error is calibrated: the shares of readings as near to truth as
 //! `confidence = probability` promises.
 //!
-//! Errors of neighbouring seconds are alike, so one run is a few hundred independent errors at
-//! most: shares are judged over ten runs or more together.
+//! Errors of adjacent seconds are correlated, so one run contains at most a few hundred independent
+//! errors. Shares are therefore judged over ten or more runs together.
 
 use serde::Serialize;
 use timevisor_clock_page::ClockStatus;
@@ -11,7 +11,7 @@ use timevisor_protocols::channel::confidence::probability_within;
 use crate::checks::Point;
 use crate::scenario::{CONFIDENCES, Scenario};
 
-/// Fewer runs are no measure of a share of 0.999.
+/// Fewer runs cannot measure a share of 0.999.
 const FEWEST_RUNS: usize = 10;
 
 /// Readings, and how many of them were as near as promised.
@@ -24,7 +24,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Of the readings after the warm-up and before the fault.
+    /// Counts the readings after the warm-up and before the fault.
     #[must_use]
     pub fn of(scenario: &Scenario, points: &[Point]) -> Self {
         let end = scenario.fault_at_s.unwrap_or(f64::INFINITY);
@@ -32,7 +32,7 @@ impl Calibration {
             p.status == ClockStatus::Synchronized && (scenario.warmup_s..end).contains(&p.t_s)
         });
         judged.fold(Self::default(), |sum, point| {
-            // A sigma is published in whole 2^-64 s; none of 0 was ever seen.
+            // A sigma is published in whole 2^-64 s; a value of 0 has never been seen.
             let sigmas = (point.offset_us / point.sigma_us).abs();
             let needed = probability_within(sigmas, sigmas);
             let inside = CONFIDENCES.map(|p| u64::from(needed <= p));
@@ -40,20 +40,20 @@ impl Calibration {
         })
     }
 
-    /// The readings of both together.
+    /// The sum of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let inside = [0, 1, 2].map(|k| self.inside[k] + other.inside[k]);
         Self { readings: self.readings + other.readings, inside }
     }
 
-    /// The share inside for each of [`CONFIDENCES`]; 1 where nothing was judged.
+    /// The share inside for each of [`CONFIDENCES`]; 1 if nothing was judged.
     #[must_use]
     pub fn shares(&self) -> [f64; 3] {
         self.inside.map(|n| if self.readings == 0 { 1.0 } else { n as f64 / self.readings as f64 })
     }
 
-    /// What was promised and not kept in all of `runs` runs together.
+    /// The confidences that were not reached over all `runs` runs together.
     #[must_use]
     pub fn misses(&self, scenario: &Scenario, runs: usize) -> Vec<String> {
         if scenario.limits.uncalibrated.is_some() || runs < FEWEST_RUNS {

@@ -4,8 +4,8 @@
 //! | rule | checked |
 //! | --- | --- |
 //! | truth lies within the bounds while the status vouches for them | every true second; before and after every publication |
-//! | bounds nest in those before, until these expire | every publication without a disruption, at both ends of the old lines |
-//! | the estimate never goes back | every reading, within one disruption marker |
+//! | bounds nest within earlier ones, until those expire | every publication without a disruption, at both ends of the old lines |
+//! | the estimate never goes backwards | every reading, within one disruption marker |
 //!
 //! `unreliable` and `unknown` do not vouch for bounds; `initializing`, `synchronized` and
 //! `freerunning` do.
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use timevisor_clock_page::{ClockStatus, Lines, Reading};
 use timevisor_time::{Duration, Instant, Local, Tai};
 
-/// Fixed-point rounding in lines that are rebased: 2^-64 s each; this is 2^-50 s, a femtosecond.
+/// Allowance for fixed-point rounding in rebased lines, 2^-64 s each: 2^-50 s, a femtosecond.
 const ROUNDING: Duration = Duration::from_bits(1 << 14);
 
 /// What a reader saw at one true second, relative to truth.
@@ -31,24 +31,25 @@ pub struct Point {
     pub earliest_us: f64,
     /// Latest - truth, us: at least 0 when truth is covered.
     pub latest_us: f64,
-    /// One sigma of the estimate as it was published, us.
+    /// One sigma of the estimate as published, us.
     pub sigma_us: f64,
     /// The status, which vouches for the bounds or not.
     pub status: ClockStatus,
 }
 
-/// When what was alarming happened, true seconds since the start.
+/// When a fault was detected, and when truth was lost; true seconds since the start.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Detection {
     /// The status first was `unreliable`, from the fault on.
     pub alarm_s: Option<f64>,
     /// Truth first was outside bounds that were vouched for, from the fault on.
     pub exit_s: Option<f64>,
-    /// The farthest that truth was outside before the alarm came, us; 0 where it never left before.
+    /// The largest distance of truth from the bounds before the alarm, us; 0 if it never left them
+    /// before.
     pub residual_us: f64,
 }
 
-/// Everything that was seen of one run.
+/// All observations of one run.
 #[derive(Clone, Debug)]
 pub struct Checks {
     start: Instant<Tai>,
@@ -60,7 +61,7 @@ pub struct Checks {
     pub vouched: u64,
     /// Those of them in which truth was outside.
     pub uncovered: u64,
-    /// The farthest that truth was outside of bounds that were vouched for, us.
+    /// The largest distance of truth from bounds that were vouched for, us.
     pub worst_excess_us: f64,
     /// True seconds by status.
     pub statuses: BTreeMap<&'static str, u64>,
@@ -70,15 +71,15 @@ pub struct Checks {
     pub last_status: Option<ClockStatus>,
     /// Changes of the disruption marker after the clock first had bounds.
     pub disruptions: u64,
-    /// Times that the status became `unreliable`.
+    /// Number of times that the status became `unreliable`.
     pub alarms: u64,
     /// Those of them before the fault.
     pub false_alarms: u64,
     /// What happened after the fault.
     pub detection: Detection,
-    /// Publications whose bounds were not within the ones before.
+    /// Publications whose bounds were not within the previous ones.
     pub unnested: u64,
-    /// Readings whose estimate was before an earlier one's.
+    /// Readings whose estimate was less than an earlier one's.
     pub backward: u64,
     /// Largest jump of the published estimate at a publication after the warm-up, ns.
     pub max_jump_ns: f64,
@@ -158,7 +159,7 @@ impl Checks {
         }
     }
 
-    /// The estimator changed its mind by `correction` at true time `t`.
+    /// Records that the estimator corrected its estimate by `correction` at true time `t`.
     pub fn correction(&mut self, t: Duration, correction: Duration) {
         if t.as_secs_f64() >= self.warmup_s {
             self.max_correction_us =
@@ -166,7 +167,7 @@ impl Checks {
         }
     }
 
-    /// These were outvoted at true time `t`.
+    /// Records that these references were outvoted at true time `t`.
     pub fn outvoted<'a>(&mut self, t: Duration, names: impl Iterator<Item = &'a str>) {
         if t.as_secs_f64() >= self.warmup_s {
             self.falsetickers.extend(names.map(str::to_owned));
@@ -184,7 +185,7 @@ impl Checks {
                 self.backward += 1;
             }
         }
-        // A page that was withdrawn stays disrupted: its next lines are no second disruption.
+        // A withdrawn page stays disrupted, so its next lines are not a second disruption.
         let withdrawn =
             self.last.is_some_and(|last| last.has_estimate()) && !reading.has_estimate();
         if reading.has_estimate() || withdrawn {
@@ -226,14 +227,14 @@ impl Checks {
         self.last_status = Some(status);
     }
 
-    /// Share of the vouched readings in which truth was covered; 1 where there was none.
+    /// Share of the vouched readings in which truth was covered; 1 if there were none.
     #[must_use]
     pub fn coverage(&self) -> f64 {
         if self.vouched == 0 { 1.0 } else { 1.0 - self.uncovered as f64 / self.vouched as f64 }
     }
 }
 
-/// True for a status that says that the bounds hold.
+/// Whether a status says that the bounds hold.
 #[must_use]
 pub fn vouches(status: ClockStatus) -> bool {
     matches!(
@@ -242,10 +243,10 @@ pub fn vouches(status: ClockStatus) -> bool {
     )
 }
 
-/// The new bounds lie within the old ones from `now` until the old ones expire, unless that is
-/// about to happen.
+/// Whether the new bounds lie within the old ones from `now` until the old ones expire, unless they
+/// are about to.
 fn nests(new: &Lines<Local>, old: &Lines<Local>, now: u64) -> bool {
-    // Renewed, as lines are shortly before they expire.
+    // Lines are renewed shortly before they expire.
     let renewed = new.expiry.wrapping_sub(now) / 64;
     if old.is_expired(now) || old.expiry.wrapping_sub(now) <= renewed {
         return true;

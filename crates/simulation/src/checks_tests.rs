@@ -1,4 +1,4 @@
-//! Each rule broken on purpose, on a real page.
+//! Breaks each rule on purpose, on a real page.
 
 use timevisor_clock_page::{Counter, Identity, Line, PageWriter, Slew, Update};
 use timevisor_time::{Period, RateError, TimescaleId};
@@ -8,7 +8,7 @@ use crate::machine::{SharedPage, SimulatedCounter, reader};
 
 const HZ: u64 = 1_000_000_000;
 
-/// A page whose lines a test writes as it likes, on a counter that is true time in nanoseconds.
+/// A page on which a test writes any lines, with a counter that is true time in nanoseconds.
 struct Desk {
     page: SharedPage,
     counter: SimulatedCounter,
@@ -26,8 +26,8 @@ impl Desk {
         Some((reader.read().ok()?, reader.lines().ok()?))
     }
 
-    /// A daemon that starts at second `t` and resumes from lines that it made up: nothing nests
-    /// them. Errors in us.
+    /// A daemon that starts at second `t` and resumes from arbitrary lines, which are not forced to
+    /// nest. Errors in us.
     fn publish(&mut self, t: i64, [earliest, estimate, latest]: [i64; 3], status: ClockStatus) {
         let now = t.cast_unsigned() * HZ;
         self.counter.set(now);
@@ -136,7 +136,7 @@ fn an_alarm_is_in_time_or_late_by_so_much() {
     let found = late.checks.detection;
     assert_eq!((found.exit_s, found.alarm_s), (Some(12.0), Some(13.0)));
     assert_eq!((late.checks.alarms, late.checks.false_alarms), (2, 1));
-    // A second later the bound had grown by 15 us; what counts is the worst before the alarm.
+    // A second later the bound had grown by 15 us; what counts is the worst value before the alarm.
     assert!(found.residual_us > 6.9 && found.residual_us < 7.1, "{found:?}");
 
     let mut timely = Desk::new(Some(10.0));

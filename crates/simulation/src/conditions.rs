@@ -1,6 +1,6 @@
-//! The seven standard conditions of the recorded traces, from our own generators: the same laws,
-//! any seed, any length, any poll interval. For benches and tests that must run without the
-//! recordings.
+//! The seven standard conditions of the recorded traces, from our own generators: the same
+//! distributions with any seed, length and poll interval. They are for benches and tests that must
+//! run without the recordings.
 //!
 //! | name | forward | backward | wander per sqrt(s) |
 //! | --- | --- | --- | --- |
@@ -12,9 +12,9 @@
 //! | `f_vm` | LAN, with p = 0.05 + (2 ms + U(0, 8 ms)) | same | 1e-9 |
 //! | `g_sine` | LAN | LAN | 1e-9, + 500 ppb * sin(2 pi t / 7200 s) |
 //!
-//! LAN is 30 us + Exp(20 us). The server is perfect, answers at once and claims no error; the
-//! frequency is 20 ppm. In the recordings half of the run is 12 hours. One seed has the same
-//! frequency path and the same delays in all conditions that do not say otherwise.
+//! LAN is 30 us + Exp(20 us). The server is perfect, answers immediately and claims no error; the
+//! frequency error is 20 ppm. In the recordings, half of the run is 12 hours. One seed gives the
+//! same frequency path and the same delays in all conditions, unless the table states a difference.
 //!
 //! What it does not do: protocols. [`crate::world`] sends packets; this only makes exchanges.
 
@@ -26,7 +26,7 @@ use crate::link::{Burst, Direction, Link, Route};
 use crate::oscillator::{Oscillator, OscillatorModel, Sine};
 use crate::trace::{COUNTER_HZ, Row, Trace, Truth};
 
-/// The traces' start, 2010-01-01 in Unix seconds; a trace takes its time base for TAI.
+/// The traces' start, 2010-01-01 in Unix seconds; a trace treats its time base as TAI.
 const START: i64 = 1_262_304_000;
 
 /// One of the seven.
@@ -40,9 +40,9 @@ pub enum Condition {
     Wander,
     /// Congestion in one direction, a minute in ten.
     Burst,
-    /// One direction becomes longer for good.
+    /// One direction becomes permanently longer.
     Route,
-    /// A twentieth of the stamps is milliseconds off.
+    /// A twentieth of the stamps are milliseconds off.
     Vm,
     /// The room's temperature.
     Sine,
@@ -150,7 +150,7 @@ impl Condition {
     }
 }
 
-/// True time as a trace has it: whole nanoseconds, rounded down like the counter.
+/// True time as stored in a trace: whole nanoseconds, rounded down like the counter.
 fn nanos(t: Duration) -> Instant<Tai> {
     let start = Instant::from_unix_nanos(i128::from(START) * 1_000_000_000);
     start + Duration::from_nanos(t.floor_nanos())

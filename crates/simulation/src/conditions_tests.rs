@@ -1,4 +1,4 @@
-//! The laws of the seven conditions, and production's bounds on them.
+//! The distributions of the seven conditions, and the production bounds on them.
 
 use super::*;
 use crate::trace::{ReplayOptions, replay};

@@ -1,4 +1,4 @@
-//! The simulated machine's deltas from a perfect one: how it stamps, when it wakes, when its daemon
+//! The simulated machine's deviations from a perfect one: stamping noise, timer lateness, daemon
 //! restarts.
 //!
 //! What it does not do: run anything. [`crate::world`] runs the daemon's parts on it.
@@ -17,8 +17,8 @@ pub struct HostModel {
     pub counter_hz: u64,
     /// Counter value at the start; near 2^64 it wraps.
     pub counter_start: u64,
-    /// How well the nominal frequency is said to be known (the calibration's error), ppm. The truth
-    /// of it is `oscillator.frequency_ppm`.
+    /// The claimed error of the nominal frequency (the calibration's error), ppm. The true error is
+    /// `oscillator.frequency_ppm`.
     pub calibration_error_ppm: f64,
     /// Interval between requests, s.
     pub poll_s: f64,
@@ -30,13 +30,13 @@ pub struct HostModel {
     pub timer_latency_us: f64,
     /// Mean of the exponential time between a stamp and the wire, each way, us.
     pub stamp_noise_us: f64,
-    /// Stamps that are milliseconds off, as a virtual machine's that lost the processor.
+    /// Stamps that are milliseconds off, like those of a virtual machine that lost the processor.
     pub outliers: Option<Outliers>,
-    /// Ends and new starts of the daemon.
+    /// Stops and restarts of the daemon.
     pub restarts: Vec<Restart>,
 }
 
-/// With this probability, per stamp, uniform on a range.
+/// An additional error with this probability per stamp, uniform on a range.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outliers {
@@ -48,17 +48,17 @@ pub struct Outliers {
     pub to_us: f64,
 }
 
-/// The daemon dies at `at_s`, and starts `down_s` later.
+/// The daemon dies at `at_s`, and restarts `down_s` later.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restart {
     /// When, s.
     pub at_s: f64,
-    /// How long nobody publishes, s.
+    /// How long nothing is published, s.
     #[serde(default = "two")]
     pub down_s: f64,
-    /// Resumes from the published lines, as after a crash; otherwise starts anew, as after a lost
-    /// journal.
+    /// Resumes from the published lines, as after a crash; otherwise starts from scratch, as after
+    /// a lost journal.
     #[serde(default = "yes")]
     pub warm: bool,
 }
@@ -72,8 +72,8 @@ fn yes() -> bool {
 }
 
 impl Default for HostModel {
-    /// The daemon's defaults on a machine that stamps perfectly: what is measured then is the
-    /// network and the estimate.
+    /// The daemon's defaults on a machine with perfect stamps, so that a run measures the network
+    /// and the estimate.
     fn default() -> Self {
         Self {
             counter_hz: 1_000_000_000,
@@ -115,12 +115,12 @@ impl Noise {
         }
     }
 
-    /// How late a timer is.
+    /// Draws a timer's lateness.
     pub fn lateness(&mut self) -> Duration {
         micros(self.timer_latency_us * self.timers.exponential())
     }
 
-    /// Time between a stamp and the packet on the wire.
+    /// Draws the time between a stamp and the packet on the wire.
     pub fn stamp(&mut self) -> Duration {
         let mut us = self.stamp_noise_us * self.stamps.exponential();
         if let Some(outliers) = self.outliers {

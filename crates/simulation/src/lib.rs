@@ -3,7 +3,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`random_worlds`] | worlds inside the assumptions, drawn from a seed, and what they show |
-//! | [`random`] | [`random::Random`]: the same numbers on every machine, a stream per purpose |
+//! | [`random`] | [`random::Random`]: the same numbers on every machine, one stream per purpose |
 //! | [`oscillator`] | [`oscillator::Oscillator`]: frequency noise and the counter it drives |
 //! | [`link`](mod@link) | [`link::Link`]: delays, losses, bursts and route changes of one direction |
 //! | [`calendar`] | [`calendar::Calendar`]: true time as TAI and UTC, leap seconds |
@@ -18,13 +18,13 @@
 //! | [`report`] | [`Report`]: figures and verdict |
 //! | [`summary`] | [`Summary`]: one scenario over several seeds |
 //! | [`conditions`] | the seven standard conditions as traces from our own generators |
-//! | [`reservations`] | reservations of processor time, against what `timevisor-schedule` says of them |
+//! | [`reservations`] | reservations of processor time, compared with the analysis of `timevisor-schedule` |
 //! | [`trace`] | recorded exchanges with truth: reading, replaying, scoring |
 //!
 //! The simulated host runs production's NTP client, estimate, publisher (`timevisor-host-clock`),
-//! page writer and page reader. Nothing is written a second time for the simulator.
+//! page writer and page reader. Nothing is reimplemented for the simulator.
 //!
-//! What it does not do: simulate kernels, VMs, or CPU time beyond what [`reservations`] says.
+//! What it does not do: simulate kernels, VMs, or CPU time, except in [`reservations`].
 #![forbid(unsafe_code)]
 
 pub mod calendar;
@@ -61,7 +61,7 @@ pub fn run(scenario: &Scenario) -> Report {
     record(scenario).0
 }
 
-/// The same, with what a reader saw at every true second.
+/// As [`run`], with what a reader saw at every true second.
 #[must_use]
 pub fn record(scenario: &Scenario) -> (Report, Vec<Point>) {
     run_with(scenario, &|parameters, names, nominal, error| {
@@ -69,7 +69,7 @@ pub fn record(scenario: &Scenario) -> (Report, Vec<Point>) {
     })
 }
 
-/// The same with something else in the estimate's place.
+/// As [`run`], with another synchronizer in place of the estimate.
 #[must_use]
 pub fn run_with(scenario: &Scenario, make: MakeSynchronizer<'_>) -> (Report, Vec<Point>) {
     let outcomes = World::new(scenario, make).run();

@@ -1,28 +1,29 @@
-//! One direction of a network path: how long each packet takes, and which ones arrive never, late
-//! or twice.
+//! One direction of a network path: how long each packet takes, and which ones never arrive, or
+//! arrive late or twice.
 //!
-//! Queueing is drawn per packet and independently; every law has a stream of its own, so that
-//! adding one leaves the others' draws alone. Directions are separate: asymmetry is two directions
-//! that differ.
+//! Queueing is drawn per packet and independently; every distribution has a separate random stream,
+//! so that adding one does not change the others' draws. Directions are separate; different
+//! settings make a path asymmetric.
 //!
-//! What it does not do: bandwidth, or packets that queue behind each other.
+//! What it does not do: model bandwidth, or packets that queue behind each other.
 
 use serde::Deserialize;
 use timevisor_time::Duration;
 
 use crate::random::Random;
 
-/// The law of one direction; all terms add. Times are true seconds since the start.
+/// The delay distribution of one direction; all terms add up. Times are true seconds since the
+/// start.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Direction {
-    /// What no packet beats, us.
+    /// Minimum delay of every packet, us.
     pub minimum_us: f64,
     /// Mean of exponential queueing, us.
     pub exponential_us: f64,
     /// Gamma-distributed queueing: rarely no queue at all.
     pub gamma: Option<Gamma>,
-    /// Normal jitter; what would be below zero is zero.
+    /// Normal jitter; negative values become zero.
     pub normal: Option<Normal>,
     /// A heavy tail.
     pub pareto: Option<Pareto>,
@@ -30,11 +31,11 @@ pub struct Direction {
     pub bursts: Vec<Burst>,
     /// Route changes: lasting additions to the minimum.
     pub routes: Vec<Route>,
-    /// A minimum that swings, as that of a satellite which moves.
+    /// A varying minimum, like that of a moving satellite.
     pub wave: Option<Wave>,
     /// Probability that a packet is lost.
     pub loss: f64,
-    /// Probability that a packet arrives a second time, after queueing anew.
+    /// Probability that a packet arrives a second time, with a newly drawn queueing delay.
     pub duplicate: f64,
     /// Packets that take a detour, so that later ones overtake them.
     pub reorder: Option<Reorder>,
@@ -42,7 +43,7 @@ pub struct Direction {
     pub outages: Vec<Window>,
 }
 
-/// Mean `shape * scale_us`.
+/// A gamma distribution with mean `shape * scale_us`.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gamma {
@@ -52,7 +53,7 @@ pub struct Gamma {
     pub scale_us: f64,
 }
 
-/// A normal law.
+/// A normal distribution.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Normal {
@@ -62,7 +63,7 @@ pub struct Normal {
     pub deviation_us: f64,
 }
 
-/// Lomax: P(more than x) = (1 + x / scale)^-shape.
+/// A Lomax distribution: P(more than x) = (1 + x / scale)^-shape.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pareto {
@@ -81,19 +82,19 @@ pub struct Pareto {
 pub struct Burst {
     /// Length of a cycle, s.
     pub period_s: f64,
-    /// Begin within the cycle, s.
+    /// Start within the cycle, s.
     pub from_s: f64,
     /// End within the cycle, s.
     pub to_s: f64,
-    /// Delay on top, us.
+    /// Additional delay, us.
     pub extra_us: f64,
 }
 
-/// From `at_s` on the route takes `extra_us` longer (below zero: shorter) than without this entry.
+/// From `at_s` on, the route takes `extra_us` longer (shorter if negative) than without this entry.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
-    /// When, s.
+    /// The time of the change, s.
     pub at_s: f64,
     /// By how much, us.
     pub extra_us: f64,
@@ -125,18 +126,18 @@ pub struct Reorder {
     pub extra_us: f64,
 }
 
-/// From `from_s` up to `to_s`.
+/// A time window from `from_s` up to `to_s`.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// Begin, s.
+    /// Start, s.
     pub from_s: f64,
     /// End, s.
     pub to_s: f64,
 }
 
 impl Window {
-    /// True inside.
+    /// Whether a time lies inside.
     #[must_use]
     pub fn contains(&self, t_s: f64) -> bool {
         self.from_s <= t_s && t_s < self.to_s
@@ -168,7 +169,7 @@ impl Default for Direction {
 }
 
 impl Direction {
-    /// The shortest time a packet can take at `t_s`, us, queueing aside.
+    /// The shortest time that a packet can take at `t_s`, us, without queueing.
     #[must_use]
     pub fn floor_us(&self, t_s: f64) -> f64 {
         let routes: f64 = self.routes.iter().filter(|r| r.at_s <= t_s).map(|r| r.extra_us).sum();
@@ -190,7 +191,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// `name` tells the world's links apart.
+    /// `name` distinguishes the world's links.
     #[must_use]
     pub fn new(law: Direction, seed: u64, name: &str) -> Self {
         let stream = |purpose| Random::stream(seed, &format!("{name} {purpose}"));
@@ -203,11 +204,11 @@ impl Link {
         }
     }
 
-    /// When a packet that leaves at `t` arrives: never, once or twice.
+    /// The arrival times of a packet that leaves at `t`: none, one or two.
     pub fn carry(&mut self, t: Duration) -> impl Iterator<Item = Duration> + use<> {
         let t_s = t.as_secs_f64();
-        // All fates are drawn for every packet: a probability that changes does not shift the rest
-        // of the stream.
+        // All random outcomes are drawn for every packet, so that a changed probability does not
+        // shift the rest of the stream.
         let lost = self.fate.chance(self.law.loss);
         let twice = self.fate.chance(self.law.duplicate);
         let detour = self.fate.uniform();

@@ -1,4 +1,4 @@
-//! The simulated machine, as the publisher sees it: what outlives a daemon.
+//! The simulated machine as the publisher sees it: the parts that outlive a daemon.
 //!
 //! The page lies in ordinary memory and is written and read by the production writer and reader.
 //! The journal is one entry in memory. A warm restart goes through the production recovery from
@@ -21,7 +21,7 @@ use crate::calendar::Calendar;
 pub struct SimulatedCounter(Rc<Cell<u64>>);
 
 impl SimulatedCounter {
-    /// It shows this from now on.
+    /// Sets the value that it shows from now on.
     pub fn set(&self, value: u64) {
         self.0.set(value);
     }
@@ -64,8 +64,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine that was just booted. Its counter starts at `counter_start` and ticks once in
-    /// about `nominal`.
+    /// A freshly booted machine. Its counter starts at `counter_start` and ticks about once per
+    /// `nominal`.
     #[must_use]
     pub fn new(nominal: Period, counter_start: u64, calendar: Calendar) -> Self {
         let counter = SimulatedCounter::default();
@@ -80,7 +80,7 @@ impl Machine {
         }
     }
 
-    /// What a new daemon writes on the page of itself.
+    /// The identity that a new daemon writes on the page.
     #[must_use]
     pub fn identity(&self) -> Identity {
         Identity {
@@ -101,12 +101,12 @@ impl Host for Machine {
         &self.counter
     }
 
-    /// The counter at the nominal rate.
+    /// The counter converted at the nominal rate.
     fn monotonic(&self) -> Duration {
         self.nominal.span(self.counter.read_ordered().wrapping_sub(self.counter_start))
     }
 
-    /// A machine that was just booted does not know the time.
+    /// A freshly booted machine does not know the time.
     fn tai_offset(&self) -> Option<i16> {
         None
     }
@@ -120,7 +120,7 @@ impl Host for Machine {
     }
 }
 
-/// A reader of `page`, as any client's.
+/// A reader of `page`, like that of any client.
 ///
 /// # Errors
 /// As [`Reader::open`], before the first daemon has taken the page over.

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! The counter is the exact integral in fixed point (ticks and seconds both in units of 2^-64), so
-//! counter(time) and time(counter) are inverses to the last tick and nothing accumulates rounding
-//! over a day.
+//! counter(time) and time(counter) are inverses to the last tick and no rounding accumulates over a
+//! day.
 //!
-//! What it does not do: stop. A suspended or migrated counter is a new oscillator.
+//! What it does not do: stop. For a suspended or migrated counter, use a new oscillator.
 
 use serde::Deserialize;
 use timevisor_time::Duration;
@@ -32,28 +32,28 @@ pub struct OscillatorModel {
     pub flicker_ppb: f64,
     /// Random walk of the frequency, ppb per square root of a second.
     pub wander_ppb: f64,
-    /// Other strengths of the random walk, each in force from its time on.
+    /// Changes of the random walk's strength, each in force from its time on.
     pub wander_changes: Vec<WanderChange>,
     /// Air conditioning, day and night.
     pub temperature: Option<Sine>,
     /// Sudden changes, e.g. of the load.
     pub steps: Vec<FrequencyStep>,
-    /// Changes that take their time: the crystal warms up, or a fan stops.
+    /// Gradual changes: the crystal warms up, or a fan stops.
     pub ramps: Vec<Ramp>,
-    /// Air that an air conditioner switches between warm and cold.
+    /// The effect of an air conditioner that switches between warm and cold.
     pub hvac: Option<Hvac>,
 }
 
-/// From `at_s` on the frequency approaches a value `by_ppb` higher: by (1 - exp(-t / tau)). It is
-/// steepest at the beginning, `by_ppb / time_constant_s`.
+/// From `at_s` on, the frequency approaches a value `by_ppb` higher, as (1 - exp(-t / tau)). The
+/// change is steepest at the start, `by_ppb / time_constant_s`.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ramp {
     /// When, s.
     pub at_s: f64,
-    /// By how much in the end, ppb.
+    /// The total change, ppb.
     pub by_ppb: f64,
-    /// After this long 63 % of it is done, s.
+    /// The time after which 63 % of the change is done, s.
     pub time_constant_s: f64,
 }
 
@@ -64,23 +64,23 @@ impl Ramp {
     }
 }
 
-/// The air's temperature is a square wave, and the crystal follows it: its frequency approaches
-/// `amplitude_ppb` and the negative of it in turn. It is steepest after a switch, at most
+/// The air's temperature is a square wave, and the crystal follows it: its frequency alternately
+/// approaches `amplitude_ppb` and its negative. The change is steepest after a switch, at most
 /// `2 amplitude_ppb / time_constant_s`.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hvac {
-    /// What the frequency approaches, ppb.
+    /// The value that the frequency approaches, ppb.
     pub amplitude_ppb: f64,
-    /// Time between two switches, s. It begins with a warm half.
+    /// Time between two switches, s. It starts with a warm half.
     pub half_period_s: f64,
-    /// How slowly the crystal follows the air, s; 0: at once, as steps.
+    /// The time constant with which the crystal follows the air, s; 0 means immediately, in steps.
     #[serde(default = "Hvac::crystal")]
     pub time_constant_s: f64,
 }
 
 impl Hvac {
-    /// A crystal on a board, with the air around it: two minutes.
+    /// A crystal on a board, in air: two minutes.
     fn crystal() -> f64 {
         120.0
     }
@@ -116,7 +116,7 @@ pub struct FrequencyStep {
     pub by_ppb: f64,
 }
 
-/// From `at_s` on the frequency walks like this.
+/// The strength of the frequency's random walk from `at_s` on.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WanderChange {
@@ -127,7 +127,7 @@ pub struct WanderChange {
 }
 
 impl Default for OscillatorModel {
-    /// An ordinary crystal at constant temperature: the recorded LAN traces'.
+    /// An ordinary crystal at constant temperature: that of the recorded LAN traces.
     fn default() -> Self {
         Self {
             frequency_ppm: 20.0,
@@ -168,7 +168,8 @@ pub struct Oscillator {
 }
 
 impl Oscillator {
-    /// The first `seconds` of a counter of nominally `hz`; the frequency stays constant after them.
+    /// The first `seconds` of a counter of nominally `hz`; after them, the frequency stays
+    /// constant.
     #[must_use]
     pub fn new(model: &OscillatorModel, hz: u64, seconds: usize, seed: u64) -> Self {
         let mut noise = Noise::new(model, seed);
@@ -182,7 +183,7 @@ impl Oscillator {
         Self { segments: segments.collect() }
     }
 
-    /// Whole ticks at true time `t`, rounded down; 0 before the beginning.
+    /// Whole ticks at true time `t`, rounded down; 0 before the start.
     #[must_use]
     pub fn ticks(&self, t: Duration) -> u64 {
         let bits = t.to_bits().max(0);
@@ -210,7 +211,7 @@ impl Oscillator {
         Duration::from_bits(((index as i128 + seconds) << 64) + fraction)
     }
 
-    /// Relative frequency in the second that holds `t`, against `hz`.
+    /// Relative frequency in the second that contains `t`, relative to `hz`.
     #[must_use]
     pub fn frequency(&self, t: Duration, hz: u64) -> f64 {
         let second = usize::try_from(t.to_bits() >> 64).unwrap_or(0).min(self.segments.len() - 1);
@@ -228,7 +229,8 @@ fn fixed_rate(hz: u64, y: f64) -> i128 {
     (nominal + (nominal as f64 * y) as i128).max(1)
 }
 
-/// Time constants of the flicker noise's processes, s: spaced by 4, from 1 s to three days.
+/// Number of the flicker noise's processes; their time constants are spaced by a factor of 4, from
+/// 1 s to three days.
 const FLICKER_TIMES: usize = 10;
 
 /// The random parts of the frequency, second by second.
@@ -257,7 +259,7 @@ impl<'a> Noise<'a> {
         }
     }
 
-    /// Relative frequency in this second; to be asked for every second once, in order.
+    /// Relative frequency in this second. Call it exactly once for every second, in order.
     fn frequency(&mut self, second: usize) -> f64 {
         let model = self.model;
         let t = second as f64;

@@ -1,4 +1,4 @@
-//! The noise laws, and the counter and its inverse.
+//! The noise distributions, and the counter and its inverse.
 
 use proptest::prelude::*;
 
@@ -40,7 +40,7 @@ fn constant_drifting_and_stepping_frequency_are_exact() {
     let near = |got: f64, wanted: f64| assert!((got - wanted).abs() <= 1.0, "{got}, not {wanted}");
     near(excess(&o, 50), 50.0 * 20_000.0);
     near(excess(&o, 100), 50.0 * 20_000.0 - 50.0 * 10_000.0);
-    // Beyond the end the last frequency goes on.
+    // Beyond the end, the last frequency continues.
     near(excess(&o, 1000), 50.0 * 20_000.0 - 950.0 * 10_000.0);
 
     let drifting =
@@ -129,7 +129,7 @@ proptest! {
         let t = secs(at);
         let ticks = o.ticks(t);
         let back = o.time(ticks);
-        // The tick had happened by t, shows at the instant that is given for it, and not before.
+        // The tick had happened by t; it is visible at the returned instant, and not before.
         prop_assert!(back <= t);
         prop_assert_eq!(o.ticks(back), ticks);
         prop_assert!(ticks == 0 || o.ticks(back - Duration::EPSILON) < ticks);

@@ -2,11 +2,11 @@
 //! (Blackman and Vigna, "Scrambled linear pseudorandom number generators", 2021), seeded by
 //! splitmix64.
 //!
-//! Every purpose draws from a stream of its own, found by name: a scenario that adds bursts to one
-//! link changes no draw of any oscillator, so two scenarios with one seed differ in nothing but
-//! what they state.
+//! Every purpose draws from a separate stream, identified by name. A scenario that adds bursts to
+//! one link does not change any draw of an oscillator, so two scenarios with the same seed differ
+//! only in what they state.
 //!
-//! What it does not do: anything for security.
+//! What it does not do: provide security.
 
 /// One stream of numbers.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl Random {
     /// independent.
     #[must_use]
     pub fn stream(seed: u64, name: &str) -> Self {
-        // FNV-1a, only to tell names apart; splitmix64 does the mixing.
+        // FNV-1a, only to distinguish names; splitmix64 does the mixing.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
@@ -52,7 +52,7 @@ impl Random {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// True with probability `p`; draws one number whatever `p` is.
+    /// Returns true with probability `p`; always draws exactly one number.
     pub fn chance(&mut self, p: f64) -> bool {
         self.uniform() < p
     }

@@ -1,11 +1,11 @@
 //! Random worlds inside the assumptions: whatever the oscillator, the path, the polls and the
-//! daemon's restarts are, truth never leaves bounds that are vouched for.
+//! daemon's restarts do, truth never leaves bounds that are vouched for.
 //!
 //! Each world draws its parts from its seed. The oscillator's rate stays within what the bounds
 //! assume of it, and changes by at most the wander floor; how it does so is random: ramps, an air
-//! conditioner, a slow sine, ageing. Everything that is not assumed may be anything: delays that
-//! differ by direction and change for good, queueing laws, losses, outages, servers that are as
-//! wrong as they say.
+//! conditioner, a slow sine, ageing. Everything that is not covered by an assumption is arbitrary:
+//! delays that differ by direction and change permanently, queueing distributions, losses, outages,
+//! and servers that are as wrong as they claim.
 
 use std::ops::AddAssign;
 
@@ -19,11 +19,11 @@ use crate::scenario::{EstimateModel, Limits, ReferenceModel};
 use crate::server::{ServerModel, Wobble};
 use crate::{Scenario, run};
 
-/// Shares of the floor that the parts of the oscillator may use together. The rest is for the
+/// Share of the floor that the parts of the oscillator may use together. The rest is for the
 /// simulated frequency, which is constant within each second.
 const USED: f64 = 0.9;
 
-/// What random worlds have shown so far.
+/// The results of random worlds so far.
 #[derive(Clone, Debug, Default)]
 pub struct Judged {
     /// Worlds run.
@@ -32,7 +32,7 @@ pub struct Judged {
     pub readings: u64,
     /// Those with truth outside.
     pub outside: u64,
-    /// Worlds that broke a rule, in words.
+    /// Descriptions of worlds that broke a rule.
     pub wrong: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ fn oscillator(dice: &mut Random, duration_s: f64) -> OscillatorModel {
     let ramps = (0..pick(dice, 5)).map(|_| {
         let slope = share(dice);
         let time_constant_s = log_range(dice, 20.0, 1800.0);
-        // All together stay well within the limit of the measured rate.
+        // Together they stay well within the limit of the measured rate.
         let by_ppb = (slope * time_constant_s).min(1500.0) * sign(dice);
         Ramp { at_s: dice.uniform() * duration_s, by_ppb, time_constant_s }
     });
@@ -213,7 +213,7 @@ fn range(dice: &mut Random, from: f64, to: f64) -> f64 {
     from + (to - from) * dice.uniform()
 }
 
-/// Equally often in every octave.
+/// Draws equally often from every octave.
 fn log_range(dice: &mut Random, from: f64, to: f64) -> f64 {
     from * libm::pow(to / from, dice.uniform())
 }
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// With a statement that these oscillators break, truth is outside now and then.
+    /// If these oscillators violate the stated assumption, truth is sometimes outside.
     #[test]
     fn the_check_can_fail() {
         let mut world = world(4);

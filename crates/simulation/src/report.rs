@@ -16,7 +16,7 @@ use crate::world::Outcomes;
 pub struct Report {
     /// The scenario's name.
     pub scenario: String,
-    /// Of this run.
+    /// The seed of this run.
     pub seed: u64,
     /// Length, true seconds.
     pub seconds: f64,
@@ -40,11 +40,11 @@ pub struct Report {
     pub vouched: u64,
     /// Those with truth outside.
     pub uncovered: u64,
-    /// The farthest that truth was outside.
+    /// The largest distance of truth from the bounds.
     pub worst_excess_us: f64,
-    /// The same of a VM's UTC page.
+    /// The coverage of a VM's UTC page.
     pub utc_coverage: f64,
-    /// The farthest that true UTC was outside of it.
+    /// The largest distance of true UTC from its bounds.
     pub utc_worst_excess_us: f64,
     /// Disruptions of that page.
     pub utc_disruptions: u64,
@@ -56,15 +56,15 @@ pub struct Report {
     pub at_end: &'static str,
     /// Changes of the disruption marker.
     pub disruptions: u64,
-    /// Times that the status became `unreliable`.
+    /// Number of times that the status became `unreliable`.
     pub alarms: u64,
-    /// Those before the fault; all of them where no fault is planned.
+    /// Those before the fault; all of them if no fault is planned.
     pub false_alarms: u64,
     /// When the status first was `unreliable`, from the fault on.
     pub alarm_s: Option<f64>,
     /// When truth left bounds that were vouched for, if that was before the alarm.
     pub exit_s: Option<f64>,
-    /// The farthest that truth was outside before the alarm.
+    /// The largest distance of truth from the bounds before the alarm.
     pub residual_us: f64,
     /// References that were outvoted after the warm-up.
     pub falsetickers: Vec<String>,
@@ -72,9 +72,9 @@ pub struct Report {
     pub max_jump_ns: f64,
     /// Largest correction of the estimator after the warm-up.
     pub max_correction_us: f64,
-    /// Publications whose bounds were not within the ones before.
+    /// Publications whose bounds were not within the previous ones.
     pub unnested: u64,
-    /// Readings whose estimate was before an earlier one's.
+    /// Readings whose estimate was less than an earlier one's.
     pub backward: u64,
     /// How the errors compare with the estimated ones.
     pub calibration: Calibration,
@@ -89,7 +89,7 @@ pub struct Failure {
     pub limit: String,
     /// What was found and what was allowed.
     pub text: String,
-    /// `known_failure` names it.
+    /// Whether `known_failure` names it.
     pub known: bool,
 }
 
@@ -99,14 +99,14 @@ pub struct Failure {
 pub enum Verdict {
     /// Every limit was kept.
     Ok,
-    /// Only limits were missed that are known to be.
+    /// Only limits that are known failures were missed.
     KnownFailure,
     /// A limit was missed.
     Failed,
 }
 
 impl Verdict {
-    /// On a run that missed these limits.
+    /// The verdict on a run that missed these limits.
     pub fn of<'a>(failures: impl Iterator<Item = &'a Failure>) -> Self {
         match failures.map(|f| f.known).min() {
             None => Self::Ok,
@@ -117,7 +117,7 @@ impl Verdict {
 }
 
 impl Report {
-    /// The figures of a run, held against the scenario's limits.
+    /// The figures of a run, compared with the scenario's limits.
     #[must_use]
     pub fn new(scenario: &Scenario, outcomes: &Outcomes) -> Self {
         let checks = &outcomes.checks;
@@ -169,7 +169,7 @@ impl Report {
         Verdict::of(self.failures.iter())
     }
 
-    /// True when the alarm came before truth was lost.
+    /// Whether the alarm came before truth was lost.
     #[must_use]
     pub fn is_detected(&self) -> bool {
         self.alarm_s.is_some() && self.exit_s.is_none()
@@ -246,7 +246,7 @@ impl Report {
         }
         for status in &limits.never {
             let seconds = self.statuses.get(status.as_str()).copied().unwrap_or(0);
-            // Between two seconds a status can come and go.
+            // A status can appear and disappear between two seconds.
             let short = status == "unreliable" && self.alarms > 0;
             failures.add("never", seconds == 0 && !short, || format!("{status} for {seconds} s"));
         }
@@ -284,8 +284,8 @@ impl Failures<'_> {
 
     fn at_most(&mut self, limit: &str, value: f64, most: Option<f64>) {
         if let Some(most) = most {
-            // Not `value > most`: where there is nothing to measure, the figure is not a number,
-            // which is no success.
+            // Not `value > most`: if there is nothing to measure, the figure is NaN, which must not
+            // count as success.
             self.add(limit, value <= most, || format!("{value:.3} is above {most}"));
         }
     }
@@ -299,8 +299,7 @@ impl Failures<'_> {
     }
 }
 
-/// Accuracy over the true seconds from `from_s` to `to_s`; not a number where there was no estimate
-/// at all.
+/// Accuracy over the true seconds from `from_s` to `to_s`; NaN if there was no estimate at all.
 #[must_use]
 pub fn accuracy(points: &[Point], from_s: f64, to_s: f64) -> Accuracy<f64> {
     let inside: Vec<_> = points.iter().filter(|p| p.t_s >= from_s && p.t_s <= to_s).collect();

@@ -1,11 +1,12 @@
-//! An NTP server: real packet bytes in and out, with a clock that is right, wrong, or about to be.
+//! An NTP server: real packet bytes in and out, with a clock that is right, wrong, or about to
+//! become wrong.
 //!
-//! A server's stamps are true UTC plus the sum of its faults; what it claims about its own error is
-//! set apart from them, so that a scenario decides whether the server is honest. Times are true
-//! seconds since the start.
+//! A server's stamps are true UTC plus the sum of its faults; the error that it claims is set
+//! separately, so that a scenario decides whether the server is honest. Times are true seconds
+//! since the start.
 //!
-//! What it does not do: rate limiting, interleaved mode, authentication. It answers every client
-//! packet.
+//! What it does not do: limit rates, support interleaved mode, or authenticate. It answers every
+//! client packet.
 
 use serde::Deserialize;
 use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpShort, NtpTimestamp, Packet};
@@ -31,20 +32,20 @@ pub struct ServerModel {
     pub residence_us: f64,
     /// Mean of the exponential error of both stamps (late when receiving, early when sending), us.
     pub stamp_noise_us: f64,
-    /// Sudden changes of its clock: a lie by an offset, or a step. Each adds to those before.
+    /// Sudden changes of its clock: a false offset, or a step. Each adds to the earlier ones.
     pub steps: Vec<Step>,
-    /// Rate errors, each in force until the next: a lie of so many ppm. Rate 0 ends a drift and
-    /// leaves the offset.
+    /// Rate errors in ppm, each in force until the next. A rate of 0 ends a drift and keeps the
+    /// offset.
     pub rates: Vec<Rate>,
-    /// A slow sine of its clock, as an upstream of limited quality causes it.
+    /// A slow sine of its clock, as caused by an upstream of limited quality.
     pub wobble: Option<Wobble>,
     /// Smears a leap second linearly over this many seconds, half of it before and half after.
     pub smear_s: Option<f64>,
-    /// Says nothing.
+    /// Windows in which it does not answer.
     pub silent: Vec<Window>,
-    /// Says that it is not synchronized.
+    /// Windows in which it states that it is not synchronized.
     pub unsynchronized: Vec<Window>,
-    /// Says go away.
+    /// Windows in which it answers with kiss-o'-death packets.
     pub kisses: Vec<Kiss>,
 }
 
@@ -52,7 +53,7 @@ pub struct ServerModel {
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// When, s.
+    /// The time of the change, s.
     pub at_s: f64,
     /// By how much, us.
     pub by_us: f64,
@@ -82,7 +83,7 @@ pub struct Wobble {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kiss {
-    /// Begin, s.
+    /// Start, s.
     pub from_s: f64,
     /// End, s.
     pub to_s: f64,
@@ -111,7 +112,7 @@ impl Default for ServerModel {
 }
 
 impl ServerModel {
-    /// How far its clock is ahead of true UTC at `t_s`, s; a smear not counted.
+    /// How far its clock is ahead of true UTC at `t_s`, s, without a smear.
     #[must_use]
     pub fn offset_s(&self, t_s: f64) -> f64 {
         let steps: f64 = self.steps.iter().filter(|s| s.at_s <= t_s).map(|s| s.by_us * 1e-6).sum();
@@ -143,14 +144,14 @@ pub struct Answer {
 }
 
 impl Server {
-    /// `name` tells the world's servers apart.
+    /// `name` distinguishes the world's servers.
     #[must_use]
     pub fn new(model: ServerModel, seed: u64, name: &str) -> Self {
         Self { model, noise: Random::stream(seed, &format!("{name} server")) }
     }
 
-    /// Answers a datagram that arrives at true time `arrives`; `None` when silent or when it is no
-    /// client's.
+    /// Answers a datagram that arrives at true time `arrives`; `None` when silent or when the
+    /// datagram is not a client's.
     pub fn answer(
         &mut self,
         datagram: &[u8],
@@ -222,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// What the production client makes of the answer to a request that arrives at `t_s`.
+    /// The production client's outcome for the answer to a request that arrives at `t_s`.
     fn ask(model: &ServerModel, t_s: f64) -> Option<Outcome> {
         let calendar = Calendar::new(None, false).unwrap();
         let mut client = Client::new(Config::default(), Duration::ZERO).unwrap();

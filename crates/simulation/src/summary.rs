@@ -22,35 +22,35 @@ pub struct Summary {
     pub runs: usize,
     /// Runs that kept every limit, known failures aside.
     pub passed: usize,
-    /// On all of them.
+    /// The verdict on all runs.
     pub verdict: Verdict,
-    /// The largest of all runs, and so on.
+    /// The largest of all runs.
     pub rms_us: f64,
-    /// The largest.
+    /// The largest of all runs.
     pub p99_us: f64,
-    /// The largest.
+    /// The largest of all runs.
     pub max_us: f64,
-    /// The largest.
+    /// The largest of all runs.
     pub halfwidth_median_us: f64,
-    /// The largest.
+    /// The largest of all runs.
     pub halfwidth_p99_us: f64,
-    /// The smallest.
+    /// The smallest of all runs.
     pub coverage: f64,
-    /// The farthest that truth was outside of bounds that were vouched for.
+    /// The largest distance of truth from bounds that were vouched for.
     pub worst_excess_us: f64,
-    /// The smallest.
+    /// The smallest of all runs.
     pub synchronized: f64,
     /// The statuses at the end, each once.
     pub at_end: Vec<&'static str>,
-    /// The largest.
+    /// The largest of all runs.
     pub disruptions: u64,
-    /// Times that the status became `unreliable` before the fault, in all runs together.
+    /// Number of times that the status became `unreliable` before the fault, in all runs together.
     pub false_alarms: u64,
-    /// The largest.
+    /// The largest of all runs.
     pub max_jump_ns: f64,
-    /// The largest.
+    /// The largest of all runs.
     pub max_correction_us: f64,
-    /// Share of the runs in which the alarm came before truth was lost; absent where no fault is
+    /// Share of the runs in which the alarm came before truth was lost; absent if no fault is
     /// planned.
     pub detected: Option<f64>,
     /// Share of the readings within what `confidence = probability` promises at 0.9, of all runs.
@@ -59,11 +59,11 @@ pub struct Summary {
     pub within_99: f64,
     /// At 0.999.
     pub within_999: f64,
-    /// What was missed: the first runs of each limit, and how many runs missed it.
+    /// The missed limits: the first runs for each, and how many runs missed it.
     pub failures: Vec<String>,
-    /// Why a known failure is one.
+    /// The reason for a known failure.
     pub known_failure: Option<String>,
-    /// A known failure is none any more: the entry should go.
+    /// Whether a known failure no longer occurs, so that its entry should be removed.
     pub is_outdated: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct Summary {
 const SPELLED_OUT: usize = 3;
 
 impl Summary {
-    /// Of the runs of one scenario; at least one.
+    /// Summarizes the runs of one scenario; at least one.
     #[must_use]
     pub fn new(scenario: &Scenario, reports: &[Report]) -> Self {
         let largest =
@@ -153,7 +153,7 @@ fn excused<'a>(scenario: &Scenario, reports: &'a [Report]) -> BTreeSet<&'a str> 
     missing(reports).into_iter().filter(few).map(|(limit, _)| limit).collect()
 }
 
-/// What was missed: for each limit the first runs, and how many there were in all.
+/// The missed limits: for each, the first runs and the total number.
 fn misses(scenario: &Scenario, reports: &[Report]) -> Vec<String> {
     let mut lines = Vec::new();
     for (limit, misses) in missing(reports) {
@@ -174,7 +174,7 @@ fn misses(scenario: &Scenario, reports: &[Report]) -> Vec<String> {
     lines
 }
 
-/// Says when `unreliable` came too often while all assumptions held.
+/// Reports if `unreliable` occurred too often while all assumptions held.
 fn too_many(scenario: &Scenario, false_alarms: u64, runs: f64) -> Option<String> {
     let limit = scenario.limits.false_alarms_per_day?;
     let honest_s = scenario.fault_at_s.unwrap_or(scenario.duration_s);
@@ -184,7 +184,7 @@ fn too_many(scenario: &Scenario, false_alarms: u64, runs: f64) -> Option<String>
         .then(|| format!("false_alarms_per_day: {rate:.2} in {days:.0} days is above {limit}"))
 }
 
-/// The larger one; what is not a number is worse than anything.
+/// The larger one; NaN is worse than anything.
 fn nan_wins(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
 }
@@ -199,7 +199,7 @@ mod tests {
                         [limits]\ndetected = true\ncoverage = 0\n\
                         [limits.share]\ndetected = { of = 0.5, why = 'a test' }\n";
 
-    /// Two runs of a world without a fault; `timely` of them are given an alarm in time.
+    /// Two runs of a world without a fault; `timely` of them have an alarm in time.
     fn summary(timely: usize) -> Summary {
         let scenario = Scenario::parse(TEXT, Path::new("x.toml")).unwrap();
         let mut reports: Vec<_> =
@@ -226,7 +226,7 @@ mod tests {
     fn enough_detections_are_enough() {
         let half = summary(1);
         assert_eq!((half.passed, half.verdict, half.detected), (2, Verdict::Ok, Some(0.5)));
-        // Said nevertheless.
+        // It is reported nevertheless.
         assert!(half.failures[0].starts_with("seed 2: detected: no alarm"), "{:?}", half.failures);
         assert_eq!(half.failures[1], "detected: missed in 1 of 2 runs, 1 allowed: a test");
         let none = summary(0);

@@ -1,5 +1,5 @@
-//! Whole runs: reproducible, right where the code is right, and failing where it is broken on
-//! purpose.
+//! Complete runs: they are reproducible, pass with correct code, and fail with deliberately broken
+//! code.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn a_lan_is_covered_and_accurate() {
     ));
     assert_eq!(report.failures, []);
     assert_eq!((report.coverage, report.exchanges), (1.0, 304));
-    // The shortest way is 30 us: less would not be honest.
+    // The shortest path takes 30 us, so a smaller half-width would be dishonest.
     assert!(report.halfwidth_median_us > 30.0, "{}", report.halfwidth_median_us);
 }
 
@@ -94,9 +94,10 @@ fn a_stepping_server_is_noticed_before_truth_is_lost() {
     let alarm = report.alarm_s.unwrap();
     assert!((600.0..618.0).contains(&alarm), "{alarm}");
     assert_eq!(report.false_alarms, 0);
-    // Readers are told that what comes next need not nest.
+    // Readers are told that the next bounds need not nest.
     assert!(report.disruptions >= 1);
-    // In the end the only server is believed again: nobody can know better, and coverage says so.
+    // In the end the only server is trusted again, because there is no other source; coverage shows
+    // it.
     assert!(report.coverage < 1.0);
 }
 
@@ -169,7 +170,7 @@ fn kisses_are_obeyed() {
         ))
     };
     let plain = run(&short("")).exchanges;
-    // RATE doubles the interval for good, DENY ends it for an hour.
+    // RATE permanently doubles the interval; DENY stops polling for an hour.
     let (rate, deny) = (run(&kiss("RATE")).exchanges, run(&kiss("DENY")).exchanges);
     assert!(deny < rate && rate < plain, "{deny} {rate} {plain}");
     assert_eq!(deny, plain - 600_u64.div_ceil(4));

@@ -17,7 +17,7 @@ pub struct UtcChecks {
     pub vouched: u64,
     /// Those of them in which true UTC was outside.
     pub uncovered: u64,
-    /// The farthest that it was outside, us.
+    /// The largest distance from the bounds, us.
     pub worst_excess_us: f64,
     /// Changes of the disruption marker between two such readings.
     pub disruptions: u64,
@@ -25,7 +25,7 @@ pub struct UtcChecks {
 }
 
 impl UtcChecks {
-    /// Share of the vouched readings in which true UTC was covered; 1 where there was none.
+    /// Share of the vouched readings in which true UTC was covered; 1 if there were none.
     #[must_use]
     pub fn coverage(&self) -> f64 {
         if self.vouched == 0 { 1.0 } else { 1.0 - self.uncovered as f64 / self.vouched as f64 }
@@ -36,14 +36,14 @@ impl UtcChecks {
 #[derive(Default)]
 pub struct UtcPage {
     page: SharedPage,
-    /// Of the daemon that runs.
+    /// The writer of the running daemon.
     writer: Option<PageWriter<SharedPage>>,
-    /// What was seen.
+    /// The observations.
     pub checks: UtcChecks,
 }
 
 impl UtcPage {
-    /// The daemon has died.
+    /// Handles the daemon's death.
     pub fn abandon(&mut self) {
         self.writer = None;
     }

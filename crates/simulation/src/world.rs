@@ -34,7 +34,7 @@ use crate::scenario::{Scenario, ntp_config};
 use crate::server::Server;
 use crate::utc_page::{UtcChecks, UtcPage};
 
-/// The daemon's default `clock.validity`: a page that is not written for this long is free running.
+/// The daemon's default `clock.validity`: a page that is not written for this long is free-running.
 const VALIDITY: Duration = Duration::from_secs(10);
 
 /// The daemon's default `clock.publish_interval`.
@@ -45,7 +45,7 @@ const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 pub type MakeSynchronizer<'a> =
     &'a dyn Fn(&Parameters, &[String], Period, RateError) -> Box<dyn Synchronizer>;
 
-/// What a run leaves behind.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcomes {
     /// Readers against truth.
@@ -59,7 +59,7 @@ pub struct Outcomes {
 }
 
 enum Event {
-    /// The host's timer; an older one than the newest has been put off.
+    /// The host's timer; only the newest one counts, because older ones were rescheduled.
     Wake { newest: u64 },
     /// A request reaches server `reference`.
     AtServer { reference: usize, bytes: Vec<u8> },
@@ -103,9 +103,9 @@ struct Path {
     server: Server,
 }
 
-/// What dies with the daemon.
+/// The state that is lost with the daemon.
 struct Daemon {
-    /// Of each reference; requests are stamped with the counter.
+    /// The client of each reference; requests are stamped with the counter.
     clients: Vec<Client<u64>>,
     clock: HostClock<Box<dyn Synchronizer>, SharedPage>,
     next_publication: Duration,
@@ -279,7 +279,7 @@ impl<'a> World<'a> {
         self.publish();
     }
 
-    /// Asks whoever is due, publishes when due.
+    /// Sends requests that are due, and publishes when due.
     fn on_timer(&mut self) {
         let now = self.monotonic();
         let counter = self.counter_value();
@@ -319,7 +319,7 @@ impl<'a> World<'a> {
 
     fn at_host(&mut self, reference: usize, bytes: &[u8]) {
         let (now, tf) = (self.monotonic(), self.counter_value());
-        // The host's idea of UTC only chooses the era.
+        // The host's approximate UTC only chooses the era.
         let approximate = self.calendar.utc(self.now) + Duration::from_secs(1000);
         let Some(daemon) = &mut self.daemon else { return };
         let stamps = |ta| (ta, tf);
@@ -381,7 +381,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The next timer, as late as timers are; only the earliest pending one matters.
+    /// Schedules the next timer, including its lateness; only the earliest pending one matters.
     fn schedule_wake(&mut self) {
         let Some(daemon) = &self.daemon else { return };
         let polls = daemon.clients.iter().map(Client::poll_at);

@@ -7,15 +7,15 @@ use std::str::FromStr;
 
 use timevisor_protocols::channel::message::MAX_NAME_LEN;
 
-/// 1 to 32 of `A-Z a-z 0-9 . _ -`, not beginning with `.` or `-`, which would look like a hidden
+/// 1 to 32 of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`, which would look like a hidden
 /// file or an option.
 ///
 /// Stored as on the page: zero padded. Zero sorts before every character of a name, so names sort
-/// like texts.
+/// like strings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimelineName([u8; MAX_NAME_LEN]);
 
-/// A text that is not a name.
+/// A string that is not a valid name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidName {
     /// No bytes at all.
@@ -24,7 +24,7 @@ pub enum InvalidName {
     /// Does not fit into a page's entry.
     #[error("the name has {0} bytes, more than {MAX_NAME_LEN}")]
     TooLong(usize),
-    /// Begins like a hidden file or an option.
+    /// Starts like a hidden file or an option.
     #[error("the name begins with {0:?}")]
     First(char),
     /// Not one of the characters above.

@@ -46,7 +46,7 @@ pub(crate) struct Slot(u16);
 /// Entries of pages.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Slots {
-    /// The generation of the present use, or of the last one.
+    /// The generation of the current use, or of the last one.
     generations: Vec<u16>,
     /// In the order in which they were freed.
     free: VecDeque<Free>,
@@ -55,7 +55,7 @@ pub(crate) struct Slots {
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Free {
     slot: Slot,
-    /// `None`: never used.
+    /// `None` if never used.
     since: Option<Duration>,
 }
 

@@ -10,18 +10,18 @@ use crate::tenant::Tenant;
 pub struct Parameters {
     /// Limits of `uid:0`. Root can do worse than bind, so they only catch programs that run wild.
     pub root: Limits,
-    /// Limits of every other user of the host. 1,024 bindings are a service with a worker per core
-    /// and then some.
+    /// Limits of every other user of the host. 1,024 bindings suffice for a service with a worker
+    /// per core, with room to spare.
     pub user: Limits,
-    /// Limits of every VM. Its page holds 17 timelines beside its clock, so 16 of the VM's leave
-    /// room for a configured one.
+    /// Limits of every VM. Its page holds 17 timelines in addition to its clock, so 16 for the VM's
+    /// own leave room for a configured one.
     pub vm: Limits,
-    /// 4 KiB pages of the host's file. 4 hold 68 timelines beside the clock; readers map the file
-    /// once.
+    /// 4 KiB pages of the host's file. 4 hold 68 timelines in addition to the clock; readers map
+    /// the file once.
     pub host_pages: u32,
-    /// How long a freed entry stays unused. Readers notice another generation in any case. With 1
-    /// s, a client that has not read for a while, or whose answer is still on its way, finds an
-    /// empty entry instead of another tenant's timeline.
+    /// How long a freed entry stays unused. Readers always notice another generation. With 1 s, a
+    /// client that has not read for a while, or whose answer is still on its way, finds an empty
+    /// entry instead of another tenant's timeline.
     pub quarantine: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Default for Parameters {
             user: Limits {
                 bindings: 1024,
                 timelines: 16,
-                // A program binds once and then reads; 100 is a service that restarts all its
+                // A program binds once and then reads; 100 allows a service to restart all its
                 // workers.
                 requests_per_second: 100,
                 lease_ms: None,
@@ -56,8 +56,8 @@ impl Default for Parameters {
                 bindings: 256,
                 timelines: 16,
                 requests_per_second: 100,
-                // A port outlives the guest's programs, and its host side does not always see them
-                // go.
+                // A port outlives the guest's programs, and its host side does not always notice
+                // their end.
                 lease_ms: Some(30_000),
             },
             host_pages: 4,

@@ -47,8 +47,8 @@ pub(crate) fn other_epoch(name: TimelineName) -> Problem {
     problem(ProblemCode::Exists, message, "bind without create, or choose another name")
 }
 
-/// The operator gave the name to other tenants. That it is taken is no secret; only binding to it
-/// is not allowed.
+/// The operator assigned the name to other tenants. It is no secret that the name is taken; only
+/// binding to it is not allowed.
 pub(crate) fn reserved(name: TimelineName) -> Problem {
     let message = format!("the name {name} is reserved by the host's operator");
     problem(ProblemCode::Exists, message, "choose another name")

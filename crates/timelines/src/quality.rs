@@ -4,7 +4,7 @@
 //! sigma of the estimate with the largest that keeps the error within both sides with probability p
 //! ([`timevisor_protocols::channel::confidence`]). An unknown quality meets no requirement.
 //!
-//! What it does not do: measure a quality, or round in favour of anyone.
+//! What it does not do: measure a quality, or round in anyone's favour.
 
 use timevisor_protocols::channel::confidence::largest_sigma_ns;
 use timevisor_protocols::channel::{Achieved, Confidence, InvalidRequirement, Requirement};
@@ -66,7 +66,7 @@ impl Needs {
         }
     }
 
-    /// The largest sigma that a requirement with a probability admits.
+    /// The largest sigma that a requirement with a probability allows.
     #[must_use]
     pub const fn sigma_ns(&self) -> Option<u64> {
         match self.error {

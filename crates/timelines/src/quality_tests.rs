@@ -1,4 +1,4 @@
-//! Requirements at their edges, and what many need together.
+//! Requirements at their limits, and the combined needs of many.
 
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ proptest! {
             resolution_ns: None,
         };
         prop_assert!(needs.iter().all(|needs| needs.met_by(&just)));
-        // And with one less to give, somebody is not served.
+        // With one ns less accuracy, one of them is not satisfied.
         let worse = Achieved {
             below_ns: just.below_ns.map(|ns| ns + 1),
             above_ns: just.above_ns.map(|ns| ns + 1),

@@ -1,4 +1,4 @@
-//! What the operator configures: timelines beside `tai` and `utc`, and who may see them.
+//! What the operator configures: timelines in addition to `tai` and `utc`, and who may see them.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub struct ClockId(pub usize);
 /// The setup of a registry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Setup {
-    /// The references of `tai`, `utc`, and of the TAI and UTC timelines that clients make.
+    /// The references of `tai`, `utc`, and of the TAI and UTC timelines that clients create.
     pub default_clock: ClockId,
     /// The operator's timelines.
     pub timelines: Vec<Configured>,
@@ -26,7 +26,7 @@ pub struct Setup {
 /// A timeline that the operator configured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Configured {
-    /// Its name; no client can make a timeline with this name.
+    /// Its name; no client can create a timeline with this name.
     pub name: TimelineName,
     /// Where its time comes from.
     pub origin: Origin,
@@ -41,9 +41,9 @@ pub enum Origin {
     Tai(ClockId),
     /// UTC from these references.
     Utc(ClockId),
-    /// The host's counter since the registry was made; with a master, since the master bound.
+    /// The host's counter since the registry was created; with a master, since the master bound.
     Local {
-        /// Only while this tenant is bound is the timeline defined.
+        /// The timeline is defined only while this tenant is bound.
         master: Option<Tenant>,
     },
     /// How long the reader's host or VM has been running; only built in.

@@ -23,7 +23,7 @@ pub enum Owner {
     Vm(Arc<str>),
 }
 
-/// A text that names no tenant.
+/// A string that does not name a tenant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no tenant; write uid:1000 for a user of the host or vm:web for a VM")]
 pub struct InvalidTenant(String);

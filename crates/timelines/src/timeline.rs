@@ -22,7 +22,7 @@ pub enum Source {
     Clock(ClockId),
     /// The host's counter since a moment.
     Local {
-        /// Which life. The caller notes the counter's value when it sees a new one.
+        /// The life. The caller records the counter's value when it sees a new one.
         life: LifeId,
         /// The moment at which it reads 0, monotonic.
         zero: Duration,
@@ -46,9 +46,9 @@ pub struct Timeline {
 /// Who may bind.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Reach {
-    /// Built in or configured: whom the operator allows.
+    /// Built in or configured: those whom the operator allows.
     Configured(Visibility),
-    /// Made by a client: only that client's tenant, whose quota it uses.
+    /// Created by a client: only that client's tenant, whose quota it uses.
     Private(Tenant),
 }
 

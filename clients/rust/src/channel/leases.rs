@@ -1,4 +1,4 @@
-//! The bindings: each one's request, its number in the present session, and the handle that reads
+//! The bindings: each one's request, its number in the current session, and the handle that reads
 //! it.
 
 use std::collections::BTreeMap;
@@ -58,17 +58,17 @@ impl Leases {
         self.entries.remove(&key)
     }
 
-    /// The entry that the session has under this number.
+    /// The entry with this number in the session.
     pub(super) fn bound(&mut self, binding: u64) -> Option<&mut Entry> {
         self.entries.values_mut().find(|entry| entry.binding == Some(binding))
     }
 
-    /// The session has ended: no binding has a number any more.
+    /// Ends the session: no binding has a number any more.
     pub(super) fn lose_all(&mut self, why: &str) {
         self.entries.values_mut().for_each(|entry| entry.lost(why));
     }
 
-    /// The bindings that have to be made again.
+    /// The bindings that have to be renewed.
     pub(super) fn unbound(&self) -> Vec<(u64, Bind)> {
         let missing = self.entries.iter().filter(|(_, entry)| entry.binding.is_none());
         missing.map(|(key, entry)| (*key, entry.wish.clone())).collect()

@@ -4,11 +4,11 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`stream`] | the byte streams: Unix socket, virtio-serial port, vsock |
-//! | `worker` | the thread that serves the session: sends, keeps alive, connects and binds again |
-//! | `leases` | the bindings, which a new session makes again |
+//! | `worker` | the thread that serves the session: sends, keeps it alive, reconnects and rebinds |
+//! | `leases` | the bindings, which a new session renews |
 //!
 //! The thread exists because leases must be kept alive while the program computes; it starts with
-//! the first binding and ends with the last handle. After a fork only the parent has it.
+//! the first binding and ends with the last handle. After a fork, only the parent has it.
 
 mod leases;
 pub(crate) mod stream;
@@ -31,18 +31,18 @@ use crate::timeline::{Place, Timeline};
 use crate::tried::Tried;
 use crate::unpoisoned;
 
-/// The channel that a client uses, and those that it passed over.
+/// The channel that a client uses, and those that it skipped.
 #[derive(Clone, Debug)]
 pub struct ChannelChoice {
     /// Where timevisord is reached.
     pub address: ChannelAddress,
-    /// The tenant that the server takes this client for: `uid:1000`, `vm:web`.
+    /// The tenant as which the server identifies this client: `uid:1000`, `vm:web`.
     pub tenant: String,
     /// Channels that were tried before and are not used.
     pub passed_over: Vec<Tried>,
 }
 
-/// What a channel needs to know.
+/// The parameters of a channel.
 pub(crate) struct Setup {
     /// In the order of preference.
     pub(crate) addresses: Vec<ChannelAddress>,
@@ -56,14 +56,14 @@ pub(crate) struct Setup {
 /// Whether a binding's requirement is in force.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lease {
-    /// The host has it.
+    /// It is in force on the host.
     Held,
     /// It is not in force on the host, for this reason. The library states it again as soon as it
     /// can.
     Lost(String),
 }
 
-/// What the worker answers to a bind.
+/// The worker's answer to a bind.
 pub(crate) struct Granted {
     pub(crate) key: u64,
     pub(crate) timeline: Timeline,
@@ -74,7 +74,7 @@ pub(crate) struct Granted {
 
 type Reply<T> = Sender<Result<T, BindError>>;
 
-/// What callers ask the worker.
+/// Requests from callers to the worker.
 enum Command {
     Bind(Bind, Reply<Granted>),
     Update { key: u64, requirement: Option<Requirement>, best_effort: bool, reply: Reply<Achieved> },
@@ -83,7 +83,7 @@ enum Command {
     Stop,
 }
 
-/// The end that callers hold.
+/// The callers' end of the channel.
 pub(crate) struct Channel {
     commands: Mutex<Sender<Command>>,
     wake: Arc<EventFd>,
@@ -137,7 +137,7 @@ impl Channel {
         self.ask(|reply| Command::Unbind { key, reply: Some(reply) })
     }
 
-    /// Without waiting for an answer.
+    /// Drops a binding without waiting for an answer.
     pub(crate) fn forget(&self, key: u64) {
         self.tell(Command::Unbind { key, reply: None });
     }
@@ -163,8 +163,8 @@ impl Channel {
         }
     }
 
-    /// In a child of the process that opened it there is no thread, and the connection is the
-    /// parent's.
+    /// Whether this is a child of the process that opened the channel. There, the thread does not
+    /// exist, and the connection belongs to the parent.
     fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
@@ -173,7 +173,7 @@ impl Channel {
         if self.is_forked() {
             return;
         }
-        // After a fork or a panic of the thread nobody reads this; the caller notices the missing
+        // After a fork or a panic of the thread, nothing reads this; the caller notices the missing
         // answer.
         let _ = unpoisoned(self.commands.lock()).send(command);
         let _ = self.wake.set();
@@ -183,7 +183,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if self.is_forked() {
-            // Joining a thread that this process does not have would block for ever.
+            // Joining a thread that does not exist in this process would block forever.
             core::mem::forget(self.thread.take());
             return;
         }
@@ -194,8 +194,8 @@ impl Drop for Channel {
     }
 }
 
-/// Opens an entry of this client's own page (in a guest always), or of another page that the server
-/// named.
+/// Opens an entry of this client's own page (always the case in a guest), or of another page that
+/// the server named.
 pub(crate) fn open_place(
     setup: &Setup,
     page: Option<&HostPage>,
@@ -204,7 +204,7 @@ pub(crate) fn open_place(
     // In a container the same page has another name; the server's name does not exist there.
     let other = page.filter(|page| epoch_of(&setup.page) != page.epoch);
     let named = other.map_or(setup.page_path.as_path(), |page| std::path::Path::new(&page.path));
-    // The host's further pages are files beside the first one.
+    // The host's other pages are files next to the first one.
     let path = match place.page {
         0 => named.to_owned(),
         number => std::path::PathBuf::from(format!("{}.{number}", named.display())),

@@ -13,7 +13,7 @@ use timevisor_protocols::channel::{HOST_SOCKET, PORT_NAME, VSOCK_PORT};
 
 use crate::tried::Tried;
 
-/// Where udev names a guest's ports.
+/// The directory in which udev names a guest's ports.
 const PORTS: &str = "/dev/virtio-ports";
 
 /// Where to reach a timevisord.
@@ -42,8 +42,8 @@ impl core::fmt::Display for ChannelAddress {
 }
 
 impl ChannelAddress {
-    /// In the order of preference. In a guest with timevisor-guest that holds the port, the socket
-    /// is the way to it.
+    /// The candidates in the order of preference. In a guest where timevisor-guest holds the port,
+    /// its socket is the way to reach the host.
     pub(crate) fn candidates() -> Vec<Self> {
         vec![
             Self::Unix(PathBuf::from(HOST_SOCKET)),
@@ -52,8 +52,8 @@ impl ChannelAddress {
         ]
     }
 
-    /// From a path or `vsock:CID:PORT`, as command lines have it. The kind of file at the path
-    /// decides; a path without a file is taken for a socket's.
+    /// Parses a path or `vsock:CID:PORT`, as used on command lines. The type of the file at the
+    /// path decides; a path without a file counts as a socket.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let numbers = text.strip_prefix("vsock:").and_then(|rest| rest.split_once(':'));
@@ -68,7 +68,7 @@ impl ChannelAddress {
     pub(crate) fn open(&self) -> Result<Stream, Tried> {
         let opened = match self {
             Self::Unix(path) => peer::connect(path).map(Stream::Unix),
-            // By name, because without udev the kernel's own name is another.
+            // By name, because without udev the kernel's name is different.
             Self::Port(path) => match path.strip_prefix(PORTS).ok().and_then(Path::to_str) {
                 Some(name) => VirtioPort::open(name).map(Stream::Port),
                 None => VirtioPort::at(path).map(Stream::Port),
@@ -86,7 +86,7 @@ pub(crate) enum Stream {
     Vsock(VsockStream),
 }
 
-/// What a read found.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     Bytes(usize),
@@ -112,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// How many bytes it took.
+    /// Writes, and returns how many bytes were accepted.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let wrote = match self {
             Self::Unix(stream) => stream.write(bytes),

@@ -1,7 +1,7 @@
 //! The thread behind a channel: one poll(2) over the stream and the callers' flag.
 //!
-//! After a lost session the thread makes all bindings again. It retries refused ones every few
-//! seconds; meanwhile the handle's lease gives the reason.
+//! After a lost session, the thread renews all bindings. It retries refused ones every few seconds;
+//! in the meantime the handle's lease states the reason.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ use crate::timeline::Timeline;
 use crate::tried::Tried;
 use crate::unpoisoned;
 
-/// Between attempts to connect, or to bind again what was refused.
+/// Pause between attempts to connect, or to renew refused bindings.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A port whose host has not opened its end always polls as readable.
@@ -58,7 +58,7 @@ pub(super) struct Worker {
     passed_over: Vec<Tried>,
     connect_at: Duration,
     pause: Duration,
-    /// The port's other end is closed; the worker looks again at this time.
+    /// The port's other end is closed; the worker checks again at this time.
     quiet_until: Option<Duration>,
     again_at: Option<Duration>,
     page: Option<HostPage>,
@@ -161,7 +161,7 @@ impl Worker {
                 }
             };
             self.waiting.push_back(asked);
-            // A caller waits, so connect without a pause.
+            // A caller is waiting, so connect without a pause.
             self.connect_at = monotonic();
         }
     }
@@ -171,7 +171,7 @@ impl Worker {
         self.stream.is_none() && !(self.waiting.is_empty() && self.leases.is_empty())
     }
 
-    /// Tries all addresses, beginning with the one whose turn it is.
+    /// Tries all addresses, starting with the current one.
     fn connect(&mut self, now: Duration) {
         let count = self.setup.addresses.len();
         for turn in 0..count {
@@ -247,7 +247,7 @@ impl Worker {
                 ClientAction::Event(Event::Moved { binding, place }) => {
                     self.moved(binding, place);
                 }
-                // The page says both, at every read.
+                // Both are visible on the page at every read.
                 ClientAction::Event(_) => {}
                 ClientAction::Lost { reason } => self.lost(&reason),
             }
@@ -287,7 +287,7 @@ impl Worker {
         }
     }
 
-    /// After a new session began, and now and then for what was refused since.
+    /// Renews bindings after a new session has started, and periodically those refused since.
     fn bind_again(&mut self, now: Duration) {
         if self.session.session().is_none() || self.again_at.is_none_or(|at| now < at) {
             return;
@@ -312,7 +312,7 @@ impl Worker {
                 Asked::Update { key, requirement, best_effort, .. } => {
                     let Some(binding) = self.leases.get(*key).and_then(|entry| entry.binding)
                     else {
-                        // The change is stated when the binding is made again.
+                        // The change is sent when the binding is renewed.
                         asked.fail(|| {
                             BindError::Channel("the binding is lost at present".to_owned())
                         });
@@ -333,7 +333,7 @@ impl Worker {
                     let text = error.to_string();
                     asked.fail(|| BindError::Channel(text.clone()));
                 }
-                // No session yet, or too much at once: later.
+                // There is no session yet, or too many requests are pending: retry later.
                 Err(_) => {
                     self.waiting.push_front(asked);
                     return;
@@ -346,8 +346,8 @@ impl Worker {
         match (asked, response) {
             (Asked::Bind(bind, reply), Response::Bound(bound)) => {
                 let granted = self.granted(bind, bound);
-                // The caller has given up. A lease without an owner would tighten the host's
-                // polling for nothing.
+                // The caller has given up. A lease without an owner would make the host poll faster
+                // for nothing.
                 if let Err(SendError(Ok(granted))) = reply.send(granted)
                     && let Some(Entry { binding: Some(binding), .. }) =
                         self.leases.remove(granted.key)
@@ -391,8 +391,8 @@ impl Worker {
         };
         let timeline = Timeline::new(&bound.timeline, place, need, None);
         let lease = Arc::new(Mutex::new(Lease::Held));
-        // A requirement that was accepted once is stated again as best effort; readings say whether
-        // it is met.
+        // A requirement that was accepted once is restated as best effort; readings tell whether it
+        // is met.
         wish.best_effort = true;
         let key = self.leases.add(Entry {
             wish,
@@ -416,7 +416,7 @@ impl Worker {
 
     fn bound_again(&mut self, key: u64, bound: &Bound) {
         let Some(entry) = self.leases.get(key) else {
-            // The caller has given up meanwhile.
+            // The caller has given up in the meantime.
             return self.unbind(bound.binding);
         };
         match open_place(&self.setup, self.page.as_ref(), bound.place) {

@@ -1,28 +1,28 @@
-//! Blackouts: the time in which nothing ran. It is what passed on the global clock, less what the
-//! machine counted meanwhile.
+//! Blackouts: the time in which nothing ran. It is the time that passed on the global clock minus
+//! what the machine counted in the meantime.
 //!
-//! | from one look to the next | counted by |
+//! | between two observations | counted by |
 //! | --- | --- |
-//! | the page is of the same VM | its counter, which stands still between two hosts and goes on from where it stood |
-//! | another page, or another disruption of a host's | CLOCK_MONOTONIC_RAW: CRIU restores into a time namespace in which it goes on from the checkpoint |
-//! | neither: the same clock goes on | nothing stopped, unless CLOCK_MONOTONIC_RAW plainly did (a restore on the same host) |
+//! | the page belongs to the same VM | its counter, which stops between two hosts and resumes from the same value |
+//! | another page, or another disruption of a host's | CLOCK_MONOTONIC_RAW: CRIU restores into a time namespace in which it continues from the checkpoint |
+//! | neither: the same clock continues | nothing stopped, unless CLOCK_MONOTONIC_RAW clearly did (a restore on the same host) |
 //!
-//! Only what stops a counter is seen. SIGSTOP of a process, and `stop` of a KVM guest that stays on
-//! its host, leave both running: that time counts.
+//! Only events that stop a counter are detected. SIGSTOP of a process, and `stop` of a KVM guest
+//! that stays on its host, leave both counters running, so that time counts.
 
 use timevisor_estimate::RateLimits;
 use timevisor_estimate::elapsed::Age;
 use timevisor_time::{Duration, RateError};
 
-/// How far CLOCK_MONOTONIC_RAW's rate may be from the truth: the oscillator, and what the kernel
-/// took for its frequency when it booted. Emulated guests that had to measure it were further off;
-/// [`Stopped::raw_is_right`] detects those.
+/// Maximum rate error of CLOCK_MONOTONIC_RAW: that of the oscillator plus that of the frequency
+/// that the kernel assumed at boot. In emulated guests, which had to measure the frequency, the
+/// error was larger; [`Stopped::raw_is_right`] detects those.
 const RAW_RATE: RateError = RateError::from_ppb(1_000_000);
 
-/// A shorter gap is no blackout, and a shorter stretch proves no rate.
+/// A shorter gap is not a blackout, and a shorter interval does not prove a rate.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// What was read at one moment.
+/// An observation at one moment.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Looked {
     /// The age, blackouts included.
@@ -37,17 +37,17 @@ pub(super) struct Looked {
     pub(super) page: [u64; 5],
 }
 
-/// How long nothing ran.
+/// The accumulated time in which nothing ran.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Stopped {
     pub(super) sum: Age,
     pub(super) last: Option<Looked>,
-    /// CLOCK_MONOTONIC_RAW has agreed with the page, and never disagreed.
+    /// Whether CLOCK_MONOTONIC_RAW has agreed with the page and never disagreed.
     pub(super) raw_is_right: Option<bool>,
 }
 
 impl Stopped {
-    /// The age without blackouts. `disrupted`: the clock that was read last has ended.
+    /// The age without blackouts. `disrupted` means that the clock that was read last has ended.
     pub(super) fn exclude(&mut self, now: Looked, disrupted: bool) -> Age {
         if let Some(last) = self.last.replace(now) {
             let stopped = if disrupted {
@@ -70,14 +70,15 @@ impl Stopped {
         }
     }
 
-    /// What CLOCK_MONOTONIC_RAW counted; `None` if it is another kernel's, or cannot be relied on.
+    /// What CLOCK_MONOTONIC_RAW counted; `None` if it belongs to another kernel, or cannot be
+    /// relied on.
     fn by_raw(&self, last: &Looked, now: &Looked) -> Option<Span> {
         let usable = self.raw_is_right != Some(false) && last.raw.1 <= now.raw.0;
         usable.then(|| raw(last, now))
     }
 
-    /// The page's clock has gone on. That CLOCK_MONOTONIC_RAW has not is the only sign of a restore
-    /// on the same host.
+    /// Handles a page clock that continued. If CLOCK_MONOTONIC_RAW did not, that is the only sign
+    /// of a restore on the same host.
     fn jump(&mut self, last: &Looked, now: &Looked) -> Age {
         let (went_by, raw) = (went_by(last, now), raw(last, now));
         let stopped = went_by.less(Some(raw));
@@ -88,7 +89,7 @@ impl Stopped {
         } else if went_by.least > LEAST && !slow {
             self.raw_is_right.get_or_insert(true);
         }
-        // Only clear blackouts count, because the errors of all looks would add up.
+        // Only clear blackouts count, because the errors of all observations would add up.
         if slow && self.raw_is_right == Some(true) { stopped } else { Age::ZERO }
     }
 }
@@ -102,8 +103,8 @@ struct Span {
 }
 
 impl Span {
-    /// What remains after subtracting what was counted; without a count, anything from nothing to
-    /// all of it.
+    /// What remains after subtracting what was counted; without a count, anything from zero to all
+    /// of it.
     fn less(self, counted: Option<Self>) -> Age {
         let counted =
             counted.unwrap_or(Self { least: Duration::ZERO, likely: Duration::ZERO, ..self });
@@ -130,12 +131,12 @@ fn raw(last: &Looked, now: &Looked) -> Span {
     Span { least: least - RAW_RATE.over(least), likely: least, most: most + RAW_RATE.over(most) }
 }
 
-/// What the VM's counter counted. How much of it on which host is not known, so its rate was one of
-/// the two.
+/// What the VM's counter counted. It is not known how much of it was counted on which host, so the
+/// rate was one of the two.
 fn counted(last: &Looked, now: &Looked) -> Option<Span> {
     let vm = |looked: &Looked| [looked.page[2], looked.page[3]];
     let ticks = now.counter.wrapping_sub(last.counter);
-    // The counter went back: a snapshot was loaded, or the VM was reset.
+    // The counter went backwards: a snapshot was loaded, or the VM was reset.
     let usable = vm(last) == vm(now) && vm(now) != [0; 2] && ticks >> 63 == 0;
     usable.then(|| Span {
         least: last.rate.shortest.min(now.rate.shortest).span(ticks),

@@ -1,5 +1,5 @@
-//! [`Elapsed`]: how long something has been running. It goes on over the migration of its VM, and
-//! over a checkpoint of its process that is restored on another host.
+//! [`Elapsed`]: how long something has been running. It continues across the migration of its VM,
+//! and across a checkpoint of its process that is restored on another host.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -31,15 +31,16 @@ use self::blackouts::{Looked, Stopped};
 /// the time between a checkpoint and its restore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Blackouts {
-    /// It does: the age is what a clock on the wall says.
+    /// It does: the age is wall-clock time.
     #[default]
     Count,
-    /// It does not, as far as a guest's counter stood still (a migration), or a container's
-    /// CLOCK_MONOTONIC_RAW (a restore by CRIU). The bounds cover what remains unknown.
+    /// It does not, to the extent that a guest's counter (in a migration) or a container's
+    /// CLOCK_MONOTONIC_RAW (in a restore by CRIU) stood still. The bounds cover what remains
+    /// unknown.
     Exclude,
 }
 
-/// An age that has begun. For any thread; a read takes a lock, but makes no system call.
+/// A running age. It can be used from any thread; a read takes a lock, but makes no system call.
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,15 +66,15 @@ struct State {
     stopped: Stopped,
     /// The page's identity and disruption marker at the last read.
     seen: Option<([u64; 5], u64)>,
-    /// The last reading; no later one is before it.
+    /// The last reading; later ones never go back before it.
     last: Age,
 }
 
 impl Elapsed {
-    /// Begins now, on the timeline `tai`.
+    /// Starts an age now, on the timeline `tai`.
     ///
     /// # Errors
-    /// Another timeline, or a time that is not known yet.
+    /// When the timeline is another one, or the time is not known yet.
     pub fn begin(timeline: &Timeline, blackouts: Blackouts) -> Result<Self, ElapsedError> {
         let age = Self::with(timeline, blackouts, State::default())?;
         let now = age.now()?;
@@ -84,7 +85,7 @@ impl Elapsed {
     /// Resumes an age that [`Self::save`] returned, here or elsewhere.
     ///
     /// # Errors
-    /// Not a saved age, or another timeline.
+    /// When the text is not a saved age, or the timeline is another one.
     pub fn resume(timeline: &Timeline, saved: &str) -> Result<Self, ElapsedError> {
         let (blackouts, state) = saved::parse(saved).map_err(ElapsedError::Saved)?;
         Self::with(timeline, blackouts, state)
@@ -99,12 +100,12 @@ impl Elapsed {
         Ok(Self { timeline: timeline.clone(), blackouts, origin, state: Mutex::new(state) })
     }
 
-    /// The age now: a reading of a local timeline that was at 0 when the age began. Later readings
-    /// are never before earlier ones. Unknown where the counter was disrupted and the time is not
+    /// The current age: a reading of a local timeline that was at 0 when the age started. Readings
+    /// never decrease. The age is unknown if the counter was disrupted and the time has not been
     /// known since.
     ///
     /// # Errors
-    /// The page cannot be read.
+    /// When the page cannot be read.
     pub fn now(&self) -> Result<Reading, ReadError> {
         let mut state = unpoisoned(self.state.lock());
         let before = monotonic_raw_nanos();
@@ -121,11 +122,11 @@ impl Elapsed {
         self.blackouts
     }
 
-    /// As text, for a file or another machine: [`Self::resume`] goes on with it. At most 1024 bytes
-    /// of ASCII in one line.
+    /// The age as text, for a file or another machine; [`Self::resume`] continues it. At most 1024
+    /// bytes of ASCII in one line.
     ///
     /// # Errors
-    /// The page cannot be read.
+    /// When the page cannot be read.
     pub fn save(&self) -> Result<String, ReadError> {
         self.now()?;
         let state = unpoisoned(self.state.lock());
@@ -155,7 +156,7 @@ impl Elapsed {
     }
 }
 
-/// What a look at the timeline found.
+/// An observation of the timeline.
 struct Seen<'a> {
     reading: &'a Reading,
     snapshot: &'a Snapshot,
@@ -180,7 +181,7 @@ impl State {
             estimate: reading.estimate.relabel(),
             latest: reading.latest.relabel(),
         });
-        // The answer is not needed here: it becomes part of the state.
+        // The result is not needed here; it becomes part of the state.
         let _ = self.lifetime.update(reading.counter, rate, global.as_ref());
         let total = self.lifetime.clock()?.at(reading.counter);
         let ran = match blackouts {
@@ -196,7 +197,7 @@ impl State {
     }
 }
 
-/// Moves an age forward where it is before `last`. Its bounds still hold the truth.
+/// Moves an age forward if it is before `last`. Its bounds still contain the truth.
 fn not_before(age: Age, last: &Age) -> Age {
     let earliest = age.earliest.max(last.earliest);
     let estimate = age.estimate.max(last.estimate).max(earliest);

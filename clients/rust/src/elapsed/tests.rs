@@ -10,12 +10,12 @@ const S: i64 = 1_000_000_000;
 fn clock() -> Clock {
     let clock = Clock::new(1_700_000_000 * S);
     clock.set_error(Span::from_micros(50));
-    // A rate without any error would be one that no period says exactly.
+    // No period can represent a rate without any error exactly.
     clock.set_growth_ppb(10);
     clock
 }
 
-/// A look at a clock's timeline while CLOCK_MONOTONIC_RAW said so.
+/// Reads a clock's timeline while CLOCK_MONOTONIC_RAW has this value.
 fn read(state: &mut State, clock: &Clock, blackouts: Blackouts, raw: u64) -> Option<Age> {
     let timeline = clock.timeline();
     let (reading, snapshot) = timeline.look().unwrap();
@@ -51,21 +51,21 @@ fn a_blackout_can_be_excluded() {
     read(&mut age, &here, blackouts, 0).unwrap();
     here.advance(Span::from_secs(3));
     read(&mut age, &here, blackouts, 3_000_000_000).unwrap();
-    // It ran for half a second more, and ten seconds went by.
+    // It ran for half a second more, while ten seconds passed.
     there.advance(Span::from_secs(13));
     let after = read(&mut age, &there, blackouts, 3_500_000_000).unwrap();
     assert!(holds(after, 3.5) && within(after, 0.002), "{after:?}");
-    // As it goes on, nothing more is taken off.
+    // As it continues, nothing more is subtracted.
     there.advance(Span::from_secs(100));
     let later = read(&mut age, &there, blackouts, 103_500_000_000).unwrap();
     assert!(holds(later, 103.5) && within(later, 0.002), "{later:?}");
-    // A restore on the same host, which no page tells of.
+    // A restore on the same host, which no page shows.
     there.advance(Span::from_secs(20));
     let restored = read(&mut age, &there, blackouts, 104_500_000_000).unwrap();
     assert!(holds(restored, 104.5) && within(restored, 0.05), "{restored:?}");
 }
 
-/// A look at a VM's page whose counter is at so many ns of a nominal GHz.
+/// An observation of a VM's page with a nominal 1 GHz counter at this value.
 fn looked(vm: u64, total: f64, counter: u64, raw: u64) -> Looked {
     let period = timevisor_time::Period::from_hz(1_000_000_000).unwrap();
     let total = Duration::from_secs_f64(total);
@@ -82,17 +82,17 @@ fn looked(vm: u64, total: f64, counter: u64, raw: u64) -> Looked {
 #[test]
 fn a_vms_counter_says_how_long_it_ran() {
     const MS: u64 = 1_000_000;
-    // Its kernel took its frequency for another: it counts a fifth.
+    // Its kernel assumed a wrong frequency, so it counts only a fifth.
     let mut stopped = Stopped::default();
     stopped.exclude(looked(7, 10.0, 100 * MS, 20_000 * MS), false);
     stopped.exclude(looked(7, 10.5, 600 * MS, 20_100 * MS), false);
     assert_eq!(stopped.raw_is_right, Some(false), "found out, and no blackout");
     let ran = stopped.exclude(looked(7, 12.0, 1_100 * MS, 20_200 * MS), true);
     assert!(holds(ran, 11.0) && within(ran, 0.001), "{ran:?}");
-    // A snapshot was loaded: nobody knows what ran.
+    // A snapshot was loaded, so it is unknown what ran.
     let ran = stopped.exclude(looked(7, 14.0, 50 * MS, 20_300 * MS), true);
     assert!(holds(ran, 11.0) && holds(ran, 13.0), "{ran:?}");
-    // In another VM its counter is another.
+    // Another VM has a different counter.
     let ran = stopped.exclude(looked(8, 15.0, 1_050 * MS, 20_400 * MS), true);
     assert!(holds(ran, 11.0) && holds(ran, 14.0), "{ran:?}");
 }
@@ -172,7 +172,7 @@ proptest! {
         }
     }
 
-    /// Whatever happens to it, an age never goes back, and holds how long it was or ran.
+    /// Whatever happens, an age never goes backwards, and contains the true age or running time.
     #[test]
     fn never_back_and_never_wrong(
         events in prop::collection::vec((0..3u8, 1..5_000_000_000u64), 1..30),
@@ -182,7 +182,7 @@ proptest! {
         let mut here = clock();
         let (mut now, mut ran) = (0u64, 0u64);
         let mut last = (Age::ZERO, Age::ZERO);
-        // First of all it begins.
+        // First the age starts.
         for (kind, span) in std::iter::once((0, 0)).chain(events) {
             now += span;
             match kind {
@@ -190,7 +190,7 @@ proptest! {
                     here.advance(Span::from_nanos(span));
                     ran += span;
                 }
-                // It was stopped, and so was its counter; the page tells of it.
+                // It was stopped, and so was its counter; the page shows it.
                 1 => here.step(1_700_000_000 * S + i64::try_from(now).unwrap()),
                 // Another host.
                 _ => {

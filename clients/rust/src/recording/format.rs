@@ -20,8 +20,8 @@ pub(super) const RECORD: usize = 208;
 const SIZES: [u8; 4] = [128, 0, 208, 0];
 const _: () = assert!(SIZES[0] as usize == HEADER && SIZES[2] as usize == RECORD);
 
-/// Bytes at the end of a file that may be without a valid record: 80 minutes of one a second.
-/// Records that a power failure took are zeroes or torn.
+/// Bytes at the end of a file that may be without a valid record: 80 minutes at one per second.
+/// Records lost in a power failure are zeroes or torn.
 pub(super) const MAX_TORN: usize = 5000 * RECORD;
 
 const AT_VERSION: usize = 8;
@@ -35,7 +35,7 @@ const AT_HEADER_CHECK: usize = HEADER - 4;
 const AT_WORDS: usize = 8;
 const AT_RECORD_CHECK: usize = RECORD - 4;
 
-/// Of which clock a recording is.
+/// The clock that a recording belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Subject {
     pub(crate) host: [u8; 16],
@@ -46,7 +46,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Of an entry of a page, as it is now.
+    /// The subject of a page's entry, as it is now.
     pub(super) fn of_page(
         page: &Page,
         name: &str,
@@ -59,7 +59,7 @@ impl Subject {
         Self { host, vm, counter, timescale, name: name.to_owned() }
     }
 
-    /// True for the same timeline of the same machine. A VM stays the same on another host.
+    /// Whether both are the same timeline of the same machine. A VM stays the same on another host.
     pub(super) fn is_same_machine(&self, other: &Self) -> bool {
         let is_host = self.vm == [0; 16];
         self.vm == other.vm
@@ -116,7 +116,7 @@ impl Subject {
     }
 }
 
-/// One publication, and until when it was seen in force.
+/// One publication, and the last time at which it was seen in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     /// A counter value at which it was in force; not before its base.
@@ -125,7 +125,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// True when the page's entry counted with the header's counter on the header's timescale.
+    /// Whether the page's entry used the header's counter and timescale.
     pub(super) fn is_of(&self, subject: &Subject) -> bool {
         let [_, timescale, _, counter, ..] = self.words[entry::META].to_le_bytes();
         CounterId::from_u8(counter) == subject.counter
@@ -143,7 +143,7 @@ impl Record {
         bytes
     }
 
-    /// `None` if the check does not fit.
+    /// Decodes a record; `None` if the checksum does not match.
     pub(super) fn decode(bytes: &[u8; RECORD]) -> Option<Self> {
         if bytes[AT_RECORD_CHECK..] != crc32(&bytes[..AT_RECORD_CHECK]).to_le_bytes() {
             return None;
@@ -152,14 +152,14 @@ impl Record {
         Some(Self { seen: word(0), words: core::array::from_fn(|i| word(AT_WORDS + 8 * i)) })
     }
 
-    /// True when both records publish the same lines and status. The requirement on the timeline is
+    /// Whether both records publish the same lines and status. The requirement on the timeline is
     /// not compared.
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
         self.words[entry::META..=entry::AS_OF] == other.words[entry::META..=entry::AS_OF]
     }
 }
 
-/// How many of these bytes come before the end of the last valid record; they begin with a record.
+/// The number of bytes up to the end of the last valid record; the input starts with a record.
 pub(super) fn valid_length(bytes: &[u8]) -> usize {
     let (records, _) = bytes.as_chunks::<RECORD>();
     let last = records.iter().rposition(|record| Record::decode(record).is_some());

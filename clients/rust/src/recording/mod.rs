@@ -6,9 +6,9 @@
 //! | `recorder` | [`Recorder`]: appends to a file |
 //! | `format` | the bytes |
 //!
-//! A recording has a segment for each disruption marker. Nothing is concluded from one segment for
-//! another: a stamp in between is refused. So is one that is newer than the last moment at which
-//! somebody looked, because the clock may have been disrupted right after it.
+//! A recording has a segment for each disruption marker. No conclusions are drawn from one segment
+//! about another: a stamp in between is refused. So is one that is newer than the last observation,
+//! because the clock may have been disrupted right after it.
 
 mod format;
 mod recorder;
@@ -29,10 +29,11 @@ use crate::snapshot::Snapshot;
 use format::{HEADER, MAX_TORN, RECORD, Record, Subject, valid_length};
 pub use recorder::Recorder;
 
-/// A recording could not be made, continued or read.
+/// A recording could not be created, continued or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// The file could not be opened, read or written. A symbolic link is not appended to.
+    /// The file could not be opened, read or written. Symbolic links are not followed for
+    /// appending.
     #[error("cannot use the recording {path}", path = .path.display())]
     File {
         /// The file.
@@ -41,13 +42,13 @@ pub enum RecordingError {
         #[source]
         source: std::io::Error,
     },
-    /// The file begins with something else.
+    /// The file is not a recording.
     #[error("this is no recording of a timeline; `timevisor record` makes one")]
     NotARecording,
     /// A recording of another version.
     #[error("the recording has version {0}, this program knows 1; read it with a newer one")]
     Version(u32),
-    /// Bytes of the file have changed, or a record is of another clock.
+    /// Bytes of the file have changed, or a record belongs to another clock.
     #[error(
         "the recording is damaged at byte {at}; what is before can be read after `truncate --size {at}`"
     )]
@@ -55,7 +56,7 @@ pub enum RecordingError {
         /// Where the damaged record, or the header, begins.
         at: u64,
     },
-    /// The file is of another timeline or machine.
+    /// The file belongs to another timeline or machine.
     #[error("the file is a recording of {0}; record into another file")]
     OtherClock(String),
     /// Another program appends to it.
@@ -88,20 +89,20 @@ impl From<RecordingError> for Failed {
 #[derive(Debug)]
 struct Stored {
     publications: Vec<Snapshot>,
-    /// The last counter value at which somebody looked.
+    /// The counter value at the last observation.
     until: u64,
 }
 
-/// What a recording knows without a disruption in between.
+/// A part of a recording without a disruption.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
     /// The first counter value that can be converted.
     pub since: u64,
     /// The last one.
     pub until: u64,
-    /// How many publications there are.
+    /// Number of publications.
     pub publications: usize,
-    /// [`Reading::disruption`] of everything in it.
+    /// [`Reading::disruption`] of all its publications.
     pub disruption: u64,
 }
 
@@ -135,10 +136,10 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads a whole recording: 18 MB for each day of one publication a second.
+    /// Reads a whole recording: 18 MB per day at one publication per second.
     ///
     /// # Errors
-    /// No such file, not a recording, of another version, or damaged.
+    /// When there is no such file, or it is not a recording, has another version, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
         let path = path.as_ref();
         let failed = |source| RecordingError::File { path: path.to_owned(), source };
@@ -149,7 +150,7 @@ impl Recording {
         })
     }
 
-    /// The same from a file's content.
+    /// As [`Self::open`], from a file's content.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -183,7 +184,8 @@ impl Recording {
             ended = recording.add(snapshot, record.seen, ended);
             at += RECORD as u64;
         }
-        // The last ones were being written when the machine stopped. Damage has records behind it.
+        // The last records were being written when the machine stopped. Other damage is followed by
+        // valid records.
         recording.torn = !bytes.is_empty();
         if bytes.len() == RECORD {
             let mut rest = Vec::new();
@@ -195,8 +197,8 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Adds a record behind the others, and says whether its segment ends with it: nothing is known
-    /// any more.
+    /// Appends a record, and returns whether its segment ends with it because nothing is known any
+    /// more.
     fn add(&mut self, snapshot: Snapshot, seen: u64, ended: bool) -> bool {
         if !snapshot.said.has_estimate() {
             return true;
@@ -231,26 +233,26 @@ impl Recording {
         self.subject.timescale
     }
 
-    /// The counter that stamps have to be of.
+    /// The counter that stamps must come from.
     #[must_use]
     pub fn counter(&self) -> CounterId {
         self.subject.counter
     }
 
-    /// The host where it began, and the VM; zeroes for a host's own clock.
+    /// The host where it was started, and the VM; zeroes for a host's own clock.
     #[must_use]
     pub fn machine(&self) -> ([u8; 16], [u8; 16]) {
         (self.subject.host, self.subject.vm)
     }
 
-    /// The last records are incomplete, and were left out: the machine or the disk stopped while
-    /// they were written.
+    /// Whether the last records are incomplete and were skipped, because the machine or the disk
+    /// stopped while they were being written.
     #[must_use]
     pub fn is_torn(&self) -> bool {
         self.torn
     }
 
-    /// What it knows, in the order of recording.
+    /// Its segments, in the order of recording.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
         self.stored.iter().map(|stored| Segment {
             since: stored.since(),
@@ -263,7 +265,8 @@ impl Recording {
     /// The time at which the counter was at `stamp`: [`Timeline::convert`](crate::Timeline::convert).
     ///
     /// # Errors
-    /// A stamp from before or after what was recorded, or from where the clock was disrupted.
+    /// When the stamp is from before or after the recording, or from a time at which the clock was
+    /// disrupted.
     pub fn convert(&self, stamp: u64) -> Result<Reading, ConvertError> {
         self.reading(self.holding(stamp, stamp)?, stamp)
     }
@@ -278,7 +281,7 @@ impl Recording {
         Reading::between(first, last, |stamp| self.reading(stored, stamp))
     }
 
-    /// How much true time went by between two stamps: [`Timeline::span`](crate::Timeline::span).
+    /// How much true time elapsed between two stamps: [`Timeline::span`](crate::Timeline::span).
     ///
     /// # Errors
     /// As [`Self::convert_between`].
@@ -296,7 +299,7 @@ impl Recording {
         Ok(reading)
     }
 
-    /// The one segment that has both stamps.
+    /// The segment that contains both stamps.
     fn holding(&self, a: u64, b: u64) -> Result<&Stored, ConvertError> {
         let mut both = self.stored.iter().filter(|stored| stored.has(a) && stored.has(b));
         match (both.next(), both.count()) {

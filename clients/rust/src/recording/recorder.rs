@@ -1,4 +1,4 @@
-//! [`Recorder`]: appends what a timeline's page says to a file.
+//! [`Recorder`]: appends the publications on a timeline's page to a file.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -12,39 +12,41 @@ use super::RecordingError;
 use super::format::{HEADER, MAX_TORN, RECORD, Record, Subject, valid_length};
 use crate::timeline::Timeline;
 
-/// A publication that stays in force this long is written again, with the time until which it was.
+/// A publication that stays in force this long is written again, with the time at which it was last
+/// seen in force.
 const STILL: Duration = Duration::from_secs(10);
 
-/// Appends to a recording: [`Timeline::record_to`]. Call [`Self::observe`] about every 100 ms.
-/// Publications that are missed for up to a minute make conversions wider. After longer, stamps
-/// from inside the gap are refused, and a span across it is only the difference of two conversions.
+/// Appends to a recording: [`Timeline::record_to`]. Call [`Self::observe`] about every 100 ms. If
+/// publications are missed for up to a minute, conversions become wider. After a longer time,
+/// stamps inside the gap are refused, and a span across it is only the difference of two
+/// conversions.
 #[derive(Debug)]
 pub struct Recorder {
     timeline: Timeline,
-    /// Of the file's header.
+    /// The subject in the file's header.
     subject: Subject,
-    /// Of the page that was compared with the header.
+    /// The identity of the page that was compared with the header.
     identity: [u64; 5],
     path: PathBuf,
-    /// Locked: two writers would mix up the order of publications.
+    /// Locked, because two writers would mix up the order of publications.
     file: File,
-    /// Bytes of the file that are whole records.
+    /// Length of the file up to the last complete record.
     length: u64,
     last: Option<Record>,
     /// A later counter value at which the last record was still in force.
     still: Option<u64>,
-    /// Everything is written.
+    /// Whether everything has been written.
     closed: bool,
 }
 
 impl Timeline {
     /// Records the timeline from now on into a file, so that stamps of any age can be converted
-    /// later with [`Recording`](crate::Recording), on any machine. A file that is there already is
-    /// continued. It is made with mode 0644, and not through a symbolic link.
+    /// later with [`Recording`](crate::Recording), on any machine. An existing file is continued. A
+    /// new one is created with mode 0644; symbolic links are not followed.
     ///
     /// # Errors
-    /// A file that cannot be written, is something else, or is of another timeline; a page that
-    /// cannot be read.
+    /// When the file cannot be written, is not a recording, or belongs to another timeline, or when
+    /// the page cannot be read.
     pub fn record_to(&self, path: impl AsRef<Path>) -> Result<Recorder, RecordingError> {
         let path = path.as_ref().to_owned();
         let failed = |source| RecordingError::File { path: path.clone(), source };
@@ -72,8 +74,8 @@ impl Timeline {
     }
 }
 
-/// Writes the header of a new file, or checks an old one's and cuts off what a power failure left
-/// behind the last valid record. Returns the length.
+/// Writes the header of a new file, or checks that of an existing one and truncates what a power
+/// failure left after the last valid record. Returns the length.
 fn begin(file: &mut File, subject: &Subject, path: &Path) -> Result<u64, RecordingError> {
     let failed = |source| RecordingError::File { path: path.to_owned(), source };
     let length = file.metadata().map_err(failed)?.len();
@@ -86,7 +88,7 @@ fn begin(file: &mut File, subject: &Subject, path: &Path) -> Result<u64, Recordi
     let found = Subject::decode(&header)?;
     is_same(&found, subject)?;
     let (valid, looked) = valid_end(file, length).map_err(failed)?;
-    // Somebody else's data, perhaps: nothing is cut off.
+    // This may be other data, so do not truncate it.
     let whole = valid.ok_or(RecordingError::Damaged { at: looked })?;
     if whole != length {
         file.set_len(whole).map_err(failed)?;
@@ -103,12 +105,12 @@ fn other_clock(found: &Subject) -> RecordingError {
     RecordingError::OtherClock(format!("{:?} on another machine or counter", found.name))
 }
 
-/// Where the last valid record ends, and from where on was looked for it. `None` if that is too far
-/// from the file's end for a power failure.
+/// The end of the last valid record, and where the search started. `None` if it is too far from the
+/// file's end to be explained by a power failure.
 fn valid_end(file: &mut File, length: u64) -> std::io::Result<(Option<u64>, u64)> {
     let (header, record) = (HEADER as u64, RECORD as u64);
     let whole = length.saturating_sub(header) / record;
-    // One record more, which has to be valid.
+    // Include one more record, which must be valid.
     let from = header + whole.saturating_sub((MAX_TORN / RECORD) as u64 + 1) * record;
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(from))?;
@@ -119,11 +121,12 @@ fn valid_end(file: &mut File, length: u64) -> std::io::Result<(Option<u64>, u64)
 }
 
 impl Recorder {
-    /// Looks at the page, and appends what it says if that is new. True when something was
+    /// Reads the page, and appends its publication if that is new. Returns whether something was
     /// appended.
     ///
     /// # Errors
-    /// The page cannot be read, or is another machine's now; the file cannot be written.
+    /// When the page cannot be read or now belongs to another machine, or the file cannot be
+    /// written.
     pub fn observe(&mut self) -> Result<bool, RecordingError> {
         let record = self.published()?;
         let Some(last) = self.last else { return self.append(record) };
@@ -131,7 +134,7 @@ impl Recorder {
             self.still = Some(record.seen);
             let period = Period::from_bits(record.words[entry::ESTIMATE + 2]);
             let soon = record.seen.wrapping_sub(last.seen) < period.ticks_in(STILL);
-            // A page that knows no time has no period either, and need not say so twice.
+            // A page without a known time has no period either; it need not be recorded twice.
             let known = period != Period::from_bits(0);
             return if soon || !known { Ok(false) } else { self.append(record) };
         }
@@ -147,9 +150,9 @@ impl Recorder {
         self.length
     }
 
-    /// Writes until when the last publication was in force, and hands everything to the disk, also
-    /// when the page cannot be read any more. Dropping the recorder does the same without the sync,
-    /// and does not say whether it worked.
+    /// Writes the time until which the last publication was in force, and syncs everything to disk,
+    /// even when the page can no longer be read. Dropping the recorder does the same without the
+    /// sync, and does not report errors.
     ///
     /// # Errors
     /// As [`Self::observe`].
@@ -161,14 +164,15 @@ impl Recorder {
         looked.and(finished).and(synced)
     }
 
-    /// What is on the page, with a counter value at which it was.
+    /// The publication on the page, with a counter value at which it was in force.
     fn published(&mut self) -> Result<Record, RecordingError> {
         // Follows a timeline that has moved, and notices one that has ended.
         let before = self.timeline.now()?.counter();
         let words = self.timeline.words()?;
         let identity = self.timeline.identity();
         if identity != self.identity {
-            // Another host's page, or another daemon's. A VM stays the same when it migrates.
+            // The page belongs to another host or another daemon. A VM stays the same when it
+            // migrates.
             is_same(&self.subject, &self.timeline.subject()?)?;
             self.identity = identity;
         }
@@ -187,8 +191,8 @@ impl Recorder {
 
     fn append(&mut self, record: Record) -> Result<bool, RecordingError> {
         if let Err(source) = self.file.write_all(&record.encode()) {
-            // Half a record must not end up inside the file. If this fails, too, the next recorder
-            // does it.
+            // The file must not contain a partial record. If this fails, too, the next recorder
+            // truncates it.
             let _ = self.file.set_len(self.length);
             return Err(self.failed(source));
         }

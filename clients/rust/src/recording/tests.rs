@@ -55,7 +55,7 @@ fn old_stamps_are_converted_offline_as_they_were_at_the_time() {
         let then = recording.convert(*stamp).unwrap();
         let true_ns = 1_400_000_000 + i64::try_from(index).unwrap() * 1_000_000_000;
         assert!(then.earliest_ns() <= true_ns && true_ns <= then.latest_ns());
-        // 40 us at either side's publication, aged by 0.4 s or by 0.6 s.
+        // 40 us at the publications on both sides, aged by 0.4 s or 0.6 s.
         assert!(then.half_width_ns().unwrap() <= 46_001, "{:?}", then.half_width_ns());
         assert_eq!(
             (then.earliest(), then.latest()),
@@ -83,7 +83,7 @@ fn what_was_not_recorded_is_refused() {
     let unseen = timeline.stamp();
     clock.step(99_000_000_000);
     clock.advance(ms(1));
-    // The same file goes on, under another disruption marker.
+    // The same file continues with another disruption marker.
     let recorder = timeline.record_to(folder.file()).unwrap();
     let after = timeline.stamp();
     drop(recorder);
@@ -115,7 +115,7 @@ fn a_clock_that_forgets_and_a_counter_that_was_reset() {
     drop(recorder);
     let bytes = std::fs::read(folder.file()).unwrap();
     assert_eq!(Recording::from_bytes(&bytes).unwrap().segments().count(), 1);
-    // The same again behind it: as a counter that started over.
+    // The same records again, as if the counter had restarted.
     let records = &bytes[HEADER..];
     let twice = [&bytes[..], records].concat();
     let recording = Recording::from_bytes(&twice).unwrap();
@@ -133,7 +133,7 @@ fn damage_is_told_with_its_place_and_a_torn_end_is_left_out() {
         (recording.segments().next().unwrap().publications, recording.is_torn())
     };
     assert_eq!(count(&whole), (6, false));
-    // Any length at which the machine may have stopped.
+    // Test every length at which the machine may have stopped.
     for length in HEADER + RECORD..whole.len() {
         let (publications, torn) = count(&whole[..length]);
         assert!(publications >= 1 && torn != (length - HEADER).is_multiple_of(RECORD));
@@ -165,7 +165,7 @@ fn damage_is_told_with_its_place_and_a_torn_end_is_left_out() {
     for length in 0..HEADER {
         assert!(Recording::from_bytes(&whole[..length]).is_err());
     }
-    // Recording goes on behind what is whole.
+    // Recording continues after the last complete record.
     std::fs::write(folder.file(), &whole[..whole.len() - 7]).unwrap();
     drop(clock.timeline().record_to(folder.file()).unwrap());
     assert!(!Recording::open(folder.file()).unwrap().is_torn());
@@ -192,7 +192,7 @@ fn bad_records_at_the_end_are_cut_off_and_damage_inside_is_not() {
         drop(recorder);
         assert!(!Recording::open(folder.file()).unwrap().is_torn());
     }
-    // Valid records are behind these.
+    // Valid records follow these.
     let mut damaged = [&whole[..], &[0; RECORD]].concat();
     damaged[HEADER + 2 * RECORD..HEADER + 4 * RECORD].fill(0);
     let at = (HEADER + 2 * RECORD) as u64;
@@ -205,7 +205,7 @@ fn bad_records_at_the_end_are_cut_off_and_damage_inside_is_not() {
     assert_eq!(recorder.length(), (HEADER + RECORD) as u64);
 }
 
-/// A sparse file of a terabyte, as somebody may hand in.
+/// A sparse file of a terabyte, which a user might supply.
 #[test]
 fn reading_ends_at_the_first_bad_record() {
     let folder = Folder::new();
@@ -234,7 +234,7 @@ fn another_machines_page_is_not_recorded_and_the_end_is_written() {
     let last = clock.timeline().stamp();
     clock.continue_on(&Clock::new(77_000_000_000));
     assert!(matches!(recorder.observe(), Err(RecordingError::OtherClock(_))));
-    // What was seen before is written even though the page cannot be used any more.
+    // What was seen before is written even if the page can no longer be used.
     assert!(matches!(recorder.close(), Err(RecordingError::OtherClock(_))));
     let recording = Recording::open(folder.file()).unwrap();
     assert_eq!(recording.segments().map(|segment| segment.until).collect::<Vec<_>>(), [last]);
@@ -268,7 +268,7 @@ fn a_stamp_from_a_gap_is_refused() {
     drop(clock.timeline().record_to(folder.file()).unwrap());
     let after = clock.timeline().stamp();
     let mut bytes = std::fs::read(folder.file()).unwrap();
-    // A hand-driven clock's lines hold for years, a daemon's for seconds.
+    // A manually driven clock's lines hold for years, a daemon's for seconds.
     for bytes in bytes[HEADER..].as_chunks_mut::<RECORD>().0 {
         let mut record = Record::decode(bytes).unwrap();
         record.words[entry::EXPIRY] = record.words[entry::BASE] + 2_000_000_000;
@@ -292,7 +292,7 @@ fn only_one_recorder_and_only_of_the_same_clock() {
     let second = clock.timeline().record_to(folder.file());
     assert!(matches!(second, Err(RecordingError::Busy(_))));
     drop(first);
-    // Every hand-driven clock is a host of its own.
+    // Every manually driven clock is a separate host.
     let other = Clock::new(0).timeline().record_to(folder.file());
     assert!(matches!(other, Err(RecordingError::OtherClock(_))), "{other:?}");
     std::fs::write(folder.file(), "something else").unwrap();
@@ -307,7 +307,7 @@ fn a_publication_that_stays_in_force_is_written_every_ten_seconds() {
     let (clock, _) = recorded(&folder, 1);
     let timeline = clock.timeline();
     let mut recorder = timeline.record_to(folder.file()).unwrap();
-    // A daemon that died publishes nothing. The counter goes on.
+    // A daemon that died publishes nothing, but the counter keeps running.
     let mut written = 0;
     for _ in 0..300 {
         clock.let_counter_run(ms(100));
@@ -320,7 +320,8 @@ fn a_publication_that_stays_in_force_is_written_every_ten_seconds() {
 }
 
 proptest::proptest! {
-    /// Somebody may have made the file. Whatever its records say: an answer or an error, no panic.
+    /// The file may have been forged. Whatever its records contain, the result is an answer or an
+    /// error, never a panic.
     #[test]
     fn no_content_of_records_ends_the_program(
         words in proptest::collection::vec(proptest::array::uniform24(proptest::prelude::any::<u64>()), 1..6),
@@ -332,7 +333,7 @@ proptest::proptest! {
         let mut bytes = clock.timeline().subject().unwrap().encode().to_vec();
         let mut base = words[0][entry::BASE];
         for mut words in words {
-            // Of the header's clock, known, under one marker, and in order as often as not.
+            // Often from the header's clock, known, with one marker, and in order.
             words[entry::META] = (words[entry::META] & !0xff00_ff00) | 0x8000_0100;
             words[entry::META] |= (u64::from(entry::FLAG_BOUNDS | entry::FLAG_ESTIMATE)) << 48;
             words[entry::DISRUPTION] = 1;

@@ -8,34 +8,34 @@ use super::machine::{Continuity, Look, Machine, Next, nap};
 use crate::error::WaitError;
 use crate::reading::Reading;
 
-/// What became of an action that was to be done at a time.
+/// The outcome of an action that was scheduled for a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtOutcome {
     /// Do it now.
     Fired {
         /// The estimate, ns since the timescale's epoch: `t_ns` or later.
         actual_ns: i64,
-        /// True time is within this of it, ns.
+        /// Maximum distance of true time from it, ns.
         error_ns: u64,
         /// The reading.
         reading: Reading,
     },
-    /// Do not: it is later than the latest that was allowed.
+    /// Do not do it: it is later than the latest allowed time.
     TooLate {
         /// By how much, ns.
         by_ns: i64,
         /// The reading.
         reading: Reading,
     },
-    /// Do not: the clock is not as good as it must be.
+    /// Do not do it: the clock is not accurate enough.
     QotViolated {
-        /// True time is within this of the estimate, ns; `u64::MAX`: that is not known, or must not
-        /// be relied on.
+        /// Maximum distance of true time from the estimate, ns; `u64::MAX` if it is not known or
+        /// must not be relied on.
         half_width_ns: u64,
         /// The reading.
         reading: Reading,
     },
-    /// Do not: the clock may have stepped since this began.
+    /// Do not do it: the clock may have stepped since this started.
     Disrupted {
         /// The first reading after.
         reading: Reading,
@@ -63,8 +63,8 @@ pub struct AtFd {
 }
 
 impl AtFd {
-    /// Looks whether there is an outcome. `None`: not yet; also after there was one. May be called
-    /// at any time.
+    /// Checks whether there is an outcome. `None` if not yet, and after an outcome was returned.
+    /// May be called at any time.
     ///
     /// # Errors
     /// As [`crate::Timeline::at`]; the wait has then ended.

@@ -1,4 +1,4 @@
-//! Sleeping for a machine: blocking in poll(2), or as a descriptor in somebody's event loop. No
+//! Sleeping for a machine: blocking in poll(2), or as a descriptor in the caller's event loop. No
 //! thread, no signal.
 
 use std::io;
@@ -15,11 +15,11 @@ use super::machine::{Look, Machine, Next};
 use crate::error::WaitError;
 use crate::timeline::Timeline;
 
-/// What becomes readable when it is time to look again.
+/// Becomes readable when it is time to look again.
 enum Alarm {
     /// A page: a timer.
     Timer(TimerFd),
-    /// A hand-driven clock: a flag that it sets.
+    /// A manually driven clock: a flag that it sets.
     Flag(Arc<EventFd>),
 }
 
@@ -31,7 +31,7 @@ impl Alarm {
         }
     }
 
-    /// Readable at once.
+    /// Makes it readable at once.
     fn fire(&self) -> io::Result<()> {
         match self {
             Self::Timer(timer) => timer.arm(Duration::ZERO),
@@ -64,7 +64,7 @@ pub(crate) struct Driver<M> {
 }
 
 impl<M: Machine> Driver<M> {
-    /// Not armed: [`Self::step`] first.
+    /// Creates it unarmed; call [`Self::step`] first.
     pub(crate) fn new(timeline: &Timeline, machine: M) -> Result<Self, WaitError> {
         let alarm = match &timeline.shared.waiters {
             Some(waiters) => Alarm::Flag(waiters.register()?),
@@ -75,7 +75,7 @@ impl<M: Machine> Driver<M> {
 
     /// Looks; arms the alarm unless there is an outcome.
     pub(crate) fn step(&mut self) -> Result<Option<M::Outcome>, WaitError> {
-        // In this order: what happens after the look sets the alarm again.
+        // In this order, so that anything that happens after the look sets the alarm again.
         self.alarm.clear()?;
         loop {
             let (reading, snapshot) = self.timeline.look()?;
@@ -87,7 +87,7 @@ impl<M: Machine> Driver<M> {
                     return Ok(None);
                 }
                 Next::Again if matches!(self.alarm, Alarm::Timer(_)) => core::hint::spin_loop(),
-                // Nobody would drive the clock while we spin.
+                // A manually driven clock would not move while we spin.
                 Next::Again => {
                     self.goes_on();
                     return Ok(None);
@@ -109,7 +109,7 @@ impl<M: Machine> Driver<M> {
         &mut self.machine
     }
 
-    /// Makes the descriptor unreadable: nothing more will come.
+    /// Makes the descriptor unreadable, because nothing more is due.
     pub(crate) fn rest(&self) -> Result<(), WaitError> {
         self.alarm.clear()?;
         Ok(())
@@ -122,7 +122,7 @@ impl<M: Machine> Driver<M> {
 
     /// Sleeps until there is an outcome.
     pub(crate) fn block(&mut self, options: &WaitOptions) -> Result<M::Outcome, WaitError> {
-        // Time-outs use this machine's own clock: they limit the wait, and are no instants of the
+        // Timeouts use this machine's own clock: they limit the wait, and are not instants of the
         // timeline.
         let deadline = options.timeout.and_then(|span| Instant::now().checked_add(span));
         loop {

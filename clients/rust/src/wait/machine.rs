@@ -1,8 +1,8 @@
-//! The machine behind every wait, without any input or output: a look at the clock in, "look again
-//! after this long" or the outcome out. The drivers (`driver.rs`) sleep and look.
+//! The sans-IO state machine behind every wait: it takes an observation of the clock, and returns
+//! "look again after this long" or the outcome. The drivers (`driver.rs`) sleep and read the clock.
 //!
 //! A page has no notification, so no machine ever sleeps for longer than [`NAP`]: changed rates,
-//! bounds and disruptions are noticed within it.
+//! bounds and disruptions are noticed within that time.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::snapshot::Snapshot;
 /// The longest sleep between two looks.
 pub(crate) const NAP: Duration = Duration::from_millis(100);
 
-/// Beyond this a sleep ends a little early, by a 512th, so that a rate that differs from
+/// A longer sleep ends a little early, by a 512th, so that a rate that differs from
 /// CLOCK_MONOTONIC's (by 500 ppm at most) cannot make it late; the rest is slept in one piece.
 const ONE_PIECE: Duration = Duration::from_millis(1);
 
@@ -34,7 +34,7 @@ pub(crate) enum Next<T> {
     Arm(Duration),
     /// Look again at once: it is due within the spin window.
     Again,
-    /// It is over.
+    /// The wait is over.
     Done(T),
 }
 
@@ -42,11 +42,11 @@ pub(crate) enum Next<T> {
 pub(crate) trait Machine {
     /// What it waits for.
     type Outcome;
-    /// Takes a look.
+    /// Processes an observation.
     fn step(&mut self, look: &Look) -> Result<Next<Self::Outcome>, WaitError>;
 }
 
-/// How long to sleep with this many nanoseconds of the timeline to go (above 0), and how long to
+/// How long to sleep when this many nanoseconds of the timeline remain (above 0), and how long to
 /// spin at the end.
 pub(crate) fn nap<T>(left_ns: i64, spin: Duration) -> Next<T> {
     let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0));
@@ -59,14 +59,15 @@ pub(crate) fn nap<T>(left_ns: i64, spin: Duration) -> Next<T> {
     }
 }
 
-/// Notices that the clock may have stepped since the first look.
+/// Detects that the clock may have stepped since the first look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Continuity(Option<(u64, u64)>);
 
 impl Continuity {
-    /// True when this look is the first one after a disruption; the next one will not be.
+    /// Whether this look is the first one after a disruption. The next one will not be.
     pub(crate) fn is_broken(&mut self, reading: &Reading) -> bool {
-        // A timeline that has moved to another entry is another clock, whatever the markers are.
+        // A timeline that has moved to another entry counts as another clock, whatever the markers
+        // are.
         let clock = (reading.origin, reading.disruption);
         self.0.replace(clock).is_some_and(|before| before != clock)
     }
@@ -159,7 +160,7 @@ fn surely_before(
     Ok(nap(saturated(-late), spin))
 }
 
-/// Limits a number that is not negative to 63 bits.
+/// Saturates a non-negative number to 63 bits.
 fn saturated(ns: i128) -> i64 {
     i64::try_from(ns).unwrap_or(i64::MAX)
 }

@@ -24,7 +24,7 @@ fn sleeps_are_short_and_end_early_until_the_last_piece() {
     assert_eq!(arm(60_000, 60_000), None, "within it: again at once");
 }
 
-/// A sleep that ends early by a 512th is not late at any rate up to 500 ppm off.
+/// A sleep shortened by a 512th is not late at any rate error up to 500 ppm.
 #[test]
 fn a_faster_timeline_is_not_overslept() {
     for ns in [1_000_001i64, 20_000_000, 100_000_000] {
@@ -130,8 +130,8 @@ fn surely_before_spins_at_the_end() {
     assert_eq!(machine.step(&look(&clock)).unwrap(), Next::Again);
 }
 
-/// Wider bounds bring the last sure moment nearer, narrower ones delay it. A change of the bounds
-/// can make a wait too late.
+/// Wider bounds make the last sure moment earlier, narrower ones make it later. A change of the
+/// bounds can make a wait too late.
 #[test]
 fn changed_bounds_arm_surely_before_anew() {
     let clock = Clock::new(0);
@@ -157,7 +157,7 @@ fn surely_before_needs_bounds_and_a_clock_that_goes_on() {
     let clock = Clock::new(0);
     for status in [Status::Unreliable, Status::Unknown] {
         clock.set_status(status);
-        // Whether the time is due, to come or past, the wait does not say.
+        // The wait does not tell whether the time is due, in the future or past.
         for t_ns in [50, 1_000_000, -1_000_000] {
             let doubtful = before(t_ns, 100).step(&look(&clock));
             let Err(WaitError::Unreliable { reading }) = doubtful else { panic!("{doubtful:?}") };
@@ -188,7 +188,7 @@ fn surely_before_at_the_ends_of_time() {
     assert_eq!(step(&now, i64::MAX, ns).unwrap(), Next::Arm(NAP));
     let at_once = step(&now, i64::MAX, ever);
     assert!(matches!(at_once, Ok(Next::Done(waited)) if waited.lateness_ns == i64::MAX));
-    // As far from the time as 64 bits go and beyond, with a lead of the same length.
+    // As far from the time as 64 bits allow and beyond, with a lead of the same length.
     let far = Duration::from_nanos(u64::MAX - 1);
     let Ok(Next::Done(waited)) = step(&first, i64::MAX, far) else { panic!("it is due") };
     assert_eq!(waited.lateness_ns, waited.reading.latest_ns() - i64::MIN - 1);

@@ -6,14 +6,14 @@
 //! | `driver` | sleeping for a machine: poll(2), or a descriptor for an event loop |
 //! | [`periodic`] | [`Periodic`]: every period |
 //! | [`at`] | [`AtOutcome`]: an action at its time or not at all |
-//! | [`watch`] | [`Watch`]: when the clock ceases to be good enough |
+//! | [`watch`] | [`Watch`]: when the clock stops being good enough |
 //!
-//! Every wait reads the clock again before it says that its time has come, and reports by how much
-//! it is late from that very reading. A wait ends with [`WaitError::Disrupted`] when the clock may
-//! have stepped: only the caller knows whether the time that was waited for is still the right one.
+//! Every wait rereads the clock before it reports that its time has come, and computes its lateness
+//! from that same reading. A wait ends with [`WaitError::Disrupted`] when the clock may have
+//! stepped: only the caller knows whether the awaited time is still the right one.
 //!
-//! What it does not do: promise to be in time. That depends on the scheduler; lateness says how
-//! late it was.
+//! What it does not do: guarantee to be on time. That depends on the scheduler; the reported
+//! lateness tells how late it was.
 
 pub mod at;
 mod driver;
@@ -48,7 +48,8 @@ pub enum When {
     SurelyBefore {
         /// ns since the timescale's epoch.
         t_ns: i64,
-        /// What the program needs to wake up (50 to 100 us) and for its work; above zero.
+        /// The time that the program needs for waking up (50 to 100 us) and for its work; above
+        /// zero.
         lead: Duration,
     },
     /// This long on the timeline, counted from the estimate at the beginning of the wait.
@@ -60,8 +61,8 @@ pub enum When {
 /// A wait that ended because its time had come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waited {
-    /// How far beyond the time that was waited for `reading` is, ns, never below 0: its estimate
-    /// (for [`When::Past`]: its earliest; for [`When::SurelyBefore`]: its latest + lead) less that
+    /// How far `reading` is beyond the awaited time, ns, never below 0: its estimate (for
+    /// [`When::Past`]: its earliest; for [`When::SurelyBefore`]: its latest + lead) minus that
     /// time. 0 for [`When::Met`].
     pub lateness_ns: i64,
     /// The reading that ended the wait.
@@ -71,8 +72,8 @@ pub struct Waited {
 /// How to wait.
 #[derive(Clone, Debug, Default)]
 pub struct WaitOptions {
-    /// Read the clock in a loop instead of sleeping this close to the end: costs a processor, saves
-    /// the wake-up of about 50 us. Zero (the default): always sleep.
+    /// Read the clock in a loop instead of sleeping this close to the end. This occupies a
+    /// processor, but saves the wake-up latency of about 50 us. Zero (the default) always sleeps.
     pub spin: Duration,
     /// Give up after this long, on this machine's own clock. `None` (the default): never.
     pub timeout: Option<Duration>,
@@ -103,8 +104,8 @@ impl WaitOptions {
     }
 }
 
-/// Ends waits from another thread. Clones are the same; once cancelled it stays so, for later waits
-/// too.
+/// Ends waits from another thread. Clones share their state; once cancelled, it stays cancelled,
+/// for later waits as well.
 ///
 /// ```
 /// use timevisor::{Cancel, WaitError, WaitOptions, When, manual::Clock};
@@ -120,10 +121,10 @@ impl WaitOptions {
 pub struct Cancel(Arc<EventFd>);
 
 impl Cancel {
-    /// Nothing is cancelled yet.
+    /// Creates one that is not cancelled yet.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// When no descriptor is left.
     pub fn new() -> std::io::Result<Self> {
         EventFd::new().map(|flag| Self(Arc::new(flag)))
     }
@@ -145,13 +146,13 @@ impl Timeline {
     /// Waits until the estimate has reached `t_ns`.
     ///
     /// # Errors
-    /// A disruption, an unknown time, or a page that cannot be read.
+    /// When there is a disruption, the time is unknown, or the page cannot be read.
     pub fn wait_until(&self, t_ns: i64) -> Result<Waited, WaitError> {
         self.wait(When::Until(t_ns), &WaitOptions::default())
     }
 
-    /// Waits until `t_ns` has surely passed on every right clock: earliest > t (Spanner's
-    /// commit-wait). It takes the distance from the earliest bound to `t_ns`.
+    /// Waits until `t_ns` has surely passed on every correct clock: earliest > t (Spanner's
+    /// commit-wait). The wait takes as long as the distance from the earliest bound to `t_ns`.
     ///
     /// # Errors
     /// As [`Self::wait_until`], and [`WaitError::Unreliable`] while the bounds must not be relied
@@ -160,10 +161,11 @@ impl Timeline {
         self.wait(When::Past(t_ns), &WaitOptions::default())
     }
 
-    /// Waits until `lead` before the last moment that is surely before `t_ns` on every right clock,
-    /// to do then what must be done before it: until latest + lead >= t. The reading that it
-    /// returns has latest < t. `lead` covers the wake-up (50 to 100 us) and the work; a caller that
-    /// needs to know whether the work was done in time calls [`Self::is_surely_before`] after it.
+    /// Waits until `lead` before the last moment that is surely before `t_ns` on every correct
+    /// clock, that is, until latest + lead >= t. Use it for work that must be done before `t_ns`.
+    /// The reading that it returns has latest < t. `lead` covers the wake-up (50 to 100 us) and the
+    /// work; a caller that needs to know whether the work was done in time calls
+    /// [`Self::is_surely_before`] after it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -181,8 +183,8 @@ impl Timeline {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::wait_past`]; [`WaitError::TooLate`] when it is not surely before `t_ns` any more,
-    /// at the call or at the wake-up; a lead of zero.
+    /// As [`Self::wait_past`]; [`WaitError::TooLate`] when it is no longer surely before `t_ns`, at
+    /// the call or at the wake-up; also when the lead is zero.
     pub fn wait_surely_before(&self, t_ns: i64, lead: Duration) -> Result<Waited, WaitError> {
         self.wait(When::SurelyBefore { t_ns, lead }, &WaitOptions::default())
     }
@@ -207,7 +209,7 @@ impl Timeline {
     /// Waits, with all options.
     ///
     /// # Errors
-    /// As the short forms, and those that the options bring.
+    /// As the short forms, and those that the options add.
     pub fn wait(&self, when: When, options: &WaitOptions) -> Result<Waited, WaitError> {
         Driver::new(self, Single::new(when, options.spin))?.block(options)
     }
@@ -215,7 +217,7 @@ impl Timeline {
     /// The same wait as a descriptor for an event loop.
     ///
     /// # Errors
-    /// As [`Self::wait`]; also at once when the wait cannot even begin.
+    /// As [`Self::wait`]; also immediately when the wait cannot even start.
     pub fn wait_fd(&self, when: When, spin: Duration) -> Result<WaitFd, WaitError> {
         let driver = Driver::new(self, Single::new(when, spin))?;
         driver.fire()?;
@@ -226,7 +228,7 @@ impl Timeline {
     /// it.
     ///
     /// # Errors
-    /// A period of zero or beyond 292 years.
+    /// When the period is zero or longer than 292 years.
     pub fn periodic(
         &self,
         period: Duration,
@@ -237,7 +239,7 @@ impl Timeline {
     }
 
     /// Waits until the estimate has reached `t_ns`, provided that the clock is then within
-    /// `max_error` and it is not yet later than `latest_ns`; both are checked now, too.
+    /// `max_error` and it is not yet later than `latest_ns`; both are also checked immediately.
     ///
     /// # Errors
     /// As [`Self::wait_until`], but a disruption is an outcome here.
@@ -250,10 +252,10 @@ impl Timeline {
         self.at_with(t_ns, max_error, latest_ns, &WaitOptions::default())
     }
 
-    /// The same with all options.
+    /// As [`Self::at`], with all options.
     ///
     /// # Errors
-    /// As [`Self::at`], and those that the options bring.
+    /// As [`Self::at`], and those that the options add.
     pub fn at_with(
         &self,
         t_ns: i64,
@@ -265,7 +267,7 @@ impl Timeline {
         Driver::new(self, machine)?.block(options)
     }
 
-    /// The same as a descriptor for an event loop.
+    /// As [`Self::at`], as a descriptor for an event loop.
     ///
     /// # Errors
     /// As [`Self::at`].
@@ -281,10 +283,10 @@ impl Timeline {
         Ok(AtFd { driver, over: false })
     }
 
-    /// What happens to the timeline and to its requirement, from now on.
+    /// Watches what happens to the timeline and to its requirement from now on.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// When no descriptor is left.
     pub fn watch(&self) -> Result<Watch, WaitError> {
         Watch::new(self)
     }
@@ -313,8 +315,8 @@ pub struct WaitFd {
 }
 
 impl WaitFd {
-    /// Looks whether the time has come. `None`: not yet, poll again; also after it has ended. May
-    /// be called at any time.
+    /// Checks whether the time has come. `None` means not yet, poll again; it is also returned
+    /// after the wait has ended. May be called at any time.
     ///
     /// # Errors
     /// As [`Timeline::wait`]; the wait has then ended.

@@ -11,14 +11,14 @@ use crate::error::WaitError;
 use crate::reading::Reading;
 use crate::timeline::Timeline;
 
-/// What becomes of ticks whose time came before the program was back to wait for them.
+/// What happens to ticks that became due before the program was waiting for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MissedTicks {
     /// They are dropped: the next tick is the first one that is not yet due.
     Skip,
-    /// They come at once, one after the other, in order.
+    /// They are delivered immediately, one after the other, in order.
     CatchUp,
-    /// Only the newest comes, at once.
+    /// Only the newest is delivered, immediately.
     Coalesce,
 }
 
@@ -27,19 +27,19 @@ pub enum MissedTicks {
 pub struct Tick {
     /// When it was due, ns since the timescale's epoch.
     pub scheduled_ns: i64,
-    /// The reading's estimate less `scheduled_ns`, ns, never below 0.
+    /// The reading's estimate minus `scheduled_ns`, ns, never below 0.
     pub lateness_ns: i64,
-    /// Ticks between the last one and this one that do not come (always 0 with
+    /// Number of ticks between the last one and this one that are not delivered (always 0 with
     /// [`MissedTicks::CatchUp`]).
     pub missed: u64,
     /// The reading that found it due.
     pub reading: Reading,
 }
 
-/// Ticks for ever: block with [`Self::tick`] or as an iterator, or poll the descriptor and call
+/// Endless ticks: block with [`Self::tick`] or as an iterator, or poll the descriptor and call
 /// [`Self::on_ready`].
 ///
-/// After a disruption one call fails with [`WaitError::Disrupted`]; the next one starts over on the
+/// After a disruption one call fails with [`WaitError::Disrupted`]; the next one restarts on the
 /// grid.
 ///
 /// ```
@@ -90,10 +90,10 @@ impl Periodic {
         self.driver.block(options)
     }
 
-    /// Looks whether a tick is due. `None`: not yet. May be called at any time.
+    /// Checks whether a tick is due; `None` if not yet. May be called at any time.
     ///
     /// # Errors
-    /// As [`Timeline::wait_until`]; the ticks go on.
+    /// As [`Timeline::wait_until`]; the ticks continue.
     pub fn on_ready(&mut self) -> Result<Option<Tick>, WaitError> {
         let outcome = self.driver.step();
         if !matches!(outcome, Ok(None)) {
@@ -124,9 +124,10 @@ pub(super) struct Grid {
     policy: MissedTicks,
     spin: Duration,
     continuity: Continuity,
-    /// The next tick; `None`: not placed on the grid yet.
+    /// The next tick; `None` if not yet placed on the grid.
     next_ns: Option<i64>,
-    /// Somebody has been waiting for it: from then on it is not missed, however late the wake-up.
+    /// Whether the program has been waiting for it; if so, it is not missed, however late the
+    /// wake-up is.
     waiting: bool,
     dropped: u64,
 }

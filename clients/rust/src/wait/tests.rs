@@ -1,4 +1,5 @@
-//! Every wait on a hand-driven clock: what ends it, what it says, and that nothing sleeps.
+//! Tests every wait on a manually driven clock: what ends it, what it reports, and that nothing
+//! sleeps.
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ fn ns(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
-/// Runs a wait in a thread and moves the clock only when the wait has looked at it: what was true
-/// before that is nothing to it.
+/// Runs a wait in a thread and moves the clock only after the wait has looked at it, because the
+/// wait ignores what happened before.
 fn while_waiting<T: Send>(
     clock: &Clock,
     wait: impl FnOnce(&Timeline) -> T + Send,
@@ -50,7 +51,7 @@ fn waiting_past_an_instant_waits_for_the_earliest() {
     clock.set_error(ns(400));
     let waited = while_waiting(&clock, |t| t.wait_past(0), |c| c.advance(ns(450))).unwrap();
     assert_eq!((waited.lateness_ns, waited.reading.earliest_ns()), (50, 50));
-    // The estimate alone is long past it.
+    // The estimate alone is far beyond it.
     let mut wait = clock.timeline().wait_fd(When::Past(50), Duration::ZERO).unwrap();
     assert!(wait.on_ready().unwrap().is_none(), "earliest is not after 50");
     clock.advance(ns(1));
@@ -78,7 +79,7 @@ fn waiting_surely_before_an_instant_waits_for_the_latest() {
     );
 }
 
-/// In an event loop: too late is the end of it, too.
+/// In an event loop, being too late also ends the wait.
 #[test]
 fn surely_before_as_a_descriptor() {
     let clock = Clock::new(0);
@@ -221,7 +222,7 @@ fn missed_ticks_follow_the_policy() {
     assert_eq!(after_an_overrun(MissedTicks::Coalesce), [(4_000, 500, 2), (5_000, 0, 0)]);
 }
 
-/// Who waits has not missed a tick, however late the wake-up comes.
+/// A waiting program has not missed a tick, however late the wake-up comes.
 #[test]
 fn a_late_wake_up_is_no_missed_tick() {
     let clock = Clock::new(0);
@@ -279,7 +280,7 @@ fn actions_are_done_in_time_or_not_at_all() {
         c.set_status(Status::Unreliable);
     });
     assert!(matches!(doubtful, Some(AtOutcome::QotViolated { half_width_ns: u64::MAX, .. })));
-    // Worse in between, and good again when it counts.
+    // Worse in between, but good again when it matters.
     clock.set_status(Status::Synchronized);
     assert!(outcome(|c| c.set_error(ns(500))).is_none());
 }
@@ -332,7 +333,7 @@ fn an_event_says_until_when_the_requirement_holds() {
     let timeline = clock.timeline().with_requirement(&Requirement::within(ns(2_000))).unwrap();
     let mut watch = timeline.watch().unwrap();
     let met = watch.event().unwrap();
-    // 1 us a millisecond: a microsecond of room lasts a millisecond.
+    // 1 us per millisecond: a margin of a microsecond lasts a millisecond.
     let ValidUntil::Until { estimate_ns, .. } = met.valid_until else { panic!("it grows") };
     assert!((999_990..=1_000_000).contains(&estimate_ns), "{estimate_ns}");
     clock.advance(ns(u64::try_from(estimate_ns).unwrap()));

@@ -1,8 +1,7 @@
-//! [`Watch`]: tells when a timeline begins or ceases to be good enough, so that a program can
+//! [`Watch`]: reports when a timeline becomes or stops being good enough, so that a program can
 //! degrade in time.
 //!
-//! It looks at the page every 100 ms, and at the moment at which the bounds will have grown too
-//! wide.
+//! It looks at the page every 100 ms, and at the moment when the bounds will have grown too wide.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,9 +19,9 @@ use crate::timeline::{Timeline, ValidUntil};
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// The handle's requirement is met now (said at the beginning, too). Only with a requirement.
+    /// The handle's requirement is met now (also reported at the start). Only with a requirement.
     Met,
-    /// The handle's requirement is not met now (said at the beginning, too). Only with a
+    /// The handle's requirement is not met now (also reported at the start). Only with a
     /// requirement.
     Violated,
     /// The clock lost its references or its daemon: bounds hold and grow.
@@ -44,7 +43,7 @@ pub struct Event {
     pub reading: Reading,
 }
 
-/// Events for ever: block with [`Self::event`] or as an iterator, or poll the descriptor and call
+/// Endless events: block with [`Self::event`] or as an iterator, or poll the descriptor and call
 /// [`Self::on_ready`].
 ///
 /// ```
@@ -72,7 +71,7 @@ impl Watch {
     /// Waits for the next event.
     ///
     /// # Errors
-    /// A page that cannot be read; the watch goes on.
+    /// When the page cannot be read; the watch continues.
     pub fn event(&mut self) -> Result<Event, WaitError> {
         self.event_with(&WaitOptions::default())
     }
@@ -80,12 +79,12 @@ impl Watch {
     /// Waits for the next event, with all options.
     ///
     /// # Errors
-    /// As [`Self::event`], and those that the options bring.
+    /// As [`Self::event`], and those that the options add.
     pub fn event_with(&mut self, options: &WaitOptions) -> Result<Event, WaitError> {
         self.driver.block(options)
     }
 
-    /// Looks whether something happened. `None`: nothing. May be called at any time.
+    /// Checks whether something happened; `None` if not. May be called at any time.
     ///
     /// # Errors
     /// As [`Self::event`].
@@ -111,7 +110,7 @@ impl AsFd for Watch {
     }
 }
 
-/// The machine: what was the case at the last look.
+/// The state machine, with the state at the last look.
 #[derive(Default)]
 struct Edges {
     continuity: Continuity,
@@ -136,7 +135,7 @@ impl Machine for Edges {
         } else if self.holdover && reading.status() == ClockStatus::Synchronized {
             say(Change::Synchronized);
         }
-        // Holdover ends with synchronization, not with a doubt.
+        // Holdover ends with synchronization, not with doubts about an assumption.
         self.holdover = holdover || self.holdover && reading.status() != ClockStatus::Synchronized;
         let met = (!look.need.is_none()).then_some(reading.met());
         if let Some(met) = met.filter(|_| met != self.met) {
@@ -150,7 +149,7 @@ impl Machine for Edges {
     }
 }
 
-/// To just beyond the moment at which the requirement will be violated, or for a nap.
+/// Time until just after the requirement will be violated, or a nap.
 fn until(valid: &ValidUntil, reading: &Reading) -> Duration {
     let left = valid.estimate_ns().map(|end| end.saturating_sub(reading.estimate_ns()));
     match left.and_then(|ns| u64::try_from(ns).ok()) {

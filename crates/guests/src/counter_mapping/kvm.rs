@@ -1,9 +1,9 @@
 //! A KVM guest's TSC offset and scaling ratio, from debugfs.
 //!
 //! `/sys/kernel/debug/kvm/PID-FD/vcpuN/{tsc-offset, tsc-scaling-ratio, tsc-scaling-ratio-frac-bits}`
-//! (arch/x86/kvm/debugfs.c); the ratio's files exist only where the processor scales. It does not
-//! watch for changes (the tracepoint kvm:kvm_write_tsc_offset does), and does not know the counters
-//! of Arm guests.
+//! (arch/x86/kvm/debugfs.c); the ratio's files exist only if the processor supports TSC scaling.
+//! This module does not watch for changes (the tracepoint kvm:kvm_write_tsc_offset does), and does
+//! not support the counters of Arm guests.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::mapping::{CounterMapping, MappingError, MappingSource};
 
 /// Where KVM shows its virtual machines.
 pub const DEBUGFS: &str = "/sys/kernel/debug/kvm";
-/// How often a reading that changed is repeated.
+/// Maximum number of retries while the values change.
 const TRIES: usize = 8;
 
 /// One virtual machine in debugfs.
@@ -27,7 +27,7 @@ impl KvmMapping {
     /// Finds the virtual machine of `pid` under `root`, normally [`DEBUGFS`].
     ///
     /// # Errors
-    /// Without debugfs, permission, or such a virtual machine.
+    /// When debugfs is missing, reading it is not permitted, or there is no such virtual machine.
     pub fn new(root: impl AsRef<Path>, pid: u32) -> Result<Self, MappingError> {
         let prefix = format!("{pid}-");
         let name = entries(root.as_ref())?.into_iter().find(|name| name.starts_with(&prefix));
@@ -35,7 +35,7 @@ impl KvmMapping {
         Ok(Self { folder: root.as_ref().join(name) })
     }
 
-    /// A warning about a mapping, if there is reason for one.
+    /// A warning about a mapping, if there is a reason for one.
     #[must_use]
     pub fn caution(mapping: &CounterMapping) -> Option<&'static str> {
         (mapping.offset == 0 && mapping.ratio.is_one()).then_some(
@@ -84,11 +84,11 @@ impl KvmMapping {
 }
 
 impl MappingSource for KvmMapping {
-    /// The mapping that all vCPUs share. KVM's guests count on while stopped, so it is always
-    /// `running`.
+    /// The mapping that all vCPUs share. The counters of KVM guests keep running while the guest is
+    /// stopped, so it is always `running`.
     fn read(&mut self) -> Result<CounterMapping, MappingError> {
-        // Offset and ratio are separate files: a pair counts when it is read twice alike. vCPUs
-        // that disagree may be on the way from one common offset to the next.
+        // Offset and ratio are separate files, so a pair is accepted when two reads agree. vCPUs
+        // that disagree may be changing from one common offset to the next.
         let mut last = self.read_once();
         for _ in 1..TRIES {
             let next = self.read_once();
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A tree as KVM makes it, with one vCPU per offset.
+    /// A debugfs tree like KVM's, with one vCPU per offset.
     fn tree(offsets: &[&str], ratio: Option<(&str, &str)>) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (number, offset) in offsets.iter().enumerate() {

@@ -11,19 +11,20 @@ use timevisor_time::{CounterRatio, Period};
 pub struct CounterMapping {
     /// Guest ticks per host tick.
     pub ratio: CounterRatio,
-    /// Added after scaling, modulo 2^64. While not `running`: the value at which the guest's
-    /// counter stands.
+    /// Added after scaling, modulo 2^64. While not `running`, the value at which the guest's
+    /// counter is frozen.
     pub offset: i64,
-    /// The guest's counter advances. Under KVM it always does, even while the vCPUs are stopped.
+    /// Whether the guest's counter advances. Under KVM it always does, even while the vCPUs are
+    /// stopped.
     pub running: bool,
 }
 
 impl CounterMapping {
-    /// A reader of the host's own counter.
+    /// The mapping for a reader of the host's own counter.
     pub const IDENTITY: Self = Self { ratio: CounterRatio::ONE, offset: 0, running: true };
 
-    /// The guest's counter when the host's is `host`, rounded down to a tick exactly as the
-    /// hardware does.
+    /// The guest's counter when the host's is `host`, rounded down to a tick exactly as in
+    /// hardware.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -65,7 +66,7 @@ pub enum MappingError {
     /// The QEMU process could not be read.
     #[error("cannot read QEMU's counter offset")]
     Process(#[from] ProcessError),
-    /// The QEMU program could not be parsed.
+    /// The QEMU executable could not be parsed.
     #[error(
         "cannot read QEMU's symbols: {reason}; publish by the agent's measured mapping instead"
     )]
@@ -73,10 +74,10 @@ pub enum MappingError {
         /// What is wrong.
         reason: String,
     },
-    /// The program has no such symbol, for it was stripped of its dynamic symbols.
+    /// The executable lacks this symbol, because its dynamic symbols were stripped.
     #[error("this QEMU does not export {0}; publish by the agent's measured mapping instead")]
     NoSymbol(&'static str),
-    /// What is in memory cannot be a timer state.
+    /// The memory does not contain a valid timer state.
     #[error("QEMU's timer state looks unlike any known version ({0}); report the version of QEMU")]
     UnknownLayout(String),
     /// QEMU will move the offset by an unknown amount when the guest next reads its counter.
@@ -90,7 +91,7 @@ pub enum MappingError {
     /// debugfs is not there.
     #[error("{0} does not exist; run `mount -t debugfs none /sys/kernel/debug`")]
     NoDebugfs(PathBuf),
-    /// debugfs may be read by root only.
+    /// Only root may read debugfs.
     #[error("not allowed to read {path}; run as root")]
     NotAllowed {
         /// The file or folder.
@@ -112,7 +113,7 @@ pub enum MappingError {
     Number {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer, or what the text was.
+        /// The kernel's error, or the text that was found.
         #[source]
         source: io::Error,
     },
@@ -133,7 +134,7 @@ pub trait MappingSource {
     /// The mapping at this moment.
     ///
     /// # Errors
-    /// When there is none, or it cannot be read; the page must say so then.
+    /// When there is none, or it cannot be read; the page must then state this.
     fn read(&mut self) -> Result<CounterMapping, MappingError>;
 }
 

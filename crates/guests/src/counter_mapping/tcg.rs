@@ -3,8 +3,8 @@
 //! QEMU keeps `guest TSC = host counter + timers_state.cpu_ticks_offset` while the virtual machine
 //! runs, and the frozen TSC in the same field while it is stopped (softmmu/cpu-timers.c,
 //! cpu_get_ticks and cpu_disable_ticks). The symbol is in the program's dynamic symbol table.
-//! Checked against QEMU 7.2 and 10.0 (tests/qemu.rs). It writes nothing, and stops nothing: a
-//! change in between is noticed by QEMU's own sequence count.
+//! Checked against QEMU 7.2 and 10.0 (tests/qemu.rs). It writes nothing and stops nothing; QEMU's
+//! own sequence count reveals a concurrent change.
 
 use std::fs::File;
 
@@ -16,7 +16,7 @@ use timevisor_time::CounterRatio;
 use super::mapping::{CounterMapping, MappingError, MappingSource};
 use crate::qemu::Qemu;
 
-/// How often a reading that was interrupted by a change is repeated.
+/// Maximum number of retries when a change interrupts a reading.
 const TRIES: usize = 1000;
 
 /// The beginning of struct TimersState (softmmu/timers-state.h), the same from QEMU 5.0 to 11.1:
@@ -30,7 +30,7 @@ pub struct TcgMapping {
     memory: ProcessMemory,
     /// Address of timers_state in the process.
     state: u64,
-    /// Address of use_icount in the process, where the program has it.
+    /// Address of use_icount in the process, if the executable has it.
     icount: Option<u64>,
 }
 
@@ -38,12 +38,12 @@ impl TcgMapping {
     /// Finds the timer state of a running QEMU.
     ///
     /// # Errors
-    /// With -icount, without CAP_SYS_PTRACE, or for a QEMU without the symbol.
+    /// When QEMU runs with -icount or lacks the symbol, or we lack CAP_SYS_PTRACE.
     pub fn attach(qemu: &Qemu) -> Result<Self, MappingError> {
         if qemu.command_line.icount {
             return Err(MappingError::Icount);
         }
-        // Opened first: it is bound to the process, so that everything after is about the same one.
+        // Opened first: it is bound to the process, so everything after refers to the same one.
         let memory = ProcessMemory::open(qemu.process)?;
         let program = Program::of(qemu.process)?;
         let state = program.symbol("timers_state").ok_or(MappingError::NoSymbol("timers_state"))?;
@@ -63,7 +63,7 @@ impl TcgMapping {
         for _ in 0..TRIES {
             let between = host_ticks();
             let next = read()?;
-            // An odd sequence count: QEMU is in the middle of a change.
+            // An odd sequence count means that QEMU is in the middle of a change.
             let alike = last[8..20] == next[8..20] && last[24..] == next[24..];
             if alike && next[16] & 1 == 0 {
                 return Ok((last, between));
@@ -97,7 +97,7 @@ fn host_ticks() -> u64 {
     ticks
 }
 
-/// The mapping in a state that stayed the same until the host's counter read `later`.
+/// The mapping for a state that did not change until the host's counter read `later`.
 fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<CounterMapping, MappingError> {
     let [p0, p1, p2, p3, p4, p5, p6, p7, offset @ .., _, _, _, _, l0, l1, l2, l3, e0, e1] = *bytes;
     let before = u64::from_le_bytes([p0, p1, p2, p3, p4, p5, p6, p7]);
@@ -110,8 +110,8 @@ fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<CounterMapping, Mappi
             return Err(MappingError::UnknownLayout(format!("enabled {enabled}, lock {lock}")));
         }
     };
-    // Ticks that would be behind those that the guest has had: the next read raises the offset.
-    // Once they are not, no read can find them behind, for the host's counter only grows.
+    // If the ticks are behind those that the guest has already read, the next read raises the
+    // offset. Otherwise no later read can find them behind, because the host's counter only grows.
     let ticks = later.wrapping_add_signed(offset);
     if running && before.wrapping_sub(ticks).cast_signed() > 0 {
         return Err(MappingError::Unsettled);
@@ -119,7 +119,7 @@ fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<CounterMapping, Mappi
     Ok(CounterMapping { ratio: CounterRatio::ONE, offset, running })
 }
 
-/// A running program's symbols and where it was loaded.
+/// A running program's symbols and load address.
 struct Program {
     symbols: Vec<(String, u64)>,
     bias: u64,
@@ -198,8 +198,8 @@ mod tests {
         assert!(matches!(decode(&bytes, now), Err(MappingError::Unsettled)));
         bytes[8..16].copy_from_slice(&(-4_623_239_695_974_i64).to_le_bytes());
         assert_eq!(decode(&bytes, now + 100_000_000).unwrap().offset, -4_623_239_695_974);
-        // Exactly the last ticks is not behind, and while it is stopped the state is what the next
-        // run begins from.
+        // A value equal to the last ticks is not behind, and while the VM is stopped the next run
+        // starts from this state.
         bytes[..8].copy_from_slice(&now.wrapping_add_signed(-4_623_239_695_974).to_le_bytes());
         assert!(decode(&bytes, now).is_ok() && decode(&bytes, now - 1).is_err());
         bytes[24] = 0;

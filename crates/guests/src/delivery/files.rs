@@ -1,9 +1,9 @@
 //! Page files: one folder per virtual machine with the page that QEMU shows to the guest from a
 //! memory-backend-file.
 //!
-//! The nvdimm and the ivshmem device both use them. A file has 2 MiB, as an nvdimm needs it; its
-//! first 4096 bytes are the page. QEMU opens it read-only (`readonly=on`), so that neither the
-//! guest nor QEMU can write it.
+//! The nvdimm and the ivshmem device both use them. A file is 2 MiB in size, as an nvdimm requires;
+//! its first 4096 bytes are the page. QEMU opens it read-only (`readonly=on`), so neither the guest
+//! nor QEMU can write it.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
@@ -16,7 +16,7 @@ use super::interface::DeliveryError;
 use crate::command_line::CommandLine;
 use crate::qemu::Qemu;
 
-/// Where the pages of virtual machines live: `DIRECTORY/NAME/page`.
+/// The directory of the virtual machines' pages: `DIRECTORY/NAME/page`.
 pub const DIRECTORY: &str = "/run/timevisor/vms";
 
 /// QEMU's nvdimm.
@@ -39,7 +39,7 @@ impl Default for PageFiles {
 }
 
 impl PageFiles {
-    /// With pages under `directory`, normally [`DIRECTORY`].
+    /// Page files under `directory`, normally [`DIRECTORY`].
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
@@ -48,7 +48,7 @@ impl PageFiles {
     /// The folder of the virtual machine `name`.
     ///
     /// # Errors
-    /// A name that would lead elsewhere.
+    /// When the name would lead outside the directory.
     pub fn folder(&self, name: &str) -> Result<PathBuf, DeliveryError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         if name.is_empty() || name.starts_with('.') || name.len() > 200 || !name.chars().all(plain)
@@ -66,14 +66,14 @@ impl PageFiles {
         self.folder(name).map(|folder| folder.join("page"))
     }
 
-    /// Makes the page file of a virtual machine that has yet to start, and maps it so that the page
-    /// can be initialized.
+    /// Creates the page file of a virtual machine that has not started yet, and maps it so that the
+    /// page can be initialized.
     ///
     /// The mapping holds the writer's lock: keep it in place of
-    /// [`attach`](super::PageDelivery::attach), or drop it before.
+    /// [`attach`](super::PageDelivery::attach), or drop it first.
     ///
     /// # Errors
-    /// When the folder or file cannot be made, or another process writes the page.
+    /// When the folder or file cannot be created, or another process writes the page.
     pub fn prepare(&self, name: &str) -> Result<SharedMapping, DeliveryError> {
         let folder = self.folder(name)?;
         std::fs::DirBuilder::new()
@@ -111,8 +111,8 @@ impl PageFiles {
     /// of ours.
     ///
     /// # Errors
-    /// QEMU has another file mapped than the one in its place, or the file is not ours alone to
-    /// write.
+    /// When QEMU has mapped a different file than the one at this path, or we are not its only
+    /// possible writer.
     pub(super) fn attach(
         &self,
         qemu: &Qemu,
@@ -120,7 +120,8 @@ impl PageFiles {
     ) -> Result<Option<SharedMapping>, DeliveryError> {
         let Some(path) = self.page_of(&qemu.command_line, device) else { return Ok(None) };
         let replaced = || DeliveryError::Replaced { name: qemu.name.clone(), path: path.clone() };
-        // QEMU's mapping names the file that it really has; a replaced one ends in " (deleted)".
+        // QEMU's mapping names the file that is actually mapped; the name of a replaced one ends in
+        // " (deleted)".
         let inode = std::fs::symlink_metadata(&path).map_err(|_| replaced())?.ino();
         let mapped = |map: &MapLine| map.inode == inode && Path::new(&map.path) == path;
         if !qemu.process.maps()?.iter().any(mapped) {

@@ -1,4 +1,4 @@
-//! The interface of a delivery, and why a page may be out of reach.
+//! The interface of a delivery, and the reasons why a page may be inaccessible.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ impl DeliveryKind {
     }
 }
 
-/// Why a virtual machine's page is out of reach.
+/// Why a virtual machine's page is inaccessible.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliveryError {
     /// The QEMU process could not be examined.
@@ -42,7 +42,7 @@ pub enum DeliveryError {
         "{0} has a vmclock device, but its page is not shared; start it with `-machine aux-ram-share=on`"
     )]
     NotShared(String),
-    /// A vmclock device with a shared page, which is not there.
+    /// A vmclock device whose shared page does not exist yet.
     #[error("the page of {0} is not there yet; try again when QEMU has started")]
     Starting(String),
     /// The file is not a page.
@@ -81,12 +81,12 @@ pub enum DeliveryError {
         /// The path.
         path: PathBuf,
     },
-    /// A name that cannot be a folder.
+    /// A name that cannot be used as a folder name.
     #[error(
         "{0:?} cannot name a virtual machine here: use letters, digits, dot, dash and underscore"
     )]
     Name(String),
-    /// The virtual machine's folder could not be made.
+    /// The virtual machine's folder could not be created.
     #[error("cannot create {path}")]
     Folder {
         /// The folder.
@@ -105,6 +105,6 @@ pub trait PageDelivery {
     /// Maps the page of this virtual machine for writing; `None` when it has no such device.
     ///
     /// # Errors
-    /// When it has the device, but its page is out of reach.
+    /// When it has the device, but its page is inaccessible.
     fn attach(&self, qemu: &Qemu) -> Result<Option<SharedMapping>, DeliveryError>;
 }

@@ -1,11 +1,12 @@
 //! A page file that QEMU shows to the guest as the memory of a PCI device (ivshmem-plain), for
 //! kernels without ptp_vmclock.
 //!
-//! Works with every QEMU since 7 and needs nothing from the guest's kernel but PCI: programs map
-//! the device's `resource2` (`timevisor_linux::pci`). There is no /dev/vmclock0 and no PTP clock.
+//! Works with every QEMU since 7 and needs only PCI support in the guest's kernel: programs map the
+//! device's `resource2` (`timevisor_linux::pci`). There is no /dev/vmclock0 and no PTP clock.
 //!
-//! Limitation: such a VM cannot be migrated live. QEMU refuses it while the device is a peer, its
-//! default; with `master=on` and read-only memory, QEMU 7.2 fails on the way ("Mismatched GPAs").
+//! Limitation: such a VM cannot be live-migrated. QEMU refuses this while the device is a peer, the
+//! default; with `master=on` and read-only memory, QEMU 7.2 fails during the migration ("Mismatched
+//! GPAs").
 
 use std::path::PathBuf;
 
@@ -15,12 +16,12 @@ use super::files::{IVSHMEM, PageFiles};
 use super::interface::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::qemu::Qemu;
 
-/// The delivery by ivshmem.
+/// Delivery by ivshmem.
 #[derive(Clone, Debug, Default)]
 pub struct IvshmemPage(PageFiles);
 
 impl IvshmemPage {
-    /// With pages under `directory`, normally [`super::files::DIRECTORY`].
+    /// Delivery of pages under `directory`, normally [`super::files::DIRECTORY`].
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self(PageFiles::new(directory))

@@ -10,12 +10,12 @@ use super::files::{NVDIMM, PageFiles};
 use super::interface::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::qemu::Qemu;
 
-/// The delivery by nvdimm.
+/// Delivery by nvdimm.
 #[derive(Clone, Debug, Default)]
 pub struct NvdimmPage(PageFiles);
 
 impl NvdimmPage {
-    /// With pages under `directory`, normally [`super::files::DIRECTORY`].
+    /// Delivery of pages under `directory`, normally [`super::files::DIRECTORY`].
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self(PageFiles::new(directory))

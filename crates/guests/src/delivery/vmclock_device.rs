@@ -1,8 +1,8 @@
 //! The page of QEMU's own vmclock device (QEMU 10 and newer; hw/acpi/vmclock.c).
 //!
 //! With `-machine aux-ram-share=on` the page is a memfd of the QEMU process, which we open through
-//! /proc/PID/fd. The guest sees it read-only, but QEMU itself may write it: it bumps the disruption
-//! marker after migration and snapshots.
+//! /proc/PID/fd. The guest sees it read-only, but QEMU itself may write it: it increments the
+//! disruption marker after migration and snapshots.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -13,13 +13,13 @@ use timevisor_linux::page_file;
 use super::interface::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::qemu::Qemu;
 
-/// The delivery by QEMU's vmclock device.
+/// Delivery by QEMU's vmclock device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VmclockDevice;
 
 /// The name that QEMU gives to the device's memory.
 const NAME: &str = "vmclock_page";
-/// `VMCLOCK_MAGIC` in memory order; QEMU writes it when it makes the device.
+/// `VMCLOCK_MAGIC` in memory order; QEMU writes it when it creates the device.
 const MAGIC: [u8; 4] = *b"VCLK";
 
 impl PageDelivery for VmclockDevice {
@@ -32,7 +32,7 @@ impl PageDelivery for VmclockDevice {
         let Some(link) = links.into_iter().find(|link| is_page(&link.target)) else {
             let name = qemu.name.clone();
             return match qemu.command_line.devices_of("vmclock").next() {
-                // QEMU listens on its sockets before it makes its devices.
+                // QEMU listens on its sockets before it creates its devices.
                 Some(_) if qemu.command_line.aux_ram_share => Err(DeliveryError::Starting(name)),
                 Some(_) => Err(DeliveryError::NotShared(name)),
                 None => Ok(None),

@@ -3,11 +3,11 @@
 //! Three things are set: the *rate* (ADJ_FREQUENCY, and ADJ_TICK beyond 500 ppm), the *phase*, and
 //! what is *declared* (maximum and estimated error, STA_UNSYNC, leap second flags). The phase goes
 //! through the kernel's own loop with its frequency held (STA_PLL with STA_FREQHOLD): each second
-//! it works off 2^-(2 + time constant) of what is left (kernel/time/ntp.c, ntp_offset_chunk), so
-//! that it stops by itself, and a daemon that is killed leaves the right rate and nothing else.
+//! it applies 2^-(2 + time constant) of what is left (kernel/time/ntp.c, ntp_offset_chunk). The
+//! phase correction thus ends by itself, and a killed daemon leaves only the right rate behind.
 //!
-//! [`Settings`] is what a program must put back when it stops. timevisord and timevisor-guest share
-//! this folder:
+//! [`Settings`] is what a program must restore when it stops. timevisord and timevisor-guest share
+//! this module:
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -24,8 +24,8 @@ use std::io;
 
 use timevisor_time::{Duration, NANOS_PER_SEC};
 
-/// Each second the kernel works off an eighth of the phase: SHIFT_PLL is 2, and a time constant of
-/// 1 is added.
+/// Each second the kernel applies an eighth of the phase: SHIFT_PLL is 2, plus a time constant of
+/// 1.
 const TIME_CONSTANT: i64 = 1;
 /// Largest phase that the kernel accepts (MAXPHASE, 500 ms).
 pub const MAX_PHASE: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ const WRITABLE: i32 = libc::STA_PLL
     | libc::STA_DEL
     | libc::STA_UNSYNC
     | libc::STA_FREQHOLD;
-/// Flags that show that somebody uses the kernel's loop.
+/// Flags that show that a program uses the kernel's loop.
 const LOOP: i32 = libc::STA_PLL | libc::STA_FLL | libc::STA_PPSFREQ | libc::STA_PPSTIME;
 
 /// The kernel's rate correction.
@@ -59,18 +59,18 @@ pub enum LeapAction {
     None,
     /// 23:59:60 is inserted (STA_INS).
     Insert,
-    /// 23:59:59 is left out (STA_DEL).
+    /// 23:59:59 is skipped (STA_DEL).
     Delete,
 }
 
 /// What is declared about the clock's error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Declaration {
-    /// The largest error possible; the kernel lets it grow by 500 ppm. `None`: not synchronized.
+    /// The maximum error; the kernel lets it grow by 500 ppm. `None` if not synchronized.
     pub max_error: Option<Duration>,
-    /// The error expected.
+    /// The estimated error.
     pub estimated_error: Duration,
-    /// What is to happen at the end of the UTC day.
+    /// The leap second action at the end of the UTC day.
     pub leap: LeapAction,
 }
 
@@ -89,12 +89,12 @@ pub struct Settings {
     pub max_error_us: i64,
     /// Declared estimated error, microseconds.
     pub estimated_error_us: i64,
-    /// TAI - UTC in seconds; 0: nobody told the kernel.
+    /// TAI - UTC in seconds; 0 if the kernel was not told.
     pub tai_offset: i32,
 }
 
 impl Settings {
-    /// True when somebody uses the kernel's loop or declares the clock synchronized.
+    /// Whether a program uses the kernel's loop or declares the clock synchronized.
     #[must_use]
     pub const fn in_use(&self) -> bool {
         self.status & LOOP != 0 || self.status & libc::STA_UNSYNC == 0
@@ -119,7 +119,7 @@ pub fn settings() -> io::Result<Settings> {
     })
 }
 
-/// The rest of an adjtime(3) adjustment; not zero means that somebody uses it.
+/// The remainder of an adjtime(3) adjustment; nonzero means that a program uses adjtime.
 ///
 /// # Errors
 /// As [`settings`].
@@ -130,8 +130,8 @@ pub fn pending_adjtime() -> io::Result<Duration> {
     Ok(Duration::from_micros(state.offset))
 }
 
-/// Sets rate and phase. `phase` is what is to be added to the clock, at most [`MAX_PHASE`] either
-/// way; it replaces what was left of the one before.
+/// Sets rate and phase. `phase` is the amount to add to the clock, at most [`MAX_PHASE`] either
+/// way; it replaces what was left of the previous one.
 ///
 /// # Errors
 /// EPERM without CAP_SYS_TIME; EINVAL for a tick out of range.
@@ -159,7 +159,7 @@ pub fn step(offset: Duration) -> io::Result<()> {
     let mut state = nothing();
     state.modes = libc::ADJ_SETOFFSET | libc::ADJ_NANO;
     let nanos = i128::from(offset.floor_nanos());
-    // ADJ_SETOFFSET wants nanoseconds that are not negative.
+    // ADJ_SETOFFSET requires non-negative nanoseconds.
     state.time.tv_sec = libc::time_t::try_from(nanos.div_euclid(NANOS_PER_SEC)).unwrap_or(0);
     state.time.tv_usec = libc::suseconds_t::try_from(nanos.rem_euclid(NANOS_PER_SEC)).unwrap_or(0);
     adjust(&mut state)
@@ -179,9 +179,9 @@ pub fn set_tai_offset(seconds: i16) -> io::Result<()> {
     adjust(&mut state)
 }
 
-/// Restores all settings except TAI - UTC, which is a fact; to restore it would step CLOCK_TAI. The
+/// Restores all settings except TAI - UTC, which is a fact; restoring it would step CLOCK_TAI. The
 /// rest of a phase is dropped. The declared errors are restored only for a clock that was not
-/// synchronized, because they have aged.
+/// synchronized; otherwise they would be out of date.
 ///
 /// # Errors
 /// As [`steer`].
@@ -217,7 +217,7 @@ fn declared(declaration: &Declaration) -> libc::timex {
         LeapAction::Insert => libc::STA_INS,
         LeapAction::Delete => libc::STA_DEL,
     };
-    // NTP_PHASE_LIMIT, 16 s: what the kernel itself says of a clock that nobody keeps.
+    // NTP_PHASE_LIMIT, 16 s: the error that the kernel itself declares for an undisciplined clock.
     const UNKNOWN_US: i64 = 16_000_000;
     match declaration.max_error {
         Some(error) => {

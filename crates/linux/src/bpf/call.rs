@@ -1,5 +1,5 @@
-//! The calls of bpf(2) that aya lacks: an element of a map of any kind, and a test run of a
-//! program.
+//! The bpf(2) calls that aya lacks: access to elements of any kind of map, and test runs of
+//! programs.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
@@ -75,8 +75,8 @@ pub(super) fn delete(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     done(result)
 }
 
-/// Runs a raw tracepoint's program once with these arguments, on `core` if one is named
-/// (BPF_PROG_TEST_RUN, Linux 5.10). Returns what it returns.
+/// Runs a raw tracepoint program once with these arguments, on `core` if one is given
+/// (BPF_PROG_TEST_RUN, Linux 5.10). Returns the program's return value.
 pub(super) fn test_run(
     program: BorrowedFd<'_>,
     arguments: &[u64; 5],
@@ -97,8 +97,8 @@ pub(super) fn test_run(
 }
 
 /// # Safety
-/// `attr` must be what `command` wants, and all addresses in it must be valid for what the command
-/// does with them.
+/// `attr` must be what `command` expects, and all addresses in it must be valid for what the
+/// command does with them.
 unsafe fn bpf<T>(command: libc::c_long, attr: *const T) -> libc::c_long {
     // SAFETY: the caller answers for the attributes; their size is their type's.
     unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>()) }

@@ -1,7 +1,7 @@
 //! Each core's TSC as the kernel's programs read it: the perf event `msr/tsc`, which counts what
 //! `rdtsc` does, but from 0.
 //!
-//! It needs no performance monitoring unit, so that virtual machines have it, too.
+//! It needs no performance monitoring unit, so virtual machines have it, too.
 //!
 //! Limitation: it stops for the microseconds in which the kernel adds or removes another event on
 //! its core. Ages lose that time, and a reading may then be earlier than the one before.
@@ -16,10 +16,9 @@ use super::record::Core;
 use crate::affinity;
 use crate::counter::{Tsc, calibrate};
 
-/// Comparisons of the two counters; the narrowest range that all of them allow is used.
+/// Number of comparisons of the two counters; the narrowest range that all of them allow is used.
 const COMPARISONS: u32 = 4000;
-/// Most measurements of a counter that stops, or of a frequency that changes during the
-/// measurement.
+/// Maximum number of measurement attempts while the counter stops or the frequency changes.
 const ATTEMPTS: u32 = 5;
 /// The first version of `struct perf_event_attr`; the kernel treats missing fields as 0.
 #[repr(C)]
@@ -72,7 +71,7 @@ impl CoreCounter {
         Ok(Self { event: unsafe { File::from_raw_fd(fd) } })
     }
 
-    /// For the map that the programs read it by.
+    /// The descriptor for the map through which the programs read the counter.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -83,8 +82,8 @@ impl CoreCounter {
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// As [`Self::offset`], once that is one: while another event is added to the core, the kernel
-    /// stops all of them for a moment.
+    /// As [`Self::offset`], repeated until it is consistent: while another event is added to the
+    /// core, the kernel briefly stops all of them.
     fn settled_offset(&self) -> io::Result<(u64, u64)> {
         let mut found = self.offset();
         for _ in 1..ATTEMPTS {
@@ -96,7 +95,7 @@ impl CoreCounter {
         found
     }
 
-    /// What `rdtsc` reads less what this reads, and the error, in ticks. Only on the counter's own
+    /// `rdtsc` minus this counter, and the error, in ticks. Call this only on the counter's own
     /// core.
     fn offset(&self) -> io::Result<(u64, u64)> {
         let tsc = Tsc::unchecked();
@@ -117,7 +116,7 @@ impl CoreCounter {
     }
 }
 
-/// Starts and measures a core's counter, from a thread that runs there. Takes 100 ms.
+/// Starts and measures a core's counter. Call it from a thread on that core; it takes 100 ms.
 pub(super) fn measured(core: usize) -> io::Result<(CoreCounter, Core)> {
     affinity::pin(core)?;
     let counter = CoreCounter::open(core)?;
@@ -130,8 +129,8 @@ pub(super) fn measured(core: usize) -> io::Result<(CoreCounter, Core)> {
             continue;
         }
         let period = period_of(calibration.period.hz());
-        // Without a cpufreq driver nothing is known but the counter's own frequency, which is then
-        // the core's.
+        // Without a cpufreq driver only the counter's own frequency is known, and we use it as the
+        // core's.
         let khz = before.unwrap_or_else(|| round(calibration.period.hz() / 1e3));
         let scale = if follows { period.saturating_mul(khz) } else { 0 };
         let base = counter.read()?;
@@ -141,7 +140,7 @@ pub(super) fn measured(core: usize) -> io::Result<(CoreCounter, Core)> {
     Err(io::Error::other("the core's frequency does not stay the same for 100 ms"))
 }
 
-/// 2^-32 ns a tick.
+/// The period in 2^-32 ns per tick.
 fn period_of(hz: f64) -> u64 {
     round(1e9 * 4_294_967_296.0 / hz)
 }
@@ -151,7 +150,8 @@ fn round(value: f64) -> u64 {
     value.round() as u64
 }
 
-/// The TSC keeps its rate when the core's frequency changes (arch/x86/kernel/cpu sets the flag).
+/// Whether the TSC keeps its rate when the core's frequency changes (arch/x86/kernel/cpu sets the
+/// flag).
 fn has_constant_rate() -> bool {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
@@ -184,7 +184,7 @@ mod tests {
                 // however busy the machine.
                 assert!(core.offset_error < 100_000, "{core:?}");
             }
-            // Not root, or a kernel without perf events.
+            // We are not root, or the kernel lacks perf events.
             Err(error) => assert!(error.raw_os_error().is_some(), "{error}"),
         }
     }

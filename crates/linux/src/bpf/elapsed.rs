@@ -1,4 +1,4 @@
-//! Loads the programs, gives them the cores' counters, attaches them, registers threads.
+//! Loads the programs, passes them the cores' counters, attaches them, and registers threads.
 
 use core::ptr::NonNull;
 use std::fs::File;
@@ -20,18 +20,18 @@ use crate::mapping::{Access, SharedMapping};
 
 /// The object that build.rs compiled from bpf/elapsed.bpf.c; empty if that failed.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/elapsed.bpf.o"));
-/// Why that failed.
+/// Why the compilation failed.
 const MISSING: &str = env!("TIMEVISOR_BPF_MISSING");
 
 const TYPES: &str = "/sys/kernel/btf/vmlinux";
-/// Tells the calling thread its number.
+/// Name of the program that returns the calling thread's id.
 const OWN_PID: &str = "own_pid";
 const TRACEPOINTS: [&str; 3] = ["cpu_frequency", "sched_migrate_task", "sched_switch"];
 
 /// Ages of cores and threads, kept by programs in the kernel while this value lives.
 #[derive(Debug)]
 pub struct ElapsedBpf {
-    // Detached first.
+    // Dropped first, which detaches the programs.
     ebpf: Ebpf,
     shared: Shared,
     places: Mutex<Places>,
@@ -46,15 +46,16 @@ pub(super) struct Shared {
     tasks: SharedMapping,
 }
 
-/// The thread records in use. The one that has been free for longest is used next, so that no
-/// program still writes it for an ended thread.
+/// The thread records in use. The record that has been free the longest is used next, so that no
+/// program still writes to it for an ended thread.
 #[derive(Debug)]
 struct Places {
     taken: [bool; TASKS],
     next: usize,
 }
 
-/// An event with everything that the programs would find out themselves, for [`ElapsedBpf::feed`].
+/// An event with all the data that the programs would normally obtain themselves, for
+/// [`ElapsedBpf::feed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Core `by` reports a new frequency of core `of`.
@@ -70,14 +71,14 @@ pub enum Event {
         /// CLOCK_MONOTONIC, ns.
         now: u64,
     },
-    /// A thread is to run on another core.
+    /// A thread is about to move to another core.
     Migrate {
         /// The thread.
         pid: u32,
     },
     /// A core switches to another thread.
     Switch {
-        /// The thread that ran; 0: none that is registered.
+        /// The thread that ran; 0 if it is not registered.
         from: u32,
         /// The thread that runs.
         to: u32,
@@ -91,18 +92,18 @@ pub enum Event {
 }
 
 impl ElapsedBpf {
-    /// Everything: all online cores are measured (100 ms), and from here on their events are
-    /// followed.
+    /// Starts everything: measures all online cores (100 ms), and follows their events from then
+    /// on.
     ///
     /// # Errors
-    /// What stands in the way on this machine, with the next step.
+    /// What prevents this on this machine, with the next step.
     pub fn start() -> Result<Self, BpfError> {
         let mut this = Self::load()?;
         let online = affinity::online().map_err(|e| BpfError::of("tell its cores", e))?;
         if let Some(core) = online.iter().find(|core| **core >= CORES) {
             return Err(BpfError::TooManyCores(*core));
         }
-        // Each on its core, all at once.
+        // One thread per core, all in parallel.
         let threads: Vec<_> = online
             .into_iter()
             .map(|core| (core, std::thread::spawn(move || measured(core))))
@@ -127,7 +128,7 @@ impl ElapsedBpf {
         Ok(this)
     }
 
-    /// The maps, empty, and the programs, not attached: for [`Self::feed`].
+    /// Loads empty maps and unattached programs, for [`Self::feed`].
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -145,7 +146,7 @@ impl ElapsedBpf {
         Ok(Self { ebpf, shared, places, counters: Vec::new() })
     }
 
-    /// Makes a core's record this. Not while the programs are attached.
+    /// Overwrites a core's record. Not allowed while the programs are attached.
     pub fn set_core(&self, core: u32, state: &Core) {
         if let Some(record) = self.shared.core(u64::from(core)) {
             record::write_core(record, state);
@@ -164,8 +165,8 @@ impl ElapsedBpf {
         record::task(self.shared.task(place)).map(|(_, task)| task)
     }
 
-    /// This thread's number in the initial pid namespace, which the programs see: gettid(2) tells
-    /// another one in a container.
+    /// This thread's id in the initial pid namespace, which is what the programs see; in a
+    /// container, gettid(2) returns a different one.
     pub(super) fn own_pid(&self) -> Result<u32, BpfError> {
         let what = "tell a thread its number";
         let program = self.ebpf.program(OWN_PID);
@@ -177,8 +178,9 @@ impl ElapsedBpf {
         call::test_run(fd.as_fd(), &[0; 5], None).map_err(|e| BpfError::of(what, e))
     }
 
-    /// Gives a thread a record, and returns its place; the age begins when the thread runs next.
-    /// `pid` is the initial pid namespace's. [`Self::register_self`] is for threads that read it.
+    /// Assigns a record to a thread, and returns its place; the age starts when the thread next
+    /// runs. `pid` is an id in the initial pid namespace. Threads that read their own age use
+    /// [`Self::register_self`].
     ///
     /// # Errors
     /// When all places are taken.
@@ -198,7 +200,7 @@ impl ElapsedBpf {
     pub(super) fn forget(&self, place: u32, pid: u32) {
         let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Ok(map) = self.map("places") {
-            // It is there, or the record is free in any case.
+            // If there is no such element, the record is free anyway.
             let _ = call::delete(map, pid);
         }
         record::write_new_task(self.shared.task(place), 0, FineAge::default());
@@ -210,7 +212,7 @@ impl ElapsedBpf {
     /// Runs the programs' own code for an event, with BPF_PROG_TEST_RUN.
     ///
     /// # Errors
-    /// When the kernel cannot (before 5.10) or must not.
+    /// When the kernel does not support it (before 5.10) or does not permit it.
     pub fn feed(&mut self, event: &Event) -> Result<(), BpfError> {
         let wide = u64::from;
         let (program, arguments) = match *event {
@@ -225,8 +227,8 @@ impl ElapsedBpf {
         self.test_run(program, &arguments, None)
     }
 
-    /// Runs the attached program `cpu_frequency` for core `of` on core `by`, with the counter and
-    /// the clock as they are.
+    /// Runs the attached program `cpu_frequency` for core `of` on core `by`, with the real counter
+    /// and clock.
     ///
     /// # Errors
     /// As [`Self::feed`], or when there is no such core.

@@ -5,7 +5,7 @@ use std::io;
 
 type Source = Box<dyn Error + Send + Sync>;
 
-/// What is in the way, with the next step.
+/// What prevents them, with the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     /// The programs were not compiled.
@@ -13,7 +13,7 @@ pub enum BpfError {
         "this timevisor was built without its BPF programs ({0}); install clang and build it again"
     )]
     NotBuilt(&'static str),
-    /// The kernel does not describe its types.
+    /// The kernel provides no type information (BTF).
     #[error(
         "the kernel has no /sys/kernel/btf/vmlinux; use one with CONFIG_DEBUG_INFO_BTF, as distributions' are"
     )]
@@ -23,7 +23,7 @@ pub enum BpfError {
         "the kernel does not let this process {what}; run as root, or give it CAP_BPF and CAP_PERFMON (and see kernel lockdown)"
     )]
     NotPermitted {
-        /// What was tried.
+        /// The operation that was attempted.
         what: &'static str,
         /// The kernel's answer.
         #[source]
@@ -32,7 +32,7 @@ pub enum BpfError {
     /// The kernel refused for another reason.
     #[error("the kernel does not {what}; kernels 5.12 and newer with CONFIG_BPF_EVENTS do")]
     Refused {
-        /// What was tried.
+        /// The operation that was attempted.
         what: &'static str,
         /// aya's or the kernel's answer.
         #[source]
@@ -55,7 +55,7 @@ pub enum BpfError {
     /// All records are in use.
     #[error("{max} threads are registered already; drop one first", max = super::record::TASKS)]
     Full,
-    /// The programs do not see that a registered thread runs.
+    /// The programs do not notice that a registered thread runs.
     #[error(
         "thread {0} is not seen by the kernel's programs; were they detached by somebody (bpftool link)?"
     )]
@@ -63,7 +63,7 @@ pub enum BpfError {
 }
 
 impl BpfError {
-    /// Sorts the kernel's answer: what must not be done, and what cannot be done.
+    /// Classifies the kernel's error: not permitted, or not supported.
     pub(super) fn of(what: &'static str, source: impl Into<Source>) -> Self {
         let source = source.into();
         if is_permission(&*source) {
@@ -74,7 +74,7 @@ impl BpfError {
     }
 }
 
-/// EPERM anywhere below. EACCES is the verifier's word for a program that it rejects.
+/// Whether the error chain contains EPERM. (The verifier reports a rejected program with EACCES.)
 fn is_permission(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -87,12 +87,12 @@ fn is_permission(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// An error and all below it in one line.
+/// An error and its sources in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {
-        // A verifier's log has thousands of lines; its end says what is wrong.
+        // A verifier log has thousands of lines; the end says what is wrong.
         let said = error.to_string();
         let said = said.trim().lines().last().unwrap_or_default().to_owned();
         if !said.is_empty() && !text.ends_with(&said) {

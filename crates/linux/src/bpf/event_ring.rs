@@ -12,9 +12,9 @@ use crate::mapping::{Access, MapError, SharedMapping};
 /// `SLOTS`, `READS`, and the 8-byte words of `struct event`.
 const SLOTS: usize = 4096;
 const WORDS: usize = 34;
-/// Words that only the programs use, for `KNOWN` vCPUs.
+/// Words for `KNOWN` vCPUs that only the programs use.
 const KNOWN: usize = 32 * 4;
-/// Mark of an event that its filter dropped.
+/// Marks an event that the filter dropped.
 const NOTHING: u16 = 0xffff;
 /// Offset of `len` in an event.
 const LEN_AT: usize = 14;
@@ -42,7 +42,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct EventRing {
     mapping: SharedMapping,
-    /// Events taken so far.
+    /// Number of events taken so far.
     tail: u64,
 }
 
@@ -62,7 +62,7 @@ impl EventRing {
         unsafe { shared.as_ref() }
     }
 
-    /// Writes the settings. Only while no program runs.
+    /// Writes the settings. Allowed only while no program runs.
     pub(super) fn ask(&self, settings: &[u8; SETTINGS]) {
         for (word, bytes) in self.shared().settings.iter().zip(settings.chunks_exact(8)) {
             let bytes = bytes.try_into().unwrap_or_default();
@@ -91,13 +91,13 @@ impl EventRing {
         }
     }
 
-    /// How many events found no slot.
+    /// Number of events that found no free slot.
     pub(super) fn dropped(&self) -> u64 {
         self.shared().dropped.load(Ordering::Relaxed)
     }
 }
 
-/// As bpf/introspect.h has it, counted by hand.
+/// The layout of bpf/introspect.h, counted by hand.
 const _: () = {
     assert!(size_of::<Slot>() == 5 * 64 && offset_of!(Slot, event) == 8);
     assert!(offset_of!(Shared, settings) == 24 + 32 * 32);
@@ -122,7 +122,7 @@ mod tests {
         (EventRing::new(file).unwrap(), EventRing::new(other).unwrap())
     }
 
-    /// As a program does it.
+    /// Writes an event as a program does.
     fn write(writer: &EventRing, turn: u64, scaled: u64, len: u16) {
         let slot = &writer.shared().slots[usize::try_from(turn).unwrap() % SLOTS];
         slot.event[0].store(scaled, Ordering::Relaxed);
@@ -141,12 +141,12 @@ mod tests {
         assert_eq!(reader.next().map(scaled), Some(10));
         assert_eq!(reader.next().map(scaled), Some(11));
         assert_eq!(reader.next(), None);
-        // What was filtered takes a turn and is not told.
+        // A filtered event takes a turn and is not reported.
         write(&writer, 2, 12, NOTHING);
         write(&writer, 3, 13, 0);
         assert_eq!(reader.next().map(scaled), Some(13));
         assert_eq!(writer.shared().tail.load(Ordering::Relaxed), 4);
-        // The same slots again: what is in them from the turn before is not taken for the next.
+        // Reuse the same slots: content from the previous turn is not mistaken for the next.
         for turn in 4..3 * SLOTS as u64 {
             assert_eq!(reader.next(), None);
             write(&writer, turn, turn, 0);

@@ -1,4 +1,4 @@
-//! Traps in a guest under KVM: the programs of bpf/introspect.bpf.c, for one VM.
+//! Traps in a KVM guest: the programs of bpf/introspect.bpf.c, for one VM.
 //!
 //! Settings and events are bytes in the layout of bpf/introspect.h; crates/introspection encodes
 //! and decodes them.
@@ -18,7 +18,7 @@ use super::settings::{POINT, POINTS, SETTINGS, TARGET};
 
 /// The object that build.rs compiled from bpf/introspect.bpf.c; empty if that failed.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/introspect.bpf.o"));
-/// Why that failed.
+/// Why the compilation failed.
 const MISSING: &str = env!("TIMEVISOR_BPF_INTROSPECT_MISSING");
 
 /// The programs, named after the functions that they watch.
@@ -26,7 +26,7 @@ const HANDLE_UD: &str = "handle_ud";
 const FAST_PIO: &str = "kvm_fast_pio";
 const EMULATE: &str = "x86_emulate_instruction";
 
-/// The function of KVM that is watched.
+/// The KVM function that is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
     /// KVM's prefix, AMD: `handle_ud`, by a kprobe.
@@ -39,7 +39,7 @@ pub enum Watch {
 
 /// The programs, attached while this value lives.
 pub struct GuestTraps {
-    // Detached first.
+    // Dropped first, which detaches the programs.
     ebpf: Ebpf,
     ring: EventRing,
     program: OwnedFd,
@@ -52,11 +52,11 @@ impl fmt::Debug for GuestTraps {
 }
 
 impl GuestTraps {
-    /// Watches the VM of `target` for these points, each with its address. `more` has further
-    /// addresses, each with the index of its point.
+    /// Watches the VM of `target` for these points, each with its address. `more` contains
+    /// additional addresses, each with the index of its point.
     ///
     /// # Errors
-    /// What is in the way on this host.
+    /// What prevents this on this host.
     pub fn start(
         target: [u8; TARGET],
         points: &[(u64, [u8; POINT])],
@@ -82,11 +82,12 @@ impl GuestTraps {
         Ok(Self { ebpf, ring, program })
     }
 
-    /// Number of instructions that the kernel's verifier processed for each program, whose limit is
-    /// a million. Attaches none. Before Linux 5.16 the kernel does not report it, and this is 0.
+    /// Number of instructions that the kernel's verifier processed for each program; its limit is a
+    /// million. Attaches no program. Before Linux 5.16 the kernel does not report the number, and
+    /// this is 0.
     ///
     /// # Errors
-    /// When it refuses one.
+    /// When the kernel rejects a program.
     pub fn verified() -> Result<[(&'static str, u32); 3], BpfError> {
         let failed = |e: ProgramError| BpfError::of("load BPF programs", e);
         if OBJECT.is_empty() {
@@ -115,8 +116,8 @@ impl GuestTraps {
         self.ring.dropped()
     }
 
-    /// How often the kernel skipped the program because another one ran on that processor. The
-    /// kernel counts this; older ones do not, and this is 0.
+    /// How often the kernel skipped the program because another one ran on that processor. Older
+    /// kernels do not count this, and the result is then 0.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         let name = format!("/proc/self/fdinfo/{}", self.program.as_fd().as_raw_fd());
@@ -124,7 +125,8 @@ impl GuestTraps {
     }
 }
 
-/// A number that /proc gives for a program (kernel/bpf/syscall.c, bpf_prog_show_fdinfo).
+/// The number of recursion misses that /proc shows for a program (kernel/bpf/syscall.c,
+/// bpf_prog_show_fdinfo).
 fn recursion_misses(fdinfo: &str) -> u64 {
     let value = |line: &str| line.strip_prefix("recursion_misses:")?.trim().parse().ok();
     fdinfo.lines().find_map(value).unwrap_or(0)
@@ -170,8 +172,8 @@ fn attach(ebpf: &mut Ebpf, watch: Watch) -> Result<OwnedFd, BpfError> {
 mod tests {
     use super::*;
 
-    /// The kernel's verifier takes all programs, without much ado; whether there is a KVM to watch
-    /// is another matter.
+    /// The kernel's verifier accepts all programs with little effort. Whether there is a KVM to
+    /// watch is not tested.
     #[test]
     fn the_verifier_takes_the_programs() {
         if OBJECT.is_empty() {

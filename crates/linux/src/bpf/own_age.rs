@@ -13,19 +13,21 @@ use super::record::{self, Core, FineAge, Place, Task};
 use crate::affinity;
 use crate::counter::Tsc;
 
-/// Most sleeps of a new thread. The programs see it when it runs again after a sleep.
+/// Maximum number of sleeps of a new thread. The programs notice the thread when it runs again
+/// after a sleep.
 const FIRST_SLEEPS: u32 = 200;
-/// Most attempts to read an age while the thread moves between cores.
+/// Maximum number of attempts to read an age while the thread moves between cores.
 const ATTEMPTS: u32 = 1000;
-/// Most sleeps of a thread whose arrival on a core was missed; after each it arrives again.
+/// Maximum number of sleeps of a thread whose arrival on a core was missed; after each sleep it
+/// arrives again.
 const SLEEPS: u32 = 100;
-/// Length of such a sleep. Any length will do, because only the switch to another thread matters.
+/// Length of such a sleep. Any length works, because only the switch to another thread matters.
 const SLEEP: Duration = Duration::from_micros(1);
 
-/// The age of the thread that registered. Dropping it gives its place back.
+/// The age of the thread that registered. Dropping it releases its place.
 ///
-/// Readings increase strictly, across moves between cores and changes of frequency. The value stays
-/// on its thread, because only there `rdtsc` reads the counter of the thread's core.
+/// Readings are strictly increasing, even across moves between cores and frequency changes. The
+/// value stays on its thread, because only there `rdtsc` reads the counter of the thread's core.
 #[derive(Debug)]
 pub struct OwnAge<'a> {
     shared: &'a Shared,
@@ -36,7 +38,7 @@ pub struct OwnAge<'a> {
     not_send: PhantomData<*const ()>,
 }
 
-/// Why an age cannot be told at this moment.
+/// Why the age is currently unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadError {
     /// The kernel's programs have not seen the thread arrive on the core that it runs on.
@@ -48,7 +50,7 @@ pub enum ReadError {
 }
 
 impl ElapsedBpf {
-    /// Gives the calling thread an age that begins with `age`.
+    /// Registers the calling thread with the initial age `age`.
     ///
     /// # Errors
     /// When all places are taken, or the programs do not see it run.
@@ -78,12 +80,12 @@ impl<'a> OwnAge<'a> {
         }
     }
 
-    /// The age now. Where the thread's arrival on its core was missed (some kernels leave out a
-    /// switch now and then), the thread sleeps for a moment: it then arrives again, and the time
-    /// since it left the core before is counted by CLOCK_MONOTONIC.
+    /// The current age. If the thread's arrival on its core was missed (some kernels occasionally
+    /// omit a switch), the thread sleeps briefly: it then arrives again, and CLOCK_MONOTONIC
+    /// measures the time since it left the previous core.
     ///
     /// # Errors
-    /// When it is unknown at this moment; a later reading is right again.
+    /// When it is currently unknown; a later reading will be right again.
     pub fn read(&self) -> Result<FineAge, ReadError> {
         for _ in 0..SLEEPS {
             match self.read_once() {
@@ -110,8 +112,7 @@ impl<'a> OwnAge<'a> {
             let count = tsc.read_ordered().wrapping_sub(core.offset);
             fence(Ordering::Acquire);
             let runs_on = affinity::current();
-            // Had the thread been moved before the counter was read, its record would say so by
-            // now.
+            // If the thread had moved before the counter was read, its record would show it by now.
             if record::is_still(mine, sequence) && record::is_still(cores, core_sequence) {
                 // Unless the programs did not see it.
                 if runs_on.map(|core| core as u64) != Some(task.core) {

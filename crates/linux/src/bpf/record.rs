@@ -1,18 +1,18 @@
-//! The records that the kernel's programs keep (bpf/elapsed.h): sixteen words each, the first a
-//! sequence that is odd while the others are written.
+//! The records that the kernel's programs keep (bpf/elapsed.h): sixteen words each. The first word
+//! is a sequence count that is odd while the others are being written.
 
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Number of core records; `CORES` in bpf/elapsed.bpf.c.
 pub const CORES: usize = 512;
-/// Threads that can be registered at once; `TASKS` in bpf/elapsed.bpf.c.
+/// Number of threads that can be registered at once; `TASKS` in bpf/elapsed.bpf.c.
 pub const TASKS: usize = 64;
 /// Words of a record.
 pub const WORDS: usize = 16;
 
-/// Most attempts to read a record. A writer is in the kernel and cannot be preempted, so it is done
-/// after a few of them unless another one follows.
+/// Maximum number of attempts to read a record. A writer runs in the kernel and cannot be
+/// preempted, so it is done after a few attempts unless another write follows.
 const TURNS: u32 = 1_000_000;
 
 /// A record in shared memory.
@@ -23,7 +23,7 @@ pub type Record = [AtomicU64; WORDS];
 pub struct FineAge(pub u128);
 
 impl FineAge {
-    /// From the two words of a record.
+    /// Builds it from the two words of a record.
     fn of(ns: u64, fraction: u64) -> Self {
         Self((u128::from(ns) << 32) + u128::from(fraction))
     }
@@ -43,27 +43,27 @@ impl FineAge {
 /// The state of a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Core {
-    /// The counter where the stretch in force began.
+    /// The counter value at which the current segment began.
     pub base: u64,
-    /// The core's age there.
+    /// The core's age at that value.
     pub age: FineAge,
-    /// Length of a tick since then, 2^-32 ns; 0: no counter.
+    /// Length of a tick since then, 2^-32 ns; 0 if there is no counter.
     pub period: u64,
-    /// Period times kHz; 0 where the counter does not follow the core's frequency.
+    /// Period times kHz; 0 if the counter does not follow the core's frequency.
     pub scale: u64,
-    /// A frequency that another core reported and that is not consolidated yet; 0: none.
+    /// A frequency that another core reported and that is not consolidated yet; 0 if there is none.
     pub pending_khz: u64,
     /// When it was reported, ns of CLOCK_MONOTONIC.
     pub pending_since: u64,
-    /// Time, and ticks, since the first such report that is not consolidated yet, up to the last.
+    /// Time and ticks from the first such report that is not consolidated yet to the last one.
     pub pending_ns: u64,
     /// See `pending_ns`.
     pub pending_ticks: u64,
-    /// The age may be too great by this.
+    /// Amount by which the age may be too large.
     pub excess_ns: u64,
-    /// Changes of the rate so far.
+    /// Number of rate changes so far.
     pub changes: u64,
-    /// Events that were lost because the record was being written.
+    /// Number of events lost because the record was being written.
     pub missed: u64,
     /// `rdtsc` minus this counter.
     pub offset: u64,
@@ -112,7 +112,7 @@ impl Core {
         ]
     }
 
-    /// The core's age at a value of its counter; a value from before the base gives the age there.
+    /// The core's age at a value of its counter; a value before the base gives the age at the base.
     #[must_use]
     pub fn age_at(&self, count: u64) -> FineAge {
         let ticks = count.wrapping_sub(self.base);
@@ -138,25 +138,25 @@ pub enum Place {
 /// The state of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Task {
-    /// Its id in the first pid namespace.
+    /// Its id in the initial pid namespace.
     pub pid: u64,
     /// Where it is.
     pub place: Place,
     /// The core that it runs on, or ran on last.
     pub core: u64,
-    /// Its age when its stretch on that core began.
+    /// Its age when its current segment on that core began.
     pub age: FineAge,
     /// The core's age then.
     pub base: FineAge,
     /// The core's age when it last stopped running there.
     pub left: FineAge,
-    /// That moment, ns of CLOCK_MONOTONIC.
+    /// When it last stopped, ns of CLOCK_MONOTONIC.
     pub left_at: u64,
-    /// Moves between cores so far.
+    /// Number of moves between cores so far.
     pub migrations: u64,
-    /// The part of the age that CLOCK_MONOTONIC counted, between two cores.
+    /// The part of the age that was measured by CLOCK_MONOTONIC, between two cores.
     pub bridged_ns: u64,
-    /// Events that were lost because the record was being written.
+    /// Number of events lost because the record was being written.
     pub missed: u64,
 }
 
@@ -221,13 +221,13 @@ pub(super) fn task(record: &Record) -> Option<(u64, Task)> {
     snapshot(record).map(|words| (words[0], Task::of(&words)))
 }
 
-/// Only while no program can see the record: nothing here locks it.
+/// Writes a core's record without locking. Allowed only while no program can access it.
 pub(super) fn write_core(record: &Record, core: &Core) {
     write(record, &core.words());
 }
 
-/// As [`write_core`]: a thread that has not run yet, with the age that it begins with; `pid` 0
-/// frees the record.
+/// As [`write_core`], for a thread that has not run yet, with its initial age; `pid` 0 frees the
+/// record.
 pub(super) fn write_new_task(record: &Record, pid: u32, age: FineAge) {
     let [ns, fraction] = age.words();
     let mut words = [0; WORDS];
@@ -239,7 +239,7 @@ fn write(record: &Record, words: &[u64; WORDS]) {
     for (shared, word) in record.iter().zip(words).skip(1) {
         shared.store(*word, Ordering::Relaxed);
     }
-    // An even sequence that no reader has begun with.
+    // An even sequence count that no reader has started with.
     record[0].fetch_add(2, Ordering::Release);
 }
 
@@ -261,7 +261,7 @@ mod tests {
         };
         write_core(&record, &wrote);
         assert_eq!(core(&record), Some((2, wrote)));
-        // Half a nanosecond a tick.
+        // Half a nanosecond per tick.
         assert_eq!(wrote.age_at(9), FineAge((6 << 32) + 3));
         assert_eq!(wrote.age_at(6), wrote.age);
         write_new_task(&record, 42, FineAge(9 << 32));

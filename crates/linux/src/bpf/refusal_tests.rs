@@ -1,4 +1,4 @@
-//! Who may not load programs is told so, by the real kernel.
+//! Tests with the real kernel that a user without permission to load programs gets a clear error.
 
 use super::{BpfError, ElapsedBpf};
 use crate::bpf::error::chain;
@@ -7,7 +7,7 @@ use crate::bpf::error::chain;
 fn nobody<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(|| {
         const NOBODY: libc::c_long = 65_534;
-        // SAFETY: three numbers; the thread ends after `run`.
+        // SAFETY: the arguments are three numbers; the thread ends after `run`.
         unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
         // SAFETY: the call has no arguments and cannot fail.
         assert_ne!(unsafe { libc::syscall(libc::SYS_geteuid) }, 0);

@@ -8,12 +8,12 @@ use timevisor_time::{Duration, Period, RateError};
 
 use crate::clock;
 
-/// How long the measurement takes. The error is two bracket widths (about 100 ns) in this baseline:
-/// about 1 ppm.
+/// How long the measurement takes. The error is two bracket widths (about 100 ns) over this
+/// baseline: about 1 ppm.
 pub const BASELINE: std::time::Duration = std::time::Duration::from_millis(100);
-/// How many brackets compete at either end.
+/// Number of brackets tried at each end; the narrowest is used.
 const TRIES: usize = 16;
-/// A CLOCK_MONOTONIC_RAW stamp is rounded down to this.
+/// Granularity to which a CLOCK_MONOTONIC_RAW stamp is rounded down.
 const GRANULARITY_NS: u64 = 1;
 
 /// A counter's period relative to CLOCK_MONOTONIC_RAW.
@@ -21,7 +21,7 @@ const GRANULARITY_NS: u64 = 1;
 pub struct Calibration {
     /// Length of one tick.
     pub period: Period,
-    /// The period is this close to that of CLOCK_MONOTONIC_RAW.
+    /// Maximum deviation of the period from that of CLOCK_MONOTONIC_RAW.
     pub error: RateError,
 }
 
@@ -47,8 +47,8 @@ pub struct RawBracket {
     pub after: u64,
 }
 
-/// Measures `counter` for about 100 ms. CLOCK_MONOTONIC_RAW itself is 1 GHz by definition and
-/// returns at once.
+/// Measures `counter` for about 100 ms. CLOCK_MONOTONIC_RAW itself is 1 GHz by definition, so for
+/// it this returns immediately.
 ///
 /// # Errors
 /// When the counter stands still or is too slow for a page.
@@ -90,8 +90,8 @@ pub fn from_brackets(first: RawBracket, last: RawBracket) -> Result<Calibration,
         .checked_sub(first.raw_ns)
         .filter(|ns| *ns > 0)
         .ok_or(CalibrationError::Stopped)?;
-    // The clock was read somewhere in each bracket: the ticks in between are known to within both
-    // widths, and to within the tick that each reading was rounded down by.
+    // The clock was read somewhere in each bracket, so the ticks in between are known to within
+    // both widths, plus the tick by which each reading was rounded down.
     let fewest = last
         .before
         .checked_sub(first.after)
@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The true period is always inside the stated error, wherever in the bracket the clock was
+        /// The true period is always within the stated error, wherever in the bracket the clock was
         /// read.
         #[test]
         fn the_error_covers_the_truth(

@@ -1,6 +1,6 @@
 //! The Arm architectural virtual counter.
 //!
-//! The architecture promises one constant rate and a common count for all cores, so there is
+//! The architecture guarantees a constant rate and a common count for all cores, so there is
 //! nothing to check. It does not convert ticks to time.
 
 use timevisor_clock_page::{Counter, CounterId};
@@ -44,12 +44,12 @@ impl Counter for Cntvct {
     #[inline(always)]
     fn read_ordered(&self) -> u64 {
         let count: u64;
-        // isb keeps the processor from sampling early. The load makes the sample take part in the
-        // order of memory accesses: its address depends on the count, so a later load fence (the
-        // sequence lock's) cannot pass it, and a snapshot is not found valid before its counter was
-        // read (arch/arm64/include/asm/barrier.h does the same). SAFETY: CNTVCT_EL0 is readable at
-        // EL0 under Linux, and the word at the stack pointer always is; without `nomem` the
-        // compiler moves no memory access across.
+        // isb keeps the processor from sampling early. The load orders the sample with memory
+        // accesses: its address depends on the count, so a later load fence (the sequence lock's)
+        // cannot pass it, and a snapshot is not judged valid before its counter was read
+        // (arch/arm64/include/asm/barrier.h does the same). SAFETY: CNTVCT_EL0 is readable at EL0
+        // under Linux, and the word at the stack pointer always is; without `nomem` the compiler
+        // moves no memory access across.
         unsafe {
             core::arch::asm!(
                 "isb",
@@ -64,9 +64,9 @@ impl Counter for Cntvct {
 
     #[inline(always)]
     fn read_after_stores(&self) -> u64 {
-        // A fence (dmb) orders memory accesses alone; reading a system register is none, so it
-        // takes a dsb. SAFETY: a barrier has no effect but order; without `nomem` the compiler
-        // moves no memory access across.
+        // A fence (dmb) only orders memory accesses. A system register read is not one, so a dsb is
+        // required. SAFETY: a barrier only affects ordering; without `nomem` the compiler moves no
+        // memory access across.
         unsafe {
             core::arch::asm!("dsb ish", options(nostack, preserves_flags));
         }

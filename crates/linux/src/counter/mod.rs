@@ -7,7 +7,7 @@
 //! | [`monotonic_raw`] | [`MonotonicRaw`], the fallback |
 //! | [`mod@calibrate`] | a counter's nominal frequency |
 //!
-//! What it does not do: discipline anything. Every counter here runs free.
+//! What it does not do: discipline anything. Every counter here is free-running.
 
 pub mod calibrate;
 #[cfg(target_arch = "aarch64")]
@@ -84,8 +84,8 @@ impl Counter for HostCounter {
 }
 
 impl HostCounter {
-    /// The counter that a page was written for, for a reader on this machine: the page's writer has
-    /// already judged it.
+    /// The counter that a page was written for, for a reader on this machine. The page's writer has
+    /// already checked it.
     ///
     /// `None` when this machine has no such counter.
     #[must_use]
@@ -104,7 +104,7 @@ impl HostCounter {
 /// The operator's choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Choice {
-    /// The architecture's counter if it can be trusted, otherwise monotonic-raw.
+    /// The architecture's counter if it can be trusted; otherwise monotonic-raw.
     #[default]
     Auto,
     /// The TSC or nothing.
@@ -121,17 +121,16 @@ pub enum SelectError {
     /// The counter belongs to another architecture.
     #[error("this machine is not {0}; use `counter = \"auto\"`")]
     OtherArchitecture(&'static str),
-    /// The TSC is there but cannot be trusted.
+    /// The TSC exists but cannot be trusted.
     #[cfg(target_arch = "x86_64")]
     #[error("the TSC cannot be trusted")]
     Tsc(#[source] TscError),
 }
 
-/// Picks this host's counter and says why.
+/// Selects this host's counter and returns the reason.
 ///
 /// # Errors
-/// When a counter was asked for by name and this machine does not have it in working order. `Auto`
-/// never fails.
+/// When a counter was requested by name and this machine has no working one. `Auto` never fails.
 pub fn select(choice: Choice) -> Result<(HostCounter, String), SelectError> {
     match choice {
         Choice::Auto => Ok(automatic()),

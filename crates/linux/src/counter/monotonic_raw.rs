@@ -1,7 +1,7 @@
 //! CLOCK_MONOTONIC_RAW as a counter: the fallback where no architectural counter can be trusted.
 //!
-//! It costs a vDSO call instead of an instruction and exists only on this machine: never in a VM's
-//! page.
+//! It costs a vDSO call instead of an instruction and is valid only on this machine, so it never
+//! appears in a VM's page.
 
 use timevisor_clock_page::{Counter, CounterId};
 
@@ -27,7 +27,7 @@ impl Counter for MonotonicRaw {
 /// time namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostMonotonicRaw {
-    /// Lead of this process's clock over it, ns.
+    /// Offset of this process's clock from the initial one, ns.
     ahead: u64,
 }
 
@@ -35,7 +35,7 @@ impl HostMonotonicRaw {
     /// For a process in the initial time namespace.
     pub const INITIAL: Self = Self { ahead: 0 };
 
-    /// As of the time namespace that this process is in now (time_namespaces(7)).
+    /// For the time namespace that this process is in now (time_namespaces(7)).
     #[must_use]
     pub fn from_here() -> Self {
         Self { ahead: clock::time_namespace_offset() }

@@ -1,8 +1,8 @@
 //! The x86 time stamp counter.
 //!
-//! [`Tsc::new`] hands one out only on machines where it runs at one rate for ever, in sleep states
-//! too, and where the kernel has not found it unstable. It does not convert ticks to time, and does
-//! not know the frequency.
+//! [`Tsc::new`] succeeds only on machines where the TSC always runs at a constant rate, including
+//! in sleep states, and where the kernel has not found it unstable. It does not convert ticks to
+//! time, and does not know the frequency.
 
 use std::sync::OnceLock;
 
@@ -14,8 +14,8 @@ pub struct Tsc {
     ordered: OrderedRead,
 }
 
-/// Which instructions read the TSC after every earlier load. Both keep the same promise (Intel SDM
-/// vol. 2, RDTSC and RDTSCP; AMD APM vol. 3); which one is cheaper depends on the processor.
+/// Which instructions read the TSC after every earlier load. Both give the same guarantee (Intel
+/// SDM vol. 2, RDTSC and RDTSCP; AMD APM vol. 3); which one is cheaper depends on the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderedRead {
     /// `lfence; rdtsc`, which every x86-64 processor has.
@@ -24,7 +24,7 @@ pub enum OrderedRead {
     Rdtscp,
 }
 
-/// How often each form is timed, in turns, before one is chosen: a few microseconds on hardware.
+/// How often each form is timed, alternately, before one is chosen: a few microseconds on hardware.
 const CHOICE_ROUNDS: usize = 24;
 /// Reads between two stamps: a TSC may advance in steps that are longer than one read.
 const CHOICE_READS: usize = 8;
@@ -38,7 +38,7 @@ pub enum TscError {
         "the processor does not promise an invariant TSC (CPUID 0x80000007 EDX bit 8); use `counter = \"monotonic-raw\"`"
     )]
     NotInvariant,
-    /// The kernel does not know the TSC as constant and nonstop.
+    /// The kernel does not report the TSC as constant and nonstop.
     #[error(
         "the kernel lacks the flag {0} for this processor (/proc/cpuinfo); use `counter = \"monotonic-raw\"`"
     )]
@@ -61,8 +61,8 @@ pub struct TscFacts {
     /// /sys/devices/system/clocksource/clocksource0/available_clocksource; empty when sysfs is not
     /// mounted.
     ///
-    /// A guest or nested host may run on kvm-clock: what counts is that tsc is on offer, because
-    /// the kernel takes an unstable TSC off the list (kernel/time/clocksource.c,
+    /// A guest or nested host may run on kvm-clock: what matters is that tsc is available, because
+    /// the kernel removes an unstable TSC from the list (kernel/time/clocksource.c,
     /// `clocksource_mark_unstable`).
     pub available: String,
 }
@@ -82,7 +82,7 @@ impl TscFacts {
     }
 }
 
-/// Whether a TSC with these facts can carry a clock.
+/// Whether a TSC with these facts is good enough for a clock.
 ///
 /// # Errors
 /// The first reason against it.
@@ -111,7 +111,7 @@ impl Tsc {
         judge(&TscFacts::of_this_machine()).map(|()| Self::for_reader())
     }
 
-    /// The TSC without asking whether it can be trusted: for readers of a page whose writer has
+    /// The TSC without checking whether it can be trusted, for readers of a page whose writer has
     /// already decided.
     ///
     /// Ordered reads are `lfence; rdtsc`.
@@ -121,7 +121,7 @@ impl Tsc {
     }
 
     /// [`Self::unchecked`], with the ordered read that is cheaper on this processor. The first call
-    /// in a process measures both; later calls know.
+    /// in a process measures both; later calls use that result.
     #[must_use]
     pub fn for_reader() -> Self {
         static CHEAPER: OnceLock<OrderedRead> = OnceLock::new();
@@ -135,8 +135,8 @@ impl Tsc {
     }
 }
 
-/// Times both forms in turns. The least time of each counts: whatever interrupts a round only makes
-/// it longer.
+/// Times both forms in turns. The minimum of each counts, because interruptions only make a round
+/// longer.
 fn cheaper_ordered_read() -> OrderedRead {
     if !cpuid_rdtscp() {
         return OrderedRead::Lfence;
@@ -163,19 +163,20 @@ fn ticks_of(read: impl Fn() -> u64) -> u64 {
 fn read_lfence() -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: both instructions exist on every x86-64 and touch only the named registers; without
-    // `nomem` the compiler moves no memory access across, which is the ordering the trait promises.
+    // `nomem` the compiler moves no memory access across, which is the ordering the trait
+    // guarantees.
     unsafe {
         core::arch::asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags));
     }
     (u64::from(high) << 32) | u64::from(low)
 }
 
-/// Only where CPUID says that the instruction exists.
+/// Call this only if CPUID says that the instruction exists.
 #[inline(always)]
 fn read_rdtscp() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: callers have asked CPUID; the instruction touches only the named registers (ecx gets
-    // IA32_TSC_AUX). Without `nomem` the compiler moves no memory access across.
+    // SAFETY: callers have checked CPUID; the instruction touches only the named registers (ecx
+    // gets IA32_TSC_AUX). Without `nomem` the compiler moves no memory access across.
     unsafe {
         core::arch::asm!(
             "rdtscp", out("eax") low, out("edx") high, out("ecx") _, options(nostack, preserves_flags)
@@ -223,7 +224,7 @@ fn cpuid_rdtscp() -> bool {
 /// EAX and EDX of one CPUID leaf.
 fn cpuid(leaf: u32) -> (u32, u32) {
     let (eax, edx): (u32, u32);
-    // SAFETY: CPUID exists on every x86-64; rbx belongs to the compiler and is put back.
+    // SAFETY: CPUID exists on every x86-64; rbx is reserved by the compiler and is restored.
     unsafe {
         core::arch::asm!(
             "mov {saved:r}, rbx",
@@ -262,8 +263,8 @@ mod tests {
             judge(&TscFacts { flags, ..good() }),
             Err(TscError::MissingFlag("constant_tsc"))
         );
-        // The watchdog removes an unstable TSC from the list; `tsc-early` on its own is not a
-        // promise either.
+        // The watchdog removes an unstable TSC from the list; `tsc-early` alone is no guarantee
+        // either.
         let available = "hpet acpi_pm tsc-early".into();
         assert_eq!(judge(&TscFacts { available, ..good() }), Err(TscError::Unstable));
         assert_eq!(

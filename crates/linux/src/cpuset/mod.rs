@@ -1,13 +1,13 @@
-//! Gives threads exclusive processors. SCHED_DEADLINE keeps its promise on a processor only where
-//! that processor is a separate *root domain*. Otherwise it is global EDF, and a pinned thread is
-//! refused (EPERM).
+//! Gives threads exclusive processors. SCHED_DEADLINE guarantees its budget on a processor only if
+//! that processor is a separate *root domain*. Otherwise scheduling is global EDF, and a pinned
+//! thread is refused (EPERM).
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `v1.rs` | cgroup v1: a cpuset of one processor, and a root that balances no load across |
+//! | `v1.rs` | cgroup v1: a cpuset of one processor, and a root without load balancing across processors |
 //! | `v2.rs` | cgroup v2: a partition (cpuset.cpus.partition) |
 //!
-//! Both plan changes and make none themselves: [`Change`].
+//! Both only plan changes and do not apply them: [`Change`].
 
 mod v1;
 mod v2;
@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 use crate::affinity;
 use crate::scheduling::Change;
 
-/// The beginning of every name that we give to a cgroup.
+/// Prefix of the names of all our cgroups.
 pub const OURS: &str = "timevisor-";
 
-/// Why a processor cannot be set apart.
+/// Why a processor cannot be made exclusive.
 #[derive(Debug, thiserror::Error)]
 pub enum CpusetError {
     /// There is no cpuset controller.
@@ -31,7 +31,7 @@ pub enum CpusetError {
         "no cpuset controller is mounted, so that no processor can be set apart; mount cgroup2 at /sys/fs/cgroup"
     )]
     None,
-    /// It is the only one, or there is none of this number.
+    /// It is the only processor, or there is no such processor.
     #[error(
         "processor {processor} cannot be set apart; {online} are online, and one must be left for everything else"
     )]
@@ -41,13 +41,13 @@ pub enum CpusetError {
         /// The processors there are.
         online: String,
     },
-    /// Nobody may share a processor with it.
+    /// This cpuset is exclusive, so no other may share a processor with it.
     #[error(
         "cpuset {cpuset} has processor {processor} for itself (cpuset.cpu_exclusive), and no cpuset beside it may have it too; write 0 \
          there, or stop what made it"
     )]
     Exclusive {
-        /// Whose.
+        /// The exclusive cpuset.
         cpuset: String,
         /// Which.
         processor: usize,
@@ -57,10 +57,10 @@ pub enum CpusetError {
         "this kernel makes partitions at the top of the cgroup tree only (cpuset.cpus.exclusive: Linux 6.7), and the VM is in {cgroup}"
     )]
     NoRemotePartitions {
-        /// Where the VM is.
+        /// The VM's cgroup.
         cgroup: String,
     },
-    /// The kernel did not make it one.
+    /// The kernel did not make the cgroup a partition.
     #[error("the kernel does not make {cgroup} a partition: {said}")]
     Invalid {
         /// Which.
@@ -68,10 +68,10 @@ pub enum CpusetError {
         /// What cpuset.cpus.partition says.
         said: String,
     },
-    /// Something else.
+    /// Another failure.
     #[error("{}", .path.display())]
     Io {
-        /// At what.
+        /// The file.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
@@ -79,7 +79,7 @@ pub enum CpusetError {
     },
 }
 
-/// How long a change is needed.
+/// How long a change stays in place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -87,11 +87,11 @@ pub enum Level {
     Thread,
     /// Until the last thread has left the processor.
     Processor,
-    /// Until the last processor is given back.
+    /// Until the last processor is released.
     Host,
 }
 
-/// The changes that give a thread an exclusive processor, in their order.
+/// The changes that give a thread an exclusive processor, in order.
 pub type Plan = Vec<(Level, Change)>;
 
 /// The cpuset controller.
@@ -102,7 +102,7 @@ pub struct Cpusets {
 }
 
 impl Cpusets {
-    /// Where it is mounted.
+    /// Finds where it is mounted.
     ///
     /// # Errors
     /// [`CpusetError::None`].
@@ -121,7 +121,7 @@ impl Cpusets {
     /// are already exclusive.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// When this is impossible.
     pub fn plan(
         &self,
         pid: u32,
@@ -143,17 +143,17 @@ impl Cpusets {
         }
     }
 
-    /// After the plan was made: whether it came to be.
+    /// Checks, after the plan was applied, whether it took effect.
     ///
     /// # Errors
-    /// What the kernel says of it.
+    /// The reason that the kernel gives.
     pub fn verify(&self, plan: &[(Level, Change)]) -> Result<(), CpusetError> {
         if self.unified { v2::verify(plan) } else { Ok(()) }
     }
 
-    /// What else has to change because others have made cpusets since the processors `apart` were
-    /// set apart, to be made at [`Level::Host`]. Nothing on cgroup v2: a partition takes its
-    /// processors from everybody.
+    /// Additional changes, to be applied at [`Level::Host`], that are needed because others have
+    /// created cpusets since the processors `apart` became exclusive. None on cgroup v2: there, a
+    /// partition takes its processors from everyone.
     ///
     /// # Errors
     /// The kernel's.
@@ -161,8 +161,8 @@ impl Cpusets {
         if self.unified { Ok(Vec::new()) } else { v1::balancing(&self.root, apart) }
     }
 
-    /// After processors were taken or given back: everything else may use all that are not in
-    /// `apart`.
+    /// To be called after processors were taken or released: lets everything else use all
+    /// processors that are not in `apart`.
     ///
     /// # Errors
     /// The kernel's.
@@ -179,21 +179,21 @@ impl Cpusets {
     }
 }
 
-/// Where v1's cpuset is mounted, v2 has none.
+/// If v1's cpuset is mounted, v2 has no cpuset controller.
 fn mounted(mountinfo: &str) -> Option<Cpusets> {
     let v1 = hierarchy(mountinfo, "cpuset").map(|root| Cpusets { root, unified: false });
     let v2 = || mounts(mountinfo).find(|(_, kind, _)| *kind == "cgroup2");
     v1.or_else(|| v2().map(|(root, ..)| Cpusets { root: root.into(), unified: true }))
 }
 
-/// Where cgroup v1 has this controller.
+/// The mount point of this controller in cgroup v1.
 pub(crate) fn hierarchy(mountinfo: &str, controller: &str) -> Option<PathBuf> {
     let has = |options: &str| options.split(',').any(|option| option == controller);
     let mut v1 = mounts(mountinfo).filter(|(_, kind, _)| *kind == "cgroup");
     v1.find(|(_, _, options)| has(options)).map(|(root, ..)| root.into())
 }
 
-/// Place, kind and options: `36 35 98:0 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset`
+/// Mount point, type and options: `36 35 98:0 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset`
 /// (proc_pid_mountinfo(5)).
 pub(crate) fn mounts(mountinfo: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     mountinfo.lines().filter_map(|line| {
@@ -209,8 +209,8 @@ fn read(path: &Path) -> Result<String, CpusetError> {
         .map_err(|source| CpusetError::Io { path: path.to_owned(), source })
 }
 
-/// Plans to enable a controller for the children of `folder` (cgroup v2); no change where it is
-/// enabled.
+/// Plans to enable a controller for the children of `folder` (cgroup v2); no change if it is
+/// already enabled.
 pub(crate) fn controller(
     folder: &Path,
     name: &str,

@@ -1,9 +1,9 @@
-//! cgroup v1: the root stops balancing load over all processors. Instead one cpuset balances the
+//! cgroup v1: the root stops balancing load over all processors. Instead, one cpuset covers the
 //! exclusive processor and another one all others, so that each is a separate root domain.
 //!
-//! Processes stay where they are: those on the processor share what the reservation leaves there.
-//! The cpusets of others (libvirt, systemd) that balance load over the processor stop doing so;
-//! nothing else about them changes.
+//! Processes are not moved: those on the processor share the time that the reservation leaves. The
+//! cpusets of others (libvirt, systemd) that balance load over the processor stop doing so; nothing
+//! else about them changes.
 //!
 //! What it does not do: work around an exclusive cpuset (cpuset.cpu_exclusive). It refuses, and
 //! names that cpuset.
@@ -32,7 +32,7 @@ pub(super) fn plan(
     let mut plan = Plan::new();
     let (own, rest) = (root.join(format!("{OURS}cpu{processor}")), rest(root));
     if rest.exists() {
-        // Other processors are set apart already.
+        // Other processors are already exclusive.
         let path = rest.join("cpuset.cpus");
         let (write, undo) = (affinity::text(rest_of), Some(read(&path)?));
         plan.push((Level::Thread, Change::File { path, write, undo }));
@@ -67,7 +67,7 @@ fn cpuset(level: Level, path: &Path, processors: &str, memory: &str) -> Plan {
 }
 
 /// The cpusets of others that balance load between one of these processors and any other one. Two
-/// cpusets that do so over the same processor are one root domain: theirs and ours.
+/// cpusets that balance over the same processor, such as theirs and ours, form one root domain.
 pub(super) fn balancing(root: &Path, processors: &[usize]) -> Result<Vec<Change>, CpusetError> {
     let mut found = Vec::new();
     of_others(root, &mut |path| {
@@ -81,8 +81,8 @@ pub(super) fn balancing(root: &Path, processors: &[usize]) -> Result<Vec<Change>
     Ok(found)
 }
 
-/// No cpuset may share a processor with an exclusive one beside it: the kernel refuses the second
-/// one with EINVAL.
+/// Checks for exclusive cpusets. No cpuset may share a processor with an exclusive sibling: the
+/// kernel rejects the second one with EINVAL.
 fn exclusive(root: &Path, ours: &[usize]) -> Result<(), CpusetError> {
     of_others(root, &mut |path| {
         let beside = path.parent() == Some(root);
@@ -97,12 +97,13 @@ fn exclusive(root: &Path, ours: &[usize]) -> Result<(), CpusetError> {
     })
 }
 
-/// A cpuset that was just made has none.
+/// The cpuset's processors; a new cpuset has none.
 fn processors_of(cpuset: &Path) -> Result<Vec<usize>, CpusetError> {
     Ok(affinity::list(&read(&cpuset.join("cpuset.cpus"))?).unwrap_or_default())
 }
 
-/// Looks at every cpuset below `folder` that is not ours. One that goes meanwhile is none.
+/// Looks at every cpuset below `folder` that is not ours. One that disappears in the meantime is
+/// skipped.
 fn of_others(
     folder: &Path,
     look: &mut impl FnMut(&Path) -> Result<(), CpusetError>,
@@ -160,7 +161,7 @@ mod tests {
             found
         };
         assert_eq!(found(&[1]), ["machine/web/emulator"]);
-        // A cpuset of one processor balances nothing, whatever it says.
+        // A cpuset of one processor balances nothing, whatever its setting says.
         assert_eq!(found(&[1, 3]), ["machine/web", "machine/web/emulator"]);
         assert_eq!(found(&[]), [""; 0]);
     }
@@ -170,7 +171,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         cpuset(root, "db", "2-3", "1", "1");
-        // Exclusive among its siblings only.
+        // A cpuset is exclusive only among its siblings.
         cpuset(root, "machine", "0-1", "1", "0");
         cpuset(root, "machine/web", "1", "1", "1");
         assert!(exclusive(root, &[0, 1]).is_ok());

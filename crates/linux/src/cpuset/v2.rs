@@ -1,9 +1,9 @@
-//! cgroup v2: a threaded cgroup below the VM's own, made a partition. Where the VM's is not at the
-//! top, every cgroup on the way must grant the processor (cpuset.cpus.exclusive, Linux 6.7): a
-//! *remote partition*. The process stays in its cgroup, so that libvirt and systemd find it; only
+//! cgroup v2: a threaded cgroup below the VM's own, made a partition. If the VM's cgroup is not at
+//! the top, every cgroup on the path must grant the processor (cpuset.cpus.exclusive, Linux 6.7): a
+//! *remote partition*. The process stays in its cgroup, where libvirt and systemd expect it; only
 //! the thread moves.
 //!
-//! Tried with Linux 7.3: at the top of the tree (`make lab TEST=reserve-kvm`), and as a remote
+//! Tested with Linux 7.3: at the top of the tree (`make lab TEST=reserve-kvm`), and as a remote
 //! partition below libvirt's cgroup of the vCPU in machine.slice (`TEST=reserve-libvirt-v2`).
 
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) fn plan(root: &Path, pid: u32, tid: u32, processor: usize) -> Result<
     let home = folder_of(root, pid, tid, "")?;
     let mut plan = Plan::new();
     let remote = home != root;
-    // The one is there with the controller only, the other one from Linux 6.8 on.
+    // The first file exists only with the controller, the second one since Linux 6.8.
     let known = [home.join("cpuset.cpus.exclusive"), root.join("cpuset.cpus.isolated")];
     if remote && !known.iter().any(|path| path.exists()) {
         let cgroup = home.strip_prefix(root).unwrap_or(&home).display().to_string();
@@ -29,7 +29,7 @@ pub(super) fn plan(root: &Path, pid: u32, tid: u32, processor: usize) -> Result<
     if own.exists() {
         return Ok(vec![moved]);
     }
-    // From the top down to the VM's.
+    // From the top down to the VM's cgroup.
     let mut way: Vec<&Path> = home.ancestors().take_while(|path| *path != root).collect();
     way.reverse();
     plan.extend(controller(root, CPUSET)?);
@@ -47,7 +47,8 @@ pub(super) fn plan(root: &Path, pid: u32, tid: u32, processor: usize) -> Result<
     plan.push((Level::Processor, Change::Folder { path: own.clone() }));
     plan.push(file("cgroup.type", "threaded"));
     if remote {
-        // A cgroup with processes has children with controllers only once those are threaded.
+        // A cgroup that contains processes can have children with controllers only if they are
+        // threaded.
         plan.extend(controller(&home, CPUSET)?);
         plan.push(file("cpuset.cpus.exclusive", &processor.to_string()));
     }

@@ -9,7 +9,8 @@ use crate::poll::{self, PollFd, Woken};
 /// What the child found: the last step, an errno, and KVM's two exit reasons.
 pub(super) type Report = [u32; 4];
 
-/// Runs `work` in a forked child. `None` when it did not finish in time; it is killed then.
+/// Runs `work` in a forked child. If it does not finish in time, it is killed and the result is
+/// `None`.
 pub(super) fn run_in_child(work: fn() -> Report, patience: Duration) -> io::Result<Option<Report>> {
     let mut ends = [-1; 2];
     // SAFETY: pipe2 fills the array of two.
@@ -51,7 +52,7 @@ pub(super) fn run_in_child(work: fn() -> Report, patience: Duration) -> io::Resu
     Ok(finished.then_some(report))
 }
 
-/// Until the report or the pipe's end is there, however many signals come.
+/// Waits for the report or the pipe's end, however many signals arrive.
 fn wait_for(reader: &OwnedFd, patience: Duration) -> bool {
     let start = Instant::now();
     loop {

@@ -1,10 +1,10 @@
-//! The bare exit that introspection's trap is made of, for programs in a guest that measure what it
-//! costs by itself.
+//! The bare VM exit underlying introspection's trap, for guest programs that measure its cost in
+//! isolation.
 
-/// A NOP behind KVM's forced emulation prefix. Where the switch is off, or this is no guest of
-/// KVM's, the program ends with SIGILL.
+/// A NOP behind KVM's forced emulation prefix. If the switch is off, or this is not a KVM guest,
+/// the program ends with SIGILL.
 pub fn forced_nop() {
-    // SAFETY: the first instruction is KVM's, which emulates a NOP, or it ends the program; neither
+    // SAFETY: KVM handles the first instruction and emulates a NOP, or the program ends; neither
     // touches registers or memory.
     unsafe {
         core::arch::asm!("ud2", ".ascii \"kvm\"", "nop", options(nomem, nostack, preserves_flags));

@@ -1,5 +1,5 @@
 //! Halt polling: before the thread of a vCPU that halts goes to sleep, KVM spins for a while
-//! (Documentation/virt/kvm/halt-polling.rst), at the cost of the thread's reservation.
+//! (Documentation/virt/kvm/halt-polling.rst), which consumes the thread's reservation.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use crate::scheduling::Change;
 
 const PARAMETER: &str = "/sys/module/kvm/parameters/halt_poll_ns";
 
-/// The change that turns it off for all VMs of this host; `None` where it is off, or there is no
-/// KVM. Before Linux 6.2 a VM keeps the setting from its creation.
+/// The change that turns it off for all VMs of this host; `None` if it is already off, or there is
+/// no KVM. Before Linux 6.2, a VM keeps the setting from when it was created.
 #[must_use]
 pub fn no_halt_polling() -> Option<Change> {
     off(Path::new(PARAMETER))

@@ -1,9 +1,10 @@
-//! Whether KVM on this host really runs a guest.
+//! Whether KVM on this host can actually run a guest.
 //!
-//! /dev/kvm can exist where no ordinary guest boots. Two checks find that out: the processor must
-//! offer VMX or SVM (software KVM emulates small guests well enough to pass any small test, and
-//! hangs in a real kernel's boot), and five bytes of guest code must run, in a child process, so
-//! that a hang does not affect this one. It says nothing about how well KVM works.
+//! /dev/kvm can exist on hosts where no ordinary guest boots. Two checks detect this: the processor
+//! must offer VMX or SVM (software KVM emulates small guests well enough to pass any small test,
+//! and hangs in a real kernel's boot), and five bytes of guest code must run. They run in a child
+//! process, so that a hang does not affect this one. The result says nothing about how well KVM
+//! works.
 
 mod child;
 #[cfg(target_arch = "x86_64")]
@@ -20,7 +21,7 @@ pub use self::halt::no_halt_polling;
 use self::child::{Report, run_in_child};
 use self::probe::{Step, probe};
 
-/// How long the probe may take; a working KVM needs some milliseconds.
+/// How long the probe may take; a working KVM needs a few milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// KVM cannot be used.

@@ -14,18 +14,18 @@ const PARAMETER: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
 /// Why the switch cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PrefixError {
-    /// No KVM, or one before 5.1.
+    /// There is no KVM, or the kernel is older than 5.1.
     #[error(
         "this host's KVM has no force_emulation_prefix ({PARAMETER}); load the module kvm, of Linux 5.1 or newer"
     )]
     Absent,
-    /// Read only, in some distributions' kernels.
+    /// The parameter is read-only, as in some distributions' kernels.
     #[error(
         "{PARAMETER} cannot be changed while KVM runs here; set it for the next start: \
          `echo options kvm force_emulation_prefix=1 >/etc/modprobe.d/timevisor.conf`"
     )]
     Fixed,
-    /// Another reason.
+    /// Another failure.
     #[error("{PARAMETER}")]
     Io(#[source] io::Error),
 }
@@ -48,7 +48,7 @@ pub fn set_forced_emulation(on: bool) -> Result<(), PrefixError> {
 
 fn read(path: &Path) -> Result<bool, PrefixError> {
     let text = fs::read_to_string(path).map_err(explain)?;
-    // A bool until 6.1, then a number of flags: 1 is the prefix.
+    // A bool until 6.1, then a bit mask in which 1 is the prefix.
     Ok(match text.trim() {
         "Y" => true,
         "N" => false,
@@ -57,7 +57,7 @@ fn read(path: &Path) -> Result<bool, PrefixError> {
 }
 
 fn write(path: &Path, on: bool) -> Result<(), PrefixError> {
-    // The mode says it: root could open it, and the kernel would refuse the write.
+    // Check the mode: root could open the file, but the kernel would refuse the write.
     use std::os::unix::fs::PermissionsExt as _;
     if fs::metadata(path).map_err(explain)?.permissions().mode() & 0o222 == 0 {
         return Err(PrefixError::Fixed);

@@ -1,6 +1,7 @@
 //! The probe itself: five bytes of guest code on one vCPU.
 //!
-//! Runs in a forked child of a process with threads: system calls only, no allocation.
+//! Runs in a forked child of a multithreaded process, so it only makes system calls and does not
+//! allocate.
 
 use std::io;
 
@@ -105,7 +106,7 @@ pub(super) fn probe() -> Report {
                 page.cast::<u8>().add(0xff0),
                 GUEST_CODE.len(),
             );
-            // Needed by old Intel processors for real mode, harmless elsewhere.
+            // Old Intel processors need this for real mode; it is harmless elsewhere.
             libc::ioctl(vm, KVM_SET_TSS_ADDR as _, 0xfffb_d000_u64);
         }
         let region = MemoryRegion {
@@ -150,8 +151,8 @@ pub(super) fn probe() -> Report {
             }
             reasons
         };
-        // An Arm vCPU needs KVM_ARM_VCPU_INIT and a stage-2 set-up to run; creating one is evidence
-        // enough.
+        // An Arm vCPU needs KVM_ARM_VCPU_INIT and stage-2 page tables to run; creating one is
+        // sufficient evidence.
         #[cfg(not(target_arch = "x86_64"))]
         let reasons = [0; 2];
         [Step::Done as u32, 0, reasons[0], reasons[1]]

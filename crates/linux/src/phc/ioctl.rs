@@ -44,8 +44,8 @@ struct SysOffset {
     ts: [ClockTime; 2 * MAX_SAMPLES + 1],
 }
 
-/// struct ptp_sys_offset_extended. In `rsv[0]`, kernels since 6.12 take the clock of the system
-/// stamps; 0 is CLOCK_REALTIME, as it always was.
+/// struct ptp_sys_offset_extended. In `rsv[0]`, kernels since 6.12 expect the clock id for the
+/// system stamps; 0 is CLOCK_REALTIME, as before.
 #[repr(C)]
 struct SysOffsetExtended {
     n_samples: u32,
@@ -63,7 +63,7 @@ struct SysOffsetPrecise {
     rsv: [u32; 4],
 }
 
-// The numbers below hold the sizes, too: a wrong layout would be another call.
+// The request numbers below include the sizes, so a wrong layout would be a different call.
 const _: () = assert!(
     size_of::<ClockTime>() == 16
         && size_of::<ClockCaps>() == 80
@@ -91,12 +91,12 @@ const SYS_OFFSET: libc::Ioctl = request::<SysOffset>(WRITE, 5);
 const SYS_OFFSET_PRECISE: libc::Ioctl = request::<SysOffsetPrecise>(READ | WRITE, 8);
 const SYS_OFFSET_EXTENDED: libc::Ioctl = request::<SysOffsetExtended>(READ | WRITE, 9);
 
-/// What the device says it can.
+/// The capabilities that the device reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// Largest frequency adjustment, ppb; 0 for a clock that cannot be set, such as a hypervisor's.
     pub max_adjustment_ppb: i32,
-    /// PTP_SYS_OFFSET_PRECISE is promised.
+    /// The device claims to support PTP_SYS_OFFSET_PRECISE.
     pub cross_timestamping: bool,
 }
 
@@ -129,7 +129,7 @@ pub(super) fn capabilities(file: &File) -> io::Result<Capabilities> {
     })
 }
 
-/// PTP_SYS_OFFSET_PRECISE: EOPNOTSUPP where the device has no hardware cross time stamps.
+/// PTP_SYS_OFFSET_PRECISE: EOPNOTSUPP if the device does not support hardware cross-timestamping.
 pub(super) fn precise<D>(file: &File) -> io::Result<Precise<D>> {
     let mut offset = SysOffsetPrecise::default();
     call(file, SYS_OFFSET_PRECISE, &mut offset)?;
@@ -141,7 +141,7 @@ pub(super) fn precise<D>(file: &File) -> io::Result<Precise<D>> {
 }
 
 /// PTP_SYS_OFFSET_EXTENDED: `samples` readings of the device, each between two of CLOCK_REALTIME,
-/// taken by the driver right beside the register access.
+/// taken by the driver right next to the register access.
 pub(super) fn extended<S: Timescale, D>(
     file: &File,
     samples: usize,
@@ -156,7 +156,7 @@ pub(super) fn extended<S: Timescale, D>(
     offset.ts[..samples].iter().map(|[a, b, c]| triple(*a, *b, *c)).collect()
 }
 
-/// PTP_SYS_OFFSET: device and CLOCK_REALTIME by turns, the whole driver call in between.
+/// PTP_SYS_OFFSET: device and CLOCK_REALTIME alternately, with the whole driver call in between.
 pub(super) fn plain<S: Timescale, D>(file: &File, samples: usize) -> io::Result<Vec<Triple<S, D>>> {
     let samples = samples.clamp(1, MAX_SAMPLES);
     let mut offset = SysOffset {
@@ -205,7 +205,7 @@ mod tests {
     use core::mem::offset_of;
     use timevisor_time::{Local, Utc};
 
-    /// As a C compiler computes them from the header of Linux 6.1.
+    /// The numbers are those that a C compiler computes from the header of Linux 6.1.
     #[test]
     fn the_numbers_are_the_kernels() {
         assert_eq!(GETCAPS, 0x8050_3d01);

@@ -2,7 +2,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | this one | [`Phc`]: opening, plain reading through clock_gettime, what the device says it can |
+//! | this one | [`Phc`]: opening, plain reading through clock_gettime, the device's capabilities |
 //! | [`ioctl`] | the PTP_SYS_OFFSET_* calls with the kernel's struct layouts |
 //! | [`sample`] | one reading placed between two values of our counter, by the best [`Method`] the device has |
 //!
@@ -29,21 +29,21 @@ impl Phc {
     /// Opens `/dev/ptpN`.
     ///
     /// # Errors
-    /// No such device, or not allowed.
+    /// When there is no such device, or access is not allowed.
     pub fn open(path: &Path) -> io::Result<Self> {
         File::open(path).map(Self)
     }
 
-    /// Reads it. PTP clocks count TAI by convention; a guest kernel before 7.0 passes a UTC page
-    /// through as UTC.
+    /// Reads the clock. PTP clocks count TAI by convention; a guest kernel before 7.0 passes a UTC
+    /// page through as UTC.
     ///
     /// # Errors
-    /// What the driver says; EINVAL from vmclock means that the host calls its clock unreliable.
+    /// The driver's errors; EINVAL from vmclock means that the host declares its clock unreliable.
     pub fn read(&self) -> io::Result<Instant<Tai>> {
         self.now().map(Instant::relabel)
     }
 
-    /// The same on whatever timescale the device counts.
+    /// As [`Self::read`], on whatever timescale the device uses.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -61,10 +61,10 @@ impl Phc {
         ))
     }
 
-    /// What the device says it can (PTP_CLOCK_GETCAPS).
+    /// The capabilities that the device reports (PTP_CLOCK_GETCAPS).
     ///
     /// # Errors
-    /// ENOTTY when this is no PTP clock.
+    /// ENOTTY when this is not a PTP clock.
     pub fn capabilities(&self) -> io::Result<Capabilities> {
         ioctl::capabilities(&self.0)
     }

@@ -8,10 +8,10 @@
 //! | gettime | nothing | our counter before and after the system call |
 //!
 //! In every case the counter is also read around the call, and no bracket is wider than that. A
-//! PCIe read takes about a microsecond and its two ways may differ; all of it is inside the
-//! bracket, so nothing is assumed about symmetry.
+//! PCIe read takes about a microsecond, and its two directions may take different times. All of it
+//! lies inside the bracket, so no symmetry is assumed.
 //!
-//! What it does not do: know how well the PHC itself keeps time, or its timescale.
+//! What it does not do: judge the PHC's accuracy, or determine its timescale.
 
 use std::io;
 
@@ -44,7 +44,7 @@ impl Method {
     /// Best first.
     pub const ALL: [Self; 4] = [Self::Precise, Self::Extended, Self::Plain, Self::Gettime];
 
-    /// The name in messages: the kernel's.
+    /// The name in messages, which is the kernel's.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,11 +59,11 @@ impl Method {
 /// The device read `time` at some moment between the two counter values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// Our counter, not later than the reading.
+    /// Our counter, no later than the reading.
     pub before: u64,
     /// The device's time, on its own timescale.
     pub time: Instant<Local>,
-    /// Our counter, not earlier than the reading.
+    /// Our counter, no earlier than the reading.
     pub after: u64,
 }
 
@@ -76,11 +76,11 @@ impl Sample {
 }
 
 impl Phc {
-    /// The best method that works on this device: the one with the capability or that answers when
-    /// tried.
+    /// The best method that works on this device: the first whose capability is reported, or that
+    /// succeeds when tried.
     ///
     /// # Errors
-    /// What clock_gettime says when nothing works.
+    /// The error of clock_gettime, when nothing works.
     pub fn probe(
         &self,
         counter: &impl Counter,
@@ -98,12 +98,12 @@ impl Phc {
         self.now().map(|_| Method::Gettime)
     }
 
-    /// Reads the device. `calibration` is the counter's period against CLOCK_MONOTONIC_RAW and how
-    /// well it is known.
+    /// Reads the device. `calibration` is the counter's period relative to CLOCK_MONOTONIC_RAW and
+    /// its uncertainty.
     ///
     /// # Errors
-    /// What the driver says: EOPNOTSUPP where it has no such call, EINVAL from vmclock where the
-    /// host calls its clock unreliable, ETIME or EAGAIN where the hardware did not answer in time.
+    /// The driver's errors: EOPNOTSUPP if it does not support the call, EINVAL from vmclock if the
+    /// host declares its clock unreliable, ETIME or EAGAIN if the hardware did not answer in time.
     pub fn sample(
         &self,
         method: Method,
@@ -152,8 +152,8 @@ impl Phc {
         let last = clock::bracket(counter, BRACKET_TRIES);
         let map = StampMap::new(first, last, period, KERNEL_SLEW_LIMIT.plus(error));
         let place = |triple: &ioctl::Triple<Utc, Local>| {
-            // CLOCK_REALTIME may have been stepped in between; the counter's own bracket holds
-            // then, too.
+            // CLOCK_REALTIME may have been stepped in between; the counter's own bracket still
+            // holds in that case.
             let sent = map.and_then(|m| m.send_bound(triple.before)).unwrap_or(before);
             let received = map.and_then(|m| m.receive_bound(triple.after)).unwrap_or(after);
             narrowed((before, after), (sent, received), triple.device)
@@ -185,7 +185,7 @@ impl Phc {
     }
 }
 
-/// The overlap of two brackets; the outer one where they have none.
+/// The overlap of two brackets; the outer one if they do not overlap.
 fn narrowed(outer: (u64, u64), inner: (u64, u64), time: Instant<Local>) -> Sample {
     let (before, after) = (outer.0.max(inner.0), outer.1.min(inner.1));
     if before <= after {
@@ -195,8 +195,8 @@ fn narrowed(outer: (u64, u64), inner: (u64, u64), time: Instant<Local>) -> Sampl
     }
 }
 
-/// A bracket of CLOCK_MONOTONIC_RAW. [`StampMap`] relates any kernel clock to the counter; the name
-/// of its field is the one that it has most use for.
+/// A bracket of CLOCK_MONOTONIC_RAW. [`StampMap`] relates any kernel clock to the counter; its
+/// field is named after the most common one.
 fn raw_bracket(counter: &impl Counter) -> Bracket {
     let one = || {
         let before = counter.read_ordered();
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(Method::Precise.name(), "PTP_SYS_OFFSET_PRECISE");
     }
 
-    /// Runs where the machine has a PTP clock; the lab does that in a guest.
+    /// Runs only if the machine has a PTP clock; the lab runs it in a guest.
     #[test]
     fn every_method_of_a_present_device_agrees() {
         let Ok(phc) = Phc::open(Path::new("/dev/ptp0")) else { return };

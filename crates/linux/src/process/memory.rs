@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use super::{Process, ProcessError};
 
 /// Another process's memory, read only unless opened by [`Self::writable`]. It stays bound to that
-/// process: after its end, reads fail.
+/// process: once the process has ended, reads fail.
 #[derive(Debug)]
 pub struct ProcessMemory {
     file: File,
@@ -18,12 +18,12 @@ impl ProcessMemory {
     /// Opens /proc/PID/mem.
     ///
     /// # Errors
-    /// After its end, or without CAP_SYS_PTRACE.
+    /// When the process has ended, or CAP_SYS_PTRACE is missing.
     pub fn open(process: Process) -> Result<Self, ProcessError> {
         Self::with(process, OpenOptions::new().read(true))
     }
 
-    /// The same, for writing, too.
+    /// As [`Self::open`], for reading and writing.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -42,10 +42,10 @@ impl ProcessMemory {
         }
     }
 
-    /// Fills `buffer` from `address`. Not atomic: the process may write meanwhile.
+    /// Fills `buffer` from `address`. Not atomic: the process may write at the same time.
     ///
     /// # Errors
-    /// After its end, and for addresses that it has not mapped.
+    /// When the process has ended, or the addresses are not mapped.
     pub fn read_at(&self, address: u64, buffer: &mut [u8]) -> Result<(), ProcessError> {
         self.file.read_exact_at(buffer, address).map_err(|source| {
             // The memory of a process that has ended reads as empty.
@@ -57,11 +57,11 @@ impl ProcessMemory {
         })
     }
 
-    /// Writes `bytes` at `address`. What its threads see of it meanwhile is undefined: stop them
-    /// first.
+    /// Writes `bytes` at `address`. What the process's threads observe during the write is
+    /// undefined, so stop them first.
     ///
     /// # Errors
-    /// After its end, for addresses that it has not mapped, and when it was not opened for that.
+    /// When the process has ended, the addresses are not mapped, or it was not opened for writing.
     pub fn write_at(&self, address: u64, bytes: &[u8]) -> Result<(), ProcessError> {
         self.file
             .write_all_at(bytes, address)

@@ -1,7 +1,7 @@
-//! Other processes as /proc shows them: what they run, their files, mappings and memory.
+//! Other processes as seen through /proc: their programs, files, mappings and memory.
 //!
-//! Read only, but for [`while_stopped`] and [`ProcessMemory::writable`]. A [`Process`] remembers
-//! when its process started, so that another one that got the same pid is noticed.
+//! Read-only, except for [`while_stopped`] and [`ProcessMemory::writable`]. A [`Process`] stores
+//! its start time, so that a reused pid is detected.
 
 mod memory;
 mod pid_fd;
@@ -19,23 +19,23 @@ pub use stopped::while_stopped;
 /// Why another process could not be examined.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// It has ended, or its pid belongs to another process by now.
+    /// It has ended, or its pid now belongs to another process.
     #[error("process {0} has ended")]
     Gone(u32),
-    /// The kernel guards other users' processes (ptrace access mode, proc(5)).
+    /// The kernel protects other users' processes (ptrace access mode, proc(5)).
     #[error("not allowed to look at {what} of process {pid}; run as root or give CAP_SYS_PTRACE")]
     NotAllowed {
         /// The process.
         pid: u32,
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
     },
-    /// /proc had something unexpected.
+    /// /proc contained something unexpected.
     #[error("cannot read {what} of process {pid}")]
     Read {
         /// The process.
         pid: u32,
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
         /// The kernel's answer.
         #[source]
@@ -45,7 +45,7 @@ pub enum ProcessError {
 
 /// Whether this process is in the initial pid namespace, whose process ids the kernel's BPF
 /// programs see. That namespace has a fixed number (include/uapi/linux/nsfs.h, PROC_PID_INIT_INO).
-/// Where it cannot be read, the answer is no.
+/// If it cannot be read, the answer is no.
 #[must_use]
 pub fn in_initial_pid_namespace() -> bool {
     std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name.as_os_str() == "pid:[4026531836]")
@@ -55,7 +55,7 @@ pub fn in_initial_pid_namespace() -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Process {
     pid: u32,
-    /// Clock ticks after boot; `None` while nobody has asked.
+    /// Start time in clock ticks after boot; `None` if it has not been read.
     started: Option<u64>,
 }
 
@@ -75,7 +75,7 @@ pub struct MapLine {
     pub start: u64,
     /// Address after the last.
     pub end: u64,
-    /// `r-xp` and the like.
+    /// Permissions such as `r-xp`.
     pub permissions: String,
     /// Offset in the file, in bytes.
     pub offset: u64,
@@ -94,7 +94,7 @@ impl Process {
         Self { pid, started: None }
     }
 
-    /// A running process, remembered with its start time.
+    /// A running process, with its start time.
     ///
     /// # Errors
     /// [`ProcessError::Gone`] when there is none.
@@ -110,7 +110,7 @@ impl Process {
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")? {
             if let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
-                // One that has ended meanwhile is none.
+                // Processes that have ended in the meantime are skipped.
                 found.extend(Self::open(pid).ok());
             }
         }
@@ -129,7 +129,8 @@ impl Process {
         self.start_time().is_ok_and(|now| self.started.is_none_or(|then| then == now))
     }
 
-    /// When it started, in clock ticks after boot: field 22 of /proc/PID/stat. A zombie has ended.
+    /// When it started, in clock ticks after boot: field 22 of /proc/PID/stat. A zombie counts as
+    /// ended.
     ///
     /// # Errors
     /// [`ProcessError::Gone`] after its end.
@@ -148,23 +149,24 @@ impl Process {
     /// Its name, cut to 15 bytes by the kernel.
     ///
     /// # Errors
-    /// After its end.
+    /// When the process has ended.
     pub fn comm(&self) -> Result<String, ProcessError> {
         self.read("comm").map(|text| String::from_utf8_lossy(&text).trim_end().to_owned())
     }
 
-    /// The path of its program; ` (deleted)` at the end after an upgrade.
+    /// The path of its executable; ends in ` (deleted)` after an upgrade.
     ///
     /// # Errors
-    /// After its end, or without permission.
+    /// When the process has ended, or permission is missing.
     pub fn exe(&self) -> Result<PathBuf, ProcessError> {
         std::fs::read_link(self.path("exe")).map_err(|source| self.error("exe", source))
     }
 
-    /// Its program, opened: the very file that runs, even if it has been replaced on disk.
+    /// Opens its executable: the file that is actually running, even if it has been replaced on
+    /// disk.
     ///
     /// # Errors
-    /// After its end, or without permission.
+    /// When the process has ended, or permission is missing.
     pub fn open_exe(&self) -> Result<File, ProcessError> {
         File::open(self.path("exe")).map_err(|source| self.error("exe", source))
     }
@@ -172,7 +174,7 @@ impl Process {
     /// Its command line, as it was started. Bytes that are not UTF-8 are replaced.
     ///
     /// # Errors
-    /// After its end.
+    /// When the process has ended.
     pub fn arguments(&self) -> Result<Vec<String>, ProcessError> {
         let line = self.read("cmdline")?;
         let line = line.strip_suffix(b"\0").unwrap_or(&line);
@@ -188,14 +190,14 @@ impl Process {
     /// Its open files, by number.
     ///
     /// # Errors
-    /// After its end, or without permission.
+    /// When the process has ended, or permission is missing.
     pub fn fds(&self) -> Result<Vec<FdLink>, ProcessError> {
         let folder =
             std::fs::read_dir(self.path("fd")).map_err(|source| self.error("fd", source))?;
         let mut found = Vec::new();
         for entry in folder {
             let entry = entry.map_err(|source| self.error("fd", source))?;
-            // One that was closed meanwhile is none.
+            // Descriptors that were closed in the meantime are skipped.
             let (number, target) = (entry.file_name(), std::fs::read_link(entry.path()));
             if let (Some(fd), Ok(target)) =
                 (number.to_str().and_then(|name| name.parse().ok()), target)
@@ -209,10 +211,10 @@ impl Process {
         Ok(found)
     }
 
-    /// Opens the file behind one of its descriptors again, for reading and writing.
+    /// Reopens the file behind one of its descriptors for reading and writing.
     ///
     /// # Errors
-    /// After its end, or without permission.
+    /// When the process has ended, or permission is missing.
     pub fn open_fd(&self, fd: u32) -> Result<File, ProcessError> {
         OpenOptions::new()
             .read(true)
@@ -224,7 +226,7 @@ impl Process {
     /// Its mappings, by address.
     ///
     /// # Errors
-    /// After its end, or without permission.
+    /// When the process has ended, or permission is missing.
     pub fn maps(&self) -> Result<Vec<MapLine>, ProcessError> {
         let text = self.read("maps")?;
         let text = String::from_utf8_lossy(&text);

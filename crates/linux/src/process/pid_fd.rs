@@ -1,11 +1,11 @@
-//! Noticing that a process has ended.
+//! Detects that a process has ended.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{Process, ProcessError};
 
-/// Waits for a process's end, by pidfd where the kernel has it (5.3), by looking at /proc
-/// otherwise.
+/// Detects a process's end, with a pidfd if the kernel supports it (5.3), otherwise by checking
+/// /proc.
 #[derive(Debug)]
 pub struct PidFd {
     fd: Option<OwnedFd>,
@@ -13,7 +13,7 @@ pub struct PidFd {
 }
 
 impl PidFd {
-    /// For a running process.
+    /// Watches a running process.
     ///
     /// # Errors
     /// [`ProcessError::Gone`] when it has ended.
@@ -23,8 +23,7 @@ impl PidFd {
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
         // SAFETY: a descriptor that the kernel has just returned, and that nobody else owns.
         let fd = fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        // The pid may have been reused just before; now that the descriptor holds it, look once
-        // more.
+        // The pid may have been reused just before. Now that the descriptor pins it, check again.
         if process.is_running() {
             Ok(Self { fd, process })
         } else {
@@ -32,8 +31,8 @@ impl PidFd {
         }
     }
 
-    /// A descriptor that becomes readable at the process's end; `None` on kernels without pidfd:
-    /// ask [`Self::has_ended`] from time to time.
+    /// A descriptor that becomes readable when the process ends; `None` on kernels without pidfd,
+    /// where the caller must poll [`Self::has_ended`].
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)

@@ -1,18 +1,19 @@
-//! Stops all threads of a process for a while.
+//! Stops all threads of a process temporarily.
 //!
 //! It uses ptrace (PTRACE_SEIZE, PTRACE_INTERRUPT: ptrace(2)), because the kernel resumes the
 //! threads when the tracing thread ends, however it ends. SIGSTOP would leave the process stopped
-//! if its sender died. A stopped vCPU thread is outside of its guest: KVM_RUN is interrupted, and
-//! QEMU calls it again.
+//! if its sender died. A stopped vCPU thread does not execute guest code: KVM_RUN is interrupted,
+//! and QEMU calls it again.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use super::{Process, ProcessError};
 
-/// How long to wait for threads, which stop within milliseconds or hang in the kernel.
+/// How long to wait for threads to stop. They stop within milliseconds unless they hang in the
+/// kernel.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most looks for threads that started while others were being stopped.
+/// Maximum number of scans for threads that started while others were being stopped.
 const ROUNDS: u32 = 8;
 
 /// Runs `work` while no thread of the process runs, and then resumes all of them, whatever the
@@ -38,12 +39,12 @@ pub fn while_stopped<T: Send>(
 
 struct Stopped {
     process: Process,
-    /// Each with the signal that it was about to receive.
+    /// The stopped threads, each with the signal that it was about to receive.
     threads: Vec<(libc::pid_t, libc::c_int)>,
 }
 
 impl Stopped {
-    /// Stops every thread, also those that the others begin meanwhile.
+    /// Stops every thread, including those that the others start in the meantime.
     fn all(&mut self) -> io::Result<()> {
         let late = Instant::now() + PATIENCE;
         for _ in 0..ROUNDS {
@@ -71,7 +72,7 @@ impl Stopped {
     fn stop(&mut self, thread: libc::pid_t, late: Instant) -> io::Result<()> {
         match ptrace(libc::PTRACE_SEIZE, thread, 0) {
             Ok(()) => {}
-            // It has ended.
+            // The thread has ended.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -85,8 +86,8 @@ impl Stopped {
                 unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
             if found == thread {
                 if libc::WIFSTOPPED(status) {
-                    // A stop on the way to a signal's handler: the signal is handed on when it goes
-                    // on.
+                    // The thread stopped before a signal was delivered; the signal is delivered
+                    // when it resumes.
                     let event = status >> 16;
                     let signal = if event == 0 { libc::WSTOPSIG(status) } else { 0 };
                     self.threads.push((thread, signal));
@@ -107,7 +108,7 @@ impl Stopped {
 impl Drop for Stopped {
     fn drop(&mut self) {
         for (thread, signal) in self.threads.drain(..) {
-            // One that was killed meanwhile needs nothing.
+            // A thread that was killed in the meantime needs nothing.
             let _ = ptrace(libc::PTRACE_DETACH, thread, signal);
         }
     }
@@ -122,7 +123,7 @@ fn ptrace(request: libc::c_uint, thread: libc::pid_t, data: libc::c_int) -> io::
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-// A user-mode emulator has no ptrace.
+// User-mode emulators do not support ptrace.
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]
 mod tests {

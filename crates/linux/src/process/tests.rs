@@ -69,7 +69,7 @@ fn an_ended_process_is_gone_everywhere() {
     let memory = ProcessMemory::open(process).unwrap();
     let pidfd = PidFd::open(process).unwrap();
     assert!(!pidfd.has_ended());
-    // Another process with the same pid would have another start time.
+    // Another process with the same pid would have a different start time.
     let reused = Process { started: process.started.map(|ticks| ticks + 1), ..process };
     assert!(!reused.is_running() && matches!(PidFd::open(reused), Err(ProcessError::Gone(_))));
 

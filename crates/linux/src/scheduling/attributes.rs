@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 pub struct Policy(pub u32);
 
 impl Policy {
-    /// The usual one.
+    /// SCHED_OTHER, the default.
     pub const OTHER: Self = Self(0);
-    /// First in, first out, by priority.
+    /// SCHED_FIFO: first in, first out, by priority.
     pub const FIFO: Self = Self(1);
-    /// By deadline, within a budget.
+    /// SCHED_DEADLINE: by deadline, within a budget.
     pub const DEADLINE: Self = Self(6);
 }
 
@@ -25,20 +25,20 @@ pub struct Attributes {
     pub policy: Policy,
     /// SCHED_FLAG_*.
     pub flags: u64,
-    /// Of SCHED_OTHER.
+    /// Nice value, for SCHED_OTHER.
     pub nice: i32,
-    /// Of SCHED_FIFO and SCHED_RR.
+    /// Priority, for SCHED_FIFO and SCHED_RR.
     pub priority: u32,
-    /// Of SCHED_DEADLINE: the budget of a period.
+    /// For SCHED_DEADLINE: the budget per period.
     pub runtime: u64,
-    /// Of SCHED_DEADLINE: by when after the replenishment.
+    /// For SCHED_DEADLINE: the deadline relative to the replenishment.
     pub deadline: u64,
-    /// Of SCHED_DEADLINE.
+    /// For SCHED_DEADLINE: the period.
     pub period: u64,
 }
 
-/// Children begin as SCHED_OTHER. Without it a SCHED_DEADLINE thread cannot start threads at all
-/// (EAGAIN), and QEMU's must.
+/// Children begin as SCHED_OTHER. Without it, a SCHED_DEADLINE thread cannot start threads at all
+/// (EAGAIN), but QEMU's threads must.
 const RESET_ON_FORK: u64 = 1;
 
 #[repr(C)]
@@ -58,7 +58,7 @@ const SIZE: u32 = 48;
 const _: () = assert!(size_of::<SchedAttr>() == 48);
 
 impl Attributes {
-    /// A reservation. Without SCHED_FLAG_DL_OVERRUN, whose SIGXCPU would kill a QEMU, and without
+    /// A reservation, without SCHED_FLAG_DL_OVERRUN, whose SIGXCPU would kill QEMU, and without
     /// SCHED_FLAG_RECLAIM.
     #[must_use]
     pub fn deadline(runtime: u64, deadline: u64, period: u64) -> Self {
@@ -79,10 +79,10 @@ impl Attributes {
         Self { policy, flags: 0, nice: 0, priority: 0, runtime: 0, deadline: 0, period: 0 }
     }
 
-    /// Of this thread; 0: the calling one.
+    /// The attributes of this thread; 0 means the calling one.
     ///
     /// # Errors
-    /// The kernel's: ESRCH after its end.
+    /// The kernel's: ESRCH when the thread has ended.
     pub fn of(tid: u32) -> io::Result<Self> {
         let mut raw = SchedAttr::default();
         // SAFETY: `raw` is a live struct of SIZE bytes for the call to fill; the kernel writes no
@@ -103,7 +103,7 @@ impl Attributes {
         })
     }
 
-    /// Has a thread scheduled so; 0: the calling one.
+    /// Applies the attributes to a thread; 0 means the calling one.
     ///
     /// # Errors
     /// The kernel's (sched_setattr(2)); timevisord explains them.
@@ -123,7 +123,7 @@ impl Attributes {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Whether two say the same for their policy: what belongs to another policy does not count.
+    /// Whether two are equal for their policy; fields of other policies are ignored.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let times = |a: &Self| (a.runtime, a.deadline, a.period);
@@ -158,7 +158,7 @@ impl fmt::Display for Attributes {
 mod tests {
     use super::*;
 
-    /// On a new thread, so that a failure leaves the test's thread as it is.
+    /// Runs on a new thread, so that a failure does not affect the test's thread.
     fn on_thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(body).join().unwrap()
     }
@@ -181,15 +181,15 @@ mod tests {
         let code = |tid: u32, attributes: Attributes| {
             on_thread(move || attributes.set(tid).unwrap_err().raw_os_error())
         };
-        // Longer than its deadline.
+        // The budget is longer than the deadline.
         assert_eq!(
             code(0, Attributes::deadline(3_000_000, 2_000_000, 4_000_000)),
             Some(libc::EINVAL)
         );
-        // Shorter than the kernel's least budget, 1024 ns.
+        // The budget is below the kernel's minimum of 1024 ns.
         assert_eq!(code(0, Attributes::deadline(1_023, 1_000_000, 1_000_000)), Some(libc::EINVAL));
         assert_eq!(code(4_194_000, Attributes::other()), Some(libc::ESRCH));
-        // Confined to a part of its root domain; and without CAP_SYS_NICE for that reason.
+        // The thread is confined to a part of its root domain, or lacks CAP_SYS_NICE.
         let online = crate::affinity::online().unwrap();
         if online.len() > 1 {
             let confined = on_thread(move || {

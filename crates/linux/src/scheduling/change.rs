@@ -1,8 +1,8 @@
-//! [`Change`]: one setting of the kernel's that is changed, with what brings the old one back.
+//! [`Change`]: a change of one kernel setting, with what is needed to restore the old value.
 //!
-//! A change is data before it is made: it can be shown (a dry run), written down first (so that
-//! it can be undone after a crash), made, and undone. Undoing one that was never made, or
-//! whose thread is gone, does no harm.
+//! A change is plain data: it can be shown (a dry run), recorded in advance (so that it can be
+//! undone after a crash), applied, and undone. Undoing a change that was never applied, or whose
+//! thread is gone, does no harm.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -13,31 +13,32 @@ use serde::{Deserialize, Serialize};
 use super::Attributes;
 use crate::affinity;
 
-/// One.
+/// One change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// A cgroup is made.
+    /// A cgroup is created.
     Folder {
-        /// Where.
+        /// Its folder.
         path: PathBuf,
     },
     /// A control file is written.
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is written.
         write: String,
-        /// What is written to undo it; `None`: it goes with its folder.
+        /// What is written to undo it; `None` if it disappears with its folder.
         undo: Option<String>,
     },
-    /// Somebody else's cpuset (cgroup v1) balances no load over its processors; it may go, or be
-    /// changed, meanwhile.
+    /// Another owner's cpuset (cgroup v1) stops balancing load over its processors; it may
+    /// disappear or change in the meantime.
     Unbalanced {
         /// Its folder.
         path: PathBuf,
     },
-    /// A processor joins the list in a control file; others may come and go meanwhile.
+    /// A processor is added to the list in a control file; others may be added and removed in the
+    /// meantime.
     Granted {
         /// Which file.
         path: PathBuf,
@@ -48,12 +49,12 @@ pub enum Change {
     Moved {
         /// Which thread.
         tid: u32,
-        /// The file of thread ids of where it goes.
+        /// The thread id file of the new cgroup.
         to: PathBuf,
-        /// The same of where it was.
+        /// The thread id file of the old cgroup.
         from: PathBuf,
     },
-    /// A thread may use other processors.
+    /// A thread's affinity changes.
     Affinity {
         /// Which thread.
         tid: u32,
@@ -74,7 +75,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Makes it.
+    /// Applies it.
     ///
     /// # Errors
     /// The kernel's.
@@ -86,7 +87,7 @@ impl Change {
             },
             Self::File { path, write, .. } => std::fs::write(path, write),
             Self::Unbalanced { path } => match std::fs::write(balance(path), "0") {
-                // What is not there balances nothing.
+                // A cpuset that no longer exists balances nothing.
                 Err(error) if is_gone(&error) => Ok(()),
                 made => made,
             },
@@ -97,11 +98,11 @@ impl Change {
         }
     }
 
-    /// Undoes it. What is gone needs no undoing, and what somebody else has set meanwhile stays: a
-    /// cpuset that balances again, a thread that was given other processors.
+    /// Undoes it. What is gone needs no undoing, and what others have set in the meantime stays: a
+    /// cpuset that balances again, a thread whose affinity was changed.
     ///
     /// # Errors
-    /// The kernel's, except that the thread or the cgroup is gone.
+    /// The kernel's, except when the thread or the cgroup is gone.
     pub fn undo(&self) -> io::Result<()> {
         let undone = match self {
             Self::Folder { path } => std::fs::remove_dir(path),
@@ -119,13 +120,14 @@ impl Change {
         }
     }
 
-    /// It was about somebody else's cpuset that is not there any more: nothing is left to undo.
+    /// Whether it concerned another owner's cpuset that no longer exists, so nothing is left to
+    /// undo.
     #[must_use]
     pub fn is_moot(&self) -> bool {
         matches!(self, Self::Unbalanced { path } if !path.exists())
     }
 
-    /// Which thread it is about, if about one.
+    /// The thread that it concerns, if any.
     #[must_use]
     pub fn tid(&self) -> Option<u32> {
         match self {
@@ -140,8 +142,8 @@ impl Change {
     }
 }
 
-/// A thread that already has exactly these processors is not touched: it keeps the affinity that it
-/// set itself, which outlasts changes of its cpuset.
+/// Sets a thread's affinity. A thread that already has exactly these processors is not touched: it
+/// keeps the affinity that it set itself, which outlasts changes of its cpuset.
 fn allow_only(tid: u32, processors: &[usize]) -> io::Result<()> {
     if affinity::allowed_of(tid)? == processors {
         return Ok(());
@@ -149,13 +151,13 @@ fn allow_only(tid: u32, processors: &[usize]) -> io::Result<()> {
     affinity::allow(tid, processors)
 }
 
-/// Undoes [`allow_only`], where nobody else has changed it meanwhile.
+/// Undoes [`allow_only`], unless the affinity has been changed in the meantime.
 fn widen(tid: u32, allow: &[usize], before: &[usize]) -> io::Result<()> {
     if allow != before && affinity::allowed_of(tid)? != allow {
         return Ok(());
     }
     match allow_only(tid, before) {
-        // Its cpuset has none of them any more (`virsh vcpupin` writes there first).
+        // Its cpuset no longer contains any of them (`virsh vcpupin` writes there first).
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         done => done,
     }
@@ -185,7 +187,7 @@ fn grant(path: &Path, processor: usize, has: bool) -> io::Result<()> {
 }
 
 fn is_gone(error: &io::Error) -> bool {
-    // ENODEV: a cgroup that goes while its file is open.
+    // ENODEV: the cgroup was removed while its file was open.
     error.kind() == ErrorKind::NotFound
         || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV))
 }
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(read(), "1");
         gone.make().unwrap();
         assert!(gone.is_moot() && !kept.is_moot());
-        // The kernel ends its line; any other value is not ours.
+        // The kernel appends a newline; any other value was not set by us.
         for (found, left) in [("0\n", "1"), ("1\n", "1\n"), ("2", "2")] {
             std::fs::write(balance(&folder.path().join("kept")), found).unwrap();
             kept.undo().unwrap();

@@ -1,12 +1,13 @@
-//! How the kernel schedules a thread, and what it got: sched_setattr(2), schedstat.
+//! How the kernel schedules a thread, and how much time the thread received: sched_setattr(2),
+//! schedstat.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `attributes.rs` | a thread's policy with its parameters: read, set |
-//! | `change.rs` | one setting that is changed, and how to undo it |
-//! | `release.rs` | whether a changed process is still there, and threads that it has started since |
-//! | `rt_group.rs` | cgroups without time for SCHED_FIFO |
-//! | `threads.rs` | the threads of a process, and the processor time that each had |
+//! | `attributes.rs` | reads and sets a thread's policy with its parameters |
+//! | `change.rs` | a change of one setting, and how to undo it |
+//! | `release.rs` | whether a changed process still exists, and threads that it has started since |
+//! | `rt_group.rs` | cgroups without a SCHED_FIFO budget |
+//! | `threads.rs` | the threads of a process, and the processor time each has received |
 //!
 //! What it does not do: choose. crates/reservation decides which thread gets what.
 

@@ -1,13 +1,13 @@
-//! What a release of changed threads must know beside the [`Change`](super::Change)s: whether their
-//! process is still the same one, and which threads it has started since.
+//! What the release of changed threads needs in addition to the [`Change`](super::Change)s: whether
+//! their process is still the same, and which threads it has started since.
 
 use super::{schedstat, threads};
 use crate::affinity::{allow, allowed_of};
 use crate::process::Process;
 
 /// Whether the process that started at `start_time` still runs, or at least its thread `tid`. A
-/// thread that is out of budget ends only when it has some again, and a zombie keeps its pid as
-/// long as it has threads.
+/// thread without budget ends only after its next replenishment, and a zombie keeps its pid as long
+/// as it has threads.
 #[must_use]
 pub fn is_alive(pid: u32, start_time: u64, tid: u32) -> bool {
     match Process::new(pid).start_time() {
@@ -17,11 +17,11 @@ pub fn is_alive(pid: u32, start_time: u64, tid: u32) -> bool {
 }
 
 /// Lets the threads of a process that may use exactly `narrow` use `wide`: threads that were
-/// started meanwhile have inherited `narrow`.
+/// started in the meantime have inherited `narrow`.
 pub fn widen_new_threads(pid: u32, narrow: &[usize], wide: &[usize]) {
     for thread in threads(pid).unwrap_or_default() {
         if allowed_of(thread.tid).is_ok_and(|allowed| allowed == narrow) {
-            // A thread that has ended meanwhile needs nothing.
+            // A thread that has ended in the meantime needs nothing.
             let _ = allow(thread.tid, wide);
         }
     }

@@ -1,13 +1,13 @@
-//! CONFIG_RT_GROUP_SCHED: on cgroup v1 every cgroup but the root has no time for SCHED_FIFO and
-//! SCHED_RR until somebody gives it some (Documentation/scheduler/sched-rt-group.rst).
-//! SCHED_DEADLINE is not concerned (6.18: `rt_policy` in `__sched_setscheduler`).
+//! CONFIG_RT_GROUP_SCHED: on cgroup v1, every cgroup except the root has no budget for SCHED_FIFO
+//! and SCHED_RR until one is assigned (Documentation/scheduler/sched-rt-group.rst). SCHED_DEADLINE
+//! is not affected (6.18: `rt_policy` in `__sched_setscheduler`).
 
 use std::path::{Path, PathBuf};
 
 use super::cgroup_of;
 
-/// What keeps a thread from SCHED_FIFO: the file in which its cgroup has no time for that. `None`:
-/// something else, or the thread has ended.
+/// What prevents SCHED_FIFO for a thread: the file in which its cgroup's budget is zero. `None` if
+/// the cause is different, or the thread has ended.
 #[must_use]
 pub fn without_real_time(tid: u32) -> Option<PathBuf> {
     let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").ok()?;

@@ -1,9 +1,9 @@
-//! The threads of a process in /proc, and what each has had.
+//! The threads of a process in /proc, and the processor time each has received.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A thread.
+/// A thread of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Thread {
     /// Its id.
@@ -17,7 +17,7 @@ pub struct Thread {
 pub struct Schedstat {
     /// How long it has run.
     pub ran: u64,
-    /// How long it could have run and another one did.
+    /// How long it was runnable while another thread ran.
     pub waited: u64,
 }
 
@@ -28,14 +28,14 @@ fn folder(pid: u32, tid: u32) -> PathBuf {
 /// The threads of a process, by id.
 ///
 /// # Errors
-/// After its end.
+/// When it has ended.
 pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let Some(tid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // One that has ended meanwhile is none.
+        // Threads that have ended in the meantime are skipped.
         if let Ok(name) = std::fs::read(folder(pid, tid).join("comm")) {
             let name = String::from_utf8_lossy(&name).trim_end().to_owned();
             found.push(Thread { tid, name });
@@ -45,10 +45,10 @@ pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
     Ok(found)
 }
 
-/// What a thread has had so far.
+/// What a thread has received so far.
 ///
 /// # Errors
-/// After its end, or where the kernel does not count (CONFIG_SCHED_INFO).
+/// When it has ended, or the kernel does not keep these counts (CONFIG_SCHED_INFO).
 pub fn schedstat(pid: u32, tid: u32) -> io::Result<Schedstat> {
     let text = std::fs::read_to_string(folder(pid, tid).join("schedstat"))?;
     let mut numbers = text.split_whitespace().map(str::parse);
@@ -58,9 +58,9 @@ pub fn schedstat(pid: u32, tid: u32) -> io::Result<Schedstat> {
     }
 }
 
-/// By how much [`Schedstat::ran`] of a thread that runs may be behind, ns: the kernel counts at
-/// each tick. A tick is at most 10 ms (CONFIG_HZ=100), and on processors without one (nohz_full) it
-/// comes from elsewhere, once a second; the kernel warns when that takes 3 s (kernel/sched/core.c,
+/// How far [`Schedstat::ran`] of a running thread may lag behind, ns: the kernel updates it at each
+/// tick. A tick is at most 10 ms (CONFIG_HZ=100). On processors without one (nohz_full) another
+/// processor updates it, once a second; the kernel warns when that takes 3 s (kernel/sched/core.c,
 /// sched_tick_remote).
 #[must_use]
 pub fn accounting_lag() -> u64 {
@@ -71,21 +71,21 @@ pub fn accounting_lag() -> u64 {
 /// The processor that a thread runs on, or ran on last (field 39 of its stat).
 ///
 /// # Errors
-/// After its end.
+/// When it has ended.
 pub fn processor_of(pid: u32, tid: u32) -> io::Result<usize> {
     let field = field_of_stat(pid, tid, 39)?;
     field.parse().map_err(|_| io::Error::other(format!("odd processor: {field:?}")))
 }
 
-/// Whether a thread runs or would, if it were let (field 3 of its stat is R).
+/// Whether a thread is running or runnable (field 3 of its stat is R).
 ///
 /// # Errors
-/// After its end.
+/// When it has ended.
 pub fn is_runnable(pid: u32, tid: u32) -> io::Result<bool> {
     field_of_stat(pid, tid, 3).map(|state| state == "R")
 }
 
-/// A field of proc_pid_stat(5) after the name, counted from 1 as there.
+/// A field of proc_pid_stat(5) after the name, numbered from 1 as in the manual page.
 fn field_of_stat(pid: u32, tid: u32, number: usize) -> io::Result<String> {
     let text = std::fs::read_to_string(folder(pid, tid).join("stat"))?;
     // The name in parentheses may contain anything, so count from its end.
@@ -97,7 +97,7 @@ fn field_of_stat(pid: u32, tid: u32, number: usize) -> io::Result<String> {
 /// The cgroup of a thread in the hierarchy of this controller; "" is cgroup v2's.
 ///
 /// # Errors
-/// After its end, or where there is no such hierarchy.
+/// When it has ended, or there is no such hierarchy.
 pub fn cgroup_of(pid: u32, tid: u32, controller: &str) -> io::Result<String> {
     let text = std::fs::read_to_string(folder(pid, tid).join("cgroup"))?;
     find(&text, controller).ok_or_else(|| {

@@ -1,9 +1,9 @@
-//! Socket addresses between std and the kernel.
+//! Converts socket addresses between std and the kernel.
 
 use core::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// An address as the kernel takes and gives it.
+/// An address in the kernel's format.
 pub(crate) struct RawAddress {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
@@ -27,24 +27,24 @@ impl RawAddress {
         ((&raw mut self.storage).cast(), &raw mut self.len)
     }
 
-    /// What a call has filled that takes the length elsewhere (recvmmsg).
+    /// Sets the length, for calls that return it elsewhere (recvmmsg).
     pub(crate) fn set_len(&mut self, len: libc::socklen_t) {
         self.len = len.min(socklen::<libc::sockaddr_storage>());
     }
 
-    /// `None` for an address that is not of the Internet, or incomplete.
+    /// The address for std; `None` if it is not an internet address, or is incomplete.
     pub(crate) fn to_std(&self) -> Option<SocketAddr> {
         let holds = |size: usize| usize::try_from(self.len).is_ok_and(|len| len >= size);
         match libc::c_int::from(self.storage.ss_family) {
             libc::AF_INET if holds(size_of::<libc::sockaddr_in>()) => {
-                // SAFETY: the family and the length say that a sockaddr_in is here; the storage is
+                // SAFETY: the family and the length show that this is a sockaddr_in; the storage is
                 // aligned for any.
                 let found = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(found.sin_addr.s_addr.to_ne_bytes());
                 Some(SocketAddrV4::new(ip, u16::from_be(found.sin_port)).into())
             }
             libc::AF_INET6 if holds(size_of::<libc::sockaddr_in6>()) => {
-                // SAFETY: as above, of a sockaddr_in6.
+                // SAFETY: as above, for a sockaddr_in6.
                 let found = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in6>() };
                 let ip = Ipv6Addr::from(found.sin6_addr.s6_addr);
                 let port = u16::from_be(found.sin6_port);

@@ -1,6 +1,6 @@
-//! The control messages that recvmsg(2) and recvmmsg(2) leave behind, cmsg(3).
+//! The control messages returned by recvmsg(2) and recvmmsg(2), see cmsg(3).
 //!
-//! What it does not do: know what any but a time stamp means.
+//! What it does not do: interpret anything except time stamps.
 
 use timevisor_time::{Instant, NANOS_PER_SEC, Utc};
 
@@ -9,12 +9,12 @@ use timevisor_time::{Instant, NANOS_PER_SEC, Utc};
 pub(crate) struct ControlMessage<'a> {
     /// `SOL_SOCKET`, `IPPROTO_IP`...
     pub(crate) level: libc::c_int,
-    /// Within the level.
+    /// The type within the level.
     pub(crate) kind: libc::c_int,
     payload: &'a [u8],
 }
 
-/// Plain data that the kernel fills in: any bytes make one.
+/// Plain data that the kernel fills in; any bytes are valid.
 ///
 /// # Safety
 /// The type must be valid for every bit pattern.
@@ -29,7 +29,7 @@ unsafe impl FromKernel for libc::in_pktinfo {}
 unsafe impl FromKernel for libc::in6_pktinfo {}
 
 impl ControlMessage<'_> {
-    /// The payload's beginning as a `T`; `None` where it is shorter.
+    /// The start of the payload as a `T`; `None` if it is shorter.
     pub(crate) fn read<T: FromKernel>(&self) -> Option<T> {
         // SAFETY: the payload holds a whole `T`, which is valid for any bytes; alignment is not
         // assumed.
@@ -37,7 +37,7 @@ impl ControlMessage<'_> {
             .then(|| unsafe { self.payload.as_ptr().cast::<T>().read_unaligned() })
     }
 
-    /// The software stamp, if this is one and the kernel took it.
+    /// The software stamp, if this message is one and the kernel took it.
     pub(crate) fn stamp(&self) -> Option<Instant<Utc>> {
         if (self.level, self.kind) != (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) {
             return None;
@@ -48,7 +48,7 @@ impl ControlMessage<'_> {
     }
 }
 
-/// All of a header.
+/// All control messages of a header.
 ///
 /// # Safety
 /// The header must be as recvmsg left it, with its control buffer alive and aligned for cmsghdr.

@@ -1,6 +1,7 @@
-//! recvmsg and its control messages: a packet or a send stamp, with what the kernel says about it.
+//! recvmsg and its control messages: a packet or a send stamp, with the kernel's information about
+//! it.
 //!
-//! It does not know which sent packet a stamp is awaited for.
+//! It does not match stamps to sent packets.
 
 use core::mem;
 use std::io;
@@ -10,7 +11,7 @@ use timevisor_time::{Instant, Utc};
 
 use super::control::messages;
 
-/// What recvmsg brought.
+/// The result of recvmsg.
 pub(crate) struct Message {
     pub(crate) len: usize,
     pub(crate) flags: libc::c_int,

@@ -3,14 +3,14 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `message.rs` | recvmsg: packets and send stamps with their control messages |
-//! | `control.rs` | what control messages hold |
+//! | `control.rs` | the content of control messages |
 //! | `plain.rs` | sendto and recvfrom alone |
-//! | `address.rs` | addresses between std and the kernel |
+//! | `address.rs` | converts addresses between std and the kernel |
 //!
 //! One socket, connected to one peer, so that the kernel drops everyone else's packets. Stamps are
-//! a bonus: on kernels, drivers and simulators that give none, everything works and the stamps are
+//! optional: on kernels, drivers and simulators without them, everything works and the stamps are
 //! `None`. It knows no protocol and keeps no timers. Only libc functions are used (no flags in
-//! `socket`, no epoll), so that a simulator in LD_PRELOAD can stand in for the network.
+//! `socket`, no epoll), so that an LD_PRELOAD simulator can replace the network.
 
 pub(crate) mod address;
 pub(crate) mod control;
@@ -29,18 +29,17 @@ use self::message::receive;
 /// How a [`UdpClient`] talks to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sockets {
-    /// Connected, with kernel stamps where there are any.
+    /// Connected, with kernel stamps if available.
     #[default]
     Stamped,
-    /// socket, sendto, recvfrom, poll and nothing else: what a simulator in LD_PRELOAD stands in
-    /// for.
+    /// Only socket, sendto, recvfrom and poll: the calls that an LD_PRELOAD simulator replaces.
     Plain,
 }
 
 /// Why the socket failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpError {
-    /// No socket, or it could not be set up.
+    /// The socket could not be opened or set up.
     #[error("cannot open a UDP socket")]
     Socket(#[source] io::Error),
     /// No route to the peer, or its address family is not available.
@@ -93,7 +92,7 @@ pub struct UdpClient {
     stamping: bool,
     /// The kernel numbers stamped packets from 0 (SOF_TIMESTAMPING_OPT_ID).
     next_id: u32,
-    /// The last packet's number while its stamp has not come.
+    /// The last packet's number while its stamp is still pending.
     awaited: Option<u32>,
 }
 
@@ -109,7 +108,7 @@ impl UdpClient {
     /// Opens a socket to `peer`.
     ///
     /// # Errors
-    /// Without network, address family or route. A kernel that gives no stamps is not an error.
+    /// When there is no network, address family or route. A kernel without stamps is not an error.
     pub fn open(peer: SocketAddr, sockets: Sockets) -> Result<Self, UdpError> {
         let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         // SAFETY: socket touches no memory.
@@ -137,7 +136,7 @@ impl UdpClient {
         self.peer
     }
 
-    /// Whether the kernel promised stamps. A driver may still give none for sent packets.
+    /// Whether the kernel enabled stamps. A driver may still provide none for sent packets.
     #[must_use]
     pub const fn stamping(&self) -> bool {
         self.stamping
@@ -180,10 +179,10 @@ impl UdpClient {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Takes one packet, if there is one.
+    /// Receives one packet, if there is one.
     ///
     /// # Errors
-    /// Anything but "nothing there".
+    /// Any failure except that nothing is available.
     pub fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, UdpError> {
         if self.sockets == Sockets::Plain {
             return self.recv_plain(buffer);
@@ -206,15 +205,16 @@ impl UdpClient {
         Ok(found.map(|len| Received { len: len.min(room), truncated: len > room, stamp: None }))
     }
 
-    /// CLOCK_REALTIME when the kernel gave the last sent packet to the driver, once.
+    /// CLOCK_REALTIME when the kernel passed the last sent packet to the driver. Returned only once
+    /// per packet.
     ///
-    /// Ask right after [`send`](Self::send), when it is normally there already (clknetsim stamps
-    /// when asked), and again when poll says [`Ready::error`](crate::poll::Ready::error). `None` as
-    /// long as it has not come; no system call is made when none is awaited. Stamps of earlier
-    /// packets are dropped.
+    /// Call this right after [`send`](Self::send), when the stamp is normally available already
+    /// (clknetsim stamps on request), and again when poll reports
+    /// [`Ready::error`](crate::poll::Ready::error). `None` while it is not available; no system
+    /// call is made when none is pending. Stamps of earlier packets are dropped.
     ///
     /// # Errors
-    /// Anything but "nothing there".
+    /// Any failure except that nothing is available.
     pub fn recv_tx_stamp(&mut self) -> Result<Option<Instant<Utc>>, UdpError> {
         while let Some(awaited) = self.awaited {
             let message = receive(&self.fd, &mut [0; 64], libc::MSG_ERRQUEUE)

@@ -1,8 +1,8 @@
-//! sendto and recvfrom on a socket that is neither connected nor set up: the calls that every
-//! network simulator in LD_PRELOAD knows, and no others (fcntl, connect and setsockopt would reach
-//! the real kernel with a descriptor that it has never heard of).
+//! sendto and recvfrom on a socket that is neither connected nor set up. Only the calls that every
+//! LD_PRELOAD network simulator supports are used: fcntl, connect and setsockopt would reach the
+//! real kernel with a descriptor that it does not know.
 //!
-//! It takes packets from one peer only, and gives no stamps.
+//! It accepts packets from one peer only, and provides no stamps.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub(super) fn send(fd: &OwnedFd, packet: &[u8], peer: SocketAddr) -> io::Result<
 }
 
 /// The length of the next packet, which may exceed the buffer's; `None` when there is none from
-/// `peer` (a packet from anybody else is dropped, poll tells whether more are there).
+/// `peer` (a packet from any other sender is dropped; poll reports whether there are more).
 pub(super) fn receive(
     fd: &OwnedFd,
     buffer: &mut [u8],

@@ -111,7 +111,7 @@ fn plain_sockets_work_without_stamps_and_take_the_peers_packets_only() {
     client.send(b"hello").unwrap();
     assert_eq!(client.recv_tx_stamp().unwrap(), None);
     let (_, from) = server.recv_from(&mut buffer).unwrap();
-    // Nobody waits for the kernel here, although the socket was not told so.
+    // The call does not block, although the socket was not set to non-blocking.
     assert_eq!(client.recv(&mut buffer).unwrap(), None);
     stranger.send_to(b"forged", from).unwrap();
     server.send_to(b"answer", from).unwrap();

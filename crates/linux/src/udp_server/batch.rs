@@ -13,7 +13,8 @@ use timevisor_time::{Instant, Utc};
 use crate::udp::address::{RawAddress, socklen};
 use crate::udp::control::messages;
 
-/// Requests per system call: beyond this the call's own cost is small against its packets'.
+/// Requests per system call: beyond this the call's own cost is small compared to that of its
+/// packets.
 pub const BATCH: usize = 32;
 /// Longer requests are cut off ([`Request::truncated`]).
 pub const REQUEST_BYTES: usize = 1024;
@@ -50,23 +51,23 @@ enum Asked {
 pub struct Request<'a> {
     /// The datagram, or its first [`REQUEST_BYTES`] bytes.
     pub bytes: &'a [u8],
-    /// It was longer.
+    /// The datagram was longer.
     pub truncated: bool,
     /// Who sent it.
     pub from: SocketAddr,
-    /// CLOCK_REALTIME when the kernel took it from the driver.
+    /// CLOCK_REALTIME when the kernel received it from the driver.
     pub stamp: Option<Instant<Utc>>,
 }
 
-/// What became of a batch's replies.
+/// The outcome of sending a batch's replies.
 pub(super) struct Sent {
-    /// Tokens of those whose departure the kernel will stamp, in the order in which it numbers
-    /// them.
+    /// Tokens of the replies whose departure the kernel will stamp, in the order in which it
+    /// numbers them.
     pub(super) stamped: Vec<u64>,
     pub(super) failed: usize,
 }
 
-/// Up to [`BATCH`] requests and their replies; about 50 kB, reused for ever.
+/// Up to [`BATCH`] requests and their replies; about 50 kB, reused forever.
 pub struct Batch {
     slots: Vec<Slot>,
     received: usize,
@@ -97,13 +98,14 @@ impl Batch {
         self.received
     }
 
-    /// True when there is none.
+    /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.received == 0
     }
 
-    /// Request `index`; `None` beyond [`Self::len`], and for one from no internet address.
+    /// Request `index`; `None` beyond [`Self::len`], and for one whose sender has no internet
+    /// address.
     #[must_use]
     pub fn request(&self, index: usize) -> Option<Request<'_>> {
         let slot = self.slots[..self.received].get(index)?;
@@ -224,8 +226,8 @@ impl Batch {
             sent.stamped.extend(tokens[next..next + taken].iter().flatten());
             next += taken;
             if taken == 0 {
-                // The first one was refused, for instance because there is no route back; the
-                // others may be fine.
+                // The first reply was refused, for example because there is no route back; the
+                // others may succeed.
                 sent.failed += 1;
                 next += 1;
             }
@@ -242,7 +244,7 @@ fn arrival(header: &libc::msghdr) -> (Option<Instant<Utc>>, Option<Asked>) {
         stamp = message.stamp().or(stamp);
         match (message.level, message.kind) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                // ipi_spec_dst, not ipi_addr: for a broadcast it is the address to answer from.
+                // ipi_spec_dst, not ipi_addr: for a broadcast, it is the address to reply from.
                 let info = message.read::<libc::in_pktinfo>();
                 asked = info.map(|info| Asked::V4(info.ipi_spec_dst)).or(asked);
             }
@@ -256,19 +258,19 @@ fn arrival(header: &libc::msghdr) -> (Option<Instant<Utc>>, Option<Asked>) {
     (stamp, asked)
 }
 
-/// Writes the control messages of a packet to be sent; returns how many bytes they have.
+/// Writes the control messages of a packet to be sent; returns their size in bytes.
 fn departure(control: &mut Control, asked: Option<Asked>, stamped: bool) -> usize {
     *control = [0; 16];
     let mut at = 0;
     match asked {
         Some(Asked::V4(from)) => {
-            // Any interface: the route to the client decides.
+            // Any interface; the route to the client decides.
             let any = libc::in_addr { s_addr: 0 };
             let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: from, ipi_addr: any };
             at += put(control, at, libc::IPPROTO_IP, libc::IP_PKTINFO, info);
         }
         Some(Asked::V6(from, interface)) => {
-            // The interface as well: a link-local address means nothing without.
+            // Include the interface: a link-local address is meaningless without it.
             let info = libc::in6_pktinfo { ipi6_addr: from, ipi6_ifindex: interface };
             at += put(control, at, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
         }

@@ -4,13 +4,13 @@
 //! | --- | --- |
 //! | [`batch`] | [`Batch`]: buffers, addresses and control messages of up to [`BATCH`] requests and their replies |
 //!
-//! A reply leaves from the address that was asked (IP_PKTINFO, IPV6_PKTINFO), also on a socket that
-//! is bound to all of them. The kernel stamps every request on arrival, which costs next to
-//! nothing; a departure is stamped only where it is asked for, because every such stamp costs a
+//! A reply is sent from the address that the request was sent to (IP_PKTINFO, IPV6_PKTINFO), even
+//! on a socket that is bound to all addresses. The kernel stamps every request on arrival, which
+//! costs almost nothing. A departure is stamped only on request, because every such stamp costs a
 //! separate system call.
 //!
-//! What it does not do: know a protocol, limit anybody, or serve IPv4 over an IPv6 socket (bind one
-//! of each).
+//! What it does not do: know a protocol, rate-limit clients, or serve IPv4 over an IPv6 socket
+//! (bind one of each).
 
 pub mod batch;
 
@@ -27,25 +27,25 @@ use crate::udp::set_flags;
 
 pub use batch::{BATCH, Batch, REQUEST_BYTES};
 
-/// Bytes of requests that may wait in the kernel; it grants less where net.core.rmem_max says so.
-/// About a thousand small packets, 10 ms at 100,000 a second.
+/// Bytes of requests that may wait in the kernel; it grants less if net.core.rmem_max is lower.
+/// About a thousand small packets, or 10 ms at 100,000 per second.
 const RECEIVE_BUFFER: libc::c_int = 1 << 20;
 
-/// A stamp is given up after this many later ones.
+/// A pending stamp is given up after this many later ones.
 const MAX_AWAITED: usize = 1024;
 
 /// Why there is no server socket.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpServerError {
-    /// No socket, or it could not be set up.
+    /// The socket could not be opened or set up.
     #[error("cannot open a UDP socket")]
     Socket(#[source] io::Error),
-    /// The address is somebody else's, not this machine's, or needs a privilege.
+    /// The address is in use, is not this machine's, or needs a privilege.
     #[error(
         "cannot listen at {address}: check that no other server has the port, that the address is this machine's, and that ports below 1024 are allowed (root or CAP_NET_BIND_SERVICE)"
     )]
     Bind {
-        /// What was asked for.
+        /// The requested address.
         address: SocketAddr,
         /// The kernel's answer.
         #[source]
@@ -61,9 +61,9 @@ pub struct UdpServer {
     stamping: bool,
     /// The kernel numbers the departures that it stamps (SOF_TIMESTAMPING_OPT_ID).
     next_id: u32,
-    /// Number and token of the departures whose stamps have not come.
+    /// Number and token of the departures whose stamps are pending.
     awaited: VecDeque<(u32, u64)>,
-    /// The kernel (or what stands in for it) takes only one message at a time.
+    /// The kernel (or its simulator) accepts only one message at a time.
     single: bool,
 }
 
@@ -71,7 +71,7 @@ impl UdpServer {
     /// Listens at `address`; port 0 chooses one.
     ///
     /// # Errors
-    /// When the address cannot be had. A kernel that gives no stamps is not an error.
+    /// When the address cannot be bound. A kernel without stamps is not an error.
     pub fn bind(address: SocketAddr) -> Result<Self, UdpServerError> {
         let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         // SAFETY: socket touches no memory.
@@ -90,16 +90,17 @@ impl UdpServer {
         Ok(Self { fd, address, stamping, next_id: 0, awaited, single: false })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes the requests that have arrived, up to a batch; what the batch held before is gone.
+    /// Receives the requests that have arrived, up to a batch; the batch's previous content is
+    /// discarded.
     ///
     /// # Errors
-    /// Anything but "nothing there".
+    /// Any failure except that nothing is available.
     pub fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
         loop {
             let limit = if self.single { 1 } else { BATCH };
@@ -118,8 +119,8 @@ impl UdpServer {
         }
     }
 
-    /// Sends the batch's replies. Returns how many the kernel did not take: a client without a
-    /// reply asks again.
+    /// Sends the batch's replies. Returns how many the kernel did not accept; clients without a
+    /// reply will retry.
     pub fn send(&mut self, batch: &mut Batch) -> usize {
         let sent = batch.send(&self.fd, self.stamping, self.single);
         for token in sent.stamped {
@@ -127,7 +128,7 @@ impl UdpServer {
             self.next_id = self.next_id.wrapping_add(1);
         }
         if sent.failed > 0 && self.stamping {
-            // Whether a refused packet took a number depends on the kernel's version.
+            // Whether a refused packet consumed a number depends on the kernel version.
             self.renumber();
         }
         while self.awaited.len() > MAX_AWAITED {
@@ -139,8 +140,8 @@ impl UdpServer {
     /// CLOCK_REALTIME at the departures that have been stamped since, with the tokens that they
     /// were sent with.
     ///
-    /// No system call is made when none is awaited. Ask after [`Self::send`], and when poll reports
-    /// an error, which is how it says that a stamp is there.
+    /// No system call is made when none is pending. Call this after [`Self::send`], and when poll
+    /// reports an error, which indicates that a stamp is available.
     pub fn departures(&mut self) -> Vec<(u64, Instant<Utc>)> {
         let mut found = Vec::new();
         while !self.awaited.is_empty() {
@@ -148,9 +149,9 @@ impl UdpServer {
                 break;
             };
             let (Some(id), Some(stamp)) = (message.id, message.stamp) else { continue };
-            // Only an exact match counts: a departure must never be taken for another one's.
+            // Only an exact match counts: a stamp must never be attributed to another departure.
             if let Some(index) = self.awaited.iter().position(|(awaited, _)| *awaited == id) {
-                // Stamps come in the order of departure: those before it are lost.
+                // Stamps arrive in the order of departure, so earlier pending ones are lost.
                 let last = self.awaited.drain(..=index).next_back();
                 found.extend(last.map(|(_, token)| (token, stamp)));
             }
@@ -158,15 +159,13 @@ impl UdpServer {
         found
     }
 
-    /// Drops whatever lies in the error queue, which would keep poll from waiting, and the stamps
-    /// awaited.
+    /// Drains the error queue, which would keep poll from waiting, and drops the pending stamps.
     pub fn forget_departures(&mut self) {
         self.awaited.clear();
         while let Ok(Some(_)) = receive(&self.fd, &mut [0; 64], libc::MSG_ERRQUEUE) {}
     }
 
-    /// Starts the kernel's numbers and ours from 0 again (net/core/sock.c: switching OPT_ID on
-    /// resets them).
+    /// Resets the kernel's numbers and ours to 0 (net/core/sock.c: enabling OPT_ID resets them).
     fn renumber(&mut self) {
         self.forget_departures();
         self.next_id = 0;
@@ -186,7 +185,7 @@ impl AsFd for UdpServer {
 #[expect(clippy::cast_possible_wrap, reason = "a small flag word")]
 const SOF_OPT_ID: libc::c_int = libc::SOF_TIMESTAMPING_OPT_ID as libc::c_int;
 
-/// Arrivals are stamped always; a departure asks for itself
+/// Arrivals are always stamped; each departure requests its own stamp
 /// (Documentation/networking/timestamping.rst, 1.3.4).
 #[expect(clippy::cast_possible_wrap, reason = "a small flag word")]
 const STAMPS: libc::c_int = (libc::SOF_TIMESTAMPING_RX_SOFTWARE
@@ -201,8 +200,8 @@ fn set_up(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
     }
-    // A privilege lifts the limit; without it the kernel grants what it does. Neither is needed to
-    // work.
+    // A privilege lifts the limit; without it, the kernel grants what it allows. Either is
+    // sufficient.
     let forced = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER);
     if forced.is_err() {
         let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER);

@@ -71,7 +71,8 @@ fn a_whole_batch_comes_and_goes_with_stamps() {
 #[test]
 fn a_server_on_all_addresses_answers_from_the_one_asked() {
     let mut server = server("0.0.0.0:0");
-    // Connected sockets take answers from nowhere else: from 127.0.0.1 these two would get none.
+    // Connected sockets accept replies only from their peer, so these two would not receive one
+    // from 127.0.0.1.
     let port = server.address().port();
     for asked in ["127.0.0.2", "127.0.0.3"] {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -111,7 +112,7 @@ fn after_a_refused_packet_departures_are_still_the_right_ones() {
     for round in 0..3 {
         client.send(b"xyz").unwrap();
         take(&mut server, &mut batch);
-        // Port 0 cannot be sent to.
+        // Packets cannot be sent to port 0.
         let address = client.local_addr().unwrap();
         batch.redirect(0, SocketAddr::new(address.ip(), 0));
         batch.reply(0, b"lost", Some(100 + round));

@@ -1,9 +1,9 @@
-//! The client's end: begins a session, and begins another one whenever the server lost it, until
+//! The client's end: starts a session, and starts another one whenever the server loses it, until
 //! told to stop.
 //!
 //! The session numbers requests, matches them with their answers and times them out. It sends
-//! keep-alives where leases need them. It obeys the server's rate limit on this side, because the
-//! server does not answer requests beyond it.
+//! keep-alives if leases need them. It enforces the server's rate limit on the client's side,
+//! because the server does not answer requests beyond it.
 //!
 //! What it does not do: bind again after a session was lost (only the caller knows what it wants),
 //! or repeat requests.
@@ -24,7 +24,7 @@ use super::{VERSION, problem};
 /// Shortest time between two hellos, so that a server that ends every session is not flooded.
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shortest lease that a client assumes, so that no server makes it send without pause.
+/// Shortest lease that a client assumes, so that no server can make it send continuously.
 const MIN_LEASE: Duration = Duration::from_secs(1);
 
 /// How a client begins sessions.
@@ -45,7 +45,7 @@ pub struct ClientConfig {
 pub enum ClientAction {
     /// The session is open; it has no bindings yet.
     Began(Welcome),
-    /// The server refused a session. The client tries again after the time-out.
+    /// The server refused a session. The client tries again after the timeout.
     Refused(Problem),
     /// A hello got no answer. The client has tried again.
     Unanswered,
@@ -113,8 +113,8 @@ struct Open {
     heard: Duration,
     asked: Duration,
     unanswered: BTreeMap<u64, Waiting>,
-    /// Most unanswered requests: those of one second, because after an absence of the server all
-    /// arrive at once.
+    /// Maximum number of unanswered requests: those of one second, because they all arrive at once
+    /// when the server returns after an absence.
     window: usize,
 }
 
@@ -255,8 +255,8 @@ impl ClientSession {
                     let reason = format!("nothing was heard from the server for {lease}");
                     self.lose(now, reason, &mut actions);
                 } else if now >= keep_alive_at(open.asked, lease) {
-                    // If the rate is used up or the server does not read, the next keep-alive
-                    // counts.
+                    // If the rate is used up or the server does not read, the next keep-alive will
+                    // do.
                     open.asked = now;
                     let _unsent = self.send(now, &Request::KeepAlive);
                 }
@@ -267,7 +267,7 @@ impl ClientSession {
     }
 
     /// Returns when another request would be sent rather than refused; a time in the past means
-    /// now. `None`: waiting alone does not help.
+    /// now. `None` if waiting alone does not help.
     #[must_use]
     pub fn ready_at(&self) -> Option<Duration> {
         match &self.state {

@@ -1,17 +1,18 @@
-//! What one sigma of an estimate is worth: the law by which `confidence = probability` is judged,
-//! on the host and in every client.
+//! The meaning of one sigma of an estimate: the distribution by which `confidence = probability` is
+//! judged, on the host and in every client.
 //!
-//! The errors of an estimate are not normal. The filter's sigma is right while its model of the
-//! oscillator is; when a crystal warms up quickly, the estimate lags for minutes by several sigmas
-//! of before. Over the scenarios (docs/explanation/estimation.md, "How sure is it") the errors have
-//! the tails of Student's t distribution with 3 degrees of freedom or thinner ones. Its quantiles
-//! are 2.35, 5.84 and 12.9 sigmas at 0.9, 0.99 and 0.999, where a normal law has 1.64, 2.58, 3.29.
+//! The errors of an estimate are not normally distributed. The filter's sigma is right as long as
+//! its model of the oscillator is; when a crystal warms up quickly, the estimate lags for minutes
+//! by several of the earlier sigmas. Over the scenarios (docs/explanation/estimation.md, "How sure
+//! is it") the errors have the tails of Student's t distribution with 3 degrees of freedom or
+//! thinner ones. Its quantiles are 2.35, 5.84 and 12.9 sigmas at 0.9, 0.99 and 0.999, where a
+//! normal distribution has 1.64, 2.58, 3.29.
 //!
-//! What it does not do: know of anything that no exchange shows, such as a path that is longer in
-//! one direction, or a server that is wrong. The hard bounds hold these.
+//! What it does not do: account for anything that no exchange shows, such as a path that is longer
+//! in one direction, or a server that is wrong. The hard bounds cover these.
 
-/// A sigma is taken for this many: for worlds that no scenario has. In the worst of the scenarios,
-/// ramps at a poll of 64 s, 0.99897 of the errors are within 0.999 without it.
+/// A sigma counts as this many, as a margin for worlds that no scenario covers. In the worst of the
+/// scenarios, ramps at a poll of 64 s, 0.99897 of the errors are within 0.999 without it.
 const MARGIN: f64 = 1.2;
 
 /// The probability that an error lies between `-below` and `above`, both in sigmas, 0 or more.
@@ -71,7 +72,7 @@ mod tests {
             let found = largest_sigma_ns(1_000_000_000, 1_000_000_000, p) as f64;
             assert!((found - expected).abs() < expected * 1e-6, "{p}: {found} {expected}");
         }
-        // One side far away: the one-sided quantile, 2.353363 at 95 %.
+        // With one side far away, the result is the one-sided quantile, 2.353363 at 95 %.
         let found = largest_sigma_ns(1_000_000_000, 1 << 60, 0.95) as f64;
         assert!((found - 1e9 / 2.353_363 / MARGIN).abs() < 1e4, "{found}");
     }

@@ -1,9 +1,9 @@
 //! CRC-32 (IEEE 802.3: polynomial 0x04C11DB7, reflected), and the use of its linearity.
 //!
 //! The *register* is the CRC before the final inversion. Over GF(2) it is linear: the register
-//! behind some bytes is the one before them, advanced by as many zero bytes, xor a word that
-//! depends on those bytes alone. So the register at a frame's end can be predicted at its
-//! beginning, and one register over the whole stream checks every frame in it.
+//! after some bytes is the one before them, advanced by as many zero bytes, xor a word that depends
+//! only on those bytes. So the register at a frame's end can be predicted at its start, and one
+//! register over the whole stream checks every frame in it.
 //!
 //! What it does not do: protect against an attacker, who can compute it as well.
 
@@ -17,17 +17,17 @@ const TABLE: [u32; 256] = table();
 /// `POWERS[k]` is x^(8 * 2^k) modulo the polynomial, which advances a register by 2^k zero bytes.
 const POWERS: [u32; 16] = powers();
 
-/// Returns the register behind `bytes`.
+/// Returns the register after `bytes`.
 pub(super) fn update(register: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(register, |register, byte| step(register, *byte))
 }
 
-/// Returns the register behind one byte.
+/// Returns the register after one byte.
 pub(super) const fn step(register: u32, byte: u8) -> u32 {
     TABLE[((register ^ byte as u32) & 0xff) as usize] ^ (register >> 8)
 }
 
-/// Returns the register behind `count` zero bytes, in logarithmic time.
+/// Returns the register after `count` zero bytes, in logarithmic time.
 pub(super) fn advance(register: u32, count: u16) -> u32 {
     let steps = POWERS.iter().enumerate().filter(|(k, _)| count >> k & 1 == 1);
     steps.fold(register, |register, (_, power)| multiply(register, *power))

@@ -48,7 +48,7 @@ pub enum Epoch {
     Tai,
     /// UTC as POSIX counts it; steps at leap seconds.
     Utc,
-    /// Starts at 0 when the timeline is made, and relates to no other clock.
+    /// Starts at 0 when the timeline is created, and is unrelated to any other clock.
     Local,
 }
 
@@ -58,10 +58,10 @@ pub enum Epoch {
 pub struct Bind {
     /// Its name.
     pub timeline: String,
-    /// Makes the timeline if none has this name. Without it, an unknown name is refused.
+    /// Creates the timeline if none has this name. Without it, an unknown name is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<Epoch>,
-    /// The requirement; absent: only to read.
+    /// The requirement; absent to only read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requirement: Option<Requirement>,
     /// Bind even if the requirement cannot be met; readings then report that.
@@ -204,7 +204,7 @@ pub struct HostPage {
 pub struct Limits {
     /// Most bindings at a time, over all sessions.
     pub bindings: u32,
-    /// Most timelines of its making at a time.
+    /// Most timelines that it may have created at a time.
     pub timelines: u32,
     /// Most requests per second, on average.
     pub requests_per_second: u32,
@@ -237,7 +237,7 @@ pub struct Bound {
     pub epoch: Epoch,
     /// Where to read the timeline.
     pub place: Place,
-    /// Its present quality.
+    /// Its current quality.
     pub achieved: Achieved,
     /// Whether that quality meets the requirement (true without one).
     pub met: bool,
@@ -256,9 +256,9 @@ pub struct TimelineRow {
     /// The tightest requirement, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<Requirement>,
-    /// Its present quality.
+    /// Its current quality.
     pub achieved: Achieved,
-    /// True if a client made it; it ends with its last binding.
+    /// Whether a client created it; it ends with its last binding.
     pub temporary: bool,
 }
 
@@ -324,13 +324,13 @@ pub enum ProblemCode {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Event {
-    /// A binding's timeline begins or ceases to meet its requirement.
+    /// A binding's timeline starts or stops meeting its requirement.
     Quality {
         /// The binding.
         binding: u64,
         /// Whether the requirement is met now.
         met: bool,
-        /// The present quality.
+        /// The current quality.
         achieved: Achieved,
     },
     /// The timeline's entry has moved (the VM is on another host now).

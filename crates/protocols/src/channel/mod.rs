@@ -9,7 +9,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`message`] | requests, responses, events: requirements and achieved quality |
-//! | [`confidence`] | what one sigma is worth: probabilities of errors |
+//! | [`confidence`] | the meaning of one sigma: probabilities of errors |
 //! | [`check`] | checks on requests that their types cannot express |
 //! | [`frame`], [`reader`] | frames, and a search for them in a stream that may have lost bytes |
 //! | [`server`] | the server's end of one connection |

@@ -1,10 +1,10 @@
 //! The server's end of one connection: on the host for applications and guests, in a guest for
 //! applications.
 //!
-//! A connection carries one session at a time. Limits bound everything that a peer can cause: its
-//! tenant's rate the requests, the requests the answers, and one frame, [`MAX_UNANSWERED`] requests
-//! and [`MAX_UNSENT`] bytes the memory. Garbage costs one step per byte, and beyond [`MAX_GARBAGE`]
-//! it costs the connection.
+//! A connection carries one session at a time. Limits bound everything that a peer can cause: the
+//! tenant's rate bounds the requests, the requests bound the answers, and one frame,
+//! [`MAX_UNANSWERED`] requests and [`MAX_UNSENT`] bytes bound the memory. Garbage costs one step
+//! per byte, and beyond [`MAX_GARBAGE`] it costs the connection.
 //!
 //! What it does not do: know timelines or bindings, limit a tenant across connections, or identify
 //! the tenant. The caller identifies it by the socket.
@@ -203,8 +203,8 @@ impl ServerSession {
         Some(session)
     }
 
-    /// Returns when [`Self::on_timer`] has something to do. Read the stream first: waiting bytes
-    /// keep a session.
+    /// Returns when [`Self::on_timer`] has something to do. Read the stream first, because waiting
+    /// bytes keep a session alive.
     #[must_use]
     pub fn poll_at(&self) -> Option<Duration> {
         Some(self.session.as_ref()?.heard + self.lease?)
@@ -267,7 +267,7 @@ impl ServerSession {
         actions: &mut Vec<ServerAction>,
     ) -> Result<(), Over> {
         let (number, id) = (frame.header.session, frame.header.id);
-        // Even a frame beyond the rate proves that the client is alive, and it uses up its id.
+        // Even a frame beyond the rate proves that the client is alive, and it consumes its id.
         let standing = self.check_in(now, number, id);
         if !self.admit(now) {
             return self.refuse_rate(number, id);

@@ -12,12 +12,12 @@ const COEFFICIENT_BITS: u32 = 25;
 /// Bits of the exponent, its sign included.
 const EXPONENT_BITS: u32 = 7;
 
-/// The four bytes as they are on the wire, as one number.
+/// The four bytes on the wire, as one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Float(u32);
 
 impl Float {
-    /// From the wire's four bytes.
+    /// Builds it from the four bytes on the wire.
     #[must_use]
     pub const fn from_be_bytes(bytes: [u8; 4]) -> Self {
         Self(u32::from_be_bytes(bytes))
@@ -35,8 +35,8 @@ impl Float {
         (coefficient, exponent - COEFFICIENT_BITS as i32)
     }
 
-    /// A number of seconds as a span; away from zero where 2^-64 s is too coarse, saturating where
-    /// 2^63 s is too short.
+    /// A number of seconds as a span; rounded away from zero if 2^-64 s is too coarse, and
+    /// saturating if 2^63 s is too short.
     #[must_use]
     pub fn seconds(self) -> Duration {
         let (coefficient, exponent) = self.parts();
@@ -93,7 +93,7 @@ mod tests {
         fn agrees_with_the_definition_in_machine_floats(bits in any::<u32>()) {
             let (exact, float) = (float(bits).seconds().as_secs_f64(), float(bits).to_f64());
             prop_assert!((exact - float).abs() <= 1e-12 * float.abs() + 6e-20, "{exact} {float}");
-            // Never smaller than what chronyd said.
+            // Never smaller than what chronyd stated.
             prop_assert!(exact.abs() >= float.abs() * (1.0 - 1e-12));
         }
     }

@@ -1,10 +1,10 @@
-//! The read-only corner of chronyd's command protocol: the question that `chronyc tracking` asks,
-//! and its answer.
+//! The read-only part of chronyd's command protocol: the request of `chronyc tracking`, and its
+//! reply.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | [`float`](mod@float) | the protocol's own 32-bit floating-point number, in integers |
-//! | [`tracking`] | the request, the reply, and what they say of the clock |
+//! | [`tracking`] | the request, the reply, and what they say about the clock |
 //!
 //! The protocol is described by chrony's own `candm.h` (version 6, chrony 2.0 and newer); it has no
 //! other specification. Everything is big endian. A request is padded to the length of its reply,

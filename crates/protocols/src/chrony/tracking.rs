@@ -1,4 +1,5 @@
-//! `tracking`: what chronyd knows of the system clock (`candm.h`, REQ_TRACKING and RPY_TRACKING).
+//! `tracking`: what chronyd knows about the system clock (`candm.h`, REQ_TRACKING and
+//! RPY_TRACKING).
 //!
 //! What the reply means, from chrony's `reference.c` and chronyc(1):
 //! - *current correction* is what must be added to CLOCK_REALTIME to get chronyd's best time;
@@ -6,8 +7,8 @@
 //!   NTP time".
 //! - *root dispersion* is already aged to the moment of the reply by skew, residual frequency and
 //!   `maxclockerror`.
-//! - The bound that chronyc(1) states is `|system time| + root dispersion + root delay / 2`; who
-//!   applies the correction has no system time left in it.
+//! - The bound that chronyc(1) states is `|system time| + root dispersion + root delay / 2`; if the
+//!   correction is applied, the system time term is zero.
 
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -23,7 +24,7 @@ const REQ_TRACKING: u16 = 33;
 const RPY_TRACKING: u16 = 5;
 /// The reference id of `local`: chronyd has no source and serves its own undisciplined clock.
 const LOCAL_REFERENCE_ID: u32 = 0x7f7f_0101;
-/// chronyd puts this into the high word where its `time_t` has 32 bits.
+/// chronyd puts this into the high word if its `time_t` has 32 bits.
 const NO_HIGH_SECONDS: u32 = 0x7fff_ffff;
 
 /// Offsets into the reply. The header has 28 bytes; an address 20 (16, a family and a pad).
@@ -85,16 +86,16 @@ pub struct Tracking {
 /// Why a datagram is not the reply.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
 pub enum ReplyError {
-    /// Too few bytes.
+    /// The datagram is too short.
     #[error("shorter than a tracking reply; is this chronyd 2.0 or newer?")]
     TooShort,
     /// Another protocol version.
     #[error("chronyd speaks another version of its command protocol; use chrony 2.0 or newer")]
     Version,
-    /// Not a reply, or one to another command.
+    /// It is not a reply, or one to another command.
     #[error("not a reply to `tracking`; check that the address is chronyd's command socket")]
     NotTracking,
-    /// To an earlier request, or forged.
+    /// It replies to an earlier request, or is forged.
     #[error("answers no request of ours")]
     Sequence,
     /// chronyd refused; the number is its status code (`candm.h`, STT_*).
@@ -107,7 +108,7 @@ pub enum ReplyError {
     Malformed,
 }
 
-/// Why what chronyd says is not a time to rely on.
+/// Why chronyd's time cannot be relied on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
 pub enum Unusable {
     /// Leap status "not synchronised".
@@ -137,7 +138,7 @@ pub fn request(sequence: u32) -> [u8; PACKET_LEN] {
 /// Decodes the reply to [`request`]\(`sequence`). Anything after its fields is ignored.
 ///
 /// # Errors
-/// Whatever is not that reply.
+/// When the datagram is not that reply.
 pub fn parse_reply(bytes: &[u8], sequence: u32) -> Result<Tracking, ReplyError> {
     if bytes.len() < at::SEQUENCE + 4 {
         return Err(ReplyError::TooShort);
@@ -222,7 +223,7 @@ fn time_at(bytes: &[u8], at: usize) -> Result<Instant<Utc>, ReplyError> {
     };
     let seconds = i128::from(high) << 32 | i128::from(u32_at(bytes, at + 4));
     let nanos = u32_at(bytes, at + 8);
-    // Three centuries from 1970; also keeps the product below far from overflow.
+    // Three centuries from 1970; this also keeps the product below far from overflow.
     if nanos >= 1_000_000_000 || high > 2 {
         return Err(ReplyError::Malformed);
     }

@@ -56,7 +56,7 @@ fn a_real_reply_says_what_chronyc_printed() {
 fn chronyd_without_sources_is_no_reference() {
     let lost = parse_reply(&bytes(UNSYNCHRONIZED), SEQUENCE).unwrap();
     assert_eq!(lost.error(), Err(Unusable::Unsynchronized));
-    // It claims no error at all then, with a normal leap status.
+    // It then claims no error at all, with a normal leap status.
     let local = parse_reply(&bytes(LOCAL), SEQUENCE).unwrap();
     assert_eq!((local.leap, local.root_dispersion), (LeapStatus::Normal, Duration::ZERO));
     assert_eq!(local.error(), Err(Unusable::Local));
@@ -102,7 +102,7 @@ proptest! {
     #[test]
     fn no_bytes_make_it_panic_and_no_error_is_negative(tail in proptest::collection::vec(any::<u8>(), 0..160)) {
         let _ = parse_reply(&tail, SEQUENCE);
-        // Past the header checks, too.
+        // Also beyond the header checks.
         let mut reply = bytes(SYNCHRONIZED);
         let length = reply.len().min(28 + tail.len());
         reply[28..length].copy_from_slice(&tail[..length - 28]);

@@ -1,4 +1,4 @@
-//! Lines to messages and back, for both ends of the control socket.
+//! Converts between lines and messages, for both ends of the control socket.
 //!
 //! A malformed line costs an error, not the connection: the server answers with
 //! [`ControlError::to_response`] and continues to read.

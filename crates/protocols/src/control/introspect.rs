@@ -90,7 +90,7 @@ pub struct IntrospectReserved {
     /// it was refused at first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_ns: Option<u64>,
-    /// Why the present need is not reserved; the values above are then older, or zero.
+    /// Why the current need is not reserved; the values above are then older, or zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
@@ -134,7 +134,7 @@ pub struct IntrospectRow {
     pub reason: String,
     /// How far it has come.
     pub state: IntrospectState,
-    /// The present problem.
+    /// The current problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The guest's operating system, once it is known.

@@ -18,7 +18,7 @@ pub enum Promise {
     Limit,
 }
 
-/// Asks for a reservation for a vCPU, in place of its present one if there is one.
+/// Asks for a reservation for a vCPU, replacing its current one, if any.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReserveApply {
@@ -84,8 +84,7 @@ pub struct ReserveMissed {
 pub enum MissedCause {
     /// The vCPU got less than its reservation.
     HostBroke,
-    /// The vCPU wanted to run all the time and got its reservation: the guest had more work than
-    /// declared.
+    /// The vCPU was always runnable and got its reservation: the guest had more work than declared.
     GuestUnderDeclared,
     /// The vCPU slept although the job was ready.
     GuestPolicy,
@@ -93,7 +92,7 @@ pub enum MissedCause {
     Unclear,
 }
 
-/// Why a job was late, and the processor time of its vCPU meanwhile.
+/// Why a job was late, and the processor time of its vCPU during that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MissedJob {
     /// The cause.
@@ -103,7 +102,7 @@ pub struct MissedJob {
     pub looked_at_ns: u64,
     /// How long the vCPU ran.
     pub ran_ns: u64,
-    /// How long it could have run but did not.
+    /// How long it was runnable but did not run.
     pub waited_ns: u64,
     /// The part of its reservation that it did not get.
     pub missing_ns: u64,
@@ -125,9 +124,9 @@ pub struct Reservations {
 pub struct ReserveAudit {
     /// The vCPU ran whenever it wanted to.
     pub satisfied: u64,
-    /// It wanted to run all the time and got its reservation: the guest wants more.
+    /// It was always runnable and got its reservation: the guest wants more.
     pub exhausted: u64,
-    /// It wanted to run all the time and got less: the host broke the guarantee.
+    /// It was always runnable and got less: the host broke the guarantee.
     pub broken: u64,
     /// It slept at times, so nothing can be concluded.
     pub unclear: u64,

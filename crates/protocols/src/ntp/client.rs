@@ -1,5 +1,5 @@
-//! The client side of one association with a server: when to ask, which datagrams to accept, and
-//! which stamps belong together.
+//! The client side of one association with a server: when to send requests, which datagrams to
+//! accept, and which stamps belong together.
 //!
 //! At most one request is in flight. Each request has a random 64-bit cookie that the answer must
 //! echo, so only an attacker who saw the request can forge an answer (RFC 5905 section 8, TEST1 to
@@ -55,16 +55,16 @@ pub struct Request {
 /// A complete exchange: the server's stamps and ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exchange {
-    /// Our counter not after the request left (Ta).
+    /// Our counter, no later than the request's departure (Ta).
     pub ta: u64,
-    /// Our counter not before the answer arrived (Tf).
+    /// Our counter, no earlier than the answer's arrival (Tf).
     pub tf: u64,
     /// The server's stamps (Tb and Te) and the error budget, from the same exchange as `ta` and
     /// `tf`.
     pub response: Response,
 }
 
-/// What became of a datagram.
+/// The outcome of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Hand it to the estimator.
@@ -78,7 +78,7 @@ pub enum Outcome {
     },
     /// Counted; nothing else to do.
     Rejected(RejectReason),
-    /// The server declined; the schedule obeys already. The caller may log it.
+    /// The server declined; the schedule already obeys. The caller may log it.
     KissOfDeath(KissCode),
 }
 

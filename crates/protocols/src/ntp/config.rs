@@ -6,7 +6,7 @@
 use timevisor_time::Duration;
 
 /// A server that answered DENY or RSTR is never asked again sooner. RFC 5905 section 7.4 would stop
-/// for good; after an hour, an operator's fix on the server takes effect without a restart here.
+/// permanently; after an hour, an operator's fix on the server takes effect without a restart here.
 pub const MIN_DENIED_RETRY: Duration = Duration::from_secs(3600);
 
 /// How to ask one server, and which of its answers to refuse. All spans are in our monotonic time.

@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn bad_lengths_are_refused() {
-        // A length of zero must not loop for ever.
+        // A length of zero must not loop forever.
         assert_eq!(Tail::parse(&[0; 28]), Err(TailError::FieldLength { at: 0, len: 0, left: 28 }));
         let beyond = [field(1, 28), field(2, 64)[..40].to_vec()].concat();
         assert_eq!(Tail::parse(&beyond), Err(TailError::FieldLength { at: 28, len: 64, left: 40 }));

@@ -75,7 +75,7 @@ impl Response {
             return Err(RejectReason::TimeReversed);
         }
         // Servers fill the bits below their precision with noise (RFC 5905 section 6, chronyd), so
-        // two stamps of one moment come in any order. In a simulator, where an answer takes no
+        // two stamps of one moment may be in either order. In a simulator, where an answer takes no
         // time, this always happens. The error budget covers it.
         let middle = response.te + reversal.half();
         Ok(Self { tb: middle, te: middle, ..response })
@@ -250,7 +250,7 @@ mod tests {
         // 2^-6 + 2^-5 / 2 + 2^-20 + 2^-32 s, in units of 2^-64 s; 2^-16 + 2^-17 for truncation.
         let exact = (1i128 << 58) + (1 << 58) + (1 << 44) + (1 << 32) + (1 << 48) + (1 << 47);
         assert_eq!(check(&good()).unwrap().error_budget(), Duration::from_bits(exact));
-        // A primary server that states nothing.
+        // A primary server that states no error.
         let perfect = Packet {
             root_delay: NtpShort::from_bits(0),
             root_dispersion: NtpShort::from_bits(0),

@@ -1,6 +1,6 @@
-//! clockAccuracy: how near a grandmaster claims to be to its timescale (IEEE 1588-2019 table 5).
+//! clockAccuracy: how close a grandmaster claims to be to its timescale (IEEE 1588-2019 table 5).
 //!
-//! What it does not do: believe it. A grandmaster's administrator chooses this number.
+//! What it does not do: verify the claim. A grandmaster's administrator chooses this number.
 
 use timevisor_time::Duration;
 

@@ -1,8 +1,8 @@
-//! From a ptp4l's state to bounds on "its clock minus true time".
+//! Derives bounds on "clock minus true time" from a ptp4l's state.
 //!
-//! ptp4l measures `offset = t2 - t1 - meanPathDelay`: it takes the delay from the master for the
-//! mean of both directions. Neither one-way delay is negative and their sum is twice the mean, so
-//! the offset is wrong by at most one mean path delay, whatever the asymmetry. Between two
+//! ptp4l measures `offset = t2 - t1 - meanPathDelay`: it assumes that the delay from the master is
+//! the mean of both directions. Neither one-way delay is negative and their sum is twice the mean,
+//! so the offset is wrong by at most one mean path delay, whatever the asymmetry. Between two
 //! measurements the servo moves the clock from the measured offset towards zero, so that the offset
 //! now lies between zero and the recent ones, and the oscillator drifts. Hence, at an age after the
 //! last measurement:
@@ -22,30 +22,31 @@ use timevisor_time::{Duration, RateError};
 use super::accuracy::clock_accuracy;
 use super::datasets::{PortState, State};
 
-/// How many of the last offsets count: long enough that the servo's swing is among them.
+/// How many of the last offsets count: enough to include the servo's swing.
 pub const OFFSETS: usize = 8;
 
-/// What has to be assumed.
+/// The assumptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Assumptions {
-    /// Instead of the grandmaster's clockAccuracy.
+    /// Replaces the grandmaster's clockAccuracy.
     pub grandmaster_accuracy: Option<Duration>,
-    /// Time error of each boundary clock on the way. ITU-T G.8273.2 allows class A clocks 100 ns; 1
-    /// us has a margin.
+    /// Time error of each boundary clock on the path. ITU-T G.8273.2 allows class A clocks 100 ns;
+    /// 1 us has a margin.
     pub hop_error: Duration,
     /// The clock's rate error while ptp4l has it locked (port state SLAVE).
     pub drift: RateError,
-    /// The same before that (UNCALIBRATED).
+    /// The clock's rate error before that (UNCALIBRATED).
     pub drift_unlocked: RateError,
-    /// Reading the clock: stamp granularity and everything between it and the wire.
+    /// The error of reading the clock: stamp granularity and everything between the clock and the
+    /// wire.
     pub accuracy: Duration,
     /// An offset older than this is not used.
     pub max_age: Duration,
-    /// Take a master on an arbitrary timescale for one that serves UTC.
+    /// Treat a master on an arbitrary timescale as one that serves UTC.
     pub arbitrary_is_utc: bool,
 }
 
-/// Why a ptp4l's clock is no reference at present.
+/// Why a ptp4l's clock is currently not a reference.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Refusal {
     /// No port follows a master; the state of one.
@@ -105,16 +106,16 @@ impl core::fmt::Display for Refusal {
     }
 }
 
-/// "Clock minus true time" is in here.
+/// The interval of "clock minus true time".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offset {
-    /// At least this.
+    /// Lower bound.
     pub least: Duration,
-    /// At most this.
+    /// Upper bound.
     pub most: Duration,
 }
 
-/// The recent offsets and what they allow to say.
+/// The recent offsets and what follows from them.
 #[derive(Clone, Debug)]
 pub struct OffsetWindow {
     assumptions: Assumptions,
@@ -122,16 +123,17 @@ pub struct OffsetWindow {
 }
 
 impl OffsetWindow {
-    /// No offset yet.
+    /// A window without offsets.
     #[must_use]
     pub fn new(assumptions: Assumptions) -> Self {
         Self { assumptions, recent: VecDeque::with_capacity(OFFSETS) }
     }
 
-    /// Takes a state in; `clock_ns` is the clock it speaks of, read after the state was asked for.
+    /// Processes a state; `clock_ns` is a reading of its clock, taken after the state was
+    /// requested.
     ///
     /// # Errors
-    /// Why nothing can be said.
+    /// Why no statement is possible.
     pub fn judge(&mut self, state: &State, clock_ns: i64) -> Result<Offset, Refusal> {
         let judged = self.accept(state, clock_ns);
         if judged.is_err() {
@@ -164,7 +166,7 @@ impl OffsetWindow {
         if state.mean_path_delay.is_negative() {
             return Err(Refusal::NegativeDelay);
         }
-        // Asked twice between two Syncs, ptp4l says the same.
+        // If asked twice between two Syncs, ptp4l gives the same answer.
         let measured = (state.ingress_ns, Duration::from_nanos(state.master_offset_ns));
         if self.recent.back() != Some(&measured) {
             if self.recent.len() == OFFSETS {

@@ -53,7 +53,7 @@ fn the_formula() {
     near(wide.most, 40 + error + 85_000);
 }
 
-/// Found by fuzzing: another offset at the same ingress time was left out.
+/// Found by fuzzing: a second offset with the same ingress time was ignored.
 #[test]
 fn the_newest_offset_always_counts() {
     let mut window = OffsetWindow::new(assumptions());
@@ -72,7 +72,7 @@ fn recent_offsets_count_and_old_ones_do_not() {
     };
     let error = 2_200;
     judge(&mut window, -5_000);
-    // The same measurement told twice is one.
+    // The same measurement reported twice counts once.
     for _ in 0..3 {
         near(
             window.judge(&state(-5_000, START + SECOND), START + SECOND).unwrap().least,
@@ -152,7 +152,7 @@ fn a_refusal_forgets_the_offsets_before_it() {
 
 proptest! {
     /// A master at true time, delays of any asymmetry, a clock that drifts within its limit and a
-    /// servo that removes any part of the measured offset: the clock minus true time is always
+    /// servo that removes any part of the measured offset: "clock minus true time" is always
     /// inside.
     #[test]
     fn it_holds_for_any_asymmetry(

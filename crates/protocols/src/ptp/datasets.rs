@@ -20,7 +20,7 @@ pub enum PortState {
 }
 
 impl PortState {
-    /// The standard's word.
+    /// The standard's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl PortState {
     }
 }
 
-/// What all five data sets say together.
+/// The combined content of all five data sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
     /// Of the port that follows a master, or of some port if none does.
@@ -57,7 +57,7 @@ pub struct State {
     pub grandmaster_accuracy: u8,
     /// The grandmaster's clockClass, for display.
     pub grandmaster_class: u8,
-    /// TAI - UTC as announced, where the grandmaster vouches for it.
+    /// TAI - UTC as announced, if the grandmaster vouches for it.
     pub utc_offset: Option<i16>,
     /// The timescale is PTP's (TAI) and not arbitrary.
     pub ptp_timescale: bool,

@@ -33,7 +33,7 @@ mod at {
     pub const DATA: usize = 54;
 }
 
-/// The data sets that are asked for, by managementId.
+/// The requested data sets, by managementId.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Id {
@@ -50,7 +50,7 @@ pub enum Id {
 }
 
 impl Id {
-    /// In the order in which they are asked.
+    /// In the order in which they are requested.
     pub const ALL: [Self; 5] =
         [Self::Port, Self::Parent, Self::TimeProperties, Self::Current, Self::TimeStatus];
 
@@ -71,7 +71,7 @@ pub enum MessageError {
     /// A management message, but not a response to us.
     #[error("not a response to this program")]
     NotForUs,
-    /// A response about something that was not asked.
+    /// A response about something that was not requested.
     #[error("answers something that was not asked")]
     OtherId,
     /// MANAGEMENT_ERROR_STATUS; the number is the managementErrorId (table 109).
@@ -87,7 +87,7 @@ pub enum MessageError {
 pub struct Message<'a> {
     /// The sequenceId of the request.
     pub sequence: u16,
-    /// What it tells.
+    /// The data set's id.
     pub id: Id,
     /// The clock that answers.
     pub source: [u8; 8],
@@ -116,10 +116,10 @@ pub fn get(id: Id, domain: u8, transport_specific: u8, sequence: u16) -> [u8; RE
     bytes
 }
 
-/// Takes a response apart.
+/// Parses a response.
 ///
 /// # Errors
-/// Whatever is not a well-formed response to this program.
+/// When it is not a well-formed response to this program.
 pub fn parse(bytes: &[u8]) -> Result<Message<'_>, MessageError> {
     if bytes.len() < at::DATA {
         return Err(MessageError::TooShort);

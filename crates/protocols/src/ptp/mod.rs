@@ -1,12 +1,12 @@
-//! PTP management (IEEE 1588-2019 clause 15), as far as it takes to ask a ptp4l how well it keeps a
-//! clock.
+//! PTP management (IEEE 1588-2019 clause 15), to the extent needed to ask a ptp4l how well it
+//! disciplines a clock.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | [`management`] | GET requests and RESPONSE messages: header, target, one management TLV |
-//! | [`datasets`] | the five data sets that are asked for |
+//! | [`datasets`] | the five requested data sets |
 //! | [`accuracy`] | clockAccuracy, from the number to a span (table 5) |
-//! | [`query`] | one round of the five questions: which reply is still missing |
+//! | [`query`] | one round of the five requests: which reply is still missing |
 //! | [`bound`] | from the replies to an interval of "clock minus true time", or why there is none |
 //!
 //! TIME_STATUS_NP is linuxptp's own; everything else is in the standard. Everything is big endian.

@@ -1,7 +1,7 @@
-//! One round of questions: all five data sets, under one sequence number.
+//! One round of requests: all five data sets, with one sequence number.
 //!
-//! The five replies are of slightly different moments; a ptp4l that changes its master in between
-//! is found at the next round. What it does not do: time out. The caller starts a new round, and
+//! The five replies are from slightly different moments; if ptp4l changes its master in between,
+//! the next round shows it. What it does not do: time out. The caller starts a new round, and
 //! stragglers of the old one are refused.
 
 use super::datasets::{DataSet, PortState, State, decode};
@@ -21,7 +21,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// Nothing asked yet; `domain` and `transport_specific` as in ptp4l's configuration.
+    /// A query without requests yet; `domain` and `transport_specific` as in ptp4l's configuration.
     #[must_use]
     pub const fn new(domain: u8, transport_specific: u8) -> Self {
         Self {
@@ -44,10 +44,10 @@ impl Query {
         Id::ALL.map(|id| get(id, self.domain, self.transport_specific, sequence))
     }
 
-    /// Takes a datagram in; the state once all five data sets are there.
+    /// Processes a datagram; returns the state once all five data sets are available.
     ///
     /// # Errors
-    /// Whatever is not a reply of this round.
+    /// When it is not a reply of this round.
     pub fn on_datagram(&mut self, bytes: &[u8]) -> Result<Option<State>, MessageError> {
         let message = parse(bytes)?;
         if message.sequence != self.sequence {

@@ -2,8 +2,7 @@
 //!
 //! Names and members are those of QEMU's qapi/run-state.json, migration.json and char.json.
 //!
-//! What it does not do: complain. An event that is unknown, or lacks a member that it should have,
-//! is
+//! What it does not do: report errors. An event that is unknown, or lacks a required member, is
 //! [`VmEvent::Other`]: QEMU adds events in every version.
 
 use serde_json::Value;
@@ -13,11 +12,11 @@ use super::message::QmpEvent;
 /// What happened to the VM.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VmEvent {
-    /// STOP: the vCPUs do not run. Under TCG the guest's counter stands still too.
+    /// STOP: the vCPUs do not run. Under TCG, the guest's counter stops too.
     Stop,
     /// RESUME: the vCPUs run again; read the counter mapping again.
     Resume,
-    /// SHUTDOWN: QEMU is about to exit or to stop the guest for good.
+    /// SHUTDOWN: QEMU is about to exit or to stop the guest permanently.
     Shutdown {
         /// The guest asked for it.
         guest: bool,
@@ -59,7 +58,7 @@ pub enum MigrationStatus {
     Cancelled,
     /// Copying memory while the guest runs.
     Active,
-    /// Copying memory on demand: the guest runs on the destination already.
+    /// Copying memory on demand: the guest already runs on the destination.
     PostcopyActive,
     /// Post-copy lost its connection.
     PostcopyPaused,
@@ -79,7 +78,7 @@ pub enum MigrationStatus {
     Device,
     /// Waiting for the guest to release devices.
     WaitUnplug,
-    /// Of a newer QEMU.
+    /// A status of a newer QEMU.
     Other(String),
 }
 

@@ -17,7 +17,7 @@ pub enum Message {
     Greeting(QemuVersion),
     /// Something happened to the VM.
     Event(QmpEvent),
-    /// The answer to a command. Without an id QEMU could not even read the command.
+    /// The answer to a command. Without an id, QEMU could not even parse the command.
     Reply {
         /// The id that the command carried.
         id: Option<u64>,
@@ -63,14 +63,14 @@ pub struct QmpEvent {
 pub struct QmpError {
     /// Such as `CommandNotFound` or `GenericError`.
     pub class: String,
-    /// For people; not to be parsed.
+    /// A description for people; not to be parsed.
     pub desc: String,
 }
 
 /// The stream is not a usable QMP stream; close it. Nothing after the fault is interpreted.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpFault {
-    /// Beyond the limit.
+    /// A line exceeds the limit.
     #[error(transparent)]
     TooLong(#[from] LineTooLong),
     /// Not JSON at all.
@@ -137,7 +137,7 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
     Value::deserialize(from).map(Some)
 }
 
-/// Ours are numbers; another client's may be anything.
+/// Our ids are numbers; another client's may be anything.
 fn number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     Ok(Value::deserialize(from)?.as_u64())
 }

@@ -40,7 +40,7 @@ pub enum RunState {
     GuestPanicked,
     /// Replicating continuously.
     Colo,
-    /// Of a newer QEMU.
+    /// A state of a newer QEMU.
     Other(String),
 }
 

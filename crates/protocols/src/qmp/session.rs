@@ -6,8 +6,8 @@
 //!
 //! QEMU gives the answer to a command to the client that is connected when the answer is ready. If
 //! a client leaves with a command unanswered, the next client gets replies to commands that it
-//! never sent. These are ignored, and told apart by their ids, which must not repeat from session
-//! to session ([`Session::with_first_id`]).
+//! never sent. These are recognized by their ids and ignored; ids must not repeat from session to
+//! session ([`Session::with_first_id`]).
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::line::LineReader;
 /// The longest line taken from QEMU. Its longest replies (`query-qmp-schema`) are below 300 KiB.
 pub const MAX_LINE_LEN: usize = 1 << 20;
 
-/// What the session wants done or known.
+/// What the session asks the caller to do, or reports.
 #[derive(Debug)]
 pub enum QmpItem {
     /// Write these bytes to the stream, now.
@@ -74,7 +74,7 @@ impl Session {
         }
     }
 
-    /// Takes what was read from the stream and returns what follows from it, in order.
+    /// Processes bytes that were read from the stream, and returns the resulting items, in order.
     pub fn on_bytes(&mut self, bytes: &[u8]) -> Vec<QmpItem> {
         if self.state == State::Over {
             return Vec::new();
@@ -118,7 +118,7 @@ impl Session {
         self.unanswered.iter().copied()
     }
 
-    /// `None`: an answer to somebody before us.
+    /// Processes a message; `None` if it answers an earlier client.
     fn take(&mut self, message: Message) -> Result<Option<QmpItem>, QmpFault> {
         match (self.state, message) {
             (State::Greeting, Message::Greeting(version)) => {

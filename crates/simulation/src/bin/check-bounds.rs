@@ -1,7 +1,7 @@
-//! `make bounds`: random worlds inside the assumptions, until so many readings were judged; none
-//! may have truth outside.
+//! `make bounds`: random worlds inside the assumptions, until the given number of readings was
+//! judged; truth may not be outside in any.
 //!
-//! Exit status 1 where a bound excluded the truth, bounds did not nest, or an estimate went back.
+//! Exit status 1 if a bound excluded the truth, bounds did not nest, or an estimate went backwards.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -4,7 +4,7 @@
 //! With `--crashes SCHEDULES SEED` it runs random schedules of the reservations' state machine
 //! instead, on a host whose daemon dies at random moments.
 //!
-//! Exit status 1 where something that was promised was not kept.
+//! Exit status 1 if a guarantee was broken.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,11 +1,11 @@
 //! Attempts to break a claim: releases and supplies that it must survive.
 //!
-//! | attack | supply | who finds it cruel |
+//! | attack | supply | by whose rules |
 //! | --- | --- | --- |
-//! | [`theory`] | the windows of the worst case, and random ones that keep the promise | the analysis, that calls some of them possible |
-//! | [`linux`] | SCHED_DEADLINE's, with others on the core where the claim allows them, with and without a hog in the guest | users |
+//! | [`theory`] | the windows of the worst case, and random ones that keep the guarantee | the analysis, which considers them possible |
+//! | [`linux`] | SCHED_DEADLINE's, with others on the core if the claim allows them, with and without a hog in the guest | the kernel |
 //!
-//! What it does not do: prove anything. What survives was tried in so many ways, and no others.
+//! What it does not do: prove anything. A surviving claim was tested only against these attempts.
 
 use timevisor_schedule::Reservation;
 use timevisor_schedule::TaskSet;
@@ -21,16 +21,16 @@ use super::sets::{Case, REPEAT, below};
 use super::windows::{self, Window};
 use crate::random::Random;
 
-/// After this all jobs were released together or anyhow; before it budgets are used up.
+/// The origin of the jobs' releases; before it, budgets are used up.
 const ORIGIN: u64 = 2 * REPEAT;
-/// Twice what repeats itself, and the longest blackout and deadline.
+/// Twice the repetition interval, plus the longest blackout and deadline.
 const SPAN: Span = Span { origin: ORIGIN, end: ORIGIN + 4 * REPEAT };
 
-/// When jobs are released, made once for a case.
+/// The release plans, computed once per case.
 pub struct Plans {
     /// From the critical instant on, for the worst supply.
     critical: Vec<Plan>,
-    /// For any supply.
+    /// Plans for any supply.
     other: Vec<Plan>,
 }
 
@@ -55,7 +55,7 @@ impl Found {
 }
 
 impl Plans {
-    /// Of a case.
+    /// The plans of a case.
     #[must_use]
     pub fn new(case: &Case, claim: Claim) -> Self {
         let (set, mut random) = (&case.set, case.stream("releases"));
@@ -81,7 +81,7 @@ impl Plans {
     }
 }
 
-/// Supplies that the claim calls possible.
+/// Attacks with supplies that the claim considers possible.
 #[must_use]
 pub fn theory(claim: Claim, case: &Case, plans: &Plans, budget: u64) -> Found {
     let mut found = Found::default();
@@ -114,7 +114,8 @@ pub fn theory(claim: Claim, case: &Case, plans: &Plans, budget: u64) -> Found {
     found
 }
 
-/// What SCHED_DEADLINE supplies where the claim holds. `hog`: whether the guest never sleeps.
+/// Attacks with SCHED_DEADLINE's supply when the claim holds. `hog` states whether the guest never
+/// sleeps.
 #[must_use]
 pub fn linux(claim: Claim, case: &Case, plans: &Plans, budget: u64, hog: bool) -> Found {
     let mut found = Found::default();
@@ -122,7 +123,7 @@ pub fn linux(claim: Claim, case: &Case, plans: &Plans, budget: u64, hog: bool) -
     let Some(mut of) = claim.reservation(case, budget) else { return found };
     let alone = matches!(claim, Claim::Alone | Claim::AloneTicked | Claim::Aligned);
     if alone && random.chance(0.5) {
-        // The only one on its core goes before all others, whatever its deadline is.
+        // A reservation alone on its core precedes all others, whatever its deadline.
         of = Reservation::shared(of.budget(), of.period()).unwrap_or(of);
     }
     let (enforcement, tick) = match claim {
@@ -137,7 +138,7 @@ pub fn linux(claim: Claim, case: &Case, plans: &Plans, budget: u64, hog: bool) -
     };
     for plan in plans.all() {
         let rivals = Rivals::of(&core[1..], SPAN, &mut random);
-        // The guest wakes so early that a hog has used up a budget when the critical instant comes.
+        // The guest wakes so early that a hog has used up a budget by the critical instant.
         let early = if random.chance(0.5) { of.budget() } else { below(&mut random, of.period()) };
         let shifted = shift(plan, REPEAT + early % of.period());
         let mut members = vec![Member::new(of, Guest::new(&case.set, &shifted, hog))];
@@ -150,7 +151,7 @@ pub fn linux(claim: Claim, case: &Case, plans: &Plans, budget: u64, hog: bool) -
     found
 }
 
-/// The same with its critical instant at `at`.
+/// The same plan with its critical instant at `at`.
 fn shift(plan: &Plan, at: u64) -> Plan {
     let mut plan = plan.clone();
     for release in &mut plan.releases {
@@ -160,9 +161,9 @@ fn shift(plan: &Plan, at: u64) -> Plan {
     plan
 }
 
-/// Whether a core's reservations get what they were promised: the first one's guest is never done,
-/// the others do as they like. Returns the first interval in which less was supplied: its length,
-/// and what it had.
+/// Checks that a core's reservations get what they were guaranteed: the first one's guest is never
+/// done, and the others behave arbitrarily. Returns the first interval in which less was supplied:
+/// its length and its supply.
 #[must_use]
 pub fn short_of_promise(
     of: &[Reservation],
@@ -179,7 +180,7 @@ pub fn short_of_promise(
     members.extend(rivals.members());
     run(&mut members, Enforcement::Exact, end);
     let ran = &members[0].ran;
-    // What is worst begins when it stops running and ends before it runs again.
+    // The worst interval starts when it stops running and ends before it runs again.
     for (index, (_, from)) in ran.iter().enumerate() {
         let mut had = 0;
         for (start, stop) in &ran[index + 1..] {

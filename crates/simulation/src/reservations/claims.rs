@@ -1,6 +1,6 @@
 //! [`Claim`]: each kind of supply that the analysis knows, as a claim about a reservation on a core.
 //!
-//! What it does not do: doubt them; [`attacks`](super::attacks) does.
+//! What it does not do: test them; [`attacks`](super::attacks) does.
 
 use timevisor_schedule::synthesis::{Model, Search, Sharing, last_that_fits};
 use timevisor_schedule::verdict::fits;
@@ -8,18 +8,18 @@ use timevisor_schedule::{Aligned, Dedicated, Reservation, Verdict, Worst, judge}
 
 use super::sets::Case;
 
-/// What is said about the supply.
+/// A claim about the supply.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Claim {
     /// The whole processor.
     Dedicated,
-    /// Other reservations beside it: the periodic resource.
+    /// Other reservations share the core: the periodic resource.
     Shared,
-    /// Its line.
+    /// The linear lower bound of [`Claim::Shared`].
     Linear,
     /// A deadline between budget and period.
     Constrained,
-    /// Before all others.
+    /// Precedes all others.
     Alone,
     /// [`Claim::Shared`], enforced by the tick.
     SharedTicked,
@@ -42,7 +42,7 @@ impl Claim {
         Self::Aligned,
     ];
 
-    /// For tables.
+    /// The name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,8 +57,8 @@ impl Claim {
         }
     }
 
-    /// The reservation of this budget; `None` for a whole processor, and where the claim is not
-    /// about such tasks.
+    /// The reservation of this budget; `None` for a whole processor, and if the claim does not
+    /// apply to such tasks.
     #[must_use]
     pub fn reservation(self, case: &Case, budget: u64) -> Option<Reservation> {
         let period = case.period;
@@ -73,7 +73,7 @@ impl Claim {
         of.ok().filter(|of| self != Self::Aligned || Aligned(*of).holds_for(&case.set))
     }
 
-    /// As production asks for it; `None` for the two that it has no question for.
+    /// The search as production does it; `None` for the two claims without one.
     fn search(self, case: &Case) -> Option<Search> {
         let exact = |sharing| Some(Search::new(sharing));
         let ticked = |sharing| Some(Search { tick: case.tick, ..Search::new(sharing) });
@@ -88,7 +88,7 @@ impl Claim {
         }
     }
 
-    /// What the analysis says.
+    /// The verdict of the analysis.
     #[must_use]
     pub fn judge(self, case: &Case, budget: u64) -> Verdict {
         match (self.search(case), self.reservation(case, budget)) {
@@ -98,7 +98,7 @@ impl Claim {
         }
     }
 
-    /// Whether that is that all is well.
+    /// Whether the analysis finds the tasks schedulable.
     #[must_use]
     pub fn holds(self, case: &Case, budget: u64) -> bool {
         match (self.search(case), self.reservation(case, budget)) {
@@ -108,7 +108,7 @@ impl Claim {
         }
     }
 
-    /// The least budget with which it says so.
+    /// The minimum budget with which it does.
     #[must_use]
     pub fn least_budget(self, case: &Case) -> Option<u64> {
         if let Some(search) = self.search(case) {

@@ -1,6 +1,7 @@
-//! [`examine`]: one case under one claim: is what the analysis promises kept, and how much less would do?
+//! [`examine`]: one case under one claim: does the analysis's guarantee hold, and how much less
+//! budget would suffice?
 //!
-//! What it does not do: sum up; [`tally`](super::tally) does.
+//! What it does not do: aggregate; [`tally`](super::tally) does.
 
 use timevisor_schedule::Verdict;
 
@@ -8,17 +9,17 @@ use super::attacks::{Found, Plans, linux, theory};
 use super::claims::Claim;
 use super::sets::{Case, below, part_of};
 
-/// Budgets that simulation looks for are found to this part of a period.
+/// Budgets found by simulation are accurate to this fraction of a period.
 const PRECISION: u64 = 4096;
 
-/// Who supplies.
+/// The source of the supply.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum World {
-    /// Whatever the claim calls possible.
+    /// Any supply that the claim considers possible.
     Theory,
-    /// SCHED_DEADLINE, the guest sleeps when it has nothing to do.
+    /// SCHED_DEADLINE, with a guest that sleeps when it has nothing to do.
     Sleeping,
-    /// SCHED_DEADLINE, a hog in the guest uses up what tasks leave.
+    /// SCHED_DEADLINE, with a hog in the guest that uses up what tasks leave.
     Hog,
 }
 
@@ -26,7 +27,7 @@ impl World {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Theory, Self::Sleeping, Self::Hog];
 
-    /// Whether the claim is about this one.
+    /// Whether the claim applies to this one.
     #[must_use]
     pub fn has(self, claim: Claim) -> bool {
         match self {
@@ -46,22 +47,23 @@ impl World {
     }
 }
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, Default)]
 pub struct Examined {
     /// Whether the analysis finds a budget (for a whole processor: finds it enough).
     pub schedulable: bool,
-    /// What was promised and not kept, in words.
+    /// Descriptions of broken guarantees.
     pub broken: Vec<String>,
-    /// In [`World::Theory`], by the least budget: what was seen of each predicted response.
+    /// In [`World::Theory`], with the minimum budget: the observed fraction of each predicted
+    /// response.
     pub seen: Vec<f64>,
-    /// The least budget over the least one with which the simulator breaks nothing; by
-    /// [`World::ALL`].
+    /// The ratio of the minimum budget to the smallest one with which the simulator breaks nothing;
+    /// by [`World::ALL`].
     pub pessimism: [Option<f64>; 3],
 }
 
-/// `None` where the claim is not about such tasks. `budgets`: whether to look for the simulator's
-/// least budgets.
+/// `None` if the claim does not apply to such tasks. `budgets` states whether to search for the
+/// simulator's minimum budgets.
 #[must_use]
 pub fn examine(case: &Case, claim: Claim, budgets: bool) -> Option<Examined> {
     if claim != Claim::Dedicated {
@@ -103,13 +105,13 @@ pub fn examine(case: &Case, claim: Claim, budgets: bool) -> Option<Examined> {
     Some(examined)
 }
 
-/// The least budget that survives all attacks, where `least` does. By halving: with others on the
-/// core more budget may, in single cases, be worse than less, and some smaller one would survive,
-/// too.
+/// The minimum budget that survives all attacks, given that `least` does. It uses bisection; with
+/// others on the core, a larger budget may occasionally be worse than a smaller one, so some
+/// smaller budget might survive as well.
 fn least_unbroken(world: World, claim: Claim, case: &Case, plans: &Plans, least: u64) -> u64 {
     let survives = |budget: u64| world.attack(claim, case, plans, budget).missed.is_none();
     let mut good = least;
-    // What average demand wants is wanted in any case, and shows too late to be seen.
+    // Average demand is always a lower limit, but a violation would show too late to be seen.
     let mut bad = part_of(case.set.utilization(), case.period).min(least - 1);
     if least - bad == 1 || !survives(least - 1) {
         return least;

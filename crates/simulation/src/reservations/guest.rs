@@ -1,6 +1,7 @@
-//! [`Guest`]: what runs inside a reservation: jobs by fixed priorities or by their deadlines, and perhaps a program that takes the rest.
+//! [`Guest`]: what runs inside a reservation: jobs by fixed priorities or deadlines, and optionally
+//! a program that takes the rest.
 //!
-//! What it does not do: decide when the processor is its own.
+//! What it does not do: decide when it has the processor.
 
 use timevisor_schedule::{Policy, TaskSet};
 
@@ -14,11 +15,11 @@ pub struct Guest<'a> {
     released: usize,
     jobs: Vec<Job>,
     hog: bool,
-    /// What came of it.
+    /// The outcome so far.
     pub outcome: Outcome,
 }
 
-/// What came of the jobs.
+/// The outcome of the jobs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// The worst response of each task, from the job's arrival, ns.
@@ -31,7 +32,7 @@ pub struct Outcome {
 
 #[derive(Clone, Copy, Debug)]
 struct Job {
-    /// The least one runs.
+    /// The job with the lowest value runs.
     urgency: (u64, bool, bool, u64),
     task: usize,
     arrival: u64,
@@ -40,20 +41,20 @@ struct Job {
 }
 
 impl<'a> Guest<'a> {
-    /// With a program of no priority that never sleeps, where `hog`.
+    /// Creates a guest; if `hog`, with a program at the lowest priority that never sleeps.
     #[must_use]
     pub fn new(set: &'a TaskSet, plan: &'a Plan, hog: bool) -> Self {
         let outcome = Outcome { worst: vec![0; set.tasks().len()], ..Outcome::default() };
         Self { set, plan, released: 0, jobs: Vec::with_capacity(8), hog, outcome }
     }
 
-    /// When something is released next.
+    /// When the next job is released.
     #[must_use]
     pub fn next_release(&self) -> Option<u64> {
         self.plan.releases.get(self.released).map(|release| release.at)
     }
 
-    /// Takes what is released by now.
+    /// Accepts the jobs that are released by now.
     pub fn release(&mut self, now: u64) {
         while let Some(release) = self.plan.releases.get(self.released).filter(|r| r.at <= now) {
             self.released += 1;
@@ -63,7 +64,7 @@ impl<'a> Guest<'a> {
                 _ => release.task as u64,
             };
             self.jobs.push(Job {
-                // What keeps a job waiting goes before it, and before what is as urgent.
+                // A blocking section precedes the job that it delays, and anything equally urgent.
                 urgency: (
                     first,
                     !release.blocks,
@@ -91,13 +92,13 @@ impl<'a> Guest<'a> {
         self.jobs.is_empty() && self.released == self.plan.releases.len()
     }
 
-    /// For how long the most urgent job runs on; `None` where only the hog does.
+    /// How long the most urgent job still runs; `None` if only the hog does.
     #[must_use]
     pub fn left(&self) -> Option<u64> {
         self.jobs.last().map(|job| job.left)
     }
 
-    /// Has the processor for `span` from `now` on; not longer than [`Self::left`].
+    /// Runs for `span` from `now` on; no longer than [`Self::left`].
     pub fn run(&mut self, now: u64, span: u64) {
         self.outcome.delivered += span;
         let Some(job) = self.jobs.last_mut() else { return };

@@ -1,14 +1,14 @@
-//! Reservations of processor time, simulated to the nanosecond: what `timevisor-schedule` promises,
-//! against what happens.
+//! Reservations of processor time, simulated to the nanosecond: what `timevisor-schedule` predicts,
+//! compared with what happens.
 //!
 //! | module | owns |
 //! | --- | --- |
 //! | [`sets`] | [`sets::Case`]: random tasks |
 //! | [`releases`] | [`releases::Plan`]: when jobs are released |
 //! | [`guest`] | [`guest::Guest`]: the scheduler inside a reservation |
-//! | [`windows`] | supplies as theory has them |
-//! | [`server`] | [`server::Server`]: one reservation as SCHED_DEADLINE keeps it |
-//! | [`processor`] | several of them on a core, the earliest deadline first |
+//! | [`windows`] | supplies as defined by theory |
+//! | [`server`] | [`server::Server`]: one reservation as SCHED_DEADLINE implements it |
+//! | [`processor`] | several of them on a core, by earliest deadline first |
 //! | [`rivals`] | [`rivals::Rivals`]: the others on the core |
 //! | [`claims`] | [`claims::Claim`]: each kind of supply that the analysis knows |
 //! | [`attacks`] | attempts to break one |
@@ -38,8 +38,8 @@ pub use examine::examine;
 pub use sets::Case;
 pub use tally::Tally;
 
-/// Examines the cases of these seeds under all claims. `budgets`: for which of them to look for the
-/// simulator's least budgets, too, which takes ten times as long.
+/// Examines the cases of these seeds under all claims. `budgets` selects those for which to also
+/// search for the simulator's minimum budgets, which takes ten times as long.
 #[must_use]
 pub fn cross_check(seeds: impl IntoIterator<Item = u64>, budgets: impl Fn(u64) -> bool) -> Tally {
     let mut tally = Tally::default();

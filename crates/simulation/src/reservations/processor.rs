@@ -1,7 +1,8 @@
-//! [`run`]: several reservations on one core, the earliest deadline first, as SCHED_DEADLINE runs them.
+//! [`run`]: several reservations on one core, by earliest deadline first, as SCHED_DEADLINE runs
+//! them.
 //!
-//! What it does not do: charge for switches. Where two deadlines are the same, the later listed one
-//! runs: the first is the one under examination, and gets no help from luck.
+//! What it does not do: charge for switches. If two deadlines are equal, the one listed later runs,
+//! so that the first, which is under examination, is never favoured.
 
 use timevisor_schedule::Reservation;
 
@@ -9,36 +10,36 @@ use super::guest::Guest;
 use super::server::Server;
 use super::windows::Window;
 
-/// A reservation and what is in it.
+/// A reservation and its guest.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
     server: Server,
-    /// What is in it.
+    /// Its guest.
     pub guest: Guest<'a>,
-    /// When it ran; neighbours are not joined.
+    /// When it ran; adjacent windows are not merged.
     pub ran: Vec<Window>,
-    /// From when until when it wanted to run without a break; the last one may have no end.
+    /// The intervals in which it was continuously runnable; the last one may have no end.
     pub busy: Vec<Window>,
 }
 
 impl<'a> Member<'a> {
-    /// One that has not run yet.
+    /// A member that has not run yet.
     #[must_use]
     pub fn new(of: Reservation, guest: Guest<'a>) -> Self {
         Self { server: Server::new(of), guest, ran: Vec::new(), busy: Vec::new() }
     }
 }
 
-/// When the kernel sees that a budget is gone.
+/// When the kernel notices that a budget is exhausted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Enforcement {
-    /// At once (the HRTICK_DL feature).
+    /// Immediately (the HRTICK_DL feature).
     Exact,
-    /// At the next tick: all this many ns.
+    /// At the next tick; the tick's length in ns.
     Tick(u64),
 }
 
-/// Until the jobs of the first are done, one of them is late, or it is `end`.
+/// Runs until the jobs of the first are done, one of them is late, or `end` is reached.
 pub fn run(members: &mut [Member<'_>], enforcement: Enforcement, end: u64) {
     let mut now = 0;
     let mut running: Option<usize> = None;

@@ -1,40 +1,40 @@
-//! [`Plan`]: when the jobs of a set are released, as badly as can be thought of.
+//! [`Plan`]: when the jobs of a set are released, in the worst conceivable ways.
 //!
-//! What it does not do: pick whom to run, or supply anything.
+//! What it does not do: choose which job runs, or supply anything.
 
 use timevisor_schedule::{Policy, Task, TaskSet};
 
 use super::sets::{below, one_of};
 use crate::random::Random;
 
-/// One job, or the section of a less urgent task that keeps one waiting.
+/// One job, or the section of a less urgent task that blocks one.
 #[derive(Clone, Copy, Debug)]
 pub struct Release {
     /// When it may run.
     pub at: u64,
     /// When it should have been released: responses and deadlines are counted from here.
     pub arrival: u64,
-    /// Index in the set: its own, or that of the task that it keeps waiting.
+    /// Index in the set: its own, or that of the task that it blocks.
     pub task: usize,
     /// ns of processor time.
     pub cost: u64,
-    /// Not a job, but what keeps one waiting.
+    /// Whether it is not a job, but a blocking section.
     pub blocks: bool,
 }
 
 /// All releases, the earliest first.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of jobs that are due by the end.
+    /// The releases of jobs that are due by the end.
     pub releases: Vec<Release>,
-    /// Only the first so many tasks are judged: what keeps one of them waiting is, to those below,
-    /// work of one of them.
+    /// Only this many of the first tasks are judged, because a section that blocks one of them
+    /// counts as its work for those below.
     pub judged: usize,
-    /// Under EDF, the task that goes last of those that are due at the same moment.
+    /// Under EDF, the task that runs last among those that are due at the same moment.
     pub last: Option<usize>,
 }
 
-/// When it begins and ends, ns.
+/// Start and end of a plan, ns.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// The critical instant.
@@ -62,7 +62,7 @@ pub fn apart(set: &TaskSet, span: Span, mut after: impl FnMut(usize) -> u64) -> 
     plan.sorted()
 }
 
-/// Together, and the job of `target` is kept waiting for as long as it can be: with fixed
+/// Everything together, and the job of `target` is blocked for as long as possible: with fixed
 /// priorities each time, under EDF once in a busy period (the section began before it).
 #[must_use]
 pub fn blocked(set: &TaskSet, span: Span, target: usize) -> Plan {
@@ -92,7 +92,7 @@ pub fn due_together(set: &TaskSet, span: Span, target: usize, random: &mut Rando
     shifted(set, span, target, after)
 }
 
-/// Everything together, but `target` later by `after`; it goes last of those that are due at the
+/// Everything together, but `target` later by `after`; it runs last among those that are due at the
 /// same moment.
 #[must_use]
 pub fn shifted(set: &TaskSet, span: Span, target: usize, after: u64) -> Plan {
@@ -100,8 +100,8 @@ pub fn shifted(set: &TaskSet, span: Span, target: usize, after: u64) -> Plan {
     Plan { last: Some(target), ..plan }
 }
 
-/// Anyhow: any offsets, any lateness up to the jitter, at times longer between releases than need
-/// be.
+/// Random: any offsets, any lateness up to the jitter, and sometimes longer gaps between releases
+/// than necessary.
 #[must_use]
 pub fn anyhow(set: &TaskSet, span: Span, random: &mut Random) -> Plan {
     let mut plan = Plan { releases: Vec::new(), judged: set.tasks().len(), last: None };
@@ -117,7 +117,7 @@ pub fn anyhow(set: &TaskSet, span: Span, random: &mut Random) -> Plan {
 }
 
 impl Plan {
-    /// `next`: by how much a job is late, and from its arrival to the next one.
+    /// `next` returns a job's lateness, and the time from its arrival to the next one.
     fn add_jobs(
         &mut self,
         set: &TaskSet,

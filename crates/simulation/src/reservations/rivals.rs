@@ -1,6 +1,6 @@
-//! [`Rivals`]: other reservations on the core, of which admission says that it keeps them all.
+//! [`Rivals`]: other reservations on the core, all of which pass admission together.
 //!
-//! What it does not do: care for their own deadlines.
+//! What it does not do: check their own deadlines.
 
 use timevisor_schedule::admission::{Host, core_keeps};
 use timevisor_schedule::edf::Demand;
@@ -12,7 +12,7 @@ use super::releases::{Plan, Release, Span};
 use super::sets::{below, part_of};
 use crate::random::Random;
 
-/// Up to two.
+/// Up to two other reservations.
 #[derive(Clone, Debug, Default)]
 pub struct Rivals {
     all: Vec<Rival>,
@@ -27,7 +27,8 @@ struct Rival {
 }
 
 impl Rivals {
-    /// This one, and others: with implicit deadlines they take nearly all that it leaves.
+    /// Draws others for this reservation: with implicit deadlines, they take nearly all that it
+    /// leaves.
     #[must_use]
     pub fn beside(
         beside: Reservation,
@@ -50,7 +51,7 @@ impl Rivals {
                 all.push(Reservation::new(budget, deadline.max(budget), period).ok()?);
                 (core_keeps(&all, host) == Demand::Supplied).then_some(all)
             };
-            // Halving: what is refused once, more is refused, too.
+            // Bisection: if a budget is refused, larger ones are, too.
             let (mut fits, mut not) = (0, most + 1);
             while not - fits > 1 + period / 2000 {
                 let middle = fits.midpoint(not);
@@ -64,7 +65,7 @@ impl Rivals {
         kept
     }
 
-    /// These: each either never sleeps, or does something now and then.
+    /// Gives them work: each either never sleeps, or occasionally does something.
     #[must_use]
     pub fn of(all: &[Reservation], span: Span, random: &mut Random) -> Self {
         let one = |of: &Reservation| {
@@ -73,8 +74,8 @@ impl Rivals {
             let set = TaskSet::new(vec![task], Policy::Listed).expect("1 ns of a period");
             let mut plan = Plan { releases: Vec::new(), judged: 0, last: None };
             let mut at = below(random, of.period());
-            // As regular as a task that takes all of its budget, or anyhow; at once, or in pieces
-            // with sleep between them: the server's wakeup rule is for those.
+            // As regular as a task that takes all of its budget, or random; in one piece, or in
+            // several with sleep between them, which exercises the server's wakeup rule.
             let (regular, pieces) = (random.chance(0.5), 1 + 4 * below(random, 2));
             while !hog && at < span.end {
                 let cost = 1 + below(random, of.budget() + of.budget() / 2) / pieces;
@@ -87,7 +88,7 @@ impl Rivals {
         Self { all: all.iter().map(one).collect() }
     }
 
-    /// To run with.
+    /// The members to run.
     pub fn members(&self) -> impl Iterator<Item = Member<'_>> {
         self.all
             .iter()

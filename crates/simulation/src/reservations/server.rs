@@ -1,7 +1,8 @@
-//! [`Server`]: one reservation as Linux's SCHED_DEADLINE keeps it, the hard constant bandwidth server of kernel/sched/deadline.c.
+//! [`Server`]: one reservation as Linux's SCHED_DEADLINE implements it, the hard constant bandwidth
+//! server of kernel/sched/deadline.c.
 //!
-//! What it does not do: reclaim (GRUB), be inherited, or be stretched by a clock frequency. Who
-//! runs is [`processor`](super::processor)'s.
+//! What it does not do: reclaim (GRUB), be inherited, or be scaled by a clock frequency.
+//! [`processor`](super::processor) decides which one runs.
 
 use timevisor_schedule::Reservation;
 
@@ -14,7 +15,7 @@ const DL_SCALE: u32 = 10;
 #[derive(Clone, Debug)]
 pub struct Server {
     of: Reservation,
-    /// What is left; below 0 by what a late tick let it overrun.
+    /// The remaining budget; negative by the overrun until a late tick.
     runtime: i64,
     deadline: u64,
     throttled: bool,
@@ -23,19 +24,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// One that never ran.
+    /// A server that has never run.
     #[must_use]
     pub fn new(of: Reservation) -> Self {
         Self { of, runtime: 0, deadline: 0, throttled: false, queued: false, begun: false }
     }
 
-    /// The deadline by which it is picked, where it may run.
+    /// The deadline by which it is scheduled, if it may run.
     #[must_use]
     pub fn urgency(&self) -> Option<u64> {
         (self.queued && !self.throttled).then_some(self.deadline)
     }
 
-    /// What is left of the budget, ns.
+    /// The remaining budget, ns.
     #[must_use]
     pub fn runtime(&self) -> i64 {
         self.runtime
@@ -47,7 +48,7 @@ impl Server {
         self.queued
     }
 
-    /// When the budget comes back; `None` where it is not gone.
+    /// When the budget is replenished; `None` if it is not exhausted.
     #[must_use]
     pub fn timer(&self) -> Option<u64> {
         // dl_next_period()
@@ -71,8 +72,8 @@ impl Server {
         }
         let implicit = self.of.deadline() == self.of.period();
         if !implicit && self.deadline < now && now < self.next_period() {
-            // Woken between the deadline and the next period: nothing until then, or it would have
-            // budget / deadline of the core.
+            // Woken between the deadline and the next period: it gets nothing until then, because
+            // otherwise it would use budget / deadline of the core.
             self.throttled = true;
             self.runtime = self.runtime.min(0);
         } else if self.deadline < now {
@@ -91,8 +92,8 @@ impl Server {
         }
     }
 
-    /// dl_entity_overflow(): whether what is left, used until the deadline, is more than budget /
-    /// deadline.
+    /// dl_entity_overflow(): whether using the remaining budget until the deadline would exceed
+    /// budget / deadline.
     fn overflows(&self, now: u64) -> bool {
         let scaled = |ns: u64| u128::from(ns >> DL_SCALE);
         let left = scaled(self.of.deadline()) * scaled(self.runtime.max(0).unsigned_abs());
@@ -104,13 +105,13 @@ impl Server {
         self.runtime = self.of.budget().cast_signed();
     }
 
-    /// update_curr_dl(): it ran for so long.
+    /// update_curr_dl(): it ran for this long.
     pub fn spend(&mut self, span: u64) {
         self.runtime -= span.cast_signed();
     }
 
-    /// Looks whether the budget is gone, as the kernel does at ticks and whenever the task leaves
-    /// the processor.
+    /// Checks whether the budget is exhausted, as the kernel does at ticks and whenever the task
+    /// leaves the processor.
     pub fn account(&mut self) {
         if self.runtime <= 0 {
             self.throttled = true;
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(state(server(40, 100), 2), (39, 100, None));
         assert_eq!(state(server(40, 100), 50), (40, 150, None));
         assert_eq!(state(server(40, 100), 100), (40, 200, None), "at the deadline");
-        // Constrained: the deadline stays, half of what remains until it is left; then nothing
+        // Constrained: the deadline stays, with half of the time until it as budget; then nothing
         // until the next period.
         assert_eq!(state(server(10, 20), 1), (9, 20, None));
         assert_eq!(state(server(10, 20), 15), (2, 20, None));

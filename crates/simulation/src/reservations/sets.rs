@@ -1,15 +1,15 @@
-//! [`Case`]: random tasks, and the reservation's period that they are judged in.
+//! [`Case`]: random tasks, and the period of the reservation in which they are judged.
 //!
 //! Utilizations are UUniFast's (Bini and Buttazzo, "Measuring the performance of schedulability
-//! tests", 2005); all periods divide 120 ms, so that whatever happens has happened after a few
-//! times that. What it does not do: resemble any real workload.
+//! tests", 2005); all periods divide 120 ms, so that everything has occurred after a few multiples
+//! of that. What it does not do: resemble any real workload.
 
 use timevisor_schedule::{Policy, Task, TaskSet};
 
 use crate::random::Random;
 
 pub(super) const MS: u64 = 1_000_000;
-/// Everything repeats itself after this; ns.
+/// Everything repeats after this; ns.
 pub(super) const REPEAT: u64 = 120 * MS;
 const TASK_PERIODS: [u64; 14] = [4, 5, 6, 8, 10, 12, 15, 20, 24, 30, 40, 60, 60, 120];
 const PERIODS: [u64; 12] = [2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 24, 30];
@@ -17,15 +17,15 @@ const PERIODS: [u64; 12] = [2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 24, 30];
 /// One question to the analysis.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// For the streams of everything else that is random about it.
+    /// The seed of all its other random streams.
     pub seed: u64,
     /// The tasks.
     pub set: TaskSet,
-    /// The reservation's, ns.
+    /// The reservation's period, ns.
     pub period: u64,
-    /// Where its deadline is less than its period: at least this, ns.
+    /// The minimum deadline, if it is shorter than the period, ns.
     pub deadline: u64,
-    /// Where budgets are enforced by it, ns.
+    /// The tick, if budgets are enforced by it, ns.
     pub tick: u64,
 }
 
@@ -35,12 +35,12 @@ pub(super) fn below(random: &mut Random, n: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(0)
 }
 
-/// One of them.
+/// Draws one of them.
 pub(super) fn one_of<T: Copy>(random: &mut Random, all: &[T]) -> T {
     all[usize::try_from(below(random, all.len() as u64)).unwrap_or(0)]
 }
 
-/// A part between 0 and 1 of a span, rounded down.
+/// A fraction between 0 and 1 of a span, rounded down.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -61,7 +61,7 @@ impl Case {
         let aligned = random.chance(1.0 / 3.0);
         let periods: Vec<u64> =
             TASK_PERIODS.into_iter().filter(|p| !aligned || p % period == 0).collect();
-        // EDF in half of them.
+        // Half of the cases use EDF.
         let policies = [
             Policy::RateMonotonic,
             Policy::DeadlineMonotonic,
@@ -106,7 +106,7 @@ impl Case {
     }
 }
 
-/// So many parts of `total`, all ways to divide it alike.
+/// Divides `total` into this many parts, with all divisions equally likely.
 #[must_use]
 pub fn uunifast(random: &mut Random, count: u32, total: f64) -> Vec<f64> {
     let mut rest = total;

@@ -1,4 +1,4 @@
-//! [`Tally`]: many cases summed up, as a table and as JSON. What it does not do: run them.
+//! [`Tally`]: aggregates many cases, as a table and as JSON. What it does not do: run them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,14 +10,14 @@ use super::claims::Claim;
 use super::examine::{Examined, World};
 use super::sets::{Case, part_of};
 
-/// Broken promises that are kept in words; all are counted.
+/// Number of broken guarantees that are described; all are counted.
 const TOLD: usize = 10;
 
-/// By claim and policy.
+/// Results by claim and policy.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     rows: BTreeMap<(Claim, bool), Row>,
-    /// The first of what was promised and not kept.
+    /// Descriptions of the first broken guarantees.
     pub told: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ struct Row {
 }
 
 impl Tally {
-    /// One more.
+    /// Adds a case.
     pub fn add(&mut self, case: &Case, claim: Claim, examined: &Examined) {
         let row = self.rows.entry((claim, case.set.policy() == Policy::Edf)).or_default();
         row.cases += 1;
@@ -45,7 +45,7 @@ impl Tally {
         self.told.extend(examined.broken.iter().take(room).cloned());
     }
 
-    /// Another's, too.
+    /// Adds another tally.
     pub fn merge(&mut self, other: Self) {
         for (key, from) in other.rows {
             let row = self.rows.entry(key).or_default();
@@ -61,19 +61,19 @@ impl Tally {
         self.told.extend(other.told.into_iter().take(room));
     }
 
-    /// In how many cases a promise was not kept.
+    /// Number of cases in which a guarantee was broken.
     #[must_use]
     pub fn broken(&self) -> u64 {
         self.rows.values().map(|row| row.broken).sum()
     }
 
-    /// For how many the analysis made a promise.
+    /// Number of cases for which the analysis gave a guarantee.
     #[must_use]
     pub fn schedulable(&self) -> u64 {
         self.rows.values().map(|row| row.schedulable).sum()
     }
 
-    /// For people.
+    /// A table for people.
     #[must_use]
     pub fn table(&mut self) -> String {
         let mut out = format!(
@@ -111,7 +111,7 @@ impl Tally {
         out
     }
 
-    /// For machines: a row for each claim and policy.
+    /// JSON with a row for each claim and policy.
     #[must_use]
     pub fn json_rows(&mut self) -> Vec<Value> {
         let rows = self.rows.iter_mut().map(|((claim, edf), row)| {

@@ -11,8 +11,8 @@ use super::sets::{MS, below};
 use super::*;
 use crate::random::Random;
 
-/// Nothing that the analysis calls schedulable can be broken, and no response is longer than it
-/// says.
+/// Nothing that the analysis calls schedulable can be broken, and no response is longer than
+/// predicted.
 #[test]
 fn what_is_promised_is_kept() {
     let mut tally = cross_check(0..60, |_| false);
@@ -20,7 +20,7 @@ fn what_is_promised_is_kept() {
     assert_eq!(tally.broken(), 0, "{}{}", tally.table(), tally.told.join("\n"));
 }
 
-/// What admission promises for a core, whatever the others do.
+/// Admission's guarantee for a core, whatever the others do.
 #[test]
 fn a_core_keeps_what_admission_says() {
     let mut random = Random::stream(1, "cores");
@@ -63,7 +63,7 @@ fn edf_response_times_are_met() {
         let budget = 1 + below(&mut random, 10);
         let of = Reservation::shared(budget, budget + below(&mut random, 5)).unwrap();
         let Verdict::Schedulable(predicted) = judge(&set, &Worst(of)) else { continue };
-        // No two of the small periods repeat themselves later; a busy period is shorter than that.
+        // All pairs of the small periods repeat within this span; a busy period is shorter.
         let span = Span { origin: 100, end: 3000 };
         let mut seen = vec![0; set.tasks().len()];
         for target in 0..seen.len() {
@@ -81,8 +81,8 @@ fn edf_response_times_are_met() {
     }
 }
 
-/// A simulator that finds nothing where something is wrong is worth nothing: a supply that is 1 ns
-/// too early, and a budget 1 ns too small.
+/// The simulator must find deliberate errors: a prediction that is 1 ns too early, and a budget
+/// that is 1 ns too small.
 #[test]
 fn a_wrong_promise_is_broken() {
     #[derive(Clone, Copy)]
@@ -115,7 +115,7 @@ fn a_wrong_promise_is_broken() {
 }
 
 /// The example of "Real-Time Virtual Machines", (30 ms, 150 ms) and (50 ms, 200 ms) in a
-/// reservation of 50 ms, as it is predicted.
+/// reservation of 50 ms, as predicted.
 #[test]
 fn the_example_responds_as_predicted() {
     let set = |policy| {
@@ -125,7 +125,7 @@ fn the_example_responds_as_predicted() {
     };
     let rm = set(Policy::RateMonotonic);
     let span = |origin| Span { origin, end: origin + 1200 * MS };
-    // Alone on a core: the releases begin the periods, or a hog has just used up a budget when they
+    // Alone on a core: the releases start the periods, or a hog has just used up a budget when they
     // come.
     let alone = |ms: u64, hog: bool| {
         let plan = together(&rm, span(if hog { (100 + ms) * MS } else { 7 * MS }));
@@ -136,7 +136,7 @@ fn the_example_responds_as_predicted() {
     };
     assert_eq!([alone(28, false), alone(32, false)], [[52, 124], [30, 116]]);
     assert_eq!([alone(28, true), alone(32, true)], [[74, 146], [48, 134]]);
-    // Beside others, in the worst case.
+    // With others on the core, in the worst case.
     let worst = |set: &TaskSet, ms: u64, offsets: [u64; 2]| {
         let plan = apart(set, span(1000 * MS), |index| offsets[index] * MS);
         let mut guest = Guest::new(set, &plan, false);

@@ -1,8 +1,8 @@
-//! Supplies as the worst case of theory has them: a guest that owns the processor in given windows,
-//! and the windows of a reservation that keeps its promise as unkindly as it may.
+//! Supplies in theory's worst case: a guest that has the processor in given windows, and the
+//! windows of a reservation that only just keeps its guarantee.
 //!
-//! What it does not do: say whether any host would be so unkind; [`processor`](super::processor)
-//! has hosts.
+//! What it does not do: tell whether a real host would behave like this;
+//! [`processor`](super::processor) simulates hosts.
 
 use timevisor_schedule::Reservation;
 
@@ -10,7 +10,7 @@ use super::guest::Guest;
 use super::sets::below;
 use crate::random::Random;
 
-/// From, to; ns.
+/// Start and end; ns.
 pub type Window = (u64, u64);
 
 /// Runs the guest in these until its jobs are done, or the first one is late.
@@ -40,7 +40,7 @@ pub fn dedicated() -> [Window; 1] {
     [(0, u64::MAX)]
 }
 
-/// The budget that ends at `origin` came at once; all later ones come as late as they may.
+/// The budget that ends at `origin` came immediately; all later ones come as late as possible.
 /// `withheld` ns are missing after the origin: an overrun before it, paid back.
 pub fn worst(of: Reservation, origin: u64, withheld: u64) -> impl Iterator<Item = Window> {
     let (budget, begun) = (of.budget(), origin - of.budget());
@@ -54,7 +54,7 @@ pub fn worst(of: Reservation, origin: u64, withheld: u64) -> impl Iterator<Item 
     core::iter::once((begun, origin)).chain(late)
 }
 
-/// From `origin` on, at the beginning of every period. `withheld` as for [`worst`].
+/// From `origin` on, at the start of every period. `withheld` is as in [`worst`].
 pub fn at_once(of: Reservation, origin: u64, withheld: u64) -> impl Iterator<Item = Window> {
     let mut owed = withheld;
     (0..).map(move |n: u64| {

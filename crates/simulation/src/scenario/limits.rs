@@ -1,7 +1,7 @@
 //! The numbers a run is judged by.
 //!
-//! Some rules hold although a file does not state them: the bounds contain truth at every check,
-//! they nest, the estimate never goes back, and no disruption is signalled.
+//! Some rules apply even if a file does not state them: the bounds contain truth at every check,
+//! they nest, the estimate never goes backwards, and no disruption is signalled.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ pub struct Limits {
     #[serde(rename = "window")]
     pub windows: Vec<Window>,
     /// Share of the checks with a status that vouches for the bounds in which truth lies inside
-    /// them. Default 1. Less only where an assumption fails; 0 (not judged) where truth must be
-    /// lost in the end.
+    /// them. Default 1. Use less only if an assumption fails; 0 (not judged) if truth must
+    /// eventually be lost.
     pub coverage: f64,
     /// Statuses that must occur.
     pub see: Vec<String>,
@@ -44,7 +44,7 @@ pub struct Limits {
     /// Limits that need not hold in every one of several runs, by name, each with the reason. A
     /// name covers the limit of the whole run and those of the windows.
     pub share: BTreeMap<String, Share>,
-    /// Why the estimated error is no measure here, such as paths that differ in their minima.
+    /// Why the estimated error is not meaningful here, such as paths that differ in their minima.
     /// Otherwise a share p of the readings with status `synchronized`, after the warm-up and before
     /// the fault, must be as near to truth as `confidence = probability` promises, for each p of
     /// [`CONFIDENCES`]. Judged over all runs together, of ten or more.
@@ -56,7 +56,7 @@ pub struct Limits {
     pub falsetickers: Option<Vec<String>>,
     /// Largest jump of the published estimate at a publication after the warm-up, ns.
     pub max_jump_ns: Option<f64>,
-    /// Largest change of the estimator's mind at one exchange after the warm-up, us: what the
+    /// Largest correction by the estimator at one exchange after the warm-up, us: what the
     /// published estimate then slews to.
     pub max_correction_us: Option<f64>,
 }
@@ -70,13 +70,13 @@ pub const CONFIDENCES: [f64; 3] = [0.9, 0.99, 0.999];
 pub struct Share {
     /// The share of the runs that must keep the limit: above 0, below 1.
     pub of: f64,
-    /// Why no more can be asked.
+    /// Why no more can be required.
     pub why: String,
 }
 
 impl Share {
-    /// How many of `runs` may miss the limit. A single run must keep it; of a few runs, too few to
-    /// measure the share, one may miss it.
+    /// How many of `runs` may miss the limit. A single run must keep it; if there are too few runs
+    /// to measure the share, one may miss it.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -218,7 +218,7 @@ pub(super) const NAMES: [&str; 17] = [
     "falsetickers",
 ];
 
-/// Limits that the present code is known to miss. The scenario still runs and its figures are
+/// Limits that the current code is known to miss. The scenario still runs and its figures are
 /// printed, but missing these limits does not fail it. When a run meets all of them, the table asks
 /// for the entry to be removed.
 #[derive(Clone, PartialEq, Debug, Deserialize)]

@@ -34,22 +34,22 @@ use crate::server::ServerModel;
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
-    /// The file's name without its ending.
+    /// The file's name without its extension.
     #[serde(skip)]
     pub name: String,
-    /// What it is about, one line.
+    /// A one-line description.
     pub description: String,
-    /// Of every random stream.
+    /// The seed of all random streams.
     pub seed: u64,
     /// Length, true seconds.
     pub duration_s: f64,
     /// Accuracy counts from here on; coverage, order and statuses count from the start.
     pub warmup_s: f64,
-    /// A leap second is inserted so many seconds after the start.
+    /// A leap second is inserted this many seconds after the start.
     pub leap_at_s: Option<i64>,
-    /// It is deleted instead.
+    /// Whether it is deleted instead.
     pub leap_deleted: bool,
-    /// When an assumption begins to fail; alarms before this are false ones.
+    /// When an assumption starts to fail; earlier alarms are false.
     pub fault_at_s: Option<f64>,
     /// The host's oscillator.
     pub oscillator: OscillatorModel,
@@ -62,7 +62,7 @@ pub struct Scenario {
     pub references: Vec<ReferenceModel>,
     /// What the clock must reach.
     pub limits: Limits,
-    /// Limits that the present code misses, and why.
+    /// Limits that the current code misses, and why.
     pub known_failure: Option<KnownFailure>,
 }
 
@@ -70,17 +70,17 @@ pub struct Scenario {
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReferenceModel {
-    /// How it is called in reports; `reference N` by default.
+    /// Its name in reports; `reference N` by default.
     pub name: Option<String>,
     /// Both directions of the path.
     pub link: Direction,
-    /// Client to server, where it is not like `link`.
+    /// Client to server, if it differs from `link`.
     pub forward: Option<Direction>,
-    /// Server to client, where it is not like `link`.
+    /// Server to client, if it differs from `link`.
     pub backward: Option<Direction>,
     /// The server.
     pub server: ServerModel,
-    /// Interval between requests, where it is not the host's, s.
+    /// Interval between requests, if it differs from the host's, s.
     pub poll_s: Option<f64>,
 }
 
@@ -90,7 +90,7 @@ pub struct ReferenceModel {
 pub struct EstimateModel {
     /// Bound on the rate before any data, ppm.
     pub unmeasured_rate_ppm: Option<u32>,
-    /// Bound on the rate against the measured one, ppm.
+    /// Bound on the rate relative to the measured one, ppm.
     pub measured_rate_ppm: Option<u32>,
     /// The operator's statement about the oscillator: its rate changes by at most this, 1/s.
     pub wander_floor: Option<f64>,
@@ -99,7 +99,7 @@ pub struct EstimateModel {
 }
 
 impl EstimateModel {
-    /// What the ensemble is made with.
+    /// The ensemble's parameters.
     #[must_use]
     pub fn parameters(&self) -> Parameters {
         let mut parameters = Parameters::default();
@@ -157,10 +157,10 @@ impl Default for Scenario {
 /// A scenario that cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// The file is not there or not readable.
+    /// The file does not exist or is not readable.
     #[error("cannot read {path}; check the name")]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -168,7 +168,7 @@ pub enum ScenarioError {
     /// Not TOML, a key that does not exist, or a value of the wrong type.
     #[error("{path} is not understood; scenarios/README.md lists every key")]
     Parse {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Where and why.
         source: Box<toml::de::Error>,
@@ -176,9 +176,9 @@ pub enum ScenarioError {
     /// A value that makes no sense.
     #[error("{path}: {problem}")]
     Invalid {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Which key, what is wrong, and what would be right.
+        /// The key, what is wrong, and what would be right.
         problem: String,
     },
 }

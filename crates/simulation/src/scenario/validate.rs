@@ -1,4 +1,4 @@
-//! Which values make sense. Production configuration is checked by production code.
+//! Checks which values make sense. Production code checks production configuration.
 
 use timevisor_clock_page::ClockStatus;
 use timevisor_protocols::ntp::Config;

@@ -3,7 +3,7 @@
 use timevisor_estimate::{Estimate, Estimator, Exchange};
 use timevisor_time::{Duration, Instant, Period, Tai};
 
-/// Believes the newest exchange. What filtering has to beat.
+/// Trusts the newest exchange. This is the baseline that filtering has to beat.
 #[derive(Clone, Copy, Debug)]
 pub struct LastSample {
     nominal: Period,

@@ -17,46 +17,47 @@ pub struct Trace {
     pub name: String,
     /// The exchanges, in order.
     pub rows: Vec<Row>,
-    /// The truth, if there is a file of it.
+    /// The truth, if there is a file with it.
     pub truth: Option<Truth>,
 }
 
-/// Why a trace could not be had.
+/// Why a trace could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// The file begins like gzip and does not go on like it.
+    /// The file starts like gzip but is not valid gzip.
     #[error("{} is not whole gzip; copy it again", path.display())]
     Gzip {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// More than anybody recorded: a counter value is wrong, or the counter is not in nanoseconds.
+    /// The trace is implausibly long: a counter value is wrong, or the counter is not in
+    /// nanoseconds.
     #[error(
         "{} spans {days} days of its counter, more than {LONGEST_DAYS}; check the first and the last row's counter columns",
         path.display()
     )]
     TooLong {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// How long.
+        /// Its length in days.
         days: u64,
     },
     /// The file's content is wrong.
     #[error("{}", path.display())]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What.
+        /// What is wrong.
         source: TraceError,
     },
 }
@@ -64,12 +65,12 @@ pub enum LoadError {
 /// The first bytes of a gzip member, RFC 1952 section 2.3.1.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// A replay reads the clock at every second of a trace.
+/// Limits a trace's length, because a replay reads the clock at every second of it.
 const LONGEST_DAYS: u64 = 400;
-/// Of what is inside a compressed file, bytes: 400 days of exchanges every second.
+/// Maximum size of a compressed file's content in bytes: 400 days of exchanges every second.
 const LARGEST: u64 = 4 << 30;
 
-/// What is inside, if it is compressed; the bytes themselves if not. The name does not matter.
+/// The content, if it is compressed; otherwise the bytes themselves. The name does not matter.
 fn decompressed(bytes: &[u8]) -> io::Result<Cow<'_, [u8]>> {
     if !bytes.starts_with(&GZIP) {
         return Ok(bytes.into());
@@ -82,15 +83,15 @@ fn decompressed(bytes: &[u8]) -> io::Result<Cow<'_, [u8]>> {
     Ok(inside.into())
 }
 
-/// `a_lan_s1.csv.gz` without its endings.
+/// `a_lan_s1.csv.gz` without its extensions.
 fn stem(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
     let name = name.strip_suffix(".gz").unwrap_or(name);
     Some(name.strip_suffix(".csv").unwrap_or(name))
 }
 
-/// Where the truth of an exchange trace lies by convention: `NAME.truth.csv.gz` or `NAME.truth.csv`
-/// beside it, whichever is there, with the trace's own ending first.
+/// The conventional path of a trace's truth: `NAME.truth.csv.gz` or `NAME.truth.csv` next to it,
+/// whichever exists; the trace's own extension is tried first.
 #[must_use]
 pub fn truth_path(exchanges: &Path) -> Option<PathBuf> {
     let stem = stem(exchanges)?;
@@ -102,7 +103,7 @@ pub fn truth_path(exchanges: &Path) -> Option<PathBuf> {
     paths.into_iter().find(|path| path.is_file())
 }
 
-/// Reads a file, plain or gzip, and parses what is in it.
+/// Reads a file, plain or gzip, and parses its content.
 fn read<T>(
     path: &Path,
     parse: impl FnOnce(&[u8]) -> Result<T, TraceError>,
@@ -123,7 +124,7 @@ impl Trace {
     /// Reads `exchanges`, and `truth` if there is one.
     ///
     /// # Errors
-    /// Whichever file cannot be read or is not a trace; the error names the file and what to do.
+    /// When a file cannot be read or is not a trace; the error names the file and what to do.
     pub fn load(exchanges: &Path, truth: Option<&Path>) -> Result<Self, LoadError> {
         let rows = read(exchanges, parse_rows)?;
         let counters = rows.iter().map(|row| row.exchange.tf);

@@ -1,4 +1,4 @@
-//! Which estimator is replayed.
+//! The estimator that is replayed.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Recorded exchanges with a reference, with the truth beside them: reading, replaying, scoring.
+//! Recorded exchanges with a reference, together with the truth: reading, replaying, scoring.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -6,14 +6,14 @@
 //! | `truth` | [`Truth`]: the counter at every whole true second, and which second that was |
 //! | `load` | [`Trace`]: both files from disk, plain or gzip |
 //! | `method` | [`Method`]: which estimator is replayed |
-//! | `last_sample` | [`LastSample`]: the estimator that every other one has to beat |
+//! | `last_sample` | [`LastSample`]: the baseline estimator that every other one has to beat |
 //! | [`mod@replay`] | [`replay()`]: exchanges in order, a reading at every whole true second |
 //! | [`score`] | [`Score`]: errors, half-widths and coverage of the readings |
 //!
-//! The counter of a trace is nominally 1 GHz. Its time base is Unix nanoseconds, taken for TAI:
+//! The counter of a trace is nominally 1 GHz. Its time base is Unix nanoseconds, treated as TAI:
 //! nothing here depends on the timescale.
 //!
-//! What it does not do: simulate. The exchanges come from a file, whoever made it.
+//! What it does not do: simulate. The exchanges come from a file of any origin.
 
 mod last_sample;
 mod load;

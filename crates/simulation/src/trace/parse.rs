@@ -1,4 +1,4 @@
-//! From bytes to rows. Nothing here touches a file.
+//! Parses bytes into rows, without file access.
 
 use timevisor_estimate::Exchange;
 use timevisor_time::{Duration, Instant, Tai};
@@ -18,22 +18,22 @@ pub enum TraceError {
     /// The header lacks a column.
     #[error("line 1: column {column} is missing; the header of {file} is `{expected}`")]
     MissingColumn {
-        /// Which.
+        /// The column.
         column: &'static str,
-        /// Which of the two kinds of file.
+        /// The kind of file, one of two.
         file: &'static str,
         /// The whole header.
         expected: String,
     },
-    /// The header has a column that has no meaning here.
+    /// The header has an unknown column.
     #[error("line 1: column `{column}` is unknown; remove it, or name it as in `{expected}`")]
     UnknownColumn {
-        /// Which.
+        /// The column.
         column: String,
         /// The whole header.
         expected: String,
     },
-    /// A line has another number of fields than the header.
+    /// A line does not have as many fields as the header.
     #[error("line {line}: {found} fields where the header has {expected}; is the file cut off?")]
     Fields {
         /// Counted from 1.
@@ -43,19 +43,19 @@ pub enum TraceError {
         /// How many there should be.
         expected: usize,
     },
-    /// A field is not what its column holds.
+    /// A field's value is not valid for its column.
     #[error("line {line}, column {column}: `{text}` {problem}")]
     Field {
         /// Counted from 1.
         line: usize,
         /// The column's name.
         column: &'static str,
-        /// What stands there.
+        /// The text of the field.
         text: String,
         /// What would be right.
         problem: &'static str,
     },
-    /// Not text, or not the text it should be.
+    /// The line is not valid text.
     #[error("line {line} is not UTF-8 text; a compressed file must be gzip")]
     NotText {
         /// Counted from 1.
@@ -74,7 +74,7 @@ pub enum TraceError {
         /// The second of the line before.
         before: i64,
     },
-    /// Without true times in the exchanges nobody knows which second is second 0 of the truth.
+    /// Without true times in the exchanges, it is unknown which second is second 0 of the truth.
     #[error(
         "the exchanges carry no true times, so the truth's seconds cannot be placed; add the columns \
          true_time_ns_at_ta,true_time_ns_at_tf, or replay without a truth file"
@@ -88,7 +88,7 @@ pub enum TraceError {
     Mismatch {
         /// The exchange, counted from 1.
         row: usize,
-        /// By how much.
+        /// The difference.
         nanos: i64,
     },
 }
@@ -103,7 +103,7 @@ const ERROR: &str = "error_ns";
 const SECOND: &str = "t_s";
 const DIFFERENCE: &str = "counter_minus_true_ns";
 
-/// A file's kind: its columns that must be there, and those that may be.
+/// A file format: its required and optional columns.
 struct Format {
     file: &'static str,
     required: &'static [&'static str],
@@ -124,7 +124,7 @@ impl Format {
         self.required.join(",") + &optional
     }
 
-    /// Where each column stands.
+    /// The position of each column.
     fn columns(&self, header: &str) -> Result<Vec<&'static str>, TraceError> {
         let known = || self.required.iter().chain(self.optional);
         let columns: Vec<&str> = header.split(',').map(str::trim).collect();
@@ -142,7 +142,7 @@ impl Format {
     }
 }
 
-/// One line's fields under their columns' names.
+/// One line's fields by column name.
 struct Line<'a> {
     number: usize,
     columns: &'a [&'static str],
@@ -230,22 +230,21 @@ fn lines<T>(
 /// The exchanges of `NAME.csv`, in the file's order.
 ///
 /// Columns, in any order: `ta_counter_ns,tb_ns,te_ns,tf_counter_ns`, and if known
-/// `true_time_ns_at_ta,true_time_ns_at_tf` and the reference's own `error_ns` (0 where absent).
-/// Exchanges that no clock would use are rows like any other: to discard them is the clock's
-/// business.
+/// `true_time_ns_at_ta,true_time_ns_at_tf` and the reference's own `error_ns` (0 if absent).
+/// Exchanges that no clock would use are ordinary rows; discarding them is up to the clock.
 ///
 /// # Errors
-/// The first line that is not like that.
+/// The first line that does not have this format.
 pub fn parse_rows(bytes: &[u8]) -> Result<Vec<Row>, TraceError> {
     lines(bytes, &EXCHANGES, row)
 }
 
 /// The lines of `NAME.truth.csv`: the first second, and the counter value at it and at every
-/// further one.
+/// following one.
 ///
 /// # Errors
 /// The first line that is not `t_s,counter_minus_true_ns`, or does not belong to the second after
-/// the one before.
+/// the previous line's.
 pub fn parse_truth(bytes: &[u8]) -> Result<(i64, Vec<u64>), TraceError> {
     let mut before: Option<(i64, u64)> = None;
     let rows = lines(bytes, &TRUTH, |line| {

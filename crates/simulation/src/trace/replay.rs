@@ -1,9 +1,9 @@
 //! Exchanges in order, through the production clock and one estimator; a reading at every whole
 //! second.
 //!
-//! After row i the clocks know rows 0 to i only, from `tf_i` on. With a truth the readings are at
-//! whole true seconds; without one at whole seconds of the counter, and there is nothing to compare
-//! them with.
+//! After row i, the clocks know only rows 0 to i, from `tf_i` on. With a truth, the readings are at
+//! whole true seconds; without one, at whole seconds of the counter, and there is nothing to
+//! compare them with.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,15 @@ use super::parse::Row;
 use super::truth::Truth;
 use super::{COUNTER_HZ, Method, Trace, nominal_period};
 
-/// What is replayed, and from when on it counts.
+/// The replay's options.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// Whose estimate is read. The bounds are the production clock's in any case.
+    /// The method whose estimate is read. The bounds are always the production clock's.
     pub method: Method,
-    /// Readings begin this long after the truth does (without a truth: after the first exchange).
+    /// Readings start this long after the truth does (or after the first exchange, without a
+    /// truth).
     pub skip: Duration,
-    /// Of the production clock.
+    /// The production clock's parameters.
     pub parameters: Parameters,
 }
 
@@ -46,7 +47,7 @@ pub struct Reading {
     pub counter: u64,
     /// True time then, if known.
     pub truth: Option<Instant<Tai>>,
-    /// The estimator's best guess.
+    /// The estimator's best estimate.
     pub estimate: Instant<Tai>,
     /// The production clock's bounds.
     pub interval: Interval<Tai>,
@@ -54,7 +55,7 @@ pub struct Reading {
     pub trusted: bool,
 }
 
-/// All readings, and what became of the exchanges.
+/// All readings, and the outcome of the exchanges.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// One per second after the skipped ones at which there was a clock.
@@ -96,7 +97,7 @@ impl Clocks {
                 return;
             }
             Observation::Used => {}
-            // A contradiction, or a doubt: whatever takes the trust away.
+            // A contradiction or a doubt: anything that makes the bounds untrustworthy.
             _ => self.contradictions += 1,
         }
         self.used += 1;

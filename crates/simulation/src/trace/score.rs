@@ -1,4 +1,4 @@
-//! How good the readings were.
+//! The quality of the readings.
 
 use timevisor_time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Of values in any order; `None` of none.
+    /// The quantiles of values in any order; `None` if there are none.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
@@ -47,7 +47,7 @@ fn micros(span: Duration) -> f64 {
 }
 
 impl Score {
-    /// Of the readings that have a truth; `None` if none has.
+    /// Scores the readings that have a truth; `None` if none has.
     #[must_use]
     pub fn of<'a>(readings: impl IntoIterator<Item = &'a Reading>) -> Option<Self> {
         let (mut errors, mut inside) = (Vec::new(), 0_u64);

@@ -1,4 +1,4 @@
-//! Traces made by hand, with answers known beforehand.
+//! Synthetic traces with known answers.
 
 use std::fs;
 use std::io::Write;
@@ -166,8 +166,8 @@ fn the_truth_finds_its_year_and_refuses_another_trace() {
 
 #[test]
 fn the_score_of_a_known_trace_is_known() {
-    // 30 us more in one direction are 15 us of error to everyone who believes in symmetry, from
-    // second 800 on.
+    // From second 800 on, 30 us more in one direction cause 15 us of error in any clock that
+    // assumes symmetry.
     let trace = World::new(1600, 800, 30_000).trace();
     let replayed = replay(&trace, &options(Method::LastSample, 400));
     assert_eq!(replayed.readings.len(), 1201);
@@ -195,7 +195,7 @@ fn an_exchange_is_known_from_its_end_on_and_not_before() {
     // Second 0 is before the first answer came.
     assert_eq!(replayed.unread, 1);
     assert_eq!(replayed.readings[0].second, 1);
-    // With its first exchange only, the nominal rate is 20 ppm wrong: 300 us in the 15 s from the
+    // With only the first exchange, the nominal rate is 20 ppm wrong: 300 us in the 15 s from the
     // middle of it.
     let error = |second: i64| {
         let reading = replayed.readings.iter().find(|r| r.second == second).unwrap();
@@ -227,8 +227,7 @@ fn every_method_replays_and_bounds_are_the_same_for_all() {
 #[test]
 fn a_lying_truth_is_outside_of_the_bounds() {
     let mut world = World::new(1600, 2000, 0);
-    // The truth of seconds 1200 to 1299 lies 1 ms elsewhere; no exchange row is near enough to
-    // notice.
+    // The truth of seconds 1200 to 1299 is off by 1 ms; no exchange row is close enough to notice.
     for second in 1200..1300 {
         if second % 16 > 1 && second % 16 < 15 {
             let honest = counter(second * SECOND) - second * SECOND;

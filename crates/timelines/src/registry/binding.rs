@@ -17,13 +17,13 @@ use crate::timeline::{Reach, Source, Timeline, TimelineId};
 /// The target of a binding.
 enum Target {
     Existing(TimelineId),
-    /// A timeline that the binding will make.
+    /// A timeline that the binding will create.
     New(Timeline),
 }
 
 impl Registry {
-    /// Binds a session to a timeline. `achieved` returns what a timeline gives on an owner's pages
-    /// now; `achievable` returns what it could give if its references were polled as often as is
+    /// Binds a session to a timeline. `achieved` returns the quality of a timeline on an owner's
+    /// pages now; `achievable` returns what it could be if its references were polled as often as
     /// allowed. The latter is also called for local timelines without a master.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Registry {
     }
 
     /// The timeline that a tenant means by a name: the operator's, the tenant's own, or one to
-    /// make.
+    /// create.
     fn resolve(
         &self,
         tenant: &Tenant,
@@ -160,8 +160,8 @@ impl Registry {
     }
 
     /// Checks that the member's pages show the timeline or have a free entry for it. Some free
-    /// entries are kept for the operator's timelines: as many as those may still need, at most half
-    /// of all.
+    /// entries are kept for the operator's timelines: as many as these may still need, but at most
+    /// half of all.
     fn check_room(
         &self,
         key: MemberKey,
@@ -203,7 +203,7 @@ impl Registry {
         Err(problem::cannot_be_met(timeline.name, achievable))
     }
 
-    /// The answer to the client. From now on it is told when `met` changes.
+    /// The answer to the client, which is told from now on when `met` changes.
     fn bound(
         &mut self,
         key: MemberKey,

@@ -1,7 +1,7 @@
 //! Events for clients: a requirement is met or no longer met, a timeline stepped, a timeline moved
 //! to another place.
 //!
-//! What it does not do: remember events. Each is returned once, and must be sent then.
+//! What it does not do: remember events. Each is returned once, and must then be sent.
 
 use timevisor_protocols::channel::{Achieved, Event};
 
@@ -11,10 +11,10 @@ use crate::tenant::Owner;
 use crate::timeline::{Timeline, TimelineId};
 
 impl Registry {
-    /// Compares what timelines give with what members were told last: an event for each change,
-    /// beginning with what `Bound::met` said. Disruptions that bindings of masters have caused
-    /// since the last call come first. `achieved` is asked once per timeline and owner, the
-    /// comparison costs a few nanoseconds per member; to be called after each publication, and
+    /// Compares the timelines' quality with what members were told last, and returns an event for
+    /// each change, starting from the state in `Bound::met`. Disruptions that bindings of masters
+    /// have caused since the last call come first. `achieved` is asked once per timeline and owner,
+    /// the comparison costs a few nanoseconds per member; to be called after each publication, and
     /// after requests where [`Registry::has_disrupted`] says so.
     pub fn quality(
         &mut self,
@@ -22,9 +22,9 @@ impl Registry {
     ) -> Vec<(u64, Event)> {
         let mut events = self.take_disrupted();
         for group in self.groups.values_mut().filter(|group| !group.tally.is_empty()) {
-            // Looked up once for each owner, whose members are adjacent.
+            // Looked up once per owner, because its members are adjacent.
             let mut current: Option<(super::OwnerKey, Achieved)> = None;
-            // Taken out, so that the group can be asked while its members change.
+            // Taken out, so that the group can be queried while its members change.
             let mut members = std::mem::take(&mut group.members);
             for (key, member) in &mut members {
                 let Some(required) = &member.required else { continue };

@@ -29,7 +29,7 @@ pub(super) struct Member {
     pub(super) met: bool,
 }
 
-/// A requirement, as asked and in the form that is compared.
+/// A requirement, as requested and in the form that is compared.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Required {
     pub(super) requirement: Requirement,
@@ -41,7 +41,7 @@ pub(super) struct Required {
 pub(super) struct Master {
     pub(super) tenant: Tenant,
     pub(super) bindings: u32,
-    /// True once it was bound: the next binding begins another life.
+    /// Whether it was ever bound; the next binding then starts another life.
     pub(super) lived: bool,
 }
 
@@ -99,7 +99,7 @@ impl Group {
         Self { timeline, master, members: BTreeMap::new(), tally: Tally::default() }
     }
 
-    /// The tightest requirement of any member, as it was asked.
+    /// The tightest requirement of any member, as requested.
     pub(super) fn tightest(&self) -> Option<Requirement> {
         let member = self.members.get(&self.tally.tightest()?)?;
         member.required.map(|required| required.requirement)

@@ -1,5 +1,5 @@
 //! The changes behind a binding, after all checks: members join and leave, requirements are
-//! replaced, masters begin and end lives. Nothing here refuses.
+//! replaced, masters start and end lives. Nothing here refuses.
 
 use timevisor_time::Duration;
 
@@ -9,7 +9,7 @@ use crate::tenant::Tenant;
 use crate::timeline::{Source, Timeline, TimelineId};
 
 impl Registry {
-    /// Makes a client's timeline.
+    /// Creates a client's timeline.
     pub(super) fn make(&mut self, timeline: Timeline, tenant: &Tenant) {
         self.commit(&timeline);
         self.temporary.insert((tenant.clone(), timeline.name), timeline.id);
@@ -40,7 +40,7 @@ impl Registry {
         }
     }
 
-    /// The first binding of a master begins a life. Members that knew an earlier one are told.
+    /// The first binding of a master starts a life. Members that knew an earlier one are notified.
     fn master_joins(&mut self, id: TimelineId, tenant: &Tenant, now: Duration) {
         let life = self.next_life(now);
         let Some(group) = self.groups.get_mut(&id) else { return };
@@ -85,7 +85,7 @@ impl Registry {
         }
     }
 
-    /// Undoes what [`Registry::bind`] did, but for the session's own list.
+    /// Undoes what [`Registry::bind`] did, except in the session's own list.
     pub(super) fn release(
         &mut self,
         key: MemberKey,

@@ -9,8 +9,8 @@
 //! | `outputs` | demand of references, entries of pages, rows for clients |
 //! | `events` | events for clients |
 //!
-//! Binding and unbinding cost O(log n); where they change the tightest requirement of a timeline,
-//! O(owners) on top, for the change counters of the pages that show it.
+//! Binding and unbinding cost O(log n); if they change the tightest requirement of a timeline, an
+//! additional O(owners), for the change counters of the pages that show it.
 
 mod binding;
 mod events;
@@ -42,15 +42,15 @@ pub struct Registry {
     groups: BTreeMap<TimelineId, Group>,
     /// Built in and configured.
     configured: BTreeMap<TimelineName, TimelineId>,
-    /// Made by clients; each tenant has its own names.
+    /// Created by clients; each tenant has its own names.
     temporary: BTreeMap<(Tenant, TimelineName), TimelineId>,
-    /// What each set of references must deliver, where there is a need.
+    /// What each set of references must deliver, if there is a need.
     tallies: BTreeMap<ClockId, Tally>,
     owners: BTreeMap<OwnerKey, Pages>,
     owner_keys: BTreeMap<Owner, OwnerKey>,
     sessions: BTreeMap<u64, Session>,
     usage: BTreeMap<Tenant, Usage>,
-    /// Members whose timeline stepped and who are not told yet.
+    /// Members whose timeline stepped and that have not been notified yet.
     disrupted: BTreeSet<(TimelineId, MemberKey)>,
     next_timeline: u64,
     next_life: u64,
@@ -94,7 +94,7 @@ struct Usage {
 }
 
 impl Pages {
-    /// True if a change of this timeline changes these pages.
+    /// Whether a change of this timeline changes these pages.
     fn shows(&self, timeline: TimelineId) -> bool {
         self.clock == timeline || self.placed.contains_key(&timeline)
     }
@@ -184,9 +184,9 @@ impl Registry {
         &self.parameters
     }
 
-    /// Begins to serve an owner's pages: those of the host's file, or the one of a VM. `generation`
+    /// Starts serving an owner's pages: those of the host's file, or the one of a VM. `generation`
     /// is the highest that an earlier writer may have used on them, 0 for fresh ones. Does nothing
-    /// for an owner that is served already.
+    /// for an owner that is already served.
     pub fn add_owner(&mut self, owner: &Owner, scale: Scale, generation: u16) {
         if self.owner_keys.contains_key(owner) {
             return;
@@ -208,8 +208,8 @@ impl Registry {
         self.owners.insert(key, pages);
     }
 
-    /// An owner's pages are gone, because the VM ended. Ends the sessions that read there and
-    /// returns their numbers.
+    /// Handles the loss of an owner's pages when the VM ended. Ends the sessions that read there
+    /// and returns their numbers.
     pub fn remove_owner(&mut self, owner: &Owner, now: Duration) -> Vec<u64> {
         let Some(key) = self.owner_keys.get(owner).copied() else { return Vec::new() };
         let reads_there =
@@ -223,10 +223,10 @@ impl Registry {
         ended
     }
 
-    /// Begins a session of a tenant that reads an owner's pages, and returns the tenant's limits.
+    /// Starts a session of a tenant that reads an owner's pages, and returns the tenant's limits.
     ///
     /// # Errors
-    /// The number is in use, or the owner has no pages.
+    /// When the number is in use, or the owner has no pages.
     pub fn open(&mut self, session: u64, tenant: Tenant, owner: &Owner) -> Result<Limits, Problem> {
         if self.sessions.contains_key(&session) {
             return Err(problem::session_taken(session));
@@ -239,7 +239,7 @@ impl Registry {
         Ok(limits)
     }
 
-    /// Ends a session and all its leases; true if there was one.
+    /// Ends a session and all its leases; returns whether there was one.
     pub fn close(&mut self, session: u64, now: Duration) -> bool {
         let Some(mut ended) = self.sessions.remove(&session) else { return false };
         for (binding, timeline) in std::mem::take(&mut ended.bindings) {

@@ -65,7 +65,7 @@ impl Registry {
     /// operator lets it use.
     ///
     /// # Errors
-    /// There is no such session.
+    /// When there is no such session.
     pub fn rows(
         &self,
         session: u64,

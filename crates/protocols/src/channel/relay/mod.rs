@@ -6,9 +6,9 @@
 //! | `upstream` | requests to the host, and its answers |
 //!
 //! Applications are isolated from each other: each can name its own bindings only, has its own rate
-//! limit and queue, and waits for its turn. The bindings of a leaving application are ended first
-//! of all. When the host loses the session (restart, migration), the relay binds everything again
-//! and tells applications the new places. If the host refuses, or cannot answer for
+//! limit and queue, and waits for its turn. The bindings of a leaving application are ended before
+//! anything else. When the host loses the session (restart, migration), the relay binds everything
+//! again and tells applications the new places. If the host refuses, or cannot answer for
 //! [`RelayConfig::grace`], the sessions of the affected applications end.
 //!
 //! What it does not do: open sockets, or identify applications.
@@ -122,7 +122,7 @@ pub struct Relay {
     jobs: VecDeque<Job>,
     /// The application whose request was sent last.
     turn: u64,
-    /// Since when bindings have been without a session at the host.
+    /// The time since which bindings have been without a session at the host.
     alone_since: Option<Duration>,
     actions: Vec<RelayAction>,
 }

@@ -191,7 +191,7 @@ impl Relay {
 
     pub(super) fn upstream_action(&mut self, now: Duration, action: ClientAction) {
         match action {
-            // An answer about a binding that was given up meanwhile has no effect.
+            // An answer about a binding that was given up in the meantime has no effect.
             ClientAction::Began(welcome) if self.upstream.session() != Some(welcome.session) => {}
             ClientAction::Began(welcome) => {
                 self.alone_since = None;
@@ -257,7 +257,7 @@ impl Relay {
 
     fn restored(&mut self, now: Duration, local: u64, bound: &Bound) {
         if self.ledger.get(local).is_none() {
-            // The application has gone meanwhile.
+            // The application has gone in the meantime.
             self.jobs.push_back(Job::Release(bound.binding));
             return;
         }
@@ -294,7 +294,7 @@ impl Relay {
                 if problem.code == ProblemCode::NotFound {
                     self.ledger.remove(local);
                 } else if self.ledger.get(local).is_none() {
-                    // The application has gone meanwhile.
+                    // The application has gone in the meantime.
                     self.jobs.push_back(Job::Release(upstream));
                 }
                 Response::Problem(problem)

@@ -115,8 +115,8 @@ impl Clients {
         }
     }
 
-    /// Stores the departure of the reply called `name`. Has no effect if a later reply was made
-    /// meanwhile.
+    /// Stores the departure of the reply called `name`. Has no effect if a later reply was made in
+    /// the meantime.
     pub fn departed(&mut self, slot: usize, name: NtpTimestamp, at: NtpTimestamp, error: Duration) {
         if let Some(client) = self.places.get_mut(slot).and_then(Option::as_mut)
             && client.name == name

@@ -34,7 +34,7 @@ pub enum ServedClock {
 /// A known time and its quality.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServedTime {
-    /// The present time to serve: the estimate.
+    /// The current time to serve: the estimate.
     pub transmit: Instant<Utc>,
     /// The estimate's greatest distance from true UTC, from the request's arrival until the reply
     /// has left.

@@ -5,13 +5,13 @@ use std::fmt;
 
 use super::kernel::{BALANCE, Kernel, Policy};
 
-/// A change. Undoing one that was never made, or whose thread or folder is gone, changes nothing,
-/// as with Linux's.
+/// A change. Undoing one that was never applied, or whose thread or folder is gone, changes
+/// nothing, as on Linux.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// A cgroup is made.
+    /// A cgroup is created.
     Folder(String),
-    /// A control file is written; without an old value it goes with its folder.
+    /// A control file is written; without an old value, it disappears with its folder.
     File(String, String, Option<String>),
     /// A cpuset of others stops balancing load.
     Unbalanced(String),
@@ -49,14 +49,14 @@ pub enum Change {
 pub enum Refused {
     /// There is no such thread or folder.
     Gone,
-    /// The thread's core is not a root domain of its own, or the thread was last on another one.
+    /// The thread's core is not a separate root domain, or the thread last ran on another one.
     NotPermitted,
     /// The cgroup has threads.
     Busy,
 }
 
 impl Change {
-    /// Makes it.
+    /// Applies it.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -105,7 +105,7 @@ impl Change {
         }
     }
 
-    /// Which thread it is about.
+    /// The thread that it concerns.
     #[must_use]
     pub fn tid(&self) -> Option<u32> {
         match self {
@@ -121,7 +121,7 @@ fn thread(kernel: &mut Kernel, tid: u32) -> Result<&mut super::kernel::Thread, R
     kernel.threads.get_mut(&tid).ok_or(Refused::Gone)
 }
 
-/// Files in a cgroup are there as long as the cgroup is.
+/// Files in a cgroup exist as long as the cgroup does.
 fn write(kernel: &mut Kernel, name: &str, value: &str) -> Result<(), Refused> {
     let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
     if folder.is_empty() {
@@ -151,7 +151,7 @@ fn moved(kernel: &mut Kernel, tid: u32, to: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// What somebody else has set meanwhile stays.
+/// Settings that others have changed in the meantime stay.
 fn widen(
     kernel: &mut Kernel,
     tid: u32,
@@ -165,8 +165,8 @@ fn widen(
     Ok(())
 }
 
-/// SCHED_DEADLINE needs a thread that may use its whole root domain, and was last there. A thread
-/// that enters it has a full budget.
+/// SCHED_DEADLINE requires that the thread may use its whole root domain and last ran there. A
+/// thread that enters it has a full budget.
 fn set_policy(kernel: &mut Kernel, tid: u32, set: Policy) -> Result<(), Refused> {
     let of = kernel.threads.get(&tid).ok_or(Refused::Gone)?;
     if matches!(set, Policy::Deadline(..)) {

@@ -16,14 +16,14 @@ use super::kernel::{BALANCE, HALT_POLL, Kernel, Policy};
 pub struct SimulatedHost {
     /// What survives the daemon.
     pub kernel: Kernel,
-    /// After so many more effects the daemon is dead: none of its effects happens any more.
+    /// After this many more effects the daemon is dead: no further effect happens.
     pub lives_for: Option<u32>,
-    /// What was told, most severe messages only.
+    /// The reported messages, only those of the highest severity.
     pub warnings: Vec<String>,
 }
 
 impl SimulatedHost {
-    /// With a daemon that lives.
+    /// A host with a living daemon.
     #[must_use]
     pub fn new(kernel: Kernel) -> Self {
         Self { kernel, lives_for: None, warnings: Vec::new() }
@@ -35,7 +35,7 @@ impl SimulatedHost {
         self.lives_for == Some(0)
     }
 
-    /// Whether one more effect happens.
+    /// Whether one more effect still happens.
     fn acts(&mut self) -> bool {
         match &mut self.lives_for {
             None => true,
@@ -118,7 +118,7 @@ impl Host for SimulatedHost {
         (0..self.kernel.cores).collect()
     }
 
-    /// As crates/linux plans it with cgroup v1.
+    /// The plan that crates/linux makes with cgroup v1.
     fn plan(
         &self,
         wanted: &Wanted,

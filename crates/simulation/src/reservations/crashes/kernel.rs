@@ -6,7 +6,7 @@ use timevisor_reservation::Held;
 
 use super::change::Change;
 
-/// The cpuset of a thread that nobody moved.
+/// The cpuset of a thread that was never moved.
 pub const ROOT: &str = "/";
 /// Whether the root cpuset balances load over all cores.
 pub const BALANCE: &str = "/balance";
@@ -39,7 +39,7 @@ pub struct Thread {
     pub last_core: usize,
     /// Whether it wants to run.
     pub runnable: bool,
-    /// Whether the kernel has forgotten it.
+    /// Whether the kernel never schedules it (a simulated failure).
     pub frozen: bool,
     /// ns.
     pub ran: u64,
@@ -47,7 +47,7 @@ pub struct Thread {
     pub waited: u64,
 }
 
-/// A virtual machine: its process has number `pid`, and its main thread, too.
+/// A virtual machine; `pid` is the id of its process and of its main thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vm {
     /// QEMU.
@@ -81,7 +81,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A host that nobody has changed.
+    /// An unmodified host.
     #[must_use]
     pub fn new(cores: usize) -> Self {
         let files = [(BALANCE, "1"), (HALT_POLL, "200000")];
@@ -103,8 +103,8 @@ impl Kernel {
         (0..self.cores).collect()
     }
 
-    /// Starts a VM. `joins`: it comes with a cpuset that balances load over all cores, as libvirt's
-    /// do.
+    /// Starts a VM. `joins` means that it has a cpuset that balances load over all cores, like
+    /// libvirt's.
     pub fn start_vm(&mut self, name: &str, vcpus: usize, emulated: bool, joins: bool) {
         let pid = self.start_thread(None);
         let vcpus = (0..vcpus).map(|_| self.start_thread(Some(pid))).collect();
@@ -157,8 +157,8 @@ impl Kernel {
         }
     }
 
-    /// Lets time pass. Threads that want to run get a third of it, unless the kernel has forgotten
-    /// them; and each comes to a core that it may use.
+    /// Lets time pass. Runnable threads get a third of it, unless they are frozen, and each moves
+    /// to a core that it may use.
     pub fn pass(&mut self, ns: u64) {
         self.now += ns;
         for thread in self.threads.values_mut().filter(|thread| thread.runnable) {
@@ -173,7 +173,7 @@ impl Kernel {
         }
     }
 
-    /// Whether this core is a root domain of its own: nobody balances load over it and others.
+    /// Whether this core is a separate root domain: no cpuset balances load over it and others.
     #[must_use]
     pub fn is_isolated(&self, core: usize) -> bool {
         let own = format!("timevisor-cpu{core}");
@@ -182,7 +182,7 @@ impl Kernel {
         self.folders.contains(&own) && !self.files.iter().any(balances)
     }
 
-    /// What differs between this host and one on which nobody ever reserved anything.
+    /// The differences between this host and one on which nothing was ever reserved.
     #[must_use]
     pub fn differences(&self) -> Vec<String> {
         let mut found = Vec::new();

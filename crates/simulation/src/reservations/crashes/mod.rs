@@ -7,8 +7,8 @@
 //! | [`host`] | [`host::SimulatedHost`]: the daemon's view of it, with a moment at which the daemon dies |
 //! | [`schedule`] | [`schedule::run`]: random requests, VMs that come and go, and deaths; what must hold after each |
 //!
-//! What it does not do: schedule threads. Whether budgets are kept is examined by the simulator
-//! beside this folder.
+//! What it does not do: schedule threads. The simulator next to this folder checks whether budgets
+//! are kept.
 
 pub mod change;
 pub mod host;

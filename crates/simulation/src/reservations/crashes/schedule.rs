@@ -149,7 +149,7 @@ impl World {
     fn release(&mut self) {
         let vm = self.random.chance(0.8).then(|| self.vm());
         let vcpu = (vm.is_some() && self.random.chance(0.5)).then_some(0);
-        // Somebody may ask for what is not there.
+        // A user may ask for something that does not exist.
         let _ = self.machine.release(vm, vcpu, &mut self.host);
     }
 
@@ -157,7 +157,7 @@ impl World {
         let reservation = Reservation::shared(10 * MS, 50 * MS).ok();
         let wanted = reservation.as_ref().filter(|_| self.random.chance(0.7)).map(|r| (r, false));
         let (vm, guests) = (self.vm(), self.host.kernel.clone());
-        // By hand, two vCPUs, no room: all of that is refused.
+        // A manual reservation, two vCPUs, or no room: all of these are refused.
         let _ = self.machine.follow_guest(vm, wanted, &mut self.host, &guests);
     }
 
@@ -170,8 +170,8 @@ impl World {
         }
     }
 
-    /// What others do: a vCPU is replaced, sleeps or wakes; a cpuset balances load again; a thread
-    /// loses its policy.
+    /// Actions of others: a vCPU is replaced, sleeps or wakes; a cpuset balances load again; a
+    /// thread loses its policy.
     fn meddle(&mut self) {
         let vm = self.vm();
         let Some(qemu) = self.host.kernel.vms.get(vm).cloned() else { return };
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// The next daemon; or nobody: then everything is undone, and a daemon comes later.
+    /// Starts the next daemon. Or everything is undone without a daemon, and one starts later.
     fn restart(&mut self) -> Result<(), String> {
         self.host.lives_for = None;
         if self.random.chance(0.2) {
@@ -239,13 +239,13 @@ impl World {
         self.is_unchanged()
     }
 
-    /// Every setting is as before.
+    /// Checks that every setting is as before.
     fn is_unchanged(&self) -> Result<(), String> {
         let differences = self.host.kernel.differences();
         if differences.is_empty() { Ok(()) } else { Err(differences.join("; ")) }
     }
 
-    /// What must hold whenever a daemon lives.
+    /// The invariants while a daemon is alive.
     fn check(&self) -> Result<(), String> {
         let held = self.machine.held();
         if self.host.kernel.journal != held {
@@ -256,7 +256,7 @@ impl World {
         self.what_is_told_is_true()
     }
 
-    /// Every thread that is not as before belongs to a reservation.
+    /// Checks that every changed thread belongs to a reservation.
     fn nothing_is_forgotten(&self, held: &[Held<Change>]) -> Result<(), String> {
         for (tid, thread) in &self.host.kernel.threads {
             let changed = thread.policy != Policy::Other
@@ -269,7 +269,7 @@ impl World {
         if held.is_empty() { self.is_unchanged() } else { Ok(()) }
     }
 
-    /// A reservation without a problem is in force.
+    /// Checks that a reservation without a problem is in force.
     fn what_is_told_is_true(&self) -> Result<(), String> {
         for row in self.machine.rows(&self.host) {
             let held = row.held;
@@ -277,7 +277,7 @@ impl World {
                 continue;
             }
             let Some(thread) = self.host.kernel.threads.get(&held.tid) else {
-                // Nothing shows that the thread of a limit is gone, before its process is.
+                // The loss of a limit's thread is not visible until its process ends.
                 return Err(format!("{} has no thread and no problem", held.name()));
             };
             let deadline = Policy::Deadline(held.budget, held.deadline, held.period);
@@ -311,7 +311,7 @@ impl World {
     }
 }
 
-/// No core's promises exceed its capacity, and a reservation that must be alone is alone.
+/// Checks that no core is overcommitted, and that a reservation that must be alone is alone.
 fn no_core_is_overcommitted(held: &[Held<Change>]) -> Result<(), String> {
     let mut by_core: BTreeMap<usize, Vec<&Held<Change>>> = BTreeMap::new();
     for held in held {

@@ -48,7 +48,7 @@ impl Bench {
         self.machine.release(None, None, &mut self.host).unwrap()
     }
 
-    /// Time and timers, 5 ms at a time.
+    /// Advances time and timers, 5 ms at a time.
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms.div_ceil(5) {
             self.host.kernel.pass(5 * MS);
@@ -173,7 +173,7 @@ fn a_vcpu_with_another_thread_has_a_problem_until_it_is_reserved_again() {
     bench.host.kernel.replace_vcpu("web", 0);
     let problem = bench.machine.rows(&bench.host)[0].problem.clone().unwrap();
     assert!(problem.contains("not in force"), "{problem}");
-    // The core is free when the former budget's period has ended.
+    // The core becomes free when the former budget's period has ended.
     while bench.apply(&request(0, 20)).is_err_and(|refusal| refusal.reason == Reason::MakingRoom) {
         bench.pass(5);
     }
@@ -183,7 +183,7 @@ fn a_vcpu_with_another_thread_has_a_problem_until_it_is_reserved_again() {
     bench.unchanged();
 }
 
-/// One of the things that the daemon is killed in, with the state before.
+/// An action during which the daemon is killed, with its preparation.
 type Act = (&'static str, fn(&mut Bench), fn(&mut Bench));
 
 const ACTS: [Act; 5] = [
@@ -237,7 +237,7 @@ fn a_daemon_that_dies_at_any_effect_leaves_nothing_that_the_next_one_cannot_undo
                 assert_eq!(bench.host.kernel.journal, bench.machine.held(), "{name}, {effects}");
                 assert_eq!(bench.release(), [""; 0], "{name}, {effects}");
                 bench.unchanged();
-                // The same without a next daemon.
+                // The same, without a new daemon.
                 let journal = std::mem::take(&mut without_daemon.journal);
                 let mut host = SimulatedHost::new(without_daemon);
                 assert_eq!(release_all(&mut host, &journal), [""; 0], "{name}, {effects}");
@@ -258,7 +258,7 @@ fn a_thread_that_the_kernel_forgot_runs_again() {
     bench.pass(1_005);
     let tid = bench.host.kernel.vms["web"].vcpus[0];
     bench.host.kernel.threads.get_mut(&tid).unwrap().frozen = true;
-    // It sleeps: nothing is wrong.
+    // It sleeps, so nothing is wrong.
     bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = false;
     bench.pass(3_000);
     assert!(bench.host.kernel.threads[&tid].frozen);
@@ -354,7 +354,7 @@ fn what_is_configured_is_made_once_for_each_start_of_its_vm() {
     let mut bench = Bench::with(vec![request(0, 20)], false);
     bench.pass(1_005);
     assert_eq!(bench.core(0), Some(3));
-    // A release by hand has the last word, until the VM starts again.
+    // A manual release takes precedence until the VM restarts.
     bench.release();
     bench.pass(2_000);
     assert_eq!(bench.core(0), None);
@@ -393,7 +393,7 @@ fn a_soft_reservation_shrinks_for_a_hard_one() {
     let mut bench = Bench::new();
     let core = Some(3);
     bench.apply(&Request { at_most: Some(40 * MS), core, ..request(0, 10) }).unwrap();
-    // It uses a third of the core, which is more than its least budget.
+    // It uses a third of the core, which is more than its minimum budget.
     bench.pass(5_000);
     let budget = bench.machine.held()[0].budget;
     assert!(budget > 10 * MS, "{budget}");
@@ -438,7 +438,7 @@ fn thousands_of_schedules_end_as_they_began_wherever_the_daemon_died() {
         }
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    // The schedules reach what they are for.
+    // The schedules cover the cases that they are meant for.
     let Counts { granted, refused, deaths, continued, without_daemon, slept } = counts;
     for (what, count) in [
         ("granted", granted),

@@ -22,7 +22,7 @@ fn a_local_timeline_begins_when_it_is_made() {
     let much_later = NOW + Duration::from_secs(9);
     registry.bind_at(7, &making("cell", Epoch::Local), much_later).unwrap();
     assert_eq!(source(&registry, "cell"), Source::Local { life: LifeId(2), zero: later });
-    // Made again, it is another one.
+    // When created again, it is another one.
     registry.close(7, much_later);
     registry.open(9, Tenant::User(7), &Owner::Host).unwrap();
     let again = registry.bind_at(9, &making("cell", Epoch::Local), much_later).unwrap();
@@ -34,20 +34,20 @@ fn a_local_timeline_begins_when_it_is_made() {
 fn a_master_defines_its_timeline_while_it_is_bound() {
     let mut registry = registry();
     let at = |secs| NOW + Duration::from_secs(secs);
-    // A follower may come first: admitted by what will be, told what is.
+    // A follower may come first: it is admitted by the future quality, and told the current one.
     let follower = registry.try_bind(1, &requiring("zone", 100)).unwrap();
     assert_eq!((follower.met, follower.achieved), (false, Achieved::default()));
     assert_eq!(source(&registry, "zone"), Source::Undefined);
     assert_eq!(registry.quality(gives(1)), []);
 
-    // The master's refused binding begins nothing.
+    // The master's refused binding starts nothing.
     assert_eq!(registry.refusal(7, &requiring("zone", 1)), ProblemCode::CannotBeMet);
     let before = registry.changes(&Owner::vm("web")).unwrap();
     let master = registry.bind_at(7, &requiring("zone", 2000), at(1)).unwrap();
     assert!(master.met);
     assert_eq!(source(&registry, "zone"), Source::Local { life: LifeId(1), zero: at(1) });
     assert!(registry.changes(&Owner::vm("web")).unwrap() > before);
-    // Its first life steps nobody.
+    // Its first life causes no step for anybody.
     assert!(!registry.has_disrupted());
     let events = registry.quality(gives(1));
     assert!(matches!(events[..], [(1, Event::Quality { met: true, .. })]), "{events:?}");
@@ -64,8 +64,8 @@ fn a_master_defines_its_timeline_while_it_is_bound() {
     let events = registry.quality(gives(1));
     assert!(matches!(events[..], [(1, Event::Quality { met: false, .. })]), "{events:?}");
 
-    // Another life: members that stayed are told; the master that begins it and those who left are
-    // not.
+    // In another life, members that stayed are notified; the master that starts it and those that
+    // left are not.
     registry.try_bind(8, &reading("zone")).unwrap();
     registry.open(70, Tenant::User(7), &Owner::Host).unwrap();
     registry.bind_at(70, &reading("zone"), at(5)).unwrap();

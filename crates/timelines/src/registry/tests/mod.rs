@@ -75,7 +75,7 @@ fn requiring(timeline: &str, ns: u64) -> Bind {
 }
 
 impl Registry {
-    /// Binds where 1000 ns are given and 100 ns can be had.
+    /// Binds when 1000 ns are achieved and 100 ns are achievable.
     fn bind_at(&mut self, session: u64, bind: &Bind, now: Duration) -> Result<Bound, Problem> {
         self.bind(session, bind, now, gives(1000), gives(100))
     }
@@ -100,7 +100,7 @@ fn names_are_the_operators_then_ones_own() {
     assert_eq!(code(&mut registry, 7, &reading("cell7")), ProblemCode::NotFound);
     assert_eq!(code(&mut registry, 7, &reading("not this")), ProblemCode::BadRequest);
     assert_eq!(code(&mut registry, 9, &reading("tai")), ProblemCode::Session);
-    // Somebody else's: unknown to read, reserved to make.
+    // Another tenant's: unknown for reading, reserved for creating.
     assert_eq!(code(&mut registry, 7, &reading("eight")), ProblemCode::NotFound);
     assert_eq!(code(&mut registry, 7, &making("eight", Epoch::Utc)), ProblemCode::Exists);
     assert_eq!(code(&mut registry, 7, &making("grid", Epoch::Utc)), ProblemCode::Exists);
@@ -142,7 +142,7 @@ fn a_requirement_is_admitted_by_what_can_be_had() {
     assert_eq!(registry.refusal(7, &requiring("tai", 0)), ProblemCode::BadRequest);
     let fine = Requirement { resolution_ns: Some(1), ..Requirement::within_ns(100) };
     let bound = registry.try_bind(7, &Bind { requirement: Some(fine), ..reading("tai") }).unwrap();
-    // It can be met, and is not yet.
+    // It can be met, but is not yet.
     assert_eq!((bound.met, bound.achieved.below_ns), (false, Some(1000)));
     let best = Bind { best_effort: true, ..requiring("tai", 5) };
     assert!(!registry.try_bind(7, &best).unwrap().met);
@@ -168,7 +168,7 @@ fn a_refused_update_leaves_the_old_requirement() {
         let problem = registry.update(7, &bad, gives(1000), gives(100)).unwrap_err();
         assert_eq!((problem.code, &registry), (code, &before));
     }
-    // Bindings are a session's own.
+    // Bindings belong to their session.
     let other = registry.update(8, &update(binding, 500, true), gives(1000), gives(100));
     assert_eq!(other.unwrap_err().code, ProblemCode::NotFound);
 
@@ -199,7 +199,7 @@ fn quotas_count_over_all_sessions_of_a_tenant() {
     registry.try_bind(2, &reading("tai")).unwrap();
     assert_eq!(registry.refusal(1, &reading("tai")), ProblemCode::Quota);
     registry.try_bind(3, &making("b", Epoch::Local)).unwrap();
-    // The one who closes gives back what it had, and a timeline lives as long as somebody is bound.
+    // A closing session releases what it had, and a timeline lives as long as somebody is bound.
     registry.close(1, NOW);
     assert_eq!(registry.refusal(2, &making("b", Epoch::Local)), ProblemCode::Quota);
     registry.unbind(2, Binding { binding: 1 }, NOW).unwrap();
@@ -229,7 +229,7 @@ fn clients_are_told_edges_only() {
     assert_eq!(edges(&mut registry, 200), [(7, tight.binding, true)]);
     assert_eq!(edges(&mut registry, 199), []);
     assert_eq!(edges(&mut registry, 6000), [(7, tight.binding, false), (1, loose.binding, false)]);
-    // What an owner's page gives is its own matter.
+    // Each owner's pages have their own quality.
     let worse_in_the_vm = |timeline: &Timeline, owner: &Owner| {
         let ns = if *owner == Owner::Host { 100 } else { 9000 };
         gives(ns)(timeline, owner)

@@ -39,7 +39,7 @@ fn every_change_of_the_entries_is_counted_and_nothing_else() {
     };
     registry.try_bind(7, &reading("tai")).unwrap();
     assert!(!changed(&registry));
-    // Entry 0 shows the tightest requirement of everybody, in VMs too.
+    // Entry 0 shows the tightest requirement of all members, including those in VMs.
     registry.try_bind(1, &requiring("tai", 300)).unwrap();
     assert!(changed(&registry));
     assert_eq!(seen_requirement(&registry), Some(300));
@@ -94,7 +94,7 @@ fn a_freed_entry_comes_back_after_the_quarantine_as_another_generation() {
     assert_eq!(utc.place, place(0, 13, 42));
     let after = NOW + Duration::from_secs(1);
     assert_eq!(registry.bind_at(7, &more, after).unwrap().place, place(0, 14, 42));
-    // Round once more: the entry that was freed is the last in line.
+    // Once around: the freed entry is the last in the queue.
     registry.bind_at(7, &reading("grid"), after).unwrap();
     registry.bind_at(7, &reading("zone"), after).unwrap();
     registry.bind_at(7, &reading("elapsed"), after).unwrap();

@@ -1,4 +1,4 @@
-//! A thousand members on twenty timelines: what is counted is gated, what is timed is printed
+//! A thousand members on twenty timelines: counts are checked, timings are only printed
 //! (`--nocapture`).
 
 use std::cell::Cell;
@@ -26,7 +26,8 @@ fn a_thousand_members_cost_a_question_per_timeline_and_owner() {
     }
     let begun = Instant::now();
     for (i, nth) in (0..MEMBERS).zip(0usize..) {
-        // On the host mostly, on 20 timelines; every tenth in one of 4 VMs, on one of 4 timelines.
+        // Most are on the host, on 20 timelines; every tenth is in one of 4 VMs, on one of 4
+        // timelines.
         let vm = (i % 10 == 9).then(|| &owners[nth / 10 % 4]);
         let (tenant, owner) =
             vm.map_or((Tenant::User(0), Owner::Host), |vm| (Tenant::vm(vm), Owner::vm(vm)));

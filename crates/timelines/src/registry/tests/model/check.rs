@@ -1,4 +1,4 @@
-//! What must hold between operations, and at the end.
+//! The invariants between operations and at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use timevisor_protocols::channel::Place;
 use super::naive::{CONFIGURED, Key, page_clock, sees};
 use super::*;
 
-/// Everything that must hold between operations.
+/// The invariants between operations.
 pub(super) fn check(registry: &Registry, model: &mut Model) {
     for clock in [CLOCK_A, CLOCK_B] {
         assert_eq!(registry.demand(clock), model.demand(clock));
@@ -80,7 +80,7 @@ pub(super) fn check(registry: &Registry, model: &mut Model) {
     }
 }
 
-/// After the last session nothing is left but what the operator configured.
+/// After the last session, only what the operator configured is left.
 pub(super) fn check_empty(registry: &Registry, now: Duration) {
     for clock in [CLOCK_A, CLOCK_B] {
         assert_eq!(registry.demand(clock), None);

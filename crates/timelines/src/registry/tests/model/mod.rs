@@ -40,7 +40,7 @@ enum Op {
     Wait {
         ms: i64,
     },
-    /// What each clock gives from now on; 0: unknown.
+    /// The quality of each clock from now on; 0 if unknown.
     Give {
         ns: [u64; 2],
     },
@@ -225,7 +225,7 @@ fn apply(registry: &mut Registry, model: &mut Model, op: Op) {
             let events = registry.move_owner(owner);
             let here = model.held.iter().filter(|held| model.owner(held) == owner).count();
             assert_eq!(events.len(), here);
-            // The same entries, seen as other uses that begin now.
+            // The same entries, treated as new uses that start now.
             model.on_page.retain(|at, _| at.0 != *owner);
             false
         }

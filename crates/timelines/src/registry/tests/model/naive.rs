@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::quality::Needs;
 
-/// `None`: the operator's.
+/// `None` for the operator's.
 pub(super) type Key = (Option<Tenant>, String);
 
 #[derive(Clone, Debug)]
@@ -174,7 +174,7 @@ impl Model {
         )
     }
 
-    /// Edges since clients were told last, as (session, binding, met).
+    /// Changes since clients were last notified, as (session, binding, met).
     pub(super) fn edges(&mut self) -> BTreeSet<(u64, u64, bool)> {
         let now: Vec<bool> =
             self.held.iter().map(|held| meets(held.requirement, &self.current(held))).collect();
