@@ -191,10 +191,10 @@ fn rates(pieces: &[Vec<Sample>]) -> String {
 }
 
 fn text(survey: &Survey) -> String {
-    let mut out = "window s  Allan deviation  steepest change  of it error at most\n".to_owned();
+    let mut out = "window s  Allan deviation  steepest change   error of it\n".to_owned();
     for w in &survey.windows {
         out += &format!(
-            "{:8}  {:15.1e}  {:13.1e}/s  {:.1e}/s{}\n",
+            "{:8.0}  {:15.1e}  {:13.1e}/s  {:.1e}/s{}\n",
             w.window_s,
             w.allan_deviation,
             w.steepest,
@@ -204,12 +204,12 @@ fn text(survey: &Survey) -> String {
     }
     out += &match survey.steepest() {
         Some((slope, window)) => {
-            format!("the rate changed by {slope:.1e} per second over {window} s\n")
+            format!("the rate changed by {slope:.1e} per second over {window:.0} s\n")
         }
-        None => "no change of the rate stands out from the estimate's error\n".to_owned(),
+        None => "no change of the rate stands out from the estimate's error, which counts instead\n".to_owned(),
     };
     if let Some(wander) = survey.suggestion() {
-        out += &format!("{RESERVE} times that: {}\n", advice(wander));
+        out += &format!("with {RESERVE} times that as a margin: {}\n", advice(wander));
     }
     out
 }
