@@ -206,7 +206,10 @@ fn text(survey: &Survey) -> String {
         Some((slope, window)) => {
             format!("the rate changed by {slope:.1e} per second over {window:.0} s\n")
         }
-        None => "no change of the rate stands out from the estimate's error, which counts instead\n".to_owned(),
+        None => {
+            "no change of the rate stands out from the estimate's error, which counts instead\n"
+                .to_owned()
+        }
     };
     if let Some(wander) = survey.suggestion() {
         out += &format!("with {RESERVE} times that as a margin: {}\n", advice(wander));
