@@ -10,8 +10,18 @@ pub(crate) mod references;
 pub(crate) mod set_clock;
 pub(crate) mod strangers;
 
-use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, Processors, Root};
+use crate::scenario::Need::{self, Apt, ExclusiveCpu, Fetched, Processors, Root};
 use crate::scenario::{Family, Test, Tier};
+
+/// A UTC guest and a TAI guest, on two kernels.
+const LEAP_NEEDS: &[Need] = &[
+    Root,
+    Processors,
+    Fetched("busybox"),
+    Fetched("kernel:trixie-backports"),
+    Fetched("kernel:trixie-backports:6.17"),
+    Fetched("qemu-10"),
+];
 
 /// The family's table.
 pub const FAMILY: Family = Family { name: "guests", tests: TESTS };
@@ -154,14 +164,7 @@ const TESTS: &[Test] = &[
         name: "leap-inserted",
         about: "23:59:60 while a UTC and a TAI guest read: no reading is wrong, UTC is withdrawn around it",
         tier: Tier::All,
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("kernel:trixie-backports:6.17"),
-            Fetched("qemu-10"),
-        ],
+        needs: LEAP_NEEDS,
         seconds: 75,
         run: leap::inserted,
     },
@@ -169,14 +172,7 @@ const TESTS: &[Test] = &[
         name: "leap-deleted",
         about: "the same with a second that is left out",
         tier: Tier::All,
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("kernel:trixie-backports:6.17"),
-            Fetched("qemu-10"),
-        ],
+        needs: LEAP_NEEDS,
         seconds: 75,
         run: leap::deleted,
     },
