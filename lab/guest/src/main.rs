@@ -7,8 +7,10 @@
 //! - `read`: one reading of the page and of /dev/ptp0.
 //! - `run SECONDS`: reads as fast as it can and checks that time never goes back and that the
 //!   bounds contain the estimate.
-//! - `journey MILLISECONDS`: the same across a migration. Whatever the disruption marker says, no
-//!   known time may be before another. Reports the readings on both sides of the marker's change.
+//! - `journey MILLISECONDS`: the same across a migration, until this long after the arrival, which
+//!   is when the page has another marker or says that the time is unknown. Whatever the disruption
+//!   marker says, no known time may be before another. Reports the readings on both sides of the
+//!   marker's change.
 //! - `watch THOUSANDS`: this many thousand reads across a snapshot, which sets the guest itself
 //!   back and changes its clocks arbitrarily. Reports the first and the last reading of every
 //!   stretch in which the time was known without a break.
@@ -172,22 +174,35 @@ fn run(reader: &GuestReader, seconds: f64) -> Value {
            "disruptions": disruptions})
 }
 
-/// Reads without pause while the guest migrates.
+/// A guest that has not arrived anywhere by then reports from where it is.
+const LONGEST_JOURNEY: Duration = Duration::from_secs(30);
+
+/// Reads without pause while the guest migrates, until `millis` after its arrival: how long a
+/// migration takes is up to the hosts' load.
 fn journey(reader: &GuestReader, millis: u64) -> Value {
     let began = StdInstant::now();
+    let home = reader.read().ok().map(|reading| reading.disruption);
+    let mut arrived: Option<StdInstant> = None;
+    let over = |arrived: Option<StdInstant>| {
+        began.elapsed() > LONGEST_JOURNEY
+            || arrived.is_some_and(|at| at.elapsed() > Duration::from_millis(millis))
+    };
     let first = reader.counter().read_ordered();
     let (mut reads, mut backward, mut outside, mut errors, mut unknown) =
         (0u64, 0u64, 0u64, 0, 0u64);
     let mut last: Option<Reading> = None;
     let mut gap: Option<(Reading, Reading)> = None;
     let length = |(before, after): &(Reading, Reading)| after.estimate - before.estimate;
-    while began.elapsed() < Duration::from_millis(millis) {
+    while !over(arrived) {
         for _ in 0..100 {
             reads += 1;
             let Ok(now) = reader.read() else {
                 errors += 1;
                 continue;
             };
+            if arrived.is_none() && (!now.has_estimate() || home != Some(now.disruption)) {
+                arrived = Some(StdInstant::now());
+            }
             if !now.has_estimate() {
                 unknown += 1;
                 continue;

@@ -184,7 +184,7 @@ fn one_move(
 ) -> anyhow::Result<Move> {
     let old_offset = client::offset(from, &here.name)?;
     let (report, truth) = Truth::around(&Tsc::unchecked(), || {
-        let begun = here.reader.ask("journey 2500")?;
+        let begun = here.reader.ask("journey 1500")?;
         ensure!(begun["begun"] == true, "{begun}");
         std::thread::sleep(Duration::from_millis(200));
         let said = from.cli(&["vm", "migrate", &here.name, "--to", uri])?;

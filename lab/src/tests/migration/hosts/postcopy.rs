@@ -108,7 +108,7 @@ fn with_device(ctx: &Context, hosts: &Hosts) -> anyhow::Result<String> {
 
     let offset = client::offset(a, name)?;
     let (report, truth) = Truth::around(&Tsc::unchecked(), || {
-        here.reader.ask("journey 6000")?;
+        here.reader.ask("journey 2000")?;
         here.guest.qmp().execute("migrate", &json!({"uri": uri}))?;
         let active = interrupt::poll_until(std::time::Duration::from_secs(20), || {
             let status = here.guest.qmp().run("query-migrate")?;

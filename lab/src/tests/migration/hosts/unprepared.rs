@@ -21,7 +21,7 @@ use crate::truth::Truth;
 fn journey(from: &Host, here: &mut Client, there: &mut Client, uri: &str) -> anyhow::Result<Value> {
     let offset = client::offset(from, &here.name)?;
     let (report, truth) = Truth::around(&Tsc::unchecked(), || {
-        here.reader.ask("journey 3000")?;
+        here.reader.ask("journey 2000")?;
         std::thread::sleep(std::time::Duration::from_millis(200));
         from.cli(&["vm", "migrate", &here.name, "--to", uri])?;
         there.reader.answer()
