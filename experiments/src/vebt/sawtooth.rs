@@ -32,6 +32,8 @@ use crate::statistics::Summary;
 const NAME: &str = "vebt-sawtooth";
 /// The interval of Xen's kernel.
 const UPDATE: Duration = Duration::from_secs(60);
+/// Instants in whole ns, and an oscillator in doubles.
+const ROUNDING_US: f64 = 0.1;
 const INTERVAL: Duration = Duration::from_millis(250);
 const WARM_UP: Duration = Duration::from_secs(60);
 /// 40 ppm fast, with a wander of 20 ppb as in an office over a day, but within minutes.
@@ -46,6 +48,15 @@ struct Sample {
     with_rate_us: f64,
     page_us: f64,
     page_half_width_us: f64,
+    /// How far the truth itself may be off: on a busy machine a look at the clock takes long.
+    truth_within_us: f64,
+}
+
+impl Sample {
+    /// True if the page's bounds certainly did not contain the truth.
+    fn is_outside(&self) -> bool {
+        self.page_us.abs() > self.page_half_width_us + self.truth_within_us + ROUNDING_US
+    }
 }
 
 /// The last information that a dependent clock received.
@@ -136,6 +147,7 @@ impl Setting {
                 with_rate_us: us(rated.at(counter)),
                 page_us: us(page_ns),
                 page_half_width_us: half_width_ns as f64 / 1e3,
+                truth_within_us: truth.uncertainty_ns() as f64 / 1e3,
             });
             interrupt::sleep(INTERVAL)?;
         }
@@ -216,8 +228,8 @@ pub fn smoke(ctx: &Context) -> anyhow::Result<String> {
     let mut setting = Setting::new(ctx, Duration::from_secs(15))?;
     let samples = setting.watch(4 * UPDATE, UPDATE)?;
     ensure!(samples.len() >= 20, "only {} samples", samples.len());
-    let outside = samples.iter().filter(|s| s.page_us.abs() > s.page_half_width_us + 1.0).count();
-    ensure!(outside == 0, "the page's bounds excluded the truth {outside} times");
+    let outside: Vec<&Sample> = samples.iter().filter(|s| s.is_outside()).collect();
+    ensure!(outside.is_empty(), "the page's bounds excluded the truth: {outside:?}");
     // The height of the teeth: 40 ppm of the longest time since an update.
     let own = |s: &Sample| (s.without_rate_us - s.page_us).abs();
     let most = samples.iter().map(own).fold(0.0, f64::max);
@@ -278,6 +290,7 @@ mod tests {
             with_rate_us: 0.1,
             page_us: 0.0,
             page_half_width_us: 8.0,
+            truth_within_us: 0.1,
         };
         let samples: Vec<Sample> = (0..60).map(f64::from).map(sample).collect();
         let [all, page] = pictures(&samples);
