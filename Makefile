@@ -4,8 +4,8 @@
 SHELL := /bin/bash -eo pipefail
 
 CARGO ?= cargo
-LAB    = $(CARGO) run --quiet -p timevisor-lab --
-EXPERIMENTS = $(CARGO) run --quiet -p timevisor-experiments --
+LAB    = .ci/program timevisor-lab
+EXPERIMENTS = .ci/program timevisor-experiments
 STEP   = .ci/step
 # Built by `make programs`: static and optimized.
 QUICK  = $(or $(CARGO_TARGET_DIR),target)/static/x86_64-unknown-linux-gnu/quick
@@ -28,7 +28,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## A stock guest reads this host's clock, side by side for 30 s (KEEP=1 leaves it running)
-	@$(CARGO) run -p timevisor-lab -- demo $(if $(KEEP),--keep)
+	@$(LAB) demo $(if $(KEEP),--keep)
 
 check: fmt clippy unit loom deny doc fuzz-check docs ## The quick loop, without root: format, lints, unit tests, loom, import table, documentation
 	@echo "check passed"
