@@ -310,6 +310,33 @@ impl<S> Client<S> {
         self.reject(RejectReason::Source);
     }
 
+    /// Another server is asked, from `now` on: its schedule starts with a burst, and what the old
+    /// one imposed (kisses) does not bind the new one. Counters and reachability go on.
+    pub fn change_server(&mut self, now: Duration) {
+        if let Some(request) = self.in_flight.take() {
+            self.lose(request.cookies);
+        }
+        self.schedule = Schedule::new(*self.config(), now);
+        self.last_exchange = None;
+        self.denied = None;
+        self.unanswered = 0;
+        (self.stray, self.stated) = (None, None);
+    }
+
+    /// Asks again as soon as the spacing of a burst permits, once, unless the server limits us: to
+    /// tell a lost packet from a lost server.
+    pub fn ask_soon(&mut self) {
+        self.schedule.ask_soon();
+    }
+
+    /// Gives up the request in flight if its time is over. [`Self::on_timer`] does that too; this
+    /// lets the caller act on a loss before the next request is made.
+    pub fn expire(&mut self, now: Duration) {
+        if let Some(request) = self.in_flight.take_if(|f| now >= f.deadline) {
+            self.lose(request.cookies);
+        }
+    }
+
     /// Starts over with a burst, after the host was suspended or the network came back. Gives up
     /// the request in flight. Never asks sooner than `burst_spacing` after the last request, and a
     /// server that limited or denied us keeps its interval.
@@ -386,7 +413,7 @@ impl<S> Client<S> {
 
     /// True if eight requests in a row failed.
     fn is_out(&self) -> bool {
-        !self.reach.any() && self.ended >= Reach::BITS
+        self.failed_in_a_row() >= Reach::BITS
     }
 
     /// Returns the name of the exchange whose departure the next request asks for.
@@ -484,12 +511,6 @@ impl<S> Client<S> {
             KissCode::Other(_) => {}
         }
         Outcome::KissOfDeath(code)
-    }
-
-    fn expire(&mut self, now: Duration) {
-        if let Some(request) = self.in_flight.take_if(|f| now >= f.deadline) {
-            self.lose(request.cookies);
-        }
     }
 
     fn lose(&mut self, cookies: Cookies) {

@@ -5,6 +5,7 @@
 //! | [`format`](mod@format) | the 16.16 and 32.32 number formats, and the era of a 32-bit second |
 //! | [`packet`] | the 48-byte header |
 //! | [`extension`] | what may follow the header: extension fields and a MAC (RFC 7822) |
+//! | [`candidates`] | which of the addresses of a server's name is asked |
 //! | [`config`] | every tunable of an association, with unit and reason |
 //! | [`client`] | the state machine: which answers to accept, pairing of stamps; basic and interleaved mode (RFC 9769) |
 //! | `schedule` | when to ask |
@@ -17,6 +18,7 @@
 //! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take
 //! timestamps, or compute offsets.
 
+pub mod candidates;
 pub mod client;
 pub mod config;
 pub mod extension;
@@ -29,6 +31,7 @@ mod schedule;
 pub mod server;
 pub mod status;
 
+pub use candidates::{Candidates, Step};
 pub use client::{Client, Exchange, Outcome, Request};
 pub use config::{Config, ConfigError};
 pub use format::{NtpShort, NtpTimestamp};
