@@ -52,6 +52,8 @@ pub struct Daemon {
     /// What the log says of each reference.
     told_references: Vec<StateLog>,
     tell_references_at: Duration,
+    /// Which references are one witness, as the clocks were told.
+    witnesses: Vec<usize>,
     /// `None` where netlink is not available.
     routes: Option<RouteWatch>,
     /// When to look at what a change of the network means.
@@ -107,6 +109,7 @@ impl Daemon {
             told_references: vec![StateLog::default(); references.len()],
             references,
             tell_references_at: now,
+            witnesses: Vec::new(),
             routes,
             network_changed_at: None,
             discipline,
@@ -219,6 +222,7 @@ impl Daemon {
         if self.heed_references(now) {
             return self.publish();
         }
+        self.heed_witnesses();
         for exchange in &exchanges {
             self.clock.observe(index, exchange);
             self.timelines.observe(index, exchange);
@@ -256,6 +260,7 @@ impl Daemon {
         }
         self.tell_references(now);
         self.log_references(now);
+        self.heed_witnesses();
         if let Some(discipline) = &mut self.discipline {
             discipline.on_timer(now, &self.clock);
         }
@@ -278,6 +283,16 @@ impl Daemon {
     fn taken_by_others(&self, index: usize) -> Vec<SocketAddr> {
         let others = self.references.iter().enumerate().filter(|(other, _)| *other != index);
         others.filter_map(|(_, reference)| reference.witness()).collect()
+    }
+
+    /// Tells the clocks which references are one witness, when that has changed.
+    fn heed_witnesses(&mut self) {
+        let witnesses = Reference::witnesses(&self.references);
+        if witnesses != self.witnesses {
+            self.clock.set_witnesses(&witnesses);
+            self.timelines.set_witnesses(&witnesses);
+            self.witnesses = witnesses;
+        }
     }
 
     /// Collects changes of the references' own state. Returns true when there is something to
@@ -303,6 +318,7 @@ impl Daemon {
     /// Starts over after the counter was disturbed.
     fn restart(&mut self, now: Duration) {
         self.timelines.start_over(&self.clock);
+        self.witnesses.clear();
         self.references.iter_mut().for_each(|r| r.restart(now));
         if let Some(discipline) = &mut self.discipline {
             discipline.restart(&self.clock);

@@ -271,6 +271,11 @@ impl HostClock {
         self.handle(Event::Forget { reference });
     }
 
+    /// Says which references are one witness: see [`Event::Witnesses`].
+    pub fn set_witnesses(&mut self, witnesses: &[usize]) {
+        self.handle(Event::Witnesses(witnesses.to_vec()));
+    }
+
     /// Discards everything known about this counter and logs the reason.
     pub fn start_over(&mut self, reason: &str) {
         tracing::warn!("{reason}: the clock starts over");

@@ -40,6 +40,7 @@ use timevisor_estimate::Exchange;
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::udp::Sockets;
 use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::ntp::{self as protocol, Source};
 use timevisor_time::{Duration, Period, RateError};
 
 use crate::config::{ReferenceConfig, ServerConfig, span};
@@ -80,6 +81,14 @@ trait Driver {
     fn network_changed(&mut self, _now: Duration) {}
     /// The server that this reference asks: no other reference may ask it, too.
     fn witness(&self) -> Option<SocketAddr> {
+        None
+    }
+    /// What the server says of its own source of time.
+    fn source(&self) -> Option<Source> {
+        None
+    }
+    /// The server that another reference asks already, for which this one is idle.
+    fn duplicate(&self) -> Option<SocketAddr> {
         None
     }
     /// Starts over because older exchanges have lost their meaning.
@@ -192,6 +201,20 @@ impl Reference {
     /// The server that this reference asks.
     pub fn witness(&self) -> Option<SocketAddr> {
         self.0.witness()
+    }
+
+    /// Which references are one witness: those with the same number, because they have one source
+    /// of time or would be the same server.
+    pub fn witnesses(all: &[Self]) -> Vec<usize> {
+        let sources: Vec<Option<Source>> = all.iter().map(|r| r.0.source()).collect();
+        let mut witnesses = protocol::witnesses(&sources);
+        for index in 0..all.len() {
+            let Some(server) = all[index].0.duplicate() else { continue };
+            if let Some(first) = all.iter().position(|r| r.0.witness() == Some(server)) {
+                witnesses[index] = witnesses[first];
+            }
+        }
+        witnesses
     }
 
     /// Acts because its time has come.

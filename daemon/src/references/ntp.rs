@@ -16,7 +16,7 @@ use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
 use timevisor_linux::udp::Received;
 use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::{
-    Client, Config, Exchange as PairedExchange, Outcome, Response, Status, Step, refid,
+    Client, Config, Exchange as PairedExchange, Outcome, Response, Source, Status, Step, refid,
 };
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -322,6 +322,18 @@ impl Ntp {
         let (response, _) = self.last?;
         let id = refid::of_address(self.path.peer()?.ip());
         Some(Upstream { stratum: response.stratum, id })
+    }
+
+    /// Returns what the server says of its source.
+    pub fn source(&self) -> Option<Source> {
+        let (response, _) = self.last?;
+        Some(Source::new(self.path.peer()?.ip(), response.stratum, response.reference_id))
+    }
+
+    /// Returns the server that another reference asks already instead of this one.
+    pub fn duplicate(&self) -> Option<SocketAddr> {
+        self.path.trouble().filter(|trouble| trouble.word == "duplicate")?;
+        self.path.first_address()
     }
 
     pub fn report(&self, now: Duration) -> Report {

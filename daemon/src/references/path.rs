@@ -98,6 +98,10 @@ impl Path {
         self.candidates.current()
     }
 
+    pub fn first_address(&self) -> Option<SocketAddr> {
+        self.candidates.addresses().first().copied()
+    }
+
     pub fn trouble(&self) -> Option<&Trouble> {
         self.trouble.as_ref()
     }
@@ -166,12 +170,14 @@ impl Path {
         }
         if self.candidates.addresses().is_empty() {
             self.look_up(now, RETRY);
-            let text = match self.trouble.take() {
-                Some(trouble) => trouble.text,
-                None => "waiting for the name server; check DNS if this lasts".to_owned(),
-            };
             let again = now + if self.look_at.is_some() { LOOK } else { RETRY };
-            self.trouble = Some(Trouble { word: "unreachable", text, again });
+            self.trouble = Some(match self.trouble.take() {
+                Some(trouble) => Trouble { again, ..trouble },
+                None => {
+                    let text = "waiting for the name server; check DNS if this lasts".to_owned();
+                    Trouble { word: "probing", text, again }
+                }
+            });
             return Opened::Nothing;
         }
         let mut problem = None;
@@ -274,7 +280,7 @@ impl Path {
     /// Routes or addresses of this machine changed. Returns true if that concerns this server: then
     /// the next socket takes the new way.
     pub fn network_changed(&mut self) -> bool {
-        if self.trouble.take_if(|trouble| trouble.word == "unreachable").is_some() {
+        if self.trouble.take_if(|trouble| trouble.word != "duplicate").is_some() {
             return false;
         }
         let Some(socket) = &self.socket else { return false };

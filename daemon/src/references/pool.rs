@@ -10,7 +10,7 @@
 //! said is forgotten.
 //!
 //! Limitation: it does not detect that two addresses belong to one server (its IPv4 and IPv6
-//! addresses, for instance), unless both name the same upstream (see `witnesses.rs`).
+//! addresses, for instance), unless both name the same upstream (crates/protocols, `ntp/witnesses.rs`).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,6 +21,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use timevisor_estimate::Exchange;
 use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::ntp::Source;
 use timevisor_time::Duration;
 
 use super::resolver::Resolver;
@@ -302,6 +303,10 @@ impl Driver for Member {
 
     fn witness(&self) -> Option<SocketAddr> {
         self.server.as_ref().map(|(address, _)| *address)
+    }
+
+    fn source(&self) -> Option<Source> {
+        self.server.as_ref()?.1.source()
     }
 
     fn restart(&mut self, now: Duration) {

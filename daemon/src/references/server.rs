@@ -15,6 +15,7 @@ use anyhow::Result;
 use timevisor_estimate::Exchange;
 use timevisor_estimate::polling::{self, Controller, Demand, Limits, Plan};
 use timevisor_protocols::control::{Polling, Reference as Report};
+use timevisor_protocols::ntp::Source;
 use timevisor_time::{Duration, Period};
 
 use super::ntp::Ntp;
@@ -227,6 +228,14 @@ impl Driver for Server {
 
     fn witness(&self) -> Option<SocketAddr> {
         self.ntp.peer()
+    }
+
+    fn source(&self) -> Option<Source> {
+        self.ntp.source()
+    }
+
+    fn duplicate(&self) -> Option<SocketAddr> {
+        self.ntp.duplicate()
     }
 
     fn require(&mut self, now: Duration, need: &Need) {

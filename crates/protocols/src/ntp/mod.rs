@@ -12,6 +12,7 @@
 //! | [`reject`] | why an answer was refused |
 //! | [`response`] | the checks on an answer's content, and the server's own error budget |
 //! | [`refid`] | reference ids: of addresses, and of servers that smear leap seconds |
+//! | [`witnesses`](mod@witnesses) | which servers are one witness |
 //! | [`server`] | answering requests |
 //! | [`status`] | what operators see: reachability, counters, advice |
 //!
@@ -30,6 +31,7 @@ pub mod response;
 mod schedule;
 pub mod server;
 pub mod status;
+pub mod witnesses;
 
 pub use candidates::{Candidates, Step};
 pub use client::{Client, Exchange, Outcome, Request};
@@ -39,3 +41,4 @@ pub use packet::{LeapIndicator, Mode, Packet, PacketError};
 pub use reject::RejectReason;
 pub use response::{KissCode, Response};
 pub use status::{Counters, Reach, Status};
+pub use witnesses::{Source, witnesses};
