@@ -83,7 +83,9 @@ impl Client {
             .references
             .iter()
             .enumerate()
-            .filter_map(|(index, reference)| Some((index, PollFd::readable(reference.fd()?))))
+            .flat_map(|(index, reference)| {
+                reference.fds().into_iter().map(move |fd| (index, PollFd::readable(fd)))
+            })
             .unzip();
         if fds.is_empty() && timeout.is_zero() {
             // A simulator may treat a poll that waits for nothing as an error.
@@ -205,6 +207,7 @@ fn surroundings(clock: &HostClock) -> Surroundings<'_> {
         calibration: (clock.calibration.period, clock.calibration.error),
         leap: &clock.leap,
         sockets: Sockets::Plain,
+        taken: &[],
         own_server: clock.own_server(),
     }
 }

@@ -1,6 +1,7 @@
 //! The event loop: one thread, one poll(2), no runtime.
 
 use std::fs::{self, File, Permissions};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -8,6 +9,7 @@ use anyhow::{Context, Result};
 use timevisor_linux::clock::{boot_id, monotonic};
 use timevisor_linux::notify::Notifier;
 use timevisor_linux::poll::{PollFd, wait};
+use timevisor_linux::route_watch::RouteWatch;
 use timevisor_linux::signals::{Signal, Signals};
 use timevisor_linux::udp::Sockets;
 use timevisor_protocols::control::{Request, Response};
@@ -22,6 +24,7 @@ use crate::references::{Need, Reference, Surroundings};
 use crate::report;
 use crate::reservations::Reservations;
 use crate::server::{self, Server};
+use crate::state_log::{Said, StateLog};
 use crate::timelines::{Timelines, Token as TimelineToken};
 use crate::vms::{Token as VmToken, Vms};
 
@@ -29,6 +32,7 @@ use crate::vms::{Token as VmToken, Vms};
 #[derive(Clone, Copy)]
 enum Token {
     Signal,
+    Network,
     Listener,
     Client(usize),
     Reference(usize),
@@ -36,10 +40,24 @@ enum Token {
     Timeline(TimelineToken),
 }
 
+/// Routes and addresses come in several messages.
+const NETWORK_SETTLES: Duration = Duration::from_millis(500);
+/// How often the references' states are compared with what was logged.
+const LOG_REFERENCES: Duration = Duration::from_secs(1);
+
 pub struct Daemon {
     config: Config,
     clock: HostClock,
     references: Vec<Reference>,
+    /// What the log says of each reference.
+    told_references: Vec<StateLog>,
+    tell_references_at: Duration,
+    /// Which references are one witness, as the clocks were told.
+    witnesses: Vec<usize>,
+    /// `None` where netlink is not available.
+    routes: Option<RouteWatch>,
+    /// When to look at what a change of the network means.
+    network_changed_at: Option<Duration>,
     discipline: Option<Discipline>,
     vms: Vms,
     timelines: Timelines,
@@ -51,7 +69,10 @@ pub struct Daemon {
     notifier: Notifier,
     started: Duration,
     next_publication: Duration,
-    told: String,
+    /// What the log says of the clock.
+    told: StateLog,
+    /// What systemd shows of it.
+    notified: String,
     /// Held for the life of the daemon: only one daemon may write these pages.
     _lock: File,
 }
@@ -76,11 +97,21 @@ impl Daemon {
         vms.resume(&clock);
         let reservations = Reservations::start(&config.run_directory, &config.reservations());
         let introspection = Introspection::start(&config.run_directory, &config.introspection);
+        let routes = RouteWatch::open()
+            .inspect_err(|error| {
+                tracing::info!("changes of the network are noticed by lost answers only: {error}");
+            })
+            .ok();
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
             config,
             clock,
+            told_references: vec![StateLog::default(); references.len()],
             references,
+            tell_references_at: now,
+            witnesses: Vec::new(),
+            routes,
+            network_changed_at: None,
             discipline,
             vms,
             timelines,
@@ -92,7 +123,8 @@ impl Daemon {
             notifier,
             started: now,
             next_publication: now,
-            told: String::new(),
+            told: StateLog::default(),
+            notified: String::new(),
             _lock: lock,
         })
     }
@@ -112,6 +144,11 @@ impl Daemon {
                     Token::Signal => {
                         if self.signalled() {
                             return self.stop();
+                        }
+                    }
+                    Token::Network => {
+                        if self.routes.as_mut().is_some_and(RouteWatch::take) {
+                            self.network_changed_at.get_or_insert(monotonic() + NETWORK_SETTLES);
                         }
                     }
                     Token::Listener => self.control.accept(),
@@ -138,18 +175,23 @@ impl Daemon {
             .map(Reference::poll_at)
             .chain([self.next_publication, self.vms.poll_at(), self.timelines.poll_at()])
             .chain([self.reservations.poll_at(), self.introspection.poll_at()])
-            .chain(self.discipline.as_ref().map(Discipline::poll_at));
+            .chain(self.discipline.as_ref().map(Discipline::poll_at))
+            .chain(self.network_changed_at);
         let next = due.min().unwrap_or(self.next_publication);
         let timeout =
             std::time::Duration::from_nanos(u64::try_from((next - now).ceil_nanos()).unwrap_or(0));
         let mut tokens = vec![Token::Signal];
         let mut fds = vec![PollFd::readable(std::os::fd::AsFd::as_fd(&self.signals))];
+        if let Some(routes) = &self.routes {
+            tokens.push(Token::Network);
+            fds.push(PollFd::readable(std::os::fd::AsFd::as_fd(routes)));
+        }
         for (slot, fd) in self.control.fds() {
             tokens.push(slot.map_or(Token::Listener, Token::Client));
             fds.push(PollFd::readable(fd));
         }
         for (index, reference) in self.references.iter().enumerate() {
-            if let Some(fd) = reference.fd() {
+            for fd in reference.fds() {
                 tokens.push(Token::Reference(index));
                 fds.push(PollFd::readable(fd));
             }
@@ -173,13 +215,14 @@ impl Daemon {
     }
 
     fn reference_ready(&mut self, index: usize) {
-        let around = surroundings(&self.clock);
+        let around = surroundings(&self.clock, &[]);
         let now = monotonic();
         let exchanges = self.references[index].on_ready(now, &around);
         // Replies to requests from before a disruption are void.
         if self.heed_references(now) {
             return self.publish();
         }
+        self.heed_witnesses();
         for exchange in &exchanges {
             self.clock.observe(index, exchange);
             self.timelines.observe(index, exchange);
@@ -195,11 +238,17 @@ impl Daemon {
             self.restart(now);
             self.publish();
         }
+        if self.network_changed_at.take_if(|at| now >= *at).is_some() {
+            self.references.iter_mut().for_each(|reference| reference.network_changed(now));
+        }
         let mut fresh = self.heed_references(now);
-        for (index, reference) in self.references.iter_mut().enumerate() {
-            if now >= reference.poll_at()
-                && let Some(exchange) = reference.on_timer(now, &surroundings(&self.clock))
-            {
+        for index in 0..self.references.len() {
+            if now < self.references[index].poll_at() {
+                continue;
+            }
+            let taken = self.taken_by_others(index);
+            let around = surroundings(&self.clock, &taken);
+            if let Some(exchange) = self.references[index].on_timer(now, &around) {
                 self.clock.observe(index, &exchange);
                 self.timelines.observe(index, &exchange);
                 fresh = true;
@@ -210,6 +259,8 @@ impl Daemon {
             self.publish();
         }
         self.tell_references(now);
+        self.log_references(now);
+        self.heed_witnesses();
         if let Some(discipline) = &mut self.discipline {
             discipline.on_timer(now, &self.clock);
         }
@@ -225,6 +276,22 @@ impl Daemon {
         }
         if now >= self.timelines.poll_at() {
             self.timelines.on_timer(now, &mut self.clock, &mut self.vms);
+        }
+    }
+
+    /// The servers that other references than this one ask.
+    fn taken_by_others(&self, index: usize) -> Vec<SocketAddr> {
+        let others = self.references.iter().enumerate().filter(|(other, _)| *other != index);
+        others.filter_map(|(_, reference)| reference.witness()).collect()
+    }
+
+    /// Tells the clocks which references are one witness, when that has changed.
+    fn heed_witnesses(&mut self) {
+        let witnesses = Reference::witnesses(&self.references);
+        if witnesses != self.witnesses {
+            self.clock.set_witnesses(&witnesses);
+            self.timelines.set_witnesses(&witnesses);
+            self.witnesses = witnesses;
         }
     }
 
@@ -251,6 +318,7 @@ impl Daemon {
     /// Starts over after the counter was disturbed.
     fn restart(&mut self, now: Duration) {
         self.timelines.start_over(&self.clock);
+        self.witnesses.clear();
         self.references.iter_mut().for_each(|r| r.restart(now));
         if let Some(discipline) = &mut self.discipline {
             discipline.restart(&self.clock);
@@ -269,6 +337,27 @@ impl Daemon {
             let required = configured.into_iter().chain(self.timelines.required(index)).min();
             let falseticker = knowledge.falsetickers.iter().any(|f| f.name == name);
             reference.require(now, &Need { required, rate, wander, falseticker });
+        }
+    }
+
+    /// Logs each change of a reference's state once.
+    fn log_references(&mut self, now: Duration) {
+        if now < self.tell_references_at {
+            return;
+        }
+        self.tell_references_at = now + LOG_REFERENCES;
+        for (index, log) in self.told_references.iter_mut().enumerate() {
+            let report = report::reference(&self.clock, index, &self.references[index]);
+            // Which reference weighs most is not its own state.
+            let word = if report.status == "selected" { "reachable" } else { &report.status };
+            let Some(said) = log.observe(now, word, "probing") else { continue };
+            let restless = restless(said);
+            let (name, detail) = (&report.name, &report.detail);
+            if matches!(word, "reachable" | "probing") {
+                tracing::info!("reference {name} is {word}: {detail}{restless}");
+            } else {
+                tracing::warn!("reference {name} is {word}: {detail}{restless}");
+            }
         }
     }
 
@@ -291,12 +380,14 @@ impl Daemon {
         let reason = self.clock.knowledge().reason.clone().unwrap_or_default();
         let state =
             format!("{}{}{reason}", status.name(), if reason.is_empty() { "" } else { ": " });
+        if let Some(said) = self.told.observe(monotonic(), status.name(), "initializing") {
+            tracing::info!("clock {state}{}", restless(said));
+        }
         // The reason may contain a duration that changes all the time, so only the first word of
         // the state is compared.
-        if !self.told.starts_with(status.name()) {
-            tracing::info!("clock {state}");
+        if !self.notified.starts_with(status.name()) {
             let _ = self.notifier.status(&state);
-            self.told = state;
+            self.notified = state;
         }
         let _ = self.notifier.watchdog();
     }
@@ -375,14 +466,24 @@ impl Daemon {
     }
 }
 
-fn surroundings(clock: &HostClock) -> Surroundings<'_> {
+fn surroundings<'a>(clock: &'a HostClock, taken: &'a [SocketAddr]) -> Surroundings<'a> {
     let calibration = (clock.calibration.period, clock.calibration.error);
     Surroundings {
         counter: &clock.counter,
         calibration,
         leap: &clock.leap,
         sockets: Sockets::Stamped,
+        taken,
         own_server: clock.own_server(),
+    }
+}
+
+fn restless(said: Said) -> &'static str {
+    match said {
+        Said::Change => "",
+        Said::Restless => {
+            "; this state changes all the time, which is not said again until it is calm (timevisor status has it)"
+        }
     }
 }
 

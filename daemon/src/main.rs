@@ -31,6 +31,7 @@ mod references;
 mod report;
 mod reservations;
 mod server;
+mod state_log;
 mod timelines;
 mod vms;
 

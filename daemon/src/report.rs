@@ -116,7 +116,8 @@ fn reason(clock: &HostClock, references: &[Reference]) -> Option<String> {
     })
 }
 
-fn reference(clock: &HostClock, index: usize, reference: &Reference) -> ReferenceReport {
+/// A reference with what the clock thinks of it.
+pub fn reference(clock: &HostClock, index: usize, reference: &Reference) -> ReferenceReport {
     let mut report = reference.report(monotonic());
     let state = clock.estimate().reference(index);
     for (reason, count) in state.discarded() {

@@ -10,7 +10,8 @@ use crate::exchange::Exchange;
 use crate::parameters::Parameters;
 use crate::rate::RateLimits;
 use crate::reference::{Observation, ReferenceClock, View};
-use crate::selection::{Agreement, agree, default_faulty};
+use crate::selection::{Agreement, default_faulty};
+use crate::witnesses::{Vote, agree_as_witnesses};
 
 /// How far the knowledge may be trusted; the page's status follows from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +76,8 @@ pub struct Clock {
 pub struct Ensemble {
     parameters: Parameters,
     references: Vec<(String, ReferenceClock)>,
+    /// The witness of each reference: references with one source have one vote.
+    witnesses: Vec<usize>,
     /// A reference that has said nothing yet.
     blank: ReferenceClock,
     /// Weighs the members' estimates without ever hopping between paths of unequal asymmetry.
@@ -100,6 +103,7 @@ impl Ensemble {
         Self {
             parameters: parameters.clone(),
             references: names.iter().map(|n| (n.clone(), blank.clone())).collect(),
+            witnesses: (0..names.len()).collect(),
             blank,
             combination: Combination::new(parameters.handover),
             disagreements: 0,
@@ -150,6 +154,17 @@ impl Ensemble {
         self.seen_contradictions = self.contradictions();
     }
 
+    /// Says which references are one witness: those with the same number, because they have their
+    /// time from one source. By default each is a witness of its own.
+    ///
+    /// # Panics
+    /// Unless there is one number for each reference.
+    pub fn set_witnesses(&mut self, witnesses: &[usize]) {
+        assert_eq!(witnesses.len(), self.references.len(), "one number for each reference");
+        self.witnesses.clear();
+        self.witnesses.extend_from_slice(witnesses);
+    }
+
     /// The state of reference `index`.
     #[must_use]
     pub fn reference(&self, index: usize) -> &ReferenceClock {
@@ -193,16 +208,21 @@ impl Ensemble {
             .filter_map(|(i, (_, r))| r.at(now).map(|v| (i, v)))
             .collect();
         let intervals: Vec<_> = views.iter().map(|(_, v)| v.interval).collect();
-        // Of all references, not only of those that have answered: whoever answers first may be the
+        let votes =
+            views.iter().map(|(i, v)| Vote { witness: self.witnesses[*i], interval: v.interval });
+        let votes: Vec<Vote<Tai>> = votes.collect();
+        // Of all witnesses, not only of those that have answered: whoever answers first may be the
         // one that is wrong.
-        let faulty = default_faulty(self.references.len());
-        let Some(first) = views.first().filter(|_| views.len() > faulty) else {
-            return self.nothing(now, views.len(), faulty + 1);
+        let all = distinct(self.witnesses.iter().copied());
+        let answered = distinct(votes.iter().map(|vote| vote.witness));
+        let faulty = default_faulty(all);
+        let Some(first) = views.first().filter(|_| answered > faulty) else {
+            return self.nothing(now, answered, faulty + 1);
         };
-        let agreement = agree(&intervals, default_faulty(intervals.len())).map(|vote| {
+        let agreement = agree_as_witnesses(&votes, default_faulty(answered)).map(|vote| {
             // One that has not answered excludes nothing, so it may be among the right ones.
-            let interval = agree(&intervals, faulty).map_or(vote.interval, |wide| wide.interval);
-            Agreement { interval, ..vote }
+            let wide = agree_as_witnesses(&votes, faulty);
+            Agreement { interval: wide.map_or(vote.interval, |wide| wide.interval), ..vote }
         });
         // Its end is a new beginning too: what was published meanwhile may have followed the wrong
         // one.
@@ -230,7 +250,7 @@ impl Ensemble {
     }
 
     fn nothing(&self, now: u64, answered: usize, needed: usize) -> Knowledge {
-        let all = self.references.len();
+        let all = distinct(self.witnesses.iter().copied());
         let reason = match answered {
             0 => "no reference has answered yet".to_owned(),
             n => {
@@ -322,6 +342,10 @@ impl Ensemble {
         }
         (Quality::Synchronized, None)
     }
+}
+
+fn distinct(numbers: impl Iterator<Item = usize>) -> usize {
+    numbers.collect::<std::collections::BTreeSet<usize>>().len()
 }
 
 #[cfg(test)]

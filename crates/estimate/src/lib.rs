@@ -8,6 +8,7 @@
 //! | [`rate`] | what the bounds prove about the counter's rate |
 //! | [`estimators`] | [`estimators::Estimator`]: from exchanges to a best guess |
 //! | [`mod@reference`] | [`ReferenceClock`]: the above for one reference, with contradiction handling |
+//! | `witnesses` | a vote in which references with one source have one voice |
 //! | [`selection`] | which references agree: the hull of the majority |
 //! | [`polling`] | how often a server is asked, from what is required and what is known |
 //! | [`steering`] | the control law that keeps CLOCK_REALTIME with the estimate |
@@ -36,6 +37,7 @@ pub mod reference;
 pub mod selection;
 pub mod steering;
 pub mod survey;
+mod witnesses;
 
 pub use birth::{Birth, Global};
 pub use bounds::Bounds;

@@ -120,6 +120,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
                 actions.extend(note_of(reference, observation).map(Action::Note));
             }
             Event::Forget { reference } => self.continuity.estimate.forget(reference),
+            Event::Witnesses(witnesses) => self.continuity.estimate.set_witnesses(&witnesses),
             Event::StartOver { estimate } => {
                 host.journal(None);
                 actions.push(Action::ClearEstimates);

@@ -20,6 +20,8 @@ pub enum Event<E> {
         /// Index of the reference.
         reference: usize,
     },
+    /// Which references have one source of time, and hence one vote: those with the same number.
+    Witnesses(Vec<usize>),
     /// The counter was disturbed (a suspend, a migration): everything known on it is void.
     StartOver {
         /// The estimate to continue with, which knows nothing yet.

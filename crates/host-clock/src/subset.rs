@@ -61,6 +61,12 @@ impl<E: Synchronizer> SubsetClock<E> {
         }
     }
 
+    /// Which of all references are one witness.
+    pub fn set_witnesses(&mut self, witnesses: &[usize]) {
+        let own: Vec<usize> = self.references.iter().map(|index| witnesses[*index]).collect();
+        self.continuity.estimate.set_witnesses(&own);
+    }
+
     fn position(&self, index: usize) -> Option<usize> {
         self.references.iter().position(|reference| *reference == index)
     }

@@ -8,6 +8,8 @@ pub trait Synchronizer {
     fn observe(&mut self, index: usize, exchange: &Exchange) -> Observation;
     /// Forgets what reference `index` said: another server has taken its place.
     fn forget(&mut self, index: usize);
+    /// Says which references are one witness: see [`Ensemble::set_witnesses`].
+    fn set_witnesses(&mut self, witnesses: &[usize]);
     /// What is known at a counter value.
     fn at(&mut self, counter: u64) -> Knowledge;
     /// A count that grows whenever bounds were invalidated.
@@ -22,6 +24,9 @@ impl Synchronizer for Ensemble {
     }
     fn forget(&mut self, index: usize) {
         Self::forget(self, index);
+    }
+    fn set_witnesses(&mut self, witnesses: &[usize]) {
+        Self::set_witnesses(self, witnesses);
     }
     fn at(&mut self, counter: u64) -> Knowledge {
         Self::at(self, counter)
@@ -40,6 +45,9 @@ impl<T: Synchronizer + ?Sized> Synchronizer for Box<T> {
     }
     fn forget(&mut self, index: usize) {
         (**self).forget(index);
+    }
+    fn set_witnesses(&mut self, witnesses: &[usize]) {
+        (**self).set_witnesses(witnesses);
     }
     fn at(&mut self, counter: u64) -> Knowledge {
         (**self).at(counter)

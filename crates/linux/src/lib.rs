@@ -16,6 +16,7 @@
 //! | [`page_file`] | page files: ownership, size, one writer |
 //! | [`append_file`] | append-only record files |
 //! | [`clock_set`] | whether CLOCK_REALTIME has been set |
+//! | [`route_watch`] | tells when routes or addresses change (netlink) |
 //! | [`udp`] | a UDP client with kernel stamps |
 //! | [`udp_server`] | a UDP server: batches, kernel stamps, replies from the address that the request was sent to |
 //! | [`stamps`] | converts kernel stamps to counter bounds |
@@ -60,6 +61,7 @@ pub mod peer;
 pub mod phc;
 pub mod poll;
 pub mod process;
+pub mod route_watch;
 pub mod scheduling;
 pub mod signals;
 pub mod stamps;

@@ -186,6 +186,9 @@ impl Synchronizer for Halved {
     fn forget(&mut self, index: usize) {
         self.0.forget(index);
     }
+    fn set_witnesses(&mut self, witnesses: &[usize]) {
+        self.0.set_witnesses(witnesses);
+    }
     fn at(&mut self, counter: u64) -> Knowledge {
         let mut knowledge = self.0.at(counter);
         if let Some(clock) = &mut knowledge.clock {

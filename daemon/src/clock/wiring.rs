@@ -19,6 +19,7 @@ use super::estimates::Estimates;
 use super::journal::{CounterHistory, Journal};
 use crate::config::{Config, ServerConfig, span};
 use crate::leap::Leap;
+use crate::state_log::{EventLog, Said};
 
 /// A suspend changes CLOCK_BOOTTIME - CLOCK_MONOTONIC by more than this.
 const SUSPEND_NOISE: Duration = Duration::from_millis(1);
@@ -132,6 +133,7 @@ pub struct HostClock {
     memory: Option<Memory>,
     /// A violation of the oscillator statement has been logged.
     told_oscillator: bool,
+    events: NoteLog,
 }
 
 impl HostClock {
@@ -212,6 +214,7 @@ impl HostClock {
             names,
             memory,
             told_oscillator: false,
+            events: NoteLog::default(),
         };
         clock.handle(Event::Publish);
         Ok(clock)
@@ -225,7 +228,11 @@ impl HostClock {
         let mut published = None;
         for action in self.publisher.handle(event, &mut machine) {
             match (action, &self.memory) {
-                (Action::Note(note), _) => log(&note, &self.names),
+                (Action::Note(note), _) => {
+                    if let Some((said, silent)) = self.events.observe(monotonic(), &note) {
+                        log(&note, &self.names, said, silent);
+                    }
+                }
                 (Action::SaveEstimates, Some(memory)) => memory.save(self.publisher.estimate()),
                 (Action::ClearEstimates, Some(memory)) => memory.estimates.clear(),
                 (Action::SaveEstimates | Action::ClearEstimates, None) => {}
@@ -262,6 +269,11 @@ impl HostClock {
     /// Forgets what reference `reference` reported, because another server has taken its place.
     pub fn forget(&mut self, reference: usize) {
         self.handle(Event::Forget { reference });
+    }
+
+    /// Says which references are one witness: see [`Event::Witnesses`].
+    pub fn set_witnesses(&mut self, witnesses: &[usize]) {
+        self.handle(Event::Witnesses(witnesses.to_vec()));
     }
 
     /// Discards everything known about this counter and logs the reason.
@@ -360,23 +372,49 @@ impl HostClock {
     }
 }
 
-fn log(note: &Note, names: &[String]) {
+/// What was logged of the publisher's notes: a few lines each, then one a day.
+#[derive(Default)]
+struct NoteLog {
+    disturbances: EventLog,
+    steps: EventLog,
+}
+
+impl NoteLog {
+    fn observe(&mut self, now: Duration, note: &Note) -> Option<(Said, u64)> {
+        match note {
+            // Said at the level of details only.
+            Note::Discarded { .. } => Some((Said::Change, 0)),
+            Note::Doubt { .. } | Note::Contradiction { .. } => self.disturbances.observe(now),
+            Note::Stepped => self.steps.observe(now),
+        }
+    }
+}
+
+fn log(note: &Note, names: &[String], said: Said, silent: u64) {
+    let more = match (said, silent) {
+        (Said::Change, 0) => String::new(),
+        (Said::Change, n) => format!(" ({n} more since the last such line)"),
+        (Said::Restless, 0) => "; more of these are counted and said once a day".to_owned(),
+        (Said::Restless, n) => {
+            format!(" ({n} more since the last such line); more are said once a day")
+        }
+    };
     let name = |reference: usize| names.get(reference).map_or("?", String::as_str);
     match *note {
         Note::Doubt { reference, by } => tracing::warn!(
             "reference {}: an exchange needs a path or a clock that moved by {by}; the bounds are not trusted until more \
-             exchanges agree",
+             exchanges agree{more}",
             name(reference)
         ),
         Note::Discarded { reference, reason } => {
             tracing::debug!("reference {}: exchange discarded: {reason}", name(reference));
         }
         Note::Contradiction { reference, gap } => tracing::warn!(
-            "reference {} contradicts the bounds by {gap}: its own are being rebuilt",
+            "reference {} contradicts the bounds by {gap}: its own are being rebuilt{more}",
             name(reference)
         ),
         Note::Stepped => tracing::warn!(
-            "what the references say now excludes what was published before: the clock steps"
+            "what the references say now excludes what was published before: the clock steps{more}"
         ),
     }
 }

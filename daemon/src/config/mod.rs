@@ -7,6 +7,7 @@
 //! | `clock.rs` | `counter` and `[clock]` |
 //! | `oscillator.rs` | `[oscillator]` |
 //! | `reference.rs` | `[[reference]]`, and the keys of an NTP server |
+//! | `address.rs` | addresses of servers in all spellings |
 //! | `local.rs` | `[[reference]]`: the keys of clocks that are read on this machine |
 //! | `politeness.rs` | default poll rates of NTP servers |
 //! | `nts.rs` | the key establishment server of an authenticated NTP server |
@@ -20,6 +21,7 @@
 //! it. The file that packages install, with every key explained, is packaging/timevisord.toml; a
 //! test parses it.
 
+mod address;
 mod clock;
 mod guests;
 mod introspection;
@@ -41,6 +43,7 @@ use timevisor_estimate::{Parameters, steering};
 use timevisor_protocols::control::{ReserveApply, TimeType};
 use timevisor_time::Duration;
 
+pub use address::ServerAddress;
 pub use clock::{ClockConfig, CounterChoice};
 pub use guests::GuestsConfig;
 pub use introspection::{IntrospectionConfig, KvmChoice};
@@ -48,7 +51,7 @@ pub use local::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, Vmcloc
 pub use nts::NtsServer;
 pub use oscillator::OscillatorConfig;
 pub use politeness::PollPolicy;
-pub use reference::{ReferenceConfig, literal_ip};
+pub use reference::ReferenceConfig;
 pub use server::ServerConfig;
 pub use timelines::TimelineConfig;
 
@@ -146,7 +149,25 @@ impl Config {
                 bail!("reference {name} is listed twice; a second copy would vote twice");
             }
         }
+        self.validate_witnesses()?;
         self.timeline_setup().map(drop)
+    }
+
+    /// One server in two spellings is listed twice, too. Names that resolve alike are noticed at run
+    /// time.
+    fn validate_witnesses(&self) -> Result<()> {
+        let mut seen: Vec<(ServerAddress, String)> = Vec::new();
+        for reference in &self.references {
+            let Some(address) = reference.server_address()? else { continue };
+            if let Some((_, first)) = seen.iter().find(|(known, _)| *known == address) {
+                bail!(
+                    "reference {} is the same server as {first}; a second copy would vote twice: remove one of them",
+                    reference.name()
+                );
+            }
+            seen.push((address, reference.name()));
+        }
+        Ok(())
     }
 
     /// The timelines' model, and for each clock besides the host's own, the references that it

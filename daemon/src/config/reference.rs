@@ -1,7 +1,7 @@
 //! `[[reference]]`: what the clock follows. The keys of an NTP server are here; those of local
 //! clocks are in `local.rs`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration as StdDuration;
 
@@ -11,6 +11,7 @@ use timevisor_estimate::polling;
 use timevisor_protocols::nts::negotiation::DEFAULT_KE_PORT;
 use timevisor_time::Duration;
 
+use super::address::ServerAddress;
 use super::local::{self, ChronyConfig, PhcConfig, PtpConfig, VmclockConfig};
 use super::nts::NtsServer;
 use super::politeness::{Operator, PollPolicy};
@@ -66,6 +67,13 @@ pub enum ReferenceConfig {
         /// Use the interleaved mode: ask when the replies really left (RFC 9769).
         #[serde(default)]
         interleaved: bool,
+        /// An answer that takes longer is late. Default 1.5 s, or `poll` or `burst_spacing` if that
+        /// is shorter; up to 16 s.
+        #[serde(default, with = "humantime_serde::option")]
+        request_timeout: Option<StdDuration>,
+        /// Answers whose server states a larger error (its root distance) are refused.
+        #[serde(default = "one_and_a_half", with = "humantime_serde")]
+        max_distance: StdDuration,
         /// Accept a server that declares leap smearing.
         #[serde(default)]
         allow_smear: bool,
@@ -84,6 +92,9 @@ fn one_second() -> StdDuration {
 }
 fn two_seconds() -> StdDuration {
     StdDuration::from_secs(2)
+}
+fn one_and_a_half() -> StdDuration {
+    StdDuration::from_millis(1500)
 }
 fn eight() -> u32 {
     8
@@ -115,6 +126,8 @@ impl ReferenceConfig {
             burst: eight(),
             burst_spacing: two_seconds(),
             interleaved: false,
+            request_timeout: None,
+            max_distance: one_and_a_half(),
             allow_smear: false,
             nts: false,
             nts_ke_port: None,
@@ -216,10 +229,9 @@ impl ReferenceConfig {
         let Self::Ntp { address, nts, nts_ke_port, ca_file, pool, .. } = self else {
             return Ok(());
         };
-        ensure!(
-            pool.is_some() || !address.trim().is_empty(),
-            "the address of an ntp reference is empty"
-        );
+        // A pool is a name, too.
+        let written = pool.as_ref().unwrap_or(address);
+        written.parse::<ServerAddress>().with_context(|| format!("[[reference]] {written}"))?;
         let interval = self.poll_policy(literal_ip(address)).interval;
         self.ntp_config(interval).with_context(|| format!("[[reference]] {address}"))?;
         ensure!(
@@ -276,7 +288,16 @@ impl ReferenceConfig {
 
     /// The association's parameters, validated, with this initial poll interval.
     pub fn ntp_config(&self, poll: Duration) -> Result<timevisor_protocols::ntp::Config> {
-        let Self::Ntp { burst, burst_spacing, interleaved, allow_smear, .. } = self else {
+        let Self::Ntp {
+            burst,
+            burst_spacing,
+            interleaved,
+            allow_smear,
+            request_timeout,
+            max_distance,
+            ..
+        } = self
+        else {
             bail!("not an NTP reference")
         };
         let defaults = timevisor_protocols::ntp::Config::default();
@@ -288,12 +309,25 @@ impl ReferenceConfig {
             burst_spacing,
             interleaved: *interleaved,
             allow_smear: *allow_smear,
-            // A reply must arrive before the next request leaves.
-            request_timeout: defaults.request_timeout.min(poll).min(burst_spacing),
+            // Unless the operator expects more, a reply arrives before the next request leaves.
+            request_timeout: request_timeout
+                .map_or_else(|| defaults.request_timeout.min(poll).min(burst_spacing), span),
+            max_distance: span(*max_distance),
             ..defaults
         };
         config.validate()?;
         Ok(config)
+    }
+
+    /// Where a single NTP server is, as configured; `None` for a pool and for any other reference.
+    ///
+    /// # Errors
+    /// When the address cannot be understood.
+    pub fn server_address(&self) -> Result<Option<ServerAddress>> {
+        match self {
+            Self::Ntp { address, pool: None, .. } => address.parse().map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// The key establishment server of an authenticated NTP server.
@@ -309,9 +343,8 @@ impl ReferenceConfig {
 }
 
 /// The address, if it is a literal that needs no resolver.
-pub fn literal_ip(address: &str) -> Option<IpAddr> {
-    let with_port = || address.parse::<SocketAddr>().ok().map(|peer| peer.ip());
-    address.parse().ok().or_else(with_port)
+fn literal_ip(address: &str) -> Option<IpAddr> {
+    address.parse::<ServerAddress>().ok()?.ip()
 }
 
 #[cfg(test)]

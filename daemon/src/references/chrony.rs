@@ -110,11 +110,12 @@ impl Driver for Chrony {
         self.asked.as_ref().map_or(self.next, |asked| asked.deadline)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match self.link.as_ref()? {
-            Link::Unix(socket) => Some(socket.as_fd()),
-            Link::Udp(socket) => Some(socket.as_fd()),
-        }
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let fd = self.link.as_ref().map(|link| match link {
+            Link::Unix(socket) => socket.as_fd(),
+            Link::Udp(socket) => socket.as_fd(),
+        });
+        fd.into_iter().collect()
     }
 
     fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {

@@ -9,6 +9,8 @@
 //! | `vmclock.rs` | the host's page, when this machine is a guest |
 //! | `chrony.rs` | a running chronyd |
 //! | `ntp.rs` | an NTP server |
+//! | `path.rs` | the way to it: addresses, look-ups and the socket |
+//! | `resolver.rs` | looks up a name in a thread |
 //! | `pool.rs` | several NTP servers behind one name |
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
@@ -18,9 +20,11 @@
 mod chrony;
 mod ntp;
 mod nts;
+mod path;
 mod phc;
 mod pool;
 mod ptp;
+mod resolver;
 mod sampled;
 mod server;
 mod system;
@@ -28,12 +32,15 @@ mod tally;
 mod vmclock;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use timevisor_estimate::Exchange;
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::udp::Sockets;
 use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::ntp::{self as protocol, Source};
 use timevisor_time::{Duration, Period, RateError};
 
 use crate::config::{ReferenceConfig, ServerConfig, span};
@@ -50,6 +57,8 @@ pub struct Surroundings<'a> {
     pub leap: &'a Leap,
     /// Which sockets to open to servers.
     pub sockets: Sockets,
+    /// Servers that other references ask: one server is one witness.
+    pub taken: &'a [SocketAddr],
     /// This daemon's own NTP server, which no reference may follow.
     pub own_server: &'a ServerConfig,
 }
@@ -58,15 +67,29 @@ pub struct Surroundings<'a> {
 trait Driver {
     /// When [`Self::on_timer`] next has something to do.
     fn poll_at(&self) -> Duration;
-    /// The socket to wait for.
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+    /// The sockets to wait for.
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
     /// Acts because its time has come.
     fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange>;
     /// Reads because its socket is ready.
     fn on_ready(&mut self, _now: Duration, _around: &Surroundings<'_>) -> Vec<Exchange> {
         Vec::new()
+    }
+    /// Routes or addresses of this machine changed.
+    fn network_changed(&mut self, _now: Duration) {}
+    /// The server that this reference asks: no other reference may ask it, too.
+    fn witness(&self) -> Option<SocketAddr> {
+        None
+    }
+    /// What the server says of its own source of time.
+    fn source(&self) -> Option<Source> {
+        None
+    }
+    /// The server that another reference asks already, for which this one is idle.
+    fn duplicate(&self) -> Option<SocketAddr> {
+        None
     }
     /// Starts over because older exchanges have lost their meaning.
     fn restart(&mut self, now: Duration);
@@ -75,8 +98,8 @@ trait Driver {
     fn take_disruption(&mut self) -> bool {
         false
     }
-    /// Returns true once after another server replaced the previous one, whose exchanges must be
-    /// forgotten.
+    /// Returns true once after another server replaced one that was outvoted, whose exchanges must
+    /// be forgotten. What a server said that merely became silent stays true.
     fn take_replacement(&mut self) -> bool {
         false
     }
@@ -123,7 +146,10 @@ impl Reference {
         for config in configs {
             all.push(match config.pool() {
                 Some(name) => {
-                    let pool = pools.entry(name).or_insert_with(|| pool::Pool::new(name, now));
+                    let pool = match pools.entry(name) {
+                        Entry::Occupied(known) => known.into_mut(),
+                        Entry::Vacant(new) => new.insert(pool::Pool::new(name)?),
+                    };
                     Self(Box::new(pool::Member::new(config, pool.clone(), now)))
                 }
                 None => Self::new(config, now)?,
@@ -151,7 +177,7 @@ impl Reference {
             ReferenceConfig::Ptp(ptp) => Box::new(ptp::Ptp::new(ptp, name, now)),
             ReferenceConfig::Chrony(chrony) => Box::new(chrony::Chrony::new(chrony, now)?),
             ReferenceConfig::Ntp { address, .. } => match config.pool() {
-                Some(pool) => Box::new(pool::Member::new(config, pool::Pool::new(pool, now), now)),
+                Some(pool) => Box::new(pool::Member::new(config, pool::Pool::new(pool)?, now)),
                 None => Box::new(server::Server::new(config, address, now)?),
             },
         }))
@@ -162,9 +188,33 @@ impl Reference {
         self.0.poll_at()
     }
 
-    /// Returns the socket to wait for.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.fd()
+    /// Returns the sockets to wait for.
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.fds()
+    }
+
+    /// Routes or addresses of this machine changed.
+    pub fn network_changed(&mut self, now: Duration) {
+        self.0.network_changed(now);
+    }
+
+    /// The server that this reference asks.
+    pub fn witness(&self) -> Option<SocketAddr> {
+        self.0.witness()
+    }
+
+    /// Which references are one witness: those with the same number, because they have one source
+    /// of time or would be the same server.
+    pub fn witnesses(all: &[Self]) -> Vec<usize> {
+        let sources: Vec<Option<Source>> = all.iter().map(|r| r.0.source()).collect();
+        let mut witnesses = protocol::witnesses(&sources);
+        for index in 0..all.len() {
+            let Some(server) = all[index].0.duplicate() else { continue };
+            if let Some(first) = all.iter().position(|r| r.0.witness() == Some(server)) {
+                witnesses[index] = witnesses[first];
+            }
+        }
+        witnesses
     }
 
     /// Acts because its time has come.

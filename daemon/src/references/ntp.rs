@@ -5,31 +5,28 @@
 //! whatever the kernel does. Where the kernel time-stamps packets, its stamps move Ta later and Tf
 //! earlier, but never beyond what the brackets around the exchange prove.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::mpsc::{self, Receiver, TryRecvError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use timevisor_clock_page::Counter;
 use timevisor_estimate::Exchange;
 use timevisor_linux::clock::{Bracket, bracket, realtime};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
-use timevisor_linux::udp::{Received, Sockets, UdpClient};
+use timevisor_linux::udp::Received;
 use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::{
-    Client, Config, Exchange as PairedExchange, KissCode, Outcome, Response, Status, refid,
+    Client, Config, Exchange as PairedExchange, Outcome, Response, Source, Status, Step, refid,
 };
 use timevisor_time::{Duration, Instant, Utc};
 
 use super::nts::{Nts, Progress};
+use super::path::{Opened, Path};
 use super::{Surroundings, Upstream, random};
 use crate::config::{ReferenceConfig, ServerConfig};
 
-const PORT: u16 = 123;
-/// A failed name resolution or a missing route is retried after this time.
-const RETRY: Duration = Duration::from_secs(10);
-/// How often the daemon checks whether the resolver has answered.
-const RESOLVING: Duration = Duration::from_millis(50);
+/// A request that the kernel refused to send is tried again after this time.
+const UNSENT: Duration = Duration::from_secs(2);
 /// Readings per bracket; the narrowest one is used.
 const BRACKET_TRIES: usize = 3;
 
@@ -45,14 +42,11 @@ struct Sent {
 pub struct Ntp {
     name: String,
     client: Client<Sent>,
-    socket: Option<UdpClient>,
-    /// Why there is no socket, and when to retry.
-    unreachable: Option<(String, Duration)>,
+    path: Path,
+    /// Failures in a row that the path has been told.
+    told_failures: u64,
     last: Option<(Response, Duration)>,
     leap_problem: Option<String>,
-    /// The result of the resolver's thread. An unresponsive name server must not block the daemon.
-    resolving: Option<Receiver<Result<SocketAddr>>>,
-    told_kiss: Option<KissCode>,
     nts: Option<Nts>,
 }
 
@@ -62,12 +56,10 @@ impl Ntp {
         Ok(Self {
             name: address.to_owned(),
             client,
-            socket: None,
-            unreachable: None,
+            path: Path::new(address, nts.is_some())?,
+            told_failures: 0,
             last: None,
             leap_problem: None,
-            resolving: None,
-            told_kiss: None,
             nts,
         })
     }
@@ -92,12 +84,22 @@ impl Ntp {
         let status = self.client.status();
         let good =
             matches!(status, Status::Probing | Status::Reachable | Status::RateLimited { .. });
-        self.unreachable.is_none() && good
+        self.path.trouble().is_none() && good
     }
 
     /// Returns the server's address once it is known.
-    pub fn peer(&self) -> Option<IpAddr> {
-        self.socket.as_ref().map(|socket| socket.peer().ip())
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.path.peer()
+    }
+
+    /// Another server with the same name is asked from now on, if there is one.
+    pub fn leave(&mut self, now: Duration) -> bool {
+        let others = self.path.has_others();
+        if others {
+            self.path.leave();
+            self.change_server(now);
+        }
+        others
     }
 
     /// The interval in force: the one that was set, or the one that the server imposes.
@@ -111,48 +113,63 @@ impl Ntp {
     }
 
     pub fn poll_at(&self) -> Duration {
-        match &self.unreachable {
-            Some((_, again)) => *again,
+        let due = match self.path.trouble() {
+            Some(trouble) => trouble.again,
             None => self.client.poll_at(),
-        }
+        };
+        self.path.look_at().map_or(due, |look| due.min(look))
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(AsFd::as_fd)
+        self.path.open_socket().map(AsFd::as_fd)
     }
 
     pub fn restart(&mut self, now: Duration) {
-        self.unreachable = None;
+        self.path.forget_trouble();
         self.client.restart(now);
+        self.told_failures = self.client.failed_in_a_row();
+    }
+
+    /// Routes or addresses of this machine changed.
+    pub fn network_changed(&mut self, now: Duration) {
+        if self.path.network_changed() {
+            self.restart(now);
+        }
     }
 
     pub fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) {
         if now < self.poll_at() {
             return;
         }
-        if let Some(Progress::Waiting { problem, again }) = self.nts.as_mut().map(|n| n.poll(now)) {
-            self.socket = None;
-            self.unreachable = Some((problem, again));
+        if self.path.hear(now) {
+            self.change_server(now);
+        }
+        self.client.expire(now);
+        self.heed_failures(now);
+        if self.path.trouble().is_some_and(|trouble| now < trouble.again) {
             return;
         }
-        if self.socket.is_none() {
-            match self.connect(around) {
-                Ok(Some(socket)) => {
-                    tracing::info!("reference {}: asking {}", self.name, socket.peer());
-                    self.socket = Some(socket);
-                    self.unreachable = None;
-                }
-                Ok(None) => {
-                    let problem = match self.unreachable.take() {
-                        Some((problem, _)) => problem,
-                        None => "waiting for the name server; check DNS if this lasts".to_owned(),
-                    };
-                    self.unreachable = Some((problem, now + RESOLVING));
-                    return;
-                }
-                Err(error) => return self.give_up(format!("{error:#}"), now),
+        if let Some(Progress::Waiting { problem, again }) = self.nts.as_mut().map(|n| n.poll(now)) {
+            return self.path.wait(problem, again);
+        }
+        if let Some(keyed) = self.nts.as_ref().and_then(Nts::peer) {
+            self.path.use_only(keyed);
+        }
+        if now < self.client.poll_at() && self.path.open_socket().is_some() {
+            return;
+        }
+        match self.path.open(now, around) {
+            Opened::Nothing => return,
+            Opened::Same => {}
+            Opened::Other => {
+                self.change_server(now);
+                self.refuse_loops(around.own_server);
             }
         }
+        self.ask(now, around);
+    }
+
+    fn ask(&mut self, now: Duration, around: &Surroundings<'_>) {
         let Some(request) = self.client.on_timer(now, random()) else { return };
         let sealed = match &mut self.nts {
             None => request.bytes.to_vec(),
@@ -162,72 +179,55 @@ impl Ntp {
             },
         };
         let before = bracket(around.counter, BRACKET_TRIES);
-        let Some(socket) = &mut self.socket else { return };
+        let Some(socket) = self.path.socket() else { return };
         let ta = around.counter.read_ordered();
         if let Err(error) = socket.send(&sealed) {
-            return self.give_up(describe(&error), now);
+            let text = describe(&error);
+            if self.path.has_others() {
+                self.path.leave();
+                self.change_server(now);
+            }
+            return self.path.wait(text, now + UNSENT);
         }
         let stamp = socket.recv_tx_stamp().ok().flatten();
         self.client.sent(Sent { ta, before, stamp });
     }
 
-    /// Opens a socket to the server; returns `None` while the name is being resolved.
-    fn connect(&mut self, around: &Surroundings<'_>) -> Result<Option<UdpClient>> {
-        let name = &self.name;
-        let keyed = self.nts.as_ref().and_then(Nts::peer);
-        let peer = match (keyed.or_else(|| literal(name)), &self.resolving) {
-            (Some(peer), _) => peer,
-            (None, None) => {
-                self.resolving = Some(resolve(name.clone())?);
-                return Ok(None);
+    fn change_server(&mut self, now: Duration) {
+        self.client.change_server(now);
+        self.told_failures = self.client.failed_in_a_row();
+    }
+
+    /// Tells the path of requests that failed since the last time, and does what follows from it.
+    fn heed_failures(&mut self, now: Duration) {
+        let failures = self.client.failed_in_a_row();
+        if failures == 0 && self.told_failures > 0 {
+            self.told_failures = 0;
+        }
+        if let Status::Denied { retry_at, .. } = self.client.status() {
+            if self.path.denied(retry_at) {
+                self.change_server(now);
             }
-            (None, Some(answer)) => match answer.try_recv() {
-                Err(TryRecvError::Empty) => return Ok(None),
-                answer => {
-                    self.resolving = None;
-                    answer.context("the resolver's thread ended without an answer")??
-                }
-            },
-        };
-        if around.sockets == Sockets::Stamped {
-            self.check_own(peer, around.own_server)?;
+            return;
         }
-        Ok(Some(UdpClient::open(peer, around.sockets)?))
+        while self.told_failures < failures {
+            self.told_failures += 1;
+            match self.path.failed(now, self.client.interval()) {
+                Step::Stay | Step::NewSocket => {}
+                Step::AskSoon => self.client.ask_soon(),
+                Step::NextAddress => return self.change_server(now),
+            }
+        }
     }
 
-    /// Refuses our own server, and makes the client refuse servers that follow us.
-    fn check_own(&mut self, peer: SocketAddr, own: &ServerConfig) -> Result<()> {
+    /// Makes the client refuse servers that follow us.
+    fn refuse_loops(&mut self, own: &ServerConfig) {
         if own.listen.is_empty() {
-            return Ok(());
+            return;
         }
-        let any: IpAddr = if peer.is_ipv4() {
-            Ipv4Addr::UNSPECIFIED.into()
-        } else {
-            Ipv6Addr::UNSPECIFIED.into()
-        };
-        // Our address as that server sees it. Without a route, opening the real socket will report
-        // the error.
-        let local = || -> std::io::Result<IpAddr> {
-            let socket = UdpSocket::bind((any, 0))?;
-            socket.connect(peer)?;
-            Ok(socket.local_addr()?.ip())
-        };
-        let Ok(local) = local() else { return Ok(()) };
-        ensure!(
-            !own.is_own(peer, local),
-            "{peer} is this daemon's own server; remove the reference or the server"
-        );
         let addresses = own.listen.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified());
-        self.client.set_own_ids(addresses.chain([local]).map(refid::of_address).collect());
-        Ok(())
-    }
-
-    fn give_up(&mut self, problem: String, now: Duration) {
-        if self.unreachable.as_ref().is_none_or(|(known, _)| *known != problem) {
-            tracing::warn!("reference {}: {problem}", self.name);
-        }
-        self.socket = None;
-        self.unreachable = Some((problem, now + RETRY));
+        let all = addresses.chain(self.path.source());
+        self.client.set_own_ids(all.map(refid::of_address).collect());
     }
 
     pub fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
@@ -236,11 +236,12 @@ impl Ntp {
         let mut buffer = [0u8; 2048];
         // The limit keeps a flood of packets from blocking the daemon's other work.
         for _ in 0..16 {
-            let Some(socket) = &mut self.socket else { break };
+            let Some(socket) = self.path.socket() else { break };
             if let Some(sent) = self.client.sent_mut().filter(|s| s.stamp.is_none()) {
                 sent.stamp = socket.recv_tx_stamp().ok().flatten();
             }
             match socket.recv(&mut buffer) {
+                Ok(Some(received)) if received.stranger => self.client.on_stranger(now),
                 Ok(Some(received)) => {
                     let tf = around.counter.read_ordered();
                     let bytes = &buffer[..received.len.min(buffer.len())];
@@ -275,7 +276,12 @@ impl Ntp {
             }
         };
         let stamps = |sent: Sent| narrowed(&sent, received, tf, around);
-        match self.client.on_datagram(now, bytes, realtime(), stamps) {
+        let outcome = self.client.on_datagram(now, bytes, realtime(), stamps);
+        if matches!(outcome, Outcome::Exchange(_) | Outcome::Kept { .. }) {
+            self.path.answered();
+        }
+        self.heed_failures(now);
+        match outcome {
             Outcome::Exchange(exchange) => self.complete(&exchange, around),
             Outcome::Kept { .. } => None,
             Outcome::Rejected(reason) => {
@@ -283,9 +289,7 @@ impl Ntp {
                 None
             }
             Outcome::KissOfDeath(code) => {
-                if self.told_kiss.replace(code) != Some(code) {
-                    tracing::warn!("reference {}: kiss of death {code}", self.name);
-                }
+                tracing::debug!("reference {}: kiss of death {code}", self.name);
                 None
             }
         }
@@ -302,15 +306,11 @@ impl Ntp {
         let (tb, te) = match (tai(response.tb), tai(response.te)) {
             (Ok(tb), Ok(te)) => (tb, te),
             (Err(problem), _) | (_, Err(problem)) => {
-                if self.leap_problem.as_ref() != Some(&problem) {
-                    tracing::warn!("reference {}: {problem}", self.name);
-                }
                 self.leap_problem = Some(problem);
                 return None;
             }
         };
         self.leap_problem = None;
-        self.told_kiss = None;
         let period = around.calibration.0;
         let round_trip = period.span(tf.wrapping_sub(ta)) - (te - tb);
         self.last = Some((response, round_trip));
@@ -320,14 +320,26 @@ impl Ntp {
     /// Returns this server's stratum and id, for our own server's answers.
     pub fn upstream(&self) -> Option<Upstream> {
         let (response, _) = self.last?;
-        let id = refid::of_address(self.socket.as_ref()?.peer().ip());
+        let id = refid::of_address(self.path.peer()?.ip());
         Some(Upstream { stratum: response.stratum, id })
+    }
+
+    /// Returns what the server says of its source.
+    pub fn source(&self) -> Option<Source> {
+        let (response, _) = self.last?;
+        Some(Source::new(self.path.peer()?.ip(), response.stratum, response.reference_id))
+    }
+
+    /// Returns the server that another reference asks already instead of this one.
+    pub fn duplicate(&self) -> Option<SocketAddr> {
+        self.path.trouble().filter(|trouble| trouble.word == "duplicate")?;
+        self.path.first_address()
     }
 
     pub fn report(&self, now: Duration) -> Report {
         let status = self.client.status();
-        let (status, detail) = match (&self.unreachable, &self.leap_problem) {
-            (Some((problem, _)), _) => ("unreachable".to_owned(), problem.clone()),
+        let (status, detail) = match (self.path.trouble(), &self.leap_problem) {
+            (Some(trouble), _) => (trouble.word.to_owned(), trouble.text.clone()),
             (None, Some(problem)) => ("leap-table".to_owned(), problem.clone()),
             (None, None) => (status.name().to_owned(), status.describe(now)),
         };
@@ -376,31 +388,6 @@ fn narrowed(sent: &Sent, received: &Received, tf: u64, around: &Surroundings<'_>
     let receive = received.stamp.and_then(|stamp| map.receive_bound(stamp)).unwrap_or(tf);
     let (ta, earlier) = (sent.ta.max(send), tf.min(receive));
     if ta <= earlier { (ta, earlier) } else { (sent.ta, tf) }
-}
-
-/// Parses an address literal, which needs no resolver.
-fn literal(name: &str) -> Option<SocketAddr> {
-    let ip = || Some(SocketAddr::new(name.parse().ok()?, PORT));
-    name.parse().ok().or_else(ip)
-}
-
-/// Resolves a name in a thread, because getaddrinfo waits many seconds for an unresponsive name
-/// server.
-fn resolve(name: String) -> Result<Receiver<Result<SocketAddr>>> {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("resolver".to_owned())
-        .spawn(move || sender.send(ask_resolver(&name)))
-        .context("cannot start the resolver's thread")?;
-    Ok(receiver)
-}
-
-fn ask_resolver(name: &str) -> Result<SocketAddr> {
-    let target = if name.contains(':') { name.to_owned() } else { format!("{name}:{PORT}") };
-    let mut found = target
-        .to_socket_addrs()
-        .with_context(|| format!("cannot resolve {name}; check the name and DNS"))?;
-    found.next().with_context(|| format!("{name} has no address"))
 }
 
 fn describe(error: &timevisor_linux::udp::UdpError) -> String {

@@ -5,34 +5,42 @@
 //! in status output. A thread resolves the name, and does so again when all known addresses are in
 //! use or have been given up. An address that was given up is not used again for an hour.
 //!
+//! A member is replaced when its successor has answered, not before: while the whole network is
+//! silent, every member stays, and what it said stays true and ages. Only what an outvoted server
+//! said is forgotten.
+//!
 //! Limitation: it does not detect that two addresses belong to one server (its IPv4 and IPv6
-//! addresses, for instance).
+//! addresses, for instance), unless both name the same upstream (crates/protocols, `ntp/witnesses.rs`).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 use anyhow::{Context, Result};
 use timevisor_estimate::Exchange;
 use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::ntp::Source;
 use timevisor_time::Duration;
 
+use super::resolver::Resolver;
 use super::server::Server;
 use super::tally::{Refused, Tally};
 use super::{Driver, Need, Surroundings, Upstream};
 use crate::config::ReferenceConfig;
 
-const PORT: u16 = 123;
 /// A pool's name resolves to other addresses after a minute or two (the usual TTL is 130 s).
 const RESOLVE_AGAIN: Duration = Duration::from_secs(130);
+/// A name that did not resolve is tried again after this time, to notice when a name server is back.
+const RESOLVE_RETRY: Duration = Duration::from_secs(10);
 /// How often the daemon checks for the resolver's answer or a free address.
 const LOOK: Duration = Duration::from_millis(250);
-/// A server that has been useless for this long is replaced. By then its state machine has sent
-/// eight requests and reported it unreachable, and a vote lost by chance is over.
+/// A server that has been useless for this long gets a successor. By then its state machine has
+/// sent eight requests and reported it unreachable, and a vote lost by chance is over.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A successor that has not answered by then is given back.
+const TRIAL: Duration = Duration::from_secs(20);
 /// How long an address that was given up is not tried again.
 const GIVEN_UP: Duration = Duration::from_secs(3600);
 
@@ -58,10 +66,18 @@ impl Addresses {
         }
     }
 
-    fn take(&mut self) -> Option<SocketAddr> {
-        let address = self.free.pop_front()?;
+    /// The next free address that is not among `taken`.
+    fn take(&mut self, taken: &[SocketAddr]) -> Option<SocketAddr> {
+        let at = self.free.iter().position(|address| !taken.contains(address))?;
+        let address = self.free.remove(at)?;
         self.used.push(address);
         Some(address)
+    }
+
+    /// An address that is not used after all; it is the last to be tried again.
+    fn give_back(&mut self, address: SocketAddr) {
+        self.used.retain(|used| *used != address);
+        self.free.push_back(address);
     }
 
     fn give_up(&mut self, address: SocketAddr, now: Duration) {
@@ -77,55 +93,54 @@ pub type Shared = Rc<RefCell<Pool>>;
 pub struct Pool {
     name: String,
     addresses: Addresses,
-    resolving: Option<Receiver<Result<Vec<SocketAddr>>>>,
-    resolve_at: Duration,
+    resolver: Option<Resolver>,
+    pause: Duration,
     problem: Option<String>,
 }
 
 impl Pool {
-    pub fn new(name: &str, now: Duration) -> Shared {
-        Rc::new(RefCell::new(Self {
+    pub fn new(name: &str) -> Result<Shared> {
+        let target = name.parse().with_context(|| format!("pool {name}"))?;
+        Ok(Rc::new(RefCell::new(Self {
             name: name.to_owned(),
             addresses: Addresses::default(),
-            resolving: None,
-            resolve_at: now,
+            resolver: Some(Resolver::new(target)),
+            pause: Duration::ZERO,
             problem: None,
-        }))
+        })))
     }
 
     /// Returns a free address; starts the resolver if there is none.
-    fn take(&mut self, now: Duration) -> Option<SocketAddr> {
+    fn take(&mut self, now: Duration, taken: &[SocketAddr]) -> Option<SocketAddr> {
         self.hear(now);
-        let address = self.addresses.take();
-        if address.is_none() && self.resolving.is_none() && now >= self.resolve_at {
-            self.resolve_at = now + RESOLVE_AGAIN;
-            match resolve(self.name.clone()) {
-                Ok(answer) => self.resolving = Some(answer),
-                Err(error) => self.problem = Some(format!("{error:#}")),
-            }
+        let address = self.addresses.take(taken);
+        if address.is_none()
+            && let Some(resolver) = &mut self.resolver
+        {
+            self.problem = resolver
+                .ask(now, self.pause)
+                .err()
+                .map(|e| format!("{e:#}"))
+                .or(self.problem.take());
         }
         address
     }
 
     fn hear(&mut self, now: Duration) {
-        let Some(answer) = &self.resolving else { return };
-        let found = match answer.try_recv() {
-            Err(TryRecvError::Empty) => return,
-            Err(TryRecvError::Disconnected) => Err(anyhow::anyhow!("the resolver's thread ended")),
-            Ok(found) => found,
-        };
-        self.resolving = None;
+        let Some(found) = self.resolver.as_mut().and_then(Resolver::answer) else { return };
         match found {
             Ok(found) => {
-                self.problem = None;
+                (self.problem, self.pause) = (None, RESOLVE_AGAIN);
                 self.addresses.learn(&found, now);
             }
             Err(error) => {
-                self.problem = Some(format!("{error:#}"));
-                // Retry soon, to notice when a name server is back.
-                self.resolve_at = now + Duration::from_secs(10);
+                (self.problem, self.pause) = (Some(format!("{error:#}")), RESOLVE_RETRY);
             }
         }
+    }
+
+    fn is_resolving(&self) -> bool {
+        self.resolver.as_ref().is_some_and(Resolver::is_running)
     }
 }
 
@@ -135,11 +150,20 @@ pub struct Member {
     config: ReferenceConfig,
     pool: Shared,
     server: Option<(SocketAddr, Server)>,
+    /// Takes the server's place as soon as it has answered.
+    successor: Option<Successor>,
     look_at: Duration,
     useless_since: Option<Duration>,
     falseticker: bool,
     replaced: bool,
     tally: Tally,
+}
+
+/// A server on trial.
+struct Successor {
+    address: SocketAddr,
+    server: Server,
+    since: Duration,
 }
 
 impl Member {
@@ -149,6 +173,7 @@ impl Member {
             config: config.clone(),
             pool,
             server: None,
+            successor: None,
             look_at: now,
             useless_since: None,
             falseticker: false,
@@ -157,52 +182,74 @@ impl Member {
         }
     }
 
-    /// Finds an address if this member has none, and another one if the current address is useless.
-    fn look(&mut self, now: Duration) {
+    /// Finds an address if this member has none, and a successor if the current server is useless.
+    fn look(&mut self, now: Duration, taken: &[SocketAddr]) {
         self.look_at = now + LOOK;
-        let useless = match &self.server {
-            None => return self.replace(now),
-            Some((_, server)) => self.falseticker || !server.serves(),
-        };
-        if !useless {
-            self.useless_since = None;
+        let Some((_, server)) = &self.server else {
+            let Some((address, server)) = self.take(now, taken) else { return };
+            self.server = Some((address, server));
             return;
+        };
+        if server.serves() && !self.falseticker {
+            self.useless_since = None;
+            return self.end_trial();
         }
         let since = *self.useless_since.get_or_insert(now);
-        if now - since >= PATIENCE {
-            self.replace(now);
+        if self.successor.as_ref().is_some_and(|trial| now - trial.since >= TRIAL) {
+            self.end_trial();
+            // Nobody answers, it seems: the next trial waits.
+            self.useless_since = Some(now);
+            return;
+        }
+        if self.successor.is_none() && now - since >= PATIENCE {
+            self.successor = self.take(now, taken).map(|(address, server)| {
+                tracing::debug!("reference {}: trying {address}", self.name);
+                Successor { address, server, since: now }
+            });
         }
     }
 
-    /// Keeps the old server until a new one is found.
-    fn replace(&mut self, now: Duration) {
-        let Some(address) = self.pool.borrow_mut().take(now) else {
+    /// A free address with a server that has not been asked yet.
+    fn take(&mut self, now: Duration, taken: &[SocketAddr]) -> Option<(SocketAddr, Server)> {
+        let Some(address) = self.pool.borrow_mut().take(now, taken) else {
             if self.server.is_none() {
                 self.tell_waiting();
             }
-            return;
+            return None;
         };
         match Server::new(&self.config, &address.to_string(), now) {
-            Ok(server) => {
-                if let Some((old, _)) = self.server.take() {
-                    tracing::info!("reference {}: {old} is replaced by {address}", self.name);
-                    self.pool.borrow_mut().addresses.give_up(old, now);
-                    self.replaced = true;
-                }
-                self.server = Some((address, server));
-                self.useless_since = None;
-            }
+            Ok(server) => Some((address, server)),
             Err(error) => {
                 self.tally.take(Err(Refused::new("unreachable", format!("{error:#}"))));
+                None
             }
         }
+    }
+
+    fn end_trial(&mut self) {
+        if let Some(trial) = self.successor.take() {
+            self.pool.borrow_mut().addresses.give_back(trial.address);
+        }
+    }
+
+    /// The successor has answered.
+    fn succeed(&mut self, now: Duration) {
+        let Some(Successor { address, server, .. }) = self.successor.take() else { return };
+        if let Some((old, _)) = self.server.replace((address, server)) {
+            let why = if self.falseticker { "is outvoted" } else { "does not serve" };
+            tracing::info!("reference {}: {old} {why} and is replaced by {address}", self.name);
+            self.pool.borrow_mut().addresses.give_up(old, now);
+            // What an outvoted server said was wrong; what a silent one said stays true.
+            self.replaced = self.falseticker;
+        }
+        (self.useless_since, self.falseticker) = (None, false);
     }
 
     fn tell_waiting(&mut self) {
         let pool = self.pool.borrow();
         let text = match &pool.problem {
             Some(problem) => problem.clone(),
-            None if pool.resolving.is_some() => return,
+            None if pool.is_resolving() => return,
             None => format!(
                 "{} has not given enough addresses yet; it is asked again every {RESOLVE_AGAIN}",
                 pool.name
@@ -215,29 +262,56 @@ impl Member {
 
 impl Driver for Member {
     fn poll_at(&self) -> Duration {
+        let trial = self.successor.as_ref().map(|trial| trial.server.poll_at());
         match &self.server {
-            Some((_, server)) => server.poll_at(),
+            Some((_, server)) => trial.map_or(server.poll_at(), |at| at.min(server.poll_at())),
             None => self.look_at,
         }
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.server.as_ref().and_then(|(_, server)| server.fd())
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let server = self.server.iter().flat_map(|(_, server)| server.fds());
+        server.chain(self.successor.iter().flat_map(|trial| trial.server.fds())).collect()
     }
 
     fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {
         if now >= self.look_at {
-            self.look(now);
+            self.look(now, around.taken);
+        }
+        if let Some(trial) = &mut self.successor {
+            trial.server.on_timer(now, around);
         }
         self.server.as_mut().and_then(|(_, server)| server.on_timer(now, around))
     }
 
     fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
+        let trial = self.successor.as_mut();
+        let new = trial.map_or_else(Vec::new, |trial| trial.server.on_ready(now, around));
+        if !new.is_empty() {
+            self.succeed(now);
+            return new;
+        }
         self.server.as_mut().map_or_else(Vec::new, |(_, server)| server.on_ready(now, around))
+    }
+
+    fn network_changed(&mut self, now: Duration) {
+        self.useless_since = None;
+        if let Some((_, server)) = &mut self.server {
+            server.network_changed(now);
+        }
+    }
+
+    fn witness(&self) -> Option<SocketAddr> {
+        self.server.as_ref().map(|(address, _)| *address)
+    }
+
+    fn source(&self) -> Option<Source> {
+        self.server.as_ref()?.1.source()
     }
 
     fn restart(&mut self, now: Duration) {
         self.useless_since = None;
+        self.end_trial();
         if let Some((_, server)) = &mut self.server {
             server.restart(now);
         }
@@ -250,7 +324,8 @@ impl Driver for Member {
     fn require(&mut self, now: Duration, need: &Need) {
         self.falseticker = need.falseticker;
         if let Some((_, server)) = &mut self.server {
-            server.require(now, need);
+            // The pool has the successor, so the server itself need not look for one.
+            server.require(now, &Need { falseticker: false, ..*need });
         }
     }
 
@@ -270,25 +345,6 @@ impl Driver for Member {
     }
 }
 
-/// Resolves a name in a thread, because getaddrinfo waits many seconds for an unresponsive name
-/// server.
-fn resolve(name: String) -> Result<Receiver<Result<Vec<SocketAddr>>>> {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("resolver".to_owned())
-        .spawn(move || sender.send(ask_resolver(&name)))
-        .context("cannot start the resolver's thread")?;
-    Ok(receiver)
-}
-
-fn ask_resolver(name: &str) -> Result<Vec<SocketAddr>> {
-    let target = if name.contains(':') { name.to_owned() } else { format!("{name}:{PORT}") };
-    let found = target
-        .to_socket_addrs()
-        .with_context(|| format!("cannot resolve {name}; check the name and DNS"))?;
-    Ok(found.collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,23 +354,35 @@ mod tests {
     use timevisor_linux::udp::Sockets;
     use timevisor_time::{Period, RateError};
 
+    const PORT: u16 = 123;
+
     fn address(last: u8) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, last], PORT))
     }
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn around<'a>(
+        leap: &'a Leap,
+        counter: &'a HostCounter,
+        own_server: &'a ServerConfig,
+    ) -> Surroundings<'a> {
+        Surroundings {
+            counter,
+            calibration: (Period::from_hz(1_000_000_000).unwrap(), RateError::ZERO),
+            leap,
+            sockets: Sockets::Stamped,
+            taken: &[],
+            own_server,
+        }
+    }
+
     /// Drives the members for this many seconds of simulated time; no server answers.
     fn run(members: &mut [Member], now: &mut Duration, seconds: i64) -> Vec<usize> {
         let leap = Leap::load(&ClockConfig { tai_offset: Some(37), ..ClockConfig::default() });
         let counter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
-        let around = Surroundings {
-            counter: &counter,
-            calibration: (Period::from_hz(1_000_000_000).unwrap(), RateError::ZERO),
-            leap: &leap,
-            sockets: Sockets::Stamped,
-            own_server: &ServerConfig::default(),
-        };
+        let own = ServerConfig::default();
+        let around = around(&leap, &counter, &own);
         let end = *now + Duration::from_secs(seconds);
         let mut replaced = Vec::new();
         while *now < end {
@@ -331,31 +399,87 @@ mod tests {
         replaced
     }
 
-    #[test]
-    fn a_server_that_does_not_answer_is_replaced_and_one_alone_is_kept() {
-        // Sockets that are bound and never read: unresponsive servers.
-        let silent: Vec<_> =
-            (0..3).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-        let at: Vec<_> = silent.iter().map(|s| s.local_addr().unwrap()).collect();
-        let text = "[[reference]]\ntype = \"ntp\"\npool = \"pool.invalid\"\nservers = 2\n";
+    fn members(at: &[SocketAddr], now: Duration) -> Vec<Member> {
+        let text =
+            "[[reference]]\ntype = \"ntp\"\npool = \"pool.invalid\"\nservers = 2\npoll = \"4s\"\n";
         let config = Config::parse(text).unwrap();
-        let mut now = Duration::from_secs(100);
+        let pool = Pool::new("pool.invalid").unwrap();
         // The name is not resolved during this test, so no name server is needed.
-        let pool = Pool::new("pool.invalid", now + GIVEN_UP);
-        pool.borrow_mut().addresses.learn(&at, now);
-        let mut members: Vec<_> =
-            config.references.iter().map(|c| Member::new(c, Rc::clone(&pool), now)).collect();
-        assert_eq!(run(&mut members, &mut now, 60), Vec::<usize>::new());
+        pool.borrow_mut().resolver = None;
+        pool.borrow_mut().addresses.learn(at, now);
+        config.references.iter().map(|c| Member::new(c, Rc::clone(&pool), now)).collect()
+    }
+
+    /// Sockets that are bound and never read: unresponsive servers.
+    fn silent(count: usize) -> Vec<std::net::UdpSocket> {
+        (0..count).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect()
+    }
+
+    /// An outage: nobody is replaced, nothing is forgotten, and the addresses stay in the pool.
+    #[test]
+    fn while_all_are_silent_nobody_is_replaced() {
+        let sockets = silent(4);
+        let at: Vec<_> = sockets.iter().map(|s| s.local_addr().unwrap()).collect();
+        let mut now = Duration::from_secs(100);
+        let mut members = members(&at, now);
+        assert_eq!(run(&mut members, &mut now, 3000), Vec::<usize>::new());
         let used = |m: &Member| m.server.as_ref().map(|(address, _)| *address);
         assert_eq!((used(&members[0]), used(&members[1])), (Some(at[0]), Some(at[1])));
-        // After eight requests and a minute, the first member to give up takes the one remaining
-        // address.
-        assert_eq!(run(&mut members, &mut now, 90).len(), 1);
-        let both = [used(&members[0]), used(&members[1])];
-        assert!(both.contains(&Some(at[2])) && both[0] != both[1], "{both:?}");
+        assert!(members[0].pool.borrow().addresses.given_up.is_empty());
         let report = members[0].report(now);
         assert_eq!((report.name.as_str(), report.kind.as_str()), ("pool.invalid#1", "ntp"));
-        assert!(run(&mut members, &mut now, 300).is_empty());
+    }
+
+    /// A stand-in for a server: answers every request that has arrived.
+    fn answer(server: &std::net::UdpSocket) {
+        use timevisor_protocols::ntp::{Mode, NtpTimestamp, Packet};
+        server.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 128];
+        while let Ok((len, from)) = server.recv_from(&mut buffer) {
+            let (request, _) = Packet::parse(&buffer[..len]).unwrap();
+            let now = NtpTimestamp::from_instant(timevisor_linux::clock::realtime());
+            let reply = Packet {
+                mode: Mode::Server,
+                stratum: 1,
+                precision: -20,
+                origin: request.transmit,
+                receive: now,
+                transmit: now,
+                ..Packet::request(now, 4)
+            };
+            server.send_to(&reply.to_bytes(), from).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_silent_server_is_replaced_when_its_successor_has_answered_and_a_liar_is_forgotten() {
+        for falseticker in [false, true] {
+            let sockets = silent(3);
+            let at: Vec<_> = sockets.iter().map(|s| s.local_addr().unwrap()).collect();
+            let mut now = Duration::from_secs(100);
+            let mut members = members(&at, now);
+            members.truncate(1);
+            run(&mut members, &mut now, 40);
+            members[0].falseticker = falseticker;
+            let mut forgotten = Vec::new();
+            for _ in 0..400 {
+                forgotten.extend(run(&mut members, &mut now, 1));
+                answer(&sockets[1]);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                let leap =
+                    Leap::load(&ClockConfig { tai_offset: Some(37), ..ClockConfig::default() });
+                let counter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
+                members[0].on_ready(now, &around(&leap, &counter, &ServerConfig::default()));
+                members[0].falseticker &= falseticker;
+                forgotten.extend(members[0].take_replacement().then_some(0));
+                if members[0].server.as_ref().unwrap().0 == at[1] {
+                    break;
+                }
+            }
+            assert_eq!(members[0].server.as_ref().unwrap().0, at[1]);
+            assert_eq!(forgotten.len(), usize::from(falseticker));
+            assert_eq!(members[0].pool.borrow().addresses.given_up.len(), 1);
+        }
     }
 
     #[test]
@@ -363,12 +487,15 @@ mod tests {
         let (start, hour) = (Duration::ZERO, GIVEN_UP);
         let mut addresses = Addresses::default();
         addresses.learn(&[address(1), address(2), address(1)], start);
-        assert_eq!((addresses.take(), addresses.take()), (Some(address(1)), Some(address(2))));
-        assert_eq!(addresses.take(), None);
+        assert_eq!(
+            (addresses.take(&[]), addresses.take(&[])),
+            (Some(address(1)), Some(address(2)))
+        );
+        assert_eq!(addresses.take(&[]), None);
         addresses.give_up(address(1), start);
         addresses.learn(&[address(1), address(2), address(3)], start);
-        assert_eq!((addresses.take(), addresses.take()), (Some(address(3)), None));
+        assert_eq!((addresses.take(&[]), addresses.take(&[])), (Some(address(3)), None));
         addresses.learn(&[address(1)], hour);
-        assert_eq!(addresses.take(), Some(address(1)));
+        assert_eq!(addresses.take(&[]), Some(address(1)));
     }
 }

@@ -112,8 +112,8 @@ impl Driver for Ptp {
         self.deadline.unwrap_or(self.next)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(AsFd::as_fd)
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.socket.iter().map(AsFd::as_fd).collect()
     }
 
     fn on_timer(&mut self, now: Duration, _around: &Surroundings<'_>) -> Option<Exchange> {

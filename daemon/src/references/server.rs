@@ -8,18 +8,19 @@
 //! plus the server's error: the best and the mean of the last 64.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use anyhow::Result;
 use timevisor_estimate::Exchange;
 use timevisor_estimate::polling::{self, Controller, Demand, Limits, Plan};
 use timevisor_protocols::control::{Polling, Reference as Report};
+use timevisor_protocols::ntp::Source;
 use timevisor_time::{Duration, Period};
 
 use super::ntp::Ntp;
 use super::{Driver, Need, Surroundings, Upstream};
-use crate::config::{PollPolicy, ReferenceConfig, literal_ip};
+use crate::config::{PollPolicy, ReferenceConfig, ServerAddress};
 
 /// Number of remembered exchanges: four minutes at 4 s, an hour at 64 s; enough to include an
 /// exchange without queueing.
@@ -28,6 +29,8 @@ const REMEMBERED: usize = 64;
 const SHORTEST_POLL_MIN: Duration = Duration::from_secs(1);
 /// How often the interval is recomputed.
 const REVIEW: Duration = Duration::from_secs(4);
+/// A vote lost by chance is over within this time.
+const OUTVOTED_PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Server {
     ntp: Ntp,
@@ -44,11 +47,14 @@ pub struct Server {
     demand: Option<Demand>,
     /// The plan for a requirement.
     plan: Option<Plan>,
+    outvoted_since: Option<Duration>,
+    /// A falseticker has been left: what it said must be forgotten.
+    replaced: bool,
 }
 
 impl Server {
     pub fn new(config: &ReferenceConfig, address: &str, now: Duration) -> Result<Self> {
-        let peer = literal_ip(address);
+        let peer = address.parse::<ServerAddress>().ok().and_then(|address| address.ip());
         let policy = config.poll_policy(peer);
         Ok(Self {
             ntp: Ntp::of(config, address, policy.interval, now)?,
@@ -61,12 +67,29 @@ impl Server {
             required: None,
             demand: None,
             plan: None,
+            outvoted_since: None,
+            replaced: false,
         })
     }
 
     /// Returns false while this server provides no time.
     pub fn serves(&self) -> bool {
         self.ntp.serves()
+    }
+
+    /// A name that stands for several servers and leads to one that the others outvote is asked for
+    /// another.
+    fn leave_falseticker(&mut self, now: Duration, falseticker: bool) {
+        if !falseticker {
+            self.outvoted_since = None;
+            return;
+        }
+        let since = *self.outvoted_since.get_or_insert(now);
+        if now - since >= OUTVOTED_PATIENCE && self.ntp.leave(now) {
+            self.outvoted_since = None;
+            self.replaced = true;
+            self.proved.clear();
+        }
     }
 
     fn remember(&mut self, exchange: &Exchange, period: Period) {
@@ -79,7 +102,7 @@ impl Server {
 
     /// Chooses the default interval and the limits when the server's address becomes known.
     fn learn_peer(&mut self, now: Duration) {
-        let peer = self.ntp.peer();
+        let peer = self.ntp.peer().map(|peer| peer.ip());
         if peer.is_none() || peer == self.peer {
             return;
         }
@@ -173,8 +196,8 @@ impl Driver for Server {
         self.ntp.poll_at()
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.ntp.fd()
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.ntp.fd().into_iter().collect()
     }
 
     fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {
@@ -195,7 +218,28 @@ impl Driver for Server {
         self.ntp.restart(now);
     }
 
+    fn network_changed(&mut self, now: Duration) {
+        self.ntp.network_changed(now);
+    }
+
+    fn take_replacement(&mut self) -> bool {
+        std::mem::take(&mut self.replaced)
+    }
+
+    fn witness(&self) -> Option<SocketAddr> {
+        self.ntp.peer()
+    }
+
+    fn source(&self) -> Option<Source> {
+        self.ntp.source()
+    }
+
+    fn duplicate(&self) -> Option<SocketAddr> {
+        self.ntp.duplicate()
+    }
+
     fn require(&mut self, now: Duration, need: &Need) {
+        self.leave_falseticker(now, need.falseticker);
         let changed = need.required != self.required;
         if now < self.review_at && !changed {
             return;

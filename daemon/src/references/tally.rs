@@ -44,23 +44,18 @@ impl Tally {
         }
     }
 
-    /// Counts a failure; logs a new kind of problem once.
+    /// Counts an outcome; the event loop logs changes.
     pub fn take(&mut self, outcome: Result<Exchange, Refused>) -> Option<Exchange> {
         self.reach = self.reach.pushed(outcome.is_ok());
         match outcome {
             Ok(exchange) => {
                 self.accepted += 1;
-                if self.problem.take().is_some() {
-                    tracing::info!("reference {}: usable again", self.name);
-                }
+                self.problem = None;
                 self.round_trip = Some(exchange.round_trip());
                 Some(exchange)
             }
             Err(refused) => {
                 *self.refused.entry(refused.word.to_owned()).or_default() += 1;
-                if self.problem.as_ref().is_none_or(|known| known.word != refused.word) {
-                    tracing::warn!("reference {}: {}", self.name, refused.text);
-                }
                 self.problem = Some(refused);
                 None
             }

@@ -52,6 +52,7 @@ fn sample(source: &mut VmclockSource, page: &Page) -> Result<Exchange, Refused> 
         calibration,
         leap: &leap,
         sockets: Sockets::Stamped,
+        taken: &[],
         own_server: &ServerConfig::default(),
     };
     source.read(page, &around)

@@ -102,6 +102,11 @@ impl Timelines {
         self.subsets.iter_mut().for_each(|subset| subset.forget(index));
     }
 
+    /// Which references are one witness.
+    pub fn set_witnesses(&mut self, witnesses: &[usize]) {
+        self.subsets.iter_mut().for_each(|subset| subset.set_witnesses(witnesses));
+    }
+
     /// Handles a disturbance of the counter: everything known about it is void, including local
     /// timelines.
     pub fn start_over(&mut self, clock: &HostClock) {

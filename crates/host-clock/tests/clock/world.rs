@@ -111,6 +111,7 @@ impl Synchronizer for Scripted {
     fn forget(&mut self, index: usize) {
         self.0.borrow_mut().observed.retain(|observed| *observed != index);
     }
+    fn set_witnesses(&mut self, _witnesses: &[usize]) {}
     fn at(&mut self, counter: u64) -> Knowledge {
         let said = self.0.borrow();
         let clock = said.clock.map(|(offset, half)| {

@@ -5,10 +5,12 @@
 
 use core::mem;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use timevisor_time::{Instant, Utc};
 
+use super::address::RawAddress;
 use super::control::messages;
 
 /// The result of recvmsg.
@@ -18,6 +20,8 @@ pub(crate) struct Message {
     pub(crate) stamp: Option<Instant<Utc>>,
     /// The number of the sent packet that a stamp belongs to.
     pub(crate) id: Option<u32>,
+    /// The sender, where the kernel names one.
+    pub(crate) from: Option<SocketAddr>,
 }
 
 pub(crate) fn receive(
@@ -27,9 +31,14 @@ pub(crate) fn receive(
 ) -> io::Result<Option<Message>> {
     // Aligned for cmsghdr; a stamp needs 64 bytes, the error report beside it 64 more.
     let mut control = [0u64; 32];
+    let mut from = RawAddress::room();
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: msghdr is plain data; zero is "absent" for every field.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    let (address, address_len) = from.as_mut_ptr();
+    header.msg_name = address.cast();
+    // SAFETY: the pointer is to a field of `from`, which is alive and not borrowed.
+    header.msg_namelen = unsafe { *address_len };
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
@@ -49,7 +58,8 @@ pub(crate) fn receive(
         }
     };
     let (stamp, id) = control_messages(&header);
-    Ok(Some(Message { len, flags: header.msg_flags, stamp, id }))
+    from.set_len(header.msg_namelen);
+    Ok(Some(Message { len, flags: header.msg_flags, stamp, id, from: from.to_std() }))
 }
 
 fn control_messages(header: &libc::msghdr) -> (Option<Instant<Utc>>, Option<u32>) {

@@ -7,7 +7,8 @@
 //! | `plain.rs` | sendto and recvfrom alone |
 //! | `address.rs` | converts addresses between std and the kernel |
 //!
-//! One socket, connected to one peer, so that the kernel drops everyone else's packets. Stamps are
+//! One socket, connected to one peer, so that the kernel drops everyone else's packets; or, to find
+//! out what arrives instead of answers, one that is not connected and marks strangers. Stamps are
 //! optional: on kernels, drivers and simulators without them, everything works and the stamps are
 //! `None`. It knows no protocol and keeps no timers. Only libc functions are used (no flags in
 //! `socket`, no epoll), so that an LD_PRELOAD simulator can replace the network.
@@ -81,6 +82,9 @@ pub struct Received {
     pub truncated: bool,
     /// CLOCK_REALTIME when the kernel took the packet from the driver.
     pub stamp: Option<Instant<Utc>>,
+    /// The packet came from another address or port than the peer's; only on a socket that is not
+    /// connected.
+    pub stranger: bool,
 }
 
 /// A non-blocking UDP socket connected to one peer.
@@ -89,6 +93,7 @@ pub struct UdpClient {
     fd: OwnedFd,
     peer: SocketAddr,
     sockets: Sockets,
+    connected: bool,
     stamping: bool,
     /// The kernel numbers stamped packets from 0 (SOF_TIMESTAMPING_OPT_ID).
     next_id: u32,
@@ -110,6 +115,20 @@ impl UdpClient {
     /// # Errors
     /// When there is no network, address family or route. A kernel without stamps is not an error.
     pub fn open(peer: SocketAddr, sockets: Sockets) -> Result<Self, UdpError> {
+        Self::opened(peer, sockets, sockets == Sockets::Stamped)
+    }
+
+    /// Opens a socket that is not connected: it uses the route and the source address of the moment
+    /// for each packet, and receives packets of strangers, too, which are marked. No ICMP error
+    /// reaches it.
+    ///
+    /// # Errors
+    /// As [`Self::open`], except that a missing route shows only when a packet is sent.
+    pub fn open_unconnected(peer: SocketAddr, sockets: Sockets) -> Result<Self, UdpError> {
+        Self::opened(peer, sockets, false)
+    }
+
+    fn opened(peer: SocketAddr, sockets: Sockets, connected: bool) -> Result<Self, UdpError> {
         let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         // SAFETY: socket touches no memory.
         let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM, 0) };
@@ -123,11 +142,13 @@ impl UdpClient {
             Sockets::Stamped => {
                 set_flags(&fd).map_err(UdpError::Socket)?;
                 let stamping = enable_stamps(&fd);
-                connect_to(&fd, peer).map_err(|source| UdpError::Connect { peer, source })?;
+                if connected {
+                    connect_to(&fd, peer).map_err(|source| UdpError::Connect { peer, source })?;
+                }
                 stamping
             }
         };
-        Ok(Self { fd, peer, sockets, stamping, next_id: 0, awaited: None })
+        Ok(Self { fd, peer, sockets, connected, stamping, next_id: 0, awaited: None })
     }
 
     /// The peer.
@@ -161,7 +182,7 @@ impl UdpClient {
     }
 
     fn send_once(&self, packet: &[u8]) -> io::Result<()> {
-        if self.sockets == Sockets::Plain {
+        if !self.connected {
             return plain::send(&self.fd, packet, self.peer);
         }
         // SAFETY: the buffer is valid for its length; the socket is connected, so that no address
@@ -192,6 +213,7 @@ impl UdpClient {
                 len: message.len,
                 truncated: message.flags & libc::MSG_TRUNC != 0,
                 stamp: message.stamp,
+                stranger: !self.connected && message.from.is_none_or(|from| !same(from, self.peer)),
             })),
             Ok(None) => Ok(None),
             Err(source) => Err(UdpError::Receive { peer: self.peer, source }),
@@ -202,7 +224,12 @@ impl UdpClient {
         let room = buffer.len();
         let found = plain::receive(&self.fd, buffer, self.peer)
             .map_err(|source| UdpError::Receive { peer: self.peer, source })?;
-        Ok(found.map(|len| Received { len: len.min(room), truncated: len > room, stamp: None }))
+        Ok(found.map(|len| Received {
+            len: len.min(room),
+            truncated: len > room,
+            stamp: None,
+            stranger: false,
+        }))
     }
 
     /// CLOCK_REALTIME when the kernel passed the last sent packet to the driver. Returned only once
@@ -231,6 +258,11 @@ impl UdpClient {
         }
         Ok(None)
     }
+}
+
+/// Flow information and, for what is not link-local, the scope do not tell two peers apart.
+pub(crate) fn same(a: SocketAddr, b: SocketAddr) -> bool {
+    a.ip() == b.ip() && a.port() == b.port()
 }
 
 impl AsFd for UdpClient {

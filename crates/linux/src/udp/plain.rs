@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::address::RawAddress;
+use super::same;
 
 pub(super) fn send(fd: &OwnedFd, packet: &[u8], peer: SocketAddr) -> io::Result<()> {
     let peer = RawAddress::from(peer);
@@ -47,6 +48,6 @@ pub(super) fn receive(
             _ => return Err(error),
         }
     };
-    let theirs = from.to_std().is_some_and(|f| f.ip() == peer.ip() && f.port() == peer.port());
+    let theirs = from.to_std().is_some_and(|from| same(from, peer));
     Ok(theirs.then_some(len))
 }

@@ -122,14 +122,14 @@ fn plain_sockets_work_without_stamps_and_take_the_peers_packets_only() {
         assert!(fds[0].ready().readable);
         received.extend(client.recv(&mut buffer).unwrap());
     }
-    assert_eq!(received, [Received { len: 6, truncated: false, stamp: None }]);
+    assert_eq!(received, [Received { len: 6, truncated: false, stamp: None, stranger: false }]);
     assert_eq!(&buffer[..6], b"answer");
     server.send_to(&[1; 100], from).unwrap();
     let mut fds = [PollFd::readable(client.as_fd())];
     poll::wait(&mut fds, Some(Duration::from_secs(5))).unwrap();
     assert_eq!(
         client.recv(&mut buffer).unwrap(),
-        Some(Received { len: 16, truncated: true, stamp: None })
+        Some(Received { len: 16, truncated: true, stamp: None, stranger: false })
     );
 }
 
@@ -145,4 +145,28 @@ fn a_long_packet_is_marked() {
     poll::wait(&mut fds, Some(Duration::from_secs(5))).unwrap();
     let received = client.recv(&mut [0; 48]).unwrap().unwrap();
     assert_eq!((received.len, received.truncated), (48, true));
+}
+
+#[test]
+fn a_socket_that_is_not_connected_marks_strangers() {
+    let (server, stranger) =
+        (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let peer = server.local_addr().unwrap();
+    let mut client = UdpClient::open_unconnected(peer, Sockets::Stamped).unwrap();
+    client.send(b"hello").unwrap();
+    let mut buffer = [0; 64];
+    let (_, from) = server.recv_from(&mut buffer).unwrap();
+    for (socket, strange) in [(&stranger, true), (&server, false)] {
+        socket.send_to(b"hi", from).unwrap();
+        poll::wait(&mut [PollFd::readable(client.as_fd())], Some(Duration::from_secs(5))).unwrap();
+        // The send's stamp makes the socket ready, too.
+        client.recv_tx_stamp().unwrap();
+        let received = std::iter::repeat_with(|| client.recv(&mut buffer).unwrap())
+            .take(1000)
+            .find_map(|received| {
+                std::thread::sleep(Duration::from_millis(u64::from(received.is_none())));
+                received
+            });
+        assert_eq!(received.map(|r| (r.len, r.stranger)), Some((2, strange)));
+    }
 }

@@ -1,7 +1,8 @@
 //! The client side of one association with a server: when to send requests, which datagrams to
 //! accept, and which stamps belong together.
 //!
-//! At most one request is in flight. Each request has a random 64-bit cookie that the answer must
+//! At most one request is in flight; while it waits for its answer, the next one waits too, so a
+//! timeout may be longer than the poll interval. Each request has a random 64-bit cookie that the answer must
 //! echo, so only an attacker who saw the request can forge an answer (RFC 5905 section 8, TEST1 to
 //! TEST3, with a cookie in place of a time). A request ends exactly once: accepted, rejected by
 //! content, kissed, or lost by timeout. A packet without the cookie in flight never ends it.
@@ -29,7 +30,7 @@ use timevisor_time::{Duration, Instant, Utc};
 use super::config::{Config, ConfigError};
 use super::extension::Tail;
 use super::format::NtpTimestamp;
-use super::packet::{HEADER_LEN, Mode, Packet, VERSION};
+use super::packet::{ANSWER_VERSIONS, HEADER_LEN, Mode, Packet};
 use super::reject::RejectReason;
 use super::response::{KissCode, Policy, Response};
 use super::schedule::Schedule;
@@ -156,6 +157,13 @@ pub struct Client<S> {
     own_ids: Vec<[u8; 4]>,
     last: Ended,
     ended: u64,
+    /// `ended` at the last accepted answer.
+    accepted_at: u64,
+    /// The last datagram that was refused without ending a request, and `ended` at that time; until
+    /// the next accepted answer.
+    stray: Option<(RejectReason, u64)>,
+    /// The error that a server stated when it was too large.
+    stated: Option<Duration>,
     reach: Reach,
     /// The last acceptance or the first request, for [`Status::Unreachable`].
     since: Option<Duration>,
@@ -179,6 +187,9 @@ impl<S> Client<S> {
             own_ids: Vec::new(),
             last: Ended::Never,
             ended: 0,
+            accepted_at: 0,
+            stray: None,
+            stated: None,
             reach: Reach::default(),
             since: None,
             counters: Counters::default(),
@@ -216,13 +227,9 @@ impl<S> Client<S> {
     /// unpredictable to others.
     pub fn on_timer(&mut self, now: Duration, random: u64) -> Option<Request> {
         self.expire(now);
-        if now < self.schedule.next() {
+        if self.in_flight.is_some() || now < self.schedule.next() {
             return None;
         }
-        debug_assert!(
-            self.in_flight.is_none(),
-            "a valid configuration times out before the next request is due"
-        );
         self.counters.sent += 1;
         let id = self.counters.sent;
         let before = self.interleave_with();
@@ -288,9 +295,45 @@ impl<S> Client<S> {
             }
             Err(reason) => {
                 self.last_exchange = None;
+                self.stated =
+                    (reason == RejectReason::Distance).then(|| Response::stated_error(&packet));
                 self.end(Ended::Rejected(reason));
                 self.reject(reason)
             }
+        }
+    }
+
+    /// Counts a datagram that came from another address or port than the one that is asked. Its
+    /// content is not looked at.
+    pub fn on_stranger(&mut self, now: Duration) {
+        self.expire(now);
+        self.reject(RejectReason::Source);
+    }
+
+    /// Another server is asked, from `now` on: its schedule starts with a burst, and what the old
+    /// one imposed (kisses) does not bind the new one. Counters and reachability go on.
+    pub fn change_server(&mut self, now: Duration) {
+        if let Some(request) = self.in_flight.take() {
+            self.lose(request.cookies);
+        }
+        self.schedule = Schedule::new(*self.config(), now);
+        self.last_exchange = None;
+        self.denied = None;
+        self.unanswered = 0;
+        (self.stray, self.stated) = (None, None);
+    }
+
+    /// Asks again as soon as the spacing of a burst permits, once, unless the server limits us: to
+    /// tell a lost packet from a lost server.
+    pub fn ask_soon(&mut self) {
+        self.schedule.ask_soon();
+    }
+
+    /// Gives up the request in flight if its time is over. [`Self::on_timer`] does that too; this
+    /// lets the caller act on a loss before the next request is made.
+    pub fn expire(&mut self, now: Duration) {
+        if let Some(request) = self.in_flight.take_if(|f| now >= f.deadline) {
+            self.lose(request.cookies);
         }
     }
 
@@ -312,15 +355,22 @@ impl<S> Client<S> {
             return Status::Denied { code, retry_at: self.schedule.next() };
         }
         match self.last {
-            Ended::Rejected(reason) => Status::Unusable { reason },
+            Ended::Rejected(reason) => {
+                let limit = self.config().max_distance;
+                Status::Unusable { reason, distance: self.stated.map(|stated| (stated, limit)) }
+            }
             Ended::Kissed(KissCode::Rate) => Status::RateLimited { poll: self.interval() },
             Ended::Kissed(code) => Status::Declined { code },
-            Ended::Lost if self.is_out() => {
-                Status::Unreachable { since: self.since.unwrap_or(Duration::ZERO) }
-            }
             Ended::Accepted => Status::Reachable,
             Ended::Lost if self.reach.any() => Status::Reachable,
-            Ended::Lost | Ended::Never => Status::Probing,
+            Ended::Never => Status::Probing,
+            Ended::Lost => match self.recent_stray() {
+                Some(reason) => Status::Unusable { reason, distance: None },
+                None if self.is_out() => {
+                    Status::Unreachable { since: self.since.unwrap_or(Duration::ZERO) }
+                }
+                None => Status::Probing,
+            },
         }
     }
 
@@ -349,9 +399,21 @@ impl<S> Client<S> {
         self.schedule.config()
     }
 
+    /// What arrived instead of an answer during the last eight requests.
+    fn recent_stray(&self) -> Option<RejectReason> {
+        let (reason, ended) = self.stray?;
+        (self.ended - ended <= Reach::BITS).then_some(reason)
+    }
+
+    /// Requests in a row that ended without an accepted answer, up to now.
+    #[must_use]
+    pub fn failed_in_a_row(&self) -> u64 {
+        self.ended - self.accepted_at
+    }
+
     /// True if eight requests in a row failed.
     fn is_out(&self) -> bool {
-        !self.reach.any() && self.ended >= Reach::BITS
+        self.failed_in_a_row() >= Reach::BITS
     }
 
     /// Returns the name of the exchange whose departure the next request asks for.
@@ -366,7 +428,7 @@ impl<S> Client<S> {
         if packet.mode != Mode::Server {
             return Err(RejectReason::Mode);
         }
-        if packet.version != VERSION {
+        if !ANSWER_VERSIONS.contains(&packet.version) {
             return Err(RejectReason::Version);
         }
         Tail::parse(tail).map_err(|_| RejectReason::MalformedTail)?;
@@ -425,10 +487,13 @@ impl<S> Client<S> {
         }
         self.schedule.accepted();
         self.denied = None;
+        self.stray = None;
+        self.stated = None;
         self.unanswered = 0;
         self.since = Some(now);
         self.counters.accepted += 1;
         self.end(Ended::Accepted);
+        self.accepted_at = self.ended;
     }
 
     /// Obeys a kiss (RFC 5905 section 7.4). The cookie matched, so only the server or an attacker
@@ -448,12 +513,6 @@ impl<S> Client<S> {
         Outcome::KissOfDeath(code)
     }
 
-    fn expire(&mut self, now: Duration) {
-        if let Some(request) = self.in_flight.take_if(|f| now >= f.deadline) {
-            self.lose(request.cookies);
-        }
-    }
-
     fn lose(&mut self, cookies: Cookies) {
         self.remember(cookies, false);
         self.counters.lost += 1;
@@ -468,6 +527,9 @@ impl<S> Client<S> {
 
     fn reject(&mut self, reason: RejectReason) -> Outcome {
         *self.counters.rejected.entry(reason).or_default() += 1;
+        if !reason.ends_request() {
+            self.stray = Some((reason, self.ended));
+        }
         Outcome::Rejected(reason)
     }
 

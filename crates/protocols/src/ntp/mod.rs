@@ -5,18 +5,21 @@
 //! | [`format`](mod@format) | the 16.16 and 32.32 number formats, and the era of a 32-bit second |
 //! | [`packet`] | the 48-byte header |
 //! | [`extension`] | what may follow the header: extension fields and a MAC (RFC 7822) |
+//! | [`candidates`] | which of the addresses of a server's name is asked |
 //! | [`config`] | every tunable of an association, with unit and reason |
 //! | [`client`] | the state machine: which answers to accept, pairing of stamps; basic and interleaved mode (RFC 9769) |
 //! | `schedule` | when to ask |
 //! | [`reject`] | why an answer was refused |
 //! | [`response`] | the checks on an answer's content, and the server's own error budget |
 //! | [`refid`] | reference ids: of addresses, and of servers that smear leap seconds |
+//! | [`witnesses`](mod@witnesses) | which servers are one witness |
 //! | [`server`] | answering requests |
 //! | [`status`] | what operators see: reachability, counters, advice |
 //!
 //! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take
 //! timestamps, or compute offsets.
 
+pub mod candidates;
 pub mod client;
 pub mod config;
 pub mod extension;
@@ -28,7 +31,9 @@ pub mod response;
 mod schedule;
 pub mod server;
 pub mod status;
+pub mod witnesses;
 
+pub use candidates::{Candidates, Step};
 pub use client::{Client, Exchange, Outcome, Request};
 pub use config::{Config, ConfigError};
 pub use format::{NtpShort, NtpTimestamp};
@@ -36,3 +41,4 @@ pub use packet::{LeapIndicator, Mode, Packet, PacketError};
 pub use reject::RejectReason;
 pub use response::{KissCode, Response};
 pub use status::{Counters, Reach, Status};
+pub use witnesses::{Source, witnesses};

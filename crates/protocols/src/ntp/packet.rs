@@ -13,6 +13,9 @@ pub const HEADER_LEN: usize = 48;
 
 /// The version we speak.
 pub const VERSION: u8 = 4;
+/// The versions of the answers that we take: version 3 (RFC 1305) has the same header. Old servers
+/// and Windows domain controllers may answer in it.
+pub const ANSWER_VERSIONS: core::ops::RangeInclusive<u8> = 3..=VERSION;
 
 /// Warning of a leap second at the end of the current month, or of a clock that is not synchronized
 /// (figure 9).

@@ -9,8 +9,8 @@ pub enum RejectReason {
     /// The bytes behind the header are neither extension fields nor a MAC.
     #[error("what follows the header is malformed; check the path for damaged packets")]
     MalformedTail,
-    /// Not version 4.
-    #[error("not NTP version 4; use a server that speaks it")]
+    /// Neither version 3 nor 4.
+    #[error("not NTP version 3 or 4; use a server that speaks one of them")]
     Version,
     /// Not mode 4 (server).
     #[error("not a server's answer; check that the address belongs to an NTP server")]
@@ -24,7 +24,9 @@ pub enum RejectReason {
     )]
     Duplicate,
     /// The request had already timed out.
-    #[error("came after the request timeout; use a nearer server or look for congestion")]
+    #[error(
+        "came after the request timeout; raise request_timeout (up to 16s), use a nearer server or look for congestion"
+    )]
     Late,
     /// Leap indicator 3.
     #[error("the server says that its clock is not synchronized; check the server or use another")]
@@ -41,7 +43,9 @@ pub enum RejectReason {
     #[error("the server's clock went backwards while it answered; check the server")]
     TimeReversed,
     /// The server's own error budget exceeds the limit.
-    #[error("the server's own error exceeds max_distance; use a better server or raise the limit")]
+    #[error(
+        "the server's own error exceeds max_distance; use a better server or raise max_distance"
+    )]
     Distance,
     /// The server declares that it smears leap seconds, so it is off UTC around them.
     #[error(
@@ -52,11 +56,17 @@ pub enum RejectReason {
     /// The server is synchronized to us (RFC 5905's synchronization loop).
     #[error("the server has its time from this host, which would be a loop; use another")]
     Loop,
+    /// From another address or port than the one that was asked.
+    #[error(
+        "comes from another address or port than the one that was asked; check the server's configuration and \
+         address translation (NAT) on the way"
+    )]
+    Source,
 }
 
 impl RejectReason {
     /// Every reason, for tables.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::TooShort,
         Self::MalformedTail,
         Self::Version,
@@ -71,6 +81,7 @@ impl RejectReason {
         Self::Distance,
         Self::LeapSmear,
         Self::Loop,
+        Self::Source,
     ];
 
     /// The name in JSON and metrics.
@@ -91,6 +102,7 @@ impl RejectReason {
             Self::Distance => "distance",
             Self::LeapSmear => "leap_smear",
             Self::Loop => "loop",
+            Self::Source => "source",
         }
     }
 
@@ -122,6 +134,6 @@ mod tests {
         assert_eq!(names.len(), RejectReason::ALL.len());
         // In the order of the enum, so that a missing variant shows here.
         assert!(RejectReason::ALL.iter().enumerate().all(|(i, r)| *r as usize == i));
-        assert_eq!(RejectReason::ALL.last(), Some(&RejectReason::Loop));
+        assert_eq!(RejectReason::ALL.last(), Some(&RejectReason::Source));
     }
 }

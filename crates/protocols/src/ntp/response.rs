@@ -128,7 +128,16 @@ impl Response {
         if packet.receive.is_zero() || packet.transmit.is_zero() {
             return Err(RejectReason::ZeroTimestamp);
         }
-        let response = Self {
+        let response = Self::content(packet, request_id, approx_utc);
+        if response.error_budget() > policy.max_distance {
+            return Err(RejectReason::Distance);
+        }
+        Ok(response)
+    }
+
+    /// What the header says, unchecked.
+    fn content(packet: &Packet, request_id: u64, approx_utc: Instant<Utc>) -> Self {
+        Self {
             request_id,
             answered: request_id,
             tb: packet.receive.to_instant(approx_utc),
@@ -139,11 +148,14 @@ impl Response {
             stratum: packet.stratum,
             reference_id: packet.reference_id,
             precision: packet.precision,
-        };
-        if response.error_budget() > policy.max_distance {
-            return Err(RejectReason::Distance);
         }
-        Ok(response)
+    }
+
+    /// The error that a packet's header states, for a message about one that states too much: see
+    /// [`Self::error_budget`].
+    #[must_use]
+    pub fn stated_error(packet: &Packet) -> Duration {
+        Self::content(packet, 0, Instant::from_bits(0)).error_budget()
     }
 
     /// Returns true if the departure was measured (RFC 9769).

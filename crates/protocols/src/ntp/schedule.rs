@@ -87,6 +87,15 @@ impl Schedule {
         Ok(())
     }
 
+    /// The next request is due at the spacing of a burst after the last one, unless a kiss forbids.
+    pub(super) fn ask_soon(&mut self) {
+        if let Some(sent) = self.last_sent
+            && !self.is_limited()
+        {
+            self.next = self.next.min(sent + self.config.burst_spacing);
+        }
+    }
+
     /// Records that a request leaves now.
     pub(super) fn sent(&mut self, now: Duration) {
         if self.left == 0 {

@@ -91,10 +91,12 @@ pub enum Status {
         /// When an answer was last accepted, or the first request was sent.
         since: Duration,
     },
-    /// The server answers, but the last answer cannot be used.
+    /// Something arrives, but the last answer cannot be used, or nothing that arrives can.
     Unusable {
         /// Why.
         reason: RejectReason,
+        /// For [`RejectReason::Distance`]: the error that the server states, and the limit.
+        distance: Option<(Duration, Duration)>,
     },
     /// The last answer was a kiss with a code that asks nothing of us, such as INIT.
     Declined {
@@ -140,7 +142,13 @@ impl Status {
                 "no answer for {}; check the address, the route and that UDP port 123 is not filtered",
                 now - *since
             ),
-            Self::Unusable { reason } => format!("the last answer was rejected: {reason}"),
+            Self::Unusable { distance: Some((stated, limit)), .. } => format!(
+                "the last answer was rejected: the server states an error of {stated}, and max_distance is {limit}; use a \
+                 better server or raise max_distance (up to 16s)"
+            ),
+            Self::Unusable { reason, distance: None } => {
+                format!("the last answer was rejected: {reason}")
+            }
             Self::Declined { code } => {
                 format!(
                     "the server declines to serve (kiss code {code}); wait for it to start, or use another"
@@ -188,8 +196,15 @@ mod tests {
                 "attempt in 60.000 s",
             ),
             (
-                Status::Unusable { reason: RejectReason::Unsynchronized },
+                Status::Unusable { reason: RejectReason::Unsynchronized, distance: None },
                 "check the server or use another",
+            ),
+            (
+                Status::Unusable {
+                    reason: RejectReason::Distance,
+                    distance: Some((Duration::from_secs(8), Duration::from_millis(1500))),
+                },
+                "states an error of 8.000 s, and max_distance is 1.500 s",
             ),
         ];
         for (status, part) in texts {

@@ -2,8 +2,8 @@
 
 use crate::server::{answer, kiss, secs, stamps, utc};
 use timevisor_protocols::ntp::{
-    Client, Config, KissCode, LeapIndicator, Mode, NtpTimestamp, Outcome, Packet, RejectReason,
-    Request, Status,
+    Client, Config, KissCode, LeapIndicator, Mode, NtpShort, NtpTimestamp, Outcome, Packet,
+    RejectReason, Request, Status,
 };
 use timevisor_time::Duration;
 
@@ -151,7 +151,7 @@ fn stray_packets_do_not_end_the_request() {
     let request = b.ask();
     let good = answer(&request, b.now);
     let strays = [
-        (RejectReason::Version, Packet { version: 3, ..good }.to_bytes().to_vec()),
+        (RejectReason::Version, Packet { version: 2, ..good }.to_bytes().to_vec()),
         (RejectReason::Mode, Packet { mode: Mode::Broadcast, ..good }.to_bytes().to_vec()),
         (RejectReason::Mode, request.bytes.to_vec()),
         (RejectReason::TooShort, good.to_bytes()[..47].to_vec()),
@@ -167,12 +167,79 @@ fn stray_packets_do_not_end_the_request() {
 }
 
 #[test]
+fn an_answer_in_version_3_is_taken() {
+    let mut b = bench();
+    let request = b.ask();
+    let answered = b.deliver(&Packet { version: 3, ..answer(&request, b.now) });
+    assert!(matches!(answered, Outcome::Exchange(_)), "{answered:?}");
+}
+
+/// What the operator reads must be what happens on the wire.
+#[test]
+fn what_arrives_instead_of_an_answer_is_said_until_an_answer_comes() {
+    let mut b = bench();
+    let wrong = |b: &Bench, request: &Request| Packet { version: 5, ..answer(request, b.now) };
+    for _ in 0..9 {
+        let request = b.ask();
+        b.deliver(&wrong(&b, &request));
+    }
+    b.now = b.client.poll_at();
+    let _ = b.client.on_timer(b.now, 7);
+    let status = b.client.status();
+    assert_eq!(status, Status::Unusable { reason: RejectReason::Version, distance: None });
+    assert!(b.client.failed_in_a_row() >= 9);
+    // Nothing arrives any more.
+    for _ in 0..10 {
+        let _ = b.ask();
+    }
+    assert!(matches!(b.client.status(), Status::Unreachable { .. }), "{:?}", b.client.status());
+    b.client.on_stranger(b.now);
+    let status = b.client.status();
+    assert_eq!(status, Status::Unusable { reason: RejectReason::Source, distance: None });
+    assert!(matches!(b.exchange(), Outcome::Exchange(_)));
+    assert_eq!((b.client.status(), b.client.failed_in_a_row()), (Status::Reachable, 0));
+}
+
+#[test]
+fn a_server_that_states_too_large_an_error_is_told_with_both_figures() {
+    let mut b = bench();
+    let request = b.ask();
+    let far = NtpShort::from_duration_ceil(secs(7.9));
+    b.deliver(&Packet { root_dispersion: far, ..answer(&request, b.now) });
+    let said = b.client.status().describe(b.now);
+    assert!(said.contains("states an error of 7.9"), "{said}");
+    assert!(said.contains("max_distance is 1.500 s"), "{said}");
+}
+
+/// A link by relay: each answer takes longer than the poll interval.
+#[test]
+fn round_trips_of_many_seconds_work_and_the_next_request_waits() {
+    let config = Config {
+        request_timeout: secs(16.0),
+        poll_min: secs(2.0),
+        burst_count: 1,
+        ..Config::default()
+    };
+    let mut b = Bench::new(config);
+    for n in 1..6 {
+        let request = b.ask();
+        assert_eq!(request.id, n);
+        b.now += secs(15.0);
+        assert!(b.client.on_timer(b.now, 9).is_none(), "two requests in flight");
+        let answered = b.deliver(&answer(&request, b.now));
+        assert!(matches!(answered, Outcome::Exchange(_)), "{answered:?}");
+        assert!(b.client.poll_at() <= b.now, "the next request is due");
+    }
+}
+
+#[test]
 fn an_unsynchronized_server_is_unusable_with_the_reason() {
     let mut b = bench();
     let request = b.ask();
     let unsynchronized = Packet { leap: LeapIndicator::Unsynchronized, ..answer(&request, b.now) };
     assert_eq!(b.deliver(&unsynchronized), Outcome::Rejected(RejectReason::Unsynchronized));
-    assert_eq!(b.client.status(), Status::Unusable { reason: RejectReason::Unsynchronized });
+    let reason = RejectReason::Unsynchronized;
+    assert_eq!(b.client.status(), Status::Unusable { reason, distance: None });
     assert_eq!(b.client.counters().lost, 0, "the answer came");
     assert!(matches!(b.exchange(), Outcome::Exchange(_)));
     assert_eq!(b.client.status(), Status::Reachable);

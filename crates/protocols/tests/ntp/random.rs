@@ -49,6 +49,8 @@ struct World {
     accepted: BTreeSet<u64>,
     /// The shortest gap to the next request that the server's last kiss permits.
     floor: Duration,
+    /// A kiss has set the floor.
+    kissed: bool,
     denied: bool,
 }
 
@@ -78,6 +80,7 @@ impl World {
                 assert!(self.client.interval() >= self.floor, "a kiss never shortens the interval");
                 // While denied the interval is the hour between attempts, which an accepted answer
                 // lifts again.
+                self.kissed = true;
                 if !self.denied {
                     self.floor = self.client.interval();
                 }
@@ -115,7 +118,12 @@ impl World {
             Event::Restart => self.client.restart(self.now),
             // What does not fit is refused; a floor that a kiss has set stays.
             Event::SetPoll(secs, burst) => {
-                let _ = self.client.set_poll(Duration::from_secs(secs), burst);
+                let interval = Duration::from_secs(secs);
+                let set = self.client.set_poll(interval, burst).is_ok();
+                // A poll may be shorter than the spacing of the burst at the start.
+                if set && !self.kissed {
+                    self.floor = self.floor.min(interval);
+                }
                 assert!(self.client.interval() >= self.floor);
             }
             Event::Garbage(bytes) => self.deliver(&bytes),
@@ -176,6 +184,7 @@ proptest! {
             sent: vec![],
             accepted: BTreeSet::new(),
             floor: config.burst_spacing,
+            kissed: false,
             denied: false,
         };
         for event in events {

@@ -153,7 +153,7 @@ const ANSWERS: &[(&str, &str, Change)] = &[
     }),
     ("no origin", "bogus_origin", |p| packet(Packet { origin: NtpTimestamp::ZERO, ..p })),
     ("a client's packet", "mode", |p| packet(Packet { mode: Mode::Client, ..p })),
-    ("NTP version 3", "version", |p| packet(Packet { version: 3, ..p })),
+    ("NTP version 2", "version", |p| packet(Packet { version: 2, ..p })),
     ("stratum 16", "stratum", |p| packet(Packet { stratum: 16, ..p })),
     ("leap indicator 3", "unsynchronized", |p| {
         packet(Packet { leap: LeapIndicator::Unsynchronized, ..p })

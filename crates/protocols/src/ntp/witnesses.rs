@@ -1,0 +1,103 @@
+//! Which servers are one witness: servers with one source of time err together, so a vote among them
+//! is one vote.
+//!
+//! A server of stratum 2 or more names its source in its reference id (RFC 5905 section 7.3). Two
+//! servers with the same source, or of which one is the other's source, are one witness. Ids of
+//! reference clocks (127.127.t.u), of smearing servers and empty ones name no server.
+//!
+//! What it does not do: prove independence. A server may lie about its source; at worst it shares
+//! the vote of an honest one, which loses nothing that it could not lose otherwise: a liar that
+//! stays alone has a vote of its own.
+
+use std::net::IpAddr;
+
+use super::refid;
+
+/// What is known of a server's source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// The id that servers show which are synchronized to this one.
+    pub own: [u8; 4],
+    /// The id of the server that this one is synchronized to; `None` where it names none.
+    pub upstream: Option<[u8; 4]>,
+}
+
+impl Source {
+    /// From an answer of the server at `address`.
+    #[must_use]
+    pub fn new(address: IpAddr, stratum: u8, reference_id: [u8; 4]) -> Self {
+        let names_a_server = stratum > 1
+            && reference_id != [0; 4]
+            && reference_id[0] != 127
+            && !refid::declares_smear(reference_id, stratum);
+        Self { own: refid::of_address(address), upstream: names_a_server.then_some(reference_id) }
+    }
+
+    fn is_one_with(&self, other: &Self) -> bool {
+        let same = self.upstream.is_some() && self.upstream == other.upstream;
+        same || self.upstream == Some(other.own) || other.upstream == Some(self.own)
+    }
+}
+
+/// The witness of each server: the lowest index among the servers that are one witness with it.
+/// `None`: nothing is known of its source, so it counts for itself.
+#[must_use]
+pub fn witnesses(sources: &[Option<Source>]) -> Vec<usize> {
+    let mut witness: Vec<usize> = (0..sources.len()).collect();
+    for (index, source) in sources.iter().enumerate() {
+        for (before, other) in sources[..index].iter().enumerate() {
+            let (Some(source), Some(other)) = (source, other) else { continue };
+            if source.is_one_with(other) {
+                let (from, to) = (witness[index], witness[before]);
+                let (from, to) = (from.max(to), from.min(to));
+                witness.iter_mut().filter(|w| **w == from).for_each(|w| *w = to);
+            }
+        }
+    }
+    witness
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(last: u8, stratum: u8, reference_id: [u8; 4]) -> Option<Source> {
+        Some(Source::new(IpAddr::from([10, 0, 0, last]), stratum, reference_id))
+    }
+
+    #[test]
+    fn servers_with_one_source_are_one_witness() {
+        let gps = *b"GPS\0";
+        for (sources, wanted) in [
+            (vec![source(1, 2, [9, 9, 9, 9]), source(2, 2, [9, 9, 9, 9])], vec![0, 0]),
+            // The second is the first one's source.
+            (vec![source(1, 2, [10, 0, 0, 2]), source(2, 1, gps)], vec![0, 0]),
+            (vec![source(2, 1, gps), source(1, 2, [10, 0, 0, 2])], vec![0, 0]),
+            // Reference clocks and local clocks name no server.
+            (vec![source(1, 1, gps), source(2, 1, gps)], vec![0, 1]),
+            (vec![source(1, 10, [127, 127, 1, 1]), source(2, 10, [127, 127, 1, 1])], vec![0, 1]),
+            (vec![source(1, 3, [0; 4]), source(2, 3, [0; 4])], vec![0, 1]),
+            (vec![None, source(1, 2, [9, 9, 9, 9]), None], vec![0, 1, 2]),
+            // A chain: the third links the other two.
+            (
+                vec![
+                    source(1, 2, [9, 9, 9, 9]),
+                    source(2, 1, gps),
+                    source(3, 2, [10, 0, 0, 2]),
+                    source(4, 2, [9, 9, 9, 9]),
+                ],
+                vec![0, 1, 1, 0],
+            ),
+            (
+                vec![
+                    source(1, 2, [9, 9, 9, 9]),
+                    source(2, 3, [10, 0, 0, 3]),
+                    source(3, 2, [9, 9, 9, 9]),
+                ],
+                vec![0, 0, 0],
+            ),
+        ] {
+            assert_eq!(witnesses(&sources), wanted, "{sources:?}");
+        }
+    }
+}
