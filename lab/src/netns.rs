@@ -86,6 +86,14 @@ impl Namespace {
         format!("{}b", self.interface())
     }
 
+    /// Runs a program inside to its end.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> anyhow::Result<String> {
+        command::run("ip", &[&["netns", "exec", &self.name, program], arguments].concat())
+    }
+
     /// A program that will be started inside; like [`command::tethered`], it does not outlive the
     /// lab.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {

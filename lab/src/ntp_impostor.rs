@@ -65,7 +65,18 @@ impl Impostor {
     pub fn new(
         behaviour: impl FnMut(Packet) -> Vec<Vec<u8>> + Send + 'static,
     ) -> anyhow::Result<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no loopback")?;
+        Self::at((Ipv4Addr::LOCALHOST, 0).into(), behaviour)
+    }
+
+    /// The same at this address; port 0 is a free one.
+    ///
+    /// # Errors
+    /// When the address is in use.
+    pub fn at(
+        address: SocketAddr,
+        behaviour: impl FnMut(Packet) -> Vec<Vec<u8>> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let socket = UdpSocket::bind(address).with_context(|| format!("cannot use {address}"))?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let address = socket.local_addr()?;
         let shared = Arc::new(Shared {
@@ -81,6 +92,11 @@ impl Impostor {
     /// Its address, in the form that a reference's configuration needs.
     pub fn address(&self) -> String {
         self.address.to_string()
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// Changes the behaviour from now on.

@@ -5,8 +5,10 @@ pub(crate) mod leap;
 pub(crate) mod liar;
 pub(crate) mod ntp;
 pub(crate) mod nts;
+pub(crate) mod outage;
 pub(crate) mod page;
 pub(crate) mod qemu;
+pub(crate) mod references;
 pub(crate) mod restart;
 pub(crate) mod vm;
 
@@ -48,6 +50,30 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 15,
         run: ntp::unreachable,
+    },
+    Test {
+        name: "references-move",
+        about: "a name with a dead first address, a server that moves, two names of one server, routes that change",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 25,
+        run: references::moves,
+    },
+    Test {
+        name: "references-log",
+        about: "a server that alternates between two clocks, answers from elsewhere and late ones: said, and said once",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 60,
+        run: references::log,
+    },
+    Test {
+        name: "outage-5min",
+        about: "a pool, and no network for 5 minutes: free running, bounds hold, nobody is replaced, back without a disruption",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 340,
+        run: outage::five_minutes,
     },
     Test {
         name: "fault-ntp-impostor",
