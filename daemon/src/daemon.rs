@@ -13,7 +13,8 @@ use timevisor_linux::udp::Sockets;
 use timevisor_protocols::control::{Request, Response};
 use timevisor_time::Duration;
 
-use crate::clock::{HostClock, hex};
+use crate::announce::Announcer;
+use crate::clock::{Disturbance, HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
 use crate::discipline::Discipline;
@@ -51,7 +52,9 @@ pub struct Daemon {
     notifier: Notifier,
     started: Duration,
     next_publication: Duration,
-    told: String,
+    told: Announcer,
+    /// The status that systemd shows.
+    notified: &'static str,
     /// Held for the life of the daemon: only one daemon may write these pages.
     _lock: File,
 }
@@ -92,7 +95,9 @@ impl Daemon {
             notifier,
             started: now,
             next_publication: now,
-            told: String::new(),
+            // A guest's day has many states: it boots, migrates, loses its network.
+            told: Announcer::new(16),
+            notified: "",
             _lock: lock,
         })
     }
@@ -136,7 +141,8 @@ impl Daemon {
             .references
             .iter()
             .map(Reference::poll_at)
-            .chain([self.next_publication, self.vms.poll_at(), self.timelines.poll_at()])
+            .chain([self.next_publication, self.clock.watch_at()])
+            .chain([self.vms.poll_at(), self.timelines.poll_at()])
             .chain([self.reservations.poll_at(), self.introspection.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at));
         let next = due.min().unwrap_or(self.next_publication);
@@ -191,11 +197,19 @@ impl Daemon {
 
     fn on_time(&mut self) {
         let now = monotonic();
-        if self.clock.was_suspended() {
-            self.restart(now);
+        // A reference that knows why the counter jumped (a migration) comes first.
+        let mut fresh = self.heed_references(now);
+        match self.clock.watch_counter(now) {
+            Disturbance::None => {}
+            Disturbance::Doubt => fresh = true,
+            Disturbance::StartedOver => {
+                self.restart(now);
+                fresh = true;
+            }
+        }
+        if std::mem::take(&mut fresh) {
             self.publish();
         }
-        let mut fresh = self.heed_references(now);
         for (index, reference) in self.references.iter_mut().enumerate() {
             if now >= reference.poll_at()
                 && let Some(exchange) = reference.on_timer(now, &surroundings(&self.clock))
@@ -210,6 +224,7 @@ impl Daemon {
             self.publish();
         }
         self.tell_references(now);
+        self.clock.leap.on_timer(now, self.clock.present());
         if let Some(discipline) = &mut self.discipline {
             discipline.on_timer(now, &self.clock);
         }
@@ -288,15 +303,17 @@ impl Daemon {
     /// Notifies systemd and logs whenever the state changes.
     fn tell(&mut self) {
         let status = self.clock.writer().status();
-        let reason = self.clock.knowledge().reason.clone().unwrap_or_default();
+        let reason = self.clock.reason().unwrap_or_default();
         let state =
             format!("{}{}{reason}", status.name(), if reason.is_empty() { "" } else { ": " });
-        // The reason may contain a duration that changes all the time, so only the first word of
-        // the state is compared.
-        if !self.told.starts_with(status.name()) {
+        // The reason may contain a duration that changes all the time, so the state is told by the
+        // status alone.
+        if self.told.changed(monotonic(), status.name()) {
             tracing::info!("clock {state}");
+        }
+        if self.notified != status.name() {
+            self.notified = status.name();
             let _ = self.notifier.status(&state);
-            self.told = state;
         }
         let _ = self.notifier.watchdog();
     }
@@ -381,6 +398,7 @@ fn surroundings(clock: &HostClock) -> Surroundings<'_> {
         counter: &clock.counter,
         calibration,
         leap: &clock.leap,
+        known: clock.known(),
         sockets: Sockets::Stamped,
         own_server: clock.own_server(),
     }

@@ -12,12 +12,13 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use anyhow::{Context, Result, ensure};
 use timevisor_clock_page::Counter;
 use timevisor_estimate::Exchange;
-use timevisor_linux::clock::{Bracket, bracket, realtime};
+use timevisor_linux::clock::{Bracket, bracket};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
 use timevisor_linux::udp::{Received, Sockets, UdpClient};
 use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::{
-    Client, Config, Exchange as PairedExchange, KissCode, Outcome, Response, Status, refid,
+    Client, Config, ERA_PIVOT, Exchange as PairedExchange, KissCode, Outcome, Response, Status,
+    refid,
 };
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -130,7 +131,8 @@ impl Ntp {
         if now < self.poll_at() {
             return;
         }
-        if let Some(Progress::Waiting { problem, again }) = self.nts.as_mut().map(|n| n.poll(now)) {
+        let poll = |nts: &mut Nts| nts.poll(now, around.certificate_time());
+        if let Some(Progress::Waiting { problem, again }) = self.nts.as_mut().map(poll) {
             self.socket = None;
             self.unreachable = Some((problem, again));
             return;
@@ -275,7 +277,8 @@ impl Ntp {
             }
         };
         let stamps = |sent: Sent| narrowed(&sent, received, tf, around);
-        match self.client.on_datagram(now, bytes, realtime(), stamps) {
+        // Neither CLOCK_REALTIME nor another reference may move a server's time by 136 years.
+        match self.client.on_datagram(now, bytes, ERA_PIVOT, stamps) {
             Outcome::Exchange(exchange) => self.complete(&exchange, around),
             Outcome::Kept { .. } => None,
             Outcome::Rejected(reason) => {

@@ -312,6 +312,7 @@ mod tests {
             counter: &counter,
             calibration: (Period::from_hz(1_000_000_000).unwrap(), RateError::ZERO),
             leap: &leap,
+            known: None,
             sockets: Sockets::Stamped,
             own_server: &ServerConfig::default(),
         };

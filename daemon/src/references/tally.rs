@@ -4,9 +4,16 @@
 use std::collections::BTreeMap;
 
 use timevisor_estimate::Exchange;
+use timevisor_linux::clock::monotonic;
 use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::Reach;
 use timevisor_time::{Duration, Period};
+
+use crate::announce::Announcer;
+
+/// The keyword of a reference that has not been read long enough. That is no problem, so it is
+/// neither counted nor logged.
+pub const PROBING: &str = "probing";
 
 /// Why there is no exchange: a keyword for programs, and a sentence with the next step for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,6 +35,7 @@ pub struct Tally {
     accepted: u64,
     refused: BTreeMap<String, u64>,
     problem: Option<Refused>,
+    told: Announcer,
     reach: Reach,
     round_trip: Option<u64>,
 }
@@ -39,26 +47,32 @@ impl Tally {
             accepted: 0,
             refused: BTreeMap::new(),
             problem: None,
+            told: Announcer::default(),
             reach: Reach::default(),
             round_trip: None,
         }
     }
 
-    /// Counts a failure; logs a new kind of problem once.
+    /// Counts a failure; logs a new kind of problem once, and a kind that comes and goes rarely.
     pub fn take(&mut self, outcome: Result<Exchange, Refused>) -> Option<Exchange> {
         self.reach = self.reach.pushed(outcome.is_ok());
         match outcome {
             Ok(exchange) => {
                 self.accepted += 1;
-                if self.problem.take().is_some() {
+                self.problem = None;
+                if self.told.changed(monotonic(), "") {
                     tracing::info!("reference {}: usable again", self.name);
                 }
                 self.round_trip = Some(exchange.round_trip());
                 Some(exchange)
             }
+            Err(refused) if refused.word == PROBING => {
+                self.problem = Some(refused);
+                None
+            }
             Err(refused) => {
                 *self.refused.entry(refused.word.to_owned()).or_default() += 1;
-                if self.problem.as_ref().is_none_or(|known| known.word != refused.word) {
+                if self.told.changed(monotonic(), refused.word) {
                     tracing::warn!("reference {}: {}", self.name, refused.text);
                 }
                 self.problem = Some(refused);
@@ -71,7 +85,7 @@ impl Tally {
     pub fn report(&self, kind: &str, good: &str, poll: Duration, period: Option<Period>) -> Report {
         let (status, detail) = match &self.problem {
             Some(problem) => (problem.word, problem.text.as_str()),
-            None if self.accepted == 0 => ("probing", "not read yet"),
+            None if self.accepted == 0 => (PROBING, "not read yet"),
             None => ("reachable", good),
         };
         let round_trip = self.round_trip.zip(period).map(|(ticks, p)| p.span_ceil(ticks));

@@ -31,7 +31,7 @@ pub mod status;
 
 pub use client::{Client, Exchange, Outcome, Request};
 pub use config::{Config, ConfigError};
-pub use format::{NtpShort, NtpTimestamp};
+pub use format::{ERA_PIVOT, NtpShort, NtpTimestamp};
 pub use packet::{LeapIndicator, Mode, Packet, PacketError};
 pub use reject::RejectReason;
 pub use response::{KissCode, Response};
