@@ -1,6 +1,6 @@
 //! The guest's lab-reader and the host's own page, both as seen from the host.
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,8 +12,6 @@ use timevisor_clock_page::{Reader, Reading};
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::page::ReadPage;
 use timevisor_linux::page_file;
-
-use crate::interrupt::Late;
 
 /// The virtio-serial port on which the guest's program listens.
 pub const PORT: &str = "org.timevisor.reader";
@@ -53,12 +51,7 @@ impl GuestReader {
     /// As [`Self::ask`].
     pub fn answer(&mut self) -> anyhow::Result<Value> {
         let mut line = String::new();
-        if let Err(error) = self.stream.read_line(&mut line) {
-            // A timeout is only late; whatever the guest says in the end is a finding.
-            let late = error.kind() == ErrorKind::WouldBlock;
-            let error = anyhow::Error::new(error).context("the guest's reader does not answer");
-            return Err(if late { error.context(Late) } else { error });
-        }
+        self.stream.read_line(&mut line).context("the guest's reader does not answer")?;
         let value: Value =
             serde_json::from_str(&line).with_context(|| format!("the guest answered {line:?}"))?;
         if let Some(error) = value["error"].as_str() {

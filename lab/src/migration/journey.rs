@@ -9,7 +9,7 @@ use timevisor_linux::counter::Tsc;
 use super::pair::{Hosts, check};
 use crate::client::{self, Client, Launch, Way, compare_many};
 use crate::host::{Host, mentions};
-use crate::interrupt;
+use crate::interrupt::{self, Late};
 use crate::migration::time_stamp;
 use crate::qemu::Qemu;
 use crate::scenario::Context;
@@ -175,6 +175,17 @@ pub(crate) fn right(host: &Host, client: &mut Client) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a guest says of its journey after its arrival. If it says nothing yet, that is only late;
+/// whatever it says is a finding.
+pub(crate) fn report(there: &mut Client) -> anyhow::Result<Value> {
+    let silent = |error: &anyhow::Error| {
+        let io = error.root_cause().downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    let said = there.reader.answer();
+    said.map_err(|error| if silent(&error) { error.context(Late) } else { error })
+}
+
 fn one_move(
     from: &Host,
     to: &Host,
@@ -189,7 +200,7 @@ fn one_move(
         std::thread::sleep(Duration::from_millis(200));
         let said = from.cli(&["vm", "migrate", &here.name, "--to", uri])?;
         mentions(&said, &["runs on the other host"])?;
-        there.reader.answer()
+        report(there)
     })?;
     let new_offset = client::offset(to, &there.name)?;
     for never in ["backward", "outside", "errors"] {

@@ -10,7 +10,7 @@ use timevisor_linux::counter::Tsc;
 use crate::client::{self, Client, Launch, Way};
 use crate::host::{Host, mentions};
 use crate::interrupt;
-use crate::migration::journey::right;
+use crate::migration::journey::{self, right};
 use crate::migration::pair::{Hosts, check};
 use crate::qemu::Qemu;
 use crate::scenario::Context;
@@ -117,7 +117,7 @@ fn with_device(ctx: &Context, hosts: &Hosts) -> anyhow::Result<String> {
         active.context("the migration does not begin")?;
         here.guest.qmp().run("migrate-start-postcopy")?;
         here.guest.qmp().execute("migrate-set-parameters", &limit(1 << 30))?;
-        there.reader.answer()
+        journey::report(&mut there)
     })?;
     for never in ["backward", "outside", "errors"] {
         ensure!(report[never] == 0, "{never} reads on the way: {report}");

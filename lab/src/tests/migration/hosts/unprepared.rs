@@ -10,7 +10,7 @@ use timevisor_linux::counter::Tsc;
 use crate::chronyd::Chronyd;
 use crate::client::{self, Client, Launch, Way};
 use crate::host::Host;
-use crate::migration::journey::right;
+use crate::migration::journey::{self, right};
 use crate::migration::pair::{Hosts, check, lines};
 use crate::netns::Namespace;
 use crate::scenario::Context;
@@ -24,7 +24,7 @@ fn journey(from: &Host, here: &mut Client, there: &mut Client, uri: &str) -> any
         here.reader.ask("journey 2000")?;
         std::thread::sleep(std::time::Duration::from_millis(200));
         from.cli(&["vm", "migrate", &here.name, "--to", uri])?;
-        there.reader.answer()
+        journey::report(there)
     })?;
     for never in ["backward", "outside", "errors"] {
         ensure!(report[never] == 0, "{never} reads on the way: {report}");
