@@ -214,8 +214,22 @@ impl Leap {
         let problem = match present {
             _ if self.configured.is_some() => None,
             Present::Known(tai) => self.offset_of_tai(tai).err(),
-            // Whether the table covers the present is not known, only whether there is one.
-            Present::Kernel(_) => self.ask(|_| Ok(())).err(),
+            // Nobody knows whether the table covers the present, so the doubtful clock is named.
+            Present::Kernel(utc) => {
+                let lasts = |table: &LeapTable| match table.offset_at(utc) {
+                    Err(expired @ LeapError::Expired { .. }) => Err(expired),
+                    _ => Ok(()),
+                };
+                let is_there = self.ask(|_| Ok(()));
+                is_there
+                    .and_then(|()| {
+                        let said = |problem| {
+                            format!("CLOCK_REALTIME says {}: {problem}", date(utc.secs()))
+                        };
+                        self.ask(lasts).map_err(said)
+                    })
+                    .err()
+            }
         };
         LeapSummary {
             expires_unix: self.expires(),
@@ -333,11 +347,16 @@ mod tests {
         let leap = leap(TABLE, None);
         let known = Present::Known(tai(END - 100 * 86_400));
         assert_eq!(leap.offset_now(known), Some(37));
-        // 1970, 1981, 2010, 2099: the offset at that time, or the expiry, says nothing of today.
-        for secs in [5, 360_000_000, 1_270_000_000, 4_100_000_000] {
+        // 1970, 1981, 2010: the offset at that time says nothing of today.
+        for secs in [5, 360_000_000, 1_270_000_000] {
             let summary = leap.summary(Present::Kernel(utc(secs)));
             assert_eq!((summary.tai_offset, summary.problem, summary.warning), (None, None, None));
         }
+        // Nor does the expiry.
+        let far = leap.summary(Present::Kernel(utc(4_100_000_000)));
+        let problem = far.problem.unwrap();
+        assert!(problem.starts_with("CLOCK_REALTIME says 2099-12-03 16:53 UTC: "), "{problem}");
+        assert_eq!((far.tai_offset, far.warning), (None, None));
         assert_eq!(leap.offset_now(Present::Kernel(utc(END - 5))), Some(37));
         let stated = super::tests::leap(TABLE, Some(36));
         assert_eq!(stated.offset_now(Present::Kernel(utc(5))), Some(36));
