@@ -67,10 +67,16 @@ fn text(status: &Status) -> String {
     if let Some(reason) = &status.counter.reason {
         out += &format!("             {reason}\n");
     }
+    if let Some(problem) = &status.counter.problem {
+        out += &format!("             not trusted: {problem}\n");
+    }
     match (&status.leap_table.problem, status.leap_table.tai_offset) {
         (Some(problem), _) => out += &format!("TAI - UTC    unknown: {problem}\n"),
         (None, Some(offset)) => out += &format!("TAI - UTC    {offset} s\n"),
-        (None, None) => {}
+        (None, None) => out += "TAI - UTC    unknown until the time is known\n",
+    }
+    if let Some(warning) = &status.leap_table.warning {
+        out += &format!("             {warning}\n");
     }
     if let Some(discipline) = &status.discipline {
         out += &format!(
@@ -156,17 +162,34 @@ fn row(r: &Reference) -> String {
 mod tests {
     use super::*;
 
+    /// The text of a status with these fields of `counter`, `clock` and `leap_table`.
+    fn said(counter: &str, clock: &str, leap: &str) -> String {
+        let json = format!(
+            r#"{{"version":"0","pid":1,"uptime_s":1,"host_id":"0","counter":{{"name":"x86-tsc","hz":1e9{counter}}},
+            "clock":{{"status":"synchronized","reason":null,"timescale":"tai","estimated_error_ns":null,
+            "rate_bound_ppb":null,"since_update_s":null,"contradictions":0,{clock}}},"references":[],
+            "leap_table":{{"expires_unix":null,{leap}}},"vms":0}}"#
+        );
+        text(&serde_json::from_str(&json).unwrap())
+    }
+
+    #[test]
+    fn problems_of_the_counter_and_the_leap_table_are_told() {
+        let width = r#""half_width_ns":null"#;
+        let fine = said("", width, r#""tai_offset":37,"problem":null"#);
+        assert!(fine.contains("MHz\nTAI - UTC    37 s\nVMs"), "{fine}");
+        let counter = r#","problem":"the kernel dropped it""#;
+        let leap = r#""tai_offset":37,"problem":null,"warning":"it expires in 5 days""#;
+        let both = said(counter, width, leap);
+        assert!(both.contains("MHz\n             not trusted: the kernel dropped it\n"), "{both}");
+        assert!(both.contains("37 s\n             it expires in 5 days\n"), "{both}");
+        let early = said("", width, r#""tai_offset":null,"problem":null"#);
+        assert!(early.contains("TAI - UTC    unknown until the time is known\n"), "{early}");
+    }
+
     #[test]
     fn the_bound_has_two_sides() {
-        let status = |clock: &str| -> String {
-            let json = format!(
-                r#"{{"version":"0","pid":1,"uptime_s":1,"host_id":"0","counter":{{"name":"x86-tsc","hz":1e9}},
-                "clock":{{"status":"synchronized","reason":null,"timescale":"tai","estimated_error_ns":null,
-                "rate_bound_ppb":null,"since_update_s":null,"contradictions":0,{clock}}},"references":[],
-                "leap_table":{{"expires_unix":null,"tai_offset":37,"problem":null}},"vms":0}}"#
-            );
-            text(&serde_json::from_str(&json).unwrap())
-        };
+        let status = |clock: &str| said("", clock, r#""tai_offset":37,"problem":null"#);
         let known = status(r#""half_width_ns":40000,"below_ns":30000,"above_ns":50000"#);
         assert!(known.contains("\nbound        -30.000 us +50.000 us\n"), "{known}");
         let unknown = status(r#""half_width_ns":null"#);

@@ -206,6 +206,7 @@ fn surroundings(clock: &HostClock) -> Surroundings<'_> {
         counter: &clock.counter,
         calibration: (clock.calibration.period, clock.calibration.error),
         leap: &clock.leap,
+        known: clock.known(),
         sockets: Sockets::Plain,
         taken: &[],
         own_server: clock.own_server(),

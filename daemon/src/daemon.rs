@@ -15,7 +15,7 @@ use timevisor_linux::udp::Sockets;
 use timevisor_protocols::control::{Request, Response};
 use timevisor_time::Duration;
 
-use crate::clock::{HostClock, hex};
+use crate::clock::{Disturbance, HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
 use crate::discipline::Discipline;
@@ -173,7 +173,8 @@ impl Daemon {
             .references
             .iter()
             .map(Reference::poll_at)
-            .chain([self.next_publication, self.vms.poll_at(), self.timelines.poll_at()])
+            .chain([self.next_publication, self.clock.watch_at()])
+            .chain([self.vms.poll_at(), self.timelines.poll_at()])
             .chain([self.reservations.poll_at(), self.introspection.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at))
             .chain(self.network_changed_at);
@@ -234,14 +235,22 @@ impl Daemon {
 
     fn on_time(&mut self) {
         let now = monotonic();
-        if self.clock.was_suspended() {
-            self.restart(now);
+        // A reference that knows why the counter jumped (a migration) comes first.
+        let mut fresh = self.heed_references(now);
+        match self.clock.watch_counter(now) {
+            Disturbance::None => {}
+            Disturbance::Doubt => fresh = true,
+            Disturbance::StartedOver => {
+                self.restart(now);
+                fresh = true;
+            }
+        }
+        if std::mem::take(&mut fresh) {
             self.publish();
         }
         if self.network_changed_at.take_if(|at| now >= *at).is_some() {
             self.references.iter_mut().for_each(|reference| reference.network_changed(now));
         }
-        let mut fresh = self.heed_references(now);
         for index in 0..self.references.len() {
             if now < self.references[index].poll_at() {
                 continue;
@@ -261,6 +270,7 @@ impl Daemon {
         self.tell_references(now);
         self.log_references(now);
         self.heed_witnesses();
+        self.clock.leap.on_timer(now, self.clock.present());
         if let Some(discipline) = &mut self.discipline {
             discipline.on_timer(now, &self.clock);
         }
@@ -377,7 +387,7 @@ impl Daemon {
     /// Notifies systemd and logs whenever the state changes.
     fn tell(&mut self) {
         let status = self.clock.writer().status();
-        let reason = self.clock.knowledge().reason.clone().unwrap_or_default();
+        let reason = self.clock.reason().unwrap_or_default();
         let state =
             format!("{}{}{reason}", status.name(), if reason.is_empty() { "" } else { ": " });
         if let Some(said) = self.told.observe(monotonic(), status.name(), "initializing") {
@@ -472,6 +482,7 @@ fn surroundings<'a>(clock: &'a HostClock, taken: &'a [SocketAddr]) -> Surroundin
         counter: &clock.counter,
         calibration,
         leap: &clock.leap,
+        known: clock.known(),
         sockets: Sockets::Stamped,
         taken,
         own_server: clock.own_server(),

@@ -19,6 +19,7 @@
 //! other algorithms are in crates/ as well.
 #![forbid(unsafe_code)]
 
+mod announce;
 mod clock;
 mod config;
 mod control;

@@ -1,7 +1,7 @@
 //! Answers to requests: what the daemon knows, in the types of crates/protocols.
 
 use timevisor_clock_page::{ClockStatus as PageStatus, Counter, Reader};
-use timevisor_linux::clock::{monotonic, realtime};
+use timevisor_linux::clock::monotonic;
 use timevisor_protocols::control::{
     ClockStatus, ClockSummary, CounterSummary, ErrorBody, ErrorCode, Now,
     Reference as ReferenceReport, Response, Status, Timescale,
@@ -69,10 +69,11 @@ pub fn status(
             name: clock.counter.id().name().to_owned(),
             hz: Some(clock.calibration.period.hz()),
             reason: Some(clock.counter_reason.clone()),
+            problem: clock.counter_problem(),
         },
         clock: clock_summary(clock, references),
         references: references.iter().enumerate().map(|(i, r)| reference(clock, i, r)).collect(),
-        leap_table: clock.leap.summary(realtime()),
+        leap_table: clock.leap.summary(clock.present()),
         discipline: discipline.map(Discipline::report),
         server: server.map(Server::report),
         vms: vms as u64,
@@ -106,7 +107,10 @@ fn clock_summary(clock: &HostClock, references: &[Reference]) -> ClockSummary {
 /// Why the clock is not synchronized, with what the operator can do: the first reference's problem
 /// if there is one.
 fn reason(clock: &HostClock, references: &[Reference]) -> Option<String> {
-    let own = clock.knowledge().reason.clone()?;
+    if let Some(problem) = clock.counter_problem() {
+        return Some(problem);
+    }
+    let own = clock.reason()?;
     let prefix = if clock.is_recovered_only() { "resumed from before the restart; " } else { "" };
     let now = monotonic();
     let trouble = references.iter().map(|r| r.report(now)).find(|r| r.status != "reachable");

@@ -1,6 +1,7 @@
 //! Which changes of a state are worth a line in the log.
 //!
-//! Each change is said once. A state that changes all the time is said to do so, and then nothing
+//! For the states that come back by themselves: of the clock and of its references (`announce.rs`
+//! is for everything else). Each change is said once. A state that changes all the time is said to do so, and then nothing
 //! until it has been calm: a log that repeats itself for months hides everything else. `timevisor
 //! status` always has the present state.
 
@@ -60,33 +61,6 @@ impl StateLog {
     }
 }
 
-/// Limits lines about events that have no state: a few, then one a day.
-#[derive(Clone, Debug, Default)]
-pub struct EventLog {
-    lines: u32,
-    last: Duration,
-    silent: u64,
-}
-
-impl EventLog {
-    /// Notes an event, and returns what to log with the number of events that were not logged
-    /// before it.
-    pub fn observe(&mut self, now: Duration) -> Option<(Said, u64)> {
-        let quiet = now - self.last;
-        if self.lines >= LINES && quiet >= Duration::from_secs(86_400) {
-            self.lines = LINES - 1;
-        }
-        if self.lines >= LINES {
-            self.silent += 1;
-            return None;
-        }
-        self.lines += 1;
-        self.last = now;
-        let said = if self.lines >= LINES { Said::Restless } else { Said::Change };
-        Some((said, std::mem::take(&mut self.silent)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,16 +113,5 @@ mod tests {
         let said = logged(month);
         assert_eq!(said.len(), 360);
         assert!(said.iter().all(|(_, what)| *what == Said::Change));
-    }
-
-    #[test]
-    fn events_are_a_few_lines_then_one_a_day() {
-        let mut log = EventLog::default();
-        let lines: Vec<u64> = (0..3 * 5400)
-            .filter_map(|n| log.observe(Duration::from_secs(n * 16)).map(|(_, silent)| silent))
-            .collect();
-        assert_eq!(lines.len(), 3 + 2);
-        assert_eq!(lines[..3], [0, 0, 0]);
-        assert_eq!(lines[3], 5399);
     }
 }

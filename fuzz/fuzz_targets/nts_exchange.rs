@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::pieces;
-use timevisor_protocols::nts::{Exchange, TrustAnchors};
+use timevisor_protocols::nts::{CertificateTime, Exchange, TrustAnchors};
 use timevisor_time::Instant;
 
 const AUTHORITY: &[u8] = include_bytes!("../corpus-seeds/nts_trust/authority.pem");
@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
     let [first, second, stream @ ..] = data else { return };
     let trust = TrustAnchors::from_pem(AUTHORITY).expect("it is a certificate");
     // 2026-05-28
-    let now = Instant::from_unix_nanos(1_780_000_000_000_000_000);
+    let now = CertificateTime::of_machine(Instant::from_unix_nanos(1_780_000_000_000_000_000));
     let mut exchange = Exchange::start("time.example", &trust, now).expect("it is a name");
     assert!(!exchange.output().is_empty());
     for piece in pieces(stream, *first, *second) {

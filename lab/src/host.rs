@@ -58,9 +58,18 @@ impl Host {
     /// # Errors
     /// When the programs do not build.
     pub fn with_oscillator(ctx: &Context, oscillator: Oscillator) -> anyhow::Result<Self> {
-        // LD_PRELOAD has no effect on a static program.
+        let host = Self::preloadable(ctx)?;
+        Ok(Self { oscillator: Some(oscillator), ..host })
+    }
+
+    /// A host whose processes a library in LD_PRELOAD affects: it has no effect on a static
+    /// program.
+    ///
+    /// # Errors
+    /// When the programs do not build.
+    pub fn preloadable(ctx: &Context) -> anyhow::Result<Self> {
         let dynamic = |name| programs::binary(name, name);
-        Self::of(ctx, (dynamic("timevisord")?, dynamic("timevisor")?), Some(oscillator))
+        Self::of(ctx, (dynamic("timevisord")?, dynamic("timevisor")?), None)
     }
 
     fn of(

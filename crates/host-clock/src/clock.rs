@@ -56,6 +56,8 @@ pub struct HostClock<E, P> {
     rate: Option<RateLimits>,
     /// The count of disruptions that readers have been told of.
     seen_disruptions: u64,
+    /// False while the counter itself is in doubt.
+    counter_trusted: bool,
     knowledge: Knowledge,
     /// One sigma of the estimate as the page has it.
     published_error: Duration,
@@ -72,7 +74,6 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         let Start { page, identity, settings, mut estimate, journaled } = start;
         let policy = settings.policy;
         let now = host.counter().read_ordered();
-        let tai_offset = host.tai_offset();
         let rate = journaled.and_then(|journaled| journaled.rate());
         if let Some(rate) = &rate {
             estimate.adopt_rate(rate);
@@ -80,10 +81,13 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         let recovered = journaled.map(|journaled| journaled.lines(&page, host.counter()));
         let writer = match &recovered {
             Some(lines) => {
-                let update = first_update(lines, &policy, tai_offset);
+                // The lines know the time better than CLOCK_REALTIME does.
+                let leaps = host.leaps(lines.at(now).estimate);
+                let leap = LeapState::new(leaps.as_ref(), lines, now, settings.publish_interval);
+                let update = first_update(lines, &policy, leap.tai_offset);
                 PageWriter::recover(page, identity, &update, host.counter())
             }
-            None => PageWriter::take_over(page, identity, tai_offset),
+            None => PageWriter::take_over(page, identity, host.tai_offset()),
         };
         let started = host.monotonic();
         let knowledge = Knowledge {
@@ -104,6 +108,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             recovered,
             rate,
             seen_disruptions: 0,
+            counter_trusted: true,
             knowledge,
             published_error: Duration::MAX,
             started,
@@ -126,8 +131,9 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
                 actions.push(Action::ClearEstimates);
                 self.recovered = None;
                 self.continuity.start_over(estimate);
-                self.writer.withdraw(ClockStatus::Unknown, host.tai_offset());
+                self.writer.withdraw(self.allowed(ClockStatus::Unknown), host.tai_offset());
             }
+            Event::CounterTrusted(trusted) => self.counter_trusted = trusted,
             Event::Publish => self.publish(host, false, &mut actions),
             Event::PublishLast => self.publish(host, true, &mut actions),
         }
@@ -159,6 +165,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             Some(lines) => (Some(lines), page_status(self.knowledge.quality)),
             None => self.without_references(now, host),
         };
+        let status = self.allowed(status);
         let leap = match &target {
             Some(lines) => {
                 let leaps = host.leaps(lines.at(now).estimate);
@@ -178,6 +185,11 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             at: now,
             slew_horizon: self.policy().slew().horizon,
         }
+    }
+
+    /// The status that may be shown for `status`: a counter in doubt puts everything in doubt.
+    fn allowed(&self, status: ClockStatus) -> ClockStatus {
+        if self.counter_trusted { status } else { ClockStatus::Unreliable }
     }
 
     /// Until a reference answers, an earlier daemon's lines are all there is.
@@ -296,6 +308,12 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
     #[must_use]
     pub fn is_recovered_only(&self) -> bool {
         self.recovered.is_some() && self.knowledge.clock.is_none()
+    }
+
+    /// False while the counter itself is in doubt: see [`Event::CounterTrusted`].
+    #[must_use]
+    pub fn is_counter_trusted(&self) -> bool {
+        self.counter_trusted
     }
 
     /// The writer of the host's page.

@@ -27,6 +27,9 @@ pub enum Event<E> {
         /// The estimate to continue with, which knows nothing yet.
         estimate: E,
     },
+    /// Whether the counter is trusted from now on. While it is not, the clock is unreliable whatever
+    /// the estimate says, and nothing is journaled.
+    CounterTrusted(bool),
     /// The page is due.
     Publish,
     /// The page is written for the last time before the daemon ends.

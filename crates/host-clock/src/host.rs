@@ -20,8 +20,8 @@ pub trait Host {
     /// Monotonic time since any fixed origin.
     fn monotonic(&self) -> Duration;
 
-    /// TAI - UTC in seconds now, by the host's own idea of UTC. `None` where no leap second table
-    /// answers.
+    /// TAI - UTC in seconds now, by the host's own idea of UTC. Asked only while no time is known.
+    /// `None` where no leap second table answers, or where that idea cannot be right.
     fn tai_offset(&self) -> Option<i16>;
 
     /// TAI - UTC around this instant. `None` where no leap second table answers.

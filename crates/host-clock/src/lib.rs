@@ -4,6 +4,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`clock`] | [`HostClock`]: the state machine, `handle(event, host) -> actions` |
+//! | [`counter_watch`] | [`CounterWatch`]: whether the counter itself can still be trusted |
 //! | [`host`] | trait [`Host`]: what the state machine needs while it handles an event |
 //! | [`event`] | [`Event`], [`Action`] and [`Note`] |
 //! | [`publication`] | [`ClockState`] and [`Publication`]: what a clock says, and what all pages are written from |
@@ -34,6 +35,7 @@ pub mod achievable;
 pub mod age;
 pub mod clock;
 mod continuity;
+pub mod counter_watch;
 pub mod event;
 pub mod host;
 pub mod leap;
@@ -46,6 +48,7 @@ pub mod timelines;
 pub use achievable::{Accuracy, Achievable};
 pub use age::Age;
 pub use clock::{HostClock, Settings, Start};
+pub use counter_watch::CounterWatch;
 pub use event::{Action, Event, Note};
 pub use host::Host;
 pub use leap::LeapState;

@@ -28,15 +28,6 @@ pub struct TimelineState {
     pub disruptions: u64,
 }
 
-impl TimelineState {
-    /// A timeline that follows no reference: it is known, or it is not.
-    #[must_use]
-    pub fn unreferenced(lines: Option<Lines<Local>>, disruptions: u64) -> Self {
-        let status = if lines.is_some() { ClockStatus::Synchronized } else { ClockStatus::Unknown };
-        Self { lines, status, disruptions }
-    }
-}
-
 /// The start of a local timeline. Its rate is the counter's nominal one, for good.
 #[derive(Clone, Copy, Debug)]
 struct Zero {
@@ -53,6 +44,7 @@ pub struct TimelineClocks {
     nominal: Period,
     expiry: u64,
     leap: LeapState,
+    counter_trusted: bool,
 }
 
 impl TimelineClocks {
@@ -66,7 +58,14 @@ impl TimelineClocks {
             nominal,
             expiry: 0,
             leap: LeapState::default(),
+            counter_trusted: true,
         }
+    }
+
+    /// Whether the counter is trusted. While it is not, every timeline is unreliable: all of them
+    /// count it.
+    pub fn trust_counter(&mut self, trusted: bool) {
+        self.counter_trusted = trusted;
     }
 
     /// Takes in a publication at counter value `now`: what each clock says, the host's first. Lines
@@ -120,12 +119,24 @@ impl TimelineClocks {
         self.clocks.get(index)
     }
 
+    /// A timeline that follows no reference: it is known, or it is not.
+    #[must_use]
+    pub fn unreferenced(&self, lines: Option<Lines<Local>>, disruptions: u64) -> TimelineState {
+        let status = if lines.is_some() { ClockStatus::Synchronized } else { ClockStatus::Unknown };
+        TimelineState { lines, status: self.allowed(status), disruptions }
+    }
+
+    fn allowed(&self, status: ClockStatus) -> ClockStatus {
+        if self.counter_trusted { status } else { ClockStatus::Unreliable }
+    }
+
     /// A timeline that follows clock `index`.
     #[must_use]
     pub fn following(&self, index: usize, scale: Scale) -> TimelineState {
         let Some(&ClockState { lines, status, disruptions, .. }) = self.clocks.get(index) else {
-            return TimelineState { lines: None, status: ClockStatus::Unknown, disruptions: 0 };
+            return self.unreferenced(None, 0);
         };
+        let status = self.allowed(status);
         match scale {
             Scale::Tai => {
                 let lines = lines.map(|lines| lines.shifted(Duration::ZERO));
@@ -154,6 +165,6 @@ impl TimelineClocks {
             };
             lines.rebased(self.now)
         });
-        TimelineState::unreferenced(lines, life)
+        self.unreferenced(lines, life)
     }
 }

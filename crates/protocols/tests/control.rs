@@ -40,7 +40,12 @@ fn status() -> Status {
         pid: 100,
         uptime_s: 3600,
         host_id: "5f0c".into(),
-        counter: CounterSummary { name: "x86-tsc".into(), hz: Some(2.5e9), reason: None },
+        counter: CounterSummary {
+            name: "x86-tsc".into(),
+            hz: Some(2.5e9),
+            reason: None,
+            problem: None,
+        },
         clock: ClockSummary {
             status: ClockStatus::FreeRunning,
             reason: Some("no reference answers".into()),
@@ -75,6 +80,7 @@ fn status() -> Status {
             expires_unix: Some(1_800_000_000),
             tai_offset: Some(37),
             problem: None,
+            warning: None,
         },
         discipline: None,
         server: None,

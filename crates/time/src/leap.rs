@@ -41,6 +41,16 @@ pub enum LeapError {
     },
     /// The instant is before 1972, when UTC did not have whole-second steps yet.
     BeforeUtc,
+    /// The table expires before the one that it would replace.
+    Older {
+        /// End of this table's validity, POSIX seconds.
+        expires: i64,
+    },
+    /// The table lacks the last change of the one that it would replace.
+    Contradicts {
+        /// POSIX second of that change.
+        from: i64,
+    },
 }
 
 impl fmt::Display for LeapError {
@@ -63,6 +73,15 @@ impl fmt::Display for LeapError {
                 )
             }
             Self::BeforeUtc => f.write_str("no leap second table reaches before 1972"),
+            Self::Older { expires } => {
+                write!(f, "leap second table: it expires earlier, at POSIX second {expires}")
+            }
+            Self::Contradicts { from } => {
+                write!(
+                    f,
+                    "leap second table: it lacks the change of TAI - UTC at POSIX second {from}"
+                )
+            }
         }
     }
 }
@@ -197,6 +216,30 @@ impl LeapTable {
     #[must_use]
     pub fn expires(&self) -> i64 {
         self.expires
+    }
+
+    /// Checks that this table may replace `loaded`: it is valid at least as long, and it confirms
+    /// the last change that `loaded` knows. A table that is being written, or that comes from an
+    /// old package, fails.
+    ///
+    /// # Errors
+    /// [`LeapError::Older`] or [`LeapError::Contradicts`].
+    pub fn may_replace(&self, loaded: &Self) -> Result<(), LeapError> {
+        if self.expires < loaded.expires {
+            return Err(LeapError::Older { expires: self.expires });
+        }
+        match loaded.entries().last() {
+            Some(&last) if !self.entries().contains(&last) => {
+                Err(LeapError::Contradicts { from: last.0 })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The last change of TAI - UTC in the table, as (POSIX second, new offset).
+    #[must_use]
+    pub fn last_change(&self) -> (i64, i16) {
+        self.entries().last().copied().unwrap_or_default()
     }
 
     fn entries(&self) -> &[(i64, i16)] {
@@ -346,6 +389,25 @@ mod tests {
         let table = LeapTable::parse(TEXT).unwrap();
         let error = table.offset_at(utc(4_000_000_000 - NTP_TO_UNIX)).unwrap_err();
         assert!(error.to_string().contains("upgrade tzdata"), "{error}");
+    }
+
+    #[test]
+    fn only_a_table_that_confirms_the_loaded_one_and_lasts_as_long_replaces_it() {
+        let table = |text| LeapTable::parse(text).unwrap();
+        let loaded = table(TEXT);
+        let longer = "#@ 4000000001\n3644697600 36\n3692217600 37\n3723753600 38\n";
+        assert_eq!(loaded.may_replace(&loaded), Ok(()));
+        assert_eq!(table(longer).may_replace(&loaded), Ok(()));
+        let older = "#@ 3999999999\n3644697600 36\n3692217600 37\n";
+        let expires = 3_999_999_999 - NTP_TO_UNIX;
+        assert_eq!(table(older).may_replace(&loaded), Err(LeapError::Older { expires }));
+        // The beginning of a newer file that is being written.
+        let half = "#@ 4000000001\n3644697600 36\n";
+        let contradicts = Err(LeapError::Contradicts { from: JAN_2017 });
+        assert_eq!(table(half).may_replace(&loaded), contradicts);
+        let other = "#@ 4000000001\n3644697600 36\n3692217600 38\n";
+        assert_eq!(table(other).may_replace(&loaded), contradicts);
+        assert_eq!(loaded.last_change(), (JAN_2017, 37));
     }
 
     #[test]

@@ -6,9 +6,11 @@
 //! | `wiring.rs` | the counter, the page file, and the system calls behind the publisher's actions |
 //! | `journal.rs` | the recovery journal: the lines that a restarted daemon continues |
 //! | `estimates.rs` | the estimators' state across restarts |
+//! | `watching.rs` | the watch over the counter, and what an operator can do about it |
 
 mod estimates;
 mod journal;
+mod watching;
 mod wiring;
 
-pub use wiring::{HostClock, epoch, hex};
+pub use wiring::{Disturbance, HostClock, KnownTime, epoch, hex};

@@ -1,11 +1,15 @@
 //! The system calls around the publisher: chooses and calibrates the counter, maps the page, keeps
 //! the journal and the estimators' state in files, and turns the publisher's notes into log lines.
 
+use std::cell::RefCell;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use timevisor_clock_page::{Counter, EntryUpdate, Identity, Lines, PageWriter, Policy, Update};
+use timevisor_clock_page::{
+    ClockStatus, Counter, EntryUpdate, Identity, Lines, PageWriter, Policy, Update,
+};
 use timevisor_estimate::{Birth, Ensemble, Exchange, Knowledge};
+use timevisor_host_clock::counter_watch::Change;
 use timevisor_host_clock::{
     Action, Event, Host, HostClock as Publisher, JournalEntry, Note, Publication, Settings, Start,
 };
@@ -13,13 +17,14 @@ use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
 use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
 use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::{self, PageSize};
-use timevisor_time::{Duration, Instant, Leaps, Tai, TimescaleId};
+use timevisor_time::{Duration, Instant, Interval, Leaps, Tai, TimescaleId};
 
 use super::estimates::Estimates;
 use super::journal::{CounterHistory, Journal};
+use super::watching::Watching;
+use crate::announce::{Announcer, Budget};
 use crate::config::{Config, ServerConfig, span};
-use crate::leap::Leap;
-use crate::state_log::{EventLog, Said};
+use crate::leap::{Leap, Present};
 
 /// A suspend changes CLOCK_BOOTTIME - CLOCK_MONOTONIC by more than this.
 const SUSPEND_NOISE: Duration = Duration::from_millis(1);
@@ -27,12 +32,50 @@ const SUSPEND_NOISE: Duration = Duration::from_millis(1);
 /// How often estimates are saved. A crash loses at most this much learning.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
+/// What happened to the counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Disturbance {
+    None,
+    /// It is no longer trusted, or is again; the page should say so.
+    Doubt,
+    /// Everything known is void, and the references should restart.
+    StartedOver,
+}
+
+/// The present on a clock of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownTime {
+    /// Its bounds.
+    pub interval: Interval<Tai>,
+    /// How far to trust them.
+    pub status: ClockStatus,
+}
+
+impl KnownTime {
+    /// The middle of the bounds.
+    pub fn middle(&self) -> Instant<Tai> {
+        self.interval.earliest() + self.interval.width().half()
+    }
+
+    /// True if the bounds may be relied on.
+    pub fn is_reliable(&self) -> bool {
+        match self.status {
+            ClockStatus::Initializing | ClockStatus::Synchronized | ClockStatus::FreeRunning => {
+                true
+            }
+            ClockStatus::Unknown | ClockStatus::Unreliable => false,
+        }
+    }
+}
+
 /// Files that outlive this daemon. Without them, the clock belongs to this process alone and does
 /// not detect a suspend.
 struct Memory {
     history: CounterHistory,
     journal: Journal,
     estimates: Estimates,
+    /// The problem with each file that the log shows: a disk may stay full.
+    told: RefCell<[Announcer; 2]>,
 }
 
 impl Memory {
@@ -46,7 +89,15 @@ impl Memory {
             history,
             journal: Journal::in_directory(directory),
             estimates: Estimates::in_directory(directory),
+            told: RefCell::default(),
         })
+    }
+
+    /// Returns true if the log should show this outcome of writing the journal (0) or the estimates
+    /// (1); success is shown by silence.
+    fn is_news(&self, file: usize, problem: Option<&str>) -> bool {
+        let key = problem.unwrap_or_default();
+        self.told.borrow_mut()[file].changed(monotonic(), key) && problem.is_some()
     }
 
     /// Passes the previous daemon's estimates to the ensemble.
@@ -68,7 +119,9 @@ impl Memory {
         if saved.is_empty() {
             return;
         }
-        if let Err(error) = self.estimates.write(&self.history, saved) {
+        let problem = self.estimates.write(&self.history, saved).err().map(|e| e.to_string());
+        if self.is_news(1, problem.as_deref()) {
+            let error = problem.unwrap_or_default();
             tracing::warn!("cannot save the estimates: {error}; a restart will learn them again");
         }
     }
@@ -93,7 +146,7 @@ impl Host for Machine<'_> {
     }
 
     fn tai_offset(&self) -> Option<i16> {
-        self.leap.offset_at(realtime()).ok()
+        self.leap.offset_now(Present::Kernel(realtime()))
     }
 
     fn leaps(&self, at: Instant<Tai>) -> Option<Leaps> {
@@ -102,19 +155,21 @@ impl Host for Machine<'_> {
 
     fn journal(&mut self, entry: Option<&JournalEntry>) {
         let Some(memory) = self.memory else { return };
-        let Some(entry) = entry else {
-            if let Err(error) = memory.journal.clear() {
-                tracing::error!(
-                    "cannot clear the recovery journal: {error}; delete it, or the next daemon resumes from lines that \
-                     may be wrong"
-                );
-            }
-            return;
+        let outcome = match entry {
+            Some(entry) => memory.journal.write(&memory.history, entry),
+            None => memory.journal.clear(),
         };
-        if let Err(error) = memory.journal.write(&memory.history, entry) {
-            tracing::warn!(
+        let problem = outcome.err().map(|error| match entry {
+            Some(_) => format!(
                 "cannot write the recovery journal: {error}; a restart will start from nothing"
-            );
+            ),
+            None => format!(
+                "cannot clear the recovery journal: {error}; delete it, or the next daemon resumes from lines that \
+                 may be wrong"
+            ),
+        });
+        if memory.is_news(0, problem.as_deref()) {
+            tracing::error!("{}", problem.unwrap_or_default());
         }
     }
 }
@@ -131,9 +186,14 @@ pub struct HostClock {
     config: Config,
     names: Vec<String>,
     memory: Option<Memory>,
-    /// A violation of the oscillator statement has been logged.
-    told_oscillator: bool,
-    events: NoteLog,
+    watching: Watching,
+    /// Why it last started over.
+    started_over: Option<String>,
+    told_start: Budget,
+    /// The violation of the oscillator statement that the log shows.
+    told_oscillator: Announcer,
+    /// How often the publisher's notes may still be logged.
+    notes: Budget,
 }
 
 impl HostClock {
@@ -213,8 +273,11 @@ impl HostClock {
             config: config.clone(),
             names,
             memory,
-            told_oscillator: false,
-            events: NoteLog::default(),
+            watching: Watching::new(calibration.period, config.counter),
+            started_over: None,
+            told_start: Budget::new(16),
+            told_oscillator: Announcer::default(),
+            notes: Budget::daily(3),
         };
         clock.handle(Event::Publish);
         Ok(clock)
@@ -228,11 +291,7 @@ impl HostClock {
         let mut published = None;
         for action in self.publisher.handle(event, &mut machine) {
             match (action, &self.memory) {
-                (Action::Note(note), _) => {
-                    if let Some((said, silent)) = self.events.observe(monotonic(), &note) {
-                        log(&note, &self.names, said, silent);
-                    }
-                }
+                (Action::Note(note), _) => log(&note, &self.names, &mut self.notes),
                 (Action::SaveEstimates, Some(memory)) => memory.save(self.publisher.estimate()),
                 (Action::ClearEstimates, Some(memory)) => memory.estimates.clear(),
                 (Action::SaveEstimates | Action::ClearEstimates, None) => {}
@@ -246,15 +305,15 @@ impl HostClock {
     pub fn observe(&mut self, reference: usize, exchange: &Exchange) {
         self.handle(Event::Exchange { reference, exchange: *exchange });
         let problem = self.oscillator_problem();
-        if let Some(problem) = problem.as_ref().filter(|_| !self.told_oscillator) {
+        let key = if problem.is_some() { "broken" } else { "" };
+        let news = self.told_oscillator.changed(monotonic(), key);
+        if let Some(problem) = problem.filter(|_| news) {
             tracing::warn!("oscillator: {problem}");
         }
-        self.told_oscillator = problem.is_some();
     }
 
-    /// Returns true once after the machine was suspended. Everything known is then void, and the
-    /// references should restart.
-    pub fn was_suspended(&mut self) -> bool {
+    /// Returns true once after the machine was suspended. Everything known is then void.
+    fn was_suspended(&mut self) -> bool {
         let Some(memory) = &mut self.memory else { return false };
         let now = suspended().0;
         let before = Duration::from_nanos(memory.history.suspended_ns);
@@ -264,6 +323,60 @@ impl HostClock {
         memory.history.suspended_ns = now.floor_nanos();
         self.start_over(&format!("the machine was suspended for {}", now - before));
         true
+    }
+
+    /// When [`Self::watch_counter`] has something to do.
+    pub fn watch_at(&self) -> Duration {
+        self.watching.poll_at()
+    }
+
+    /// Checks about once a second that the counter can still be trusted, and whether the machine was
+    /// suspended.
+    pub fn watch_counter(&mut self, now: Duration) -> Disturbance {
+        // The look comes first: a suspend after the check for one would be taken for a fault.
+        let look = self.watching.look(now, &self.counter);
+        if self.was_suspended() {
+            return Disturbance::StartedOver;
+        }
+        let Some(change) = look.and_then(|look| self.watching.judge(look)) else {
+            return Disturbance::None;
+        };
+        match change {
+            Change::Dropped => {
+                let problem = self.watching.problem().unwrap_or_default();
+                tracing::error!("{problem}");
+                self.handle(Event::CounterTrusted(false));
+                Disturbance::Doubt
+            }
+            Change::Disturbed(trouble) => {
+                self.handle(Event::CounterTrusted(false));
+                self.start_over(&trouble.to_string());
+                Disturbance::StartedOver
+            }
+            Change::Recovered => {
+                self.handle(Event::CounterTrusted(true));
+                Disturbance::Doubt
+            }
+        }
+    }
+
+    /// Returns false while the counter itself is in doubt.
+    pub fn is_counter_trusted(&self) -> bool {
+        self.publisher.is_counter_trusted()
+    }
+
+    /// Why the counter is no longer trusted, and the next step.
+    pub fn counter_problem(&self) -> Option<String> {
+        self.watching.problem()
+    }
+
+    /// Why the clock is not synchronized; a problem of the counter first.
+    pub fn reason(&self) -> Option<String> {
+        let own = || self.knowledge().reason.clone();
+        self.counter_problem().or_else(|| match (&self.started_over, own()?) {
+            (Some(why), own) if self.knowledge().clock.is_none() => Some(format!("{why}; {own}")),
+            (_, own) => Some(own),
+        })
     }
 
     /// Forgets what reference `reference` reported, because another server has taken its place.
@@ -278,7 +391,11 @@ impl HostClock {
 
     /// Discards everything known about this counter and logs the reason.
     pub fn start_over(&mut self, reason: &str) {
-        tracing::warn!("{reason}: the clock starts over");
+        if self.told_start.take(monotonic()) {
+            tracing::warn!("{reason}: the clock starts over");
+        }
+        self.started_over = Some(reason.to_owned());
+        self.watching.start_over();
         let estimate = self.ensemble(&self.names);
         self.handle(Event::StartOver { estimate });
     }
@@ -334,6 +451,25 @@ impl HostClock {
         self.publisher.until_renewal(&self.counter)
     }
 
+    /// Returns what this clock says of the present; `None` while it knows nothing.
+    pub fn known(&self) -> Option<KnownTime> {
+        let lines = self.writer().in_force()?.shifted::<Tai>(Duration::ZERO);
+        let at = lines.at(self.counter.read_ordered());
+        let interval = Interval::new(at.earliest, at.latest)?;
+        Some(KnownTime { interval, status: self.writer().status() })
+    }
+
+    /// Returns the instant at which the leap second table is asked about the present.
+    pub fn present(&self) -> Present {
+        self.known()
+            .map_or_else(|| Present::Kernel(realtime()), |known| Present::Known(known.middle()))
+    }
+
+    /// TAI - UTC now; `None` where it is not known.
+    pub fn tai_offset(&self) -> Option<i16> {
+        self.leap.offset_now(self.present())
+    }
+
     /// Returns what the last publication was based on.
     pub fn knowledge(&self) -> &Knowledge {
         self.publisher.knowledge()
@@ -372,49 +508,28 @@ impl HostClock {
     }
 }
 
-/// What was logged of the publisher's notes: a few lines each, then one a day.
-#[derive(Default)]
-struct NoteLog {
-    disturbances: EventLog,
-    steps: EventLog,
-}
-
-impl NoteLog {
-    fn observe(&mut self, now: Duration, note: &Note) -> Option<(Said, u64)> {
-        match note {
-            // Said at the level of details only.
-            Note::Discarded { .. } => Some((Said::Change, 0)),
-            Note::Doubt { .. } | Note::Contradiction { .. } => self.disturbances.observe(now),
-            Note::Stepped => self.steps.observe(now),
-        }
-    }
-}
-
-fn log(note: &Note, names: &[String], said: Said, silent: u64) {
-    let more = match (said, silent) {
-        (Said::Change, 0) => String::new(),
-        (Said::Change, n) => format!(" ({n} more since the last such line)"),
-        (Said::Restless, 0) => "; more of these are counted and said once a day".to_owned(),
-        (Said::Restless, n) => {
-            format!(" ({n} more since the last such line); more are said once a day")
-        }
-    };
+/// Logs a note, unless many were logged lately: all of them are signs of one trouble.
+fn log(note: &Note, names: &[String], budget: &mut Budget) {
     let name = |reference: usize| names.get(reference).map_or("?", String::as_str);
+    if !matches!(note, Note::Discarded { .. }) && !budget.take(monotonic()) {
+        tracing::debug!("again: {note:?}");
+        return;
+    }
     match *note {
         Note::Doubt { reference, by } => tracing::warn!(
             "reference {}: an exchange needs a path or a clock that moved by {by}; the bounds are not trusted until more \
-             exchanges agree{more}",
+             exchanges agree",
             name(reference)
         ),
         Note::Discarded { reference, reason } => {
             tracing::debug!("reference {}: exchange discarded: {reason}", name(reference));
         }
         Note::Contradiction { reference, gap } => tracing::warn!(
-            "reference {} contradicts the bounds by {gap}: its own are being rebuilt{more}",
+            "reference {} contradicts the bounds by {gap}: its own are being rebuilt",
             name(reference)
         ),
         Note::Stepped => tracing::warn!(
-            "what the references say now excludes what was published before: the clock steps{more}"
+            "what the references say now excludes what was published before: the clock steps"
         ),
     }
 }

@@ -20,6 +20,7 @@ use timevisor_linux::counter::calibrate::{RawBracket, best_bracket, from_bracket
 use timevisor_protocols::control::Discipline as Report;
 use timevisor_time::{Duration, Instant, Period, Tai, Utc};
 
+use crate::announce::Announcer;
 use crate::clock::HostClock;
 use crate::config::Config;
 use crate::leap::Leap;
@@ -28,6 +29,13 @@ use crate::leap::Leap;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time until the daemon checks again after a conflict.
 const RETRY: Duration = Duration::from_secs(60);
+/// The longest such time: it doubles with each conflict, because each attempt interferes with the
+/// other program.
+const RETRY_MAX: Duration = Duration::from_secs(3600);
+/// After steering for this long, conflicts are over.
+const SETTLED: Duration = Duration::from_secs(600);
+/// What the log shows of working discipline, and of TAI - UTC.
+const STEERING: &str = "steering CLOCK_REALTIME";
 /// The kernel's settings are not changed this close to a leap second.
 const LEAP_MARGIN: Duration = Duration::from_secs(5);
 const BRACKET_TRIES: usize = 5;
@@ -42,8 +50,8 @@ struct Ours {
 enum State {
     /// Not steering, for this reason.
     Waiting(String),
-    /// Steering; `original` is restored at the end.
-    Active { original: Settings, ours: Option<Ours> },
+    /// Steering; `original` is restored at the end, if anything was `changed`.
+    Active { original: Settings, changed: bool, ours: Option<Ours> },
 }
 
 pub struct Discipline {
@@ -58,6 +66,11 @@ pub struct Discipline {
     last: Duration,
     offset: Option<Duration>,
     frequency: f64,
+    retry: Duration,
+    /// When steering began.
+    begun: Duration,
+    told: Announcer,
+    told_tai: Announcer,
 }
 
 impl Discipline {
@@ -76,12 +89,14 @@ impl Discipline {
                 tracing::info!(
                     "restoring the kernel's clock settings that an earlier daemon changed"
                 );
-                put_back(&original, &saved);
+                if let Err(problem) = put_back(&original, &saved) {
+                    tracing::error!("{problem}");
+                }
             }
             return None;
         }
         let state = match left {
-            Some(original) => State::Active { original, ours: None },
+            Some(original) => State::Active { original, changed: true, ours: None },
             None => State::Waiting("waiting for the clock to be synchronized".to_owned()),
         };
         Some(Self {
@@ -94,6 +109,10 @@ impl Discipline {
             last: now,
             offset: None,
             frequency: 0.0,
+            retry: RETRY,
+            begun: now,
+            told: Announcer::default(),
+            told_tai: Announcer::default(),
         })
     }
 
@@ -145,9 +164,21 @@ impl Discipline {
 
     /// Restores the original settings.
     pub fn stop(&mut self) {
+        if let Some(problem) = self.end() {
+            tracing::error!("{problem}");
+        }
+    }
+
+    /// Ends steering. Returns why the original settings could not be restored, if that failed.
+    fn end(&mut self) -> Option<String> {
         let waiting = State::Waiting("ended".to_owned());
-        if let State::Active { original, .. } = std::mem::replace(&mut self.state, waiting) {
-            put_back(&original, &self.saved);
+        match std::mem::replace(&mut self.state, waiting) {
+            State::Active { original, changed: true, .. } => put_back(&original, &self.saved).err(),
+            State::Active { changed: false, .. } => {
+                self.saved.clear();
+                None
+            }
+            State::Waiting(_) => None,
         }
     }
 
@@ -176,9 +207,9 @@ impl Discipline {
                 None => match self.saved.write(&original) {
                     Err(error) => Some(format!("the present settings cannot be saved: {error}")),
                     Ok(()) => {
-                        tracing::info!("steering CLOCK_REALTIME");
                         self.law = Steering::new(self.config.steering());
-                        self.state = State::Active { original, ours: None };
+                        self.begun = now;
+                        self.state = State::Active { original, changed: false, ours: None };
                         None
                     }
                 },
@@ -190,12 +221,12 @@ impl Discipline {
     }
 
     fn wait(&mut self, problem: String, now: Duration) {
-        if !matches!(&self.state, State::Waiting(known) if *known == problem) {
+        if self.told.changed(now, &problem) {
             tracing::error!("CLOCK_REALTIME is not steered: {problem}");
         }
         self.state = State::Waiting(problem);
         self.offset = None;
-        self.next = now + RETRY;
+        self.next = now + self.retry;
     }
 
     /// Ends steering when the kernel's rate is not the one that we set. The other program's rate
@@ -208,6 +239,8 @@ impl Discipline {
         };
         if changed {
             self.saved.clear();
+            let settled = now - self.begun > SETTLED;
+            self.retry = if settled { RETRY } else { (self.retry + self.retry).min(RETRY_MAX) };
             let text = "another program changed its rate; find and stop that program, or set clock.discipline = false";
             self.wait(text.to_owned(), now);
         }
@@ -229,16 +262,25 @@ impl Discipline {
         let done = if command.step == Duration::ZERO { Ok(()) } else { adjust::step(command.step) };
         let done = done.and_then(|()| adjust::steer(rate, command.phase, &declaration));
         if let Err(error) = done {
-            let text = format!("clock_adjtime: {error}; the daemon needs CAP_SYS_TIME");
-            self.stop();
+            let mut text = format!("clock_adjtime: {error}; the daemon needs CAP_SYS_TIME");
+            if let Some(problem) = self.end() {
+                text = format!("{text}; {problem}");
+            }
             return self.wait(text, now);
         }
         self.frequency = command.rate.ratio();
         if let Some((reading, clock)) = told {
-            tell_tai(&clock.leap, reading.utc);
+            let problem = tell_tai(&clock.leap, reading.utc).err().unwrap_or_default();
+            if self.told_tai.changed(now, &problem) && !problem.is_empty() {
+                tracing::warn!("{problem}");
+            }
         }
-        if let State::Active { ours, .. } = &mut self.state {
-            *ours = Some(Ours { rate });
+        if let State::Active { ours, changed, .. } = &mut self.state {
+            (*ours, *changed) = (Some(Ours { rate }), true);
+        }
+        // Only now is it certain that the kernel lets us.
+        if self.told.changed(now, STEERING) {
+            tracing::info!("{STEERING}");
         }
     }
 }
@@ -249,15 +291,15 @@ impl Drop for Discipline {
     }
 }
 
-fn put_back(original: &Settings, saved: &Saved) {
-    match adjust::restore(original) {
-        Ok(()) => saved.clear(),
-        Err(error) => tracing::error!(
+fn put_back(original: &Settings, saved: &Saved) -> Result<(), String> {
+    adjust::restore(original).map_err(|error| {
+        format!(
             "the kernel's clock settings cannot be restored: {error}; frequency was {} (2^-16 ppm), tick {}",
-            original.rate.frequency,
-            original.rate.tick_us
-        ),
-    }
+            original.rate.frequency, original.rate.tick_us
+        )
+    })?;
+    saved.clear();
+    Ok(())
 }
 
 const UNKNOWN: Declaration =
@@ -315,14 +357,14 @@ fn near_leap(leap: &Leap, utc: Instant<Utc>) -> bool {
 }
 
 /// Sets CLOCK_TAI's offset if it is known and differs from the kernel's.
-fn tell_tai(leap: &Leap, utc: Instant<Utc>) {
-    let Ok(offset) = leap.offset_at(utc) else { return };
+fn tell_tai(leap: &Leap, utc: Instant<Utc>) -> Result<(), String> {
+    let Ok(offset) = leap.offset_at(utc) else { return Ok(()) };
     let known = adjust::settings().map(|s| s.tai_offset);
-    if known.is_ok_and(|known| known != i32::from(offset))
-        && let Err(error) = adjust::set_tai_offset(offset)
-    {
-        tracing::warn!("cannot tell the kernel TAI - UTC: {error}");
+    if known.is_ok_and(|known| known != i32::from(offset)) {
+        adjust::set_tai_offset(offset)
+            .map_err(|error| format!("cannot tell the kernel TAI - UTC: {error}"))?;
     }
+    Ok(())
 }
 
 #[cfg(test)]

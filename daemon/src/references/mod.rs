@@ -37,12 +37,15 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use timevisor_estimate::Exchange;
+use timevisor_linux::clock::realtime;
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::udp::Sockets;
 use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::{self as protocol, Source};
-use timevisor_time::{Duration, Period, RateError};
+use timevisor_protocols::nts::CertificateTime;
+use timevisor_time::{Duration, Interval, Period, RateError};
 
+use crate::clock::KnownTime;
 use crate::config::{ReferenceConfig, ServerConfig, span};
 use crate::leap::Leap;
 use crate::references::sampled::Sampled;
@@ -55,12 +58,33 @@ pub struct Surroundings<'a> {
     pub calibration: (Period, RateError),
     /// The leap second table, for UTC references.
     pub leap: &'a Leap,
+    /// What the clock knows of the present.
+    pub known: Option<KnownTime>,
     /// Which sockets to open to servers.
     pub sockets: Sockets,
     /// Servers that other references ask: one server is one witness.
     pub taken: &'a [SocketAddr],
     /// This daemon's own NTP server, which no reference may follow.
     pub own_server: &'a ServerConfig,
+}
+
+impl Surroundings<'_> {
+    /// The time at which a server's certificate is judged: the clock's own bounds where they may be
+    /// relied on.
+    pub fn certificate_time(&self) -> CertificateTime {
+        let Some(known) = self.known.filter(KnownTime::is_reliable) else {
+            return CertificateTime::of_machine(realtime());
+        };
+        // Without a leap second table, TAI - UTC is somewhere from today's 37 s to a minute or two.
+        let offset = self.leap.offset_of_tai(known.middle()).ok();
+        let (least, most) = offset.map_or((0, 120), |offset| (offset.into(), offset.into()));
+        let earliest = known.interval.earliest() - Duration::from_secs(most);
+        let latest = known.interval.latest() - Duration::from_secs(least);
+        match Interval::new(earliest.relabel(), latest.relabel()) {
+            Some(bounds) => CertificateTime::ours(bounds),
+            None => CertificateTime::of_machine(realtime()),
+        }
+    }
 }
 
 /// One reference of any kind, as the event loop calls it. Nothing here blocks.
@@ -263,6 +287,6 @@ fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
         // Without any randomness (never seen on Linux), the clock's low bits still make requests
         // distinct.
-        timevisor_linux::clock::realtime().to_words().1
+        realtime().to_words().1
     })
 }

@@ -11,12 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use anyhow::{Context, Result};
 use timevisor_clock_page::Counter;
 use timevisor_estimate::Exchange;
-use timevisor_linux::clock::{Bracket, bracket, realtime};
+use timevisor_linux::clock::{Bracket, bracket};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
 use timevisor_linux::udp::Received;
 use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::{
-    Client, Config, Exchange as PairedExchange, Outcome, Response, Source, Status, Step, refid,
+    Client, Config, ERA_PIVOT, Exchange as PairedExchange, Outcome, Response, Source, Status, Step,
+    refid,
 };
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -149,7 +150,8 @@ impl Ntp {
         if self.path.trouble().is_some_and(|trouble| now < trouble.again) {
             return;
         }
-        if let Some(Progress::Waiting { problem, again }) = self.nts.as_mut().map(|n| n.poll(now)) {
+        let poll = |nts: &mut Nts| nts.poll(now, around.certificate_time());
+        if let Some(Progress::Waiting { problem, again }) = self.nts.as_mut().map(poll) {
             return self.path.wait(problem, again);
         }
         if let Some(keyed) = self.nts.as_ref().and_then(Nts::peer) {
@@ -276,7 +278,8 @@ impl Ntp {
             }
         };
         let stamps = |sent: Sent| narrowed(&sent, received, tf, around);
-        let outcome = self.client.on_datagram(now, bytes, realtime(), stamps);
+        // Neither CLOCK_REALTIME nor another reference may move a server's time by 136 years.
+        let outcome = self.client.on_datagram(now, bytes, ERA_PIVOT, stamps);
         if matches!(outcome, Outcome::Exchange(_) | Outcome::Kept { .. }) {
             self.path.answered();
         }

@@ -24,11 +24,13 @@ const GRANULARITY: Duration = Duration::from_nanos(1);
 pub struct Reader {
     path: PathBuf,
     open: Option<(Phc, Method)>,
+    /// The method that was logged. A device that fails at every reading is opened every time.
+    told: Option<Method>,
 }
 
 impl Reader {
     pub fn new(path: PathBuf) -> Self {
-        Self { path, open: None }
+        Self { path, open: None, told: None }
     }
 
     /// The method of reading.
@@ -50,12 +52,14 @@ impl Reader {
         Ok(sample)
     }
 
-    fn open(&self, around: &Surroundings<'_>) -> Result<(Phc, Method), Refused> {
+    fn open(&mut self, around: &Surroundings<'_>) -> Result<(Phc, Method), Refused> {
         let phc = Phc::open(&self.path).map_err(|error| self.refused("opened", &error))?;
         let method = phc
             .probe(around.counter, around.calibration)
             .map_err(|error| self.refused("read", &error))?;
-        tracing::info!("{}: read with {}", self.path.display(), method.name());
+        if self.told.replace(method) != Some(method) {
+            tracing::info!("{}: read with {}", self.path.display(), method.name());
+        }
         Ok((phc, method))
     }
 

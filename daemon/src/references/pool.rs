@@ -371,6 +371,7 @@ mod tests {
             counter,
             calibration: (Period::from_hz(1_000_000_000).unwrap(), RateError::ZERO),
             leap,
+            known: None,
             sockets: Sockets::Stamped,
             taken: &[],
             own_server,

@@ -20,6 +20,10 @@ pub trait Source {
     }
     /// Reads the clock.
     fn sample(&mut self, around: &Surroundings<'_>) -> Result<Exchange, Refused>;
+    /// Returns when to read again after a refusal, if that is before the next poll.
+    fn retry_after(&self) -> Option<Duration> {
+        None
+    }
     /// Returns how often [`Self::take_disruption`] must be called, between polls as well.
     fn watch_interval(&self) -> Option<Duration> {
         None
@@ -56,8 +60,9 @@ impl<S: Source> Driver for Sampled<S> {
         if now < self.next {
             return None;
         }
-        self.next = now + self.poll;
         let outcome = self.source.sample(around);
+        let retry = self.source.retry_after().filter(|_| outcome.is_err());
+        self.next = now + retry.map_or(self.poll, |retry| retry.min(self.poll));
         self.tally.take(outcome)
     }
 

@@ -7,18 +7,22 @@
 //! (STA_UNSYNC), and while the keeper declares no error. A keeper that declares none
 //! (systemd-timesyncd, phc2sys, openntpd) sets maxerror to 0 now and then, so that it is always a
 //! multiple of 500 us. A keeper that declares its error sets other values; with chronyd and
-//! ntpd-rs, a multiple of 500 us is coincidence.
+//! ntpd-rs, a multiple of 500 us is coincidence. A maxerror that stands still proves nothing
+//! either, because the kernel's count never does: somebody writes a constant all the time, or a
+//! sandbox answers in the kernel's place. So there is no exchange before it was seen to move, for a
+//! second or two after the start.
 //!
 //! `assumed_max_error` overrides all of this on the operator's responsibility.
 
 use timevisor_estimate::Exchange;
 use timevisor_linux::adjust::rivals;
-use timevisor_linux::clock::{KernelClock, bracket, kernel_clock, monotonic};
+use timevisor_linux::clock::{Bracket, KernelClock, bracket, kernel_clock, monotonic};
+use timevisor_protocols::nts::date::UnixSeconds;
 use timevisor_time::Duration;
 
 use super::Surroundings;
 use super::sampled::Source;
-use super::tally::Refused;
+use super::tally::{PROBING, Refused};
 use crate::config::DEFAULT_PATH;
 
 /// adjtimex counts whole microseconds, clock_gettime whole nanoseconds.
@@ -26,6 +30,14 @@ const GRANULARITY: Duration = Duration::from_nanos(1001);
 
 /// What the kernel adds to maxerror each second (MAXFREQ, kernel/time/ntp.c).
 const GROWTH_US: i64 = 500;
+/// Nobody knows a clock that adjtimex can set better than this: the unit of maxerror is 1 us.
+const SMALLEST_US: i64 = 2;
+/// The kernel's count moves every second; two readings may miss one step.
+const STILL: Duration = Duration::from_millis(2500);
+/// Until maxerror has moved for the first time, it is read this often.
+const WATCHING: Duration = Duration::from_millis(500);
+/// CLOCK_REALTIME is not merely ahead of a table's expiry if it is this far from the truth, s.
+const FAR_OFF: u64 = 86_400;
 /// Keepers that declare their error.
 const DECLARING: [&str; 2] = ["chronyd", "ntp-daemon"];
 /// How long the name of the keeper is cached: finding it reads all of /proc.
@@ -34,6 +46,55 @@ const REMEMBERED: Duration = Duration::from_secs(10);
 pub struct System {
     assumed_max_error: Option<Duration>,
     keeper: Keeper,
+    movement: Movement,
+}
+
+/// Whether maxerror moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Movement {
+    /// Not read yet.
+    Unknown,
+    /// It has had this value since it was first read.
+    Watched { value_us: i64, since: Duration },
+    /// It has moved, at last at `since` to this value.
+    Moved { value_us: i64, since: Duration },
+}
+
+impl Movement {
+    fn read(self, now: Duration, read_us: i64) -> Self {
+        match self {
+            Self::Unknown => Self::Watched { value_us: read_us, since: now },
+            Self::Watched { value_us, .. } | Self::Moved { value_us, .. }
+                if value_us == read_us =>
+            {
+                self
+            }
+            Self::Watched { .. } | Self::Moved { .. } => {
+                Self::Moved { value_us: read_us, since: now }
+            }
+        }
+    }
+
+    /// Refuses a value that does not move, or has not moved yet.
+    fn judge(self, now: Duration) -> Result<(), Refused> {
+        match self {
+            Self::Watched { value_us, since } | Self::Moved { value_us, since }
+                if now - since > STILL =>
+            {
+                let text = format!(
+                    "the kernel's maxerror stands still at {value_us} us, so it says nothing about CLOCK_REALTIME; set \
+                     assumed_max_error to what you know of it, or follow another reference"
+                );
+                Err(Refused::new(UNDECLARED, text))
+            }
+            Self::Moved { .. } => Ok(()),
+            Self::Unknown | Self::Watched { .. } => {
+                let text =
+                    "watching whether the kernel's maxerror grows, which takes a second or two";
+                Err(Refused::new(PROBING, text))
+            }
+        }
+    }
 }
 
 /// The program that disciplines CLOCK_REALTIME, as last found.
@@ -61,7 +122,8 @@ impl Keeper {
 
 impl System {
     pub fn new(assumed_max_error: Option<Duration>) -> Self {
-        Self { assumed_max_error, keeper: Keeper::default() }
+        let keeper = Keeper::default();
+        Self { assumed_max_error, keeper, movement: Movement::Unknown }
     }
 
     fn max_error(&mut self) -> Result<Duration, Refused> {
@@ -71,7 +133,10 @@ impl System {
         let kernel = kernel_clock().map_err(|e| {
             Refused::new("adjtimex", format!("the kernel's clock state cannot be read: {e}"))
         })?;
-        judge(&kernel, || self.keeper.name())
+        let error = judge(&kernel, || self.keeper.name())?;
+        let now = monotonic();
+        self.movement = self.movement.read(now, kernel.maxerror_us);
+        self.movement.judge(now).map(|()| error)
     }
 }
 
@@ -95,14 +160,38 @@ impl Source for System {
         }
     }
 
+    fn retry_after(&self) -> Option<Duration> {
+        matches!(self.movement, Movement::Watched { .. }).then_some(WATCHING)
+    }
+
     fn sample(&mut self, around: &Surroundings<'_>) -> Result<Exchange, Refused> {
         let before = self.max_error()?;
         let reading = bracket(around.counter, 4);
         let after = self.max_error()?;
-        let time =
-            around.leap.to_tai(reading.realtime).map_err(|e| Refused::new("leap-table", e))?;
+        let time = around
+            .leap
+            .to_tai(reading.realtime)
+            .map_err(|e| off_the_table(&reading, around, &e))?;
         let error = before.max(after) + GRANULARITY;
         Ok(Exchange { ta: reading.before, tb: time, te: time, tf: reading.after, error })
+    }
+}
+
+/// The leap second table has no answer. It may be good, and CLOCK_REALTIME a century off.
+fn off_the_table(reading: &Bracket, around: &Surroundings<'_>, problem: &str) -> Refused {
+    let date = |secs: i64| UnixSeconds(u64::try_from(secs).unwrap_or(0));
+    let said = date(reading.realtime.secs());
+    let known = around.known.map(|known| known.middle().secs());
+    match known.filter(|known| known.abs_diff(reading.realtime.secs()) > FAR_OFF) {
+        Some(known) => Refused::new(
+            "falseticker",
+            format!(
+                "CLOCK_REALTIME says {said}, and the other references say {}; set CLOCK_REALTIME, or remove this \
+                 reference",
+                date(known)
+            ),
+        ),
+        None => Refused::new("leap-table", format!("CLOCK_REALTIME says {said}: {problem}")),
     }
 }
 
@@ -123,10 +212,10 @@ fn judge(
         return Err(Refused::new(UNSYNCHRONIZED, text));
     }
     let error_us = kernel.maxerror_us.max(0);
-    if error_us % GROWTH_US == 0 {
+    if error_us % GROWTH_US < SMALLEST_US {
         let keeper = keeper();
         let declares = keeper.as_deref().is_some_and(|name| DECLARING.contains(&name));
-        if error_us == 0 || !declares {
+        if error_us < SMALLEST_US || !declares {
             let who = keeper.as_deref().unwrap_or("an unknown program");
             let text = format!(
                 "{who} keeps CLOCK_REALTIME and declares no error (the kernel's maxerror counts from 0); set \
@@ -178,7 +267,7 @@ mod tests {
         assert!(refused.text.starts_with("nobody keeps CLOCK_REALTIME"), "{}", refused.text);
         let refused = judged(&kernel(true, 16_000_000), Some("chronyd")).unwrap_err();
         assert!(refused.text.starts_with("chronyd has not synchronized"), "{}", refused.text);
-        assert_eq!(judged(&kernel(false, 1501), None), Ok(Duration::from_micros(1501)));
+        assert_eq!(judged(&kernel(false, 1537), None), Ok(Duration::from_micros(1537)));
     }
 
     #[test]
@@ -201,6 +290,44 @@ mod tests {
         assert_eq!(declared, Ok(Duration::from_micros(1500)));
         assert_eq!(judged(&kernel(false, 0), Some("chronyd")).unwrap_err().word, "undeclared");
         assert_eq!(judged(&kernel(false, 137), Some("ntpd")), Ok(Duration::from_micros(137)));
+    }
+
+    #[test]
+    fn an_implausibly_small_error_is_none() {
+        for maxerror in [1, 501, 32_001] {
+            let refused = judged(&kernel(false, maxerror), Some("phc2sys")).unwrap_err();
+            assert_eq!(refused.word, "undeclared", "{maxerror}");
+        }
+        assert_eq!(judged(&kernel(false, 1), Some("chronyd")).unwrap_err().word, "undeclared");
+        assert!(judged(&kernel(false, 501), Some("chronyd")).is_ok());
+    }
+
+    #[test]
+    fn a_maxerror_that_does_not_move_proves_nothing() {
+        let at = |tenths: i64| Duration::from_millis(100 * tenths);
+        let mut movement = Movement::Unknown;
+        let mut judged = |now, value| {
+            movement = movement.read(now, value);
+            movement.judge(now).map_err(|refused| refused.word)
+        };
+        assert_eq!(judged(at(0), 700), Err("probing"));
+        assert_eq!(judged(at(5), 700), Err("probing"));
+        assert_eq!(judged(at(10), 1200), Ok(()), "the kernel has counted");
+        assert_eq!(judged(at(20), 1700), Ok(()));
+        assert_eq!(judged(at(35), 1700), Ok(()), "a step may be missed");
+        assert_eq!(judged(at(46), 1700), Err("undeclared"), "somebody writes a constant");
+        assert_eq!(judged(at(50), 300), Ok(()), "a keeper declares");
+        let mut movement = Movement::Unknown;
+        for tenths in 0..26 {
+            movement = movement.read(at(tenths), 700);
+        }
+        assert_eq!(movement.judge(at(26)).unwrap_err().word, "undeclared");
+        // Polled rarely, it has moved at every reading.
+        let mut movement = Movement::Unknown.read(at(0), 700).read(at(10), 1200);
+        for minute in 1..9 {
+            movement = movement.read(at(600 * minute), 1200 + 30_000 * minute);
+            assert_eq!(movement.judge(at(600 * minute)), Ok(()));
+        }
     }
 
     #[test]

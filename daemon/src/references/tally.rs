@@ -8,6 +8,10 @@ use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::Reach;
 use timevisor_time::{Duration, Period};
 
+/// The keyword of a reference that has not been read long enough. That is no problem, so it is
+/// neither counted nor logged.
+pub const PROBING: &str = "probing";
+
 /// Why there is no exchange: a keyword for programs, and a sentence with the next step for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
@@ -54,6 +58,10 @@ impl Tally {
                 self.round_trip = Some(exchange.round_trip());
                 Some(exchange)
             }
+            Err(refused) if refused.word == PROBING => {
+                self.problem = Some(refused);
+                None
+            }
             Err(refused) => {
                 *self.refused.entry(refused.word.to_owned()).or_default() += 1;
                 self.problem = Some(refused);
@@ -66,7 +74,7 @@ impl Tally {
     pub fn report(&self, kind: &str, good: &str, poll: Duration, period: Option<Period>) -> Report {
         let (status, detail) = match &self.problem {
             Some(problem) => (problem.word, problem.text.as_str()),
-            None if self.accepted == 0 => ("probing", "not read yet"),
+            None if self.accepted == 0 => (PROBING, "not read yet"),
             None => ("reachable", good),
         };
         let round_trip = self.round_trip.zip(period).map(|(ticks, p)| p.span_ceil(ticks));

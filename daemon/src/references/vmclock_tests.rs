@@ -51,6 +51,7 @@ fn sample(source: &mut VmclockSource, page: &Page) -> Result<Exchange, Refused> 
         counter: &COUNTER,
         calibration,
         leap: &leap,
+        known: None,
         sockets: Sockets::Stamped,
         taken: &[],
         own_server: &ServerConfig::default(),

@@ -80,8 +80,8 @@ fn state(
             clocks.following(index, scale)
         }
         Source::Local { life, .. } => clocks.local(life.0),
-        Source::Elapsed => TimelineState::unreferenced(age.0, age.1),
-        Source::Undefined => TimelineState::unreferenced(None, 0),
+        Source::Elapsed => clocks.unreferenced(age.0, age.1),
+        Source::Undefined => clocks.unreferenced(None, 0),
     }
 }
 

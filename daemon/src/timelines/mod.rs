@@ -33,6 +33,7 @@ use self::ages::Ages;
 use self::connections::{ConnectionId, Connections, Demand};
 use self::entries::achieved as accuracy;
 use self::pages::FurtherPages;
+use crate::announce::Announcer;
 use crate::clock::HostClock;
 use crate::config::Config;
 use crate::vms::Vms;
@@ -52,6 +53,8 @@ pub struct Timelines {
     clocks: TimelineClocks,
     ages: Ages,
     further: FurtherPages,
+    /// The last problem with them.
+    told: Announcer,
     next_look: Duration,
     disruptions: Vec<u64>,
     /// For each owner, the change number that its page shows.
@@ -78,6 +81,7 @@ impl Timelines {
             clocks: TimelineClocks::new(clock.calibration.period),
             ages: Ages::default(),
             further: FurtherPages::in_directory(&config.run_directory, clock),
+            told: Announcer::default(),
             next_look: now,
             written: BTreeMap::new(),
             config: config.clone(),
@@ -143,6 +147,7 @@ impl Timelines {
             }
         }
         self.ages.update(publication, clock, vms, now);
+        self.clocks.trust_counter(clock.is_counter_trusted());
         self.clocks.update(states, now, clock.policy().expiry(now), publication.leap);
         self.begin_local(clock);
         self.write(clock, vms);
@@ -206,8 +211,12 @@ impl Timelines {
                     let updates: Vec<_> = entries.iter().map(TimelineEntry::on_host).collect();
                     if number == 0 {
                         clock.write_entries(required, &updates);
-                    } else if let Err(error) = self.further.write(number, &updates, clock) {
-                        tracing::warn!("{error:#}");
+                    } else {
+                        let problem = self.further.write(number, &updates, clock).err();
+                        let problem = problem.map(|error| format!("{error:#}")).unwrap_or_default();
+                        if self.told.changed(monotonic(), &problem) && !problem.is_empty() {
+                            tracing::warn!("{problem}");
+                        }
                     }
                 }
             }

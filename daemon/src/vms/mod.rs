@@ -31,7 +31,6 @@ use timevisor_guests::transit::{Step, Transit};
 use timevisor_guests::vm::{AttachError, HostIdentity, HostUpdate, ScaleUpdate};
 use timevisor_host_clock::Publication;
 use timevisor_host_clock::publication::PageUpdate;
-use timevisor_linux::clock::realtime;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{TimeType, request::check_name};
 use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
@@ -42,6 +41,7 @@ use self::host_cpu_time::{Sampler, Threads};
 use self::monitor::{Monitor, News, Wanted};
 use self::prepared::Prepared;
 use self::registry::{Entry, Registry};
+use crate::announce::Budget;
 use crate::clock::{HostClock, epoch};
 use crate::config::{Config, span};
 
@@ -80,6 +80,8 @@ struct Served {
     resets: u64,
     /// Why it must not leave this host now, apart from its monitor's reasons.
     held: Option<&'static str>,
+    /// How often the loss of its monitor may still be logged.
+    told_lost: Budget,
     threads: Threads,
 }
 
@@ -249,7 +251,11 @@ impl Vms {
                 (false, Step::Nothing)
             }
             News::Lost(reason) => {
-                tracing::info!("VM {}: {reason}; looking at its counter instead", served.vm.name);
+                // A monitor that another program holds hangs up at every attempt.
+                if served.told_lost.take(timevisor_linux::clock::monotonic()) {
+                    let name = &served.vm.name;
+                    tracing::info!("VM {name}: {reason}; looking at its counter instead");
+                }
                 let lost = served.monitor.take().map(Monitor::into_wanted);
                 let at = timevisor_linux::clock::monotonic() + RECONNECT;
                 served.reconnect = lost.map(|(path, wanted)| Reconnect { path, at, wanted });
@@ -468,6 +474,7 @@ impl Vms {
             replaced: 0,
             resets: 0,
             held: None,
+            told_lost: Budget::default(),
             threads: Threads::default(),
         });
         let index = self.served.len() - 1;
@@ -489,8 +496,8 @@ fn needs_looking(served: &Served) -> bool {
 }
 
 fn host_identity(clock: &HostClock) -> HostIdentity {
-    let tai_offset = clock.leap.offset_at(realtime()).ok();
-    HostIdentity { id: clock.host_id, counter: clock.counter.id(), epoch: epoch(), tai_offset }
+    let (id, counter, tai_offset) = (clock.host_id, clock.counter.id(), clock.tai_offset());
+    HostIdentity { id, counter, epoch: epoch(), tai_offset }
 }
 
 fn timescale(time_type: TimeType) -> TimescaleId {

@@ -5,6 +5,7 @@ mod leap;
 mod nesting;
 mod recovery;
 mod timelines;
+mod trust;
 mod world;
 
 use timevisor_clock_page::ClockStatus;

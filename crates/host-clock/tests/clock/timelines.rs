@@ -86,6 +86,9 @@ fn a_local_timeline_counts_from_its_start() {
     let at = seven.lines.unwrap().at(1100);
     assert_eq!((seven.status, seven.disruptions), (ClockStatus::Synchronized, 7));
     assert_eq!(at.estimate, Instant::from_bits(0) + nominal().span(1000), "the first start counts");
+    clocks.trust_counter(false);
+    assert_eq!(clocks.local(7).status, ClockStatus::Unreliable, "it counts a counter in doubt");
+    clocks.trust_counter(true);
     clocks.begin(8, 1000);
     clocks.keep(|life| life == 8);
     assert!(clocks.local(7).lines.is_none() && clocks.local(8).lines.is_some());

@@ -6,10 +6,12 @@
 //! | `cntvct` | `Cntvct` (Arm) |
 //! | [`monotonic_raw`] | [`MonotonicRaw`], the fallback |
 //! | [`mod@calibrate`] | a counter's nominal frequency |
+//! | [`clocksource`] | [`Clocksources`]: what the kernel thinks of it now |
 //!
 //! What it does not do: discipline anything. Every counter here is free-running.
 
 pub mod calibrate;
+pub mod clocksource;
 #[cfg(target_arch = "aarch64")]
 pub mod cntvct;
 pub mod monotonic_raw;
@@ -19,6 +21,7 @@ pub mod tsc;
 use timevisor_clock_page::{Counter, CounterId};
 
 pub use calibrate::{Calibration, CalibrationError, calibrate};
+pub use clocksource::Clocksources;
 #[cfg(target_arch = "aarch64")]
 pub use cntvct::Cntvct;
 pub use monotonic_raw::{HostMonotonicRaw, MonotonicRaw};

@@ -165,6 +165,9 @@ pub struct CounterSummary {
     /// Why it was chosen; absent in answers of older daemons.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why it is no longer trusted, and the next step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// The host's clock.
@@ -260,6 +263,9 @@ pub struct LeapSummary {
     pub tai_offset: Option<i16>,
     /// The problem with it and the next step, if there is one.
     pub problem: Option<String>,
+    /// A problem that will come, and the next step: the table expires soon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// The VMs served.

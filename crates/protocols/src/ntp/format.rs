@@ -1,13 +1,20 @@
 //! NTP's two fixed-point formats (RFC 5905 section 6) and the era of a 32-bit second.
 //!
 //! What it does not do: guess the era. A 32.32 timestamp names an instant only together with a
-//! reference instant that is right to within 68 years. A caller without any idea of the time can
-//! use the daemon's build date.
+//! reference instant that is right to within 68 years: [`ERA_PIVOT`]. CLOCK_REALTIME is no such
+//! instant, because a machine may boot in 1970 or in 2099.
 
 use timevisor_time::{Duration, Instant, Utc};
 
 /// Seconds from NTP's prime epoch, 1900-01-01, to the Unix epoch (RFC 5905 figure 4).
 pub const NTP_TO_UNIX_SECS: i64 = 2_208_988_800;
+
+/// The reference instant of a client: timestamps are then of the years 2000 to 2136. The 2^32 s
+/// around it begin at 2000-01-01T00:00:00Z.
+///
+/// Until 2136 no other instant does better. One that is right gives the same result, and one that
+/// is wrong, from a clock that says 2099, would move honest servers by 136 years.
+pub const ERA_PIVOT: Instant<Utc> = Instant::from_words(946_684_800 + (1 << 31), 0);
 
 /// The short format: unsigned 16.16 seconds. Root delay and root dispersion travel in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -148,6 +155,19 @@ mod tests {
             assert_eq!(after.to_instant(near).secs(), ERA1);
             assert_eq!(after.to_instant(near) - before.to_instant(near), Duration::from_secs(1));
         }
+    }
+
+    /// The years that a client without any idea of the time must get right.
+    #[test]
+    fn the_pivot_covers_2000_to_2136() {
+        // 2000-01-01, 2026-11-26, the second before and of era 1, 2099-01-01, 2135-12-31.
+        let instants = [946_684_800, 1_795_651_200, ERA1 - 1, ERA1, 4_070_908_800, 5_238_604_800];
+        for secs in instants {
+            let stamp = NtpTimestamp::from_instant(at(secs));
+            assert_eq!(stamp.to_instant(ERA_PIVOT), at(secs), "{secs}");
+        }
+        let last = at(946_684_800 + (1 << 32) - 1);
+        assert_eq!(NtpTimestamp::from_instant(last).to_instant(ERA_PIVOT), last);
     }
 
     #[test]

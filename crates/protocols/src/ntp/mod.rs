@@ -36,7 +36,7 @@ pub mod witnesses;
 pub use candidates::{Candidates, Step};
 pub use client::{Client, Exchange, Outcome, Request};
 pub use config::{Config, ConfigError};
-pub use format::{NtpShort, NtpTimestamp};
+pub use format::{ERA_PIVOT, NtpShort, NtpTimestamp};
 pub use packet::{LeapIndicator, Mode, Packet, PacketError};
 pub use reject::RejectReason;
 pub use response::{KissCode, Response};

@@ -5,6 +5,7 @@
 use rustls::CertificateError;
 
 use super::date::UnixSeconds;
+use super::validity::CertificateTime;
 
 /// A failed key establishment, of which no result may be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -22,26 +23,42 @@ pub enum KeyError {
         "there is no certificate authority to trust; install ca-certificates or set ca_file to a PEM file"
     )]
     NoAuthority,
-    /// The certificate has expired, or our clock is ahead.
+    /// The certificate has expired, or the clock is ahead.
     #[error(
-        "the server's certificate expired at {not_after} and this machine's clock says {now}; renew the certificate, or set the clock if it is wrong"
+        "the server's certificate expired at {not_after} and {time}; {}",
+        if time.is_ours() { "renew it" } else { "renew it, or set this machine's clock if it is wrong" }
     )]
     Expired {
         /// End of validity.
         not_after: UnixSeconds,
-        /// The time that was used for the check.
-        now: UnixSeconds,
+        /// The time at which it was judged.
+        time: CertificateTime,
     },
-    /// The certificate is not valid yet, or our clock is behind, as after a boot without a
+    /// The certificate is not valid yet, or the clock is behind, as after a boot without a
     /// battery-backed clock.
     #[error(
-        "the server's certificate is valid from {not_before} and this machine's clock says {now}; set the clock if it is wrong, for instance with `date -s`"
+        "the server's certificate is valid from {not_before} and {time}; {}",
+        if time.is_ours() { "look at the server's clock" } else { SET_CLOCK }
     )]
     NotYetValid {
         /// Begin of validity.
         not_before: UnixSeconds,
-        /// The time that was used for the check.
-        now: UnixSeconds,
+        /// The time at which it was judged.
+        time: CertificateTime,
+    },
+    /// Validity begins or ends within the time's bounds.
+    #[error(
+        "the server's certificate {} at {boundary} and {time}, so it is not known whether it is valid; wait for \
+         narrower bounds",
+        if *begins { "becomes valid" } else { "expires" }
+    )]
+    Unclear {
+        /// The begin or the end of the validity.
+        boundary: UnixSeconds,
+        /// True for the begin.
+        begins: bool,
+        /// The time at which it was judged.
+        time: CertificateTime,
     },
     /// An unknown authority signed the certificate.
     #[error(
@@ -129,7 +146,28 @@ pub enum KeyError {
     NoCookie,
 }
 
+/// The likely cause of a certificate of the future.
+const SET_CLOCK: &str = "set this machine's clock, for instance with `date -s`, or wait for other references, by whose \
+                         time it is then checked";
+
 impl KeyError {
+    /// True if the certificate was refused because of the time, and would not be so at `time`.
+    #[must_use]
+    pub fn is_overcome_by(&self, time: &CertificateTime) -> bool {
+        match self {
+            Self::Expired { not_after, .. } => time.is_before(*not_after),
+            Self::NotYetValid { not_before, .. } => time.is_after(*not_before),
+            Self::Unclear { boundary, .. } => !time.straddles(*boundary),
+            _ => false,
+        }
+    }
+
+    /// True if the certificate was refused because of the time.
+    #[must_use]
+    pub fn depends_on_time(&self) -> bool {
+        matches!(self, Self::Expired { .. } | Self::NotYetValid { .. } | Self::Unclear { .. })
+    }
+
     /// The name in JSON and metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -138,6 +176,7 @@ impl KeyError {
             Self::NoAuthority => "no_authority",
             Self::Expired { .. } => "expired",
             Self::NotYetValid { .. } => "not_yet_valid",
+            Self::Unclear { .. } => "validity_unclear",
             Self::UnknownAuthority => "unknown_authority",
             Self::WrongName { .. } => "wrong_name",
             Self::Certificate { .. } => "certificate",
@@ -158,11 +197,11 @@ impl KeyError {
 }
 
 /// Sorts the TLS library's errors by what the operator can do. `server` is the name that we asked
-/// for.
-pub(super) fn from_tls(error: rustls::Error, server: &str) -> KeyError {
+/// for, `time` the time at which certificates were judged.
+pub(super) fn from_tls(error: rustls::Error, server: &str, time: &CertificateTime) -> KeyError {
     use rustls::{AlertDescription, Error};
     match error {
-        Error::InvalidCertificate(error) => from_certificate(error, server),
+        Error::InvalidCertificate(error) => from_certificate(error, server, time),
         Error::NoApplicationProtocol
         | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => KeyError::NotNts,
         Error::PeerIncompatible(_)
@@ -173,16 +212,23 @@ pub(super) fn from_tls(error: rustls::Error, server: &str) -> KeyError {
     }
 }
 
-fn from_certificate(error: CertificateError, server: &str) -> KeyError {
+fn from_certificate(error: CertificateError, server: &str, time: &CertificateTime) -> KeyError {
+    let time = *time;
     match error {
-        CertificateError::ExpiredContext { time, not_after } => KeyError::Expired {
-            not_after: UnixSeconds(not_after.as_secs()),
-            now: UnixSeconds(time.as_secs()),
-        },
-        CertificateError::NotValidYetContext { time, not_before } => KeyError::NotYetValid {
-            not_before: UnixSeconds(not_before.as_secs()),
-            now: UnixSeconds(time.as_secs()),
-        },
+        CertificateError::ExpiredContext { not_after, .. } => {
+            let boundary = UnixSeconds(not_after.as_secs());
+            if time.straddles(boundary) {
+                return KeyError::Unclear { boundary, begins: false, time };
+            }
+            KeyError::Expired { not_after: boundary, time }
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            let boundary = UnixSeconds(not_before.as_secs());
+            if time.straddles(boundary) {
+                return KeyError::Unclear { boundary, begins: true, time };
+            }
+            KeyError::NotYetValid { not_before: boundary, time }
+        }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             KeyError::UnknownAuthority
         }

@@ -2,7 +2,7 @@
 //!
 //! Bytes in, bytes out: the caller owns the connection and the deadline. The exchange requires TLS
 //! 1.3, the protocol name "ntske/1", and a certificate for the server that is valid at the time
-//! that the caller passes. Sessions are not resumed, so every establishment checks the certificate.
+//! that the caller passes, or throughout its bounds. Sessions are not resumed, so every establishment checks the certificate.
 //! TLS's secrets are not logged, whatever SSLKEYLOGFILE says.
 //!
 //! What it does not do: connect, look up names, or keep time. Random numbers are TLS's, from the
@@ -11,17 +11,16 @@
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
-use rustls::client::Resumption;
-use rustls::pki_types::{ServerName, UnixTime};
-use rustls::time_provider::TimeProvider;
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
-use timevisor_time::{Instant, Utc};
 use zeroize::Zeroizing;
 
 use super::aead::{KEY_LEN, Key};
 use super::error::{KeyError, from_tls};
 use super::negotiation::{AES_SIV_CMAC_256, Answer, NTPV4, request};
 use super::trust::TrustAnchors;
+use super::validity::{AtBothEnds, CertificateTime};
 
 /// RFC 8915 section 4.
 pub const ALPN: &[u8] = b"ntske/1";
@@ -61,32 +60,43 @@ pub struct Established {
 #[derive(Debug)]
 pub struct Exchange {
     server: String,
+    time: CertificateTime,
     tls: ClientConnection,
     answer: Vec<u8>,
 }
 
 impl Exchange {
     /// Starts one with `server` (a DNS name or an IP address, without a port), whose certificate
-    /// must be valid at `now`.
+    /// must be valid at `time`.
     ///
     /// # Errors
     /// When no certificate can have this name, or no authority is trusted.
-    pub fn start(server: &str, trust: &TrustAnchors, now: Instant<Utc>) -> Result<Self, KeyError> {
+    pub fn start(
+        server: &str,
+        trust: &TrustAnchors,
+        time: CertificateTime,
+    ) -> Result<Self, KeyError> {
         let name = ServerName::try_from(server.to_owned())
             .map_err(|_| KeyError::Name { name: server.to_owned() })?;
-        let failed = |error| from_tls(error, server);
+        let failed = |error| from_tls(error, server, &time);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_details(provider, Arc::new(At(unix(now))))
+        let check =
+            WebPkiServerVerifier::builder_with_provider(trust.roots()?, Arc::clone(&provider))
+                .build()
+                .map_err(|error| KeyError::Tls { what: error.to_string() })?;
+        // "Dangerous" is that a verifier could accept anything. This one runs the usual check, twice.
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(failed)?
-            .with_root_certificates(trust.roots()?)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AtBothEnds { check, time }))
             .with_no_client_auth();
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.resumption = Resumption::disabled();
         let mut tls = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
         // TLS buffers it until the handshake is complete.
         tls.writer().write_all(&request()).map_err(|error| internal(&error))?;
-        Ok(Self { server: server.to_owned(), tls, answer: Vec::new() })
+        Ok(Self { server: server.to_owned(), time, tls, answer: Vec::new() })
     }
 
     /// Returns the bytes to send now; at the end they close the session, and after an error they
@@ -107,7 +117,10 @@ impl Exchange {
     pub fn on_bytes(&mut self, mut bytes: &[u8]) -> Result<Option<Established>, KeyError> {
         while !bytes.is_empty() {
             self.tls.read_tls(&mut bytes).map_err(|error| internal(&error))?;
-            let state = self.tls.process_new_packets().map_err(|e| from_tls(e, &self.server))?;
+            let state = self
+                .tls
+                .process_new_packets()
+                .map_err(|e| from_tls(e, &self.server, &self.time))?;
             self.read(state.plaintext_bytes_to_read())?;
         }
         if self.tls.is_handshaking() {
@@ -146,7 +159,7 @@ impl Exchange {
         let mut bytes = Zeroizing::new([0; KEY_LEN]);
         self.tls
             .export_keying_material(&mut bytes[..], EXPORTER_LABEL, Some(&context))
-            .map_err(|error| from_tls(error, &self.server))?;
+            .map_err(|error| from_tls(error, &self.server, &self.time))?;
         Ok(Key::new(bytes))
     }
 }
@@ -154,23 +167,6 @@ impl Exchange {
 /// Reading and writing vectors fails only when the TLS library's own limits are exceeded.
 fn internal(error: &std::io::Error) -> KeyError {
     KeyError::Tls { what: error.to_string() }
-}
-
-/// The caller's time, for checking the certificate.
-#[derive(Debug)]
-struct At(UnixTime);
-
-impl TimeProvider for At {
-    fn current_time(&self) -> Option<UnixTime> {
-        Some(self.0)
-    }
-}
-
-/// Times before 1970 become 1970: every certificate is then "not yet valid", which is the right
-/// message.
-fn unix(now: Instant<Utc>) -> UnixTime {
-    let seconds = u64::try_from(now.secs()).unwrap_or(0);
-    UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
 }
 
 #[cfg(test)]
@@ -182,11 +178,5 @@ mod tests {
     fn exporter_contexts() {
         assert_eq!(exporter_context(Direction::ClientToServer), [0, 0, 0, 15, 0]);
         assert_eq!(exporter_context(Direction::ServerToClient), [0, 0, 0, 15, 1]);
-    }
-
-    #[test]
-    fn a_time_before_1970_is_1970() {
-        assert_eq!(unix(Instant::from_unix_nanos(-5)).as_secs(), 0);
-        assert_eq!(unix(Instant::from_unix_nanos(5_999_999_999)).as_secs(), 5);
     }
 }

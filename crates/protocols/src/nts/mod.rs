@@ -36,6 +36,7 @@ pub mod record;
 pub mod retry;
 pub mod status;
 pub mod trust;
+pub mod validity;
 
 pub use association::{Association, Random};
 pub use config::{Config, ConfigError};
@@ -43,3 +44,4 @@ pub use error::KeyError;
 pub use exchange::{Established, Exchange};
 pub use status::{Counters, Refusal, Status};
 pub use trust::{TrustAnchors, TrustError};
+pub use validity::CertificateTime;

@@ -5,8 +5,8 @@ use std::io::{Read as _, Write as _};
 use rustls::ServerConnection;
 use timevisor_protocols::nts::negotiation::{MAX_ANSWER, request};
 use timevisor_protocols::nts::record::{AEAD_ALGORITHM, NEW_COOKIE, NEXT_PROTOCOL, NTP_PORT};
-use timevisor_protocols::nts::{Established, Exchange, KeyError, TrustAnchors};
-use timevisor_time::Duration;
+use timevisor_protocols::nts::{CertificateTime, Established, Exchange, KeyError, TrustAnchors};
+use timevisor_time::{Duration, Instant, Interval, Utc};
 
 use crate::authority::{Authority, NOW, Tls};
 use crate::server::{good_answer, message};
@@ -53,8 +53,12 @@ fn run(
     }
 }
 
+fn at(now: Instant<Utc>) -> CertificateTime {
+    CertificateTime::of_machine(now)
+}
+
 fn start(authority: &Authority) -> Exchange {
-    Exchange::start(NAME, &authority.trusted(), NOW).unwrap()
+    Exchange::start(NAME, &authority.trusted(), at(NOW)).unwrap()
 }
 
 fn result(tls: Tls, answer: &[u8]) -> Result<Established, KeyError> {
@@ -89,7 +93,7 @@ fn both_sides_have_the_same_keys() {
 #[test]
 fn an_address_can_be_certified_too() {
     let authority = Authority::new();
-    let client = Exchange::start("192.0.2.7", &authority.trusted(), NOW).unwrap();
+    let client = Exchange::start("192.0.2.7", &authority.trusted(), at(NOW)).unwrap();
     let mut server = authority.server("192.0.2.7", Tls::Nts);
     assert!(run(client, &mut server, &good_answer(), usize::MAX).is_ok());
 }
@@ -119,11 +123,46 @@ fn validity_is_judged_by_the_callers_time() {
         (NOW + year, "expired", ["expired at 2027-01-01 00:00 UTC", "clock says 2027-05-29"]),
         (NOW - year, "not_yet_valid", ["valid from 2026-01-01 00:00 UTC", "clock says 2025-05-27"]),
     ] {
-        let client = Exchange::start(NAME, &authority.trusted(), now).unwrap();
+        let client = Exchange::start(NAME, &authority.trusted(), at(now)).unwrap();
         let mut server = authority.server(NAME, Tls::Nts);
         let error = run(client, &mut server, &good_answer(), 1000).unwrap_err();
         assert_eq!(error.name(), name);
         assert!(parts.iter().all(|part| error.to_string().contains(part)), "{error}");
+    }
+}
+
+/// The certificate is valid for 2026. The time is known to within a day, an hour or a year.
+#[test]
+fn validity_is_judged_at_both_ends_of_an_interval() {
+    let authority = Authority::new();
+    let day = |days: i64| Instant::<Utc>::from_unix_nanos(i128::from(days) * 86_400_000_000_000);
+    // 2026-01-01 and 2027-01-01 as days since 1970.
+    let (begin, end) = (20_454, 20_819);
+    let judged = |earliest: Instant<Utc>, latest: Instant<Utc>| {
+        let time = CertificateTime::ours(Interval::new(earliest, latest).unwrap());
+        let client = Exchange::start(NAME, &authority.trusted(), time).unwrap();
+        let mut server = authority.server(NAME, Tls::Nts);
+        run(client, &mut server, &good_answer(), 1000).map(|_| ()).map_err(|error| {
+            let text = error.to_string();
+            assert!(error.depends_on_time() && !error.is_overcome_by(&time), "{text}");
+            let good = Interval::new(day(begin + 1), day(end - 1)).unwrap();
+            assert!(error.is_overcome_by(&CertificateTime::ours(good)), "{text}");
+            assert!(!text.contains("date -s"), "the machine's clock plays no role: {text}");
+            (error.name(), text)
+        })
+    };
+    assert_eq!(judged(day(begin), day(end)), Ok(()));
+    let hour = Duration::from_secs(3600);
+    for (earliest, latest, name, part) in [
+        (day(begin) - hour, day(begin) + hour, "validity_unclear", "becomes valid at 2026-01-01"),
+        (day(end) - hour, day(end) + hour, "validity_unclear", "expires at 2027-01-01"),
+        (day(begin) - hour, day(end) + hour, "validity_unclear", "becomes valid"),
+        (day(begin - 1), day(begin) - hour, "not_yet_valid", "valid from 2026-01-01"),
+        (day(end) + hour, day(end + 1), "expired", "between 2027-01-01 01:00 UTC and 2027-01-02"),
+    ] {
+        let (found, text) = judged(earliest, latest).unwrap_err();
+        assert_eq!(found, name, "{text}");
+        assert!(text.contains(part), "{text}");
     }
 }
 
@@ -170,8 +209,9 @@ fn where_to_ask_is_passed_on() {
 #[test]
 fn nobody_to_trust_and_impossible_names() {
     let authority = Authority::new();
-    let start =
-        |name: &str, trust: &TrustAnchors| Exchange::start(name, trust, NOW).unwrap_err().name();
+    let start = |name: &str, trust: &TrustAnchors| {
+        Exchange::start(name, trust, at(NOW)).unwrap_err().name()
+    };
     assert_eq!(start(NAME, &TrustAnchors::default()), "no_authority");
     for name in ["", "a b", "time.example.net:4460", "-"] {
         assert_eq!(start(name, &authority.trusted()), "name", "{name:?}");

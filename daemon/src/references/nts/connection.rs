@@ -10,9 +10,8 @@ use std::path::Path;
 use std::time::{Duration as StdDuration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use timevisor_linux::clock::realtime;
 use timevisor_protocols::nts::negotiation::Answer;
-use timevisor_protocols::nts::{Established, Exchange, TrustAnchors};
+use timevisor_protocols::nts::{CertificateTime, Established, Exchange, TrustAnchors};
 use timevisor_time::Duration;
 
 use crate::config::NtsServer;
@@ -26,14 +25,14 @@ pub struct Keys {
     pub peer: SocketAddr,
 }
 
-/// Requests keys from `server`.
-pub fn establish(server: &NtsServer, timeout: Duration) -> Result<Keys> {
+/// Requests keys from `server`, whose certificate must be valid at `time`.
+pub fn establish(server: &NtsServer, timeout: Duration, time: CertificateTime) -> Result<Keys> {
     let timeout = u64::try_from(timeout.ceil_nanos()).unwrap_or(0);
     let deadline = Instant::now() + StdDuration::from_nanos(timeout);
     let trust = authorities(server.ca_file.as_deref())?;
     let mut last = None;
     for address in addresses(&server.host, server.port)?.into_iter().take(ADDRESSES) {
-        match ask(server, address, &trust, deadline) {
+        match ask(server, address, &trust, time, deadline) {
             Ok(established) => {
                 let peer = ntp_peer(server, address.ip(), &established.answer)?;
                 return Ok(Keys { established, peer });
@@ -48,9 +47,10 @@ fn ask(
     server: &NtsServer,
     address: SocketAddr,
     trust: &TrustAnchors,
+    time: CertificateTime,
     deadline: Instant,
 ) -> Result<Established> {
-    let mut exchange = Exchange::start(&server.host, trust, realtime())?;
+    let mut exchange = Exchange::start(&server.host, trust, time)?;
     let mut stream =
         TcpStream::connect_timeout(&address, left(deadline, address)?).with_context(|| {
             format!(
@@ -153,7 +153,8 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let text = |server: &NtsServer| {
             let timeout = Duration::from_millis(100);
-            format!("{:#}", establish(server, timeout).map(|_| ()).unwrap_err())
+            let time = CertificateTime::of_machine(timevisor_linux::clock::realtime());
+            format!("{:#}", establish(server, timeout, time).map(|_| ()).unwrap_err())
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         let with = |path: &Path| NtsServer::new("127.0.0.1", port, Some(path.to_owned()));

@@ -18,14 +18,20 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use anyhow::{Context, Result};
 use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::packet::HEADER_LEN;
-use timevisor_protocols::nts::{Association, Config, Random, Refusal, Status};
+use timevisor_protocols::nts::{
+    Association, CertificateTime, Config, KeyError, Random, Refusal, Status,
+};
 use timevisor_time::Duration;
 
 use self::connection::{Keys, establish};
+use crate::announce::Announcer;
 use crate::config::NtsServer;
 
 /// How often to check for the thread's result.
 const ASKING: Duration = Duration::from_millis(50);
+/// How often to check whether the time is known well enough now for a certificate that the time
+/// excluded.
+const LOOKING_AGAIN: Duration = Duration::from_secs(2);
 
 /// Whether the next request can be authenticated.
 pub enum Progress {
@@ -47,6 +53,10 @@ pub struct Nts {
     peer: Option<SocketAddr>,
     /// Why the last key establishment failed.
     failed: Option<String>,
+    /// The defect of the certificate, if the time was the reason.
+    untimely: Option<KeyError>,
+    /// The problem that the log shows.
+    told_problem: Announcer,
     told: BTreeSet<Refusal>,
 }
 
@@ -59,19 +69,23 @@ impl Nts {
             running: None,
             peer: None,
             failed: None,
+            untimely: None,
+            told_problem: Announcer::default(),
             told: BTreeSet::new(),
         })
     }
 
-    /// Fetches keys if there are none; call it when a request is due.
-    pub fn poll(&mut self, now: Duration) -> Progress {
+    /// Fetches keys if there are none; call it when a request is due. Certificates are judged at
+    /// `time`.
+    pub fn poll(&mut self, now: Duration, time: CertificateTime) -> Progress {
         if let Some(running) = &self.running {
             match running.try_recv() {
                 Err(TryRecvError::Empty) => return self.waiting(now + ASKING),
                 Ok(Ok(keys)) => self.established(now, keys),
-                Ok(Err(error)) => self.fail(format!("{error:#}")),
+                Ok(Err(error)) => self.fail(now, &error),
                 Err(TryRecvError::Disconnected) => {
-                    self.fail("the key establishment's thread ended without a result".to_owned());
+                    let text = "the key establishment's thread ended without a result";
+                    self.fail(now, &anyhow::anyhow!(text));
                 }
             }
             self.running = None;
@@ -79,17 +93,22 @@ impl Nts {
         if !self.association.needs_keys() {
             return Progress::Ready;
         }
-        if now < self.association.exchange_at() {
-            return self.waiting(self.association.exchange_at());
+        let next = self.association.exchange_at();
+        let overcome = self.untimely.as_ref().map(|error| error.is_overcome_by(&time));
+        if now < next && overcome != Some(true) {
+            let look = if overcome.is_some() { now + LOOKING_AGAIN } else { next };
+            return self.waiting(next.min(look));
         }
+        self.untimely = None;
         self.association.exchange_began(now);
-        match begin(self.server.clone(), self.association.config().exchange_timeout) {
+        let timeout = self.association.config().exchange_timeout;
+        match begin(self.server.clone(), timeout, time) {
             Ok(running) => {
                 self.running = Some(running);
                 self.waiting(now + ASKING)
             }
             Err(error) => {
-                self.fail(format!("{error:#}"));
+                self.fail(now, &error);
                 self.waiting(self.association.exchange_at())
             }
         }
@@ -154,14 +173,20 @@ impl Nts {
         );
         self.peer = Some(keys.peer);
         self.failed = None;
+        self.told_problem.changed(now, "");
         self.told.clear();
         self.association.established(now, keys.established);
     }
 
-    fn fail(&mut self, problem: String) {
-        if self.failed.as_ref() != Some(&problem) {
+    fn fail(&mut self, now: Duration, error: &anyhow::Error) {
+        let problem = format!("{error:#}");
+        let known = error.downcast_ref::<KeyError>();
+        // The text of such an error changes with the time that it names.
+        let key = known.map_or(problem.as_str(), |error| error.name());
+        if self.told_problem.changed(now, key) {
             tracing::warn!("reference {}: no NTS keys: {problem}", self.name);
         }
+        self.untimely = known.filter(|error| error.depends_on_time()).cloned();
         self.failed = Some(problem);
     }
 
@@ -185,13 +210,17 @@ impl Nts {
 
 /// Starts a thread: name servers and key establishment servers may not respond for seconds, which
 /// must not block the daemon.
-fn begin(server: NtsServer, timeout: Duration) -> Result<Receiver<Result<Keys>>> {
+fn begin(
+    server: NtsServer,
+    timeout: Duration,
+    time: CertificateTime,
+) -> Result<Receiver<Result<Keys>>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()
         .name("nts-ke".to_owned())
         .spawn(move || {
             // After the daemon has ended, nobody receives the result.
-            let _ = sender.send(establish(&server, timeout));
+            let _ = sender.send(establish(&server, timeout, time));
         })
         .context("cannot start the key establishment's thread")?;
     Ok(receiver)
@@ -199,12 +228,43 @@ fn begin(server: NtsServer, timeout: Duration) -> Result<Receiver<Result<Keys>>>
 
 #[cfg(test)]
 mod tests {
+    use timevisor_protocols::nts::date::UnixSeconds;
+    use timevisor_time::{Instant, Interval};
+
     use super::*;
+
+    fn time() -> CertificateTime {
+        CertificateTime::of_machine(Instant::from_unix_nanos(5_000_000_000))
+    }
+
+    #[test]
+    fn a_certificate_that_the_time_excluded_is_asked_for_again_when_the_time_is_known() {
+        let server = NtsServer::new("127.0.0.1", 9, None);
+        let mut nts = Nts::new("a", server).unwrap();
+        let not_before = UnixSeconds(1_795_000_000);
+        nts.association.exchange_began(Duration::ZERO);
+        let early = KeyError::NotYetValid { not_before, time: time() };
+        nts.fail(Duration::ZERO, &anyhow::Error::from(early).context("127.0.0.1"));
+        let now = Duration::from_secs(1);
+        let Progress::Waiting { again, .. } = nts.poll(now, time()) else { panic!("keys?") };
+        assert_eq!((again, nts.running.is_some()), (now + LOOKING_AGAIN, false));
+        // Known, but only to within years.
+        let at = |secs: i128| Instant::from_unix_nanos(secs * 1_000_000_000);
+        let ours = |earliest, latest| {
+            CertificateTime::ours(Interval::new(at(earliest), at(latest)).unwrap())
+        };
+        nts.poll(now, ours(1_794_000_000, 1_796_000_000));
+        assert!(nts.running.is_none());
+        nts.poll(now, ours(1_795_000_001, 1_795_000_002));
+        assert!(nts.running.is_some(), "long before the next attempt at 10 s");
+        // The attempt is one like any other: another failure waits as long as ever.
+        assert_eq!(nts.association.exchange_at(), now + Duration::from_secs(15));
+    }
 
     /// Polls like the event loop until the thread's result has arrived.
     fn settled(nts: &mut Nts, now: Duration) -> Progress {
         loop {
-            let progress = nts.poll(now);
+            let progress = nts.poll(now, time());
             if nts.running.is_none() {
                 return progress;
             }
@@ -221,14 +281,19 @@ mod tests {
         let mut nts = Nts::new("a", server).unwrap();
         let mut now = Duration::ZERO;
         for wait in ["10.000", "15.000", "22.500"] {
-            assert!(matches!(nts.poll(now), Progress::Waiting { .. }) && nts.running.is_some());
+            assert!(
+                matches!(nts.poll(now, time()), Progress::Waiting { .. }) && nts.running.is_some()
+            );
             let Progress::Waiting { again, .. } = settled(&mut nts, now) else { panic!("keys?") };
             let told = nts.trouble(now);
             assert!(told.contains("cannot connect to 127.0.0.1"), "{told}");
             assert!(told.ends_with(&format!("next attempt at {closed} in {wait} s")), "{told}");
             assert_eq!(nts.seal(&[0; HEADER_LEN]), None);
             // Not a moment earlier.
-            assert!(matches!(nts.poll(again - Duration::EPSILON), Progress::Waiting { .. }));
+            assert!(matches!(
+                nts.poll(again - Duration::EPSILON, time()),
+                Progress::Waiting { .. }
+            ));
             assert!(nts.running.is_none());
             now = again;
         }

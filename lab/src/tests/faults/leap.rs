@@ -1,12 +1,15 @@
 //! The leap second table: expired, overridden, replaced.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::ensure;
+use timevisor_linux::clock::realtime;
 use timevisor_time::leap::SYSTEM_PATH;
 
 use crate::command;
 use crate::host::{Host, mentions};
+use crate::interrupt;
 use crate::ntp_impostor::Impostor;
 use crate::reader::HostPage;
 use crate::scenario::Context;
@@ -47,30 +50,65 @@ pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {
     let vm = crate::tests::faults::common::complaint(&host, &["vm", "args", "--name", "web"])?;
     mentions(&vm, &["TAI - UTC is not known"])?;
 
-    // The table appears, and a reload suffices.
+    // The table appears. No reload is needed.
     fs::copy(SYSTEM_PATH, &table)?;
     let pid = host.pid()?;
-    command::run("kill", &["-HUP", &pid.to_string()])?;
     host.wait_synchronized(10_000)?;
     ensure!(host.pid()? == pid, "another daemon");
     let page = HostPage::open(host.directory())?;
-    let before = honest_reading(&page)?;
+    honest_reading(&page)?;
     let status = host.json(&["status"])?;
     ensure!(status["leap_table"]["tai_offset"] == 37, "{}", status["leap_table"]);
     ensure!(status["leap_table"]["problem"].is_null(), "{}", status["leap_table"]);
 
-    // It expires while the daemon runs: the bounds stay true and grow.
+    // An older one does not replace it, not even by a reload; this is told once.
     fs::write(&table, EXPIRED)?;
-    command::run("kill", &["-HUP", &pid.to_string()])?;
+    for _ in 0..2 {
+        command::run("kill", &["-HUP", &pid.to_string()])?;
+    }
+    host.wait_until("the refusal is told", |h| Ok(h.log_text().contains("stays in force")))?;
+    let status = host.json(&["status"])?;
+    ensure!(status["leap_table"]["problem"].is_null(), "{}", status["leap_table"]);
+    let told = host.log_text().matches("stays in force").count();
+    ensure!(told == 1, "told {told} times");
+    host.kill();
+
+    // A table that will expire is announced; the file that replaces it is read before the expiry
+    // stops the clock.
+    let end = realtime().secs() + 10;
+    fs::write(&table, expiring_at(end))?;
+    host.start(&lines(""))?;
+    host.wait_synchronized(10_000)?;
+    let parts = ["expires in 0 days", "upgrade tzdata", "clock.tai_offset"];
+    mentions(&host.json(&["status"])?["leap_table"]["warning"].to_string(), &parts)?;
+    mentions(&host.cli(&["status"])?, &parts)?;
+    mentions(&host.log_text(), &parts)?;
+    let renewed = ctx.path("leap-seconds.list.new");
+    fs::write(&renewed, expiring_at(end + 90 * 86_400))?;
+    fs::rename(&renewed, &table)?;
+    interrupt::sleep(Duration::from_secs(u64::try_from(end - realtime().secs()).unwrap_or(0) + 3))?;
+    let status = host.json(&["status"])?;
+    ensure!(status["clock"]["status"] == "synchronized", "{}", status["clock"]);
+    let leap = &status["leap_table"];
+    ensure!(leap["problem"].is_null() && leap["warning"].is_null(), "{leap}");
+    mentions(&host.log_text(), &["a new leap second table, valid until"])?;
+    ensure!(!host.log_text().contains("expired"), "it was refused: {}", host.log_text());
+    let page = HostPage::open(host.directory())?;
+    honest_reading(&page)?;
+    host.kill();
+
+    // It expires while the daemon runs: the bounds stay true and grow.
+    fs::write(&table, expiring_at(realtime().secs() + 8))?;
+    host.start(&lines(""))?;
+    host.wait_synchronized(10_000)?;
+    let page = HostPage::open(host.directory())?;
+    let known = honest_reading(&page)?;
     host.wait_until("the expiry is told", |h| {
         Ok(h.json(&["status"])?["leap_table"]["problem"].is_string())
     })?;
     mentions(&host.cli(&["status"])?, &["TAI - UTC    unknown", "upgrade tzdata"])?;
     let after = honest_reading(&page)?;
-    ensure!(
-        after.has_estimate() && after.disruption == before.disruption,
-        "what was known is gone"
-    );
+    ensure!(after.has_estimate() && after.disruption == known.disruption, "what was known is gone");
     host.kill();
 
     // The operator's setting replaces the table.
@@ -78,7 +116,12 @@ pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {
     host.wait_synchronized(10_000)?;
     honest_reading(&page)?;
     ensure!(host.json(&["status"])?["leap_table"]["tai_offset"] == 37, "the word is not taken");
-    Ok("four useless tables told apart, no bounds from them; reload and tai_offset help".to_owned())
+    Ok("useless tables told apart, no bounds from them; a renewed one is read in time, an older one refused".to_owned())
+}
+
+/// A table of today that is valid until the POSIX second `end`.
+fn expiring_at(end: i64) -> String {
+    format!("#@ {}\n3644697600 36\n3692217600 37\n", end + 2_208_988_800)
 }
 
 fn unknown(host: &Host, problem: &[&str]) -> anyhow::Result<()> {

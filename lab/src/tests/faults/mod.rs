@@ -1,6 +1,8 @@
 //! Faults, and what timevisord says and does about them.
 
 pub(crate) mod common;
+pub(crate) mod counter;
+pub(crate) mod forbidden;
 pub(crate) mod leap;
 pub(crate) mod liar;
 pub(crate) mod ntp;
@@ -34,6 +36,22 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 45,
         run: common::counter,
+    },
+    Test {
+        name: "fault-counter-dropped",
+        about: "the kernel's watchdog drops the TSC: unreliable at once with the next step, which works",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 25,
+        run: counter::dropped,
+    },
+    Test {
+        name: "fault-discipline-forbidden",
+        about: "clock.discipline without CAP_SYS_TIME: told once",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: forbidden::discipline,
     },
     Test {
         name: "fault-two-daemons",
@@ -125,10 +143,10 @@ const TESTS: &[Test] = &[
     },
     Test {
         name: "fault-leap",
-        about: "an expired leap second table, the operator's offset, and a reload",
+        about: "leap second tables: useless, renewed in time without a reload, older, about to expire; the operator's offset",
         tier: Tier::Test,
         needs: &[Root],
-        seconds: 15,
+        seconds: 30,
         run: leap::leap,
     },
     Test {

@@ -26,7 +26,7 @@ pub(crate) fn undeclared(ctx: &Context) -> anyhow::Result<String> {
     compiler.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
     command::output(compiler.arg(&library).arg(source))?;
 
-    let refused = run(ctx, &library, "refused", "")?;
+    let refused = run(ctx, &library, "refused", "", &[])?;
     let reference = &refused.0["references"][0];
     ensure!(
         reference["status"] == "undeclared" && reference["accepted"] == 0,
@@ -35,8 +35,16 @@ pub(crate) fn undeclared(ctx: &Context) -> anyhow::Result<String> {
     ensure!(refused.0["clock"]["below_ns"].is_null(), "bounds of nothing: {}", refused.0["clock"]);
     mentions(&refused.1, &["declares no error", "assumed_max_error", "[[reference]]", "pool ="])?;
 
+    let still = run(ctx, &library, "still", "", &["MAXERROR_US=737"])?;
+    let reference = &still.0["references"][0];
+    ensure!(
+        reference["status"] == "undeclared" && reference["accepted"] == 0,
+        "a maxerror that stands still is believed: {reference}"
+    );
+    mentions(&still.1, &["stands still at 737 us", "assumed_max_error", "pool ="])?;
+
     let assumed = "[[reference]]\ntype = \"system\"\nassumed_max_error = \"10ms\"\n";
-    let taken = run(ctx, &library, "assumed", assumed)?;
+    let taken = run(ctx, &library, "assumed", assumed, &[])?;
     let (below, above) = (&taken.0["clock"]["below_ns"], &taken.0["clock"]["above_ns"]);
     let holds =
         |side: &Value| side.as_i64().is_some_and(|ns| (9_000_000..11_000_000).contains(&ns));
@@ -52,6 +60,7 @@ fn run(
     library: &std::path::Path,
     name: &str,
     lines: &str,
+    variables: &[&str],
 ) -> anyhow::Result<(Value, String)> {
     let directory = scratch::directory()?;
     let config = ctx.path(&format!("{name}.toml"));
@@ -64,7 +73,7 @@ fn run(
     let daemon = programs::binary("timevisord", "timevisord")?;
     let client = programs::binary("timevisor", "timevisor")?;
     let mut command = command::tethered("env");
-    command.arg(format!("LD_PRELOAD={}", library.display())).arg(daemon);
+    command.arg(format!("LD_PRELOAD={}", library.display())).args(variables).arg(daemon);
     command.arg("--config").arg(&config);
     let log = ctx.path(&format!("{name}.log"));
     let mut daemon = Tethered::spawn(&mut command, "timevisord", &log)?;

@@ -8,6 +8,7 @@ pub(crate) mod nts;
 pub(crate) mod references;
 pub(crate) mod simulator;
 pub(crate) mod truth;
+pub(crate) mod wrong_rtc;
 
 use crate::scenario::Need::{Apt, ArmToolchain, Fetched, Processors, Root};
 use crate::scenario::{Family, Test, Tier};
@@ -103,6 +104,22 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("ntpd-rs")],
         seconds: 15,
         run: nts::ntpd_rs,
+    },
+    Test {
+        name: "wrong-rtc",
+        about: "CLOCK_REALTIME in 1970, 2019, 2036, 2099 and 2163 beside two honest servers: outvoted, and all else right",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 30,
+        run: wrong_rtc::eras,
+    },
+    Test {
+        name: "wrong-rtc-nts",
+        about: "CLOCK_REALTIME in 1970: an NTS certificate is judged at the time that other servers have told",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 30,
+        run: wrong_rtc::certificates,
     },
     Test {
         name: "docs-commands",
