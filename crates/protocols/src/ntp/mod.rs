@@ -5,9 +5,12 @@
 //! | [`format`](mod@format) | the 16.16 and 32.32 number formats, and the era of a 32-bit second |
 //! | [`packet`] | the 48-byte header |
 //! | [`extension`] | what may follow the header: extension fields and a MAC (RFC 7822) |
+//! | [`precise`] | our extension field: bounds in nanoseconds between Timevisors |
+//! | [`datagram`] | a packet to send |
 //! | [`config`] | every tunable of an association, with unit and reason |
 //! | [`client`] | the state machine: which answers to accept, pairing of stamps; basic and interleaved mode (RFC 9769) |
 //! | `schedule` | when to ask |
+//! | `asking` | whether a request carries the field of [`precise`] |
 //! | [`reject`] | why an answer was refused |
 //! | [`response`] | the checks on an answer's content, and the server's own error budget |
 //! | [`refid`] | reference ids: of addresses, and of servers that smear leap seconds |
@@ -17,11 +20,14 @@
 //! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take
 //! timestamps, or compute offsets.
 
+mod asking;
 pub mod client;
 pub mod config;
+pub mod datagram;
 pub mod extension;
 pub mod format;
 pub mod packet;
+pub mod precise;
 pub mod refid;
 pub mod reject;
 pub mod response;
@@ -31,6 +37,7 @@ pub mod status;
 
 pub use client::{Client, Exchange, Outcome, Request};
 pub use config::{Config, ConfigError};
+pub use datagram::Datagram;
 pub use format::{NtpShort, NtpTimestamp};
 pub use packet::{LeapIndicator, Mode, Packet, PacketError};
 pub use reject::RejectReason;
