@@ -66,6 +66,9 @@ pub enum ReferenceConfig {
         /// Use the interleaved mode: ask when the replies really left (RFC 9769).
         #[serde(default)]
         interleaved: bool,
+        /// Ask for bounds in nanoseconds, which a timevisord's server has. The default depends on
+        /// the server's operator; see [`Operator::asks_precise`].
+        precise: Option<bool>,
         /// Accept a server that declares leap smearing.
         #[serde(default)]
         allow_smear: bool,
@@ -115,6 +118,7 @@ impl ReferenceConfig {
             burst: eight(),
             burst_spacing: two_seconds(),
             interleaved: false,
+            precise: None,
             allow_smear: false,
             nts: false,
             nts_ke_port: None,
@@ -294,6 +298,14 @@ impl ReferenceConfig {
         };
         config.validate()?;
         Ok(config)
+    }
+
+    /// The key `precise` of an NTP server.
+    pub fn precise(&self) -> Option<bool> {
+        match self {
+            Self::Ntp { precise, .. } => *precise,
+            _ => None,
+        }
     }
 
     /// The key establishment server of an authenticated NTP server.

@@ -23,7 +23,7 @@ use timevisor_time::{Duration, Instant, Utc};
 
 use super::nts::{Nts, Progress};
 use super::{Surroundings, Upstream, random};
-use crate::config::{ReferenceConfig, ServerConfig};
+use crate::config::{Operator, ReferenceConfig, ServerConfig};
 
 const PORT: u16 = 123;
 /// A failed name resolution or a missing route is retried after this time.
@@ -54,6 +54,8 @@ pub struct Ntp {
     resolving: Option<Receiver<Result<SocketAddr>>>,
     told_kiss: Option<KissCode>,
     nts: Option<Nts>,
+    /// Whether to ask for precise bounds; by default, the operator decides.
+    precise: Option<bool>,
 }
 
 impl Ntp {
@@ -69,6 +71,7 @@ impl Ntp {
             resolving: None,
             told_kiss: None,
             nts,
+            precise: None,
         })
     }
 
@@ -80,7 +83,8 @@ impl Ntp {
         now: Duration,
     ) -> Result<Self> {
         let nts = config.nts_server().map(|server| Nts::new(address, server)).transpose()?;
-        Self::new(address, config.ntp_config(interval)?, nts, now)
+        let ntp = Self::new(address, config.ntp_config(interval)?, nts, now)?;
+        Ok(Self { precise: config.precise(), ..ntp })
     }
 
     pub fn name(&self) -> &str {
@@ -139,6 +143,8 @@ impl Ntp {
             match self.connect(around) {
                 Ok(Some(socket)) => {
                     tracing::info!("reference {}: asking {}", self.name, socket.peer());
+                    let operator = Operator::of(socket.peer().ip());
+                    self.client.set_precise(self.precise.unwrap_or(operator.asks_precise()));
                     self.socket = Some(socket);
                     self.unreachable = None;
                 }
@@ -333,6 +339,8 @@ impl Ntp {
         };
         let interleaved = self.last.is_some_and(|(response, _)| response.is_interleaved());
         let detail = if interleaved { format!("{detail} (interleaved)") } else { detail };
+        let precise = self.last.is_some_and(|(response, _)| response.precise.is_some());
+        let detail = if precise { format!("{detail} (precise bounds)") } else { detail };
         let counters = self.client.counters();
         let rejected = timevisor_protocols::ntp::RejectReason::ALL
             .iter()

@@ -8,7 +8,7 @@
 //! A client appends the field with the name of a timeline to its request. A server that knows the
 //! field appends its own to the reply, never longer than the client's, so that a reply cannot be
 //! longer than its request. Every other server ignores a field of unknown type (RFC 7822 section 3).
-//! The type is from the range for experiments (RFC 9748 section 4.2: 0xF000 to 0xFFFF), where
+//! The type is from the range for experiments (0xF000 to 0xFFFF, RFC 9748), where
 //! anybody may use the same one; the magic tells ours apart. docs/reference/precise-ntp.md has the
 //! layout.
 //!

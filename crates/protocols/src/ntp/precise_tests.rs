@@ -231,7 +231,7 @@ proptest! {
             prop_assert_eq!(Reply::parse(&field), None);
         }
         let mut fields = Fields::new(&bytes);
-        let whole = (&mut fields).all(|field| field.is_ok()) && fields.mac().is_ok();
+        let whole = fields.all(|field| field.is_ok()) && fields.mac().is_ok();
         prop_assert_eq!(whole, Tail::parse(&bytes).is_ok());
     }
 

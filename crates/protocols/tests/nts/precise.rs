@@ -37,7 +37,8 @@ fn plain_reply(request: &[u8]) -> Vec<u8> {
     };
     let mut server = Server::new(ServerConfig::default(), 1).expect("a valid configuration");
     let from = std::net::SocketAddr::from(([10, 0, 0, 1], 123));
-    match server.respond(Duration::ZERO, request, now(), &ServedClock::Known(time), from) {
+    let received = now() - Duration::from_micros(1);
+    match server.respond(Duration::ZERO, request, received, &ServedClock::Known(time), from) {
         Action::Reply { bytes, .. } => bytes.to_vec(),
         other => panic!("{other:?}"),
     }
