@@ -199,23 +199,21 @@ impl Server {
             // present one.
             reply.root_dispersion = clock::dispersion(time.error.max(before.errors.largest()));
         }
-        let Some(field) = field else {
-            return Action::Reply { bytes: Datagram::new(&reply), departure };
-        };
-        let precise = if field.timeline.is_host() {
-            time.precise.map(|p| p.reply(field, time.stratum, before.map(|before| before.errors)))
+        let plain = |reply: &Packet| Action::Reply { bytes: Datagram::new(reply), departure };
+        let Some(field) = field else { return plain(&reply) };
+        let told = if field.timeline.is_host() {
+            let Some(precise) = &time.precise else { return plain(&reply) };
+            precise.reply(field, time.stratum, before.map(|before| before.errors))
         } else {
-            Some(precise::Reply::no_such_timeline(field.timeline))
+            precise::Reply::no_such_timeline(field.timeline)
         };
-        if let Some(precise) = precise.filter(|p| p.status.is_bounded()) {
+        if told.status.is_bounded() {
             // A client compares the two statements.
-            reply.root_dispersion = clock::dispersion(precise.bounds.largest());
+            reply.root_dispersion = clock::dispersion(told.bounds.largest());
         }
+        self.counters.add(Tally::Precise);
         let mut bytes = Datagram::new(&reply);
-        if let Some(precise) = precise {
-            self.counters.add(Tally::Precise);
-            precise.write(&mut bytes, field.referrals);
-        }
+        told.write(&mut bytes, field.referrals);
         Action::Reply { bytes, departure }
     }
 
