@@ -6,17 +6,23 @@
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::{decode, log_scaled, some_bytes};
+use timevisor_protocols::ntp::format::log2_span;
 use timevisor_protocols::ntp::packet::{ANSWER_VERSIONS, HEADER_LEN, VERSION};
+use timevisor_protocols::ntp::precise::{Bounds, Errors, Name, Reply, Status};
 use timevisor_protocols::ntp::{
-    Client, Config, Exchange, Mode, NtpTimestamp, Outcome, Packet, Response,
+    Client, Config, Datagram, Exchange, Mode, NtpTimestamp, Outcome, Packet, Response,
 };
 use timevisor_time::{Duration, Instant, Utc};
 
 fuzz_target!(|data: &[u8]| decode(data, run));
 
 fn run(u: &mut Unstructured) -> Result<()> {
-    let config =
-        Config { interleaved: u.arbitrary()?, allow_smear: u.arbitrary()?, ..Config::default() };
+    let config = Config {
+        interleaved: u.arbitrary()?,
+        allow_smear: u.arbitrary()?,
+        precise: u.arbitrary()?,
+        ..Config::default()
+    };
     let mut world = World {
         client: Client::new(config, Duration::ZERO).expect("the default is valid"),
         now: Duration::ZERO,
@@ -29,6 +35,26 @@ fn run(u: &mut Unstructured) -> Result<()> {
         world.check_books();
     }
     Ok(())
+}
+
+/// The header with a field of precise bounds, which may say what the header says.
+fn with_bounds(u: &mut Unstructured, header: &[u8; HEADER_LEN]) -> Result<Datagram> {
+    const STATUSES: [Status; 4] =
+        [Status::Synchronized, Status::FreeRunning, Status::Unreliable, Status::NoSuchTimeline];
+    let (packet, _) = Packet::parse(header).expect("a header");
+    let near = packet.root_dispersion.to_duration() + packet.root_delay.to_duration().half();
+    let mut side = || -> Result<Duration> {
+        let less = Duration::from_nanos(log_scaled(u)?);
+        Ok((near - less).max(Duration::ZERO))
+    };
+    let receive = Errors { below: side()?, above: side()? };
+    let transmit = Errors { below: side()?, above: side()? };
+    let mut reply = Reply::no_such_timeline(Name::HOST);
+    reply.bounds = Bounds { receive, transmit };
+    reply.status = *u.choose(&STATUSES)?;
+    let mut datagram = Datagram::new(&packet);
+    reply.write(&mut datagram, 0);
+    Ok(datagram)
 }
 
 /// A request as it was sent.
@@ -107,6 +133,9 @@ impl World {
             header[8..10].fill(0);
             header.copy_within(32..36, 40);
         }
+        if u.ratio(1, 4)? {
+            return Ok(with_bounds(u, &header)?.to_vec());
+        }
         let mut datagram = header.to_vec();
         datagram.extend(some_bytes(u)?);
         Ok(datagram)
@@ -149,7 +178,11 @@ impl World {
         assert!(response.tb <= response.te);
         assert!((1..=15).contains(&response.stratum));
         let budget = response.error_budget();
-        assert!(budget > Duration::ZERO && budget <= self.client.config().max_distance);
+        if response.precise.is_some() {
+            assert!(self.client.config().precise, "nobody asked");
+            assert!(budget <= response.stated_error() + log2_span(response.precision));
+        }
+        assert!(budget >= Duration::ZERO && budget <= self.client.config().max_distance);
     }
 
     /// Every request ends exactly once, and the counters know how.

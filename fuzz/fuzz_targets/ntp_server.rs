@@ -7,11 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::{decode, log_scaled, some_bytes};
+use timevisor_protocols::ntp::extension::Tail;
 use timevisor_protocols::ntp::packet::HEADER_LEN;
+use timevisor_protocols::ntp::precise::{self, Bounds, Errors, Name, Reply, Status};
 use timevisor_protocols::ntp::server::{
-    Action, Config, ServedClock, ServedTime, Server, Tally, Unsynchronized,
+    Action, Config, PreciseTime, ServedClock, ServedTime, Server, Tally, Unsynchronized,
 };
-use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpTimestamp, Packet};
+use timevisor_protocols::ntp::{Datagram, LeapIndicator, Mode, NtpTimestamp, Packet};
 use timevisor_time::{Duration, Instant, Utc};
 
 /// With whether the default configuration admits them.
@@ -87,9 +89,12 @@ impl World {
                     && u.arbitrary()?
                 {
                     let at = Instant::from_bits(u.arbitrary()?);
-                    let error = Duration::from_bits(u.arbitrary::<i64>()?.into());
-                    self.server.departed(departure, at, error);
-                    self.departures.push((as_sent(at), error));
+                    let errors = Errors {
+                        below: Duration::from_bits(u.arbitrary::<i64>()?.into()),
+                        above: Duration::from_bits(u.arbitrary::<i64>()?.into()),
+                    };
+                    self.server.departed(departure, at, errors);
+                    self.departures.push((as_sent(at), errors.largest()));
                 }
             }
             Action::Kiss { bytes } => {
@@ -123,17 +128,34 @@ impl World {
         if kind == 1 {
             request.extend(some_bytes(u)?);
         }
+        if u.arbitrary()? {
+            let timeline = *u.choose(&[Name::HOST, Name::new("tai").expect("short"), Name::new("x").expect("short")])?;
+            let mut with_field = Datagram::new(&Packet::parse(&header).expect("a header").0);
+            precise::Request { timeline, referrals: u.int_in_range(0..=9)? }.write(&mut with_field);
+            request = with_field.to_vec();
+        }
         Ok(request)
     }
 
     fn check(&self, request: &[u8], reply: &[u8], clock: &ServedClock, received: Instant<Utc>) {
+        let told = told(reply);
         let (reply, asked) = both(request, reply);
         let time = match clock {
             ServedClock::Known(time) if time.is_usable() => time,
             _ => return check_refusal(&reply, &asked),
         };
         assert!((1..=15).contains(&reply.stratum) && reply.leap != LeapIndicator::Unsynchronized);
-        assert!(reply.root_dispersion.to_duration() >= time.error);
+        // In interleaved mode the bounds of two moments replace the error of the present one.
+        if told.is_none() || reply.origin == asked.transmit {
+            assert!(reply.root_dispersion.to_duration() >= time.error);
+        }
+        if let Some(told) = told {
+            let largest = told.bounds.largest();
+            assert!(told.status.is_bounded() && largest >= time.precise.expect("a field").bounds.receive.largest());
+            // In units of 2^-16 s, up to the largest number of them.
+            let said = reply.root_dispersion.to_duration();
+            assert!(said >= largest || said >= Duration::from_secs(65_535));
+        }
         assert!(received <= time.transmit);
         let age = time.transmit - received;
         let is_datable = age < ERA && time.transmit.secs().unsigned_abs() < 1 << 40;
@@ -160,7 +182,10 @@ impl World {
     fn check_books(&self) {
         let counters = self.server.counters();
         let part = |what: &Tally| {
-            !matches!(what, Tally::Received | Tally::Interleaved | Tally::Unsynchronized)
+            !matches!(
+                what,
+                Tally::Received | Tally::Interleaved | Tally::Precise | Tally::Unsynchronized
+            )
         };
         let ends: u64 = Tally::ALL.iter().filter(|t| part(t)).map(|t| counters.of(*t)).sum();
         assert_eq!(counters.of(Tally::Received), ends);
@@ -175,6 +200,13 @@ fn both(request: &[u8], reply: &[u8]) -> (Packet, Packet) {
     assert_eq!((asked.mode, reply.mode), (Mode::Client, Mode::Server));
     assert_eq!(reply.version, asked.version);
     (reply, asked)
+}
+
+/// The precise bounds of this host's clock in a reply.
+fn told(reply: &[u8]) -> Option<Reply> {
+    let tail = Tail::parse(&reply[HEADER_LEN..]).expect("fields");
+    let named = |name| Reply::find(&tail.fields, name);
+    named(Name::HOST).or_else(|| named(Name::new("tai")?))
 }
 
 fn check_refusal(reply: &Packet, asked: &Packet) {
@@ -196,7 +228,7 @@ fn clock(u: &mut Unstructured) -> Result<ServedClock> {
         LeapIndicator::Delete,
         LeapIndicator::Unsynchronized,
     ];
-    Ok(match u.int_in_range(0..=7)? {
+    let mut clock = match u.int_in_range(0..=7)? {
         0 => ServedClock::Mute,
         1 => ServedClock::Unknown(Unsynchronized::Starting),
         2 => ServedClock::Unknown(Unsynchronized::Contradicted),
@@ -216,6 +248,23 @@ fn clock(u: &mut Unstructured) -> Result<ServedClock> {
             reference_id: u.arbitrary()?,
             reference: Instant::from_bits(u.arbitrary()?),
             precision: u.arbitrary()?,
+            precise: None,
         }),
-    })
+    };
+    if let ServedClock::Known(time) = &mut clock
+        && !time.error.is_negative()
+        && u.arbitrary()?
+    {
+        // One of the four sides is the error, and no other is larger.
+        let smaller = Duration::from_nanos(log_scaled(u)?).min(time.error);
+        let (near, far) = (Errors::symmetric(smaller), Errors { below: smaller, above: time.error });
+        let bounds = if u.arbitrary()? {
+            Bounds { receive: near, transmit: far }
+        } else {
+            Bounds { receive: far, transmit: near }
+        };
+        let status = Status::Synchronized;
+        time.precise = Some(PreciseTime { bounds, status, epoch: u.arbitrary()?, generation: 0 });
+    }
+    Ok(clock)
 }

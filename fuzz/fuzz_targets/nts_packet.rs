@@ -7,6 +7,7 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use timevisor_fuzz::{decode, edited, some_bytes};
 use timevisor_protocols::ntp::packet::HEADER_LEN;
+use timevisor_protocols::ntp::precise::Reply;
 use timevisor_protocols::nts::aead::Key;
 use timevisor_protocols::nts::field::{
     AUTHENTICATOR, Authenticator, COOKIE, COOKIE_PLACEHOLDER, UNIQUE_IDENTIFIER, split_all, write,
@@ -104,7 +105,10 @@ impl World {
         assert_eq!(opened.is_ok(), authentic, "{opened:?}");
         match opened {
             Ok(header) => {
-                assert_eq!(header, datagram[..HEADER_LEN]);
+                assert_eq!(header[..HEADER_LEN], datagram[..HEADER_LEN]);
+                // Nothing follows but fields of ours.
+                let fields = split_all(&header[HEADER_LEN..]).expect("fields only");
+                assert!(fields.iter().all(|field| Reply::parse(field).is_some()));
                 self.awaited = None;
             }
             // Only a NAK may have an effect, and only one that names the request in flight.

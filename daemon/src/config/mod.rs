@@ -50,7 +50,7 @@ pub use introspection::{IntrospectionConfig, KvmChoice};
 pub use local::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
 pub use nts::NtsServer;
 pub use oscillator::OscillatorConfig;
-pub use politeness::PollPolicy;
+pub use politeness::{Operator, PollPolicy};
 pub use reference::ReferenceConfig;
 pub use server::ServerConfig;
 pub use timelines::TimelineConfig;

@@ -1,9 +1,9 @@
 //! Default poll rates of NTP servers: your own servers often, other people's rarely.
 //!
-//! | server | poll | packets per hour |
-//! | --- | --- | --- |
-//! | loopback, private, shared or link-local address | 4 s | 3600 |
-//! | public address, or a member of a pool | 64 s | 450 |
+//! | server | poll | packets per hour | asked for precise bounds |
+//! | --- | --- | --- | --- |
+//! | loopback, private, shared or link-local address | 4 s | 3600 | yes |
+//! | public address, or a member of a pool | 64 s | 450 | no |
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -48,6 +48,12 @@ impl Operator {
             Self::Own => 3600,
             Self::Public => 450,
         }
+    }
+
+    /// Whether the server is asked for precise bounds by default. Somebody else's is hardly a
+    /// timevisord, and filters on the way there drop NTP packets of unusual length.
+    pub const fn asks_precise(self) -> bool {
+        matches!(self, Self::Own)
     }
 }
 

@@ -74,6 +74,9 @@ pub enum ReferenceConfig {
         /// Answers whose server states a larger error (its root distance) are refused.
         #[serde(default = "one_and_a_half", with = "humantime_serde")]
         max_distance: StdDuration,
+        /// Ask for bounds in nanoseconds, which a timevisord's server has. The default depends on
+        /// the server's operator; see [`Operator::asks_precise`].
+        precise: Option<bool>,
         /// Accept a server that declares leap smearing.
         #[serde(default)]
         allow_smear: bool,
@@ -128,6 +131,7 @@ impl ReferenceConfig {
             interleaved: false,
             request_timeout: None,
             max_distance: one_and_a_half(),
+            precise: None,
             allow_smear: false,
             nts: false,
             nts_ke_port: None,
@@ -327,6 +331,14 @@ impl ReferenceConfig {
         match self {
             Self::Ntp { address, pool: None, .. } => address.parse().map(Some),
             _ => Ok(None),
+        }
+    }
+
+    /// The key `precise` of an NTP server.
+    pub fn precise(&self) -> Option<bool> {
+        match self {
+            Self::Ntp { precise, .. } => *precise,
+            _ => None,
         }
     }
 

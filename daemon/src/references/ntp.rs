@@ -24,7 +24,7 @@ use timevisor_time::{Duration, Instant, Utc};
 use super::nts::{Nts, Progress};
 use super::path::{Opened, Path};
 use super::{Surroundings, Upstream, random};
-use crate::config::{ReferenceConfig, ServerConfig};
+use crate::config::{Operator, ReferenceConfig, ServerConfig};
 
 /// A request that the kernel refused to send is tried again after this time.
 const UNSENT: Duration = Duration::from_secs(2);
@@ -49,6 +49,8 @@ pub struct Ntp {
     last: Option<(Response, Duration)>,
     leap_problem: Option<String>,
     nts: Option<Nts>,
+    /// Whether to ask for precise bounds; by default, the operator decides.
+    precise: Option<bool>,
 }
 
 impl Ntp {
@@ -62,6 +64,7 @@ impl Ntp {
             last: None,
             leap_problem: None,
             nts,
+            precise: None,
         })
     }
 
@@ -73,7 +76,8 @@ impl Ntp {
         now: Duration,
     ) -> Result<Self> {
         let nts = config.nts_server().map(|server| Nts::new(address, server)).transpose()?;
-        Self::new(address, config.ntp_config(interval)?, nts, now)
+        let ntp = Self::new(address, config.ntp_config(interval)?, nts, now)?;
+        Ok(Self { precise: config.precise(), ..ntp })
     }
 
     pub fn name(&self) -> &str {
@@ -166,6 +170,7 @@ impl Ntp {
             Opened::Other => {
                 self.change_server(now);
                 self.refuse_loops(around.own_server);
+                self.choose_precise();
             }
         }
         self.ask(now, around);
@@ -220,6 +225,13 @@ impl Ntp {
                 Step::NextAddress => return self.change_server(now),
             }
         }
+    }
+
+    /// Asks for precise bounds if configured, or else if the server is of our own network.
+    fn choose_precise(&mut self) {
+        let operator = self.path.peer().map(|peer| Operator::of(peer.ip()));
+        let default = operator.is_some_and(Operator::asks_precise);
+        self.client.set_precise(self.precise.unwrap_or(default));
     }
 
     /// Makes the client refuse servers that follow us.
@@ -348,6 +360,8 @@ impl Ntp {
         };
         let interleaved = self.last.is_some_and(|(response, _)| response.is_interleaved());
         let detail = if interleaved { format!("{detail} (interleaved)") } else { detail };
+        let precise = self.last.is_some_and(|(response, _)| response.precise.is_some());
+        let detail = if precise { format!("{detail} (precise bounds)") } else { detail };
         let counters = self.client.counters();
         let rejected = timevisor_protocols::ntp::RejectReason::ALL
             .iter()

@@ -21,8 +21,9 @@ use timevisor_linux::page_file;
 use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
 use timevisor_linux::udp_server::{BATCH, Batch, UdpServer};
+use timevisor_protocols::ntp::precise::{Bounds, Errors, Status};
 use timevisor_protocols::ntp::server::{
-    Action, Departure, LeapPlan, ServedClock, ServedTime, Server, Unsynchronized,
+    Action, Departure, LeapPlan, PreciseTime, ServedClock, ServedTime, Server, Unsynchronized,
 };
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -215,8 +216,8 @@ impl Serving {
         let Some(pending) = self.pending.remove(at) else { return };
         let Some(map) = self.clock.stamp_map(pending.before, after) else { return };
         let Some(left) = map.send_bound(stamp) else { return };
-        if let Some((utc, error)) = self.clock.utc_at(left.max(pending.composed)) {
-            self.server.departed(pending.departure, utc, error);
+        if let Some((utc, errors)) = self.clock.utc_at(left.max(pending.composed)) {
+            self.server.departed(pending.departure, utc, errors);
         }
     }
 }
@@ -266,11 +267,13 @@ impl PageClock {
         if !now.has_estimate() {
             return unknown(Unsynchronized::Starting);
         }
-        match now.status() {
+        let status = match now.status() {
             ClockStatus::Unreliable => return unknown(Unsynchronized::Contradicted),
             ClockStatus::Unknown => return unknown(Unsynchronized::Starting),
-            ClockStatus::Initializing | ClockStatus::Synchronized | ClockStatus::FreeRunning => {}
-        }
+            ClockStatus::Initializing => Status::Initializing,
+            ClockStatus::Synchronized => Status::Synchronized,
+            ClockStatus::FreeRunning => Status::FreeRunning,
+        };
         let Some((facts, leap)) = self.facts.and_then(|facts| Some((facts, facts.leap?))) else {
             return unknown(Unsynchronized::Starting);
         };
@@ -281,19 +284,26 @@ impl PageClock {
         if at_arrival.disruption != now.disruption || later.disruption != now.disruption {
             return (ServedClock::Mute, EPOCH);
         }
-        let error = at_arrival.half_width().max(now.half_width()).max(later.half_width());
+        let bounds =
+            Bounds { receive: errors(at_arrival), transmit: errors(now).hull(&errors(later)) };
         let (stratum, reference_id) = match facts.upstream {
             Some(upstream) => (upstream.stratum.saturating_add(1), upstream.id),
             None => (self.stratum, LOCAL_ID),
         };
         let time = ServedTime {
             transmit,
-            error,
+            error: bounds.largest(),
             leap: pending,
             stratum,
             reference_id,
             reference: self.updated(&facts, &leap, now),
             precision: self.precision,
+            precise: Some(PreciseTime {
+                bounds,
+                status,
+                epoch: now.disruption,
+                generation: now.generation().into(),
+            }),
         };
         (ServedClock::Known(time), received)
     }
@@ -305,12 +315,18 @@ impl PageClock {
         leap.utc((now.estimate - age).relabel()).map_or(EPOCH, |(utc, _)| utc)
     }
 
-    /// Returns UTC at a counter value and its error.
-    fn utc_at(&self, counter: u64) -> Option<(Instant<Utc>, Duration)> {
+    /// Returns UTC at a counter value and its errors.
+    fn utc_at(&self, counter: u64) -> Option<(Instant<Utc>, Errors)> {
         let reading = self.reader.convert(counter).ok().filter(Reading::has_estimate)?;
         let (utc, _) = self.facts?.leap?.utc(reading.estimate.relabel())?;
-        Some((utc, reading.half_width()))
+        Some((utc, errors(&reading)))
     }
+}
+
+/// The page's interval around its estimate.
+fn errors(reading: &Reading) -> Errors {
+    let Reading { earliest, estimate, latest, .. } = *reading;
+    Errors { below: estimate - earliest, above: latest - estimate }
 }
 
 const EPOCH: Instant<Utc> = Instant::from_bits(0);

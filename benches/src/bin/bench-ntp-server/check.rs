@@ -12,6 +12,7 @@ use timevisor_linux::counter::HostCounter;
 use timevisor_linux::page::ReadPage;
 use timevisor_linux::page_file;
 use timevisor_protocols::ntp::Packet;
+use timevisor_protocols::ntp::precise::Reply;
 use timevisor_time::{Duration, Instant, Utc};
 
 /// Which answers are checked.
@@ -21,6 +22,9 @@ pub(crate) const EVERY: u64 = 997;
 /// bound's growth in the 10 ms that the server allows for until the answer has left, at 100 ppm (1
 /// us).
 const MARGIN: Duration = Duration::from_micros(17);
+
+/// The same for precise bounds: the growth, and the roundings.
+const PRECISE_MARGIN: Duration = Duration::from_nanos(1_100);
 
 pub(crate) struct Checker {
     reader: Reader<ReadPage, HostCounter>,
@@ -47,7 +51,7 @@ impl Checker {
     }
 
     /// An answer to one of them, or of those before, is here.
-    pub(crate) fn check(&mut self, answer: &Packet) -> Result<()> {
+    pub(crate) fn check(&mut self, answer: &Packet, field: Option<&Reply>) -> Result<()> {
         let Some((base, sent)) = self.before.take() else { return Ok(()) };
         let (lines, now, here) = (self.reader.lines()?, self.reader.read()?, realtime());
         let (arrival, departure) =
@@ -67,6 +71,13 @@ impl Checker {
             distance >= then && distance <= then + MARGIN,
             "root distance {distance}, but the page's half-width was {then}: {answer:?}"
         );
+        if let Some(field) = field {
+            let told = field.bounds.largest();
+            ensure!(
+                told >= then && told <= then + PRECISE_MARGIN,
+                "bounds of {told}, but the page's half-width was {then}: {field:?}"
+            );
+        }
         ensure!(
             arrival - distance <= here && sent <= departure + distance && arrival <= departure,
             "{arrival:?} to {departure:?} +- {distance} does not fit {sent:?} to {here:?}"

@@ -8,8 +8,10 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use timevisor_protocols::ntp::extension::Tail;
 use timevisor_protocols::ntp::packet::HEADER_LEN;
-use timevisor_protocols::ntp::{NtpTimestamp, Packet};
+use timevisor_protocols::ntp::precise::{self, Name, Reply};
+use timevisor_protocols::ntp::{Datagram, NtpTimestamp, Packet};
 
 use crate::check::{Checker, EVERY};
 
@@ -34,17 +36,22 @@ pub(crate) struct Client {
     socket: UdpSocket,
     /// Cookies count up, from 1.
     next_cookie: u64,
-    requests: [[u8; HEADER_LEN]; BATCH],
-    answers: [[u8; 128]; BATCH],
+    /// Requests carry the field of precise bounds.
+    precise: bool,
+    requests: [[u8; REQUEST_LEN]; BATCH],
+    answers: [[u8; 256]; BATCH],
 }
 
+/// The longest request: a header and the field of precise bounds.
+const REQUEST_LEN: usize = HEADER_LEN + precise::MIN_LEN;
+
 impl Client {
-    pub(crate) fn connect(server: SocketAddr) -> Result<Self> {
+    pub(crate) fn connect(server: SocketAddr, precise: bool) -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(server)?;
         socket.set_nonblocking(true)?;
-        let requests = [[0; HEADER_LEN]; BATCH];
-        Ok(Self { socket, next_cookie: 1, requests, answers: [[0; 128]; BATCH] })
+        let requests = [[0; REQUEST_LEN]; BATCH];
+        Ok(Self { socket, next_cookie: 1, precise, requests, answers: [[0; 256]; BATCH] })
     }
 
     /// Loads the server for `span`.
@@ -65,7 +72,7 @@ impl Client {
             }
             let lengths = self.receive()?;
             for (answer, length) in self.answers.iter().zip(&lengths) {
-                let (packet, _) = Packet::parse(&answer[..*length])?;
+                let (packet, tail) = Packet::parse(&answer[..*length])?;
                 let cookie = packet.origin.to_bits();
                 ensure!(
                     (1..self.next_cookie).contains(&cookie),
@@ -75,7 +82,10 @@ impl Client {
                 if answers % EVERY == 0
                     && let Some(checker) = &mut checker
                 {
-                    checker.check(&packet)?;
+                    let tail = Tail::parse(tail)?;
+                    let field = Reply::find(&tail.fields, Name::HOST);
+                    ensure!(field.is_some() == self.precise, "the field: {tail:?}");
+                    checker.check(&packet, field.as_ref())?;
                 }
             }
             in_flight = in_flight.saturating_sub(lengths.len() as u64);
@@ -98,13 +108,23 @@ impl Client {
 
     fn send(&mut self) -> Result<u64> {
         for (cookie, request) in (self.next_cookie..).zip(&mut self.requests) {
-            *request = Packet::request(NtpTimestamp::from_bits(cookie), 0).to_bytes();
+            let header = Packet::request(NtpTimestamp::from_bits(cookie), 0);
+            let mut datagram = Datagram::new(&header);
+            if self.precise {
+                precise::Request::HOST.write(&mut datagram);
+            }
+            request[..datagram.len()].copy_from_slice(&datagram);
         }
         let mut parts = self.requests.each_mut().map(part);
+        if !self.precise {
+            for part in &mut parts {
+                part.iov_len = HEADER_LEN;
+            }
+        }
         let mut headers = messages(&mut parts);
         let fd = self.socket.as_raw_fd();
         // SAFETY: the headers point to live parts, and those to live requests with their true
-        // lengths.
+        // lengths or less.
         let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), COUNT, 0) };
         let sent = accepted(sent)? as u64;
         self.next_cookie += sent;

@@ -1,5 +1,5 @@
 //! How many NTP requests a core answers: timevisord's server beside chronyd's, under the same load
-//! in the same run.
+//! in the same run, without and with the field of precise bounds (docs/reference/precise-ntp.md).
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -82,33 +82,42 @@ fn main() -> Result<ExitCode> {
     let (server_core, client_core) = timevisor_benches::cpu::two()?;
     timevisor_benches::cpu::pin(server_core)?;
     let folder = tempfile::tempdir()?;
-    let ours = Server::timevisord(folder.path())?;
+    let ours_server = Server::timevisord(folder.path())?;
     let chronyd = Server::chronyd(folder.path());
     timevisor_benches::cpu::pin(client_core)?;
     let mut checker = Checker::open(&folder.path().join("run"))?;
     let turn = Duration::from_millis(arguments.turn_ms);
-    let mut ours = (ours, Sum::default());
-    let mut theirs = chronyd.map(|chronyd| (chronyd, Sum::default()));
+    // Plain requests, and requests for precise bounds, which chronyd answers as plain ones.
+    let [mut ours, mut theirs] = [[(Sum::default(), 0); 2]; 2];
     for _ in 0..arguments.rounds {
-        load(&mut ours, turn, Some(&mut checker))?;
-        if let Ok(theirs) = &mut theirs {
-            load(theirs, turn, None)?;
+        for precise in [false, true] {
+            let (sum, checked) = &mut ours[usize::from(precise)];
+            let before = checker.checked();
+            load(&ours_server, sum, turn, precise, Some(&mut checker))?;
+            *checked += checker.checked() - before;
+            if let Ok(chronyd) = &chronyd {
+                load(chronyd, &mut theirs[usize::from(precise)].0, turn, precise, None)?;
+            }
         }
     }
-    let base = theirs.as_ref().map_or(f64::NAN, |(_, sum)| sum.per_cpu_second());
-    let rows = vec![
-        row("timevisord", &ours.1, base, checker.checked()),
-        match &theirs {
-            Ok((_, sum)) => row("chronyd", sum, base, 0),
-            Err(why) => Row { name: "chronyd".into(), values: Err(format!("{why:#}")) },
-        },
-    ];
+    let base = if chronyd.is_ok() { theirs[0].0.per_cpu_second() } else { f64::NAN };
+    let mut rows =
+        vec![row("timevisord", &ours[0], base), row("timevisord, precise bounds", &ours[1], base)];
+    match &chronyd {
+        Ok(_) => {
+            rows.push(row("chronyd", &theirs[0], base));
+            rows.push(row("chronyd, asked for them", &theirs[1], base));
+        }
+        Err(why) => {
+            rows.push(Row { name: "chronyd".into(), values: Err(format!("{why:#}")) });
+        }
+    }
     let report = Report {
         name: "bench-ntp-server",
         subject: "server",
         caption: vec![
             format!(
-                "{} turns of {turn:?} each over the loopback, servers and client on processors {server_core} and {client_core}",
+                "{} turns of {turn:?} in each row over the loopback, servers and client on processors {server_core} and {client_core}",
                 arguments.rounds
             ),
             format!(
@@ -123,8 +132,10 @@ fn main() -> Result<ExitCode> {
     };
     print!("{}", report.table());
     report.write(&report.default_path())?;
-    let rate = ours.1.per_cpu_second();
-    let slow = rate < MIN_RATE || base.is_finite() && rate / base < MIN_RATIO;
+    let slow = ours.iter().any(|(sum, _)| {
+        let rate = sum.per_cpu_second();
+        rate < MIN_RATE || base.is_finite() && rate / base < MIN_RATIO
+    });
     if arguments.check && slow {
         println!("FAILED: below {MIN_RATE} answers per CPU second, or below {MIN_RATIO} x chronyd");
         return Ok(ExitCode::FAILURE);
@@ -133,11 +144,13 @@ fn main() -> Result<ExitCode> {
 }
 
 fn load(
-    (server, sum): &mut (Server, Sum),
+    server: &Server,
+    sum: &mut Sum,
     turn: Duration,
+    precise: bool,
     checker: Option<&mut Checker>,
 ) -> Result<()> {
-    let mut client = Client::connect(server.address())?;
+    let mut client = Client::connect(server.address(), precise)?;
     // Warm: caches, and the scheduler's idea of the server.
     client.run(Duration::from_millis(50), None)?;
     let before = cpu_time::time_of(server.pid())?;
@@ -149,7 +162,7 @@ fn load(
     Ok(())
 }
 
-fn row(name: &str, sum: &Sum, base: f64, checked: u64) -> Row {
+fn row(name: &str, (sum, checked): &(Sum, u64), base: f64) -> Row {
     let rate = sum.per_cpu_second();
     let values = vec![
         rate,
@@ -157,7 +170,7 @@ fn row(name: &str, sum: &Sum, base: f64, checked: u64) -> Row {
         sum.answers as f64 / sum.wall.as_secs_f64(),
         rate / base,
         sum.lost as f64,
-        checked as f64,
+        *checked as f64,
     ];
     Row { name: name.to_owned(), values: Ok(values) }
 }

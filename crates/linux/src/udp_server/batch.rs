@@ -18,8 +18,8 @@ use crate::udp::control::messages;
 pub const BATCH: usize = 32;
 /// Longer requests are cut off ([`Request::truncated`]).
 pub const REQUEST_BYTES: usize = 1024;
-/// The longest reply.
-pub const REPLY_BYTES: usize = 256;
+/// The longest reply: enough for an NTP packet with one extension field.
+pub const REPLY_BYTES: usize = 320;
 
 /// In words, so that it is aligned for cmsghdr: a stamp needs 64 bytes, a packet info 40.
 type Control = [u64; 16];

@@ -27,10 +27,13 @@ use std::collections::VecDeque;
 
 use timevisor_time::{Duration, Instant, Utc};
 
+use super::asking::Asking;
 use super::config::{Config, ConfigError};
+use super::datagram::Datagram;
 use super::extension::Tail;
 use super::format::NtpTimestamp;
-use super::packet::{ANSWER_VERSIONS, HEADER_LEN, Mode, Packet};
+use super::packet::{ANSWER_VERSIONS, Mode, Packet};
+use super::precise::{self, Bounds};
 use super::reject::RejectReason;
 use super::response::{KissCode, Policy, Response};
 use super::schedule::Schedule;
@@ -50,7 +53,7 @@ pub struct Request {
     /// Counts up from 1; [`Response::request_id`] refers to it.
     pub id: u64,
     /// The datagram.
-    pub bytes: [u8; HEADER_LEN],
+    pub bytes: Datagram,
 }
 
 /// A complete exchange: the server's stamps and ours.
@@ -104,6 +107,8 @@ struct InFlight<S> {
     id: u64,
     cookies: Cookies,
     deadline: Duration,
+    /// It carries the field of [`precise`].
+    precise: bool,
     /// The caller's stamp, once it is reported.
     stamp: Option<S>,
 }
@@ -147,6 +152,7 @@ enum Ended {
 pub struct Client<S> {
     schedule: Schedule,
     in_flight: Option<InFlight<S>>,
+    asking: Asking,
     /// Cookies of ended requests and whether an answer ended them.
     past: VecDeque<(Cookies, bool)>,
     /// DENY or RSTR, until the next accepted answer.
@@ -178,6 +184,7 @@ impl<S> Client<S> {
     pub fn new(config: Config, start: Duration) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
+            asking: Asking::new(config.precise),
             schedule: Schedule::new(config, start),
             in_flight: None,
             past: VecDeque::with_capacity(REMEMBERED),
@@ -201,6 +208,11 @@ impl<S> Client<S> {
     /// refused as [`RejectReason::Loop`].
     pub fn set_own_ids(&mut self, ids: Vec<[u8; 4]>) {
         self.own_ids = ids;
+    }
+
+    /// Switches [`Config::precise`].
+    pub fn set_precise(&mut self, precise: bool) {
+        self.asking.set(precise);
     }
 
     /// Polls every `interval` from now on, with `burst` requests each, [`Config::burst_spacing`]
@@ -235,7 +247,8 @@ impl<S> Client<S> {
         let before = self.interleave_with();
         let cookies = self.fresh_cookies(random, before.is_some());
         let deadline = now + self.config().request_timeout;
-        self.in_flight = Some(InFlight { id, cookies, deadline, stamp: None });
+        let precise = self.asking.wants(now);
+        self.in_flight = Some(InFlight { id, cookies, deadline, precise, stamp: None });
         self.since.get_or_insert(now);
         self.unanswered += 1;
         self.schedule.sent(now);
@@ -244,7 +257,11 @@ impl<S> Client<S> {
             receive: cookies.interleaved,
             ..Packet::request(cookies.basic, log2_floor(self.schedule.interval()))
         };
-        Some(Request { id, bytes: packet.to_bytes() })
+        let mut bytes = Datagram::new(&packet);
+        if precise {
+            precise::Request::HOST.write(&mut bytes);
+        }
+        Some(Request { id, bytes })
     }
 
     /// Stores the caller's stamp of the request in flight and replaces an earlier one. Without a
@@ -271,32 +288,35 @@ impl<S> Client<S> {
         stamps: impl FnOnce(S) -> (u64, u64),
     ) -> Outcome {
         self.expire(now);
-        let packet = match Self::server_packet(bytes) {
-            Ok(packet) => packet,
+        let (packet, field) = match Self::server_packet(bytes) {
+            Ok(parsed) => parsed,
             Err(reason) => return self.reject(reason),
         };
         let Some(request) = self.in_flight.take_if(|f| f.cookies.has(packet.origin)) else {
             return self.reject(self.unmatched(packet.origin));
         };
-        let cookies = request.cookies;
+        let (cookies, carried) = (request.cookies, request.precise);
+        // What we did not ask for is not ours.
+        let field = field.filter(|_| carried);
         self.remember(cookies, true);
         if packet.stratum == 0 {
             return self.kissed(now, &packet);
         }
         let judged = if packet.origin == cookies.basic {
-            self.basic(&packet, request, approx_utc, stamps)
+            self.basic(&packet, field.as_ref(), request, approx_utc, stamps)
         } else {
-            self.interleaved(&packet, request, approx_utc, stamps)
+            self.interleaved(&packet, field.as_ref(), request, approx_utc, stamps)
         };
         match judged {
             Ok(outcome) => {
+                self.asking.answered(now, carried, field.is_some());
                 self.accepted(now);
                 outcome
             }
             Err(reason) => {
                 self.last_exchange = None;
                 self.stated =
-                    (reason == RejectReason::Distance).then(|| Response::stated_error(&packet));
+                    (reason == RejectReason::Distance).then(|| Response::error_stated_by(&packet));
                 self.end(Ended::Rejected(reason));
                 self.reject(reason)
             }
@@ -320,6 +340,7 @@ impl<S> Client<S> {
         self.last_exchange = None;
         self.denied = None;
         self.unanswered = 0;
+        self.asking.forget();
         (self.stray, self.stated) = (None, None);
     }
 
@@ -333,6 +354,7 @@ impl<S> Client<S> {
     /// lets the caller act on a loss before the next request is made.
     pub fn expire(&mut self, now: Duration) {
         if let Some(request) = self.in_flight.take_if(|f| now >= f.deadline) {
+            self.asking.lost(request.precise);
             self.lose(request.cookies);
         }
     }
@@ -423,7 +445,7 @@ impl<S> Client<S> {
     }
 
     /// Parses a datagram and checks what needs no state.
-    fn server_packet(bytes: &[u8]) -> Result<Packet, RejectReason> {
+    fn server_packet(bytes: &[u8]) -> Result<(Packet, Option<precise::Reply>), RejectReason> {
         let (packet, tail) = Packet::parse(bytes).map_err(|_| RejectReason::TooShort)?;
         if packet.mode != Mode::Server {
             return Err(RejectReason::Mode);
@@ -431,8 +453,8 @@ impl<S> Client<S> {
         if !ANSWER_VERSIONS.contains(&packet.version) {
             return Err(RejectReason::Version);
         }
-        Tail::parse(tail).map_err(|_| RejectReason::MalformedTail)?;
-        Ok(packet)
+        let tail = Tail::parse(tail).map_err(|_| RejectReason::MalformedTail)?;
+        Ok((packet, precise::Reply::find(&tail.fields, precise::Name::HOST)))
     }
 
     /// Says why a packet without the cookie in flight is refused.
@@ -452,11 +474,17 @@ impl<S> Client<S> {
     fn basic(
         &mut self,
         packet: &Packet,
+        field: Option<&precise::Reply>,
         InFlight { id, stamp, .. }: InFlight<S>,
         near: Instant<Utc>,
         stamps: impl FnOnce(S) -> (u64, u64),
     ) -> Result<Outcome, RejectReason> {
-        let exchange = Response::check(packet, id, near, &self.policy())?;
+        let mut exchange = Response::check(packet, id, near, &self.policy())?;
+        if let Some(bounds) = bounds(field, &exchange)? {
+            // Stamps in reverse order were moved to their middle.
+            let moved = (exchange.tb - packet.receive.to_instant(exchange.tb)).abs();
+            exchange.precise = Some(bounds.widened(moved));
+        }
         let stamps = stamp.map(stamps);
         let last = Last { exchange, name: packet.receive, stamps, used: true };
         self.last_exchange = Some(last);
@@ -466,6 +494,7 @@ impl<S> Client<S> {
     fn interleaved(
         &mut self,
         packet: &Packet,
+        field: Option<&precise::Reply>,
         InFlight { id, stamp, .. }: InFlight<S>,
         near: Instant<Utc>,
         stamps: impl FnOnce(S) -> (u64, u64),
@@ -474,8 +503,12 @@ impl<S> Client<S> {
         // still stored.
         let before = self.last_exchange.ok_or(RejectReason::BogusOrigin)?;
         let policy = self.policy();
-        let (complete, exchange) =
+        let (mut complete, mut exchange) =
             Response::check_interleaved(packet, id, near, &policy, &before.exchange)?;
+        exchange.precise = bounds(field, &exchange)?;
+        // The reply's two stamps belong to two exchanges, and so do its bounds.
+        let both = before.exchange.precise.zip(exchange.precise);
+        complete.precise = both.map(|(old, new)| Bounds { transmit: new.transmit, ..old });
         let stamps = stamp.map(stamps);
         self.last_exchange = Some(Last { exchange, name: packet.receive, stamps, used: false });
         Ok(if before.used { Outcome::Kept { answered: id } } else { before.outcome(complete, id) })
@@ -558,6 +591,18 @@ impl<S> Client<S> {
             basic = basic.wrapping_add(1);
         }
     }
+}
+
+/// The bounds of a field that came with the header of `response`; `None` without a field, and from
+/// a server that does not have its own clock's timeline.
+fn bounds(
+    field: Option<&precise::Reply>,
+    response: &Response,
+) -> Result<Option<Bounds>, RejectReason> {
+    let Some(field) = field.filter(|f| f.status != precise::Status::NoSuchTimeline) else {
+        return Ok(None);
+    };
+    field.bounds(response).map(Some).map_err(|_| RejectReason::PreciseBounds)
 }
 
 /// A bijective mix of 64 bits (the finalizer of splitmix64): different first cookies give different

@@ -46,6 +46,11 @@ pub struct Config {
     /// (at 15 ppm and 16 s: 240 us) than the server's delay between stamping and sending (10 to 100
     /// us). Useful for polls of a second or less.
     pub interleaved: bool,
+    /// Ask for bounds in nanoseconds with our extension field ([`super::precise`]). A server that
+    /// does not answer such requests is asked without it, so no server is lost. Default off: the
+    /// caller knows whether the server may be a Timevisor. Between Timevisors it saves up to 22.9
+    /// us of half-width.
+    pub precise: bool,
     /// Accept servers that declare that they smear leap seconds. Default off: around a leap second
     /// their time differs from UTC by up to a second, which their error budget does not include.
     pub allow_smear: bool,
@@ -62,6 +67,7 @@ impl Default for Config {
             max_distance: Duration::from_millis(1500),
             denied_retry: MIN_DENIED_RETRY,
             interleaved: false,
+            precise: false,
             allow_smear: false,
         }
     }

@@ -59,34 +59,65 @@ pub enum TailError {
     },
 }
 
+/// Splits the bytes after the header without an allocation: iterates over the fields, and then
+/// knows the MAC. Nothing follows an error.
+#[derive(Clone, Debug)]
+pub struct Fields<'a> {
+    total: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    /// Starts at the end of the header.
+    #[must_use]
+    pub const fn new(tail: &'a [u8]) -> Self {
+        Self { total: tail.len(), rest: tail }
+    }
+
+    /// The MAC behind the fields that were iterated over.
+    ///
+    /// # Errors
+    /// When what is left has not the length of a MAC.
+    pub const fn mac(&self) -> Result<Option<&'a [u8]>, TailError> {
+        match self.rest.len() {
+            0 => Ok(None),
+            CRYPTO_NAK_LEN | SHORT_MAC_LEN | LONG_MAC_LEN => Ok(Some(self.rest)),
+            left => Err(TailError::Remainder { left }),
+        }
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<ExtensionField<'a>, TailError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let [kind_hi, kind_lo, len_hi, len_lo, ..] = *self.rest else { return None };
+        let left = self.rest.len();
+        if left <= LONG_MAC_LEN {
+            return None;
+        }
+        let len = usize::from(u16::from_be_bytes([len_hi, len_lo]));
+        if len < MIN_FIELD_LEN || !len.is_multiple_of(4) || len > left {
+            let at = self.total - left;
+            self.rest = &[];
+            return Some(Err(TailError::FieldLength { at, len, left }));
+        }
+        let (field, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        let kind = u16::from_be_bytes([kind_hi, kind_lo]);
+        Some(Ok(ExtensionField { kind, body: &field[4..] }))
+    }
+}
+
 impl<'a> Tail<'a> {
     /// Splits the bytes after the header.
     ///
     /// # Errors
     /// [`TailError`] says which length does not fit.
     pub fn parse(tail: &'a [u8]) -> Result<Self, TailError> {
-        let mut parsed = Self::default();
-        let mut rest = tail;
-        while let [kind_hi, kind_lo, len_hi, len_lo, ..] = *rest
-            && rest.len() > LONG_MAC_LEN
-        {
-            let len = usize::from(u16::from_be_bytes([len_hi, len_lo]));
-            if len < MIN_FIELD_LEN || !len.is_multiple_of(4) || len > rest.len() {
-                return Err(TailError::FieldLength {
-                    at: tail.len() - rest.len(),
-                    len,
-                    left: rest.len(),
-                });
-            }
-            let kind = u16::from_be_bytes([kind_hi, kind_lo]);
-            parsed.fields.push(ExtensionField { kind, body: &rest[4..len] });
-            rest = &rest[len..];
-        }
-        match rest.len() {
-            0 => Ok(parsed),
-            CRYPTO_NAK_LEN | SHORT_MAC_LEN | LONG_MAC_LEN => Ok(Self { mac: Some(rest), ..parsed }),
-            left => Err(TailError::Remainder { left }),
-        }
+        let mut rest = Fields::new(tail);
+        let fields = rest.by_ref().collect::<Result<_, _>>()?;
+        Ok(Self { fields, mac: rest.mac()? })
     }
 }
 

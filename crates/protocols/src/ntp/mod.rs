@@ -6,9 +6,12 @@
 //! | [`packet`] | the 48-byte header |
 //! | [`extension`] | what may follow the header: extension fields and a MAC (RFC 7822) |
 //! | [`candidates`] | which of the addresses of a server's name is asked |
+//! | [`precise`] | our extension field: bounds in nanoseconds between Timevisors |
+//! | [`datagram`] | a packet to send |
 //! | [`config`] | every tunable of an association, with unit and reason |
 //! | [`client`] | the state machine: which answers to accept, pairing of stamps; basic and interleaved mode (RFC 9769) |
 //! | `schedule` | when to ask |
+//! | `asking` | whether a request carries the field of [`precise`] |
 //! | [`reject`] | why an answer was refused |
 //! | [`response`] | the checks on an answer's content, and the server's own error budget |
 //! | [`refid`] | reference ids: of addresses, and of servers that smear leap seconds |
@@ -19,12 +22,15 @@
 //! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take
 //! timestamps, or compute offsets.
 
+mod asking;
 pub mod candidates;
 pub mod client;
 pub mod config;
+pub mod datagram;
 pub mod extension;
 pub mod format;
 pub mod packet;
+pub mod precise;
 pub mod refid;
 pub mod reject;
 pub mod response;
@@ -36,6 +42,7 @@ pub mod witnesses;
 pub use candidates::{Candidates, Step};
 pub use client::{Client, Exchange, Outcome, Request};
 pub use config::{Config, ConfigError};
+pub use datagram::Datagram;
 pub use format::{ERA_PIVOT, NtpShort, NtpTimestamp};
 pub use packet::{LeapIndicator, Mode, Packet, PacketError};
 pub use reject::RejectReason;

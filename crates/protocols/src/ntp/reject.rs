@@ -53,6 +53,12 @@ pub enum RejectReason {
          or set allow_smear for this one"
     )]
     LeapSmear,
+    /// The precise bounds say something else than the header.
+    #[error(
+        "the server's precise bounds contradict its header; update the server, or set precise = false \
+         for it"
+    )]
+    PreciseBounds,
     /// The server is synchronized to us (RFC 5905's synchronization loop).
     #[error("the server has its time from this host, which would be a loop; use another")]
     Loop,
@@ -66,7 +72,7 @@ pub enum RejectReason {
 
 impl RejectReason {
     /// Every reason, for tables.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::TooShort,
         Self::MalformedTail,
         Self::Version,
@@ -80,6 +86,7 @@ impl RejectReason {
         Self::TimeReversed,
         Self::Distance,
         Self::LeapSmear,
+        Self::PreciseBounds,
         Self::Loop,
         Self::Source,
     ];
@@ -101,6 +108,7 @@ impl RejectReason {
             Self::TimeReversed => "time_reversed",
             Self::Distance => "distance",
             Self::LeapSmear => "leap_smear",
+            Self::PreciseBounds => "precise_bounds",
             Self::Loop => "loop",
             Self::Source => "source",
         }
@@ -118,6 +126,7 @@ impl RejectReason {
                 | Self::TimeReversed
                 | Self::Distance
                 | Self::LeapSmear
+                | Self::PreciseBounds
                 | Self::Loop
         )
     }

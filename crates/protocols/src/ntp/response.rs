@@ -9,6 +9,7 @@ use timevisor_time::{Duration, Instant, Utc};
 
 use super::format::{NtpShort, NtpTimestamp, log2_span};
 use super::packet::{LeapIndicator, Packet};
+use super::precise::Bounds;
 use super::refid;
 use super::reject::RejectReason;
 
@@ -51,6 +52,8 @@ pub struct Response {
     pub reference_id: [u8; 4],
     /// Precision of the server's clock, log2 s.
     pub precision: i8,
+    /// The stamps' errors in nanoseconds, if the server stated them and they agree with the header.
+    pub precise: Option<Bounds>,
 }
 
 impl Response {
@@ -101,7 +104,8 @@ impl Response {
         if new.te < before.tb || new.tb < new.te {
             return Err(RejectReason::TimeReversed);
         }
-        let complete = Self { te: new.te, answered: request_id, ..*before };
+        // Which precise bounds belong to `complete` is for the caller to say.
+        let complete = Self { te: new.te, answered: request_id, precise: None, ..*before };
         Ok((complete, Self { te: new.tb, ..new }))
     }
 
@@ -148,13 +152,14 @@ impl Response {
             stratum: packet.stratum,
             reference_id: packet.reference_id,
             precision: packet.precision,
+            precise: None,
         }
     }
 
     /// The error that a packet's header states, for a message about one that states too much: see
     /// [`Self::error_budget`].
     #[must_use]
-    pub fn stated_error(packet: &Packet) -> Duration {
+    pub fn error_stated_by(packet: &Packet) -> Duration {
         Self::content(packet, 0, Instant::from_bits(0)).error_budget()
     }
 
@@ -164,7 +169,14 @@ impl Response {
         self.answered != self.request_id
     }
 
-    /// Returns how far `tb` and `te` may be from UTC by the server's own statement, rounded up.
+    /// Returns how far `tb` and `te` may be from UTC by the server's own statement, rounded up: the
+    /// largest of the precise bounds, or [`Self::stated_error`] without them.
+    #[must_use]
+    pub fn error_budget(&self) -> Duration {
+        self.precise.map_or_else(|| self.stated_error(), |bounds| bounds.largest())
+    }
+
+    /// Returns how far `tb` and `te` may be from UTC by the header, rounded up.
     ///
     /// e = root dispersion + root delay / 2 (the root distance of RFC 5905 section 11.1 without our
     /// own path) plus 2^precision (granularity of the stamps) and 2^-32 s (their format).
@@ -174,7 +186,7 @@ impl Response {
     /// to 22.9 us. Zeros are exact where they can be: a primary server has no root delay, and a
     /// server that sends two zeros states none of its error (docs/decisions/0030).
     #[must_use]
-    pub fn error_budget(&self) -> Duration {
+    pub fn stated_error(&self) -> Duration {
         self.root_dispersion
             + self.root_delay.half()
             + self.truncated()

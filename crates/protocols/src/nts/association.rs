@@ -1,10 +1,12 @@
 //! NTS around one NTP association: seals requests, opens answers, and detects when new keys are
 //! needed (RFC 8915 section 5.7).
 //!
-//! The NTP client does not change. Its 48-byte request goes in and comes out with extension fields.
-//! A datagram goes in, and its 48-byte header comes out if it answers the request in flight and
-//! every bit of it is authentic. Nothing else reaches the client: no plain answer, no
-//! unauthenticated kiss of death. The only unauthenticated packet with an effect is the NTS NAK,
+//! The NTP client does not change. Its request goes in and comes out with extension fields. A
+//! datagram goes in, and its header comes out if it answers the request in flight and every bit of
+//! it is authentic. Our own field ([`crate::ntp::precise`]) goes the same way: the authenticator
+//! covers it in a request, and it comes out of an answer only from what the authenticator covers.
+//! Nothing else reaches the client: no plain answer, no unauthenticated kiss of death, no
+//! unauthenticated field. The only unauthenticated packet with an effect is the NTS NAK,
 //! which causes a new key establishment unless an authentic answer arrives after all.
 //!
 //! What it does not do: send, connect, generate random numbers, or judge the header.
@@ -23,6 +25,7 @@ use super::retry::Retry;
 use super::status::{Counters, Refusal, Status};
 use crate::ntp::extension::ExtensionField;
 use crate::ntp::packet::{HEADER_LEN, Mode, Packet};
+use crate::ntp::precise;
 
 /// Bytes in a unique identifier: RFC 8915 section 5.3 asks for at least 32.
 pub const IDENTIFIER_LEN: usize = 32;
@@ -118,16 +121,17 @@ impl Association {
         self.refused = None;
     }
 
-    /// Makes the datagram of a request: `header`, a unique identifier, one cookie, placeholders for
-    /// missing cookies, and the authenticator. The cookie is used up whatever happens to the
-    /// datagram. Returns `None` if keys are needed.
-    pub fn seal(&mut self, header: &[u8; HEADER_LEN], random: &Random) -> Option<Vec<u8>> {
+    /// Makes the datagram of a request: the plain `request` (a header and whole extension fields), a
+    /// unique identifier, one cookie, placeholders for missing cookies, and the authenticator over
+    /// all that. The cookie is used up whatever happens to the datagram. Returns `None` if keys are
+    /// needed.
+    pub fn seal(&mut self, request: &[u8], random: &Random) -> Option<Vec<u8>> {
         if self.needs_keys() {
             return None;
         }
         let keys = self.keys.as_ref()?;
         let (cookie, lacking) = self.cookies.take()?;
-        let mut packet = header.to_vec();
+        let mut packet = request.to_vec();
         write(&mut packet, UNIQUE_IDENTIFIER, &random.identifier);
         write(&mut packet, COOKIE, &cookie);
         let room = self.config.max_request.saturating_sub(packet.len() + authenticator_len());
@@ -139,12 +143,12 @@ impl Association {
         Some(packet)
     }
 
-    /// Returns the header of an authentic answer to the request in flight, and stores the cookies
-    /// in it.
+    /// Returns an authentic answer to the request in flight as a plain one, the header and our own
+    /// field if it has one, and stores the cookies in it.
     ///
     /// # Errors
     /// Why the datagram is not such an answer. Apart from [`Refusal::Nak`], it then has no effect.
-    pub fn open(&mut self, datagram: &[u8]) -> Result<[u8; HEADER_LEN], Refusal> {
+    pub fn open(&mut self, datagram: &[u8]) -> Result<Vec<u8>, Refusal> {
         let opened = self.check(datagram);
         match &opened {
             Ok(_) => self.succeed(),
@@ -157,11 +161,11 @@ impl Association {
                 *self.counters.refused.entry(*refusal).or_default() += 1;
             }
         }
-        let (header, cookies) = opened?;
+        let (plain, cookies) = opened?;
         for cookie in cookies {
             self.cookies.add(&cookie);
         }
-        Ok(header)
+        Ok(plain)
     }
 
     /// Returns the state to show.
@@ -201,8 +205,8 @@ impl Association {
         }
     }
 
-    /// Returns the header and the new cookies of an authentic answer.
-    fn check(&self, datagram: &[u8]) -> Result<([u8; HEADER_LEN], Vec<Vec<u8>>), Refusal> {
+    /// Returns the plain form and the new cookies of an authentic answer.
+    fn check(&self, datagram: &[u8]) -> Result<(Vec<u8>, Vec<Vec<u8>>), Refusal> {
         let (header, _) = datagram.split_first_chunk().ok_or(Refusal::Malformed)?;
         let (Some(keys), Some(identifier)) = (&self.keys, &self.identifier) else {
             return Err(Refusal::NotAwaited);
@@ -222,13 +226,20 @@ impl Association {
             .ok_or(Refusal::Forged)?;
         let inner = split_all(&plain).ok_or(Refusal::Malformed)?;
         let cookies = inner.iter().filter(|f| f.kind == COOKIE).map(|f| f.body.to_vec()).collect();
-        Ok((*header, cookies))
+        let mut plain_answer = header.to_vec();
+        for field in fields.precise.iter().chain(&inner).filter(|f| is_ours(f)) {
+            write(&mut plain_answer, field.kind, field.body);
+        }
+        Ok((plain_answer, cookies))
     }
 }
 
 /// The fields of NTS in a datagram, unverified.
 struct Fields<'a> {
     identifier: Option<&'a [u8]>,
+    /// Fields of [`precise::KIND`]. The authenticator covers them if there is one, because it comes
+    /// last.
+    precise: Vec<ExtensionField<'a>>,
     /// Everything that the authenticator covers, and the authenticator.
     authenticator: Option<(&'a [u8], Authenticator<'a>)>,
 }
@@ -237,7 +248,7 @@ impl<'a> Fields<'a> {
     /// Parses the fields. The authenticator must come last, because nothing would protect what
     /// follows it. Unknown fields are skipped (RFC 7822); a second identifier is an error.
     fn parse(datagram: &'a [u8]) -> Result<Self, Refusal> {
-        let mut found = Self { identifier: None, authenticator: None };
+        let mut found = Self { identifier: None, precise: Vec::new(), authenticator: None };
         let mut rest = &datagram[HEADER_LEN..];
         while !rest.is_empty() {
             let covered = datagram.len() - rest.len();
@@ -256,12 +267,19 @@ impl<'a> Fields<'a> {
                     }
                     found.authenticator = Some((&datagram[..covered], authenticator));
                 }
+                precise::KIND => found.precise.push(ExtensionField { kind, body }),
                 _ => {}
             }
             rest = after;
         }
         Ok(found)
     }
+}
+
+/// Returns true for a field that the NTP client can read. Another field of the same type might be
+/// too short to end a packet without a MAC.
+fn is_ours(field: &ExtensionField<'_>) -> bool {
+    precise::Reply::parse(field).is_some()
 }
 
 /// Returns true for a server's NTS NAK as the RFC defines it.

@@ -16,8 +16,9 @@
 //! | [`status`] | what operators see: counters, reasons, advice |
 //! | [`date`] | a certificate's dates in messages |
 //!
-//! NTS wraps the NTP client: [`Association`] takes the 48 bytes of a [`crate::ntp::Request`], and
-//! returns the 48 bytes of an authentic answer for [`crate::ntp::Client::on_datagram`].
+//! NTS wraps the NTP client: [`Association`] takes the bytes of a [`crate::ntp::Request`], and
+//! returns the header of an authentic answer, with the field of [`crate::ntp::precise`] if it has
+//! one, for [`crate::ntp::Client::on_datagram`].
 //!
 //! What it does not do: the server's side, algorithms except AES-SIV-CMAC-256, keys that outlive
 //! the process, or protection against delay (an attacker on the path can still hold packets back;

@@ -30,7 +30,7 @@ fn hex(text: &str) -> [u8; HEADER_LEN] {
 fn our_request_is_byte_for_byte_chronys() {
     let config = Config { poll_min: Duration::from_secs(64), ..Config::default() };
     let mut client = Client::<u64>::new(config, Duration::ZERO).unwrap();
-    assert_eq!(client.on_timer(Duration::ZERO, COOKIE).unwrap().bytes, hex(CHRONY_REQUEST));
+    assert_eq!(client.on_timer(Duration::ZERO, COOKIE).unwrap().bytes[..], hex(CHRONY_REQUEST));
     assert_eq!(Packet::request(NtpTimestamp::from_bits(COOKIE), 6).to_bytes(), hex(CHRONY_REQUEST));
 }
 

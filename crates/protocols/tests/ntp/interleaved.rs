@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use timevisor_protocols::ntp::precise::Errors;
 use timevisor_protocols::ntp::server::{Action, Config as ServerConfig, ServedClock, Server};
 use timevisor_protocols::ntp::{
     Client, Config, Exchange, Outcome, Packet, RejectReason, Request, Response,
@@ -78,7 +79,7 @@ impl World {
         let left = time.transmit + LATENCY;
         self.truth.insert(request.id, (received, left));
         if let Some(departure) = departure.filter(|_| measured) {
-            self.server.departed(departure, left, ERROR);
+            self.server.departed(departure, left, Errors::symmetric(ERROR));
         }
         bytes.to_vec()
     }

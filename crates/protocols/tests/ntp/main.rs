@@ -6,6 +6,7 @@ mod golden;
 mod interleaved;
 mod pairing;
 mod polling;
+mod precise;
 mod random;
 mod server;
 mod serving;

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use proptest::prelude::*;
+use timevisor_protocols::ntp::precise::Errors;
 use timevisor_protocols::ntp::server::{
     Action, Config, Prefix, ServedClock, ServedTime, Server, Tally, Unsynchronized,
 };
@@ -33,6 +34,7 @@ pub(crate) fn known(transmit_ns: i128, error: Duration) -> ServedTime {
         reference_id: [192, 0, 2, 1],
         reference: utc(-10_000_000_000),
         precision: -24,
+        precise: None,
     }
 }
 
@@ -59,7 +61,8 @@ fn ask(server: &mut Server, request: &[u8], clock: &ServedClock) -> Action {
 
 fn reply(action: Action) -> Vec<u8> {
     match action {
-        Action::Reply { bytes, .. } | Action::Kiss { bytes } => bytes.to_vec(),
+        Action::Reply { bytes, .. } => bytes.to_vec(),
+        Action::Kiss { bytes } => bytes.to_vec(),
         Action::Drop(reason) => panic!("dropped: {reason:?}"),
     }
 }
@@ -88,7 +91,7 @@ fn an_interleaved_reply_tells_when_the_one_before_left() {
     let Action::Reply { bytes, departure: Some(departure) } = second else { panic!("{second:?}") };
     let (basic, _) = Packet::parse(&bytes).unwrap();
     assert_eq!(basic.origin, request.transmit);
-    server.departed(departure, utc(500_000_100), Duration::from_millis(2));
+    server.departed(departure, utc(500_000_100), Errors::symmetric(Duration::from_millis(2)));
     request.origin = basic.receive;
     request.transmit = NtpTimestamp::from_bits(0x2222_2222_2222_2222);
     let third = ask(&mut server, &request.to_bytes(), &clock());
@@ -278,6 +281,7 @@ fn any_clock() -> impl Strategy<Value = ServedClock> {
                 reference_id: [1, 2, 3, 4],
                 reference: Instant::from_bits(error),
                 precision,
+                precise: None,
             })
         },
     );
@@ -321,11 +325,11 @@ proptest! {
                 Action::Drop(_) => {}
             }
             for departure in departures.drain(..) {
-                server.departed(departure, received, Duration::from_bits(now));
+                server.departed(departure, received, Errors::symmetric(Duration::from_bits(now)));
             }
         }
         let counters = server.counters();
-        let dropped: u64 = Tally::ALL[5..].iter().map(|t| counters.of(*t)).sum();
+        let dropped: u64 = Tally::ALL[6..].iter().map(|t| counters.of(*t)).sum();
         let ended = counters.of(Tally::Answered) + counters.of(Tally::Kissed) + dropped;
         prop_assert_eq!(counters.of(Tally::Received), ended);
     }

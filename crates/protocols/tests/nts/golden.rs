@@ -87,7 +87,7 @@ fn answers_are_authentic_and_the_ntp_client_accepts_them() {
         let mut client = Client::new(NtpConfig::default(), Duration::ZERO).unwrap();
         let request = client.on_timer(Duration::ZERO, NTP_COOKIE).unwrap();
         client.sent(1);
-        assert_eq!(request.bytes, header());
+        assert_eq!(request.bytes[..], header());
         let (mut association, response) = (session.waiting(), session.bytes("response"));
         let opened = association.open(&response).unwrap();
         assert_eq!(opened, response[..HEADER_LEN]);

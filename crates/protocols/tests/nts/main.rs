@@ -8,5 +8,6 @@ mod exchange;
 mod golden;
 mod negotiation;
 mod packets;
+mod precise;
 mod random;
 mod server;

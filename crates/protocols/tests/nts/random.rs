@@ -18,7 +18,7 @@ fn every_flipped_bit_is_noticed() {
         damaged[bit / 8] ^= 1 << (bit % 8);
         assert!(association.open(&damaged).is_err(), "bit {} of byte {}", bit % 8, bit / 8);
     }
-    assert_eq!(association.open(&whole), Ok(answer_header(&asked)));
+    assert_eq!(association.open(&whole), Ok(answer_header(&asked).to_vec()));
 }
 
 /// The same for a request, by a server's judgement.

@@ -17,7 +17,6 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 use anyhow::{Context, Result};
 use timevisor_protocols::control::Reference as Report;
-use timevisor_protocols::ntp::packet::HEADER_LEN;
 use timevisor_protocols::nts::{
     Association, CertificateTime, Config, KeyError, Random, Refusal, Status,
 };
@@ -120,18 +119,18 @@ impl Nts {
     }
 
     /// The datagram for a request; `None` if keys are needed first.
-    pub fn seal(&mut self, header: &[u8; HEADER_LEN]) -> Option<Vec<u8>> {
+    pub fn seal(&mut self, request: &[u8]) -> Option<Vec<u8>> {
         let mut random = Random { identifier: [0; 32], nonce: [0; 16] };
         // Without randomness there is no authentication, so no request is sent.
         getrandom::fill(&mut random.identifier).ok()?;
         getrandom::fill(&mut random.nonce).ok()?;
-        self.association.seal(header, &random)
+        self.association.seal(request, &random)
     }
 
-    /// The header of a reply, if it is authentic.
-    pub fn open(&mut self, datagram: &[u8]) -> Option<[u8; HEADER_LEN]> {
+    /// The plain form of a reply, if it is authentic.
+    pub fn open(&mut self, datagram: &[u8]) -> Option<Vec<u8>> {
         match self.association.open(datagram) {
-            Ok(header) => Some(header),
+            Ok(reply) => Some(reply),
             Err(refusal) => {
                 // Each reason is logged once per set of keys: an attacker must not fill the log.
                 if self.told.insert(refusal) {
@@ -288,7 +287,7 @@ mod tests {
             let told = nts.trouble(now);
             assert!(told.contains("cannot connect to 127.0.0.1"), "{told}");
             assert!(told.ends_with(&format!("next attempt at {closed} in {wait} s")), "{told}");
-            assert_eq!(nts.seal(&[0; HEADER_LEN]), None);
+            assert_eq!(nts.seal(&[0; 48]), None);
             // Not a moment earlier.
             assert!(matches!(
                 nts.poll(again - Duration::EPSILON, time()),

@@ -182,10 +182,39 @@ fn precision_is_rounded_up_to_a_power_of_two() {
     assert_eq!(log2_ceil(Duration::MAX), 0);
 }
 
-/// The thread, with a client of ours in interleaved mode: the client's result must contain the
-/// page's own time.
+#[test]
+fn precise_bounds_are_the_pages_own() {
+    let mut bench = Bench::new();
+    bench.publish(ClockStatus::Synchronized);
+    let clock = bench.clock(Some(facts()));
+    let (time, _) = known(&clock, bench.base + 1000);
+    let precise = time.precise.unwrap();
+    let Bounds { receive, transmit } = precise.bounds;
+    // 100 us below, 200 us above, and 15 ppm of the few milliseconds of a test.
+    let near = |span: Duration, micros| {
+        span >= Duration::from_micros(micros) && span < Duration::from_micros(micros + 50)
+    };
+    assert!(near(receive.below, 100) && near(receive.above, 200), "{receive:?}");
+    assert!(near(transmit.below, 100) && near(transmit.above, 200), "{transmit:?}");
+    assert!(transmit.above > receive.above, "it grows until the reply has left");
+    assert_eq!(precise.bounds.largest(), time.error);
+    assert_eq!(precise.status, Status::Synchronized);
+    assert_eq!(precise.epoch, clock.reader.read().unwrap().disruption);
+}
+
 #[test]
 fn a_client_of_the_thread_gets_the_pages_time() {
+    clients_get_the_pages_time(false);
+}
+
+#[test]
+fn a_client_of_the_thread_gets_the_pages_bounds() {
+    clients_get_the_pages_time(true);
+}
+
+/// The thread, with a client of ours in interleaved mode: the client's result must contain the
+/// page's own time.
+fn clients_get_the_pages_time(precise: bool) {
     let mut bench = Bench::new();
     bench.publish(ClockStatus::Synchronized);
     let reference = bench.clock(Some(facts()));
@@ -201,7 +230,7 @@ fn a_client_of_the_thread_gets_the_pages_time() {
     let shared = Arc::clone(&counts);
     let thread = std::thread::spawn(move || serving.run(&told, &shared));
 
-    let client_config = ClientConfig { interleaved: true, ..ClientConfig::default() };
+    let client_config = ClientConfig { interleaved: true, precise, ..ClientConfig::default() };
     let mut client = Client::new(client_config, Duration::ZERO).unwrap();
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
@@ -214,7 +243,7 @@ fn a_client_of_the_thread_gets_the_pages_time() {
         let request = client.on_timer(now, n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).unwrap();
         client.sent(COUNTER.read_ordered());
         socket.send(&request.bytes).unwrap();
-        let mut buffer = [0; 128];
+        let mut buffer = [0; 256];
         let len = socket.recv(&mut buffer).unwrap();
         let stamps = |ta| (ta, COUNTER.read_ordered());
         if let Outcome::Exchange(exchange) = client.on_datagram(now, &buffer[..len], near, stamps) {
@@ -238,8 +267,22 @@ fn a_client_of_the_thread_gets_the_pages_time() {
         assert!(sent <= response.tb + rounding && response.te <= received + rounding);
         assert!(response.tb <= response.te + rounding, "{response:?}");
         assert!(response.root_dispersion >= width, "{response:?} {width}");
+        let Some(Bounds { receive, transmit }) = response.precise else {
+            assert!(!precise, "{response:?}");
+            continue;
+        };
+        // The page's bounds at the two ends of the exchange are those of the stamps but for the
+        // growth, 15 ppm of less than a second, and the rounding.
+        let growth = Duration::from_micros(15);
+        for errors in [receive, transmit] {
+            assert!(errors.below >= Duration::from_micros(100) && errors.above >= width - growth);
+            assert!(errors.below < Duration::from_micros(100) + growth, "{response:?}");
+            assert!(errors.above < width + growth, "{response:?}");
+        }
+        assert!(response.error_budget() + Duration::from_micros(8) < response.stated_error());
     }
     let count = |tally: Tally| counts[tally as usize].load(Ordering::Relaxed);
     assert_eq!((count(Tally::Received), count(Tally::Answered)), (8, 8));
     assert!(count(Tally::Interleaved) >= 4);
+    assert_eq!(count(Tally::Precise), if precise { 8 } else { 0 });
 }

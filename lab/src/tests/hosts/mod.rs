@@ -3,6 +3,7 @@
 pub(crate) mod arm;
 pub(crate) mod keeper;
 pub(crate) mod network;
+pub(crate) mod ntp_precise;
 pub(crate) mod ntp_server;
 pub(crate) mod nts;
 pub(crate) mod references;
@@ -88,6 +89,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 15,
         run: ntp_server::limited,
+    },
+    Test {
+        name: "ntp-precise",
+        about: "between timevisords the field saves 20 us of half-width; chronyd and ntpd-rs serve who asks with it",
+        tier: Tier::Test,
+        needs: &[Root, Fetched("ntpd-rs")],
+        seconds: 40,
+        run: ntp_precise::precise,
     },
     Test {
         name: "nts",

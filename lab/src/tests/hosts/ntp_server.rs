@@ -161,7 +161,7 @@ fn distance(packet: &Packet) -> Span {
     packet.root_delay.to_duration().half() + packet.root_dispersion.to_duration()
 }
 
-fn socket_to(server: SocketAddr) -> anyhow::Result<UdpSocket> {
+pub(crate) fn socket_to(server: SocketAddr) -> anyhow::Result<UdpSocket> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
     socket.connect(server)?;

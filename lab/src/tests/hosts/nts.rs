@@ -63,6 +63,13 @@ impl<'c> Bench<'c> {
         NtpdRs::start(&self.ctx.ntpd_rs()?, at, files, &log)
     }
 
+    /// An ntpd-rs in its namespace, with a certificate for its address.
+    pub(crate) fn ntpd_rs_in(&self, at: Namespace, name: &str) -> anyhow::Result<NtpdRs> {
+        let address = at.address().into();
+        let files = self.authority.certify(address, FOREVER, self.ctx.log_dir(), name)?;
+        self.ntpd_rs(at, &files, name)
+    }
+
     pub(crate) fn chronyd(
         &self,
         at: Namespace,

@@ -14,6 +14,7 @@ use timevisor_time::Duration;
 
 use super::config::Config;
 use crate::ntp::format::NtpTimestamp;
+use crate::ntp::precise::Errors;
 
 /// Places per set.
 const WAYS: usize = 8;
@@ -34,8 +35,8 @@ pub enum Verdict {
 pub struct Left {
     /// The departure time to show to the client.
     pub at: NtpTimestamp,
-    /// The error of the departure time.
-    pub error: Duration,
+    /// The errors of the departure time.
+    pub errors: Errors,
 }
 
 #[derive(Clone, Debug)]
@@ -117,11 +118,11 @@ impl Clients {
 
     /// Stores the departure of the reply called `name`. Has no effect if a later reply was made in
     /// the meantime.
-    pub fn departed(&mut self, slot: usize, name: NtpTimestamp, at: NtpTimestamp, error: Duration) {
+    pub fn departed(&mut self, slot: usize, name: NtpTimestamp, at: NtpTimestamp, errors: Errors) {
         if let Some(client) = self.places.get_mut(slot).and_then(Option::as_mut)
             && client.name == name
         {
-            client.left = Some(Left { at, error });
+            client.left = Some(Left { at, errors });
         }
     }
 
@@ -233,18 +234,19 @@ mod tests {
         let mut clients = table(64, 0, 1);
         let Verdict::Admitted(slot) = clients.visit(address(1), at(0)) else { panic!() };
         let [name, other, stamp] = [11, 13, 20].map(NtpTimestamp::from_bits);
-        clients.departed(slot, name, stamp, at(1));
+        let errors = Errors { below: at(1), above: at(2) };
+        clients.departed(slot, name, stamp, errors);
         assert_eq!(clients.take_departure(slot, name), None, "nobody was told to expect it");
         clients.expect_departure(slot, name);
         assert_eq!(clients.take_departure(slot, name), None, "not known yet");
-        clients.departed(slot, other, stamp, at(1));
+        clients.departed(slot, other, stamp, errors);
         assert_eq!(clients.take_departure(slot, name), None);
-        clients.departed(slot, name, stamp, at(1));
+        clients.departed(slot, name, stamp, errors);
         assert_eq!(clients.take_departure(slot, other), None);
-        assert_eq!(clients.take_departure(slot, name), Some(Left { at: stamp, error: at(1) }));
+        assert_eq!(clients.take_departure(slot, name), Some(Left { at: stamp, errors }));
         assert_eq!(clients.take_departure(slot, name), None);
         assert_eq!(clients.unique(slot, name).to_bits(), 13);
         assert_eq!(clients.unique(slot, other), other);
-        clients.departed(usize::MAX, name, stamp, at(1));
+        clients.departed(usize::MAX, name, stamp, errors);
     }
 }

@@ -11,6 +11,7 @@ use timevisor_time::{Duration, Instant, Utc};
 
 use crate::ntp::format::{NtpShort, NtpTimestamp};
 use crate::ntp::packet::{LeapIndicator, Mode, Packet};
+use crate::ntp::precise::{Bounds, Errors, RateLimits, Referrals, Reply, Request, Status};
 use crate::ntp::response::MAX_STRATUM;
 
 /// A clock with a greater error is not synchronized (MAXDISP, RFC 5905 section 7.2).
@@ -18,6 +19,10 @@ pub const MAX_ERROR: Duration = Duration::from_secs(16);
 
 /// The most that rounding the two stamps can add to the error: each is off by less than 2^-30 s.
 const STAMP_ERROR: Duration = Duration::from_bits(1 << 34);
+
+/// The same in a reply with precise bounds, where a receive stamp may have been moved on by 2^-31 s
+/// to be unique.
+const PRECISE_STAMP_ERROR: Duration = Duration::from_nanos(2);
 
 /// The clock to serve, at the moment a reply is composed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +54,42 @@ pub struct ServedTime {
     pub reference: Instant<Utc>,
     /// The precision of reading the clock, log2 s, rounded up.
     pub precision: i8,
+    /// What a client that asks for precise bounds is told; `None` to give it a plain reply.
+    pub precise: Option<PreciseTime>,
+}
+
+/// The interval of a known time, for clients that ask for it ([`crate::ntp::precise`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PreciseTime {
+    /// Around the request's arrival and around [`ServedTime::transmit`]. No side is above
+    /// [`ServedTime::error`].
+    pub bounds: Bounds,
+    /// The state of the clock, with which its bounds hold.
+    pub status: Status,
+    /// Changes when the clock's time may have stepped.
+    pub epoch: u64,
+    /// Changes when the clock's origin is set again.
+    pub generation: u32,
+}
+
+impl PreciseTime {
+    /// Answers `request` about the server's own clock. `departure` replaces the bounds around the
+    /// transmit stamp if that stamp is of another moment (interleaved mode).
+    pub(super) fn reply(&self, request: &Request, stratum: u8, departure: Option<Errors>) -> Reply {
+        let Bounds { receive, transmit } = self.bounds;
+        let transmit = departure.unwrap_or(transmit);
+        Reply {
+            timeline: request.timeline,
+            status: self.status,
+            level: stratum,
+            bounds: Bounds { receive, transmit }.widened(PRECISE_STAMP_ERROR),
+            // UTC runs at the rate of TAI.
+            rate: RateLimits::default(),
+            epoch: self.epoch,
+            generation: self.generation,
+            referrals: Referrals::default(),
+        }
+    }
 }
 
 /// Why a clock is not served.
@@ -74,7 +115,7 @@ impl ServedTime {
     /// above it.
     #[must_use]
     pub fn root_dispersion(&self) -> NtpShort {
-        NtpShort::from_duration_ceil(self.error + STAMP_ERROR)
+        dispersion(self.error)
     }
 
     /// Makes a reply to `request` without its three stamps.
@@ -95,6 +136,11 @@ impl ServedTime {
             transmit: NtpTimestamp::ZERO,
         }
     }
+}
+
+/// The root dispersion that states this error of a stamp.
+pub(super) fn dispersion(error: Duration) -> NtpShort {
+    NtpShort::from_duration_ceil(error + STAMP_ERROR)
 }
 
 impl Unsynchronized {
@@ -143,6 +189,7 @@ mod tests {
             reference_id: [192, 0, 2, 1],
             reference: Instant::from_unix_nanos(1_799_999_990_000_000_000),
             precision: -24,
+            precise: None,
         }
     }
 

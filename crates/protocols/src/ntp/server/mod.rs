@@ -11,7 +11,8 @@
 //! | [`tally`] | counts of requests by outcome |
 //!
 //! The server answers only clients (mode 3, versions 1 to 4, each in its own version). A reply has
-//! 48 bytes, never more than the request. There is no control or monitoring mode that could amplify
+//! 48 bytes, and more only for a client that asks for precise bounds ([`super::precise`]); it is
+//! never longer than the request. There is no control or monitoring mode that could amplify
 //! traffic.
 //!
 //! What it does not do: open sockets, read clocks, authenticate, smear leap seconds, or serve
@@ -30,24 +31,27 @@ use std::net::{IpAddr, SocketAddr};
 
 use timevisor_time::{Duration, Instant, Utc};
 
-use super::extension::Tail;
+use super::datagram::Datagram;
+use super::extension::Fields;
 use super::format::NtpTimestamp;
 use super::packet::{HEADER_LEN, Mode, Packet, VERSION};
+use super::precise::{self, Errors};
 use clients::{Clients, Verdict};
 
 pub use access::{AccessList, Prefix};
-pub use clock::{ServedClock, ServedTime, Unsynchronized};
+pub use clock::{PreciseTime, ServedClock, ServedTime, Unsynchronized};
 pub use config::{Config, ConfigError};
 pub use leap::LeapPlan;
 pub use tally::{Counters, Tally};
 
 /// The reply to a request, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a reply in place costs less than an allocation")]
 pub enum Action {
     /// Send this to the request's source.
     Reply {
         /// The datagram.
-        bytes: [u8; HEADER_LEN],
+        bytes: Datagram,
         /// The client will ask when this reply left: pass its departure to [`Server::departed`] if
         /// the kernel reports it.
         departure: Option<Departure>,
@@ -120,9 +124,9 @@ impl Server {
     }
 
     /// Stores a reply's departure as the kernel stamped it: UTC as served, never later than the
-    /// real departure, with its error.
-    pub fn departed(&mut self, departure: Departure, at: Instant<Utc>, error: Duration) {
-        self.clients.departed(departure.slot, departure.name, transmit_stamp(at), error);
+    /// real departure, with its errors.
+    pub fn departed(&mut self, departure: Departure, at: Instant<Utc>, errors: Errors) {
+        self.clients.departed(departure.slot, departure.name, transmit_stamp(at), errors);
     }
 
     /// Returns the counts of everything that has happened.
@@ -143,8 +147,8 @@ impl Server {
         if from.port() == 0 || !is_host(address) || !self.access.admits(address) {
             return Action::Drop(Tally::Denied);
         }
-        let packet = match understood(request) {
-            Ok(packet) => packet,
+        let (packet, field) = match understood(request) {
+            Ok(understood) => understood,
             Err(reason) => return Action::Drop(reason),
         };
         let slot = match self.clients.visit(address, now) {
@@ -154,7 +158,7 @@ impl Server {
         };
         match clock {
             ServedClock::Known(time) if time.is_usable() => {
-                self.answer(&packet, received, time, slot)
+                self.answer(&packet, field.as_ref(), received, time, slot)
             }
             ServedClock::Known(_) => self.decline(&packet, Unsynchronized::Starting),
             ServedClock::Unknown(why) => self.decline(&packet, *why),
@@ -165,6 +169,7 @@ impl Server {
     fn answer(
         &mut self,
         request: &Packet,
+        field: Option<&precise::Request>,
         received: Instant<Utc>,
         time: &ServedTime,
         slot: usize,
@@ -179,29 +184,43 @@ impl Server {
         reply.receive = receive;
         reply.origin = request.transmit;
         reply.transmit = transmit_stamp(time.transmit);
-        if !asks_departure {
-            return Action::Reply { bytes: reply.to_bytes(), departure: None };
+        let mut before = None;
+        let mut departure = None;
+        if asks_departure {
+            before = self.clients.take_departure(slot, request.origin);
+            self.clients.expect_departure(slot, receive);
+            departure = Some(Departure { slot, name: receive });
         }
-        if let Some(before) = self.clients.take_departure(slot, request.origin) {
+        if let Some(before) = &before {
             self.counters.add(Tally::Interleaved);
             reply.origin = request.receive;
             reply.transmit = before.at;
             // The stamp has the clock's error of that time, which may have been larger than the
             // present one.
-            let error = time.error.max(before.error);
-            reply.root_dispersion = ServedTime { error, ..*time }.root_dispersion();
+            reply.root_dispersion = clock::dispersion(time.error.max(before.errors.largest()));
         }
-        self.clients.expect_departure(slot, receive);
-        Action::Reply {
-            bytes: reply.to_bytes(),
-            departure: Some(Departure { slot, name: receive }),
+        let plain = |reply: &Packet| Action::Reply { bytes: Datagram::new(reply), departure };
+        let Some(field) = field else { return plain(&reply) };
+        let told = if field.timeline.is_host() {
+            let Some(precise) = &time.precise else { return plain(&reply) };
+            precise.reply(field, time.stratum, before.map(|before| before.errors))
+        } else {
+            precise::Reply::no_such_timeline(field.timeline)
+        };
+        if told.status.is_bounded() {
+            // A client compares the two statements.
+            reply.root_dispersion = clock::dispersion(told.bounds.largest());
         }
+        self.counters.add(Tally::Precise);
+        let mut bytes = Datagram::new(&reply);
+        told.write(&mut bytes, field.referrals);
+        Action::Reply { bytes, departure }
     }
 
     fn decline(&mut self, request: &Packet, why: Unsynchronized) -> Action {
         self.counters.add(Tally::Unsynchronized);
         let reply = why.header(request, self.config.suggested_poll());
-        Action::Reply { bytes: reply.to_bytes(), departure: None }
+        Action::Reply { bytes: Datagram::new(&reply), departure: None }
     }
 
     fn kiss(&self, request: &Packet, received: Instant<Utc>, clock: &ServedClock) -> Action {
@@ -215,22 +234,29 @@ impl Server {
     }
 }
 
-/// Returns a request that can be answered, or the reason why not.
-fn understood(request: &[u8]) -> Result<Packet, Tally> {
+/// Returns a request that can be answered and the question for precise bounds in it, or the reason
+/// why it is not answered.
+fn understood(request: &[u8]) -> Result<(Packet, Option<precise::Request>), Tally> {
     let (packet, tail) = Packet::parse(request).map_err(|_| Tally::Malformed)?;
     if packet.mode != Mode::Client || !(1..=VERSION).contains(&packet.version) {
         return Err(Tally::Unsupported);
     }
     if tail.is_empty() {
-        return Ok(packet);
+        return Ok((packet, None));
     }
     if packet.version < VERSION {
         // Versions before 4 have no extension fields: this is a MAC.
         return Err(Tally::Authenticated);
     }
-    let tail = Tail::parse(tail).map_err(|_| Tally::Malformed)?;
-    let wants_proof = tail.mac.is_some() || tail.fields.iter().any(|f| f.kind == NTS_AUTHENTICATOR);
-    if wants_proof { Err(Tally::Authenticated) } else { Ok(packet) }
+    let (mut precise, mut wants_proof) = (None, false);
+    let mut fields = Fields::new(tail);
+    for field in &mut fields {
+        let field = field.map_err(|_| Tally::Malformed)?;
+        wants_proof |= field.kind == NTS_AUTHENTICATOR;
+        precise = precise.or_else(|| precise::Request::parse(&field));
+    }
+    wants_proof |= fields.mac().map_err(|_| Tally::Malformed)?.is_some();
+    if wants_proof { Err(Tally::Authenticated) } else { Ok((packet, precise)) }
 }
 
 /// NTS Authenticator and Encrypted Extension Fields (RFC 8915 section 5.6).

@@ -10,6 +10,8 @@ pub enum Tally {
     Answered,
     /// Replies in interleaved mode.
     Interleaved,
+    /// Replies with precise bounds, or that there is no timeline of the name.
+    Precise,
     /// Replies that the clock is not synchronized.
     Unsynchronized,
     /// RATE kisses.
@@ -30,10 +32,11 @@ pub enum Tally {
 
 impl Tally {
     /// Every kind, in the order of the enum.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Received,
         Self::Answered,
         Self::Interleaved,
+        Self::Precise,
         Self::Unsynchronized,
         Self::Kissed,
         Self::Limited,
@@ -51,6 +54,7 @@ impl Tally {
             Self::Received => "received",
             Self::Answered => "answered",
             Self::Interleaved => "interleaved",
+            Self::Precise => "precise",
             Self::Unsynchronized => "unsynchronized",
             Self::Kissed => "kissed",
             Self::Limited => "limited",
