@@ -3,6 +3,7 @@
 //! | file | command |
 //! | --- | --- |
 //! | `now.rs` | `timevisor now`: from the page, without the daemon |
+//! | `wait_sync.rs` | `timevisor wait-sync`: until the time is known well enough |
 //! | `status.rs` | `timevisor status` |
 //! | `bind.rs` | `timevisor timelines, bind, watch` |
 //! | `oscillator.rs` | `timevisor oscillator`: a survey, and what to state in the configuration |
@@ -34,6 +35,7 @@ mod reserve;
 mod simulate;
 mod status;
 mod vm;
+mod wait_sync;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,6 +57,8 @@ struct Arguments {
 enum Command {
     /// Print the time as an interval that contains true time, read from the clock page
     Now(now::Options),
+    /// Wait until the time is known well enough: on a host, in a guest or a container
+    WaitSync(wait_sync::Options),
     /// Show the state of the daemon, its clock and its references
     Status(status::Options),
     /// Watch this machine's oscillator for hours, and suggest what to state of it
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         Command::Simulate(options) => return exit(simulate::run(options)),
         Command::Reserve(command) => return exit(reserve::run(&arguments.run_directory, command)),
         Command::Now(options) => now::run(directory, options),
+        Command::WaitSync(options) => wait_sync::run(directory, options),
         Command::Status(options) => status::run(directory, options),
         Command::Oscillator(options) => oscillator::run(directory, options),
         Command::Timelines(options) => bind::list(directory, options),

@@ -63,8 +63,8 @@ impl Chronyd {
             .context("cannot copy /usr/sbin/chronyd; install the package chrony")?;
         let config = dir.path().join("chrony.conf");
         let text = format!(
-            "{lines}allow\nport {port}\nbindaddress {}\ncmdport 0\nbindcmdaddress /\npidfile {}\n",
-            namespace.address(),
+            // A test may give its namespace more addresses.
+            "{lines}allow\nport {port}\nbindaddress 0.0.0.0\ncmdport 0\nbindcmdaddress /\npidfile {}\n",
             dir.path().join("pid").display(),
         );
         fs::write(&config, text)?;

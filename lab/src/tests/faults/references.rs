@@ -11,7 +11,7 @@ use timevisor_time::Duration as Span;
 
 use crate::chronyd::Chronyd;
 use crate::command::{self, Tethered};
-use crate::host::{Host, mentions};
+use crate::host::{Host, mentions, ntp_reference};
 use crate::interrupt;
 use crate::netns::Namespace;
 use crate::ntp_impostor::{Impostor, shifted};
@@ -79,17 +79,22 @@ pub(crate) fn moves(ctx: &Context) -> anyhow::Result<String> {
 
 fn dead_first_then_moved(ctx: &Context) -> anyhow::Result<String> {
     let host = Host::further(ctx, "moves")?;
-    let second = Impostor::honest()?;
+    let second = Impostor::at(at(31, 0), honest)?;
     let port = second.port();
-    // The first address takes requests and never answers.
-    let dead = UdpSocket::bind(at(31, port))?;
+    // The first address (RFC 6724, rule 9) takes requests and never answers.
+    let dead = UdpSocket::bind(at(1, port))?;
     let names = Names::new(ctx, "127.0.0.31 time.test\n127.0.0.1 time.test\n")?;
     let name = format!("time.test:{port}");
     let lines = format!("[[reference]]\ntype = \"ntp\"\naddress = \"{name}\"\npoll = \"2s\"\n");
     let started = Instant::now();
     let mut daemon = names.start(ctx, &host, &lines)?;
-    host.wait_synchronized(50_000)?;
+    mentions(
+        &host.cli(&["wait-sync", "--within", "50ms", "--timeout", "30s"])?,
+        &["synchronized, -"],
+    )?;
     let took = started.elapsed();
+    let narrow = common::complaint(&host, &["wait-sync", "--within", "1ns", "--timeout", "200ms"])?;
+    mentions(&narrow, &["not within 200ms", "synchronized"])?;
     let asked = waiting(&dead)?;
     ensure!(asked == 1, "{asked} requests to the dead address before the next one was tried");
     let page = HostPage::open(host.directory())?;
@@ -98,7 +103,7 @@ fn dead_first_then_moved(ctx: &Context) -> anyhow::Result<String> {
     // The server moves: the old address falls silent when the name has the new one.
     let moved = Impostor::at(at(32, port), honest)?;
     drop(second);
-    let old = UdpSocket::bind(at(1, port))?;
+    let old = UdpSocket::bind(at(31, port))?;
     names.are("127.0.0.32 time.test\n")?;
     host.wait_until("the new address to be asked", |_| Ok(moved.asked() > 0))?;
     let polls = waiting(&old)?;
@@ -202,9 +207,11 @@ fn what_arrives(ctx: &Context) -> anyhow::Result<()> {
     })?;
     let elsewhere = Elsewhere::start()?;
     let (late, patient) = (late.address(), patient.address());
+    // Slow servers answer one request after the other, so they are asked once a second.
     let lines = reference(&old.address())
-        + &reference(&late)
-        + &reference(&patient)
+        + &ntp_reference(&late)
+        + "request_timeout = \"200ms\"\n"
+        + &ntp_reference(&patient)
         + "request_timeout = \"2s\"\n"
         + &reference(&elsewhere.address);
     host.start(&lines)?;
