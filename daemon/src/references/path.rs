@@ -51,6 +51,8 @@ pub struct Path {
     source: Option<IpAddr>,
     /// Answers were lost: the next socket shows what arrives instead of them.
     lost: bool,
+    /// Sockets have no source address or port of their own to change (a simulator's network).
+    plain: bool,
     trouble: Option<Trouble>,
     look_at: Option<Duration>,
 }
@@ -72,6 +74,7 @@ impl Path {
             asked: None,
             source: None,
             lost: false,
+            plain: false,
             trouble: None,
             look_at: None,
         })
@@ -165,6 +168,7 @@ impl Path {
 
     /// Opens a socket unless there is one.
     pub fn open(&mut self, now: Duration, around: &Surroundings<'_>) -> Opened {
+        self.plain = around.sockets == Sockets::Plain;
         if self.socket.is_some() {
             return Opened::Same;
         }
@@ -255,7 +259,7 @@ impl Path {
         if self.resolver.is_some() {
             self.look_up(now, LOOK_UP_PAUSE.max(poll.half()));
         }
-        if matches!(step, Step::NewSocket | Step::NextAddress) {
+        if step == Step::NextAddress || (step == Step::NewSocket && !self.plain) {
             self.lost = true;
             self.close();
         }

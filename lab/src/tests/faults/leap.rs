@@ -38,7 +38,7 @@ pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {
             Ok(reference_row(h, &server.address())?["status"] == "leap-table")
         })?;
         unknown(&host, problem)?;
-        mentions(&host.log_text(), problem)?;
+        host.wait_until("the log has it, too", |h| Ok(mentions(&h.log_text(), problem).is_ok()))?;
         host.kill();
     }
     fs::remove_file(&table)?;
