@@ -194,8 +194,10 @@ impl Leap {
     fn warning(&self, present: Present) -> Option<String> {
         let Present::Known(tai) = present else { return None };
         let expires = self.expires().filter(|_| self.configured.is_none())?;
-        let left = expires.saturating_sub(tai.secs());
-        (0..WARNING).contains(&left).then(|| {
+        // TAI is ahead of the table's UTC by half a minute, which is nothing here.
+        let left = expires.saturating_sub(tai.secs()).max(0);
+        // An expired table is a problem, no longer a warning.
+        (left < WARNING && self.offset_now(present).is_some()).then(|| {
             format!(
                 "the leap second table expires in {} days, at {}; upgrade tzdata (apt-get install tzdata), or set \
                  clock.tai_offset",

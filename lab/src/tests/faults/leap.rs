@@ -82,7 +82,7 @@ pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {
     let parts = ["expires in 0 days", "upgrade tzdata", "clock.tai_offset"];
     mentions(&host.json(&["status"])?["leap_table"]["warning"].to_string(), &parts)?;
     mentions(&host.cli(&["status"])?, &parts)?;
-    mentions(&host.log_text(), &parts)?;
+    host.wait_until("the log has it, too", |h| Ok(mentions(&h.log_text(), &parts).is_ok()))?;
     let renewed = ctx.path("leap-seconds.list.new");
     fs::write(&renewed, expiring_at(end + 90 * 86_400))?;
     fs::rename(&renewed, &table)?;
