@@ -5,7 +5,7 @@
 //! A file lock admits one timevisor-guest at a time. The kernel releases it when its holder dies,
 //! so no program cleans up after one that is still running.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +13,7 @@ use timevisor_estimate::steering::KernelRate;
 use timevisor_linux::adjust::saved::Saved;
 use timevisor_linux::adjust::{self, Declaration, Rate, Settings, rivals};
 use timevisor_linux::clock::boot_id;
+use timevisor_linux::lock_file::{self, LockError};
 use timevisor_time::Duration;
 
 /// The directory of the agent's socket.
@@ -137,17 +138,11 @@ fn put_back(original: &Settings, saved: &Saved) {
 
 /// Takes the lock; `None` if another process holds it.
 fn lock() -> Result<Option<File>> {
-    let lock = Path::new(DIRECTORY).join("set-clock.lock");
-    let open = || {
-        fs::create_dir_all(DIRECTORY)?;
-        File::options().create(true).truncate(false).write(true).open(&lock)
-    };
-    let file = open().with_context(|| format!("cannot open {}; run as root", lock.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock {}", lock.display()))
-        }
+    fs::create_dir_all(DIRECTORY)
+        .with_context(|| format!("cannot create {DIRECTORY}; run as root"))?;
+    match lock_file::take(&Path::new(DIRECTORY).join("set-clock.lock")) {
+        Ok(file) => Ok(Some(file)),
+        Err(LockError::Held { .. }) => Ok(None),
+        Err(error) => Err(error).context("run as root"),
     }
 }

@@ -85,7 +85,7 @@ impl Qemu {
             return Err(QemuError::NotQemu(process.pid()));
         }
         let command_line = CommandLine::parse(&arguments);
-        let kvm = process.fds()?.iter().any(|link| link.target == "anon_inode:kvm-vm");
+        let kvm = !process.find_fds(1, |target| target == "anon_inode:kvm-vm")?.found.is_empty();
         let accelerator = match (kvm, command_line.accelerators.as_slice()) {
             (true, _) => Accelerator::Kvm,
             (false, [only]) if only == "kvm" => return Err(QemuError::Starting(process.pid())),

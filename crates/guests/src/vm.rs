@@ -129,8 +129,17 @@ impl Vm {
             return Err(AttachError::Counter(host.counter));
         }
         let ended = PidFd::open(qemu.process)?;
+        let mut none = AttachError::NoPage(name.to_owned());
         for delivery in deliveries {
-            if let Some(mapping) = delivery.attach(&qemu)? {
+            let found = match delivery.attach(&qemu) {
+                // The next one need not look through descriptors.
+                Err(error @ DeliveryError::TooManyDescriptors(_)) => {
+                    none = error.into();
+                    continue;
+                }
+                found => found?,
+            };
+            if let Some(mapping) = found {
                 let identity = identity(name, timescale, host);
                 let writer =
                     PageWriter::take_over(WritePage::new(mapping)?, identity, host.tai_offset);
@@ -151,7 +160,7 @@ impl Vm {
                 });
             }
         }
-        Err(AttachError::NoPage(name.to_owned()))
+        Err(none)
     }
 
     /// Restarts the page on another timescale; allowed only before the guest's driver has probed
@@ -222,10 +231,17 @@ impl Vm {
         self.delivery == DeliveryKind::Vmclock && self.held().is_some()
     }
 
+    /// Whether the page's owner has truncated it. What is written reaches nobody then, so the VM has
+    /// to be retired. It is noticed when the page is accessed.
+    #[must_use]
+    pub fn has_lost_page(&self) -> bool {
+        self.writer.storage().is_lost()
+    }
+
     /// Restarts the page if it was overwritten.
     fn heed_page(&mut self) {
         // The page of an arriving VM is handled when the arrival is complete.
-        if self.transit == Transit::Incoming || self.writer.is_intact() {
+        if self.transit == Transit::Incoming || self.writer.is_intact() || self.has_lost_page() {
             return;
         }
         // The same snapshot can be loaded repeatedly; a new epoch lets readers tell the loads

@@ -278,6 +278,8 @@ fn the_nvdimm_shows_the_page_file_at_the_computed_address() {
             std::os::unix::fs::FileExt::write_all_at(page.file(), &7u64.to_le_bytes(), 0x30)
                 .unwrap();
             assert_eq!(physical(&mut machine, address + 0x30), 7);
+            // The lock is beside the page, and outlives it.
+            drop(page);
             replaced(&pages, &delivery, &qemu);
         }
     }

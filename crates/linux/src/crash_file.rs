@@ -3,14 +3,14 @@
 //! A program writes it before it changes anything, so that the next instance can undo the change
 //! after a crash. A reboot invalidates the file.
 
-use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::marker::PhantomData;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::state_file::{self, MOST_BYTES, Readers};
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ impl<T: Serialize + DeserializeOwned + Default> CrashFile<T> {
     /// # Errors
     /// A file that cannot be read or is not understood.
     pub fn read(&self) -> Result<T, CrashFileError> {
-        match fs::read(&self.path) {
+        match state_file::read(&self.path, MOST_BYTES) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|source| CrashFileError::Format { path: self.path.clone(), source }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
@@ -67,24 +67,17 @@ impl<T: Serialize + DeserializeOwned + Default> CrashFile<T> {
     /// # Errors
     /// When it cannot be written. The caller must then not make its change.
     pub fn write(&self, value: &T) -> Result<(), CrashFileError> {
-        let fresh = self.path.with_extension("json.new");
         let bytes = serde_json::to_vec_pretty(value)
             .map_err(|source| CrashFileError::Format { path: self.path.clone(), source })?;
-        let written = || {
-            let mut options = fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&fresh, &self.path)
-        };
-        written().map_err(|source| CrashFileError::Io { path: self.path.clone(), source })
+        state_file::write_durably(&self.path, &bytes, Readers::Owner)
+            .map_err(|source| CrashFileError::Io { path: self.path.clone(), source })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn written_and_read() {

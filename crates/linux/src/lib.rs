@@ -10,10 +10,15 @@
 //! | [`cpu_limit`] | limits a thread's processor time: cgroup v1 and v2 |
 //! | [`cpuset`] | exclusive processors for threads: cgroup v1 and v2 |
 //! | [`crash_file`] | a file that survives a crash, for undoing changes of the host |
+//! | [`state_file`] | files of state: read and replaced without being led astray |
+//! | [`lock_file`] | one holder, and nobody else can get at the lock |
+//! | [`descriptors`] | how many descriptors this process may have, and keeping some free |
 //! | [`datagram`] | Unix datagram sockets: chronyd's and ptp4l's management sockets |
 //! | [`mapping`] | [`mapping::SharedMapping`]: shared memory as an address and a length |
 //! | [`page`] | a mapped page as timevisor-clock-page's `Page` |
 //! | [`page_file`] | page files: ownership, size, one writer |
+//! | [`truncation`] | survives SIGBUS on a page that was truncated |
+//! | [`foreign_memory`] | shared memory that another process hands over by a descriptor |
 //! | [`append_file`] | append-only record files |
 //! | [`clock_set`] | whether CLOCK_REALTIME has been set |
 //! | [`route_watch`] | tells when routes or addresses change (netlink) |
@@ -48,10 +53,13 @@ pub mod cpu_limit;
 pub mod cpuset;
 pub mod crash_file;
 pub mod datagram;
+pub mod descriptors;
 pub mod elapsed_source;
 pub mod event_fd;
+pub mod foreign_memory;
 pub mod kvm;
 pub mod last_words;
+pub mod lock_file;
 pub mod mapping;
 pub mod notify;
 pub mod page;
@@ -65,7 +73,9 @@ pub mod route_watch;
 pub mod scheduling;
 pub mod signals;
 pub mod stamps;
+pub mod state_file;
 pub mod timer_fd;
+pub mod truncation;
 pub mod udp;
 pub mod udp_server;
 pub mod virtio_port;

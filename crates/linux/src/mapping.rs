@@ -1,7 +1,8 @@
 //! Shared memory mappings of pages, the one resource that readers and writers share.
 //!
 //! A [`SharedMapping`] provides only an address and a length: the page's layout and its sequence
-//! lock belong to timevisor-clock-page. Who may own which file is decided in [`crate::page_file`].
+//! lock belong to timevisor-clock-page. Who may own which file is decided in [`crate::page_file`],
+//! and what happens when a file is truncated in [`crate::truncation`].
 
 use core::ptr::NonNull;
 use std::fs::{File, OpenOptions};
@@ -9,6 +10,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use crate::truncation::Watched;
 
 /// Size of a Timevisor page in bytes; mappings of pages are exactly this long, whatever the file's
 /// size.
@@ -99,6 +102,9 @@ pub struct SharedMapping {
     len: usize,
     access: Access,
     file: File,
+    watched: Option<Watched>,
+    /// Closed last, which gives the page's lock back.
+    lock: Option<File>,
 }
 
 // SAFETY: the mapping is plain shared memory that belongs to no thread; all access goes through the
@@ -141,7 +147,15 @@ impl SharedMapping {
         }
         let address = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| MapError::Map(io::Error::other("the kernel mapped at address zero")))?;
-        Ok(Self { address, len, access, file })
+        let watched = Watched::new(address.as_ptr() as usize, len);
+        Ok(Self { address, len, access, file, watched, lock: None })
+    }
+
+    /// The same mapping, holding a lock for as long as it lives.
+    #[must_use]
+    pub fn holding(mut self, lock: File) -> Self {
+        self.lock = Some(lock);
+        self
     }
 
     /// Maps a guest's vmclock device, `/dev/vmclock0`: one page, read-only
@@ -183,6 +197,22 @@ impl SharedMapping {
         self.access
     }
 
+    /// Whether an access found the file truncated. The mapping is zeroes of this process alone from
+    /// then on: what is stored reaches nobody. Always false without [`crate::truncation::survive`].
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.watched.is_some_and(Watched::is_lost)
+    }
+
+    /// Whether the file is too short for the mapping now, or was found so before. Makes a system
+    /// call.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        let short =
+            |metadata: &std::fs::Metadata| metadata.is_file() && metadata.len() < self.len as u64;
+        self.is_lost() || self.file.metadata().is_ok_and(|metadata| short(&metadata))
+    }
+
     /// The file behind the mapping.
     #[must_use]
     pub const fn file(&self) -> &File {
@@ -192,6 +222,9 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
+        if let Some(watched) = self.watched {
+            watched.end();
+        }
         // SAFETY: exactly the range that mmap returned; nobody can reach it through `self` any
         // more.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };

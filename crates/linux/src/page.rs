@@ -23,6 +23,18 @@ impl ReadPage {
         long_enough(&mapping)?;
         Ok(Self(mapping))
     }
+
+    /// As [`SharedMapping::is_lost`].
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    /// As [`SharedMapping::is_truncated`].
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        self.0.is_truncated()
+    }
 }
 
 impl WritePage {
@@ -36,6 +48,12 @@ impl WritePage {
             return Err(MapError::ReadOnly);
         }
         Ok(Self(mapping))
+    }
+
+    /// As [`SharedMapping::is_lost`].
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.0.is_lost()
     }
 }
 

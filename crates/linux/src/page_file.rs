@@ -2,15 +2,20 @@
 //!
 //! Readers trust a page as much as its file: a file that others can write, or that a link
 //! redirects, is refused. It does not interpret the page's bytes.
+//!
+//! The lock is a file of its own beside the page (`page.lock`), because whoever may read a file can
+//! hold its lock. All bytes of a page file are allocated when it is made: in a sparse file on a
+//! full file system, the first store would raise SIGBUS.
 
+use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::lock_file::{self, LockError};
 use crate::mapping::{Access, MapError, PAGE_BYTES, SharedMapping};
-use crate::process;
 
 /// How large a page file is. The page is its first 4096 bytes either way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +98,24 @@ pub enum PageFileError {
         /// The writer, as far as /proc identifies it.
         holder: String,
     },
+    /// The lock beside the page could not be taken, for another reason than a second writer.
+    #[error("cannot lock the page file {path} against other writers")]
+    Lock {
+        /// The page.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: LockError,
+    },
+    /// The file system has no room for the page.
+    #[error("there is no room for the page file {path}; free some space")]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
     /// The file was removed or replaced while it was being opened.
     #[error("{0} was replaced while it was being opened; try again")]
     Replaced(PathBuf),
@@ -114,8 +137,13 @@ pub enum PageFileError {
 /// against other writers until the mapping is dropped.
 ///
 /// # Errors
-/// Every reason why we might not be the file's only writer.
+/// Every reason why we might not be the file's only writer; [`PageFileError::NoRoom`] on a full
+/// file system.
 pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileError> {
+    let lock = lock_file::take(&lock_of(path)).map_err(|error| match error {
+        LockError::Held { holder, .. } => PageFileError::Locked { path: path.to_owned(), holder },
+        source => PageFileError::Lock { path: path.to_owned(), source },
+    })?;
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -128,25 +156,45 @@ pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileErro
     let prepare = |source| PageFileError::Prepare { path: path.to_owned(), source };
     let metadata = file.metadata().map_err(prepare)?;
     check(path, &metadata)?;
-    lock(path, &file)?;
-    // From here on the file is ours; before, its size could not be trusted.
-    let metadata = file.metadata().map_err(prepare)?;
     if metadata.nlink() == 0 {
         return Err(PageFileError::Replaced(path.to_owned()));
     }
-    if metadata.len() == 0 {
-        file.set_len(size.bytes()).map_err(prepare)?;
-        // Set regardless of the umask: QEMU and host programs run as other users and read this
-        // file.
-        file.set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(prepare)?;
-    } else if metadata.len() != size.bytes() {
+    if metadata.len() != 0 && metadata.len() != size.bytes() {
         return Err(PageFileError::Size {
             path: path.to_owned(),
             found: metadata.len(),
             wanted: size.bytes(),
         });
     }
-    map(path, file, Access::ReadWrite)
+    // Earlier versions made sparse files, so this is also done to files that have their size.
+    allocate(&file, size.bytes())
+        .map_err(|source| PageFileError::NoRoom { path: path.to_owned(), source })?;
+    if metadata.len() == 0 {
+        // Set regardless of the umask: QEMU and host programs run as other users and read this
+        // file.
+        file.set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(prepare)?;
+    }
+    map(path, file, Access::ReadWrite).map(|mapping| mapping.holding(lock))
+}
+
+/// The lock file beside a page.
+fn lock_of(page: &Path) -> PathBuf {
+    let mut name = OsString::from(page);
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+/// Allocates the first `len` bytes of a file, and makes it that long.
+fn allocate(file: &File, len: u64) -> io::Result<()> {
+    let len = libc::off_t::try_from(len).map_err(io::Error::other)?;
+    loop {
+        // SAFETY: the descriptor is open; the call touches no memory. It returns an error number.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
 }
 
 /// Creates a page of zeroes that no other process can open, for a process that only uses it itself.
@@ -161,7 +209,7 @@ pub fn private() -> Result<SharedMapping, PageFileError> {
     }
     // SAFETY: a descriptor that memfd_create has just returned, and that nobody else owns.
     let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(PageSize::Page.bytes()).map_err(PageFileError::Private)?;
+    allocate(&file, PageSize::Page.bytes()).map_err(PageFileError::Private)?;
     map(Path::new("memory"), file, Access::ReadWrite)
 }
 
@@ -239,44 +287,18 @@ fn is_mounted_read_only(file: &File) -> bool {
     }
 }
 
-/// Locks a page against other writers until `file` is closed. This also works for pages that are
-/// not our page files.
+/// Locks a page that is not a page file of ours against other writers until `file` is closed.
+/// Whoever else has the page open can hold this lock, too.
 ///
 /// # Errors
 /// When another process holds the lock; the error names it.
 pub fn lock(path: &Path, file: &File) -> Result<(), PageFileError> {
-    // SAFETY: the descriptor is open; flock touches no memory.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+    let prepare = |source| PageFileError::Prepare { path: path.to_owned(), source };
+    if lock_file::try_lock(file).map_err(prepare)? {
         return Ok(());
     }
-    let source = io::Error::last_os_error();
-    if source.kind() != io::ErrorKind::WouldBlock {
-        return Err(PageFileError::Prepare { path: path.to_owned(), source });
-    }
-    let prepare = |source| PageFileError::Prepare { path: path.to_owned(), source };
-    let metadata = file.metadata().map_err(prepare)?;
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let holder = match holder(&locks, &metadata) {
-        Some(pid) => match process::Process::new(pid).comm() {
-            Ok(comm) => format!("{comm} (pid {pid})"),
-            Err(_) => format!("pid {pid}"),
-        },
-        None => "another process".to_owned(),
-    };
+    let holder = lock_file::holder_of(&file.metadata().map_err(prepare)?);
     Err(PageFileError::Locked { path: path.to_owned(), holder })
-}
-
-/// The pid in /proc/locks that holds a flock on this file:
-/// `1: FLOCK ADVISORY WRITE 708 08:01:1234 0 EOF`.
-fn holder(locks: &str, metadata: &Metadata) -> Option<u32> {
-    let device = metadata.dev();
-    let name =
-        format!("{:02x}:{:02x}:{}", libc::major(device), libc::minor(device), metadata.ino());
-    locks.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let held = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&name.as_str());
-        if held { words.get(4)?.parse().ok() } else { None }
-    })
 }
 
 fn map(path: &Path, file: File, access: Access) -> Result<SharedMapping, PageFileError> {
@@ -304,6 +326,58 @@ mod tests {
         }
         drop(writer);
         create(&path, PageSize::Nvdimm).unwrap();
+    }
+
+    /// A daemon that starts again must not wait for a user who may only read the page.
+    #[test]
+    fn a_reader_cannot_hold_the_writers_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        drop(create(&path, PageSize::Page).unwrap());
+        let reader = File::open(&path).unwrap();
+        assert!(lock_file::try_lock(&reader).unwrap(), "anybody can lock what he can read");
+        create(&path, PageSize::Page).unwrap();
+        assert_eq!(std::fs::metadata(lock_of(&path)).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn every_byte_of_a_page_file_is_allocated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let allocated = || std::fs::metadata(&path).unwrap().blocks() * 512;
+        drop(create(&path, PageSize::Nvdimm).unwrap());
+        assert!(allocated() >= 2 << 20, "{}", allocated());
+        // Earlier versions made sparse files.
+        std::fs::remove_file(&path).unwrap();
+        File::create(&path).unwrap().set_len(2 << 20).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        drop(create(&path, PageSize::Nvdimm).unwrap());
+        assert!(allocated() >= 2 << 20, "{}", allocated());
+    }
+
+    #[test]
+    fn a_full_file_system_is_an_error_when_the_page_is_made() {
+        // A size limit of the process stands for a full file system: another file system needs
+        // privileges. In a child, because the limit is the whole process's.
+        let folder = tempfile::tempdir().unwrap();
+        // SAFETY: the child makes system calls and reports by its exit status only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+            // SAFETY: a complete structure; SIGXFSZ would end the child before the error arrives.
+            unsafe {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+            }
+            let made = create(&folder.path().join("page"), PageSize::Page);
+            let refused = matches!(made, Err(PageFileError::NoRoom { .. }));
+            // SAFETY: runs no destructors of the parent's state.
+            unsafe { libc::_exit(i32::from(!refused)) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours; `status` is a c_int.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     #[test]

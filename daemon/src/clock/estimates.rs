@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use timevisor_estimate::estimators::shifted_exponential::Saved;
+use timevisor_linux::state_file::{self, MOST_BYTES, Readers};
 
 use super::journal::CounterHistory;
 
@@ -23,13 +25,12 @@ struct Contents {
 /// The file with the saved estimates.
 pub struct Estimates {
     path: PathBuf,
-    fresh: PathBuf,
 }
 
 impl Estimates {
     /// The file `estimates.json` in the run directory.
     pub fn in_directory(directory: &Path) -> Self {
-        Self { path: directory.join("estimates.json"), fresh: directory.join("estimates.json.new") }
+        Self { path: directory.join("estimates.json") }
     }
 
     /// Replaces the file's contents.
@@ -37,10 +38,9 @@ impl Estimates {
         &self,
         history: &CounterHistory,
         estimates: BTreeMap<String, Saved>,
-    ) -> std::io::Result<()> {
+    ) -> io::Result<()> {
         let contents = Contents { version: 1, history: history.clone(), estimates };
-        fs::write(&self.fresh, serde_json::to_vec(&contents)?)?;
-        fs::rename(&self.fresh, &self.path)
+        state_file::write(&self.path, &serde_json::to_vec(&contents)?, Readers::Owner)
     }
 
     /// Deletes the file, because the counter that it describes has a new history.
@@ -50,7 +50,13 @@ impl Estimates {
 
     /// Reads the estimates of the previous daemon, or says why there are none.
     pub fn read(&self, history: &CounterHistory) -> Result<BTreeMap<String, Saved>, String> {
-        let bytes = fs::read(&self.path).map_err(|_| "none were saved since boot".to_owned())?;
+        let bytes = state_file::read(&self.path, MOST_BYTES).map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                "none were saved since boot".to_owned()
+            } else {
+                format!("not read: {error}")
+            }
+        })?;
         let contents: Contents =
             serde_json::from_slice(&bytes).map_err(|e| format!("not understood: {e}"))?;
         if contents.version != 1 {

@@ -5,17 +5,22 @@
 //! ignores it and logs the reason.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use timevisor_clock_page::{Line, Lines};
 use timevisor_estimate::RateLimits;
 use timevisor_host_clock::JournalEntry;
+use timevisor_linux::state_file::{self, Readers};
 use timevisor_time::{Instant, Period, Tai};
 
 /// Two readings of CLOCK_BOOTTIME - CLOCK_MONOTONIC differ by less than this unless the host was
 /// suspended in between.
 const SUSPEND_NOISE_NS: i64 = 1_000_000;
+
+/// A journal has a dozen numbers.
+const MOST_BYTES: u64 = 64 << 10;
 
 /// The part of the counter's history that decides whether old lines are still valid.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -63,17 +68,16 @@ struct Contents {
 /// The file with the journal.
 pub struct Journal {
     path: PathBuf,
-    fresh: PathBuf,
 }
 
 impl Journal {
     /// The file `recovery.json` in the run directory.
     pub fn in_directory(directory: &Path) -> Self {
-        Self { path: directory.join("recovery.json"), fresh: directory.join("recovery.json.new") }
+        Self { path: directory.join("recovery.json") }
     }
 
     /// Replaces the journal's contents.
-    pub fn write(&self, history: &CounterHistory, entry: &JournalEntry) -> std::io::Result<()> {
+    pub fn write(&self, history: &CounterHistory, entry: &JournalEntry) -> io::Result<()> {
         let pack = |line: &Line<Tai>| {
             let (sec, frac) = line.time.to_words();
             (sec, frac, line.period.to_bits())
@@ -88,23 +92,18 @@ impl Journal {
             holdover: lines.holdover,
             rate: entry.rate.map(|r| (r.shortest.to_bits(), r.longest.to_bits())),
         };
-        fs::write(&self.fresh, serde_json::to_vec(&contents)?)?;
-        fs::rename(&self.fresh, &self.path)
+        state_file::write(&self.path, &serde_json::to_vec(&contents)?, Readers::Owner)
     }
 
     /// Deletes the journal, because its lines are no longer valid.
     ///
     /// After an error, the next daemon could still mistake them for facts.
-    pub fn clear(&self) -> std::io::Result<()> {
+    pub fn clear(&self) -> io::Result<()> {
         match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 // An empty file is not a valid journal either. The first error is the better
                 // reason.
-                fs::OpenOptions::new()
-                    .write(true)
-                    .truncate(true)
-                    .open(&self.path)
-                    .map_or(Err(error), |_| Ok(()))
+                state_file::empty(&self.path).map_err(|_| error)
             }
             _ => Ok(()),
         }
@@ -112,8 +111,13 @@ impl Journal {
 
     /// Reads the last entry, or says why none applies to this history.
     pub fn read(&self, history: &CounterHistory) -> Result<JournalEntry, String> {
-        let bytes = fs::read(&self.path)
-            .map_err(|_| "no recovery journal: first start since boot".to_owned())?;
+        let bytes = state_file::read(&self.path, MOST_BYTES).map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                "no recovery journal: first start since boot".to_owned()
+            } else {
+                format!("the recovery journal is not read: {error}")
+            }
+        })?;
         let contents: Contents = serde_json::from_slice(&bytes)
             .map_err(|e| format!("recovery journal not understood: {e}"))?;
         if contents.version != 1 {

@@ -12,6 +12,7 @@ use timevisor_guests::acpi::ssdt;
 use timevisor_guests::delivery::PageFiles;
 use timevisor_guests::vm::{HostIdentity, identity};
 use timevisor_linux::page::WritePage;
+use timevisor_linux::state_file::{self, Readers};
 use timevisor_protocols::control::TimeType;
 
 pub struct Prepared {
@@ -48,10 +49,11 @@ impl Prepared {
         );
         let folder = pages.folder(name)?;
         let table = folder.join("vmclock.aml");
-        fs::write(&table, ssdt(DEFAULT_ADDRESS))
+        state_file::write(&table, &ssdt(DEFAULT_ADDRESS), Readers::All)
             .with_context(|| format!("cannot write {}", table.display()))?;
         let note = serde_json::to_vec(&time_type)?;
-        fs::write(folder.join("time_type"), note).context("cannot note the time type")?;
+        state_file::write(&folder.join("time_type"), &note, Readers::Owner)
+            .context("cannot note the time type")?;
         self.held.insert(name.to_owned(), writer);
         Ok((pages.path(name)?, table))
     }
@@ -64,7 +66,8 @@ impl Prepared {
     /// The timescale of a prepared page, even if an earlier daemon prepared it.
     pub fn time_type(&self, name: &str) -> Option<TimeType> {
         let folder = PageFiles::new(&self.directory).folder(name).ok()?;
-        serde_json::from_slice(&fs::read(folder.join("time_type")).ok()?).ok()
+        let note = state_file::read(&folder.join("time_type"), MOST_NOTE_BYTES).ok()?;
+        serde_json::from_slice(&note).ok()
     }
 
     /// Removes a VM's files; returns false if there are none.
@@ -82,3 +85,5 @@ impl Prepared {
 
 /// The first address above memory for VMs with up to 2 GiB; `timevisor vm args` computes others.
 const DEFAULT_ADDRESS: u64 = 0x1_0000_0000;
+/// A time type is one word.
+const MOST_NOTE_BYTES: u64 = 64;

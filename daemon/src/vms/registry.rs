@@ -1,11 +1,15 @@
 //! The on-disk list of served VMs, so that a restarted daemon serves them under the same names and
 //! timescales. An entry is valid for one process only (pid and start time).
 
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use timevisor_linux::clock::monotonic;
+use timevisor_linux::state_file::{self, MOST_BYTES, Readers};
 use timevisor_protocols::control::TimeType;
+
+use crate::announce::Budget;
 
 /// One VM.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -23,24 +27,31 @@ pub struct Entry {
 /// The registry file.
 pub struct Registry {
     path: PathBuf,
-    fresh: PathBuf,
     written: Option<Vec<Entry>>,
+    /// How often a write that failed may still be logged: whoever starts a VM causes one.
+    told: Budget,
 }
 
 impl Registry {
     /// The registry in the run directory.
     pub fn in_directory(directory: &Path) -> Self {
-        Self {
-            path: directory.join("vms.json"),
-            fresh: directory.join("vms.json.new"),
-            written: None,
-        }
+        Self { path: directory.join("vms.json"), written: None, told: Budget::default() }
     }
 
-    /// The VMs of an earlier daemon. A file that cannot be parsed is reported and ignored, because
-    /// discovery still works.
+    /// The VMs of an earlier daemon. A file that cannot be read or parsed is reported and ignored,
+    /// because discovery still works.
     pub fn read(&self) -> Vec<Entry> {
-        let Ok(bytes) = fs::read(&self.path) else { return Vec::new() };
+        let bytes = match state_file::read(&self.path, MOST_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => {
+                tracing::warn!(
+                    "{} is not read ({error}); VMs will be discovered instead",
+                    self.path.display()
+                );
+                return Vec::new();
+            }
+        };
         serde_json::from_slice(&bytes).unwrap_or_else(|error| {
             tracing::warn!(
                 "{} is not understood ({error}); VMs will be discovered instead",
@@ -56,10 +67,11 @@ impl Registry {
             return;
         }
         let written = serde_json::to_vec(&entries)
-            .map_err(std::io::Error::from)
-            .and_then(|bytes| fs::write(&self.fresh, bytes))
-            .and_then(|()| fs::rename(&self.fresh, &self.path));
-        if let Err(error) = written {
+            .map_err(io::Error::from)
+            .and_then(|bytes| state_file::write(&self.path, &bytes, Readers::Owner));
+        if let Err(error) = written
+            && self.told.take(monotonic())
+        {
             tracing::warn!(
                 "cannot write {}: {error}; a restart will have to discover the VMs",
                 self.path.display()
@@ -72,6 +84,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn what_is_written_is_read_and_garbage_is_ignored() {

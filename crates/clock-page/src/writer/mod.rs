@@ -464,6 +464,12 @@ impl<P: WritablePage> PageWriter<P> {
         self.published
     }
 
+    /// What the page lies in, for questions that are not about its content.
+    #[must_use]
+    pub fn storage(&self) -> &P {
+        &self.page
+    }
+
     /// The page, for readers in this process.
     #[must_use]
     pub fn page(&self) -> &Page {

@@ -45,6 +45,12 @@ pub enum DeliveryError {
     /// A vmclock device whose shared page does not exist yet.
     #[error("the page of {0} is not there yet; try again when QEMU has started")]
     Starting(String),
+    /// The page was not found among the first descriptors, and the rest is not looked at.
+    #[error(
+        "{0} has more open files than a QEMU has, and none of the first {limit} is a page; it is not looked at again",
+        limit = timevisor_linux::process::MOST_DESCRIPTORS
+    )]
+    TooManyDescriptors(String),
     /// The file is not a page.
     #[error("{target} of {name} is not a vmclock page: {reason}")]
     NotAPage {

@@ -8,6 +8,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{Rate, Settings};
+use crate::state_file::{self, Readers};
+
+/// The file has a dozen numbers.
+const MOST_BYTES: u64 = 64 << 10;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,8 +44,8 @@ impl Saved {
     /// Reads what an earlier daemon of this boot left behind.
     #[must_use]
     pub fn read(&self) -> Option<Settings> {
-        let text = fs::read_to_string(&self.path).ok()?;
-        let entry: Entry = serde_json::from_str(&text).ok()?;
+        let bytes = state_file::read(&self.path, MOST_BYTES).ok()?;
+        let entry: Entry = serde_json::from_slice(&bytes).ok()?;
         (entry.boot_id == self.boot_id).then_some(Settings {
             rate: Rate { tick_us: entry.tick_us, frequency: entry.frequency },
             status: entry.status,
@@ -69,9 +73,7 @@ impl Saved {
             estimated_error_us: settings.estimated_error_us,
             tai_offset: settings.tai_offset,
         };
-        let fresh = self.path.with_extension("json.new");
-        fs::write(&fresh, serde_json::to_vec(&entry)?)?;
-        fs::rename(&fresh, &self.path)
+        state_file::write(&self.path, &serde_json::to_vec(&entry)?, Readers::Owner)
     }
 
     /// Deletes the file after everything was restored.

@@ -1,14 +1,16 @@
 //! Other processes as seen through /proc: their programs, files, mappings and memory.
 //!
-//! Read-only, except for [`while_stopped`] and [`ProcessMemory::writable`]. A [`Process`] stores
+//! Read-only, except for [`while_stopped`], [`ProcessMemory::writable`] and what a duplicated
+//! descriptor allows. A [`Process`] stores
 //! its start time, so that a reused pid is detected.
 
 mod memory;
 mod pid_fd;
 mod stopped;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -66,6 +68,28 @@ pub struct FdLink {
     pub fd: u32,
     /// What it points to: a path, `anon_inode:kvm-vm`, `/memfd:name (deleted)`, `socket:[...]`.
     pub target: String,
+}
+
+/// How many of a process's descriptors are looked at: a process may have a million, and each costs
+/// a system call. QEMUs have a few hundred.
+pub const MOST_DESCRIPTORS: usize = 4096;
+
+/// What was found among the descriptors of a process.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FdSearch {
+    /// Those that were wanted, in the order of /proc (by number).
+    pub found: Vec<FdLink>,
+    /// There are more descriptors than [`MOST_DESCRIPTORS`], and the rest was not looked at.
+    pub cut: bool,
+}
+
+/// The users of a process, as this user namespace knows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Users {
+    /// Who started it.
+    pub real: u32,
+    /// Whose rights it has; files that it makes belong to this user.
+    pub effective: u32,
 }
 
 /// A line of /proc/PID/maps.
@@ -187,40 +211,65 @@ impl Process {
             .collect())
     }
 
-    /// Its open files, by number.
+    /// Its open files for whose target `wanted` holds: at most `most` of them, and none beyond the
+    /// first [`MOST_DESCRIPTORS`] descriptors. What a target says is the process's choice, and no
+    /// proof of anything.
     ///
     /// # Errors
     /// When the process has ended, or permission is missing.
-    pub fn fds(&self) -> Result<Vec<FdLink>, ProcessError> {
+    pub fn find_fds(
+        &self,
+        most: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<FdSearch, ProcessError> {
         let folder =
             std::fs::read_dir(self.path("fd")).map_err(|source| self.error("fd", source))?;
-        let mut found = Vec::new();
-        for entry in folder {
+        let mut search = FdSearch::default();
+        for (looked, entry) in folder.enumerate() {
+            if looked == MOST_DESCRIPTORS {
+                search.cut = true;
+                break;
+            }
             let entry = entry.map_err(|source| self.error("fd", source))?;
             // Descriptors that were closed in the meantime are skipped.
             let (number, target) = (entry.file_name(), std::fs::read_link(entry.path()));
-            if let (Some(fd), Ok(target)) =
-                (number.to_str().and_then(|name| name.parse().ok()), target)
-            {
-                let target =
-                    String::from_utf8_lossy(&target.into_os_string().into_vec()).into_owned();
-                found.push(FdLink { fd, target });
+            let number = number.to_str().and_then(|name| name.parse().ok());
+            let (Some(fd), Ok(target)) = (number, target) else { continue };
+            let target = String::from_utf8_lossy(&target.into_os_string().into_vec()).into_owned();
+            if wanted(&target) {
+                search.found.push(FdLink { fd, target });
+                if search.found.len() == most {
+                    break;
+                }
             }
         }
-        found.sort_by_key(|link| link.fd);
-        Ok(found)
+        Ok(search)
     }
 
-    /// Reopens the file behind one of its descriptors for reading and writing.
+    /// Duplicates one of its descriptors (pidfd_getfd, Linux 5.6): the very open file that the
+    /// process has, with the access that the process was given. No path is opened.
     ///
     /// # Errors
-    /// When the process has ended, or permission is missing.
-    pub fn open_fd(&self, fd: u32) -> Result<File, ProcessError> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(self.path("fd").join(fd.to_string()))
-            .map_err(|source| self.error("fd", source))
+    /// When the process has ended or closed the descriptor, or ptrace is not allowed.
+    pub fn duplicate_fd(&self, fd: u32) -> Result<OwnedFd, ProcessError> {
+        let pidfd = PidFd::open(*self)?;
+        pidfd.duplicate(fd).map_err(|source| self.error("a descriptor", source))
+    }
+
+    /// Who it runs as.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn users(&self) -> Result<Users, ProcessError> {
+        let status = self.read("status")?;
+        let status = String::from_utf8_lossy(&status);
+        // `Uid:` real, effective, saved, file system (proc_pid_status(5)).
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let mut uids = line.unwrap_or_default().split_whitespace().map(str::parse);
+        match (uids.next(), uids.next()) {
+            (Some(Ok(real)), Some(Ok(effective))) => Ok(Users { real, effective }),
+            _ => Err(self.odd("status")),
+        }
     }
 
     /// Its mappings, by address.

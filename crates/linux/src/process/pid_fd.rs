@@ -1,5 +1,6 @@
-//! Detects that a process has ended.
+//! A process by a descriptor: whether it has ended, and its own descriptors.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{Process, ProcessError};
@@ -36,6 +37,20 @@ impl PidFd {
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Duplicates descriptor `fd` of the process.
+    pub(super) fn duplicate(&self, fd: u32) -> io::Result<OwnedFd> {
+        let unsupported = || io::Error::from_raw_os_error(libc::ENOSYS);
+        let pidfd = self.fd.as_ref().ok_or_else(unsupported)?;
+        // SAFETY: pidfd_getfd takes three integers and touches no memory.
+        let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) };
+        match i32::try_from(copy) {
+            // SAFETY: a descriptor that the kernel has just returned (close-on-exec), and that
+            // nobody else owns.
+            Ok(copy) if copy >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Whether the process has ended.

@@ -21,15 +21,15 @@ fn we_find_ourselves() {
 #[test]
 fn open_files_and_mappings_are_listed() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let link = us()
-        .fds()
-        .unwrap()
-        .into_iter()
-        .find(|link| link.target == file.path().to_str().unwrap())
-        .unwrap();
+    let name = file.path().to_str().unwrap();
+    let search = us().find_fds(usize::MAX, |target| target == name).unwrap();
+    let [link] = search.found.as_slice() else { panic!("{search:?}") };
     assert_eq!(link.fd, u32::try_from(file.as_file().as_raw_fd()).unwrap());
-    us().open_fd(link.fd).unwrap().write_all_at(b"through", 0).unwrap();
+    assert!(!search.cut);
+    let copy = std::fs::File::from(us().duplicate_fd(link.fd).unwrap());
+    copy.write_all_at(b"through", 0).unwrap();
     assert_eq!(std::fs::read(file.path()).unwrap(), b"through");
+    assert!(us().duplicate_fd(u32::MAX / 2).is_err());
     let ours = std::env::current_exe().unwrap();
     assert!(
         us().maps()
@@ -37,6 +37,46 @@ fn open_files_and_mappings_are_listed() {
             .iter()
             .any(|map| map.path == ours.to_str().unwrap() && map.permissions == "r-xp")
     );
+}
+
+#[test]
+fn a_process_runs_as_its_user() {
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    assert_eq!(us().users().unwrap(), Users { real: owner, effective: owner });
+}
+
+/// A process with very many descriptors costs no more than one with a few thousand.
+#[test]
+fn descriptors_are_looked_at_up_to_a_limit() {
+    // In a child: other tests of this process look at its descriptors.
+    let (ready, said) = std::os::unix::net::UnixStream::pair().unwrap();
+    // SAFETY: the child makes system calls only, until it is killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let _ = crate::descriptors::raise_limit(8192);
+        // SAFETY: system calls that touch no memory but one byte.
+        unsafe {
+            let all = (0..5000).all(|_| libc::dup(ready.as_raw_fd()) >= 0);
+            libc::write(ready.as_raw_fd(), [u8::from(all)].as_ptr().cast(), 1);
+            loop {
+                libc::pause();
+            }
+        }
+    }
+    let mut all = [0];
+    std::io::Read::read_exact(&mut &said, &mut all).unwrap();
+    let process = Process::open(u32::try_from(child).unwrap()).unwrap();
+    let search = process.find_fds(usize::MAX, |_| true);
+    let first = process.find_fds(1, |_| true);
+    // SAFETY: a child of ours that has not been waited for.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, core::ptr::null_mut(), 0);
+    }
+    assert_eq!(all, [1], "this test needs a hard limit of some 5100 open files");
+    let (search, first) = (search.unwrap(), first.unwrap());
+    assert!(search.cut && search.found.len() <= MOST_DESCRIPTORS, "{}", search.found.len());
+    assert_eq!((first.found.len(), first.cut), (1, false), "and no further than needed");
 }
 
 #[test]
