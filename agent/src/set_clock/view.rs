@@ -85,7 +85,9 @@ impl View {
                 }
                 return None;
             }
-            Err(ReadError::WriterStalled | ReadError::OutOfOrder) => return None,
+            Err(ReadError::WriterStalled | ReadError::OutOfOrder | ReadError::Truncated) => {
+                return None;
+            }
         };
         Some(Era { disruption: reading.disruption(), tai_offset: reading.tai_offset() })
     }

@@ -19,8 +19,8 @@
 // refused with -E2BIG.
 //
 // Threads: "Any thread" means any number of them at the same time, with the same handle. There
-// are no signal handlers and no signals. After a fork, connect again in the child: see
-// timevisor_client.
+// are no signals, and no signal handlers except for SIGBUS where a page file is named: see
+// timevisor_survive_truncation. After a fork, connect again in the child: see timevisor_client.
 //
 // Generated from clients/c/src: change that, and run `make -C clients/c header`.
 
@@ -456,7 +456,8 @@ extern "C" {
 // one that Timevisor fills. The channel to timevisord is opened at the first binding, and served
 // by one thread until the last handle is freed.
 //
-// options: where to look, or NULL.
+// options: where to look, or NULL. A page that is named there may be truncated by its owner:
+// timevisor_survive_truncation is called for it.
 // Returns 0; -ENOENT: there is no page (timevisor_last_error says what was tried); -EINVAL. Any
 // thread.
 int timevisor_connect(const struct timevisor_options *options, struct timevisor_client **client);
@@ -1009,6 +1010,17 @@ const char *timevisor_strerror(int code);
 // before the first one. -EAGAIN does not count as a failure. Never NULL; valid until the next
 // failure in this thread.
 const char *timevisor_last_error(void);
+
+// From now on, in the whole process, reading a page whose file was truncated fails with -ENXIO; it
+// would otherwise end the process by SIGBUS. timevisor_connect does this by itself for a page that
+// options.page names; the pages that it looks for are never made shorter by timevisord, only by
+// root.
+//
+// Installs a handler of SIGBUS, which deals with faults inside of clock pages and passes everything
+// else on to the action that was there before. A handler that the program installs later should
+// pass on what it does not know.
+// Returns 0, or what the kernel says. Any thread.
+int timevisor_survive_truncation(void);
 
 // This library's version, such as "0.1.0". Any thread.
 const char *timevisor_version(void);

@@ -62,7 +62,8 @@ impl Process {
 /// one that Timevisor fills. The channel to timevisord is opened at the first binding, and served
 /// by one thread until the last handle is freed.
 ///
-/// options: where to look, or NULL.
+/// options: where to look, or NULL. A page that is named there may be truncated by its owner:
+/// timevisor_survive_truncation is called for it.
 /// Returns 0; -ENOENT: there is no page (timevisor_last_error says what was tried); -EINVAL. Any
 /// thread.
 #[unsafe(no_mangle)]

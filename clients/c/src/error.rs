@@ -58,6 +58,23 @@ pub extern "C" fn timevisor_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
+/// From now on, in the whole process, reading a page whose file was truncated fails with -ENXIO; it
+/// would otherwise end the process by SIGBUS. timevisor_connect does this by itself for a page that
+/// options.page names; the pages that it looks for are never made shorter by timevisord, only by
+/// root.
+///
+/// Installs a handler of SIGBUS, which deals with faults inside of clock pages and passes everything
+/// else on to the action that was there before. A handler that the program installs later should
+/// pass on what it does not know.
+/// Returns 0, or what the kernel says. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_survive_truncation() -> c_int {
+    guard(|| match timevisor::survive_truncation() {
+        Ok(()) => Ok(0),
+        Err(error) => Err(Failure::of(error.raw_os_error().unwrap_or(libc::EIO), &error)),
+    })
+}
+
 /// This library's version, such as "0.1.0". Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_version() -> *const c_char {
@@ -147,6 +164,7 @@ impl From<ReadError> for Failure {
         let errno = match error {
             ReadError::WriterStalled | ReadError::OutOfOrder => libc::EIO,
             ReadError::Gone => libc::EIDRM,
+            ReadError::Truncated => libc::ENXIO,
         };
         Self::of(errno, &error)
     }

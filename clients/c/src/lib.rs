@@ -23,7 +23,8 @@
 //! code; what a reference cannot say (structures of another version, texts) comes as a raw pointer
 //! and is read in `memory` only.
 //!
-//! What it does not do: decide anything about time. No signal handlers, no constructors, no output.
+//! What it does not do: decide anything about time. No constructors, no output, and no signal
+//! handlers except for SIGBUS where a program names a page file (`timevisor_survive_truncation`).
 
 // In the order of the header; rustfmt would sort what has no empty lines in between.
 mod types;

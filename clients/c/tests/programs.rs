@@ -275,6 +275,10 @@ fn with_a_timevisord() {
             "{said}"
         );
     }
+    let truncated = compile("tests/truncated.c", Link::Shared);
+    let copy = daemon.folder.path().join("copy");
+    std::fs::copy(daemon.path("clock"), &copy).unwrap();
+    check(start(&truncated).arg(copy));
     let bound = compile("tests/bound.c", Link::Checked);
     check(start(&bound).args([daemon.path("clock"), daemon.path("timelines")]));
 }

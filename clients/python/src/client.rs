@@ -47,6 +47,12 @@ pub fn connect(
     py.detach(|| options.connect()).or_raise(py).map(|client| Client(Unhurried::new(client)))
 }
 
+/// Survives the truncation of any page from now on.
+#[pyfunction]
+pub fn survive_truncation() -> PyResult<()> {
+    timevisor::survive_truncation().map_err(PyErr::from)
+}
+
 /// The script's file name.
 fn program(py: Python<'_>) -> PyResult<String> {
     let script: PathBuf = py.import("sys")?.getattr("argv")?.get_item(0)?.extract()?;

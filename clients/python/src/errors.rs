@@ -124,6 +124,7 @@ impl Raise for ReadError {
             Self::WriterStalled => "WriterStalled",
             Self::OutOfOrder => "OutOfOrder",
             Self::Gone => "Gone",
+            Self::Truncated => "PageUnusable",
         };
         exception(py, class, chain(self), None)
     }

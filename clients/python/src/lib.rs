@@ -18,7 +18,8 @@
 //! | `errors` | the client's errors as the exceptions of `timevisor._errors` |
 //!
 //! Names, types and documentation that users see are in python/timevisor; `_timevisor.pyi` is this
-//! module's. Nothing here installs a signal handler or keeps state between calls.
+//! module's. Nothing here keeps state between calls, or installs a signal handler, except for SIGBUS
+//! where a program names a page file (`survive_truncation`).
 //!
 //! What it does not do: asyncio. That is python/timevisor/aio.py, on the descriptors of `wait`.
 #![forbid(unsafe_code)]
@@ -43,7 +44,7 @@ mod _timevisor {
     #[pymodule_export]
     use crate::binding::Binding;
     #[pymodule_export]
-    use crate::client::{Client, connect};
+    use crate::client::{Client, connect, survive_truncation};
     #[pymodule_export]
     use crate::elapsed::Elapsed;
     #[pymodule_export]

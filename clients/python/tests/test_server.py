@@ -216,3 +216,17 @@ def test_what_is_used_and_what_is_not_there_is_told(run_directory: Path, client:
         deaf.bind("tai")
     assert [tried.place for tried in no_channel.value.tried] == [str(run_directory / "nobody")]
     assert deaf.timeline("tai").now().is_known
+
+
+def test_a_truncated_page_is_an_error(run_directory: Path, client: Client, tmp_path: Path) -> None:
+    copy = tmp_path / "clock"
+    copy.write_bytes((run_directory / "clock").read_bytes())
+    copy.chmod(0o644)
+    lost = timevisor.connect(copy).timeline("tai")
+    assert lost.now().is_known
+    os.truncate(copy, 0)
+    for _ in range(3):
+        with pytest.raises(timevisor.PageUnusable, match="truncated"):
+            lost.now()
+    timevisor.survive_truncation()
+    assert client.timeline("tai").now().is_known

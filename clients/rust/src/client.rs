@@ -55,7 +55,7 @@ impl Options {
     }
 
     /// Reads only this page: a page file, a vmclock device below /dev, or a PCI resource below
-    /// /sys.
+    /// /sys. The owner of such a file may truncate it, so [`crate::survive_truncation`] is called.
     #[must_use]
     pub fn page(mut self, path: impl Into<PathBuf>) -> Self {
         self.page = Some(path.into());
@@ -192,7 +192,8 @@ impl Client {
         let page = &self.inner.page;
         let counter = source::counter_for(page, 0)?;
         let reader = Reader::open(page.clone(), counter, 0).map_err(TimelineError::from)?;
-        Ok(reader.host_cpu_time(index).map_err(ReadError::from)?)
+        let time = reader.host_cpu_time(index).map_err(ReadError::from)?;
+        if page.is_lost() { Err(ReadError::Truncated.into()) } else { Ok(time) }
     }
 
     /// Binds to a timeline and makes the host meet a requirement as long as the binding lives.

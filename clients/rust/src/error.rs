@@ -49,7 +49,8 @@ pub enum HostCpuTimeError {
     Read(#[from] ReadError),
 }
 
-/// One read failed. Reading again later may work, except after [`Self::Gone`].
+/// One read failed. Reading again later may work, except after [`Self::Gone`] and
+/// [`Self::Truncated`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadError {
     /// The page's writer died during an update.
@@ -65,6 +66,9 @@ pub enum ReadError {
     /// The entry belongs to another timeline now.
     #[error("the timeline has ended and its place on the page was given to another; bind again")]
     Gone,
+    /// The page's file was truncated while it was being read.
+    #[error("the page's file was truncated; connect again when it has been made anew")]
+    Truncated,
 }
 
 impl From<timevisor_clock_page::ReadError> for ReadError {

@@ -94,6 +94,23 @@ pub use timevisor_protocols::channel::{
 };
 pub use timevisor_time::{Comparison, Instant, Interval, Local, Tai, TimescaleId, Utc};
 
+/// From now on, in the whole process, reading a page whose file was truncated is
+/// [`ReadError::Truncated`] instead of the end of the process by SIGBUS.
+///
+/// [`Options::page`] does this, too. Without it nothing is installed: the pages that
+/// [`Client::connect`] finds are made by timevisord, which never makes them shorter, so only root
+/// can truncate them. Call this once, before the first read, where that should be survived as well.
+///
+/// It installs a handler of SIGBUS, which deals with faults inside of mapped pages only, and passes
+/// everything else on to the action that was there before. If the program installs a handler of its
+/// own later, that one should do likewise.
+///
+/// # Errors
+/// When the kernel refuses the handler.
+pub fn survive_truncation() -> std::io::Result<()> {
+    timevisor_linux::truncation::survive()
+}
+
 /// The data behind every lock here is consistent between two statements, so a panic elsewhere
 /// cannot corrupt it.
 fn unpoisoned<T>(lock: LockResult<T>) -> T {

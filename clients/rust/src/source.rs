@@ -13,7 +13,7 @@ use timevisor_clock_page::{Counter, CounterId, Page};
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::mapping::SharedMapping;
 use timevisor_linux::page::ReadPage;
-use timevisor_linux::{page_file, pci};
+use timevisor_linux::{page_file, pci, truncation};
 
 use crate::error::{ConnectError, TimelineError};
 use crate::tried::Tried;
@@ -37,6 +37,18 @@ pub struct PageChoice {
 pub(crate) enum PageRef {
     Mapped(Arc<ReadPage>),
     Memory(Arc<OwnPage>),
+}
+
+impl PageRef {
+    /// Whether an access found its file truncated. No system call.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Self::Mapped(page) if page.is_lost())
+    }
+
+    /// As [`Self::is_lost`], and looks at the file, too.
+    pub(crate) fn is_truncated(&self) -> bool {
+        matches!(self, Self::Mapped(page) if page.is_truncated())
+    }
 }
 
 /// A page that a manually driven clock fills.
@@ -100,6 +112,10 @@ pub(crate) fn counter_for(page: &PageRef, index: usize) -> Result<CounterRef, Ti
 }
 
 /// Opens the requested page, or the first one that exists.
+///
+/// A page that the program names may be any file, whose owner may truncate it: from then on the
+/// process survives that. The pages that are looked for without a name are made by timevisord,
+/// which never makes them shorter.
 pub(crate) fn find(wanted: Option<&Path>) -> Result<(PageRef, PageChoice), ConnectError> {
     let mut tried = Vec::new();
     let mut look = |path: &Path| match open(path) {
@@ -113,7 +129,11 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<(PageRef, PageChoice), Conne
         }
     };
     let found = match wanted {
-        Some(path) => look(path),
+        Some(path) => {
+            // It cannot fail; if it did, reading would work as without it.
+            let _ = truncation::survive();
+            look(path)
+        }
         None => candidates().iter().find_map(|path| look(path)),
     };
     found.ok_or(ConnectError { tried })

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use timevisor_clock_page::abi::header;
-use timevisor_clock_page::{Counter, CounterId, EntryWords, Reader};
+use timevisor_clock_page::{Counter, CounterId, EntryWords, Reader, Reading as PageReading};
 use timevisor_protocols::channel::InvalidRequirement;
 use timevisor_time::Period;
 
@@ -71,9 +71,12 @@ impl Place {
     }
 
     fn snapshot(&self) -> Result<Snapshot, ReadError> {
-        let snapshot = Snapshot::take(&self.reader)?;
+        let snapshot = Snapshot::take(&self.reader).map_err(|error| self.explain(error))?;
         if self.is_another(snapshot.said.place()) {
-            return Err(ReadError::Gone);
+            return Err(self.explain(ReadError::Gone));
+        }
+        if !snapshot.said.has_estimate() && self.page.is_lost() {
+            return Err(ReadError::Truncated);
         }
         if snapshot.said.has_estimate() {
             self.tick_ns.store(snapshot.tick_ns(), Relaxed);
@@ -94,6 +97,12 @@ impl Place {
     #[inline(always)]
     fn is_another(&self, place: u64) -> bool {
         place != self.place || (self.by_identity && self.reader.identity() != self.identity)
+    }
+
+    /// A page whose file was truncated looks damaged, or like another timeline's.
+    #[cold]
+    fn explain(&self, error: impl Into<ReadError>) -> ReadError {
+        if self.page.is_truncated() { ReadError::Truncated } else { error.into() }
     }
 
     /// Used only by requirements on the resolution.
@@ -205,15 +214,28 @@ impl Timeline {
     /// call, no allocation.
     ///
     /// # Errors
-    /// When the page's writer died during an update, or the timeline has ended.
+    /// When the page's writer died during an update, the timeline has ended, or the page's file was
+    /// truncated.
     #[inline]
     pub fn now(&self) -> Result<Reading, ReadError> {
         let place = self.shared.place();
-        let raw = place.reader.read()?;
-        if place.is_another(raw.place()) {
-            return self.find_again(place);
+        let raw = place.reader.read().map_err(|error| place.explain(error))?;
+        if place.is_another(raw.place()) || !raw.has_estimate() {
+            return self.unusual(place, &raw);
         }
         Ok(place.judge(Reading::of_page(&raw, place.origin), &self.need.get()))
+    }
+
+    /// A reading without a time, or of another timeline: of a page that is lost, perhaps.
+    #[cold]
+    fn unusual(&self, place: &Place, raw: &PageReading) -> Result<Reading, ReadError> {
+        if place.page.is_lost() {
+            return Err(ReadError::Truncated);
+        }
+        if place.is_another(raw.place()) {
+            return self.find_again(place).map_err(|error| place.explain(error));
+        }
+        Ok(place.judge(Reading::of_page(raw, place.origin), &self.need.get()))
     }
 
     /// If the page now belongs to another host, the process was restored there, and the global
@@ -273,9 +295,12 @@ impl Timeline {
     /// The timeline's raw entry on the page.
     pub(crate) fn words(&self) -> Result<EntryWords, ReadError> {
         let place = self.shared.place();
-        let words = place.reader.words()?;
+        let words = place.reader.words().map_err(|error| place.explain(error))?;
         let said = Snapshot::of_words(&words)?.said;
-        if place.is_another(said.place()) { Err(ReadError::Gone) } else { Ok(words) }
+        if place.is_another(said.place()) || place.page.is_lost() {
+            return Err(place.explain(ReadError::Gone));
+        }
+        Ok(words)
     }
 
     /// The shortest and the longest period of the counter; `None` while nothing is known.

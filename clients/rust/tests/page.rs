@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use timevisor::{
     Change, Client, MissedTicks, Options, ReadError, Requirement, Status, Timeline, TimelineError,
-    WaitOptions, When,
+    WaitError, WaitOptions, When,
 };
 use timevisor_clock_page::{
     ClockStatus, Counter, EntryIdentity, Identity, Line, Lines, PageWriter, Slew, Update,
@@ -279,6 +279,27 @@ fn a_timeline_that_ends_is_gone_and_not_another() {
     daemon.writer.publish_entry(3, &update, &daemon.counter);
     assert_eq!(group.now(), Err(ReadError::Gone));
     assert!(client.timeline("other").unwrap().now().unwrap().is_known());
+}
+
+/// Whoever copies another file over a page truncates it first.
+#[test]
+fn a_truncated_page_is_an_error_and_others_go_on() {
+    let other = Daemon::new(Span::from_micros(50));
+    let other = tai(&other.path);
+    for left in [0, 100, 0x200] {
+        let daemon = Daemon::new(Span::from_micros(50));
+        let tai = tai(&daemon.path);
+        assert!(tai.now().unwrap().is_known());
+        let file = std::fs::File::options().write(true).open(&daemon.path).unwrap();
+        file.set_len(left).unwrap();
+        for _ in 0..3 {
+            assert_eq!(tai.now().map(|_| ()), Err(ReadError::Truncated), "{left} bytes left");
+            assert_eq!(tai.observe(), Err(ReadError::Truncated));
+        }
+        let waited = tai.wait_until(0);
+        assert!(matches!(waited, Err(WaitError::Read(ReadError::Truncated))), "{waited:?}");
+        assert!(other.now().unwrap().is_known());
+    }
 }
 
 #[test]

@@ -64,6 +64,7 @@ from ._timevisor import (
     Watch,
     When,
     connect,
+    survive_truncation,
 )
 from ._words import (
     Achieved,
@@ -174,4 +175,5 @@ __all__ = [
     "Withdrawn",
     "WriterStalled",
     "connect",
+    "survive_truncation",
 ]

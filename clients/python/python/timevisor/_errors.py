@@ -24,7 +24,7 @@ class NotFound(TimevisorError):
 
 
 class PageUnusable(TimevisorError):
-    """The page that the timeline is on cannot be read here."""
+    """The page that the timeline is on cannot be read here, or not any more: its file was truncated."""
 
 
 class WriterStalled(TimevisorError):

@@ -43,6 +43,7 @@ __all__ = [
     "Watch",
     "When",
     "connect",
+    "survive_truncation",
 ]
 
 _Path = Union[str, os.PathLike[str]]
@@ -58,9 +59,18 @@ def connect(
 
     ``channel``: where requirements go (a socket, a virtio-serial port, or ``vsock:CID:PORT``); opened at the first binding.
     ``name``: what the operator sees; the script's name by default. ``timeout_ns``: how long timevisord may take to answer; 3 s
-    by default.
+    by default. Naming a ``page`` calls ``survive_truncation``: the file's owner may truncate it.
 
     Raises NoPage.
+    """
+
+def survive_truncation() -> None:
+    """From now on, in the whole process, reading a page whose file was truncated raises PageUnusable.
+
+    It would otherwise end the process by SIGBUS. Installs a handler of SIGBUS that deals with faults inside of clock pages only,
+    and passes everything else on to the action that was there before (``faulthandler``'s, for instance).
+
+    Raises OSError if the kernel refuses.
     """
 
 @final
