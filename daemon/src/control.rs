@@ -1,15 +1,17 @@
 //! The control socket: accepts and decodes requests, passes them on, and never lets a client block
 //! the daemon.
 
-use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use timevisor_protocols::control::{Request, Response, ServerCodec};
+use timevisor_time::Duration;
+
+use crate::announce::Budget;
+use crate::listening::Listening;
 
 /// Further clients are turned away; a host normally has a handful.
 const MAX_CLIENTS: usize = 64;
@@ -21,24 +23,16 @@ struct Client {
 
 /// The socket and its clients. Mode 0600, because a client can change other people's VMs.
 pub struct Control {
-    listener: UnixListener,
-    path: PathBuf,
+    listening: Listening,
     clients: Vec<Option<Client>>,
+    told: Budget,
 }
 
 impl Control {
-    /// Listens at `path`. The caller holds the run directory's lock, so an existing socket is
-    /// stale.
+    /// Listens at `path`.
     pub fn listen(path: &Path) -> Result<Self> {
-        if path.exists() {
-            fs::remove_file(path)
-                .with_context(|| format!("cannot remove the stale socket {}", path.display()))?;
-        }
-        let listener = UnixListener::bind(path)
-            .with_context(|| format!("cannot listen at {}", path.display()))?;
-        fs::set_permissions(path, Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        Ok(Self { listener, path: path.to_owned(), clients: Vec::new() })
+        let listening = Listening::at(path, 0o600)?;
+        Ok(Self { listening, clients: Vec::new(), told: Budget::default() })
     }
 
     /// The descriptors to wait for: the listener, then the clients by slot.
@@ -46,22 +40,34 @@ impl Control {
         let clients = self.clients.iter().enumerate();
         let clients =
             clients.filter_map(|(slot, c)| c.as_ref().map(|c| (Some(slot), c.stream.as_fd())));
-        std::iter::once((None, self.listener.as_fd())).chain(clients)
+        self.listening.fd().map(|fd| (None, fd)).into_iter().chain(clients)
     }
 
-    /// Accepts a new connection.
-    pub fn accept(&mut self) {
-        let Ok((stream, _)) = self.listener.accept() else { return };
+    /// When the listener's pause ends.
+    pub fn poll_at(&self) -> Duration {
+        self.listening.pause.ends_at()
+    }
+
+    pub fn on_timer(&mut self, now: Duration) {
+        self.listening.pause.is_over(now);
+    }
+
+    /// Accepts a new connection, and returns its slot: its request is often there already.
+    pub fn accept(&mut self, now: Duration) -> Option<usize> {
+        let stream = self.listening.accept(now)?;
         let used = self.clients.iter().flatten().count();
-        if used >= MAX_CLIENTS || stream.set_nonblocking(true).is_err() {
-            tracing::warn!("a control client was turned away: {used} are connected");
-            return;
+        if used >= MAX_CLIENTS {
+            if self.told.take(now) {
+                tracing::warn!("a control client was turned away: {used} are connected");
+            }
+            return None;
         }
-        let client = Some(Client { stream, codec: ServerCodec::default() });
-        match self.clients.iter_mut().find(|slot| slot.is_none()) {
-            Some(slot) => *slot = client,
-            None => self.clients.push(client),
-        }
+        let slot = self.clients.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.clients.push(None);
+            self.clients.len() - 1
+        });
+        self.clients[slot] = Some(Client { stream, codec: ServerCodec::default() });
+        Some(slot)
     }
 
     /// The requests that have arrived from client `slot`; malformed ones are answered here.
@@ -111,11 +117,5 @@ impl Control {
         if !sent {
             self.clients[slot] = None;
         }
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }

@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use timevisor_linux::clock::{boot_id, monotonic};
+use timevisor_linux::lock_file::{self, LockError};
 use timevisor_linux::notify::Notifier;
 use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::route_watch::RouteWatch;
 use timevisor_linux::signals::{Signal, Signals};
 use timevisor_linux::udp::Sockets;
+use timevisor_linux::{descriptors, truncation};
 use timevisor_protocols::control::{Request, Response};
 use timevisor_time::Duration;
 
@@ -42,6 +44,8 @@ enum Token {
 
 /// Routes and addresses come in several messages.
 const NETWORK_SETTLES: Duration = Duration::from_millis(500);
+/// Open files that this daemon may have at most: thousands of clients and VMs need fewer.
+const MOST_DESCRIPTORS: u64 = 65_536;
 /// How often the references' states are compared with what was logged.
 const LOG_REFERENCES: Duration = Duration::from_secs(1);
 
@@ -81,6 +85,10 @@ impl Daemon {
     /// Does everything that can fail. On return this daemon owns the pages.
     pub fn start(config: Config) -> Result<Self> {
         let lock = take_directory(&config.run_directory)?;
+        truncation::survive().context("cannot install the handler of SIGBUS")?;
+        let files = descriptors::raise_limit(MOST_DESCRIPTORS)
+            .context("cannot raise the limit of open files")?;
+        tracing::debug!("up to {files} open files");
         let signals = Signals::install().context("cannot install signal handlers")?;
         let notifier = Notifier::from_environment().context("NOTIFY_SOCKET is not usable")?;
         let now = monotonic();
@@ -139,6 +147,7 @@ impl Daemon {
                     self.reference_ready(*index);
                 }
             }
+            let mut timelines = Vec::new();
             for token in ready {
                 match token {
                     Token::Signal => {
@@ -151,19 +160,31 @@ impl Daemon {
                             self.network_changed_at.get_or_insert(monotonic() + NETWORK_SETTLES);
                         }
                     }
-                    Token::Listener => self.control.accept(),
+                    Token::Listener => {
+                        if let Some(slot) = self.control.accept(monotonic()) {
+                            self.client_ready(slot);
+                        }
+                    }
                     Token::Client(slot) => self.client_ready(slot),
                     Token::Vm(token) => {
                         self.vms.on_ready(token, &self.clock);
                         self.timelines.follow(&mut self.clock, &mut self.vms);
                     }
-                    Token::Timeline(token) => {
-                        self.timelines.on_ready(token, &mut self.clock, &mut self.vms);
-                    }
+                    // After everything else: there may be thousands.
+                    Token::Timeline(token) => timelines.push(token),
                     Token::Reference(_) => {}
                 }
             }
+            self.timelines.on_ready(&timelines, &mut self.clock, &mut self.vms);
             self.on_time();
+            if self.clock.has_lost_page() || self.timelines.has_lost_page() {
+                let directory = self.config.run_directory.clone();
+                self.stop()?;
+                bail!(
+                    "a page file in {} was truncated, and its readers have lost it; start timevisord again, which repairs it",
+                    directory.display()
+                );
+            }
         }
     }
 
@@ -174,7 +195,7 @@ impl Daemon {
             .iter()
             .map(Reference::poll_at)
             .chain([self.next_publication, self.clock.watch_at()])
-            .chain([self.vms.poll_at(), self.timelines.poll_at()])
+            .chain([self.vms.poll_at(), self.timelines.poll_at(), self.control.poll_at()])
             .chain([self.reservations.poll_at(), self.introspection.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at))
             .chain(self.network_changed_at);
@@ -235,6 +256,7 @@ impl Daemon {
 
     fn on_time(&mut self) {
         let now = monotonic();
+        self.control.on_timer(now);
         // A reference that knows why the counter jumped (a migration) comes first.
         let mut fresh = self.heed_references(now);
         match self.clock.watch_counter(now) {
@@ -507,15 +529,11 @@ fn take_directory(path: &Path) -> Result<File> {
     fs::set_permissions(path, Permissions::from_mode(0o755)).with_context(|| {
         format!("{} is not ours; run as root or change run_directory", path.display())
     })?;
-    let lock_path = path.join("lock");
-    let lock =
-        File::create(&lock_path).with_context(|| format!("cannot open {}", lock_path.display()))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(fs::TryLockError::WouldBlock) => anyhow::bail!(
-            "another timevisord serves {}; stop that one first, or set another run_directory",
+    lock_file::take(&path.join("lock")).map_err(|error| match error {
+        LockError::Held { holder, .. } => anyhow::anyhow!(
+            "another timevisord serves {}: {holder}; stop that one first, or set another run_directory",
             path.display()
         ),
-        Err(fs::TryLockError::Error(error)) => Err(error).context("cannot lock the run directory"),
-    }
+        error => anyhow::Error::new(error).context("cannot lock the run directory"),
+    })
 }

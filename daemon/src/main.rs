@@ -12,6 +12,7 @@
 //! | `leap.rs` | TAI - UTC |
 //! | `vms/` | VMs: discovery, attachment, publication |
 //! | `control.rs` | the control socket |
+//! | `listening.rs` | a socket that pauses when descriptors run out |
 //! | `server/` | the clock served over NTP, in a separate thread |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
 //!
@@ -28,6 +29,7 @@ mod daemon;
 mod discipline;
 mod introspection;
 mod leap;
+mod listening;
 mod references;
 mod report;
 mod reservations;

@@ -480,6 +480,11 @@ impl HostClock {
         self.publisher.estimate()
     }
 
+    /// Whether the file of the host's page was truncated.
+    pub fn has_lost_page(&self) -> bool {
+        self.writer().storage().is_lost()
+    }
+
     /// Returns the writer of the host's page.
     pub fn writer(&self) -> &PageWriter<WritePage> {
         self.publisher.writer()

@@ -36,6 +36,7 @@ use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
 use timevisor_introspection::backend::choice::NoBackend;
 use timevisor_introspection::tasks::demand::Declared;
+use timevisor_linux::clock::monotonic;
 use timevisor_protocols::control::{
     ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
     IntrospectVm, Introspections, Response,
@@ -258,7 +259,9 @@ fn follow(
         Need::Nothing => None,
         Need::Reservation(wanted) => Some(wanted),
         Need::TooMuch(why) => {
-            tracing::warn!("VM {vm}: not reserved: {why}");
+            if session.told.take(monotonic()) {
+                tracing::warn!("VM {vm}: not reserved: {why}");
+            }
             session.reserved.refused = Some(why.clone());
             return None;
         }
@@ -271,7 +274,7 @@ fn follow(
             asked
         }
         Err(ErrorBody { code, message: text, .. }) => {
-            if session.reserved.refused.as_ref() != Some(&text) {
+            if session.reserved.refused.as_ref() != Some(&text) && session.told.take(monotonic()) {
                 tracing::warn!("VM {vm}: not reserved: {text}");
             }
             session.reserved.refused = Some(text);

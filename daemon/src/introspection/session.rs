@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use timevisor_introspection::backend::choice::Choice;
 use timevisor_introspection::tasks::follow::{Attempt, Follow};
+use timevisor_linux::clock::monotonic;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
     IntrospectBackend, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
@@ -18,9 +19,13 @@ use super::need::{Need, Rules};
 use super::shared::Shared;
 use super::target::Target;
 use super::watch::watch;
+use crate::announce::Budget;
 
 /// Time between a failure and the next attempt to attach.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Log lines an hour that a guest may cause.
+const LINES: usize = 20;
 
 pub struct Session {
     process: Process,
@@ -38,6 +43,8 @@ pub struct Session {
     /// Number of resets of the VM so far.
     resets: u64,
     pub follow: Follow<Need>,
+    /// How many lines the guest's tasks may still cause.
+    pub told: Budget,
 }
 
 impl Session {
@@ -72,6 +79,7 @@ impl Session {
             reserved,
             resets,
             follow: Follow::default(),
+            told: Budget::hourly(LINES),
         })
     }
 
@@ -152,6 +160,7 @@ impl Drop for Session {
 }
 
 fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
+    let mut budget = Budget::hourly(LINES);
     while !shared.lock().ended && target.process.is_running() {
         shared.lock().reset = false;
         let ended = watch(target, shared, rules);
@@ -162,7 +171,7 @@ fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
         told.need = Some((Need::Nothing, None));
         if let Err(error) = ended {
             let text = format!("{error:#}");
-            if told.problem.as_ref() != Some(&text) {
+            if told.problem.as_ref() != Some(&text) && budget.take(monotonic()) {
                 tracing::info!("introspection of process {}: {text}", target.process.pid());
             }
             told.problem = Some(text);

@@ -17,16 +17,19 @@ use timevisor_schedule::Reservation;
 
 use super::explain::explain_refusal;
 use super::plan::{attributes, off_core, plan};
+use crate::announce::Budget;
 
 /// This machine, with the journal in the run directory.
 #[derive(Debug)]
 pub struct LinuxHost {
     journal: CrashFile<Vec<Held<Change>>>,
+    /// Guests cause lines, too: a reservation that follows their tasks changes with them.
+    told: Budget,
 }
 
 impl LinuxHost {
     pub fn new(directory: &Path) -> Self {
-        Self { journal: CrashFile::new(directory, JOURNAL) }
+        Self { journal: CrashFile::new(directory, JOURNAL), told: Budget::hourly(200) }
     }
 
     /// The reservations that an earlier daemon held.
@@ -172,7 +175,9 @@ impl Host for LinuxHost {
     }
 
     fn tell(&mut self, severity: Severity, text: &str) {
+        let told = severity == Severity::Error || self.told.take(monotonic());
         match severity {
+            _ if !told => tracing::debug!("again: {text}"),
             Severity::Info => tracing::info!("{text}"),
             Severity::Warn => tracing::warn!("{text}"),
             Severity::Error => tracing::error!("{text}"),

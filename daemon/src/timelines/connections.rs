@@ -1,28 +1,39 @@
 //! The channel's connections: the host's socket, VMs' ports, vsock. This file moves bytes between
 //! them and their state machines, and identifies the peer by the socket alone.
 
-use std::fs::{self, Permissions};
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
-use anyhow::{Context, Result};
-use timevisor_linux::peer;
+use anyhow::Result;
+use timevisor_linux::clock::monotonic;
 use timevisor_linux::vsock::{VsockListener, VsockStream};
+use timevisor_linux::{descriptors, peer};
 use timevisor_protocols::channel::{
     Event, Over, Request, Response, ServerAction, ServerConfig, ServerSession, VSOCK_PORT,
 };
 use timevisor_time::Duration;
 use timevisor_timelines::{Owner, Tenant};
 
-/// Maximum number of simultaneous connections from the host; each user may have half of them.
+use crate::announce::{Budget, PerUser};
+use crate::listening::{Listening, Pause};
+
+/// Maximum number of simultaneous connections from the host.
 const MAX_HOST_CONNECTIONS: usize = 2048;
+/// Of these, one user may have so many.
+const MAX_PER_USER: usize = 512;
+/// Of these, so many are for root, whatever all others do.
+const KEPT_FOR_ROOT: usize = 128;
+/// Descriptors that connections must leave free, for the daemon's own files and for its
+/// administrator.
+const RESERVED_DESCRIPTORS: usize = 16;
 /// Maximum number of vsock connections per VM.
 const MAX_PER_VM: usize = 16;
-/// Maximum number of bytes read at once; a peer that sends more has to wait its turn.
-const READ_SIZE: usize = 16 << 10;
+/// Maximum number of bytes read at once, some 30 requests; a peer that sends more has to wait its
+/// turn.
+const READ_SIZE: usize = 4 << 10;
 
 /// Identifies a connection; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -54,7 +65,6 @@ pub struct Connection {
     config: ServerConfig,
     /// The owner of the leases that end with this connection.
     leased: Option<u64>,
-    allowance: Allowance,
 }
 
 /// What a connection requests.
@@ -66,26 +76,21 @@ pub enum Demand {
 
 /// All connections.
 pub struct Connections {
-    listener: UnixListener,
-    path: PathBuf,
+    listening: Listening,
     vsock: Option<VsockListener>,
+    vsock_pause: Pause,
+    told: Told,
+    /// How much each tenant may send over all its connections: more connections are not more.
+    allowances: BTreeMap<Tenant, Allowance>,
     open: Vec<Connection>,
     next: u64,
     next_session: u64,
 }
 
 impl Connections {
-    /// Listens at `path` for the host's programs, and on vsock if available. The caller holds the
-    /// run directory's lock, so an existing socket is stale.
+    /// Listens at `path` for the host's programs, and on vsock if available.
     pub fn listen(path: &Path) -> Result<Self> {
-        if path.exists() {
-            fs::remove_file(path)
-                .with_context(|| format!("cannot remove the stale socket {}", path.display()))?;
-        }
-        let listener = UnixListener::bind(path)
-            .with_context(|| format!("cannot listen at {}", path.display()))?;
-        fs::set_permissions(path, Permissions::from_mode(0o666))?;
-        listener.set_nonblocking(true)?;
+        let listening = Listening::at(path, 0o666)?;
         let vsock = match VsockListener::bind(VSOCK_PORT) {
             Ok(vsock) => Some(vsock),
             Err(error) => {
@@ -95,16 +100,27 @@ impl Connections {
         };
         // Session numbers start from the current time, so that no later daemon reuses one.
         let next_session = crate::clock::epoch().max(1);
-        let path = path.to_owned();
-        Ok(Self { listener, path, vsock, open: Vec::new(), next: 1, next_session })
+        Ok(Self {
+            listening,
+            vsock,
+            vsock_pause: Pause::default(),
+            told: Told::default(),
+            allowances: BTreeMap::new(),
+            open: Vec::new(),
+            next: 1,
+            next_session,
+        })
     }
 
     pub fn fds(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool)> {
-        let listeners = std::iter::once((Token::Listener, self.listener.as_fd(), false))
-            .chain(self.vsock.as_ref().map(|v| (Token::Vsock, v.as_fd(), false)));
+        let vsock = self.vsock.as_ref().filter(|_| !self.vsock_pause.is_on());
+        let host = self.listening.fd().map(|fd| (Token::Listener, fd, false));
+        let listeners = host.into_iter().chain(vsock.map(|v| (Token::Vsock, v.as_fd(), false)));
         // We stop reading from a peer that floods us, so that the peer has to wait and not the
         // host.
-        let readable = |c: &&Connection| c.allowance.paused_until.is_none();
+        let readable = |c: &&Connection| {
+            self.allowances.get(&c.tenant).is_none_or(|a| a.paused_until.is_none())
+        };
         let open = self.open.iter().filter(readable).map(|c| {
             let fd = match &c.stream {
                 Stream::Unix(stream) => stream.as_fd(),
@@ -116,22 +132,31 @@ impl Connections {
     }
 
     pub fn poll_at(&self) -> Duration {
-        let due =
-            |c: &Connection| c.session.poll_at().into_iter().chain(c.allowance.paused_until).min();
-        self.open.iter().filter_map(due).min().unwrap_or(Duration::MAX)
+        let due = |c: &Connection| c.session.poll_at();
+        let paused = self.allowances.values().filter_map(|a| a.paused_until).min();
+        let pauses = paused
+            .unwrap_or(Duration::MAX)
+            .min(self.listening.pause.ends_at())
+            .min(self.vsock_pause.ends_at());
+        self.open.iter().filter_map(due).min().unwrap_or(Duration::MAX).min(pauses)
     }
 
     /// Accepts a connection from the host: identifies its user, and checks that there is room.
     pub fn accept(&mut self) -> Option<(UnixStream, Tenant)> {
-        let (stream, _) = self.listener.accept().ok()?;
+        let now = monotonic();
+        if !descriptors::are_free(RESERVED_DESCRIPTORS) {
+            self.listening.pause.begin(now);
+            return None;
+        }
+        let stream = self.listening.accept(now)?;
         let uid = peer::peer_uid(&stream).ok()?;
-        stream.set_nonblocking(true).ok()?;
         let tenant = Tenant::User(uid);
-        let of_host = |c: &&Connection| c.owner == Owner::Host;
-        let all = self.open.iter().filter(of_host).count();
+        let all = self.open.iter().filter(|c| c.owner == Owner::Host).count();
         let own = self.open.iter().filter(|c| c.tenant == tenant).count();
-        if all >= MAX_HOST_CONNECTIONS || own >= MAX_HOST_CONNECTIONS / 2 {
-            tracing::warn!("refused a client of {tenant}: {all} are connected");
+        if !has_room(uid, all, own) {
+            if self.told.take(&tenant, now) {
+                tracing::warn!("refused a client of {tenant}: it has {own} connections of {all}");
+            }
             return None;
         }
         Some((stream, tenant))
@@ -142,14 +167,24 @@ impl Connections {
         &mut self,
         vm: impl Fn(u32) -> Option<String>,
     ) -> Option<(VsockStream, String)> {
-        let (stream, cid) = self.vsock.as_ref()?.accept().ok()?;
+        let now = monotonic();
+        if !descriptors::are_free(RESERVED_DESCRIPTORS) {
+            self.vsock_pause.begin(now);
+            return None;
+        }
+        let accepted = self.vsock.as_ref()?.accept();
+        let (stream, cid) = self.vsock_pause.heed(now, accepted)?;
         let Some(name) = vm(cid) else {
-            tracing::warn!("refused a connection from vsock context {cid}: no VM here has it");
+            if self.told.vms.take(now) {
+                tracing::warn!("refused a connection from vsock context {cid}: no VM here has it");
+            }
             return None;
         };
         let tenant = Tenant::vm(&name);
         if self.open.iter().filter(|c| c.tenant == tenant).count() >= MAX_PER_VM {
-            tracing::warn!("refused a connection of {tenant}: it has {MAX_PER_VM} already");
+            if self.told.take(&tenant, now) {
+                tracing::warn!("refused a connection of {tenant}: it has {MAX_PER_VM} already");
+            }
             return None;
         }
         Some((stream, name))
@@ -179,7 +214,8 @@ impl Connections {
         let id = ConnectionId(self.next);
         self.next += 1;
         let session = ServerSession::new(config.clone());
-        let allowance = Allowance::new(u64::from(config.limits.requests_per_second));
+        let rate = u64::from(config.limits.requests_per_second);
+        self.allowances.entry(tenant.clone()).or_insert_with(|| Allowance::new(rate));
         self.open.push(Connection {
             id,
             tenant,
@@ -189,8 +225,12 @@ impl Connections {
             session,
             config,
             leased: None,
-            allowance,
         });
+    }
+
+    /// Whether a line that this peer has caused may still be logged; counts it.
+    pub fn may_log(&mut self, tenant: &Tenant) -> bool {
+        self.told.take(tenant, monotonic())
     }
 
     pub fn has_port_of(&self, pid: u32) -> bool {
@@ -206,14 +246,16 @@ impl Connections {
     pub fn serve(&mut self, id: ConnectionId, now: Duration) -> Vec<Demand> {
         let Some(index) = self.open.iter().position(|c| c.id == id) else { return Vec::new() };
         let connection = &mut self.open[index];
-        let next_session = &mut self.next_session;
+        let (next_session, told) = (&mut self.next_session, &mut self.told);
         let mut buffer = [0u8; READ_SIZE];
         let mut gone = false;
         let mut demands = Vec::new();
         match connection.stream.read(&mut buffer) {
             Ok(0) => gone = true,
             Ok(count) => {
-                connection.allowance.spend(now, count);
+                if let Some(allowance) = self.allowances.get_mut(&connection.tenant) {
+                    allowance.spend(now, count);
+                }
                 let mut fresh = || {
                     *next_session += 1;
                     std::num::NonZeroU64::MIN.saturating_add(*next_session)
@@ -233,7 +275,9 @@ impl Connections {
                             demands.push(Demand::Request { session, id, request });
                         }
                         ServerAction::Close(over) => {
-                            tracing::warn!("{}: {over}", connection.tenant);
+                            if told.take(&connection.tenant, now) {
+                                tracing::warn!("{}: {over}", connection.tenant);
+                            }
                             gone = connection.pid.is_none();
                             demands
                                 .extend(connection.renew().map(|session| Demand::Gone { session }));
@@ -266,7 +310,7 @@ impl Connections {
     pub fn respond(&mut self, id: ConnectionId, session: u64, request: u64, response: &Response) {
         if let Some(connection) = self.open.iter_mut().find(|c| c.id == id) {
             let sent = connection.session.respond(session, request, response);
-            connection.note(sent);
+            connection.note(sent, &mut self.told);
         }
     }
 
@@ -276,7 +320,7 @@ impl Connections {
             self.open.iter_mut().find(|c| c.session.session() == Some(session))
         {
             let sent = connection.session.send_event(session, event);
-            connection.note(sent);
+            connection.note(sent, &mut self.told);
         }
     }
 
@@ -284,13 +328,21 @@ impl Connections {
     /// that have ended.
     pub fn on_timer(&mut self, now: Duration) -> Vec<u64> {
         let mut gone = Vec::new();
+        self.listening.pause.is_over(now);
+        self.vsock_pause.is_over(now);
+        self.allowances.values_mut().for_each(|allowance| allowance.resume(now));
+        // A tenant that comes back must not find a new allowance.
+        let open = &self.open;
+        self.allowances
+            .retain(|tenant, a| !a.is_full(now) || open.iter().any(|c| c.tenant == *tenant));
         for connection in &mut self.open {
-            connection.allowance.resume(now);
             if let Some(ServerAction::Expired { session }) = connection.session.on_timer(now) {
-                tracing::info!(
-                    "{}: leases of session {session} have ended: nothing was heard",
-                    connection.tenant
-                );
+                if self.told.take(&connection.tenant, now) {
+                    tracing::info!(
+                        "{}: leases of session {session} have ended: nothing was heard",
+                        connection.tenant
+                    );
+                }
                 connection.leased = None;
                 gone.push(session);
             }
@@ -314,9 +366,33 @@ impl Connections {
     }
 }
 
-impl Drop for Connections {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+/// Whether user `uid`, with `own` of `all` connections from the host, may have one more.
+fn has_room(uid: u32, all: usize, own: usize) -> bool {
+    if uid == 0 {
+        return all < MAX_HOST_CONNECTIONS;
+    }
+    all < MAX_HOST_CONNECTIONS - KEPT_FOR_ROOT && own < MAX_PER_USER
+}
+
+/// How many log lines peers may still cause.
+struct Told {
+    users: PerUser,
+    /// For all VMs together.
+    vms: Budget,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Self { users: PerUser::default(), vms: Budget::hourly(100) }
+    }
+}
+
+impl Told {
+    fn take(&mut self, tenant: &Tenant, now: Duration) -> bool {
+        match tenant {
+            Tenant::User(uid) => self.users.take(*uid, now),
+            Tenant::Vm(_) => self.vms.take(now),
+        }
     }
 }
 
@@ -329,8 +405,10 @@ impl Connection {
         self.leased.take()
     }
 
-    fn note(&self, sent: Result<(), Over>) {
-        if let Err(over) = sent {
+    fn note(&self, sent: Result<(), Over>, told: &mut Told) {
+        if let Err(over) = sent
+            && told.take(&self.tenant, monotonic())
+        {
             tracing::warn!("{}: {over}", self.tenant);
         }
     }
@@ -349,7 +427,7 @@ impl Connection {
     }
 }
 
-/// A limit on how much a peer may send: bytes per second in the long run, and bytes at once.
+/// A limit on how much a tenant may send: bytes per second in the long run, and bytes at once.
 struct Allowance {
     per_second: u64,
     left: i64,
@@ -388,6 +466,12 @@ impl Allowance {
         }
     }
 
+    /// Whether nothing is owed any more: a new allowance would be the same.
+    fn is_full(&mut self, now: Duration) -> bool {
+        self.refill(now);
+        self.left == Self::BURST
+    }
+
     fn resume(&mut self, now: Duration) {
         if self.paused_until.is_some_and(|at| now >= at) {
             self.paused_until = None;
@@ -414,6 +498,36 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_together_leave_places_for_root() {
+        let (mut all, mut users) = (0, Vec::new());
+        for uid in 4001..4010 {
+            let own = (0..MAX_HOST_CONNECTIONS).take_while(|own| has_room(uid, all + own, *own));
+            let own = own.count();
+            all += own;
+            users.push(own);
+        }
+        assert_eq!(users[..2], [MAX_PER_USER, MAX_PER_USER], "two leave room for a third");
+        assert_eq!(all, MAX_HOST_CONNECTIONS - KEPT_FOR_ROOT);
+        let roots = (0..MAX_HOST_CONNECTIONS).take_while(|own| has_room(0, all + own, *own));
+        assert_eq!(roots.count(), KEPT_FOR_ROOT);
+    }
+
+    #[test]
+    fn refused_clients_do_not_fill_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("timelines");
+        let mut connections = Connections::listen(&path).unwrap();
+        let us = Tenant::User(peer::peer_uid(&UnixStream::pair().unwrap().0).unwrap());
+        let mut lines = 0;
+        for _ in 0..10_000 {
+            lines += u32::from(connections.told.take(&us, monotonic()));
+        }
+        assert!(lines <= 200, "{lines}");
+        let _client = UnixStream::connect(&path).unwrap();
+        assert_eq!(connections.accept().map(|(_, tenant)| tenant), Some(us));
+    }
 
     #[test]
     fn who_sends_too_much_waits_as_long_as_it_owes() {

@@ -42,6 +42,8 @@ pub use connections::Token;
 
 /// How often the daemon looks for new ports of VMs.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long clients are served before the event loop turns to everything else.
+const SLICE: Duration = Duration::from_millis(1);
 
 pub struct Timelines {
     config: Config,
@@ -59,6 +61,8 @@ pub struct Timelines {
     disruptions: Vec<u64>,
     /// For each owner, the change number that its page shows.
     written: BTreeMap<Owner, u64>,
+    /// How many clients have been served.
+    turn: usize,
 }
 
 impl Timelines {
@@ -84,6 +88,7 @@ impl Timelines {
             told: Announcer::default(),
             next_look: now,
             written: BTreeMap::new(),
+            turn: 0,
             config: config.clone(),
         })
     }
@@ -233,8 +238,38 @@ impl Timelines {
         }
     }
 
+    /// Whether the file of one of the host's further pages was truncated.
+    pub fn has_lost_page(&self) -> bool {
+        self.further.has_lost_page()
+    }
+
+    /// Accepts connections, and reads from those that are ready, for no longer than [`SLICE`]:
+    /// hundreds of clients must not delay the clock or the administrator. What is left is ready
+    /// again at the next turn, which begins with the next client.
+    pub fn on_ready(&mut self, ready: &[Token], clock: &mut HostClock, vms: &mut Vms) {
+        if ready.is_empty() {
+            return;
+        }
+        let until = monotonic() + SLICE;
+        let connected = |token: &&Token| matches!(token, Token::Connection(_));
+        for listener in ready.iter().filter(|token| !connected(token)) {
+            self.one_ready(*listener, clock, vms);
+        }
+        let mut clients: Vec<_> = ready.iter().filter(connected).collect();
+        let first = self.turn % clients.len().max(1);
+        clients.rotate_left(first);
+        for client in clients {
+            self.one_ready(*client, clock, vms);
+            self.turn = self.turn.wrapping_add(1);
+            if monotonic() >= until {
+                break;
+            }
+        }
+        self.finish(clock, vms);
+    }
+
     /// Reads requests and answers them.
-    pub fn on_ready(&mut self, token: Token, clock: &mut HostClock, vms: &mut Vms) {
+    fn one_ready(&mut self, token: Token, clock: &mut HostClock, vms: &mut Vms) {
         match token {
             Token::Listener => {
                 if let Some((stream, tenant)) = self.connections.accept() {
@@ -255,7 +290,6 @@ impl Timelines {
                 for demand in self.connections.serve(id, monotonic()) {
                     self.take(id, demand, clock, vms);
                 }
-                self.finish(clock, vms);
             }
         }
     }
@@ -296,7 +330,9 @@ impl Timelines {
         for (name, pid, stream) in vms.connect_ports(|pid| self.connections.has_port_of(pid)) {
             let config = self.config_of(&Tenant::vm(&name), None);
             self.connections.add_port(stream, &name, pid, config);
-            tracing::info!("VM {name}: its port for requests is connected");
+            if self.connections.may_log(&Tenant::vm(&name)) {
+                tracing::info!("VM {name}: its port for requests is connected");
+            }
         }
     }
 

@@ -74,6 +74,11 @@ impl FurtherPages {
         Ok(())
     }
 
+    /// Whether the file of one of them was truncated.
+    pub fn has_lost_page(&self) -> bool {
+        self.writers.iter().any(|writer| writer.storage().is_lost())
+    }
+
     /// Returns the number of pages other than the first.
     pub fn len(&self) -> usize {
         self.writers.len()

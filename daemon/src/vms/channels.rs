@@ -10,12 +10,12 @@ use timevisor_guests::entries::TimelineEntry;
 use timevisor_guests::qemu::Qemu;
 use timevisor_guests::transit::Transit;
 use timevisor_guests::vcpus::Vcpu;
-use timevisor_linux::peer;
 use timevisor_linux::process::Process;
+use timevisor_linux::{descriptors, peer};
 use timevisor_protocols::control::TimeType;
 use timevisor_timelines::Scale;
 
-use super::{Served, Vms};
+use super::{RESERVED_DESCRIPTORS, Served, Vms};
 
 impl Vms {
     /// The VMs that are served.
@@ -122,7 +122,7 @@ impl Vms {
         let mut ports = Vec::new();
         for served in &self.served {
             let pid = served.vm.qemu.process.pid();
-            if connected(pid) {
+            if connected(pid) || !descriptors::are_free(RESERVED_DESCRIPTORS) {
                 continue;
             }
             let vms = self.config.run_directory.join("vms");

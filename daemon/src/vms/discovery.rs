@@ -6,6 +6,8 @@ use timevisor_guests::qemu::{Qemu, QemuError};
 use timevisor_linux::process::{Process, ProcessError};
 use timevisor_time::Duration;
 
+use crate::announce::PerUser;
+
 /// How long a new process is re-examined: it may still call exec and become QEMU, and QEMU creates
 /// its page some time after its start.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -18,12 +20,15 @@ struct Seen {
     /// starting.
     problem: Option<String>,
     said: bool,
+    /// It is not examined again.
+    settled: bool,
 }
 
 /// The processes seen so far, identified by pid and start time.
 #[derive(Default)]
 pub struct Discovery {
     seen: HashMap<Process, Seen>,
+    told: PerUser,
 }
 
 impl Discovery {
@@ -37,17 +42,25 @@ impl Discovery {
                 first: now,
                 problem: None,
                 said: false,
+                settled: false,
             });
             let problem = entry.problem.take();
             let age = now - entry.first;
             if let Some(problem) = &problem
-                && age > SETTLING
+                && (age > SETTLING || entry.settled)
                 && !entry.said
             {
-                tracing::warn!("{problem}");
+                // Anybody can start processes that look like a QEMU.
+                let user = process.users().map_or(u32::MAX, |users| users.real);
+                if self.told.take(user, now) {
+                    tracing::warn!("{problem}");
+                } else {
+                    tracing::debug!("again: {problem}");
+                }
                 entry.said = true;
             }
-            if age <= SETTLING || (problem.is_some() && age <= PATIENCE) {
+            let soon = age <= SETTLING || (problem.is_some() && age <= PATIENCE);
+            if soon && !entry.settled {
                 match Qemu::open(process) {
                     Ok(qemu) => found.push(qemu),
                     Err(QemuError::NotQemu(_) | QemuError::Process(ProcessError::Gone(_))) => {}
@@ -66,6 +79,14 @@ impl Discovery {
     pub fn failed(&mut self, process: &Process, problem: String) {
         if let Some(entry) = self.seen.get_mut(process) {
             entry.problem = Some(problem);
+        }
+    }
+
+    /// As [`Self::failed`], and the process is not examined again: that costs too much.
+    pub fn gave_up(&mut self, process: &Process, problem: String) {
+        self.failed(process, problem);
+        if let Some(entry) = self.seen.get_mut(process) {
+            entry.settled = true;
         }
     }
 }

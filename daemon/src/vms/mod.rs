@@ -9,6 +9,7 @@
 //! | `prepared.rs` | page files of VMs that have not started yet |
 //! | `requests.rs` | answers to the CLI |
 //! | `registry.rs` | the VMs on disk, for a restarted daemon |
+//! | `retirement.rs` | VMs that have ended or lost their page |
 
 mod channels;
 mod discovery;
@@ -17,6 +18,7 @@ mod monitor;
 mod prepared;
 mod registry;
 mod requests;
+mod retirement;
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -24,13 +26,15 @@ use std::path::{Path, PathBuf};
 use timevisor_clock_page::Counter;
 use timevisor_guests::Vm;
 use timevisor_guests::delivery::{
-    DeliveryKind, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
+    DeliveryError, DeliveryKind, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
 };
 use timevisor_guests::qemu::{Accelerator, Qemu};
 use timevisor_guests::transit::{Step, Transit};
 use timevisor_guests::vm::{AttachError, HostIdentity, HostUpdate, ScaleUpdate};
 use timevisor_host_clock::Publication;
 use timevisor_host_clock::publication::PageUpdate;
+use timevisor_linux::clock::monotonic;
+use timevisor_linux::descriptors;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{TimeType, request::check_name};
 use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
@@ -41,7 +45,7 @@ use self::host_cpu_time::{Sampler, Threads};
 use self::monitor::{Monitor, News, Wanted};
 use self::prepared::Prepared;
 use self::registry::{Entry, Registry};
-use crate::announce::Budget;
+use crate::announce::{Budget, PerUser};
 use crate::clock::{HostClock, epoch};
 use crate::config::{Config, span};
 
@@ -55,6 +59,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const EAGER_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a VM is polled eagerly.
 const EAGER: Duration = Duration::from_secs(1);
+/// Descriptors that VMs must leave free, for the daemon's own files and for its administrator. A VM
+/// takes about six.
+const RESERVED_DESCRIPTORS: usize = 16;
 /// Time between two attempts to connect to a lost QMP socket.
 const RECONNECT: Duration = Duration::from_secs(2);
 
@@ -80,6 +87,8 @@ struct Served {
     resets: u64,
     /// Why it must not leave this host now, apart from its monitor's reasons.
     held: Option<&'static str>,
+    /// Who runs it, and thus causes log lines.
+    user: u32,
     /// How often the loss of its monitor may still be logged.
     told_lost: Budget,
     threads: Threads,
@@ -88,17 +97,20 @@ struct Served {
 impl Served {
     /// Cancels a migration that somebody else has started and that must not happen. QEMU can cancel
     /// it only once it is active.
-    fn forbid_unsafe_move(&mut self) {
+    fn forbid_unsafe_move(&mut self, told: &mut PerUser) {
         let Transit::Leaving(MigrationStatus::Active) = self.vm.transit() else { return };
         let Some(monitor) = &mut self.monitor else { return };
         if let Some(why) = self.held.or_else(|| monitor.immovable()) {
-            tracing::warn!("VM {}: its migration is cancelled: {why}", self.vm.name);
+            if told.take(self.user, monotonic()) {
+                tracing::warn!("VM {}: its migration is cancelled: {why}", self.vm.name);
+            }
             let _ = monitor.cancel_migration();
         }
     }
 
-    fn tell_of_replacements(&mut self) {
-        if std::mem::replace(&mut self.replaced, self.vm.replaced()) != self.vm.replaced() {
+    fn tell_of_replacements(&mut self, told: &mut PerUser) {
+        let before = std::mem::replace(&mut self.replaced, self.vm.replaced());
+        if before != self.replaced && told.take(self.user, monotonic()) {
             tracing::info!(
                 "VM {}: its page was overwritten (a snapshot was loaded): written again from the beginning",
                 self.vm.name
@@ -120,6 +132,8 @@ pub struct Vms {
     prepared: Prepared,
     /// VMs that are running but must not be served.
     removed: Vec<(String, Process)>,
+    /// How many lines about VMs may still be logged.
+    told: PerUser,
     registry: Registry,
     discovery: Discovery,
     next_discovery: Duration,
@@ -137,6 +151,7 @@ impl Vms {
             served: Vec::new(),
             prepared: Prepared::in_directory(&config.run_directory.join("vms")),
             removed: Vec::new(),
+            told: PerUser::default(),
             registry: Registry::in_directory(&config.run_directory),
             discovery: Discovery::default(),
             next_discovery: Duration::ZERO,
@@ -215,9 +230,20 @@ impl Vms {
             Token::Monitor(_) => {
                 let news =
                     self.served[index].monitor.as_mut().map(Monitor::read).unwrap_or_default();
+                self.log_remarks(index);
                 for item in news {
                     self.take(index, item, clock);
                 }
+            }
+        }
+    }
+
+    fn log_remarks(&mut self, index: usize) {
+        let served = &mut self.served[index];
+        let remarks = served.monitor.as_mut().map(Monitor::take_remarks).unwrap_or_default();
+        for remark in remarks {
+            if self.told.take(served.user, monotonic()) {
+                tracing::warn!("{remark}");
             }
         }
     }
@@ -242,34 +268,42 @@ impl Vms {
                 tracing::debug!("VM {}: {event:?}", served.vm.name);
                 served.resets += u64::from(matches!(event, VmEvent::Reset { .. }));
                 let taken = served.vm.on_event(&event);
-                served.forbid_unsafe_move();
+                served.forbid_unsafe_move(&mut self.told);
                 taken
             }
             News::NotMigrated(why) => {
-                tracing::warn!("VM {}: not migrated: {why}", served.vm.name);
+                if self.told.take(served.user, monotonic()) {
+                    tracing::warn!("VM {}: not migrated: {why}", served.vm.name);
+                }
                 served.vm.transit_mut().fail(why);
                 (false, Step::Nothing)
             }
             News::Lost(reason) => {
                 // A monitor that another program holds hangs up at every attempt.
-                if served.told_lost.take(timevisor_linux::clock::monotonic()) {
+                if served.told_lost.take(monotonic()) {
                     let name = &served.vm.name;
                     tracing::info!("VM {name}: {reason}; looking at its counter instead");
                 }
                 let lost = served.monitor.take().map(Monitor::into_wanted);
-                let at = timevisor_linux::clock::monotonic() + RECONNECT;
+                let at = monotonic() + RECONNECT;
                 served.reconnect = lost.map(|(path, wanted)| Reconnect { path, at, wanted });
                 (served.vm.look(), Step::Nothing)
             }
         };
         match step {
             Step::Arrive => {
-                tracing::info!("VM {} has arrived", served.vm.name);
+                if self.told.take(served.user, monotonic()) {
+                    tracing::info!("VM {} has arrived", served.vm.name);
+                }
                 if let Some(birth) = served.elapsed_since.take() {
                     served.vm.set_birth(Some(birth));
                 }
             }
-            Step::Leave => tracing::info!("VM {} has migrated away", served.vm.name),
+            Step::Leave => {
+                if self.told.take(served.user, monotonic()) {
+                    tracing::info!("VM {} has migrated away", served.vm.name);
+                }
+            }
             Step::AskWhy => {
                 let _ = served.monitor.as_mut().and_then(Monitor::ask_why);
             }
@@ -278,7 +312,7 @@ impl Vms {
             }
             Step::Nothing => {}
         }
-        served.tell_of_replacements();
+        served.tell_of_replacements(&mut self.told);
         if write {
             self.publish_one(index, clock);
         }
@@ -289,12 +323,13 @@ impl Vms {
         }
         // More may follow immediately: a stopped VM loads a snapshot, or a resumed one settles its
         // counter.
-        self.next_look = timevisor_linux::clock::monotonic();
+        self.next_look = monotonic();
         served.eager_until = self.next_look + EAGER;
     }
 
     pub fn on_timer(&mut self, now: Duration, clock: &HostClock) {
         self.retire_ended();
+        self.retire_lost();
         if self.config.guests.discover && now >= self.next_discovery {
             self.next_discovery = now + span(self.config.guests.discover_interval);
             for qemu in self.discovery.look(now) {
@@ -308,7 +343,7 @@ impl Vms {
             for index in 0..self.served.len() {
                 if needs_looking(&self.served[index]) {
                     let changed = self.served[index].vm.look();
-                    self.served[index].tell_of_replacements();
+                    self.served[index].tell_of_replacements(&mut self.told);
                     if changed {
                         self.publish_one(index, clock);
                     }
@@ -329,7 +364,8 @@ impl Vms {
                     }
                 }
             }
-            if let Some(complaint) = served.monitor.as_mut().and_then(|m| m.complaint(now)) {
+            let complaint = served.monitor.as_mut().and_then(|m| m.complaint(now));
+            if let Some(complaint) = complaint.filter(|_| self.told.take(served.user, now)) {
                 tracing::warn!("VM {}: {complaint}", served.vm.name);
             }
         }
@@ -340,10 +376,11 @@ impl Vms {
         self.publication = Some(publication);
         for index in 0..self.served.len() {
             self.served[index].vm.look();
-            self.served[index].tell_of_replacements();
+            self.served[index].tell_of_replacements(&mut self.told);
             self.publish_one(index, clock);
         }
         self.rewritten = false;
+        self.retire_lost();
     }
 
     fn page_directory(&self) -> PathBuf {
@@ -374,24 +411,20 @@ impl Vms {
         self.served[index].vm.publish(&update, &clock.counter);
     }
 
-    fn retire_ended(&mut self) {
-        let (ended, alive) =
-            std::mem::take(&mut self.served).into_iter().partition(|s| s.vm.ended().has_ended());
-        self.served = alive;
-        let ended: Vec<Served> = ended;
-        for served in ended {
-            tracing::info!("VM {} has ended: its page is retired", served.vm.name);
-            served.vm.retire();
-            self.note();
-        }
-    }
-
     fn discovered(&mut self, qemu: Qemu, clock: &HostClock) {
         let process = qemu.process;
         if self.served.iter().any(|s| s.vm.qemu.process.pid() == process.pid())
             || self.removed.iter().any(|(_, p)| p.pid() == process.pid() && p.is_running())
         {
             return;
+        }
+        // Tried again for a while: descriptors may be free then.
+        if !descriptors::are_free(RESERVED_DESCRIPTORS) {
+            let problem = format!(
+                "VM {} is not served: too few file descriptors are left; raise LimitNOFILE of timevisord",
+                qemu.name
+            );
+            return self.discovery.failed(&process, problem);
         }
         // Only our own sockets: a QMP socket serves a single client, and other sockets are meant
         // for other clients.
@@ -416,11 +449,16 @@ impl Vms {
         let pid = process.pid();
         let monitor = ours.as_deref().and_then(|path| listening(path, pid).ok());
         match self.attach_anew(qemu, &name, time_type, monitor, clock) {
-            Ok(_) => {
-                tracing::info!("VM {name} found and served");
+            Ok(index) => {
+                if self.told.take(self.served[index].user, monotonic()) {
+                    tracing::info!("VM {name} found and served");
+                }
                 self.note();
             }
             Err(AttachError::NoPage(_)) => {}
+            Err(error @ AttachError::Delivery(DeliveryError::TooManyDescriptors(_))) => {
+                self.discovery.gave_up(&process, error.to_string());
+            }
             Err(error) => {
                 let error = anyhow::Error::new(error);
                 self.discovery.failed(&process, format!("VM {name} cannot be served: {error:#}"));
@@ -458,6 +496,7 @@ impl Vms {
         let nvdimm = NvdimmPage::new(self.page_directory());
         let ivshmem = IvshmemPage::new(self.page_directory());
         let deliveries: [&dyn PageDelivery; 3] = [&VmclockDevice, &nvdimm, &ivshmem];
+        let user = qemu.process.users()?.real;
         let mut vm = Vm::attach(qemu, name, timescale(time_type), host, &deliveries)?;
         vm.look();
         let mut monitor = monitor;
@@ -474,6 +513,7 @@ impl Vms {
             replaced: 0,
             resets: 0,
             held: None,
+            user,
             told_lost: Budget::default(),
             threads: Threads::default(),
         });

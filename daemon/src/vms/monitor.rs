@@ -55,6 +55,8 @@ pub struct Monitor {
     wanted: Wanted,
     /// QEMU has reported the state of the vCPUs, so it reports events too.
     ready: bool,
+    /// What is odd about QEMU's answers, not yet taken.
+    remarks: Vec<String>,
     /// When to complain that QEMU does not answer.
     complain_at: Option<Duration>,
 }
@@ -78,6 +80,7 @@ impl Monitor {
             immovable: None,
             wanted,
             ready: false,
+            remarks: Vec::new(),
             complain_at: Some(monotonic() + GREETING),
         })
     }
@@ -196,7 +199,7 @@ impl Monitor {
             Ok(value) if is_cpus => {
                 match cpu_threads(&value) {
                     Ok(cpus) => self.cpus = cpus,
-                    Err(error) => tracing::warn!("{}: {error}", self.path.display()),
+                    Err(error) => self.remark(&error),
                 }
                 None
             }
@@ -205,7 +208,7 @@ impl Monitor {
                 self.status_query = None;
                 self.ready = true;
                 if let Some(News::NotMigrated(why)) = self.begin_to_await() {
-                    tracing::warn!("{}: {why}", self.path.display());
+                    self.remark(&why);
                 }
                 match QueryStatus::from_reply(&value) {
                     Ok(status) => Some(News::Status(status)),
@@ -220,15 +223,24 @@ impl Monitor {
                 let why = format!(
                     "QEMU refuses x-ignore-shared ({error}), and would copy over the other host's page"
                 );
-                tracing::warn!("{}: this VM must not migrate: {why}", self.path.display());
+                self.remark(&format!("this VM must not migrate: {why}"));
                 self.immovable = Some(why);
                 None
             }
             Err(error) => {
-                tracing::warn!("{}: QEMU refused a command: {error}", self.path.display());
+                self.remark(&format!("QEMU refused a command: {error}"));
                 None
             }
         }
+    }
+
+    fn remark(&mut self, what: &dyn std::fmt::Display) {
+        self.remarks.push(format!("{}: {what}", self.path.display()));
+    }
+
+    /// What was odd about QEMU's answers since the last call, for the log.
+    pub fn take_remarks(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.remarks)
     }
 
     /// Asks for the state of the VM; the answer comes as [`News::Status`].

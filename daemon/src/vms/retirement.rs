@@ -1,0 +1,44 @@
+//! VMs that are not served any more: they have ended, or their page was taken from under us.
+
+use timevisor_linux::clock::monotonic;
+
+use super::{Served, Vms};
+
+impl Vms {
+    /// Retires VMs whose process has ended.
+    pub(super) fn retire_ended(&mut self) {
+        let ended = self.part_with(|served| served.vm.ended().has_ended());
+        for served in ended {
+            if self.told.take(served.user, monotonic()) {
+                tracing::info!("VM {} has ended: its page is retired", served.vm.name);
+            }
+            served.vm.retire();
+            self.note();
+        }
+    }
+
+    /// Retires VMs whose owner has truncated their page: nothing reaches their guests any more. They
+    /// are not served again while their process runs, unless `timevisor vm add` says so.
+    pub(super) fn retire_lost(&mut self) {
+        let lost = self.part_with(|served| served.vm.has_lost_page());
+        if lost.is_empty() {
+            return;
+        }
+        self.removed.retain(|(_, process)| process.is_running());
+        for served in lost {
+            let (name, process) = (&served.vm.name, served.vm.qemu.process);
+            if self.told.take(served.user, monotonic()) {
+                tracing::warn!(
+                    "VM {name}: its page was truncated by its owner (user {}): it is served no longer; restart the VM",
+                    served.user
+                );
+            }
+            self.removed.push((name.clone(), process));
+        }
+        self.note();
+    }
+
+    fn part_with(&mut self, gone: impl Fn(&Served) -> bool) -> Vec<Served> {
+        self.served.extract_if(.., |served| gone(served)).collect()
+    }
+}
