@@ -9,6 +9,7 @@ use timevisor_time::Duration;
 
 use crate::bound::sides;
 use crate::connection::{ask, unexpected};
+use crate::sources::shared;
 
 #[derive(Args)]
 pub struct Options {
@@ -109,7 +110,7 @@ fn text(status: &Status) -> String {
 }
 
 /// Which poll is in force, why, and which one the required bound takes.
-fn polls(poll_s: f64, polling: &Polling) -> String {
+pub fn polls(poll_s: f64, polling: &Polling) -> String {
     let mut out = format!("polls every {poll_s} s: {}", polling.reason.replace('-', " "));
     if let Some(required) = polling.required_ns {
         out += &format!("; {} is required", Duration::from_nanos(required));
@@ -140,6 +141,9 @@ fn row(r: &Reference) -> String {
     );
     if !matches!(r.status.as_str(), "selected" | "reachable") {
         out += &format!("    {}\n", r.detail);
+    }
+    if !r.shares_vote_with.is_empty() {
+        out += &format!("    {}\n", shared(&r.shares_vote_with));
     }
     if let Some(polling) = &r.polling {
         out += &format!("    {}\n", polls(r.poll_s, polling));

@@ -1,4 +1,11 @@
 //! The event loop: one thread, one poll(2), no runtime.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | the loop, and who is told what when |
+//! | `changes.rs` | references and configurations that change while it runs |
+
+mod changes;
 
 use std::fs::{self, File, Permissions};
 use std::net::SocketAddr;
@@ -12,9 +19,10 @@ use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::route_watch::RouteWatch;
 use timevisor_linux::signals::{Signal, Signals};
 use timevisor_linux::udp::Sockets;
-use timevisor_protocols::control::{Request, Response};
+use timevisor_protocols::control::{ErrorCode, Request, Response};
 use timevisor_time::Duration;
 
+use self::changes::ServerDue;
 use crate::clock::{Disturbance, HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
@@ -45,8 +53,12 @@ const NETWORK_SETTLES: Duration = Duration::from_millis(500);
 /// How often the references' states are compared with what was logged.
 const LOG_REFERENCES: Duration = Duration::from_secs(1);
 
+/// Reads the configuration again: the file, and the command line above it.
+pub type Load = Box<dyn Fn() -> Result<(Config, String)>>;
+
 pub struct Daemon {
     config: Config,
+    load: Load,
     clock: HostClock,
     references: Vec<Reference>,
     /// What the log says of each reference.
@@ -65,6 +77,7 @@ pub struct Daemon {
     introspection: Introspection,
     control: Control,
     server: Option<Server>,
+    server_due: Option<ServerDue>,
     signals: Signals,
     notifier: Notifier,
     started: Duration,
@@ -79,7 +92,7 @@ pub struct Daemon {
 
 impl Daemon {
     /// Does everything that can fail. On return this daemon owns the pages.
-    pub fn start(config: Config) -> Result<Self> {
+    pub fn start(config: Config, load: Load) -> Result<Self> {
         let lock = take_directory(&config.run_directory)?;
         let signals = Signals::install().context("cannot install signal handlers")?;
         let notifier = Notifier::from_environment().context("NOTIFY_SOCKET is not usable")?;
@@ -105,6 +118,7 @@ impl Daemon {
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
             config,
+            load,
             clock,
             told_references: vec![StateLog::default(); references.len()],
             references,
@@ -119,6 +133,7 @@ impl Daemon {
             introspection,
             control,
             server,
+            server_due: None,
             signals,
             notifier,
             started: now,
@@ -177,7 +192,8 @@ impl Daemon {
             .chain([self.vms.poll_at(), self.timelines.poll_at()])
             .chain([self.reservations.poll_at(), self.introspection.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at))
-            .chain(self.network_changed_at);
+            .chain(self.network_changed_at)
+            .chain(self.server_due.as_ref().map(|due| due.next));
         let next = due.min().unwrap_or(self.next_publication);
         let timeout =
             std::time::Duration::from_nanos(u64::try_from((next - now).ceil_nanos()).unwrap_or(0));
@@ -274,6 +290,7 @@ impl Daemon {
         if let Some(discipline) = &mut self.discipline {
             discipline.on_timer(now, &self.clock);
         }
+        self.start_server(now);
         if now >= self.vms.poll_at() {
             self.vms.on_timer(now, &self.clock);
             self.timelines.follow(&mut self.clock, &mut self.vms);
@@ -292,7 +309,7 @@ impl Daemon {
     /// The servers that other references than this one ask.
     fn taken_by_others(&self, index: usize) -> Vec<SocketAddr> {
         let others = self.references.iter().enumerate().filter(|(other, _)| *other != index);
-        others.filter_map(|(_, reference)| reference.witness()).collect()
+        others.flat_map(|(_, reference)| reference.asked()).collect()
     }
 
     /// Tells the clocks which references are one witness, when that has changed.
@@ -423,6 +440,22 @@ impl Daemon {
                 )
             }
             Request::Now => report::now(&self.clock),
+            Request::Sources => report::sources(&self.clock, &self.references),
+            Request::Tracking => report::tracking(&self.clock, &self.references, &self.config),
+            Request::Clients(query) => match &self.server {
+                Some(server) => Response::Clients(server.clients(query.after)),
+                None => report::error_response(
+                    ErrorCode::Unsupported,
+                    "there is no NTP server here",
+                    "set server.listen in the configuration and reload",
+                ),
+            },
+            Request::SourceAdd(_)
+            | Request::SourceRemove(_)
+            | Request::SourceBurst(_)
+            | Request::SourceOffline(_)
+            | Request::SourceOnline(_)
+            | Request::Reload => self.change(request),
             Request::VmList => self.vms.list(),
             Request::VmAdd(add) => self.vms.add(add, &self.clock),
             Request::VmRemove(remove) => self.vms.remove(&remove.name),
@@ -453,10 +486,9 @@ impl Daemon {
             match signal {
                 Signal::Terminate => return true,
                 Signal::Reload => {
-                    tracing::info!(
-                        "reading the leap second table again; other settings need a restart"
-                    );
-                    self.clock.leap.reload();
+                    if let Err(error) = self.reload() {
+                        tracing::error!("nothing has changed: {error:#}");
+                    }
                 }
             }
         }

@@ -20,7 +20,7 @@ pub enum Scale {
 }
 
 /// `type = "phc"`: a PTP hardware clock that something else synchronizes.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PhcConfig {
     pub device: PathBuf,
@@ -44,7 +44,7 @@ impl Default for PhcConfig {
 }
 
 /// `type = "ptp"`: a clock that ptp4l steers, with ptp4l's own measurements.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PtpConfig {
     /// The PHC, or `realtime` if ptp4l uses software time stamps.
@@ -116,7 +116,7 @@ impl PtpConfig {
 }
 
 /// `type = "vmclock"`: this machine is a guest, and the host provides the time.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmclockConfig {
     pub device: PathBuf,
@@ -131,7 +131,7 @@ impl Default for VmclockConfig {
 }
 
 /// `type = "chrony"`: the knowledge of a running chronyd; read-only.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChronyConfig {
     /// The path of chronyd's Unix socket, or the `address:port` of its UDP socket.

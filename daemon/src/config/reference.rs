@@ -18,7 +18,7 @@ use super::politeness::{Operator, PollPolicy};
 use super::span;
 
 /// `[[reference]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReferenceConfig {
     /// This machine's CLOCK_REALTIME, which another program disciplines.
@@ -151,6 +151,11 @@ impl ReferenceConfig {
             Self::Ntp { pool: Some(pool), member: None, .. } => pool.clone(),
             Self::Ntp { address, .. } => address.clone(),
         }
+    }
+
+    /// Whether a command means this reference: by its name, or its pool's.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name() == name || self.pool() == Some(name)
     }
 
     /// The pool to which it belongs.

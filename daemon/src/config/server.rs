@@ -10,7 +10,7 @@ use timevisor_protocols::ntp::server::{Config, Prefix, access};
 use super::span;
 
 /// `[server]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerConfig {
     /// Where to listen, such as `0.0.0.0:123` or `[::]:123`; if empty, there is no server.

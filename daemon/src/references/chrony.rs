@@ -93,7 +93,11 @@ impl Chrony {
     fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
         Ok(match self.link.as_mut() {
             Some(Link::Unix(socket)) => socket.recv(buffer)?,
-            Some(Link::Udp(socket)) => socket.recv(buffer)?.map(|r| r.len.min(buffer.len())),
+            Some(Link::Udp(socket)) => {
+                // Poll reports the stamp of what was sent until it is taken.
+                let _ = socket.recv_tx_stamp();
+                socket.recv(buffer)?.map(|r| r.len.min(buffer.len()))
+            }
             None => None,
         })
     }

@@ -174,6 +174,10 @@ impl Driver for Ptp {
         self.next = now;
     }
 
+    fn burst(&mut self, now: Duration) {
+        self.next = now;
+    }
+
     fn report(&self, _now: Duration) -> Report {
         let clock = match &self.clock {
             Clock::Phc(reader) => reader.method().map_or("not open", Method::name),

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | this one | starts the thread, exchanges data with the daemon |
 //! | `serving.rs` | the thread: sockets, the page, time stamps |
+//! | `clients.rs` | the list of clients, which the thread makes when one is asked for |
 //!
 //! The server runs in its own thread and reads the published page like any other program, so that a
 //! flood of requests cannot delay a measurement. Facts that the page lacks (stratum, reference id,
@@ -11,6 +12,7 @@
 //!
 //! Limitations: the server does not drop privileges, and it serves only NTP's client/server mode.
 
+mod clients;
 mod serving;
 
 use std::path::Path;
@@ -23,10 +25,11 @@ use anyhow::{Context, Result, anyhow};
 use timevisor_clock_page::Counter;
 use timevisor_linux::counter::Calibration;
 use timevisor_linux::udp_server::UdpServer;
-use timevisor_protocols::control::ServerSummary;
+use timevisor_protocols::control::{Clients, ServerSummary};
 use timevisor_protocols::ntp::server::{LeapPlan, Tally};
 use timevisor_time::{Duration, Tai};
 
+use self::clients::ClientList;
 use self::serving::Serving;
 use crate::clock::HostClock;
 use crate::config::ServerConfig;
@@ -54,6 +57,7 @@ type Counts = [AtomicU64; Tally::ALL.len()];
 pub struct Server {
     facts: SyncSender<Facts>,
     counts: Arc<Counts>,
+    clients: Arc<ClientList>,
     listen: Vec<String>,
 }
 
@@ -80,21 +84,28 @@ impl Server {
         let (facts, told) = sync_channel(FACTS_WAITING);
         let serving = Serving::new(sockets, protocol, page, calibration, config.stratum)?;
         let shared = Arc::clone(&counts);
+        let clients = Arc::new(ClientList::default());
+        let list = Arc::clone(&clients);
         std::thread::Builder::new()
             .name("ntp-server".to_owned())
-            .spawn(move || serving.run(&told, &shared))
+            .spawn(move || serving.run(&told, &shared, &list))
             .context("cannot start the server's thread")?;
         for address in &config.listen {
             tracing::info!("serving NTP at {address}");
         }
         let listen = config.listen.iter().map(ToString::to_string).collect();
-        Ok(Some(Self { facts, counts, listen }))
+        Ok(Some(Self { facts, counts, clients, listen }))
     }
 
     /// Sends new facts to the server. Never waits: if the server is busy, the next call will
     /// deliver them.
     pub fn tell(&self, facts: Facts) {
         let _ = self.facts.try_send(facts);
+    }
+
+    /// Answers `clients`: the last list, and asks for a new one if that is not newer than `after`.
+    pub fn clients(&self, after: Option<u64>) -> Clients {
+        self.clients.ask(after)
     }
 
     /// Returns the state for `timevisor status`.

@@ -27,6 +27,7 @@ use timevisor_protocols::ntp::server::{
 };
 use timevisor_time::{Duration, Instant, Utc};
 
+use super::clients::ClientList;
 use super::{Counts, Facts, nonnegative};
 
 /// How long the thread sleeps without requests. Then it reads new facts and renews the bracket
@@ -97,7 +98,7 @@ impl Serving {
     }
 
     /// Serves until the daemon ends.
-    pub(super) fn run(mut self, told: &Receiver<Facts>, counts: &Counts) {
+    pub(super) fn run(mut self, told: &Receiver<Facts>, counts: &Counts, clients: &ClientList) {
         loop {
             let mut fds: Vec<_> =
                 self.sockets.iter().map(|s| PollFd::readable(s.as_fd())).collect();
@@ -124,6 +125,7 @@ impl Serving {
             if !ready.iter().any(|ready| ready.readable) {
                 self.quiet = bracket(self.clock.reader.counter(), 3);
             }
+            clients.make(self.server.clients());
             for (count, value) in counts.iter().zip(self.server.counters().all()) {
                 count.store(*value, Ordering::Relaxed);
             }

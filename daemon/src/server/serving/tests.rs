@@ -14,6 +14,7 @@ use timevisor_protocols::ntp::{
 };
 use timevisor_time::{Period, RateError, TimescaleId};
 
+use super::super::clients::ClientList;
 use super::*;
 use crate::references::Upstream;
 
@@ -228,7 +229,7 @@ fn clients_get_the_pages_time(precise: bool) {
     let (tell, told) = sync_channel(1);
     tell.send(facts()).unwrap();
     let shared = Arc::clone(&counts);
-    let thread = std::thread::spawn(move || serving.run(&told, &shared));
+    let thread = std::thread::spawn(move || serving.run(&told, &shared, &ClientList::default()));
 
     let client_config = ClientConfig { interleaved: true, precise, ..ClientConfig::default() };
     let mut client = Client::new(client_config, Duration::ZERO).unwrap();

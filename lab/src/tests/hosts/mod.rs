@@ -8,6 +8,7 @@ pub(crate) mod ntp_server;
 pub(crate) mod nts;
 pub(crate) mod references;
 pub(crate) mod simulator;
+pub(crate) mod sources;
 pub(crate) mod truth;
 pub(crate) mod wrong_rtc;
 
@@ -97,6 +98,14 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("ntpd-rs")],
         seconds: 40,
         run: ntp_precise::precise,
+    },
+    Test {
+        name: "sources",
+        about: "sources, tracking and clients beside chronyc; references and the configuration change while it runs",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 30,
+        run: sources::sources,
     },
     Test {
         name: "nts",

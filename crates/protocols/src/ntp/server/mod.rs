@@ -129,6 +129,12 @@ impl Server {
         self.clients.departed(departure.slot, departure.name, transmit_stamp(at), errors);
     }
 
+    /// The clients.
+    #[must_use]
+    pub const fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
     /// Returns the counts of everything that has happened.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
