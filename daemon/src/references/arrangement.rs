@@ -84,7 +84,7 @@ fn make(
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(new) => new.insert(pool::Pool::new(name)?),
     };
-    Ok(Reference::driven(Box::new(pool::Member::new(config, pool.clone(), now))))
+    Ok(Reference::driven(Box::new(pool::Member::new(config, pool.clone(), now)), config))
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ mod vmclock;
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 
 use timevisor_estimate::Exchange;
 use timevisor_linux::clock::realtime;
@@ -115,6 +116,10 @@ trait Driver {
     fn sources(&self) -> Vec<Source> {
         Vec::new()
     }
+    /// The certificate, DER, of the party that its answers are authenticated by.
+    fn certificate(&self) -> Option<&[u8]> {
+        None
+    }
     /// The server that another reference asks already, for which this one is idle.
     fn duplicate(&self) -> Option<SocketAddr> {
         None
@@ -187,6 +192,8 @@ pub struct Reference {
     driver: Box<dyn Driver>,
     /// It is not asked until somebody says that it is online.
     offline: bool,
+    /// The clock of this machine that it reads.
+    local_clock: Option<PathBuf>,
 }
 
 impl Reference {
@@ -210,7 +217,7 @@ impl Reference {
     /// gets a pool without other members.
     pub fn new(config: &ReferenceConfig, now: Duration) -> anyhow::Result<Self> {
         let name = config.name();
-        Ok(Self::driven(match config {
+        let driver: Box<dyn Driver> = match config {
             ReferenceConfig::System { assumed_max_error, poll } => {
                 let source = system::System::new(assumed_max_error.map(span));
                 Box::new(Sampled::new(source, name, span(*poll), now))
@@ -228,11 +235,12 @@ impl Reference {
                 Some(pool) => Box::new(pool::Member::new(config, pool::Pool::new(pool)?, now)),
                 None => Box::new(server::Server::new(config, address, now)?),
             },
-        }))
+        };
+        Ok(Self::driven(driver, config))
     }
 
-    fn driven(driver: Box<dyn Driver>) -> Self {
-        Self { driver, offline: false }
+    fn driven(driver: Box<dyn Driver>, config: &ReferenceConfig) -> Self {
+        Self { driver, offline: false, local_clock: config.local_clock() }
     }
 
     /// Returns when [`Self::on_timer`] next has something to do.
@@ -283,13 +291,24 @@ impl Reference {
     pub fn witnesses(all: &[Self]) -> Vec<usize> {
         let sources: Vec<Vec<Source>> = all.iter().map(|r| r.driver.sources()).collect();
         let mut witnesses = protocol::witnesses(&sources);
-        for index in 0..all.len() {
+        for (index, reference) in all.iter().enumerate() {
+            let first = all[..index].iter().position(|other| reference.is_one_with(other));
+            if let Some(first) = first {
+                join(&mut witnesses, index, first);
+            }
             let Some(server) = all[index].driver.duplicate() else { continue };
             if let Some(first) = all.iter().position(|r| r.driver.witness() == Some(server)) {
-                witnesses[index] = witnesses[first];
+                join(&mut witnesses, index, first);
             }
         }
         witnesses
+    }
+
+    /// They read the same clock, or are authenticated as the same party.
+    fn is_one_with(&self, other: &Self) -> bool {
+        let clock = self.local_clock.is_some() && self.local_clock == other.local_clock;
+        let party = self.driver.certificate();
+        clock || (party.is_some() && party == other.driver.certificate())
     }
 
     /// Acts because its time has come.
@@ -339,6 +358,12 @@ impl Reference {
         );
         Report { status: "offline".to_owned(), detail, ..report }
     }
+}
+
+/// Makes the witnesses of two references one.
+fn join(witnesses: &mut [usize], one: usize, other: usize) {
+    let (from, to) = (witnesses[one].max(witnesses[other]), witnesses[one].min(witnesses[other]));
+    witnesses.iter_mut().filter(|witness| **witness == from).for_each(|witness| *witness = to);
 }
 
 /// Returns a number that an off-path attacker would have to guess.

@@ -394,6 +394,11 @@ impl Ntp {
         self.sources.iter().map(|(source, _)| *source).collect()
     }
 
+    /// Returns the certificate of the party that answers, with NTS.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.nts.as_ref().and_then(Nts::certificate)
+    }
+
     /// Returns the server that another reference asks already instead of this one.
     pub fn duplicate(&self) -> Option<SocketAddr> {
         self.path.trouble().filter(|trouble| trouble.word == "duplicate")?;

@@ -240,6 +240,10 @@ impl Driver for Server {
         self.ntp.sources()
     }
 
+    fn certificate(&self) -> Option<&[u8]> {
+        self.ntp.certificate()
+    }
+
     fn duplicate(&self) -> Option<SocketAddr> {
         self.ntp.duplicate()
     }

@@ -134,6 +134,12 @@ impl Exchange {
         self.establish(answer).map(Some)
     }
 
+    /// Returns the server's own certificate, DER; servers that show the same one are one party.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&[u8]> {
+        Some(self.tls.peer_certificates()?.first()?.as_ref())
+    }
+
     /// Says why no keys will come after the server has closed the connection.
     #[must_use]
     pub fn on_end(&self) -> KeyError {

@@ -49,6 +49,8 @@ pub struct Nts {
     running: Option<Receiver<Result<Keys>>>,
     /// The server for which the keys are valid.
     peer: Option<SocketAddr>,
+    /// The certificate with which the keys came, DER.
+    certificate: Option<Vec<u8>>,
     /// Why the last key establishment failed.
     failed: Option<String>,
     /// The defect of the certificate, if the time was the reason.
@@ -64,6 +66,7 @@ impl Nts {
             association: Association::new(Config::default())?,
             running: None,
             peer: None,
+            certificate: None,
             failed: None,
             untimely: None,
             told: BTreeSet::new(),
@@ -112,6 +115,11 @@ impl Nts {
     /// Where to send requests, once there are keys.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
+    }
+
+    /// The certificate of the party that the keys came from, DER.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.certificate.as_deref()
     }
 
     /// The datagram for a request; `None` if keys are needed first.
@@ -189,6 +197,7 @@ impl Nts {
             keys.peer
         );
         self.peer = Some(keys.peer);
+        self.certificate = Some(keys.certificate);
         self.failed = None;
         self.told.clear();
         self.association.established(now, keys.established);

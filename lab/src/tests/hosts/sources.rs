@@ -11,7 +11,6 @@ use timevisor_protocols::ntp::{NtpTimestamp, Packet};
 use crate::command::{self, Tethered};
 use crate::host::{Host, mentions, ntp_reference};
 use crate::interrupt;
-use crate::netns::Namespace;
 use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::scratch;
@@ -44,11 +43,11 @@ fn source(host: &Host, name: &str) -> anyhow::Result<Option<Value>> {
 
 /// Both tables, of the same servers at the same time.
 fn beside_chronyc(ctx: &Context, host: &Host, servers: [&str; 2]) -> anyhow::Result<String> {
-    let namespace = Namespace::create()?;
     let dir = scratch::directory()?;
     let program = dir.path().join("chronyd");
     fs::copy("/usr/sbin/chronyd", &program).context("install the package chrony")?;
-    let mut chronyd = namespace.command(&program);
+    // In this test's own network, from which both servers can be reached.
+    let mut chronyd = command::tethered(&program);
     chronyd.args(["-x", "-d", "-u", "root"]);
     for server in servers {
         chronyd.arg(format!("server {server} iburst minpoll 0 maxpoll 0"));
@@ -58,7 +57,7 @@ fn beside_chronyc(ctx: &Context, host: &Host, servers: [&str; 2]) -> anyhow::Res
     let _chronyd = Tethered::spawn(&mut chronyd, "chronyd", &ctx.path("client.chronyd.log"))?;
     let chronyc = |words: &[&str]| {
         let arguments = [&["-h", "127.0.0.1", "-n"], words].concat();
-        namespace.run("chronyc", &arguments)
+        command::run("chronyc", &arguments)
     };
     host.wait_until("eight answers of each, there and here", |h| {
         let there = chronyc(&["-c", "sources"]).unwrap_or_default();
