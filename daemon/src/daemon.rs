@@ -103,8 +103,7 @@ impl Daemon {
         let boot = boot_id().map(|id| hex(&id)).context("cannot read the boot id")?;
         let discipline = Discipline::start(&config, boot, &clock, now);
         let control = Control::listen(&config.run_directory.join("control"))?;
-        let page = config.run_directory.join("clock");
-        let server = Server::start(&config.server, &page, clock.calibration)?;
+        let server = Server::start(&config.server, &config.run_directory, clock.calibration)?;
         let timelines = Timelines::start(&config, &clock, now)?;
         let mut vms = Vms::new(&config);
         vms.resume(&clock);

@@ -17,6 +17,7 @@
 //! | [`append_file`] | append-only record files |
 //! | [`clock_set`] | whether CLOCK_REALTIME has been set |
 //! | [`route_watch`] | tells when routes or addresses change (netlink) |
+//! | [`tcp_listener`] | a TCP server's socket |
 //! | [`udp`] | a UDP client with kernel stamps |
 //! | [`udp_server`] | a UDP server: batches, kernel stamps, replies from the address that the request was sent to |
 //! | [`stamps`] | converts kernel stamps to counter bounds |
@@ -65,6 +66,7 @@ pub mod route_watch;
 pub mod scheduling;
 pub mod signals;
 pub mod stamps;
+pub mod tcp_listener;
 pub mod timer_fd;
 pub mod udp;
 pub mod udp_server;

@@ -231,8 +231,8 @@ impl Daemon {
     /// Starts the NTP server when the sockets of the one before are free.
     pub(super) fn start_server(&mut self, now: Duration) {
         let Some(due) = self.server_due.take_if(|due| now >= due.next) else { return };
-        let page = self.config.run_directory.join("clock");
-        match Server::start(&self.config.server, &page, self.clock.calibration) {
+        let directory = &self.config.run_directory;
+        match Server::start(&self.config.server, directory, self.clock.calibration) {
             Ok(server) => {
                 self.server = server;
                 self.publish();

@@ -37,8 +37,8 @@ pub use reserve::{
 };
 pub use response::{
     ClockStatus, ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now,
-    Polling, Reference, Response, ServerSummary, Status, Timescale, VmList, VmPrepared, VmRemoved,
-    VmRow,
+    NtsSummary, Polling, Reference, Response, ServerSummary, Status, Timescale, VmList, VmPrepared,
+    VmRemoved, VmRow,
 };
 
 pub use sources::{

@@ -149,6 +149,21 @@ pub struct ServerSummary {
     pub listen: Vec<String>,
     /// Requests by outcome, named by [`crate::ntp::server::Tally::name`].
     pub requests: BTreeMap<String, u64>,
+    /// Its key establishment, if it serves NTS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nts: Option<NtsSummary>,
+}
+
+/// The NTP server's key establishment (NTS-KE).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NtsSummary {
+    /// The TCP addresses on which it listens.
+    pub listen: Vec<String>,
+    /// Connections by outcome: `established`, `refused` (by the rules of NTS), `failed` (in TLS),
+    /// `late`, `limited` (too many at once), `denied`.
+    pub sessions: BTreeMap<String, u64>,
+    /// Why a renewed certificate is not in use, and what to do.
+    pub problem: Option<String>,
 }
 
 /// The steering of CLOCK_REALTIME.

@@ -25,7 +25,7 @@ use super::validity::{AtBothEnds, CertificateTime};
 /// RFC 8915 section 4.
 pub const ALPN: &[u8] = b"ntske/1";
 /// RFC 8915 section 5.1.
-const EXPORTER_LABEL: &[u8] = b"EXPORTER-network-time-security";
+pub(super) const EXPORTER_LABEL: &[u8] = b"EXPORTER-network-time-security";
 
 /// One direction of the NTP packets (RFC 8915 section 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,6 +6,7 @@ pub(crate) mod network;
 pub(crate) mod ntp_precise;
 pub(crate) mod ntp_server;
 pub(crate) mod nts;
+pub(crate) mod nts_server;
 pub(crate) mod references;
 pub(crate) mod simulator;
 pub(crate) mod sources;
@@ -122,6 +123,14 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("ntpd-rs")],
         seconds: 15,
         run: nts::ntpd_rs,
+    },
+    Test {
+        name: "nts-server",
+        about: "a chronyd, an ntpd-rs and a timevisord get time from timevisord with NTS; a new certificate, a restart",
+        tier: Tier::All,
+        needs: &[Root, Fetched("ntpd-rs")],
+        seconds: 60,
+        run: nts_server::served,
     },
     Test {
         name: "wrong-rtc",
