@@ -189,3 +189,44 @@ fn a_claim_to_an_honest_ones_source_cuts_off_no_truth() {
         assert!(interval.width() >= Duration::from_micros(59), "{witnesses:?}: {interval:?}");
     }
 }
+
+/// A PHC: right to 1 us by the operator's word, read within 2 us.
+fn hardware(second: u64, offset_ns: i128) -> Exchange {
+    let ta = second * HZ;
+    let t = Instant::from_unix_nanos(i128::from(ta) + 1_000 + offset_ns);
+    Exchange { ta, tb: t, te: t, tf: ta + 2_000, error: Duration::from_micros(1) }
+}
+
+#[test]
+fn a_hardware_clock_that_jumps_is_unreliable_alone_and_both_its_times_are_inside() {
+    for jump in [2_000_000, -2_000_000, 1_000_000_000, -37_000_000_000] {
+        let mut e = ensemble(1);
+        for second in 100..120 {
+            e.observe(0, &hardware(second, 0));
+        }
+        e.observe(0, &hardware(120, jump));
+        let known = e.at(120 * HZ + 500_000_000);
+        assert_eq!(known.quality, Quality::Unreliable, "{jump}");
+        let interval = known.clock.unwrap().interval;
+        for offset in [0, jump] {
+            let time = Instant::from_unix_nanos(120_500_000_000 + offset);
+            assert!(interval.contains(time), "{jump}: {interval:?}");
+        }
+    }
+}
+
+#[test]
+fn a_hardware_clock_that_jumps_beside_two_servers_is_outvoted_and_named() {
+    let mut e = ensemble(3);
+    for second in 100..140 {
+        let jump = if second < 120 { 0 } else { -37_000_000_000 };
+        e.observe(0, &hardware(second, jump));
+        e.observe(1, &exchange(second, 5_000));
+        e.observe(2, &exchange(second, 10_000));
+        let known = e.at(second * HZ + 60_000);
+        assert_eq!(known.quality, Quality::Synchronized, "{second}");
+        let truth = Instant::from_unix_nanos(i128::from(second) * 1_000_000_000 + 60_000);
+        assert!(known.clock.unwrap().interval.contains(truth), "{second}");
+    }
+    assert_eq!(e.at(140 * HZ).falsetickers[0].name, "server0");
+}

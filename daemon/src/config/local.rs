@@ -53,7 +53,8 @@ pub struct PtpConfig {
     pub socket: PathBuf,
     pub domain: u8,
     pub transport_specific: u8,
-    /// `utc` treats a master on an arbitrary timescale as one that serves UTC.
+    /// `utc` treats a master on an arbitrary timescale as one that serves UTC; of a master on PTP
+    /// time it says nothing.
     pub timescale: Scale,
     /// Replaces the accuracy that the grandmaster claims.
     #[serde(with = "humantime_serde::option")]

@@ -19,7 +19,7 @@ use crate::report::error_response;
 use crate::server::Server;
 use crate::state_log::StateLog;
 
-/// The old server's thread leaves its sockets within half a second.
+/// The old server's threads leave their sockets within a second.
 const SERVER_RETRY: Duration = Duration::from_millis(100);
 /// After this long, somebody else has them.
 const SERVER_PATIENCE: Duration = Duration::from_secs(3);

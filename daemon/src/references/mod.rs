@@ -6,6 +6,7 @@
 //! | `system.rs` | this machine's CLOCK_REALTIME with the kernel's maxerror |
 //! | `phc.rs` | a PTP hardware clock that another program or device synchronizes |
 //! | `ptp.rs` | a clock that ptp4l steers, with ptp4l's own measurements |
+//! | `jump.rs` | whether this machine's counter explains what a clock gained between two readings |
 //! | `vmclock.rs` | the host's page, when this machine is a guest |
 //! | `chrony.rs` | a running chronyd |
 //! | `ntp.rs` | an NTP server |
@@ -20,6 +21,7 @@
 
 mod arrangement;
 mod chrony;
+mod jump;
 mod ntp;
 mod nts;
 mod path;

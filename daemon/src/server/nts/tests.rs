@@ -12,6 +12,7 @@ use timevisor_protocols::nts::{
 };
 use timevisor_time::{Duration, Instant as Time};
 
+use super::super::clients::ClientList;
 use super::certificate::tests::certificate;
 use super::*;
 use crate::server::Counts;
@@ -199,7 +200,7 @@ fn a_client_with_nts_gets_the_pages_bounds() {
     let (tell, told) = sync_channel(1);
     tell.send(facts()).unwrap();
     let shared = Arc::clone(&counts);
-    let thread = std::thread::spawn(move || serving.run(&told, &shared));
+    let thread = std::thread::spawn(move || serving.run(&told, &shared, &ClientList::default()));
 
     let mut association = Association::new(NtsConfig::default()).unwrap();
     association.established(Duration::ZERO, bench.establish());
