@@ -97,7 +97,7 @@ impl NtpdRsClient {
             format!(
                 "[[source]]\nmode = \"nts\"\naddress = \"{server}:4460\"\n\
                  certificate-authority = \"{}\"\n\
-                 poll-interval-limits = {{ min = 0, max = 0 }}\ninitial-poll-interval = 0\n\
+                 [source-defaults]\npoll-interval-limits = {{ min = 0, max = 0 }}\ninitial-poll-interval = 0\n\
                  [synchronization]\nminimum-agreeing-sources = 1\n\
                  [[server]]\nlisten = \"{address}\"\n",
                 ca_file.display()
