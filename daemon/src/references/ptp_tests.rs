@@ -66,7 +66,7 @@ impl Played {
             taken: &[],
             own_server: &ServerConfig::default(),
         };
-        self.now = self.now + Duration::from_secs(1);
+        self.now += Duration::from_secs(1);
         self.ptp.on_timer(self.now, &around);
         let ingress = realtime().floor_nanos();
         let mut request = [0; 100];

@@ -95,6 +95,9 @@ fn boot(ctx: &Context, host: &Host, lan: &Lan) -> anyhow::Result<Guest> {
         .guest(&ctx.qemu_10()?, &kernel, &image)?
         .delivery(Delivery::VmclockDevice)
         .paused()
+        // The guest's daemon counts the TSC, in which the truth is known, and insists that it is
+        // invariant.
+        .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
         .args(lan.arguments(0, false)?)
         .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
         .start()?;

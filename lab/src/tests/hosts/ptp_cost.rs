@@ -57,8 +57,8 @@ pub(crate) fn cost(ctx: &Context) -> anyhow::Result<String> {
     for poll in ["1s", "200ms"] {
         let address = server.address().ip();
         let config = format!(
-            "[[reference]]\ntype = \"ntp\"\naddress = \"{address}\"\npoll = \"{poll}\"\npoll_min = \"{poll}\"\n\
-             max_packets_per_hour = 100000\n"
+            "[[reference]]\ntype = \"ntp\"\naddress = \"{address}\"\npoll = \"{poll}\"\n\
+             burst_spacing = \"{poll}\"\n"
         );
         let host = started(ctx, &format!("ntp-{poll}"), &config)?;
         let seen = watch_for(&host, Span::ZERO, WATCH)?;
