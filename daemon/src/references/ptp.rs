@@ -23,6 +23,7 @@ use timevisor_time::{Duration, Instant, Tai, Utc};
 
 use super::jump::jump;
 use super::phc::{Reader, to_tai};
+use super::steered_rate::{Reading, SteeredRate};
 use super::tally::{PROBING, Refused, Tally};
 use super::{Driver, Surroundings};
 use crate::config::{PtpConfig, Scale, span};
@@ -53,6 +54,7 @@ pub struct Ptp {
     /// The last exchange, unless ptp4l began a new measurement since.
     before: Option<Exchange>,
     /// The masters that the log has named.
+    rate: SteeredRate,
     told: StateLog,
     tally: Tally,
 }
@@ -74,6 +76,7 @@ impl Ptp {
             last: None,
             remark: None,
             before: None,
+            rate: SteeredRate::default(),
             told: StateLog::default(),
             tally: Tally::new(name),
             config: config.clone(),
@@ -133,13 +136,20 @@ impl Ptp {
 
     fn exchange(&mut self, state: &State, around: &Surroundings<'_>) -> Result<Exchange, Refused> {
         let (sample, steered) = self.read_clock(around)?;
+        let reading =
+            Reading { before: sample.before, clock: sample.time.relabel(), after: sample.after };
+        let steering = self.rate.observe(reading, around.calibration.0);
         let judged = self.window.judge(state, sample.time.floor_nanos());
         if judged.is_err() {
             // If two masters disagree, or ptp4l itself steps the clock, that is for the ensemble to
             // see.
             self.before = None;
+            self.rate.restart();
         }
         let error = judged.map_err(refused)?;
+        // Since the measurement the servo may have moved the clock.
+        let age = Duration::from_nanos(sample.time.floor_nanos() - state.ingress_ns);
+        let error = error + Duration::from_secs_f64(age.as_secs_f64().abs() * steering);
         let utc = sample.time.relabel::<Utc>();
         let table = table_offsets(around.leap, utc);
         self.remark = timescale::remark(state, steered, table);
@@ -157,6 +167,7 @@ impl Ptp {
         if let Some(by) = before.and_then(|before| jump(&before, &exchange, around.calibration.0)) {
             self.before = None;
             self.window.restart();
+            self.rate.restart();
             let text = format!(
                 "{} jumped by {by} against this machine's counter, which ptp4l's measurements do not explain; \
                  waiting for its next one. Look for another program that sets the clock",

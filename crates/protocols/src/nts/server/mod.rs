@@ -6,7 +6,7 @@
 //! | [`cookie`] | cookies: a client's two keys, sealed so that only this server can read them |
 //! | [`negotiation`] | the messages of key establishment: the client's is judged, ours is made |
 //! | [`exchange`] | TLS 1.3 around the two messages, with the server's certificate |
-//! | [`answer`] | opens requests, seals answers, tells a client that its cookie cannot be read |
+//! | [`mod@answer`] | opens requests, seals answers, tells a client that its cookie cannot be read |
 //!
 //! The server keeps nothing about a client: what it needs to know is in the client's cookie.
 //! [`crate::ntp::server::Server`] does the NTP between [`Protector::open`] and
