@@ -5,6 +5,9 @@
 //! | `now.rs` | `timevisor now`: from the page, without the daemon |
 //! | `wait_sync.rs` | `timevisor wait-sync`: until the time is known well enough |
 //! | `status.rs` | `timevisor status` |
+//! | `sources/` | `timevisor sources, reload`: the references, and changes while the daemon runs |
+//! | `tracking.rs` | `timevisor tracking` |
+//! | `clients.rs` | `timevisor clients`: of the NTP server |
 //! | `bind.rs` | `timevisor timelines, bind, watch` |
 //! | `oscillator.rs` | `timevisor oscillator`: a survey, and what to state in the configuration |
 //! | `elapsed.rs` | `timevisor elapsed` |
@@ -21,6 +24,7 @@
 
 mod bind;
 mod bound;
+mod clients;
 mod connection;
 mod convert;
 mod cpu_time;
@@ -33,7 +37,9 @@ mod record;
 mod replay;
 mod reserve;
 mod simulate;
+mod sources;
 mod status;
+mod tracking;
 mod vm;
 mod wait_sync;
 
@@ -61,6 +67,14 @@ enum Command {
     WaitSync(wait_sync::Options),
     /// Show the state of the daemon, its clock and its references
     Status(status::Options),
+    /// Show the references: all of them, or one in detail; add, remove and ask them
+    Sources(sources::Options),
+    /// Show how well this host knows the time, and from whom
+    Tracking(tracking::Options),
+    /// Show who asks the NTP server
+    Clients(clients::Options),
+    /// Read the configuration again; what needs a restart is named
+    Reload,
     /// Watch this machine's oscillator for hours, and suggest what to state of it
     Oscillator(oscillator::Options),
     /// List the timelines that can be bound to
@@ -102,6 +116,10 @@ fn main() -> ExitCode {
         Command::Now(options) => now::run(directory, options),
         Command::WaitSync(options) => wait_sync::run(directory, options),
         Command::Status(options) => status::run(directory, options),
+        Command::Sources(options) => sources::run(directory, options),
+        Command::Tracking(options) => tracking::run(directory, options),
+        Command::Clients(options) => clients::run(directory, options),
+        Command::Reload => sources::reload(directory),
         Command::Oscillator(options) => oscillator::run(directory, options),
         Command::Timelines(options) => bind::list(directory, options),
         Command::Bind(options) => bind::bind(directory, options),

@@ -1,14 +1,16 @@
 //! `timevisor status`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
-use timevisor_protocols::control::{Polling, Reference, Request, Response, Status};
+use timevisor_protocols::control::{NtsSummary, Polling, Reference, Request, Response, Status};
 use timevisor_time::Duration;
 
 use crate::bound::sides;
 use crate::connection::{ask, unexpected};
+use crate::sources::shared;
 
 #[derive(Args)]
 pub struct Options {
@@ -88,10 +90,11 @@ fn text(status: &Status) -> String {
         );
     }
     if let Some(server) = &status.server {
-        let counted = server.requests.iter().filter(|(_, count)| **count > 0);
-        let list: Vec<_> = counted.map(|(what, count)| format!("{what} {count}")).collect();
-        let list = if list.is_empty() { "no requests yet".to_owned() } else { list.join(", ") };
+        let list = counted(&server.requests, "no requests yet");
         out += &format!("NTP server   {}: {list}\n", server.listen.join(", "));
+        if let Some(nts) = &server.nts {
+            out += &key_establishment(nts);
+        }
     }
     out += &format!("VMs          {}\n", status.vms);
     out += &format!(
@@ -108,8 +111,25 @@ fn text(status: &Status) -> String {
     out
 }
 
+/// What happened, and how often.
+fn counted(counts: &BTreeMap<String, u64>, nothing: &str) -> String {
+    let counted = counts.iter().filter(|(_, count)| **count > 0);
+    let list: Vec<_> = counted.map(|(what, count)| format!("{what} {count}")).collect();
+    if list.is_empty() { nothing.to_owned() } else { list.join(", ") }
+}
+
+/// Where clients get keys, and what became of it.
+fn key_establishment(nts: &NtsSummary) -> String {
+    let list = counted(&nts.sessions, "no clients yet");
+    let mut out = format!("NTS keys     {}: {list}\n", nts.listen.join(", "));
+    if let Some(problem) = &nts.problem {
+        out += &format!("             {problem}\n");
+    }
+    out
+}
+
 /// Which poll is in force, why, and which one the required bound takes.
-fn polls(poll_s: f64, polling: &Polling) -> String {
+pub fn polls(poll_s: f64, polling: &Polling) -> String {
     let mut out = format!("polls every {poll_s} s: {}", polling.reason.replace('-', " "));
     if let Some(required) = polling.required_ns {
         out += &format!("; {} is required", Duration::from_nanos(required));
@@ -141,6 +161,9 @@ fn row(r: &Reference) -> String {
     if !matches!(r.status.as_str(), "selected" | "reachable") {
         out += &format!("    {}\n", r.detail);
     }
+    if !r.shares_vote_with.is_empty() {
+        out += &format!("    {}\n", shared(&r.shares_vote_with));
+    }
     if let Some(polling) = &r.polling {
         out += &format!("    {}\n", polls(r.poll_s, polling));
     }
@@ -171,6 +194,20 @@ mod tests {
             "leap_table":{{"expires_unix":null,{leap}}},"vms":0}}"#
         );
         text(&serde_json::from_str(&json).unwrap())
+    }
+
+    #[test]
+    fn key_establishment_is_one_line_and_the_problem() {
+        let mut nts = NtsSummary {
+            listen: vec!["[::]:4460".to_owned()],
+            sessions: [("established", 3), ("late", 0), ("failed", 1)]
+                .map(|(name, count)| (name.to_owned(), count))
+                .into(),
+            problem: None,
+        };
+        assert_eq!(key_establishment(&nts), "NTS keys     [::]:4460: established 3, failed 1\n");
+        nts.problem = Some("it has expired".to_owned());
+        assert!(key_establishment(&nts).ends_with("\n             it has expired\n"));
     }
 
     #[test]

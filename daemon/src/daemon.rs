@@ -1,4 +1,11 @@
 //! The event loop: one thread, one poll(2), no runtime.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | the loop, and who is told what when |
+//! | `changes.rs` | references and configurations that change while it runs |
+
+mod changes;
 
 use std::fs::{self, File, Permissions};
 use std::net::SocketAddr;
@@ -14,9 +21,10 @@ use timevisor_linux::route_watch::RouteWatch;
 use timevisor_linux::signals::{Signal, Signals};
 use timevisor_linux::udp::Sockets;
 use timevisor_linux::{descriptors, truncation};
-use timevisor_protocols::control::{Request, Response};
+use timevisor_protocols::control::{ErrorCode, Request, Response};
 use timevisor_time::Duration;
 
+use self::changes::ServerDue;
 use crate::clock::{Disturbance, HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
@@ -49,8 +57,12 @@ const MOST_DESCRIPTORS: u64 = 65_536;
 /// How often the references' states are compared with what was logged.
 const LOG_REFERENCES: Duration = Duration::from_secs(1);
 
+/// Reads the configuration again: the file, and the command line above it.
+pub type Load = Box<dyn Fn() -> Result<(Config, String)>>;
+
 pub struct Daemon {
     config: Config,
+    load: Load,
     clock: HostClock,
     references: Vec<Reference>,
     /// What the log says of each reference.
@@ -69,6 +81,7 @@ pub struct Daemon {
     introspection: Introspection,
     control: Control,
     server: Option<Server>,
+    server_due: Option<ServerDue>,
     signals: Signals,
     notifier: Notifier,
     started: Duration,
@@ -83,7 +96,7 @@ pub struct Daemon {
 
 impl Daemon {
     /// Does everything that can fail. On return this daemon owns the pages.
-    pub fn start(config: Config) -> Result<Self> {
+    pub fn start(config: Config, load: Load) -> Result<Self> {
         let lock = take_directory(&config.run_directory)?;
         truncation::survive().context("cannot install the handler of SIGBUS")?;
         let files = descriptors::raise_limit(MOST_DESCRIPTORS)
@@ -98,8 +111,7 @@ impl Daemon {
         let boot = boot_id().map(|id| hex(&id)).context("cannot read the boot id")?;
         let discipline = Discipline::start(&config, boot, &clock, now);
         let control = Control::listen(&config.run_directory.join("control"))?;
-        let page = config.run_directory.join("clock");
-        let server = Server::start(&config.server, &page, clock.calibration)?;
+        let server = Server::start(&config.server, &config.run_directory, clock.calibration)?;
         let timelines = Timelines::start(&config, &clock, now)?;
         let mut vms = Vms::new(&config);
         vms.resume(&clock);
@@ -113,6 +125,7 @@ impl Daemon {
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
             config,
+            load,
             clock,
             told_references: vec![StateLog::default(); references.len()],
             references,
@@ -127,6 +140,7 @@ impl Daemon {
             introspection,
             control,
             server,
+            server_due: None,
             signals,
             notifier,
             started: now,
@@ -198,7 +212,8 @@ impl Daemon {
             .chain([self.vms.poll_at(), self.timelines.poll_at(), self.control.poll_at()])
             .chain([self.reservations.poll_at(), self.introspection.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at))
-            .chain(self.network_changed_at);
+            .chain(self.network_changed_at)
+            .chain(self.server_due.as_ref().map(|due| due.next));
         let next = due.min().unwrap_or(self.next_publication);
         let timeout =
             std::time::Duration::from_nanos(u64::try_from((next - now).ceil_nanos()).unwrap_or(0));
@@ -296,6 +311,7 @@ impl Daemon {
         if let Some(discipline) = &mut self.discipline {
             discipline.on_timer(now, &self.clock);
         }
+        self.start_server(now);
         if now >= self.vms.poll_at() {
             self.vms.on_timer(now, &self.clock);
             self.timelines.follow(&mut self.clock, &mut self.vms);
@@ -314,7 +330,7 @@ impl Daemon {
     /// The servers that other references than this one ask.
     fn taken_by_others(&self, index: usize) -> Vec<SocketAddr> {
         let others = self.references.iter().enumerate().filter(|(other, _)| *other != index);
-        others.filter_map(|(_, reference)| reference.witness()).collect()
+        others.flat_map(|(_, reference)| reference.asked()).collect()
     }
 
     /// Tells the clocks which references are one witness, when that has changed.
@@ -445,6 +461,22 @@ impl Daemon {
                 )
             }
             Request::Now => report::now(&self.clock),
+            Request::Sources => report::sources(&self.clock, &self.references),
+            Request::Tracking => report::tracking(&self.clock, &self.references, &self.config),
+            Request::Clients(query) => match &self.server {
+                Some(server) => Response::Clients(server.clients(query.after)),
+                None => report::error_response(
+                    ErrorCode::Unsupported,
+                    "there is no NTP server here",
+                    "set server.listen in the configuration and reload",
+                ),
+            },
+            Request::SourceAdd(_)
+            | Request::SourceRemove(_)
+            | Request::SourceBurst(_)
+            | Request::SourceOffline(_)
+            | Request::SourceOnline(_)
+            | Request::Reload => self.change(request),
             Request::VmList => self.vms.list(),
             Request::VmAdd(add) => self.vms.add(add, &self.clock),
             Request::VmRemove(remove) => self.vms.remove(&remove.name),
@@ -475,10 +507,9 @@ impl Daemon {
             match signal {
                 Signal::Terminate => return true,
                 Signal::Reload => {
-                    tracing::info!(
-                        "reading the leap second table again; other settings need a restart"
-                    );
-                    self.clock.leap.reload();
+                    if let Err(error) = self.reload() {
+                        tracing::error!("nothing has changed: {error:#}");
+                    }
                 }
             }
         }

@@ -48,7 +48,7 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{Config, CounterChoice, ReferenceConfig};
 
 /// Trustworthy time for this host and its virtual machines.
-#[derive(Parser)]
+#[derive(Clone, Parser)]
 #[command(name = "timevisord", version)]
 struct Arguments {
     /// Configuration file [default: /etc/timevisor/timevisord.toml if it exists]
@@ -85,8 +85,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let (mut config, source) = Config::load(arguments.config.as_deref())?;
-    arguments.override_in(&mut config)?;
+    let (config, source) = arguments.load()?;
     if arguments.check {
         println!("{source}: ok, {} reference(s)", config.references.len());
         return Ok(());
@@ -95,10 +94,18 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.csv {
         return csv::run(&config, &mut std::io::stdout().lock());
     }
-    daemon::Daemon::start(config)?.run()
+    let arguments = arguments.clone();
+    daemon::Daemon::start(config, Box::new(move || arguments.load()))?.run()
 }
 
 impl Arguments {
+    /// Reads the configuration, and says where it is from.
+    fn load(&self) -> anyhow::Result<(Config, String)> {
+        let (mut config, source) = Config::load(self.config.as_deref())?;
+        self.override_in(&mut config)?;
+        Ok((config, source))
+    }
+
     /// Applies the command line, which takes precedence over the file.
     fn override_in(&self, config: &mut Config) -> anyhow::Result<()> {
         config.counter = self.counter.unwrap_or(config.counter);

@@ -103,6 +103,7 @@ impl World {
                 assert_eq!((reply.stratum, reply.reference_id), (0, *b"RATE"));
                 assert_eq!(reply.origin, asked.transmit);
             }
+            Action::Protected { .. } => panic!("NTS is not served"),
             Action::Drop(reason) => {
                 assert!(admitted || reason == Tally::Denied);
             }
@@ -184,7 +185,11 @@ impl World {
         let part = |what: &Tally| {
             !matches!(
                 what,
-                Tally::Received | Tally::Interleaved | Tally::Precise | Tally::Unsynchronized
+                Tally::Received
+                    | Tally::Interleaved
+                    | Tally::Precise
+                    | Tally::Nts
+                    | Tally::Unsynchronized
             )
         };
         let ends: u64 = Tally::ALL.iter().filter(|t| part(t)).map(|t| counters.of(*t)).sum();

@@ -121,9 +121,17 @@ impl Host {
     /// # Errors
     /// When it ends immediately.
     pub fn start(&mut self, lines: &str) -> anyhow::Result<()> {
-        let text = format!("run_directory = \"{}\"\n{lines}", self.directory().display());
-        fs::write(self.config_path(), text)?;
+        self.rewrite(lines)?;
         self.restart()
+    }
+
+    /// Changes the configuration under the running daemon, which does not read it by itself.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn rewrite(&self, lines: &str) -> anyhow::Result<()> {
+        let text = format!("run_directory = \"{}\"\n{lines}", self.directory().display());
+        Ok(fs::write(self.config_path(), text)?)
     }
 
     /// Starts the daemon again with the same configuration; it must have ended.

@@ -49,6 +49,7 @@ pub mod packages;
 pub mod plot;
 pub mod programs;
 pub mod progress;
+pub mod ptp4l;
 pub mod python;
 pub mod qemu;
 pub mod qmp;

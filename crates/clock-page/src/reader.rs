@@ -1,7 +1,15 @@
 //! Reading the page: one sequence-locked snapshot, one counter read, three multiplications; no
 //! syscall, no allocation.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | [`Reader`] and [`Reading`] |
+//! | `reader/error.rs` | why a page or one read is refused |
+//! | `reader/vmclock_words.rs` | the words that a stock guest's driver reads |
 
-use core::fmt;
+mod error;
+mod vmclock_words;
+
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -12,6 +20,9 @@ use crate::lines::{At, Line, Lines};
 use crate::page::Page;
 use crate::seqlock::{read_begin, read_valid};
 use crate::{Counter, CounterId};
+
+pub use self::error::{OpenError, ReadError};
+pub use self::vmclock_words::Vmclock;
 
 /// How long a reader waits for a writer. A writer takes well under a microsecond, unless it is
 /// preempted; one that takes longer than this has died. Twice what the Linux driver waits
@@ -28,80 +39,6 @@ const MOST_TICKS: u64 = 1 << 31;
 
 /// An estimate this far outside of its bounds is rounding, not damage: 2^-30 s, about 1 ns.
 const ROUNDING: Duration = Duration::from_bits(1 << 34);
-
-/// Why a page cannot be read at all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OpenError {
-    /// Not a vmclock page.
-    NotAPage,
-    /// A vmclock page that Timevisor does not fill: another hypervisor's, or QEMU's device with no
-    /// timevisord.
-    NotTimevisor,
-    /// A page of another ABI version.
-    Version(u32),
-    /// The page is written for another counter than the one given.
-    Counter {
-        /// What the page wants.
-        page: CounterId,
-        /// What the reader has.
-        reader: CounterId,
-    },
-    /// The page has no such timeline entry.
-    NoSuchEntry,
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAPage => {
-                f.write_str("this is no clock page (no VCLK magic); is it the right file?")
-            }
-            Self::NotTimevisor => {
-                f.write_str("the page has no Timevisor header; is timevisord running on the host?")
-            }
-            Self::Version(v) => write!(
-                f,
-                "the page has ABI version {v}, this reader knows {}; upgrade it",
-                header::VERSION
-            ),
-            Self::Counter { page, reader } => {
-                write!(
-                    f,
-                    "the page counts {}, this reader {}; let it choose the counter",
-                    page.name(),
-                    reader.name()
-                )
-            }
-            Self::NoSuchEntry => f.write_str("the page has no such timeline entry"),
-        }
-    }
-}
-
-impl core::error::Error for OpenError {}
-
-/// Why one read failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ReadError {
-    /// The writer died in the middle of an update; a restarted timevisord repairs the page.
-    WriterStalled,
-    /// Earliest, estimate and latest are not in this order: the page is damaged.
-    OutOfOrder,
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::WriterStalled => {
-                "the page's writer stopped in the middle of an update; restart timevisord, which repairs it"
-            }
-            Self::OutOfOrder => {
-                "the page is damaged: its estimate lies outside of its bounds; restart timevisord, which repairs it"
-            }
-        })
-    }
-}
-
-impl core::error::Error for ReadError {}
 
 /// What one read says. Instants are on [`Self::timescale`]; [`Self::interval`] types them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -598,78 +535,6 @@ pub fn counter_of(page: &Page, index: usize) -> CounterId {
 #[must_use]
 pub fn epoch_of(page: &Page) -> u64 {
     page.word(header::AT_EPOCH).load(Relaxed)
-}
-
-/// Without a counter, patience is counted in turns, each of some 10 to 100 ns.
-const MAX_TURNS: u32 = 1 << 22;
-
-/// The words of `vmclock_abi` as a stock guest's driver sees them: for tests, dumps and pages
-/// without our header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Vmclock {
-    /// u8 counter_id.
-    pub counter: CounterId,
-    /// u8 time_type.
-    pub timescale: Option<TimescaleId>,
-    /// clock_status.
-    pub status: ClockStatus,
-    /// disruption_marker.
-    pub disruption: u64,
-    /// flags.
-    pub flags: u64,
-    /// counter_value.
-    pub base: u64,
-    /// counter_period_shift.
-    pub shift: u8,
-    /// counter_period_frac_sec.
-    pub period: u64,
-    /// counter_period_maxerror.
-    pub period_maxerror: u64,
-    /// Time at the base.
-    pub time: Instant<Local>,
-    /// time_maxerror, ns.
-    pub maxerror_ns: u64,
-}
-
-impl Vmclock {
-    /// Reads the block under its own sequence lock.
-    ///
-    /// # Errors
-    /// [`OpenError::NotAPage`], or [`ReadError::WriterStalled`] inside.
-    pub fn read(page: &Page) -> Result<Result<Self, ReadError>, OpenError> {
-        if page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
-            return Err(OpenError::NotAPage);
-        }
-        let word = |at: usize| page.word(at).load(Relaxed);
-        for _ in 0..MAX_TURNS {
-            if let Some(even) = read_begin(page.head(vmclock::AT_SEQUENCE)) {
-                let [_, _, counter, timescale] =
-                    page.head(vmclock::AT_VERSION).load(Relaxed).to_le_bytes();
-                let [_, _, status, _, _, _, _, shift] = word(vmclock::AT_SMALL).to_le_bytes();
-                let block = Self {
-                    counter: CounterId::from_u8(counter),
-                    timescale: TimescaleId::from_u8(timescale),
-                    status: ClockStatus::from_u8(status),
-                    disruption: word(vmclock::AT_DISRUPTION),
-                    flags: word(vmclock::AT_FLAGS),
-                    base: word(vmclock::AT_COUNTER),
-                    shift,
-                    period: word(vmclock::AT_PERIOD),
-                    period_maxerror: word(vmclock::AT_PERIOD_MAXERROR),
-                    time: Instant::from_words(
-                        word(vmclock::AT_TIME_SEC),
-                        word(vmclock::AT_TIME_FRAC),
-                    ),
-                    maxerror_ns: word(vmclock::AT_TIME_MAXERROR),
-                };
-                if read_valid(page.head(vmclock::AT_SEQUENCE), even) {
-                    return Ok(Ok(block));
-                }
-            }
-            core::hint::spin_loop();
-        }
-        Ok(Err(ReadError::WriterStalled))
-    }
 }
 
 const _: () = assert!(entry::AT_FIRST + entry::CAPACITY * entry::SIZE <= PAGE_SIZE);

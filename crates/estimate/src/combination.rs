@@ -71,6 +71,22 @@ impl Combination {
         self.voices.retain(|(i, _)| *i != index);
     }
 
+    /// The weight of voice `index` among those that spoke last, 0 to 1; `None` if it did not speak.
+    #[must_use]
+    pub fn share(&self, index: usize) -> Option<f64> {
+        let own = self.voices.iter().find(|(i, _)| *i == index)?.1;
+        let total: f64 = self.voices.iter().map(|(_, weight)| weight).sum();
+        Some(own / total)
+    }
+
+    /// Voices have other numbers from now on; those without one are gone.
+    pub fn renumber(&mut self, new_number: impl Fn(usize) -> Option<usize>) {
+        let kept = self.voices.iter().filter_map(|(i, weight)| Some((new_number(*i)?, *weight)));
+        self.voices = kept.collect();
+        self.voices.sort_by_key(|(i, _)| *i);
+        self.heaviest = self.heaviest.and_then(&new_number);
+    }
+
     /// The mean of `voices` (at least one) at `now`. `disruptions` counts the moments at which
     /// continuity ended.
     ///

@@ -10,7 +10,7 @@ use crate::exchange::Exchange;
 use crate::parameters::Parameters;
 use crate::rate::RateLimits;
 use crate::reference::{Observation, ReferenceClock, View};
-use crate::selection::{Agreement, default_faulty};
+use crate::selection::{Agreement, agree, default_faulty};
 use crate::witnesses::{Vote, agree_as_witnesses};
 
 /// How far the knowledge may be trusted; the page's status follows from it.
@@ -69,6 +69,15 @@ pub struct Clock {
     pub estimated_error: Duration,
     /// Counter value of the newest exchange.
     pub as_of: u64,
+}
+
+/// A place for one reference when the references change: see [`Ensemble::rearrange`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slot {
+    /// The reference's name.
+    pub name: String,
+    /// Its index before, whose facts it keeps; `None` for one that has said nothing yet.
+    pub continues: Option<usize>,
 }
 
 /// The references and what was decided about them so far.
@@ -154,6 +163,25 @@ impl Ensemble {
         self.seen_contradictions = self.contradictions();
     }
 
+    /// Makes these the references, in this order. What a reference said that is no longer among them
+    /// is forgotten. Each is a witness of its own until [`Self::set_witnesses`].
+    ///
+    /// # Panics
+    /// If a slot continues a reference that does not exist.
+    pub fn rearrange(&mut self, slots: &[Slot], stale_after: Duration) {
+        self.parameters.stale_after = stale_after;
+        let before = std::mem::take(&mut self.references);
+        let clock = |slot: &Slot| match slot.continues {
+            Some(index) => before[index].1.clone(),
+            None => self.blank.clone(),
+        };
+        self.references = slots.iter().map(|slot| (slot.name.clone(), clock(slot))).collect();
+        self.witnesses = (0..slots.len()).collect();
+        self.combination.renumber(|old| slots.iter().position(|slot| slot.continues == Some(old)));
+        // Contradictions that went with a reference, or came along, are no new ones.
+        self.seen_contradictions = self.contradictions();
+    }
+
     /// Says which references are one witness: those with the same number, because they have their
     /// time from one source. By default each is a witness of its own.
     ///
@@ -178,6 +206,12 @@ impl Ensemble {
         let mut of_each = self.references.iter().map(|(_, r)| r.beyond_floor());
         let first = of_each.next()??;
         of_each.try_fold(first, |least, wander| Some(least.min(wander?)))
+    }
+
+    /// What reference `index` contributes to the estimate, 0 to 1; `None` where it does not count.
+    #[must_use]
+    pub fn share(&self, index: usize) -> Option<f64> {
+        self.combination.share(index)
     }
 
     /// The reference whose estimate weighs most.
@@ -222,7 +256,8 @@ impl Ensemble {
         let agreement = agree_as_witnesses(&votes, default_faulty(answered)).map(|vote| {
             // One that has not answered excludes nothing, so it may be among the right ones.
             let wide = agree_as_witnesses(&votes, faulty);
-            Agreement { interval: wide.map_or(vote.interval, |wide| wide.interval), ..vote }
+            let interval = wide.map_or(vote.interval, |wide| wide.interval);
+            Agreement { interval: self.with_plain_vote(interval, &intervals), ..vote }
         });
         // Its end is a new beginning too: what was published meanwhile may have followed the wrong
         // one.
@@ -247,6 +282,20 @@ impl Ensemble {
         let (quality, reason) = self.quality(now, &members, clock.as_of);
         self.note_contradictions(quality);
         Knowledge { at: now, quality, reason, clock: Some(clock), falsetickers }
+    }
+
+    /// Widens what witnesses agree on to what the references agree on, each with a vote of its own.
+    ///
+    /// A server may claim an honest one's source. With one witness less the vote forgives one error
+    /// less, and a part of the truth would be cut off by whoever made the claim. Where the two votes
+    /// exclude each other, servers with one source err together, and the witnesses are right.
+    fn with_plain_vote(&self, of_witnesses: Interval<Tai>, all: &[Interval<Tai>]) -> Interval<Tai> {
+        let faulty = default_faulty(self.references.len()).min(all.len().saturating_sub(1));
+        let plain = agree(all, faulty).map(|plain| plain.interval);
+        match plain.filter(|plain| plain.intersect(&of_witnesses).is_some()) {
+            Some(plain) => plain.hull(&of_witnesses),
+            None => of_witnesses,
+        }
     }
 
     fn nothing(&self, now: u64, answered: usize, needed: usize) -> Knowledge {

@@ -42,7 +42,7 @@ mod witnesses;
 pub use birth::{Birth, Global};
 pub use bounds::Bounds;
 pub use elapsed::ElapsedClock;
-pub use ensemble::{Ensemble, Falseticker, Knowledge, Quality};
+pub use ensemble::{Ensemble, Falseticker, Knowledge, Quality, Slot};
 pub use estimators::{Estimate, Estimator};
 pub use exchange::{Discard, Exchange};
 pub use lifetime::Lifetime;

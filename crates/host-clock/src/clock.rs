@@ -50,7 +50,8 @@ pub struct HostClock<E, P> {
     settings: Settings,
     continuity: Continuity<E>,
     writer: PageWriter<P>,
-    /// The lines of an earlier daemon, in force until the references answer.
+    /// Lines that hold until enough references have answered: an earlier daemon's, or those from
+    /// before other references were configured.
     recovered: Option<Lines<Tai>>,
     /// The limits of the counter's rate as last known, by this daemon or an earlier one.
     rate: Option<RateLimits>,
@@ -126,6 +127,11 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             }
             Event::Forget { reference } => self.continuity.estimate.forget(reference),
             Event::Witnesses(witnesses) => self.continuity.estimate.set_witnesses(&witnesses),
+            Event::References { slots, stale_after } => {
+                self.recovered = self.holding().or(self.recovered);
+                self.settings.stale_after = stale_after;
+                self.continuity.estimate.rearrange(&slots, stale_after);
+            }
             Event::StartOver { estimate } => {
                 host.journal(None);
                 actions.push(Action::ClearEstimates);
@@ -187,12 +193,19 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         }
     }
 
+    /// The lines in force, where they can be relied on.
+    fn holding(&self) -> Option<Lines<Tai>> {
+        let reliable =
+            matches!(self.writer.status(), ClockStatus::Synchronized | ClockStatus::FreeRunning);
+        self.in_force().filter(|_| reliable)
+    }
+
     /// The status that may be shown for `status`: a counter in doubt puts everything in doubt.
     fn allowed(&self, status: ClockStatus) -> ClockStatus {
         if self.counter_trusted { status } else { ClockStatus::Unreliable }
     }
 
-    /// Until a reference answers, an earlier daemon's lines are all there is.
+    /// Until enough references have answered, the lines from before are all there is.
     fn without_references<H: Host>(&self, now: u64, host: &H) -> (Option<Lines<Tai>>, ClockStatus) {
         let waited = host.monotonic() - self.started > self.settings.stale_after;
         match &self.recovered {
@@ -212,6 +225,8 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         let now = host.counter().read_ordered();
         if self.continuity.contradicts(self.in_force().as_ref(), target, now) {
             actions.push(Action::Note(Note::Stepped));
+            // The references have shown it to be wrong.
+            self.recovered = None;
         }
         publication.clock.disruptions = self.continuity.disruptions();
         if publication.clock.disruptions != self.seen_disruptions {
@@ -298,13 +313,14 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         &self.continuity.estimate
     }
 
-    /// The lines of an earlier daemon that this one continued, until the counter is disturbed.
+    /// Lines of an earlier daemon, or from before other references were configured, that hold until
+    /// enough references have answered.
     #[must_use]
     pub fn recovered(&self) -> Option<&Lines<Tai>> {
         self.recovered.as_ref()
     }
 
-    /// True while nothing but an earlier daemon's lines is known.
+    /// True while nothing but such lines is known: see [`Self::recovered`].
     #[must_use]
     pub fn is_recovered_only(&self) -> bool {
         self.recovered.is_some() && self.knowledge.clock.is_none()

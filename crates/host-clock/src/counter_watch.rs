@@ -24,6 +24,8 @@ const GRANULARITY: Duration = Duration::from_micros(2);
 /// migration. After each further trouble it takes twice as many, up to [`MOST_GOOD`].
 const GOOD: u32 = 2;
 const MOST_GOOD: u32 = 4_096;
+/// After this many good looks (a day), half of that is forgiven.
+const FORGIVEN: u32 = 86_400;
 
 /// One look at the counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,11 +129,19 @@ impl CounterWatch {
                 self.trouble = Some(trouble);
                 Some(Change::Disturbed(trouble))
             }
-            (Ok(()), None) => None,
+            (Ok(()), None) => {
+                self.good += 1;
+                if self.good >= FORGIVEN {
+                    self.good = 0;
+                    self.needed = (self.needed / 2).max(GOOD);
+                }
+                None
+            }
             (Ok(()), Some(_)) => {
                 self.good += 1;
                 (self.good >= self.needed).then(|| {
                     self.trouble = None;
+                    self.good = 0;
                     self.needed = (self.needed * 2).min(MOST_GOOD);
                     Change::Recovered
                 })
@@ -270,6 +280,35 @@ mod tests {
             let change = watch.look(look(second * HZ, second * SECOND));
             assert_eq!(change == Some(Change::Recovered), recovered, "{second}");
         }
+    }
+
+    /// Good looks until the counter is trusted again, after a step back at each of these seconds.
+    #[test]
+    fn a_nightly_trouble_stays_as_short_as_the_first() {
+        let (mut watch, mut counter, mut raw) = (begun(0), 0, SECOND);
+        let mut waits = Vec::new();
+        for _night in 0..14 {
+            for _ in 0..86_400 {
+                counter += SECOND;
+                raw += SECOND;
+                assert_eq!(watch.look(look(counter, raw)), None);
+            }
+            // The guest was paused: the kernel's clock stood still.
+            counter += 100 * SECOND;
+            raw += SECOND;
+            assert!(matches!(watch.look(look(counter, raw)), Some(Change::Disturbed(_))));
+            let mut wait = 0;
+            loop {
+                counter += SECOND;
+                raw += SECOND;
+                wait += 1;
+                if watch.look(look(counter, raw)) == Some(Change::Recovered) {
+                    break;
+                }
+            }
+            waits.push(wait);
+        }
+        assert_eq!(waits, vec![GOOD; 14]);
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! What happens to the publisher, and what it asks the caller to do.
 
-use timevisor_estimate::{Discard, Exchange};
+use timevisor_estimate::{Discard, Exchange, Slot};
 use timevisor_time::Duration;
 
 use crate::publication::Publication;
@@ -22,6 +22,14 @@ pub enum Event<E> {
     },
     /// Which references have one source of time, and hence one vote: those with the same number.
     Witnesses(Vec<usize>),
+    /// Other references are configured. Those that stay keep what they said. What was published
+    /// holds, with growing bounds, until enough of the new ones have answered.
+    References {
+        /// The references from now on.
+        slots: Vec<Slot>,
+        /// As in [`crate::Settings::stale_after`].
+        stale_after: Duration,
+    },
     /// The counter was disturbed (a suspend, a migration): everything known on it is void.
     StartOver {
         /// The estimate to continue with, which knows nothing yet.

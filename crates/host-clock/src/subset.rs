@@ -4,7 +4,7 @@
 //! page, a journal or saved estimates. After a restart it knows nothing.
 
 use timevisor_clock_page::{ClockStatus, Counter, Policy};
-use timevisor_estimate::Exchange;
+use timevisor_estimate::{Exchange, Slot};
 use timevisor_time::Duration;
 
 use crate::continuity::{Continuity, error_on_the_way};
@@ -65,6 +65,18 @@ impl<E: Synchronizer> SubsetClock<E> {
     pub fn set_witnesses(&mut self, witnesses: &[usize]) {
         let own: Vec<usize> = self.references.iter().map(|index| witnesses[*index]).collect();
         self.continuity.estimate.set_witnesses(&own);
+    }
+
+    /// Other references are configured, `slots` among all; it follows `references` of them from now
+    /// on. Those that it followed before keep what they said.
+    pub fn rearrange(&mut self, slots: &[Slot], references: Vec<usize>, stale_after: Duration) {
+        let own = |index: &usize| {
+            let continues = slots[*index].continues.and_then(|old| self.position(old));
+            Slot { continues, ..slots[*index].clone() }
+        };
+        let own: Vec<Slot> = references.iter().map(own).collect();
+        self.continuity.estimate.rearrange(&own, stale_after);
+        self.references = references;
     }
 
     fn position(&self, index: usize) -> Option<usize> {

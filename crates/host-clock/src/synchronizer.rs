@@ -1,6 +1,7 @@
 //! What turns exchanges into knowledge, as the publisher sees it.
 
-use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, RateLimits};
+use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, RateLimits, Slot};
+use timevisor_time::Duration;
 
 /// An estimate over all references: [`Ensemble`], or what a test puts in its place.
 pub trait Synchronizer {
@@ -10,6 +11,8 @@ pub trait Synchronizer {
     fn forget(&mut self, index: usize);
     /// Says which references are one witness: see [`Ensemble::set_witnesses`].
     fn set_witnesses(&mut self, witnesses: &[usize]);
+    /// Makes these the references: see [`Ensemble::rearrange`].
+    fn rearrange(&mut self, slots: &[Slot], stale_after: Duration);
     /// What is known at a counter value.
     fn at(&mut self, counter: u64) -> Knowledge;
     /// A count that grows whenever bounds were invalidated.
@@ -27,6 +30,9 @@ impl Synchronizer for Ensemble {
     }
     fn set_witnesses(&mut self, witnesses: &[usize]) {
         Self::set_witnesses(self, witnesses);
+    }
+    fn rearrange(&mut self, slots: &[Slot], stale_after: Duration) {
+        Self::rearrange(self, slots, stale_after);
     }
     fn at(&mut self, counter: u64) -> Knowledge {
         Self::at(self, counter)
@@ -48,6 +54,9 @@ impl<T: Synchronizer + ?Sized> Synchronizer for Box<T> {
     }
     fn set_witnesses(&mut self, witnesses: &[usize]) {
         (**self).set_witnesses(witnesses);
+    }
+    fn rearrange(&mut self, slots: &[Slot], stale_after: Duration) {
+        (**self).rearrange(slots, stale_after);
     }
     fn at(&mut self, counter: u64) -> Knowledge {
         (**self).at(counter)

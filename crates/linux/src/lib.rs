@@ -22,6 +22,7 @@
 //! | [`append_file`] | append-only record files |
 //! | [`clock_set`] | whether CLOCK_REALTIME has been set |
 //! | [`route_watch`] | tells when routes or addresses change (netlink) |
+//! | [`tcp_listener`] | a TCP server's socket |
 //! | [`udp`] | a UDP client with kernel stamps |
 //! | [`udp_server`] | a UDP server: batches, kernel stamps, replies from the address that the request was sent to |
 //! | [`stamps`] | converts kernel stamps to counter bounds |
@@ -74,6 +75,7 @@ pub mod scheduling;
 pub mod signals;
 pub mod stamps;
 pub mod state_file;
+pub mod tcp_listener;
 pub mod timer_fd;
 pub mod truncation;
 pub mod udp;

@@ -74,6 +74,7 @@ fn status() -> Status {
             reach: "377".into(),
             poll_s: 16.0,
             polling: None,
+            shares_vote_with: Vec::new(),
             suggestion: None,
         }],
         leap_table: LeapSummary {

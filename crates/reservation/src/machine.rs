@@ -185,6 +185,38 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         }
     }
 
+    /// Other reservations are configured from now on. Those that are configured no more are given
+    /// back; new and changed ones are made at the next look. Returns what could not be undone.
+    pub fn configure<H: Host<Change = C>>(
+        &mut self,
+        requests: Vec<Request>,
+        host: &mut H,
+    ) -> Vec<String> {
+        let before = std::mem::take(&mut self.configured);
+        let mut problems = Vec::new();
+        for old in &before {
+            let Request { vm, vcpu, .. } = &old.request;
+            let stays = requests.iter().any(|new| (&new.vm, new.vcpu) == (vm, *vcpu));
+            if !stays
+                && old.made_for.is_some()
+                && let Some(index) = self.book.find(vm, *vcpu)
+            {
+                problems.extend(self.book.give_back(index, host));
+            }
+        }
+        let made_before = |request: &Request| {
+            before.iter().find(|old| old.request == *request).and_then(|old| old.made_for)
+        };
+        let configured = requests.into_iter().map(|request| {
+            let made_for = made_before(&request);
+            Configured { made_for, ..Configured::new(request) }
+        });
+        self.configured = configured.collect();
+        self.next_look = 0;
+        self.next_slow_look = 0;
+        problems
+    }
+
     /// Makes a reservation, or changes the vCPU's existing one. The result describes what has
     /// changed.
     ///

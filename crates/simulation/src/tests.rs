@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, RateLimits};
+use timevisor_estimate::{Ensemble, Exchange, Knowledge, Observation, RateLimits, Slot};
 use timevisor_host_clock::Synchronizer;
-use timevisor_time::Interval;
+use timevisor_time::{Duration, Interval};
 
 use super::*;
 
@@ -188,6 +188,9 @@ impl Synchronizer for Halved {
     }
     fn set_witnesses(&mut self, witnesses: &[usize]) {
         self.0.set_witnesses(witnesses);
+    }
+    fn rearrange(&mut self, slots: &[Slot], stale_after: Duration) {
+        self.0.rearrange(slots, stale_after);
     }
     fn at(&mut self, counter: u64) -> Knowledge {
         let mut knowledge = self.0.at(counter);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use timevisor_clock_page::{
     ClockStatus, Counter, EntryUpdate, Identity, Lines, PageWriter, Policy, Update,
 };
-use timevisor_estimate::{Birth, Ensemble, Exchange, Knowledge};
+use timevisor_estimate::{Birth, Ensemble, Exchange, Knowledge, Slot};
 use timevisor_host_clock::counter_watch::Change;
 use timevisor_host_clock::{
     Action, Event, Host, HostClock as Publisher, JournalEntry, Note, Publication, Settings, Start,
@@ -382,6 +382,16 @@ impl HostClock {
     /// Forgets what reference `reference` reported, because another server has taken its place.
     pub fn forget(&mut self, reference: usize) {
         self.handle(Event::Forget { reference });
+    }
+
+    /// Takes over another configuration with these references, each with the index of the one whose
+    /// facts it keeps.
+    pub fn configure(&mut self, config: &Config, slots: &[Slot]) {
+        self.leap.configure(&config.clock);
+        self.config = config.clone();
+        self.names = slots.iter().map(|slot| slot.name.clone()).collect();
+        let stale_after = config.stale_after();
+        self.handle(Event::References { slots: slots.to_vec(), stale_after });
     }
 
     /// Says which references are one witness: see [`Event::Witnesses`].

@@ -78,7 +78,8 @@ impl FromStr for ServerAddress {
                 !needs_scope(&ip),
                 "{host} is a link-local address, which every interface may have: say which one, as {host}%eth0"
             );
-            return Ok(Self::Literal(SocketAddr::new(ip, port)));
+            // An IPv4 address in IPv6 notation is the same server.
+            return Ok(Self::Literal(SocketAddr::new(ip.to_canonical(), port)));
         }
         let Some((ip, interface)) = host.split_once('%') else {
             let right = !host.contains(['[', ']', ':', '/', ' ']);
@@ -150,6 +151,7 @@ mod tests {
             ("[fd00::1]", "[fd00::1]:123"),
             ("[fd00::1]:11", "[fd00::1]:11"),
             ("fd00:0:0::01", "[fd00::1]:123"),
+            ("::ffff:10.9.0.1", "10.9.0.1:123"),
             ("fe80::1%eth0", "[fe80::1%eth0]:123"),
             ("[fe80::1%eth0]", "[fe80::1%eth0]:123"),
             ("[fe80::1%eth0]:9", "[fe80::1%eth0]:9"),

@@ -12,7 +12,7 @@ use timevisor_linux::counter::Choice;
 use super::span;
 
 /// `counter = "auto" | "tsc" | "cntvct" | "monotonic-raw"`.
-#[derive(Clone, Copy, Debug, Default, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Debug, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum CounterChoice {
     #[default]
@@ -34,7 +34,7 @@ impl From<CounterChoice> for Choice {
 }
 
 /// `[clock]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClockConfig {
     /// The leap second table; rejected after its expiry date.

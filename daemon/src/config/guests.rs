@@ -10,7 +10,7 @@ use timevisor_protocols::control::TimeType;
 use super::reserve::{self, ReserveConfig};
 
 /// `[guests]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GuestsConfig {
     /// Automatically serve QEMU processes that have a page for us.
@@ -25,7 +25,7 @@ pub struct GuestsConfig {
 }
 
 /// `[guests.vm.NAME]`: settings for a single VM.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmConfig {
     pub time_type: Option<TimeType>,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 /// `[introspection]`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IntrospectionConfig {
     pub kvm: KvmChoice,

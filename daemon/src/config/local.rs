@@ -20,7 +20,7 @@ pub enum Scale {
 }
 
 /// `type = "phc"`: a PTP hardware clock that something else synchronizes.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PhcConfig {
     pub device: PathBuf,
@@ -44,7 +44,7 @@ impl Default for PhcConfig {
 }
 
 /// `type = "ptp"`: a clock that ptp4l steers, with ptp4l's own measurements.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PtpConfig {
     /// The PHC, or `realtime` if ptp4l uses software time stamps.
@@ -53,7 +53,8 @@ pub struct PtpConfig {
     pub socket: PathBuf,
     pub domain: u8,
     pub transport_specific: u8,
-    /// `utc` treats a master on an arbitrary timescale as one that serves UTC.
+    /// `utc` treats a master on an arbitrary timescale as one that serves UTC; of a master on PTP
+    /// time it says nothing.
     pub timescale: Scale,
     /// Replaces the accuracy that the grandmaster claims.
     #[serde(with = "humantime_serde::option")]
@@ -116,7 +117,7 @@ impl PtpConfig {
 }
 
 /// `type = "vmclock"`: this machine is a guest, and the host provides the time.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmclockConfig {
     pub device: PathBuf,
@@ -131,7 +132,7 @@ impl Default for VmclockConfig {
 }
 
 /// `type = "chrony"`: the knowledge of a running chronyd; read-only.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChronyConfig {
     /// The path of chronyd's Unix socket, or the `address:port` of its UDP socket.

@@ -4,6 +4,7 @@
 //! | file | owns |
 //! | --- | --- |
 //! | this one | the whole file: reading it, and the consistency between its tables |
+//! | `successor.rs` | what of a changed file can be taken over while the daemon runs |
 //! | `clock.rs` | `counter` and `[clock]` |
 //! | `oscillator.rs` | `[oscillator]` |
 //! | `reference.rs` | `[[reference]]`, and the keys of an NTP server |
@@ -32,6 +33,7 @@ mod politeness;
 mod reference;
 mod reserve;
 mod server;
+mod successor;
 mod timelines;
 
 use std::path::{Path, PathBuf};
@@ -60,7 +62,7 @@ pub const DEFAULT_PATH: &str = "/etc/timevisor/timevisord.toml";
 
 /// The whole file. Every key has a default; without a file, the host follows its own
 /// CLOCK_REALTIME.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub run_directory: PathBuf,
@@ -117,17 +119,34 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self> {
         let mut config: Self = toml::from_str(text)?;
         config.validate()?;
-        config.references = config.references.iter().flat_map(ReferenceConfig::members).collect();
-        for reference in &mut config.references {
+        config.complete();
+        Ok(config)
+    }
+
+    /// This configuration with other references.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn with_references(&self, references: Vec<ReferenceConfig>) -> Result<Self> {
+        let mut config = Self { references, ..self.clone() };
+        config.complete();
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Makes one reference of each member of a pool, and tells references where our own sockets
+    /// are.
+    fn complete(&mut self) {
+        self.references = self.references.iter().flat_map(ReferenceConfig::members).collect();
+        for reference in &mut self.references {
             match reference {
-                ReferenceConfig::Ptp(ptp) => ptp.own_directory.clone_from(&config.run_directory),
+                ReferenceConfig::Ptp(ptp) => ptp.own_directory.clone_from(&self.run_directory),
                 ReferenceConfig::Chrony(chrony) => {
-                    chrony.own_directory.clone_from(&config.run_directory);
+                    chrony.own_directory.clone_from(&self.run_directory);
                 }
                 _ => {}
             }
         }
-        Ok(config)
     }
 
     /// The checks of [`Self::parse`], for values from other sources.

@@ -7,7 +7,7 @@ use timevisor_estimate::{BoundParameters, CRYSTAL_WANDER, OCXO_WANDER, Parameter
 use timevisor_time::RateError;
 
 /// `[oscillator]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OscillatorConfig {
     /// Maximum deviation of the rate from the nominal one, before any data.

@@ -2,7 +2,7 @@
 //! clocks are in `local.rs`.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,7 +18,7 @@ use super::politeness::{Operator, PollPolicy};
 use super::span;
 
 /// `[[reference]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReferenceConfig {
     /// This machine's CLOCK_REALTIME, which another program disciplines.
@@ -150,6 +150,25 @@ impl ReferenceConfig {
             Self::Ntp { pool: Some(pool), member: Some(n), .. } => format!("{pool}#{n}"),
             Self::Ntp { pool: Some(pool), member: None, .. } => pool.clone(),
             Self::Ntp { address, .. } => address.clone(),
+        }
+    }
+
+    /// Whether a command means this reference: by its name, or its pool's.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name() == name || self.pool() == Some(name)
+    }
+
+    /// The clock of this machine that it reads, in one spelling: two that read the same clock are
+    /// one witness.
+    pub fn local_clock(&self) -> Option<PathBuf> {
+        let device = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        match self {
+            Self::System { .. } | Self::Chrony(_) => Some("CLOCK_REALTIME".into()),
+            Self::Ptp(ptp) if ptp.is_realtime() => Some("CLOCK_REALTIME".into()),
+            Self::Ptp(ptp) => Some(device(&ptp.device)),
+            Self::Phc(phc) => Some(device(&phc.device)),
+            Self::Vmclock(vmclock) => Some(device(&vmclock.device)),
+            Self::Ntp { .. } => None,
         }
     }
 
@@ -394,6 +413,24 @@ mod tests {
         assert_eq!(policy(slow, "192.0.2.1"), ("public-server", 32.0, 450));
         let few = "address = \"ntp\"\nmax_packets_per_hour = 360\n";
         assert_eq!(policy(few, "10.0.0.1"), ("own-server", 10.0, 360));
+    }
+
+    #[test]
+    fn references_that_read_one_clock_say_so() {
+        let clock = |text: &str| {
+            let config: ReferenceConfig = toml::from_str(text).unwrap();
+            config.local_clock().map(|path| path.display().to_string())
+        };
+        let realtime = Some("CLOCK_REALTIME".to_owned());
+        assert_eq!(clock("type = \"system\""), realtime);
+        assert_eq!(clock("type = \"chrony\""), realtime);
+        assert_eq!(clock("type = \"ptp\"\ndevice = \"realtime\""), realtime);
+        assert_eq!(
+            clock("type = \"phc\"\ndevice = \"/dev/../dev/null\"").as_deref(),
+            Some("/dev/null")
+        );
+        assert_eq!(clock("type = \"ptp\"\ndevice = \"/dev/null\"").as_deref(), Some("/dev/null"));
+        assert_eq!(clock("type = \"ntp\"\naddress = \"a\""), None);
     }
 
     #[test]

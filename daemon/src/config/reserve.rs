@@ -9,7 +9,7 @@ use timevisor_protocols::control::{Promise, ReserveApply};
 use timevisor_schedule::Reservation;
 
 /// The same keys as the options of `timevisor reserve apply`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReserveConfig {
     #[serde(default)]

@@ -17,10 +17,11 @@ fn commented_references() -> Vec<String> {
     let packaged = include_str!("../../../packaging/timevisord.toml");
     let mut tables: Vec<String> = Vec::new();
     for line in packaged.lines() {
-        let line = line.strip_prefix("# ").unwrap_or("");
-        if line == "[[timeline]]" {
+        // The examples end where the next table begins.
+        if line == "[server]" && !tables.is_empty() {
             break;
         }
+        let line = line.strip_prefix("# ").unwrap_or("");
         if line == "[[reference]]" {
             tables.push(String::new());
         }

@@ -10,7 +10,7 @@ use timevisor_timelines::{ClockId, Configured, Origin, Setup, Tenant, Visibility
 const HOST_CLOCK: ClockId = ClockId(0);
 
 /// `[[timeline]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimelineConfig {
     pub name: String,

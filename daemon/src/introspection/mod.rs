@@ -78,6 +78,11 @@ impl Introspection {
         Self { common, sessions: BTreeMap::new(), ending: BTreeMap::new(), next: Duration::ZERO }
     }
 
+    /// Other defaults are configured: they count for VMs that are attached from now on.
+    pub fn configure(&mut self, config: &IntrospectionConfig) {
+        self.common.automatic = config.kvm;
+    }
+
     pub fn poll_at(&self) -> Duration {
         if self.sessions.is_empty() { Duration::MAX } else { self.next }
     }

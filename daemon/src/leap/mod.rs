@@ -66,8 +66,15 @@ impl Leap {
         Self { path, configured: config.tai_offset, state: RefCell::new(state) }
     }
 
+    /// Takes over another configuration, and reads the file again.
+    pub fn configure(&mut self, config: &ClockConfig) {
+        self.configured = config.tai_offset;
+        self.path.clone_from(&config.leap_table);
+        self.reload();
+    }
+
     /// Reads the file again, even if it looks unchanged.
-    pub fn reload(&self) {
+    fn reload(&self) {
         self.state.borrow_mut().seen = None;
         self.look();
     }

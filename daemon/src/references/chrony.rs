@@ -6,6 +6,7 @@
 //! its reading and ours the correction may therefore have moved by the slew rate times the duration
 //! of the query; this is added to the bound.
 
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
@@ -16,6 +17,7 @@ use timevisor_linux::datagram::UnixClient;
 use timevisor_linux::udp::UdpClient;
 use timevisor_protocols::chrony::{Tracking, parse_reply, request};
 use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::ntp::Source;
 use timevisor_time::{Duration, Period};
 
 use super::tally::{Refused, Tally};
@@ -93,7 +95,11 @@ impl Chrony {
     fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
         Ok(match self.link.as_mut() {
             Some(Link::Unix(socket)) => socket.recv(buffer)?,
-            Some(Link::Udp(socket)) => socket.recv(buffer)?.map(|r| r.len.min(buffer.len())),
+            Some(Link::Udp(socket)) => {
+                // Poll reports the stamp of what was sent until it is taken.
+                let _ = socket.recv_tx_stamp();
+                socket.recv(buffer)?.map(|r| r.len.min(buffer.len()))
+            }
             None => None,
         })
     }
@@ -158,6 +164,16 @@ impl Driver for Chrony {
             };
             exchanges.extend(self.tally.take(outcome));
         }
+    }
+
+    /// The server that chronyd follows is the same witness.
+    fn sources(&self) -> Vec<Source> {
+        let source = |tracking: &Tracking| {
+            let stratum = u8::try_from(tracking.stratum).unwrap_or(u8::MAX);
+            let id = tracking.reference_id.to_be_bytes();
+            Source::new(Ipv4Addr::LOCALHOST.into(), stratum, id)
+        };
+        self.last.iter().map(source).collect()
     }
 
     fn restart(&mut self, now: Duration) {

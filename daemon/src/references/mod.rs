@@ -6,6 +6,7 @@
 //! | `system.rs` | this machine's CLOCK_REALTIME with the kernel's maxerror |
 //! | `phc.rs` | a PTP hardware clock that another program or device synchronizes |
 //! | `ptp.rs` | a clock that ptp4l steers, with ptp4l's own measurements |
+//! | `jump.rs` | whether this machine's counter explains what a clock gained between two readings |
 //! | `vmclock.rs` | the host's page, when this machine is a guest |
 //! | `chrony.rs` | a running chronyd |
 //! | `ntp.rs` | an NTP server |
@@ -15,9 +16,13 @@
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
 //! | `sampled.rs` | references that are read immediately: a schedule around a reading |
+//! | `steered_rate.rs` | how fast a clock is steered by another program |
 //! | `tally.rs` | counts and problems for status output |
+//! | `arrangement.rs` | which references stay when others are configured |
 
+mod arrangement;
 mod chrony;
+mod jump;
 mod ntp;
 mod nts;
 mod path;
@@ -27,20 +32,20 @@ mod ptp;
 mod resolver;
 mod sampled;
 mod server;
+mod steered_rate;
 mod system;
 mod tally;
 mod vmclock;
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 
 use timevisor_estimate::Exchange;
 use timevisor_linux::clock::realtime;
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::udp::Sockets;
-use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::control::{NtpData, NtsData, Reference as Report};
 use timevisor_protocols::ntp::{self as protocol, Source};
 use timevisor_protocols::nts::CertificateTime;
 use timevisor_time::{Duration, Interval, Period, RateError};
@@ -103,12 +108,20 @@ trait Driver {
     }
     /// Routes or addresses of this machine changed.
     fn network_changed(&mut self, _now: Duration) {}
-    /// The server that this reference asks: no other reference may ask it, too.
+    /// The server that this reference asks.
     fn witness(&self) -> Option<SocketAddr> {
         None
     }
-    /// What the server says of its own source of time.
-    fn source(&self) -> Option<Source> {
+    /// The servers that this reference asks or tries: no other reference may ask them, too.
+    fn asked(&self) -> Vec<SocketAddr> {
+        self.witness().into_iter().collect()
+    }
+    /// What its servers said of their own sources of time, as far as their facts count.
+    fn sources(&self) -> Vec<Source> {
+        Vec::new()
+    }
+    /// The certificate, DER, of the party that its answers are authenticated by.
+    fn certificate(&self) -> Option<&[u8]> {
         None
     }
     /// The server that another reference asks already, for which this one is idle.
@@ -133,8 +146,27 @@ trait Driver {
     fn upstream(&self) -> Option<Upstream> {
         None
     }
+    /// Asks now, an NTP server several times.
+    fn burst(&mut self, now: Duration) {
+        self.restart(now);
+    }
+    /// The pool to which it belongs.
+    fn pool(&self) -> Option<pool::Shared> {
+        None
+    }
     /// Returns the state for `timevisor status`.
     fn report(&self, now: Duration) -> Report;
+    /// Returns what `timevisor sources NAME` tells beyond that.
+    fn details(&self, _now: Duration) -> Details {
+        Details::default()
+    }
+}
+
+/// What an NTP server said last.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Details {
+    pub ntp: Option<NtpData>,
+    pub nts: Option<NtsData>,
 }
 
 /// An NTP server that the clock follows.
@@ -160,33 +192,36 @@ pub struct Need {
 }
 
 /// One configured reference.
-pub struct Reference(Box<dyn Driver>);
+pub struct Reference {
+    driver: Box<dyn Driver>,
+    /// It is not asked until somebody says that it is online.
+    offline: bool,
+    /// The clock of this machine that it reads.
+    local_clock: Option<PathBuf>,
+}
 
 impl Reference {
     /// Makes all configured references, in order. The members of a pool share its addresses.
     pub fn all(configs: &[ReferenceConfig], now: Duration) -> anyhow::Result<Vec<Self>> {
-        let mut pools: BTreeMap<&str, pool::Shared> = BTreeMap::new();
-        let mut all = Vec::new();
-        for config in configs {
-            all.push(match config.pool() {
-                Some(name) => {
-                    let pool = match pools.entry(name) {
-                        Entry::Occupied(known) => known.into_mut(),
-                        Entry::Vacant(new) => new.insert(pool::Pool::new(name)?),
-                    };
-                    Self(Box::new(pool::Member::new(config, pool.clone(), now)))
-                }
-                None => Self::new(config, now)?,
-            });
-        }
-        Ok(all)
+        let arranged = Self::arrange(&[], &mut Vec::new(), configs, now)?;
+        Ok(arranged.into_iter().map(|(reference, _)| reference).collect())
+    }
+
+    /// Makes the references of `configs` from those of `before`: see `arrangement.rs`.
+    pub fn arrange(
+        before: &[ReferenceConfig],
+        references: &mut Vec<Self>,
+        configs: &[ReferenceConfig],
+        now: Duration,
+    ) -> anyhow::Result<Vec<(Self, Option<usize>)>> {
+        arrangement::arrange(before, references, configs, now)
     }
 
     /// Makes a reference from its validated configuration and contacts nothing yet. A pool's member
     /// gets a pool without other members.
     pub fn new(config: &ReferenceConfig, now: Duration) -> anyhow::Result<Self> {
         let name = config.name();
-        Ok(Self(match config {
+        let driver: Box<dyn Driver> = match config {
             ReferenceConfig::System { assumed_max_error, poll } => {
                 let source = system::System::new(assumed_max_error.map(span));
                 Box::new(Sampled::new(source, name, span(*poll), now))
@@ -204,82 +239,135 @@ impl Reference {
                 Some(pool) => Box::new(pool::Member::new(config, pool::Pool::new(pool)?, now)),
                 None => Box::new(server::Server::new(config, address, now)?),
             },
-        }))
+        };
+        Ok(Self::driven(driver, config))
+    }
+
+    fn driven(driver: Box<dyn Driver>, config: &ReferenceConfig) -> Self {
+        Self { driver, offline: false, local_clock: config.local_clock() }
     }
 
     /// Returns when [`Self::on_timer`] next has something to do.
     pub fn poll_at(&self) -> Duration {
-        self.0.poll_at()
+        if self.offline { Duration::MAX } else { self.driver.poll_at() }
+    }
+
+    /// Asks it no more, or asks it again at once. Returns false if that is so already.
+    pub fn set_offline(&mut self, now: Duration, offline: bool) -> bool {
+        let changed = std::mem::replace(&mut self.offline, offline) != offline;
+        if changed && !offline {
+            self.driver.restart(now);
+        }
+        changed
+    }
+
+    pub fn is_offline(&self) -> bool {
+        self.offline
+    }
+
+    /// Asks it now, an NTP server several times.
+    pub fn burst(&mut self, now: Duration) {
+        self.driver.burst(now);
+    }
+
+    /// Returns what `timevisor sources NAME` tells beyond [`Self::report`].
+    pub fn details(&self, now: Duration) -> Details {
+        self.driver.details(now)
     }
 
     /// Returns the sockets to wait for.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.0.fds()
+        self.driver.fds()
     }
 
     /// Routes or addresses of this machine changed.
     pub fn network_changed(&mut self, now: Duration) {
-        self.0.network_changed(now);
+        self.driver.network_changed(now);
     }
 
-    /// The server that this reference asks.
-    pub fn witness(&self) -> Option<SocketAddr> {
-        self.0.witness()
+    /// The servers that this reference asks or tries.
+    pub fn asked(&self) -> Vec<SocketAddr> {
+        self.driver.asked()
     }
 
     /// Which references are one witness: those with the same number, because they have one source
     /// of time or would be the same server.
     pub fn witnesses(all: &[Self]) -> Vec<usize> {
-        let sources: Vec<Option<Source>> = all.iter().map(|r| r.0.source()).collect();
+        let sources: Vec<Vec<Source>> = all.iter().map(|r| r.driver.sources()).collect();
         let mut witnesses = protocol::witnesses(&sources);
-        for index in 0..all.len() {
-            let Some(server) = all[index].0.duplicate() else { continue };
-            if let Some(first) = all.iter().position(|r| r.0.witness() == Some(server)) {
-                witnesses[index] = witnesses[first];
+        for (index, reference) in all.iter().enumerate() {
+            let first = all[..index].iter().position(|other| reference.is_one_with(other));
+            if let Some(first) = first {
+                join(&mut witnesses, index, first);
+            }
+            let Some(server) = all[index].driver.duplicate() else { continue };
+            if let Some(first) = all.iter().position(|r| r.driver.witness() == Some(server)) {
+                join(&mut witnesses, index, first);
             }
         }
         witnesses
     }
 
+    /// They read the same clock, or are authenticated as the same party.
+    fn is_one_with(&self, other: &Self) -> bool {
+        let clock = self.local_clock.is_some() && self.local_clock == other.local_clock;
+        let party = self.driver.certificate();
+        clock || (party.is_some() && party == other.driver.certificate())
+    }
+
     /// Acts because its time has come.
     pub fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) -> Option<Exchange> {
-        self.0.on_timer(now, around)
+        self.driver.on_timer(now, around)
     }
 
     /// Reads because its socket is ready.
     pub fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
-        self.0.on_ready(now, around)
+        self.driver.on_ready(now, around)
     }
 
     /// Starts over: the host was suspended and older exchanges have lost their meaning.
     pub fn restart(&mut self, now: Duration) {
-        self.0.restart(now);
+        self.driver.restart(now);
     }
 
     /// Returns true once after this machine's counter was disturbed, for instance by a migration.
     pub fn take_disruption(&mut self) -> bool {
-        self.0.take_disruption()
+        self.driver.take_disruption()
     }
 
     /// Returns true once after another server took this reference's place.
     pub fn take_replacement(&mut self) -> bool {
-        self.0.take_replacement()
+        self.driver.take_replacement()
     }
 
     /// Receives what the clock needs of it now, and adapts the poll interval.
     pub fn require(&mut self, now: Duration, need: &Need) {
-        self.0.require(now, need);
+        self.driver.require(now, need);
     }
 
     /// Returns the NTP server behind this reference, for our own server's answers.
     pub fn upstream(&self) -> Option<Upstream> {
-        self.0.upstream()
+        self.driver.upstream()
     }
 
     /// Returns the state for `timevisor status`; the caller adds what the estimate knows.
     pub fn report(&self, now: Duration) -> Report {
-        self.0.report(now)
+        let report = self.driver.report(now);
+        if !self.offline {
+            return report;
+        }
+        let detail = format!(
+            "not asked until `timevisor sources online {}`; what it said stays true",
+            report.name
+        );
+        Report { status: "offline".to_owned(), detail, ..report }
     }
+}
+
+/// Makes the witnesses of two references one.
+fn join(witnesses: &mut [usize], one: usize, other: usize) {
+    let (from, to) = (witnesses[one].max(witnesses[other]), witnesses[one].min(witnesses[other]));
+    witnesses.iter_mut().filter(|witness| **witness == from).for_each(|witness| *witness = to);
 }
 
 /// Returns a number that an off-path attacker would have to guess.

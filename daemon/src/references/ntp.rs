@@ -5,7 +5,7 @@
 //! whatever the kernel does. Where the kernel time-stamps packets, its stamps move Ta later and Tf
 //! earlier, but never beyond what the brackets around the exchange prove.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::{Context, Result};
@@ -14,7 +14,7 @@ use timevisor_estimate::Exchange;
 use timevisor_linux::clock::{Bracket, bracket};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
 use timevisor_linux::udp::Received;
-use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::control::{NtpData, Reference as Report};
 use timevisor_protocols::ntp::{
     Client, Config, ERA_PIVOT, Exchange as PairedExchange, Outcome, Response, Source, Status, Step,
     refid,
@@ -23,7 +23,7 @@ use timevisor_time::{Duration, Instant, Utc};
 
 use super::nts::{Nts, Progress};
 use super::path::{Opened, Path};
-use super::{Surroundings, Upstream, random};
+use super::{Details, Surroundings, Upstream, random};
 use crate::config::{Operator, ReferenceConfig, ServerConfig};
 
 /// A request that the kernel refused to send is tried again after this time.
@@ -40,13 +40,33 @@ struct Sent {
     stamp: Option<Instant<Utc>>,
 }
 
+/// What a server said stays true after another one is asked, and so does whose word it was: for this
+/// long, after which later facts have replaced it.
+const SOURCE_COUNTS: Duration = Duration::from_secs(4 * 3600);
+
+/// The last answer that was used.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    response: Response,
+    /// Who gave it.
+    peer: IpAddr,
+    round_trip: Duration,
+    at: Duration,
+    /// The kernel stamped the request and the answer.
+    stamped: [bool; 2],
+}
+
 pub struct Ntp {
     name: String,
     client: Client<Sent>,
     path: Path,
     /// Failures in a row that the path has been told.
     told_failures: u64,
-    last: Option<(Response, Duration)>,
+    last: Option<Last>,
+    /// The sources of the facts that count, with the time of their last answer.
+    sources: Vec<(Source, Duration)>,
+    /// Our address for which loops were excluded.
+    loops_of: Option<IpAddr>,
     leap_problem: Option<String>,
     nts: Option<Nts>,
     /// Whether to ask for precise bounds; by default, the operator decides.
@@ -62,6 +82,8 @@ impl Ntp {
             path: Path::new(address, nts.is_some())?,
             told_failures: 0,
             last: None,
+            sources: Vec::new(),
+            loops_of: None,
             leap_problem: None,
             nts,
             precise: None,
@@ -89,7 +111,7 @@ impl Ntp {
         let status = self.client.status();
         let good =
             matches!(status, Status::Probing | Status::Reachable | Status::RateLimited { .. });
-        self.path.trouble().is_none() && good
+        self.path.trouble().is_none() && self.leap_problem.is_none() && good
     }
 
     /// Returns the server's address once it is known.
@@ -97,14 +119,23 @@ impl Ntp {
         self.path.peer()
     }
 
-    /// Another server with the same name is asked from now on, if there is one.
+    /// Another server with the same name is asked from now on, if there is one. If not, the name
+    /// may have another one later.
     pub fn leave(&mut self, now: Duration) -> bool {
         let others = self.path.has_others();
         if others {
             self.path.leave();
             self.change_server(now);
+        } else {
+            self.path.look_again(now);
         }
         others
+    }
+
+    /// What was said so far counts no more.
+    pub fn forget(&mut self) {
+        self.last = None;
+        self.sources.clear();
     }
 
     /// The interval in force: the one that was set, or the one that the server imposes.
@@ -135,11 +166,13 @@ impl Ntp {
         self.told_failures = self.client.failed_in_a_row();
     }
 
-    /// Routes or addresses of this machine changed.
-    pub fn network_changed(&mut self, now: Duration) {
-        if self.path.network_changed() {
+    /// Routes or addresses of this machine changed. Returns true if that concerns this server.
+    pub fn network_changed(&mut self, now: Duration) -> bool {
+        let changed = self.path.network_changed();
+        if changed {
             self.restart(now);
         }
+        changed
     }
 
     pub fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>) {
@@ -169,10 +202,10 @@ impl Ntp {
             Opened::Same => {}
             Opened::Other => {
                 self.change_server(now);
-                self.refuse_loops(around.own_server);
                 self.choose_precise();
             }
         }
+        self.refuse_loops(around.own_server);
         self.ask(now, around);
     }
 
@@ -201,7 +234,9 @@ impl Ntp {
     }
 
     fn change_server(&mut self, now: Duration) {
-        self.client.change_server(now);
+        // Where all have been tried in vain, nobody is asked faster than a single server would be.
+        let eager = !self.path.is_hopeless();
+        self.client.change_server(now, eager);
         self.told_failures = self.client.failed_in_a_row();
     }
 
@@ -212,7 +247,8 @@ impl Ntp {
             self.told_failures = 0;
         }
         if let Status::Denied { retry_at, .. } = self.client.status() {
-            if self.path.denied(retry_at) {
+            self.told_failures = failures;
+            if self.path.denied(now, retry_at) {
                 self.change_server(now);
             }
             return;
@@ -236,9 +272,11 @@ impl Ntp {
 
     /// Makes the client refuse servers that follow us.
     fn refuse_loops(&mut self, own: &ServerConfig) {
-        if own.listen.is_empty() {
+        let source = self.path.source();
+        if own.listen.is_empty() || source.is_none() || self.loops_of == source {
             return;
         }
+        self.loops_of = source;
         let addresses = own.listen.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified());
         let all = addresses.chain(self.path.source());
         self.client.set_own_ids(all.map(refid::of_address).collect());
@@ -251,8 +289,10 @@ impl Ntp {
         // The limit keeps a flood of packets from blocking the daemon's other work.
         for _ in 0..16 {
             let Some(socket) = self.path.socket() else { break };
+            // A stamp that nobody awaits any more is taken, too: poll reports it until then.
+            let stamp = socket.recv_tx_stamp().ok().flatten();
             if let Some(sent) = self.client.sent_mut().filter(|s| s.stamp.is_none()) {
-                sent.stamp = socket.recv_tx_stamp().ok().flatten();
+                sent.stamp = stamp;
             }
             match socket.recv(&mut buffer) {
                 Ok(Some(received)) if received.stranger => self.client.on_stranger(now),
@@ -289,7 +329,11 @@ impl Ntp {
                 &opened[..]
             }
         };
-        let stamps = |sent: Sent| narrowed(&sent, received, tf, around);
+        let mut stamped = [false, received.stamp.is_some()];
+        let stamps = |sent: Sent| {
+            stamped[0] = sent.stamp.is_some();
+            narrowed(&sent, received, tf, around)
+        };
         // Neither CLOCK_REALTIME nor another reference may move a server's time by 136 years.
         let outcome = self.client.on_datagram(now, bytes, ERA_PIVOT, stamps);
         if matches!(outcome, Outcome::Exchange(_) | Outcome::Kept { .. }) {
@@ -297,7 +341,7 @@ impl Ntp {
         }
         self.heed_failures(now);
         match outcome {
-            Outcome::Exchange(exchange) => self.complete(&exchange, around),
+            Outcome::Exchange(exchange) => self.complete(now, &exchange, stamped, around),
             Outcome::Kept { .. } => None,
             Outcome::Rejected(reason) => {
                 tracing::debug!("reference {}: answer rejected: {reason}", self.name);
@@ -313,7 +357,9 @@ impl Ntp {
     /// Converts the exchange to TAI for the estimate; returns `None` while TAI - UTC is not known.
     fn complete(
         &mut self,
+        now: Duration,
         exchange: &PairedExchange,
+        stamped: [bool; 2],
         around: &Surroundings<'_>,
     ) -> Option<Exchange> {
         let PairedExchange { ta, tf, response } = *exchange;
@@ -328,21 +374,29 @@ impl Ntp {
         self.leap_problem = None;
         let period = around.calibration.0;
         let round_trip = period.span(tf.wrapping_sub(ta)) - (te - tb);
-        self.last = Some((response, round_trip));
+        if let Some(peer) = self.path.peer().map(|peer| peer.ip()) {
+            self.last = Some(Last { response, peer, round_trip, at: now, stamped });
+            let source = Source::new(peer, response.stratum, response.reference_id);
+            self.sources.retain(|(old, at)| *old != source && now - *at < SOURCE_COUNTS);
+            self.sources.push((source, now));
+        }
         Some(Exchange { ta, tb, te, tf, error: response.error_budget() })
     }
 
     /// Returns this server's stratum and id, for our own server's answers.
     pub fn upstream(&self) -> Option<Upstream> {
-        let (response, _) = self.last?;
-        let id = refid::of_address(self.path.peer()?.ip());
-        Some(Upstream { stratum: response.stratum, id })
+        let Last { response, peer, .. } = self.last?;
+        Some(Upstream { stratum: response.stratum, id: refid::of_address(peer) })
     }
 
-    /// Returns what the server says of its source.
-    pub fn source(&self) -> Option<Source> {
-        let (response, _) = self.last?;
-        Some(Source::new(self.path.peer()?.ip(), response.stratum, response.reference_id))
+    /// Returns the sources of what it says, and of what it said that still counts.
+    pub fn sources(&self) -> Vec<Source> {
+        self.sources.iter().map(|(source, _)| *source).collect()
+    }
+
+    /// Returns the certificate of the party that answers, with NTS.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.nts.as_ref().and_then(Nts::certificate)
     }
 
     /// Returns the server that another reference asks already instead of this one.
@@ -358,9 +412,9 @@ impl Ntp {
             (None, Some(problem)) => ("leap-table".to_owned(), problem.clone()),
             (None, None) => (status.name().to_owned(), status.describe(now)),
         };
-        let interleaved = self.last.is_some_and(|(response, _)| response.is_interleaved());
+        let interleaved = self.last.is_some_and(|last| last.response.is_interleaved());
         let detail = if interleaved { format!("{detail} (interleaved)") } else { detail };
-        let precise = self.last.is_some_and(|(response, _)| response.precise.is_some());
+        let precise = self.last.is_some_and(|last| last.response.precise.is_some());
         let detail = if precise { format!("{detail} (precise bounds)") } else { detail };
         let counters = self.client.counters();
         let rejected = timevisor_protocols::ntp::RejectReason::ALL
@@ -374,20 +428,58 @@ impl Ntp {
             kind: "ntp".to_owned(),
             status,
             detail,
-            stratum: self.last.map(|(r, _)| r.stratum),
+            stratum: self.last.map(|last| last.response.stratum),
             offset_ns: None,
-            rtt_ns: self.last.map(|(_, round_trip)| round_trip.floor_nanos()),
+            rtt_ns: self.last.map(|last| last.round_trip.floor_nanos()),
             accepted: counters.accepted,
             rejected,
             reach: self.client.reach().to_string(),
             poll_s: self.client.interval().as_secs_f64(),
             polling: None,
+            shares_vote_with: Vec::new(),
             suggestion: None,
         };
         if let Some(nts) = &self.nts {
             nts.report(now, &mut report);
         }
         report
+    }
+}
+
+impl Ntp {
+    /// Returns everything about the last answer, for `timevisor sources NAME`.
+    pub fn details(&self, now: Duration) -> Details {
+        let counters = self.client.counters();
+        let seconds = |span: Duration| span.max(Duration::ZERO).as_secs_f64();
+        let ntp = self.last.map(|Last { response, at, stamped, .. }| NtpData {
+            remote: self.path.peer().map(|peer| peer.to_string()),
+            local: self.path.source().map(|source| source.to_string()),
+            answered_s: Some(seconds(now - at)),
+            version: response.version,
+            leap: response.leap.name().to_owned(),
+            stratum: response.stratum,
+            reference_id: refid::shown(response.reference_id, response.stratum),
+            reference_time_unix_s: response
+                .reference_time()
+                .map(|time| (time - Instant::from_bits(0)).as_secs_f64()),
+            precision: response.precision,
+            root_delay_ns: response.root_delay.ceil_nanos(),
+            root_dispersion_ns: response.root_dispersion.ceil_nanos(),
+            error_ns: response.error_budget().ceil_nanos(),
+            response_ns: (response.te - response.tb).floor_nanos(),
+            interleaved: response.is_interleaved(),
+            precise: response.precise.is_some(),
+            stamps: stamped.map(|kernel| if kernel { "kernel" } else { "daemon" }.to_owned()),
+            sent: counters.sent,
+            lost: counters.lost,
+            kisses: counters.kisses,
+        });
+        Details { ntp, nts: self.nts.as_ref().map(|nts| nts.details(now)) }
+    }
+
+    /// Asks several times now, as after the start.
+    pub fn burst(&mut self, now: Duration) {
+        self.restart(now);
     }
 }
 

@@ -18,6 +18,8 @@ use crate::config::ServerAddress;
 const RETRY: Duration = Duration::from_secs(10);
 /// A name is not looked up more often while its server does not answer.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(2);
+/// Nor more often than this while its server answers, but refuses us or is wrong.
+const LOOK_AGAIN_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why there is no socket, and when to look again.
 #[derive(Clone, Debug)]
@@ -120,6 +122,16 @@ impl Path {
         self.candidates.addresses().iter().any(|address| Some(*address) != current)
     }
 
+    /// Every address was tried in vain.
+    pub fn is_hopeless(&self) -> bool {
+        self.candidates.is_hopeless()
+    }
+
+    /// The server answers and is of no use: the name may have another one now.
+    pub fn look_again(&mut self, now: Duration) {
+        self.look_up(now, LOOK_AGAIN_PAUSE);
+    }
+
     fn close(&mut self) {
         self.socket = None;
     }
@@ -210,14 +222,23 @@ impl Path {
         self.look_up(now, RETRY);
         self.trouble = Some(match problem {
             Some(text) => Trouble { word: "unreachable", text, again: now + RETRY },
-            None => self.duplicate(now + RETRY),
+            None => self.nobody_left(now + RETRY),
         });
         Opened::Nothing
     }
 
-    fn duplicate(&self, again: Duration) -> Trouble {
+    /// There are addresses, and none of them may be asked.
+    fn nobody_left(&self, again: Duration) -> Trouble {
         let addresses: Vec<String> =
             self.candidates.addresses().iter().map(SocketAddr::to_string).collect();
+        if self.candidates.is_refused() {
+            let text = format!(
+                "every server of this name ({}) refuses us or is asked already for another reference; each is asked \
+                 again after an hour: ask its operator, or use another server",
+                addresses.join(", ")
+            );
+            return Trouble { word: "denied", text, again };
+        }
         let text = format!(
             "every address ({}) is asked already for another reference: one server is one witness; remove one of the two",
             addresses.join(", ")
@@ -267,8 +288,9 @@ impl Path {
     }
 
     /// The server refuses us until `until`. Returns true if another one is asked.
-    pub fn denied(&mut self, until: Duration) -> bool {
-        let left = self.candidates.denied(until) == Step::NextAddress;
+    pub fn denied(&mut self, now: Duration, until: Duration) -> bool {
+        let left = self.candidates.denied(now, until) == Step::NextAddress;
+        self.look_again(now);
         if left {
             self.close();
         }

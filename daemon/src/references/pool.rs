@@ -2,8 +2,9 @@
 //! serve is replaced.
 //!
 //! The number of references is fixed (`servers`), because the vote needs it; member n is `NAME#n`
-//! in status output. A thread resolves the name, and does so again when all known addresses are in
-//! use or have been given up. An address that was given up is not used again for an hour.
+//! in status output. A thread resolves the name, and does so again whenever a member needs another
+//! address. An address that was given up is not used again for an hour. Members for whom the name
+//! has no address share the vote of one that has.
 //!
 //! A member is replaced when its successor has answered, not before: while the whole network is
 //! silent, every member stays, and what it said stays true and ages. Only what an outvoted server
@@ -27,7 +28,8 @@ use timevisor_time::Duration;
 use super::resolver::Resolver;
 use super::server::Server;
 use super::tally::{Refused, Tally};
-use super::{Driver, Need, Surroundings, Upstream};
+use super::{Details, Driver, Need, Surroundings, Upstream};
+use crate::announce::Budget;
 use crate::config::ReferenceConfig;
 
 /// A pool's name resolves to other addresses after a minute or two (the usual TTL is 130 s).
@@ -36,6 +38,8 @@ const RESOLVE_AGAIN: Duration = Duration::from_secs(130);
 const RESOLVE_RETRY: Duration = Duration::from_secs(10);
 /// How often the daemon checks for the resolver's answer or a free address.
 const LOOK: Duration = Duration::from_millis(250);
+/// How often it does so for a member whose server is of no use.
+const LOOK_FOR_SUCCESSOR: Duration = Duration::from_secs(5);
 /// A server that has been useless for this long gets a successor. By then its state machine has
 /// sent eight requests and reported it unreachable, and a vote lost by chance is over.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,6 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TRIAL: Duration = Duration::from_secs(20);
 /// How long an address that was given up is not tried again.
 const GIVEN_UP: Duration = Duration::from_secs(3600);
+/// More addresses than this are not kept.
+const MOST_FREE: usize = 32;
 
 /// Which member has which address.
 #[derive(Default)]
@@ -56,14 +62,24 @@ impl Addresses {
     /// Adds the addresses that the resolver's thread found.
     fn learn(&mut self, found: &[SocketAddr], now: Duration) {
         self.given_up.retain(|(_, until)| now < *until);
+        // What the name no longer has is tried last, and soon no more.
+        let (listed, gone): (VecDeque<_>, VecDeque<_>) =
+            self.free.drain(..).partition(|address| found.contains(address));
+        self.free = listed;
+        let mut new = VecDeque::new();
         for address in found {
             let known = self.used.contains(address)
                 || self.free.contains(address)
+                || new.contains(address)
                 || self.given_up.iter().any(|(gone, _)| gone == address);
             if !known {
-                self.free.push_back(*address);
+                new.push_back(*address);
             }
         }
+        new.append(&mut self.free);
+        self.free = new;
+        self.free.extend(gone);
+        self.free.truncate(MOST_FREE);
     }
 
     /// The next free address that is not among `taken`.
@@ -95,6 +111,8 @@ pub struct Pool {
     addresses: Addresses,
     resolver: Option<Resolver>,
     pause: Duration,
+    /// When the name was last resolved.
+    heard_at: Option<Duration>,
     problem: Option<String>,
 }
 
@@ -106,24 +124,29 @@ impl Pool {
             addresses: Addresses::default(),
             resolver: Some(Resolver::new(target)),
             pause: Duration::ZERO,
+            heard_at: None,
             problem: None,
         })))
     }
 
-    /// Returns a free address; starts the resolver if there is none.
+    /// Returns a free address, once the name has been looked up lately or cannot be.
     fn take(&mut self, now: Duration, taken: &[SocketAddr]) -> Option<SocketAddr> {
         self.hear(now);
-        let address = self.addresses.take(taken);
-        if address.is_none()
-            && let Some(resolver) = &mut self.resolver
-        {
-            self.problem = resolver
-                .ask(now, self.pause)
-                .err()
-                .map(|e| format!("{e:#}"))
-                .or(self.problem.take());
+        let recent = self.heard_at.is_some_and(|at| now - at < RESOLVE_AGAIN);
+        if recent && let Some(address) = self.addresses.take(taken) {
+            return Some(address);
         }
-        address
+        if let Some(resolver) = &mut self.resolver {
+            let failed = resolver.ask(now, self.pause).err();
+            self.problem = failed.map(|error| format!("{error:#}")).or(self.problem.take());
+        }
+        if self.is_resolving() { None } else { self.addresses.take(taken) }
+    }
+
+    /// A server of another member, for one to which the name gives none.
+    fn shared(&self) -> Option<SocketAddr> {
+        let nobody = self.heard_at.is_some() && self.addresses.free.is_empty();
+        self.addresses.used.first().copied().filter(|_| nobody)
     }
 
     fn hear(&mut self, now: Duration) {
@@ -131,6 +154,7 @@ impl Pool {
         match found {
             Ok(found) => {
                 (self.problem, self.pause) = (None, RESOLVE_AGAIN);
+                self.heard_at = Some(now);
                 self.addresses.learn(&found, now);
             }
             Err(error) => {
@@ -154,8 +178,12 @@ pub struct Member {
     successor: Option<Successor>,
     look_at: Duration,
     useless_since: Option<Duration>,
+    /// The sources of servers before this one, whose facts still count.
+    sources: Vec<Source>,
     falseticker: bool,
     replaced: bool,
+    /// How often replacements may still be logged.
+    told: Budget,
     tally: Tally,
 }
 
@@ -176,15 +204,19 @@ impl Member {
             successor: None,
             look_at: now,
             useless_since: None,
+            sources: Vec::new(),
             falseticker: false,
             replaced: false,
+            told: Budget::default(),
             tally: Tally::new(config.name()),
         }
     }
 
     /// Finds an address if this member has none, and a successor if the current server is useless.
     fn look(&mut self, now: Duration, taken: &[SocketAddr]) {
-        self.look_at = now + LOOK;
+        let waits =
+            self.server.is_none() || self.successor.is_none() && self.pool.borrow().is_resolving();
+        self.look_at = now + if waits { LOOK } else { LOOK_FOR_SUCCESSOR };
         let Some((_, server)) = &self.server else {
             let Some((address, server)) = self.take(now, taken) else { return };
             self.server = Some((address, server));
@@ -235,9 +267,12 @@ impl Member {
     /// The successor has answered.
     fn succeed(&mut self, now: Duration) {
         let Some(Successor { address, server, .. }) = self.successor.take() else { return };
-        if let Some((old, _)) = self.server.replace((address, server)) {
+        if let Some((old, before)) = self.server.replace((address, server)) {
+            self.sources = if self.falseticker { Vec::new() } else { before.sources() };
             let why = if self.falseticker { "is outvoted" } else { "does not serve" };
-            tracing::info!("reference {}: {old} {why} and is replaced by {address}", self.name);
+            if self.told.take(now) {
+                tracing::info!("reference {}: {old} {why} and is replaced by {address}", self.name);
+            }
             self.pool.borrow_mut().addresses.give_up(old, now);
             // What an outvoted server said was wrong; what a silent one said stays true.
             self.replaced = self.falseticker;
@@ -251,7 +286,8 @@ impl Member {
             Some(problem) => problem.clone(),
             None if pool.is_resolving() => return,
             None => format!(
-                "{} has not given enough addresses yet; it is asked again every {RESOLVE_AGAIN}",
+                "{} has fewer addresses than `servers` (it is asked again every {RESOLVE_AGAIN}): this one shares the vote \
+                 of another; set `servers` to their number",
                 pool.name
             ),
         };
@@ -260,13 +296,24 @@ impl Member {
     }
 }
 
+/// A member that is removed leaves its addresses to the others.
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.end_trial();
+        if let Some((address, _)) = self.server.take() {
+            self.pool.borrow_mut().addresses.give_back(address);
+        }
+    }
+}
+
 impl Driver for Member {
     fn poll_at(&self) -> Duration {
+        let Some((_, server)) = &self.server else { return self.look_at };
         let trial = self.successor.as_ref().map(|trial| trial.server.poll_at());
-        match &self.server {
-            Some((_, server)) => trial.map_or(server.poll_at(), |at| at.min(server.poll_at())),
-            None => self.look_at,
-        }
+        // A server that refuses us is asked again in an hour: its successor is looked for before.
+        let useless = !server.serves() || self.falseticker;
+        let look = useless.then_some(self.look_at);
+        [Some(server.poll_at()), trial, look].into_iter().flatten().min().unwrap_or(self.look_at)
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -295,9 +342,13 @@ impl Driver for Member {
     }
 
     fn network_changed(&mut self, now: Duration) {
-        self.useless_since = None;
-        if let Some((_, server)) = &mut self.server {
-            server.network_changed(now);
+        if let Some((_, server)) = &mut self.server
+            && server.concerned(now)
+        {
+            self.useless_since = None;
+        }
+        if let Some(trial) = &mut self.successor {
+            trial.server.concerned(now);
         }
     }
 
@@ -305,12 +356,24 @@ impl Driver for Member {
         self.server.as_ref().map(|(address, _)| *address)
     }
 
-    fn source(&self) -> Option<Source> {
-        self.server.as_ref()?.1.source()
+    fn asked(&self) -> Vec<SocketAddr> {
+        let trial = self.successor.as_ref().map(|trial| trial.address);
+        self.witness().into_iter().chain(trial).collect()
+    }
+
+    fn duplicate(&self) -> Option<SocketAddr> {
+        if self.server.is_some() { None } else { self.pool.borrow().shared() }
+    }
+
+    fn sources(&self) -> Vec<Source> {
+        let mut sources = self.sources.clone();
+        sources.extend(self.server.iter().flat_map(|(_, server)| server.sources()));
+        sources
     }
 
     fn restart(&mut self, now: Duration) {
         self.useless_since = None;
+        self.sources.clear();
         self.end_trial();
         if let Some((_, server)) = &mut self.server {
             server.restart(now);
@@ -331,6 +394,20 @@ impl Driver for Member {
 
     fn upstream(&self) -> Option<Upstream> {
         self.server.as_ref()?.1.upstream()
+    }
+
+    fn burst(&mut self, now: Duration) {
+        if let Some((_, server)) = &mut self.server {
+            server.burst(now);
+        }
+    }
+
+    fn details(&self, now: Duration) -> Details {
+        self.server.as_ref().map_or_else(Details::default, |(_, server)| server.details(now))
+    }
+
+    fn pool(&self) -> Option<Shared> {
+        Some(Rc::clone(&self.pool))
     }
 
     fn report(&self, now: Duration) -> Report {
@@ -481,6 +558,31 @@ mod tests {
             assert_eq!(forgotten.len(), usize::from(falseticker));
             assert_eq!(members[0].pool.borrow().addresses.given_up.len(), 1);
         }
+    }
+
+    #[test]
+    fn what_the_name_has_now_comes_before_what_it_had() {
+        let mut addresses = Addresses::default();
+        addresses.learn(&[address(1), address(2)], SECOND);
+        addresses.learn(&[address(3), address(2)], SECOND);
+        let order: Vec<_> = (0..4).map(|_| addresses.take(&[])).collect();
+        assert_eq!(order, [Some(address(3)), Some(address(2)), Some(address(1)), None]);
+    }
+
+    /// Two of three members have no address of their own: their vote is the first one's.
+    #[test]
+    fn members_without_an_address_share_the_vote_of_one_that_has() {
+        let sockets = silent(1);
+        let now = Duration::from_secs(100);
+        let mut members = members(&[sockets[0].local_addr().unwrap()], now);
+        members[0].pool.borrow_mut().heard_at = Some(now);
+        let mut at = now;
+        run(&mut members, &mut at, 2);
+        let server = members[0].witness();
+        assert!(server.is_some());
+        assert_eq!((members[0].duplicate(), members[1].duplicate()), (None, server));
+        let report = members[1].report(at);
+        assert!(report.detail.contains("set `servers` to their number"), "{}", report.detail);
     }
 
     #[test]

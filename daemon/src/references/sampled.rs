@@ -32,6 +32,8 @@ pub trait Source {
     fn take_disruption(&mut self) -> bool {
         false
     }
+    /// Forgets what earlier readings said of this machine's counter.
+    fn restart(&mut self) {}
 }
 
 /// A clock with its poll schedule.
@@ -67,6 +69,7 @@ impl<S: Source> Driver for Sampled<S> {
     }
 
     fn restart(&mut self, now: Duration) {
+        self.source.restart();
         self.next = now;
     }
 

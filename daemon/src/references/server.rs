@@ -19,7 +19,7 @@ use timevisor_protocols::ntp::Source;
 use timevisor_time::{Duration, Period};
 
 use super::ntp::Ntp;
-use super::{Driver, Need, Surroundings, Upstream};
+use super::{Details, Driver, Need, Surroundings, Upstream};
 use crate::config::{PollPolicy, ReferenceConfig, ServerAddress};
 
 /// Number of remembered exchanges: four minutes at 4 s, an hour at 64 s; enough to include an
@@ -72,6 +72,11 @@ impl Server {
         })
     }
 
+    /// Routes or addresses of this machine changed. Returns true if that concerns this server.
+    pub fn concerned(&mut self, now: Duration) -> bool {
+        self.ntp.network_changed(now)
+    }
+
     /// Returns false while this server provides no time.
     pub fn serves(&self) -> bool {
         self.ntp.serves()
@@ -88,6 +93,7 @@ impl Server {
         if now - since >= OUTVOTED_PATIENCE && self.ntp.leave(now) {
             self.outvoted_since = None;
             self.replaced = true;
+            self.ntp.forget();
             self.proved.clear();
         }
     }
@@ -219,7 +225,7 @@ impl Driver for Server {
     }
 
     fn network_changed(&mut self, now: Duration) {
-        self.ntp.network_changed(now);
+        self.concerned(now);
     }
 
     fn take_replacement(&mut self) -> bool {
@@ -230,8 +236,12 @@ impl Driver for Server {
         self.ntp.peer()
     }
 
-    fn source(&self) -> Option<Source> {
-        self.ntp.source()
+    fn sources(&self) -> Vec<Source> {
+        self.ntp.sources()
+    }
+
+    fn certificate(&self) -> Option<&[u8]> {
+        self.ntp.certificate()
     }
 
     fn duplicate(&self) -> Option<SocketAddr> {
@@ -268,6 +278,14 @@ impl Driver for Server {
 
     fn upstream(&self) -> Option<Upstream> {
         self.ntp.upstream()
+    }
+
+    fn burst(&mut self, now: Duration) {
+        self.ntp.burst(now);
+    }
+
+    fn details(&self, now: Duration) -> Details {
+        self.ntp.details(now)
     }
 
     fn report(&self, now: Duration) -> Report {

@@ -91,6 +91,7 @@ impl Tally {
             reach: self.reach.to_string(),
             poll_s: poll.as_secs_f64(),
             polling: None,
+            shares_vote_with: Vec::new(),
             suggestion: None,
         }
     }

@@ -51,6 +51,15 @@ impl Reservations {
         self.machine.on_timer(&mut self.host, vms);
     }
 
+    /// Other reservations are configured from now on; see
+    /// [`reservation::Reservations::configure`].
+    pub fn configure(&mut self, configured: &[ReserveApply]) {
+        let requests = configured.iter().map(control::request).collect();
+        for problem in self.machine.configure(requests, &mut self.host) {
+            tracing::warn!("reservation: {problem}");
+        }
+    }
+
     /// Answers `reserve_apply`.
     pub fn apply(&mut self, apply: &ReserveApply, vms: &Vms) -> Response {
         match self.machine.apply(&control::request(apply), &mut self.host, vms) {

@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | this one | starts the thread, exchanges data with the daemon |
 //! | `serving.rs` | the thread: sockets, the page, time stamps |
+//! | `clients.rs` | the list of clients, which the thread makes when one is asked for |
+//! | `nts/` | the thread that gives clients keys, so that they can authenticate the time (NTS) |
 //!
 //! The server runs in its own thread and reads the published page like any other program, so that a
 //! flood of requests cannot delay a measurement. Facts that the page lacks (stratum, reference id,
@@ -11,6 +13,8 @@
 //!
 //! Limitations: the server does not drop privileges, and it serves only NTP's client/server mode.
 
+mod clients;
+mod nts;
 mod serving;
 
 use std::path::Path;
@@ -23,10 +27,12 @@ use anyhow::{Context, Result, anyhow};
 use timevisor_clock_page::Counter;
 use timevisor_linux::counter::Calibration;
 use timevisor_linux::udp_server::UdpServer;
-use timevisor_protocols::control::ServerSummary;
+use timevisor_protocols::control::{Clients, ServerSummary};
 use timevisor_protocols::ntp::server::{LeapPlan, Tally};
 use timevisor_time::{Duration, Tai};
 
+use self::clients::ClientList;
+use self::nts::Nts;
 use self::serving::Serving;
 use crate::clock::HostClock;
 use crate::config::ServerConfig;
@@ -54,17 +60,21 @@ type Counts = [AtomicU64; Tally::ALL.len()];
 pub struct Server {
     facts: SyncSender<Facts>,
     counts: Arc<Counts>,
+    clients: Arc<ClientList>,
     listen: Vec<String>,
+    nts: Option<Nts>,
 }
 
 impl Server {
-    /// Starts the server for a page that exists; returns `None` when no server is configured.
+    /// Starts the server for the page in the run directory, which exists; returns `None` when no
+    /// server is configured.
     ///
     /// # Errors
-    /// When an address cannot be bound or the page cannot be read.
+    /// When an address cannot be bound, the page cannot be read, or NTS's certificate cannot be
+    /// used.
     pub fn start(
         config: &ServerConfig,
-        page: &Path,
+        directory: &Path,
         calibration: Calibration,
     ) -> Result<Option<Self>> {
         if config.listen.is_empty() {
@@ -72,23 +82,33 @@ impl Server {
         }
         let sockets = config.listen.iter().map(|address| UdpServer::bind(*address));
         let sockets = sockets.collect::<Result<Vec<_>, _>>().context("[server]")?;
-        let protocol = timevisor_protocols::ntp::server::Server::new(
+        let mut protocol = timevisor_protocols::ntp::server::Server::new(
             config.protocol()?,
             getrandom::u64().map_err(|e| anyhow!("the kernel returns no random numbers: {e}"))?,
         )?;
         let counts = Arc::new(Counts::default());
         let (facts, told) = sync_channel(FACTS_WAITING);
-        let serving = Serving::new(sockets, protocol, page, calibration, config.stratum)?;
+        let nts = Nts::start(config, directory)?;
+        let mut keys = None;
+        if let Some(nts) = &nts {
+            let (protector, view) = nts.protector()?;
+            protocol.serve_nts(protector);
+            keys = Some(view);
+        }
+        let page = directory.join("clock");
+        let serving = Serving::new(sockets, protocol, &page, calibration, config.stratum, keys)?;
         let shared = Arc::clone(&counts);
+        let clients = Arc::new(ClientList::default());
+        let list = Arc::clone(&clients);
         std::thread::Builder::new()
             .name("ntp-server".to_owned())
-            .spawn(move || serving.run(&told, &shared))
+            .spawn(move || serving.run(&told, &shared, &list))
             .context("cannot start the server's thread")?;
         for address in &config.listen {
             tracing::info!("serving NTP at {address}");
         }
         let listen = config.listen.iter().map(ToString::to_string).collect();
-        Ok(Some(Self { facts, counts, listen }))
+        Ok(Some(Self { facts, counts, clients, listen, nts }))
     }
 
     /// Sends new facts to the server. Never waits: if the server is busy, the next call will
@@ -97,11 +117,20 @@ impl Server {
         let _ = self.facts.try_send(facts);
     }
 
+    /// Answers `clients`: the last list, and asks for a new one if that is not newer than `after`.
+    pub fn clients(&self, after: Option<u64>) -> Clients {
+        self.clients.ask(after)
+    }
+
     /// Returns the state for `timevisor status`.
     pub fn report(&self) -> ServerSummary {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         let names = Tally::ALL.iter().map(|tally| tally.name().to_owned());
-        ServerSummary { listen: self.listen.clone(), requests: names.zip(counts).collect() }
+        ServerSummary {
+            listen: self.listen.clone(),
+            requests: names.zip(counts).collect(),
+            nts: self.nts.as_ref().map(Nts::report),
+        }
     }
 }
 

@@ -27,7 +27,8 @@ use timevisor_protocols::ntp::server::{
 };
 use timevisor_time::{Duration, Instant, Utc};
 
-use super::{Counts, Facts, nonnegative};
+use super::clients::ClientList;
+use super::{Counts, Facts, nonnegative, nts};
 
 /// How long the thread sleeps without requests. Then it reads new facts and renews the bracket
 /// before the next request, which limits how far CLOCK_REALTIME can have been slewed meanwhile.
@@ -62,6 +63,8 @@ pub(super) struct Serving {
     quiet: Bracket,
     pending: VecDeque<Pending>,
     next_token: u64,
+    /// `None` where NTS is not served.
+    keys: Option<nts::Keys>,
 }
 
 /// The page, and the facts that it lacks.
@@ -82,6 +85,7 @@ impl Serving {
         page: &Path,
         calibration: Calibration,
         stratum: u8,
+        keys: Option<nts::Keys>,
     ) -> Result<Self> {
         let clock = PageClock::open(page, calibration, stratum)?;
         let quiet = bracket(clock.reader.counter(), 3);
@@ -93,11 +97,12 @@ impl Serving {
             quiet,
             pending: VecDeque::new(),
             next_token: 0,
+            keys,
         })
     }
 
     /// Serves until the daemon ends.
-    pub(super) fn run(mut self, told: &Receiver<Facts>, counts: &Counts) {
+    pub(super) fn run(mut self, told: &Receiver<Facts>, counts: &Counts, clients: &ClientList) {
         loop {
             let mut fds: Vec<_> =
                 self.sockets.iter().map(|s| PollFd::readable(s.as_fd())).collect();
@@ -124,6 +129,7 @@ impl Serving {
             if !ready.iter().any(|ready| ready.readable) {
                 self.quiet = bracket(self.clock.reader.counter(), 3);
             }
+            clients.make(self.server.clients());
             for (count, value) in counts.iter().zip(self.server.counters().all()) {
                 count.store(*value, Ordering::Relaxed);
             }
@@ -146,6 +152,7 @@ impl Serving {
             let after = bracket(self.clock.reader.counter(), 1);
             let map = self.clock.stamp_map(self.quiet, after);
             let now = monotonic();
+            self.renew_keys();
             for request in 0..received {
                 self.answer(request, now, arrived, map.as_ref(), after);
             }
@@ -176,17 +183,40 @@ impl Serving {
         let (clock, received, composed) = self.clock.at(arrived);
         match self.server.respond(now, request.bytes, received, &clock, from) {
             Action::Reply { bytes, departure } => {
-                let token = departure.map(|departure| {
-                    self.next_token += 1;
-                    let token = self.next_token;
-                    self.pending.push_back(Pending { token, departure, before, composed });
-                    token
-                });
+                let token = self.expect(departure, before, composed);
                 self.batch.reply(index, &bytes, token);
+            }
+            Action::Protected { departure, .. } => {
+                let token = self.expect(departure, before, composed);
+                self.batch.reply(index, self.server.protected(), token);
             }
             Action::Kiss { bytes } => self.batch.reply(index, &bytes, None),
             Action::Drop(_) => {}
         }
+    }
+
+    /// Takes the keys of NTS cookies if there are new ones. A cookie of these requests may be sealed
+    /// with the newest, so this comes after they have arrived.
+    fn renew_keys(&mut self) {
+        if let Some(keys) = self.keys.as_mut().and_then(nts::Keys::changed)
+            && let Some(protector) = self.server.nts()
+        {
+            protector.set_keys(&keys);
+        }
+    }
+
+    /// Returns the token by which the departure of a reply will be reported, if it is wanted.
+    fn expect(
+        &mut self,
+        departure: Option<Departure>,
+        before: Bracket,
+        composed: u64,
+    ) -> Option<u64> {
+        let departure = departure?;
+        self.next_token += 1;
+        let token = self.next_token;
+        self.pending.push_back(Pending { token, departure, before, composed });
+        Some(token)
     }
 
     /// Tells the server when replies left, as far as the kernel has reported it. `woken`: poll
@@ -353,4 +383,4 @@ fn log2_ceil(span: Duration) -> i8 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

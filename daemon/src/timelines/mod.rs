@@ -19,7 +19,7 @@ use std::os::fd::BorrowedFd;
 
 use anyhow::Result;
 use timevisor_clock_page::Counter;
-use timevisor_estimate::{Ensemble, Exchange};
+use timevisor_estimate::{Ensemble, Exchange, Slot};
 use timevisor_guests::entries::TimelineEntry;
 use timevisor_host_clock::{Achievable, Publication, SubsetClock, TimelineClocks};
 use timevisor_linux::clock::monotonic;
@@ -109,6 +109,19 @@ impl Timelines {
     /// Forgets what reference `index` reported, because it is now another server.
     pub fn forget(&mut self, index: usize) {
         self.subsets.iter_mut().for_each(|subset| subset.forget(index));
+    }
+
+    /// Other references are configured; every timeline follows those of the same names.
+    ///
+    /// # Errors
+    /// A timeline follows a reference that is gone. Nothing has changed then.
+    pub fn configure(&mut self, config: &Config, slots: &[Slot]) -> Result<()> {
+        let (_, followed) = config.timeline_setup()?;
+        for (subset, references) in self.subsets.iter_mut().zip(followed) {
+            subset.rearrange(slots, references, config.stale_after());
+        }
+        self.config = config.clone();
+        Ok(())
     }
 
     /// Which references are one witness.

@@ -145,6 +145,11 @@ pub struct Vms {
 }
 
 impl Vms {
+    /// Other settings are configured: they count for VMs that are found from now on.
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
     pub fn new(config: &Config) -> Self {
         Self {
             config: config.clone(),

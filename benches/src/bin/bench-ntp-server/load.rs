@@ -7,13 +7,11 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use timevisor_protocols::ntp::extension::Tail;
-use timevisor_protocols::ntp::packet::HEADER_LEN;
-use timevisor_protocols::ntp::precise::{self, Name, Reply};
-use timevisor_protocols::ntp::{Datagram, NtpTimestamp, Packet};
+use anyhow::Result;
+use timevisor_protocols::ntp::Packet;
 
 use crate::check::{Checker, EVERY};
+use crate::requests::{Kind, MAX_LEN, Requests};
 
 /// Requests in flight: enough to keep a server busy, and few enough for every socket buffer.
 pub(crate) const WINDOW: u64 = 128;
@@ -32,26 +30,24 @@ pub(crate) struct Done {
     pub(crate) wall: Duration,
 }
 
-pub(crate) struct Client {
+pub(crate) struct Client<'a> {
     socket: UdpSocket,
-    /// Cookies count up, from 1.
-    next_cookie: u64,
-    /// Requests carry the field of precise bounds.
-    precise: bool,
-    requests: [[u8; REQUEST_LEN]; BATCH],
-    answers: [[u8; 256]; BATCH],
+    requests: Requests<'a>,
+    /// Whether the server knows the field of precise bounds.
+    is_ours: bool,
+    /// The requests that are sent at once.
+    sent: [[u8; MAX_LEN]; BATCH],
+    answers: [[u8; MAX_LEN]; BATCH],
 }
 
-/// The longest request: a header and the field of precise bounds.
-const REQUEST_LEN: usize = HEADER_LEN + precise::MIN_LEN;
-
-impl Client {
-    pub(crate) fn connect(server: SocketAddr, precise: bool) -> Result<Self> {
+impl<'a> Client<'a> {
+    pub(crate) fn connect(server: SocketAddr, kind: Kind<'a>, is_ours: bool) -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(server)?;
         socket.set_nonblocking(true)?;
-        let requests = [[0; REQUEST_LEN]; BATCH];
-        Ok(Self { socket, next_cookie: 1, precise, requests, answers: [[0; 256]; BATCH] })
+        let requests = Requests::new(kind)?;
+        let buffers = [[0; MAX_LEN]; BATCH];
+        Ok(Self { socket, requests, is_ours, sent: buffers, answers: buffers })
     }
 
     /// Loads the server for `span`.
@@ -72,20 +68,15 @@ impl Client {
             }
             let lengths = self.receive()?;
             for (answer, length) in self.answers.iter().zip(&lengths) {
-                let (packet, tail) = Packet::parse(&answer[..*length])?;
-                let cookie = packet.origin.to_bits();
-                ensure!(
-                    (1..self.next_cookie).contains(&cookie),
-                    "an answer to nothing: {packet:?}"
-                );
+                let answer = &answer[..*length];
+                let (packet, _) = Packet::parse(answer)?;
+                self.requests.check(&packet)?;
                 answers += 1;
-                if answers % EVERY == 0
-                    && let Some(checker) = &mut checker
-                {
-                    let tail = Tail::parse(tail)?;
-                    let field = Reply::find(&tail.fields, Name::HOST);
-                    ensure!(field.is_some() == self.precise, "the field: {tail:?}");
-                    checker.check(&packet, field.as_ref())?;
+                if answers % EVERY == 0 {
+                    let field = self.requests.check_fields(answer, self.is_ours)?;
+                    if let Some(checker) = &mut checker {
+                        checker.check(&packet, field.as_ref())?;
+                    }
                 }
             }
             in_flight = in_flight.saturating_sub(lengths.len() as u64);
@@ -107,28 +98,22 @@ impl Client {
     }
 
     fn send(&mut self) -> Result<u64> {
-        for (cookie, request) in (self.next_cookie..).zip(&mut self.requests) {
-            let header = Packet::request(NtpTimestamp::from_bits(cookie), 0);
-            let mut datagram = Datagram::new(&header);
-            if self.precise {
-                precise::Request::HOST.write(&mut datagram);
-            }
-            request[..datagram.len()].copy_from_slice(&datagram);
+        let mut lengths = [0; BATCH];
+        for (place, length) in self.sent.iter_mut().zip(&mut lengths) {
+            let request = self.requests.next();
+            place[..request.len()].copy_from_slice(request);
+            *length = request.len();
         }
-        let mut parts = self.requests.each_mut().map(part);
-        if !self.precise {
-            for part in &mut parts {
-                part.iov_len = HEADER_LEN;
-            }
+        let mut parts = self.sent.each_mut().map(part);
+        for (part, length) in parts.iter_mut().zip(lengths) {
+            part.iov_len = length;
         }
         let mut headers = messages(&mut parts);
         let fd = self.socket.as_raw_fd();
         // SAFETY: the headers point to live parts, and those to live requests with their true
         // lengths or less.
         let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), COUNT, 0) };
-        let sent = accepted(sent)? as u64;
-        self.next_cookie += sent;
-        Ok(sent)
+        Ok(accepted(sent)? as u64)
     }
 
     /// The lengths of the answers that have come.

@@ -1,9 +1,11 @@
 //! How many NTP requests a core answers: timevisord's server beside chronyd's, under the same load
-//! in the same run, without and with the field of precise bounds (docs/reference/precise-ntp.md).
+//! in the same run. Without and with the field of precise bounds (docs/reference/precise-ntp.md),
+//! each without and with NTS.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `servers.rs` | the two servers: started, pinned, found ready |
+//! | `servers.rs` | the two servers: started, pinned, found ready; keys from them |
+//! | `requests.rs` | requests of each kind, made beforehand; are answers complete and authentic? |
 //! | `load.rs` | the client: requests and answers in batches, a fixed number in flight |
 //! | `check.rs` | is the root distance that an answer states the page's half-width? |
 //! | `cpu_time.rs` | which processor runs what, and how long |
@@ -11,24 +13,29 @@
 //! Method: both servers are pinned to one processor, the client to another; they take turns, so
 //! that a noisy second hits both. The figure that counts is answers per second of the *server's
 //! own* processor time (user and system, all threads, from /proc/PID/stat): the rate by the clock
-//! is bounded by the client and by whoever else uses the machine. Limitations: the loopback has no
-//! device driver; a client's own share of the kernel's work (delivering to the server's socket) is
-//! not the server's, which is the same for both.
+//! is bounded by the client and by whoever else uses the machine. A ratio is the median over the
+//! rounds, each with what chronyd did in the same round: plain beside plain, NTS beside NTS. (The
+//! field is compared with chronyd's answers without it, which is what chronyd gives.) Limitations:
+//! the loopback has no device driver; a client's own share of the kernel's work (delivering to the
+//! server's socket) is not the server's, which is the same for both.
 
 mod check;
 mod cpu_time;
 mod load;
+mod requests;
 mod servers;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use timevisor_benches::report::{Column, Report, Row};
+use timevisor_protocols::nts::Established;
 
 use crate::check::Checker;
 use crate::load::Client;
+use crate::requests::Kind;
 use crate::servers::Server;
 
 /// One core has to answer this many requests a second.
@@ -61,7 +68,73 @@ struct Arguments {
     check: bool,
 }
 
-/// What one server has done in all its turns.
+/// What is asked for.
+#[derive(Clone, Copy)]
+struct Mode {
+    nts: bool,
+    precise: bool,
+}
+
+const MODES: [Mode; 4] = [
+    Mode { nts: false, precise: false },
+    Mode { nts: false, precise: true },
+    Mode { nts: true, precise: false },
+    Mode { nts: true, precise: true },
+];
+
+impl Mode {
+    fn kind(self, keys: &Established) -> Kind<'_> {
+        Kind { precise: self.precise, nts: self.nts.then_some(keys) }
+    }
+}
+
+/// The turns of one server in one mode, one a round.
+struct Series {
+    mode: Mode,
+    turns: Vec<Sum>,
+    checked: u64,
+}
+
+impl Series {
+    fn sum(&self) -> Sum {
+        self.turns.iter().fold(Sum::default(), |all, turn| Sum {
+            answers: all.answers + turn.answers,
+            lost: all.lost + turn.lost,
+            wall: all.wall + turn.wall,
+            cpu: all.cpu + turn.cpu,
+        })
+    }
+
+    /// The median of the rounds' ratios to `peer`; not a number without one.
+    fn ratio(&self, peer: &Self) -> f64 {
+        let pairs = self.turns.iter().zip(&peer.turns);
+        let mut ratios: Vec<_> =
+            pairs.map(|(turn, peer)| turn.per_cpu_second() / peer.per_cpu_second()).collect();
+        ratios.sort_unstable_by(f64::total_cmp);
+        match (ratios.get(ratios.len().saturating_sub(1) / 2), ratios.get(ratios.len() / 2)) {
+            (Some(low), Some(high)) => (low + high) / 2.0,
+            _ => f64::NAN,
+        }
+    }
+
+    fn row(&self, server: &str, ratio: f64) -> Row {
+        let sum = self.sum();
+        let rate = sum.per_cpu_second();
+        let values = vec![
+            rate,
+            1e6 / rate,
+            sum.answers as f64 / sum.wall.as_secs_f64(),
+            ratio,
+            sum.lost as f64,
+            self.checked as f64,
+        ];
+        let nts = if self.mode.nts { ", NTS" } else { "" };
+        let precise = if self.mode.precise { ", precise bounds" } else { "" };
+        Row { name: format!("{server}{nts}{precise}"), values: Ok(values) }
+    }
+}
+
+/// What one server has done in a turn, or in several.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     answers: u64,
@@ -87,31 +160,40 @@ fn main() -> Result<ExitCode> {
     timevisor_benches::cpu::pin(client_core)?;
     let mut checker = Checker::open(&folder.path().join("run"))?;
     let turn = Duration::from_millis(arguments.turn_ms);
-    // Plain requests, and requests for precise bounds, which chronyd answers as plain ones.
-    let [mut ours, mut theirs] = [[(Sum::default(), 0); 2]; 2];
+    let our_keys = ours_server.establish().context("timevisord")?;
+    let their_keys = chronyd.as_ref().ok().map(Server::establish).transpose().context("chronyd")?;
+    let mut ours = MODES.map(|mode| Series { mode, turns: Vec::new(), checked: 0 });
+    let mut theirs = [false, true].map(|nts| Series {
+        mode: Mode { nts, precise: false },
+        turns: Vec::new(),
+        checked: 0,
+    });
     for _ in 0..arguments.rounds {
-        for precise in [false, true] {
-            let (sum, checked) = &mut ours[usize::from(precise)];
-            let before = checker.checked();
-            load(&ours_server, sum, turn, precise, Some(&mut checker))?;
-            *checked += checker.checked() - before;
-            if let Ok(chronyd) = &chronyd {
-                load(chronyd, &mut theirs[usize::from(precise)].0, turn, precise, None)?;
+        for nts in [false, true] {
+            for series in ours.iter_mut().filter(|series| series.mode.nts == nts) {
+                let kind = series.mode.kind(&our_keys);
+                let before = checker.checked();
+                series.turns.push(load(&ours_server, turn, kind, Some(&mut checker))?);
+                series.checked += checker.checked() - before;
+            }
+            if let (Ok(chronyd), Some(keys)) = (&chronyd, &their_keys) {
+                let series = &mut theirs[usize::from(nts)];
+                series.turns.push(load(chronyd, turn, series.mode.kind(keys), None)?);
             }
         }
     }
-    let base = if chronyd.is_ok() { theirs[0].0.per_cpu_second() } else { f64::NAN };
-    let mut rows =
-        vec![row("timevisord", &ours[0], base), row("timevisord, precise bounds", &ours[1], base)];
+    let ratio = |series: &Series| series.ratio(&theirs[usize::from(series.mode.nts)]);
+    let mut rows: Vec<_> = ours.iter().map(|s| s.row("timevisord", ratio(s))).collect();
     match &chronyd {
-        Ok(_) => {
-            rows.push(row("chronyd", &theirs[0], base));
-            rows.push(row("chronyd, asked for them", &theirs[1], base));
-        }
+        Ok(_) => rows.extend(theirs.iter().map(|s| s.row("chronyd", 1.0))),
         Err(why) => {
             rows.push(Row { name: "chronyd".into(), values: Err(format!("{why:#}")) });
         }
     }
+    let slow = ours.iter().any(|series| {
+        let too_few = !series.mode.nts && series.sum().per_cpu_second() < MIN_RATE;
+        too_few || ratio(series) < MIN_RATIO
+    });
     let report = Report {
         name: "bench-ntp-server",
         subject: "server",
@@ -132,45 +214,28 @@ fn main() -> Result<ExitCode> {
     };
     print!("{}", report.table());
     report.write(&report.default_path())?;
-    let slow = ours.iter().any(|(sum, _)| {
-        let rate = sum.per_cpu_second();
-        rate < MIN_RATE || base.is_finite() && rate / base < MIN_RATIO
-    });
     if arguments.check && slow {
-        println!("FAILED: below {MIN_RATE} answers per CPU second, or below {MIN_RATIO} x chronyd");
+        println!(
+            "FAILED: below {MIN_RATE} answers per CPU second (without NTS), or below {MIN_RATIO} x chronyd"
+        );
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// One turn of a server.
 fn load(
     server: &Server,
-    sum: &mut Sum,
     turn: Duration,
-    precise: bool,
+    kind: Kind<'_>,
     checker: Option<&mut Checker>,
-) -> Result<()> {
-    let mut client = Client::connect(server.address(), precise)?;
+) -> Result<Sum> {
+    let is_ours = checker.is_some();
+    let mut client = Client::connect(server.address(), kind, is_ours)?;
     // Warm: caches, and the scheduler's idea of the server.
     client.run(Duration::from_millis(50), None)?;
     let before = cpu_time::time_of(server.pid())?;
     let done = client.run(turn, checker)?;
-    sum.cpu += cpu_time::time_of(server.pid())?.saturating_sub(before);
-    sum.answers += done.answers;
-    sum.lost += done.lost;
-    sum.wall += done.wall;
-    Ok(())
-}
-
-fn row(name: &str, (sum, checked): &(Sum, u64), base: f64) -> Row {
-    let rate = sum.per_cpu_second();
-    let values = vec![
-        rate,
-        1e6 / rate,
-        sum.answers as f64 / sum.wall.as_secs_f64(),
-        rate / base,
-        sum.lost as f64,
-        *checked as f64,
-    ];
-    Row { name: name.to_owned(), values: Ok(values) }
+    let cpu = cpu_time::time_of(server.pid())?.saturating_sub(before);
+    Ok(Sum { answers: done.answers, lost: done.lost, wall: done.wall, cpu })
 }

@@ -10,6 +10,7 @@
 //! the lock.
 
 mod slot;
+mod stores;
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -24,6 +25,7 @@ use crate::{Counter, CounterId};
 
 pub use self::slot::EntryIdentity;
 use self::slot::EntryState;
+use self::stores::ceil_ns;
 
 /// The fixed part of a page. A guest's driver reads counter and timescale only once, when it
 /// probes.
@@ -537,100 +539,6 @@ impl<P: WritablePage> PageWriter<P> {
             sequence.store(sequence.load(Relaxed).wrapping_add(jump), Relaxed);
         }
     }
-
-    /// A VM's page names only counters of the vmclock ABI; a host's fallback counter is not one of
-    /// them.
-    fn vmclock_counter(&self) -> u8 {
-        match self.identity.counter {
-            CounterId::MonotonicRaw => CounterId::Invalid as u8,
-            id => id as u8,
-        }
-    }
-
-    fn store_fixed(&self) {
-        self.page.head(vmclock::AT_MAGIC).store(vmclock::MAGIC, Relaxed);
-        self.page.head(vmclock::AT_SIZE).store(vmclock::SIZE, Relaxed);
-        let [v0, v1] = vmclock::VERSION.to_le_bytes();
-        let fixed = [v0, v1, self.vmclock_counter(), self.identity.timescale as u8];
-        self.page.head(vmclock::AT_VERSION).store(u32::from_le_bytes(fixed), Relaxed);
-        self.store_header();
-    }
-
-    fn store_header(&self) {
-        let store = |at: usize, value: u64| self.page.word(at).store(value, Relaxed);
-        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, b| (sum << 8) | u64::from(*b));
-        store(header::AT_MAGIC, header::MAGIC);
-        store(
-            header::AT_VERSION,
-            u64::from(header::VERSION)
-                | ((entry::SIZE as u64) << 32)
-                | ((entry::CAPACITY as u64) << 48),
-        );
-        for (at, id) in
-            [(header::AT_HOST_ID, self.identity.host), (header::AT_VM_ID, self.identity.vm)]
-        {
-            store(at, word(&id[..8]));
-            store(at + 8, word(&id[8..]));
-        }
-        store(header::AT_EPOCH, self.identity.epoch);
-        self.own.store_identity(&self.page);
-    }
-
-    fn store_lines(&self, lines: &Lines<Local>, update: &Update) {
-        let word = |at: usize, value: u64| self.page.word(at).store(value, Relaxed);
-        let flags = vmclock::FLAG_PERIOD_MAXERROR_VALID
-            | vmclock::FLAG_TIME_ESTERROR_VALID
-            | vmclock::FLAG_TIME_MAXERROR_VALID
-            | vmclock::FLAG_TIME_MONOTONIC;
-        match (self.identity.timescale, update.tai_offset, self.tai_offset_hint) {
-            // TAI - UTC is about to change. Stock drivers read UTC: they must not read now. They
-            // still find an offset when they probe, or they would refuse the page for good.
-            (TimescaleId::Tai, None, Some(hint)) => {
-                self.store_small(ClockStatus::Unreliable, Some(hint), flags);
-            }
-            _ => self.store_small(update.status, update.tai_offset, flags),
-        }
-        let (sec, frac) = lines.estimate.time.to_words();
-        let period = lines.estimate.period.to_bits();
-        // With the limits of the rate, which hold beyond the expiry too; the estimate's period lies
-        // between them.
-        let (shortest, longest) = lines.rate_limits();
-        let rate =
-            longest.to_bits().saturating_sub(period).max(period.saturating_sub(shortest.to_bits()));
-        word(vmclock::AT_COUNTER, lines.base);
-        word(vmclock::AT_PERIOD, period);
-        word(vmclock::AT_PERIOD_ESTERROR, 0);
-        word(vmclock::AT_PERIOD_MAXERROR, rate);
-        word(vmclock::AT_TIME_SEC, sec);
-        word(vmclock::AT_TIME_FRAC, frac);
-        word(vmclock::AT_TIME_ESTERROR, ceil_ns(update.estimated_error));
-        word(vmclock::AT_TIME_MAXERROR, ceil_ns(lines.half_width()));
-
-        self.own.store_lines(&self.page, lines, update);
-    }
-
-    /// No time, no bounds. A stock guest's driver is told `unreliable`, so that it refuses to read;
-    /// for any other status it would return 1970.
-    fn store_unknown(&self, tai_offset: Option<i16>) {
-        self.store_small(ClockStatus::Unreliable, tai_offset, 0);
-        for at in (vmclock::AT_COUNTER..=vmclock::AT_TIME_MAXERROR).step_by(8) {
-            self.page.word(at).store(0, Relaxed);
-        }
-        self.own.store_unknown(&self.page);
-    }
-
-    /// The vmclock words that every publication has: marker, flags, and the word of small fields.
-    fn store_small(&self, status: ClockStatus, tai_offset: Option<i16>, flags: u64) {
-        let valid = if tai_offset.is_some() { vmclock::FLAG_TAI_OFFSET_VALID } else { 0 };
-        let [o0, o1] = tai_offset.unwrap_or(0).to_le_bytes();
-        let leap = self.own.leap as u8;
-        let shift = vmclock::PERIOD_SHIFT;
-        let small = u64::from_le_bytes([0, 0, status as u8, 0, o0, o1, leap, shift]);
-        self.page.word(vmclock::AT_DISRUPTION).store(self.own.disruption, Relaxed);
-        self.page.word(header::AT_MARKER).store(self.own.disruption, Relaxed);
-        self.page.word(vmclock::AT_FLAGS).store(flags | valid, Relaxed);
-        self.page.word(vmclock::AT_SMALL).store(small, Relaxed);
-    }
 }
 
 /// The first marker on a page that has none: never 0, and another one for every epoch of the next
@@ -655,11 +563,6 @@ const fn scramble(mut x: u64) -> u64 {
 
 fn own_identity(identity: &Identity) -> EntryIdentity {
     EntryIdentity::new(0, identity.timeline, identity.timescale, 0)
-}
-
-/// Rounded up: errors on the page never understate.
-fn ceil_ns(span: Duration) -> u64 {
-    u64::try_from(span.ceil_nanos()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod leap;
 mod nesting;
 mod recovery;
+mod references;
 mod timelines;
 mod trust;
 mod world;

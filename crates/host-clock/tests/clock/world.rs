@@ -11,7 +11,7 @@ use timevisor_clock_page::{
     Counter, CounterId, Identity, Lines, Page, Policy, Reader, Reading, WritablePage,
 };
 use timevisor_estimate::ensemble::Clock;
-use timevisor_estimate::{Exchange, Knowledge, Observation, Quality, RateLimits};
+use timevisor_estimate::{Exchange, Knowledge, Observation, Quality, RateLimits, Slot};
 use timevisor_host_clock::{
     Action, Event, Host, HostClock, JournalEntry, Publication, Settings, Start, Synchronizer,
 };
@@ -77,6 +77,7 @@ pub struct Said {
     pub disruptions: u64,
     pub adopted: Option<RateLimits>,
     pub observed: Vec<usize>,
+    pub slots: Vec<Slot>,
     pub observation: Observation,
 }
 
@@ -92,6 +93,7 @@ impl Scripted {
             disruptions: 0,
             adopted: None,
             observed: Vec::new(),
+            slots: Vec::new(),
             observation: Observation::Used,
         })))
     }
@@ -112,6 +114,9 @@ impl Synchronizer for Scripted {
         self.0.borrow_mut().observed.retain(|observed| *observed != index);
     }
     fn set_witnesses(&mut self, _witnesses: &[usize]) {}
+    fn rearrange(&mut self, slots: &[Slot], _stale_after: Duration) {
+        self.0.borrow_mut().slots = slots.to_vec();
+    }
     fn at(&mut self, counter: u64) -> Knowledge {
         let said = self.0.borrow();
         let clock = said.clock.map(|(offset, half)| {

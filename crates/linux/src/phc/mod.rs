@@ -3,11 +3,13 @@
 //! | module | owns |
 //! | --- | --- |
 //! | this one | [`Phc`]: opening, plain reading through clock_gettime, the device's capabilities |
+//! | [`identity`] | which clock a device file leads to, from sysfs |
 //! | [`ioctl`] | the PTP_SYS_OFFSET_* calls with the kernel's struct layouts |
 //! | [`sample`] | one reading placed between two values of our counter, by the best [`Method`] the device has |
 //!
 //! Not here: setting or disciplining a PHC, external time stamps, pins.
 
+pub mod identity;
 pub mod ioctl;
 pub mod sample;
 
@@ -18,6 +20,7 @@ use std::path::Path;
 
 use timevisor_time::{Instant, Local, Tai};
 
+pub use identity::Identity;
 pub use ioctl::Capabilities;
 pub use sample::{Method, Sample};
 

@@ -16,10 +16,12 @@ use crate::udp::control::messages;
 /// Requests per system call: beyond this the call's own cost is small compared to that of its
 /// packets.
 pub const BATCH: usize = 32;
-/// Longer requests are cut off ([`Request::truncated`]).
-pub const REQUEST_BYTES: usize = 1024;
-/// The longest reply: enough for an NTP packet with one extension field.
-pub const REPLY_BYTES: usize = 320;
+/// Longer requests are cut off ([`Request::truncated`]). The largest payload of an unfragmented
+/// packet over Ethernet and IPv6: a request with NTS and placeholders has up to 1232 bytes from our
+/// own client.
+pub const REQUEST_BYTES: usize = 1452;
+/// The longest reply: as long as a request.
+pub const REPLY_BYTES: usize = REQUEST_BYTES;
 
 /// In words, so that it is aligned for cmsghdr: a stamp needs 64 bytes, a packet info 40.
 type Control = [u64; 16];
@@ -67,7 +69,7 @@ pub(super) struct Sent {
     pub(super) failed: usize,
 }
 
-/// Up to [`BATCH`] requests and their replies; about 50 kB, reused forever.
+/// Up to [`BATCH`] requests and their replies; about 100 kB, reused forever.
 pub struct Batch {
     slots: Vec<Slot>,
     received: usize,

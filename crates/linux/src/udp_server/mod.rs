@@ -228,7 +228,7 @@ fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<SocketAddr> {
 }
 
 /// Sets an option whose value is one int.
-fn set_option(
+pub(crate) fn set_option(
     fd: &OwnedFd,
     level: libc::c_int,
     name: libc::c_int,

@@ -10,6 +10,7 @@
 //! | [`request`] | requests, and the rules for VM names |
 //! | [`reserve`] | reservations of processor time: requests and responses |
 //! | [`response`] | responses; these shapes are also the `--json` output |
+//! | [`sources`] | references in detail, the clock behind them, changes while the daemon runs |
 //! | [`codec`] | lines to messages and back, for both ends, with length limits and clear errors |
 //!
 //! What it does not do: open the socket, check the peer (the socket's file permissions do), or act
@@ -21,6 +22,7 @@ pub mod introspect;
 pub mod request;
 pub mod reserve;
 pub mod response;
+pub mod sources;
 
 pub use birth::{ElapsedSince, ElapsedSinceError};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
@@ -35,8 +37,13 @@ pub use reserve::{
 };
 pub use response::{
     ClockStatus, ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now,
-    Polling, Reference, Response, ServerSummary, Status, Timescale, VmList, VmPrepared, VmRemoved,
-    VmRow,
+    NtsSummary, Polling, Reference, Response, ServerSummary, Status, Timescale, VmList, VmPrepared,
+    VmRemoved, VmRow,
+};
+
+pub use sources::{
+    Changed, Client, Clients, ClientsQuery, Mark, NtpData, NtsData, Selection, Source, SourceAdd,
+    SourceNames, Sources, Statistics, Tracking,
 };
 
 /// The protocol version; both ends refuse another.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::birth::ElapsedSince;
 use super::introspect::{IntrospectAttach, IntrospectTrace, IntrospectVm};
 use super::reserve::{ReserveApply, ReserveMissed, ReserveRelease};
+use super::sources::{ClientsQuery, SourceAdd, SourceNames};
 
 /// The longest VM name in bytes; names become file names.
 pub const MAX_NAME_LEN: usize = 64;
@@ -22,6 +23,24 @@ pub enum Request {
     Status,
     /// The host's time: answered by [`super::Now`].
     Now,
+    /// The references in detail: answered by [`super::Sources`].
+    Sources,
+    /// The clock behind them: answered by [`super::Tracking`].
+    Tracking,
+    /// The NTP server's clients: answered by [`super::Clients`].
+    Clients(ClientsQuery),
+    /// Add a reference: answered by [`super::Changed`], like the five that follow.
+    SourceAdd(SourceAdd),
+    /// Remove references, with what they said.
+    SourceRemove(SourceNames),
+    /// Ask references now, NTP servers several times.
+    SourceBurst(SourceNames),
+    /// Ask references no more until they are online again. What they said stays true.
+    SourceOffline(SourceNames),
+    /// Ask references again.
+    SourceOnline(SourceNames),
+    /// Read the configuration again.
+    Reload,
     /// All VMs: answered by [`super::VmList`].
     VmList,
     /// Serve a VM: answered by its [`super::VmRow`].
@@ -184,6 +203,15 @@ impl Request {
             | Self::ReserveRelease(ReserveRelease { vm: Some(name), .. }) => check_name(name),
             Self::Status
             | Self::Now
+            | Self::Sources
+            | Self::Tracking
+            | Self::Clients(_)
+            | Self::SourceAdd(_)
+            | Self::SourceRemove(_)
+            | Self::SourceBurst(_)
+            | Self::SourceOffline(_)
+            | Self::SourceOnline(_)
+            | Self::Reload
             | Self::VmList
             | Self::ReserveList
             | Self::IntrospectList

@@ -14,6 +14,7 @@ use super::birth::ElapsedSince;
 use super::introspect::{IntrospectEvents, Introspections};
 use super::request::TimeType;
 use super::reserve::{MissedJob, Reservations};
+use super::sources::{Changed, Clients, Sources, Tracking};
 
 /// One answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -23,6 +24,14 @@ pub enum Response {
     Status(Box<Status>),
     /// Answers `now`.
     Now(Now),
+    /// Answers `sources`.
+    Sources(Sources),
+    /// Answers `tracking`.
+    Tracking(Box<Tracking>),
+    /// Answers `clients`.
+    Clients(Clients),
+    /// Answers requests that change references or the configuration.
+    Changed(Changed),
     /// Answers `vm_list`.
     VmList(VmList),
     /// Answers `vm_add`.
@@ -140,6 +149,21 @@ pub struct ServerSummary {
     pub listen: Vec<String>,
     /// Requests by outcome, named by [`crate::ntp::server::Tally::name`].
     pub requests: BTreeMap<String, u64>,
+    /// Its key establishment, if it serves NTS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nts: Option<NtsSummary>,
+}
+
+/// The NTP server's key establishment (NTS-KE).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NtsSummary {
+    /// The TCP addresses on which it listens.
+    pub listen: Vec<String>,
+    /// Connections by outcome: `established`, `refused` (by the rules of NTS), `failed` (in TLS),
+    /// `late`, `limited` (too many at once), `denied`.
+    pub sessions: BTreeMap<String, u64>,
+    /// Why a renewed certificate is not in use, and what to do.
+    pub problem: Option<String>,
 }
 
 /// The steering of CLOCK_REALTIME.
@@ -235,6 +259,9 @@ pub struct Reference {
     /// Why an NTP reference is polled at this interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polling: Option<Polling>,
+    /// The other references with the same source of time: all of them have one vote together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares_vote_with: Vec<String>,
     /// Lines for timevisord's configuration that solve the problem, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suggestion: Option<String>,
@@ -347,9 +374,9 @@ pub enum ErrorCode {
     BadRequest,
     /// The other end speaks another protocol version.
     Version,
-    /// No VM has this name.
+    /// Nothing has this name.
     NotFound,
-    /// Another VM has this name.
+    /// Something else has this name.
     AlreadyExists,
     /// This host, QEMU or guest cannot do it.
     Unsupported,

@@ -25,6 +25,8 @@ const SOCKET_PATIENCE: u64 = 3;
 const ADDRESS_PATIENCE: u64 = 6;
 /// Failed requests after which an address that has never answered is left, once all were tried.
 const ROUND_PATIENCE: u64 = 4;
+/// More addresses of one name are ignored.
+const MOST: usize = 16;
 
 /// What to do after a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +70,7 @@ impl Candidates {
     pub fn learn(&mut self, found: &[SocketAddr]) {
         if !found.is_empty() {
             self.addresses = families_in_turn(found);
+            self.silent.retain(|silent| self.addresses.contains(silent));
         }
     }
 
@@ -91,17 +94,17 @@ impl Candidates {
 
     /// Chooses the address to ask from now on, and keeps the present one if it is the only one.
     /// `taken` are the addresses that other references ask: one server is one witness. `None` if
-    /// there is no other address than those.
+    /// there is no other address than those and the ones that refuse us.
     pub fn choose(&mut self, now: Duration, taken: &[SocketAddr]) -> Option<SocketAddr> {
         self.denied.retain(|(_, until)| now < *until);
         let refuses = |a: &SocketAddr| self.denied.iter().any(|(denied, _)| denied == a);
         let free: Vec<SocketAddr> =
-            self.addresses.iter().filter(|a| !taken.contains(a)).copied().collect();
-        let fresh = |a: &&SocketAddr| !self.silent.contains(a) && !refuses(a);
-        let chosen = free.iter().find(fresh).copied().or_else(|| {
+            self.addresses.iter().filter(|a| !taken.contains(a) && !refuses(a)).copied().collect();
+        let fresh = free.iter().find(|a| !self.silent.contains(a)).copied();
+        let chosen = fresh.or_else(|| {
             // Another round: first the one that has rested longest.
             self.all_silent = true;
-            let rested = self.silent.iter().find(|a| free.contains(a) && !refuses(a)).copied();
+            let rested = self.silent.iter().find(|a| free.contains(a)).copied();
             rested.or_else(|| free.first().copied())
         });
         if let Some(chosen) = chosen {
@@ -137,13 +140,25 @@ impl Candidates {
         if self.failed.is_multiple_of(SOCKET_PATIENCE) { Step::NewSocket } else { Step::Stay }
     }
 
-    /// The current server refuses us until `until`: it is left if there is another.
-    pub fn denied(&mut self, until: Duration) -> Step {
+    /// The current server refuses us until `until`: it is left if there is another that does not.
+    pub fn denied(&mut self, now: Duration, until: Duration) -> Step {
         let Some(current) = self.current else { return Step::Stay };
-        if !self.denied.iter().any(|(denied, _)| *denied == current) {
-            self.denied.push((current, until));
-        }
-        if self.addresses.iter().any(|a| *a != current) { self.leave() } else { Step::Stay }
+        self.denied.retain(|(denied, until)| *denied != current && now < *until);
+        self.denied.push((current, until));
+        let refuses = |a: &SocketAddr| self.denied.iter().any(|(denied, _)| denied == a);
+        if self.addresses.iter().any(|a| !refuses(a)) { self.leave() } else { Step::Stay }
+    }
+
+    /// A server of this name refused us lately.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.addresses.iter().any(|a| self.denied.iter().any(|(denied, _)| denied == a))
+    }
+
+    /// Every address was tried in vain, since one answered last.
+    #[must_use]
+    pub fn is_hopeless(&self) -> bool {
+        self.all_silent
     }
 
     /// The current address cannot be asked at all (no route to it), or is not wanted any more.
@@ -158,8 +173,9 @@ impl Candidates {
     /// What the failures so far mean after [`Self::learn`]: a server that fails and that the name no
     /// longer has is left.
     pub fn reconsider(&mut self) -> Step {
-        let others = !self.addresses.is_empty();
-        if self.is_gone() && self.failed >= 2 && others { self.leave() } else { Step::Stay }
+        let denied = self.denied.iter().any(|(denied, _)| Some(*denied) == self.current);
+        let useless = self.failed >= 2 || denied;
+        if self.is_gone() && useless { self.leave() } else { Step::Stay }
     }
 
     /// True while requests fail, which is when a name is looked up again.
@@ -188,6 +204,7 @@ fn families_in_turn(found: &[SocketAddr]) -> Vec<SocketAddr> {
         turns.extend(same.pop());
         turns.extend(other.pop());
     }
+    turns.truncate(MOST);
     turns
 }
 
@@ -266,12 +283,57 @@ mod tests {
     fn a_server_that_refuses_us_is_not_asked_while_there_is_another() {
         let mut c = candidates(&["10.0.0.1:123", "10.0.0.2:123"]);
         c.choose(NOW, &[]);
-        assert_eq!(c.denied(NOW + NOW), Step::NextAddress);
+        assert_eq!(c.denied(NOW, NOW + NOW), Step::NextAddress);
         assert_eq!(c.choose(NOW, &[]), Some(address("10.0.0.2:123")));
         c.failed();
         assert_eq!(c.choose(NOW, &[]), Some(address("10.0.0.2:123")));
         c.leave();
         assert_eq!(c.choose(NOW + NOW, &[]), Some(address("10.0.0.1:123")));
+    }
+
+    #[test]
+    fn where_all_refuse_nobody_is_asked_before_its_time() {
+        let [one, two] = ["10.0.0.1:123", "10.0.0.2:123"].map(address);
+        let mut c = candidates(&["10.0.0.1:123", "10.0.0.2:123"]);
+        c.choose(NOW, &[]);
+        let hour = Duration::from_secs(3600);
+        assert_eq!(c.denied(NOW, NOW + hour), Step::NextAddress);
+        assert_eq!(c.choose(NOW, &[]), Some(two));
+        assert_eq!(c.denied(NOW, NOW + hour), Step::Stay, "the other one refuses us, too");
+        // The schedule of the second goes on: one attempt an hour.
+        assert_eq!(c.denied(NOW + hour, NOW + hour + hour), Step::NextAddress);
+        assert_eq!(c.choose(NOW + hour, &[]), Some(one));
+        // Another reference asks the only other one.
+        let mut c = candidates(&["10.0.0.1:123", "10.0.0.2:123"]);
+        c.choose(NOW, &[two]);
+        assert_eq!(c.denied(NOW, NOW + hour), Step::NextAddress);
+        assert_eq!((c.choose(NOW, &[two]), c.is_refused()), (None, true));
+        assert_eq!(c.choose(NOW + hour, &[two]), Some(one));
+    }
+
+    #[test]
+    fn a_server_that_refuses_us_is_left_when_its_name_moves() {
+        let mut c = candidates(&["10.0.0.1:123"]);
+        c.choose(NOW, &[]);
+        assert_eq!(c.denied(NOW, NOW + NOW), Step::Stay);
+        c.learn(&[address("10.0.0.2:123")]);
+        assert_eq!(c.reconsider(), Step::NextAddress);
+    }
+
+    #[test]
+    fn so_many_addresses_are_enough() {
+        let all: Vec<SocketAddr> =
+            (0..2000u16).map(|n| SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, n], 123))).collect();
+        let mut c = Candidates::default();
+        for part in all.chunks(100) {
+            c.learn(part);
+            assert_eq!(c.addresses().len(), MOST);
+            for _ in 0..40 {
+                c.choose(NOW, &[]);
+                c.leave();
+            }
+        }
+        assert!(c.silent.len() <= MOST);
     }
 
     proptest::proptest! {

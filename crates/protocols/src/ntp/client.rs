@@ -23,8 +23,6 @@
 //! What it does not do: choose among servers, add jitter to the schedule, resolve names, or keep a
 //! clock.
 
-use std::collections::VecDeque;
-
 use timevisor_time::{Duration, Instant, Utc};
 
 use super::asking::Asking;
@@ -33,14 +31,12 @@ use super::datagram::Datagram;
 use super::extension::Tail;
 use super::format::NtpTimestamp;
 use super::packet::{ANSWER_VERSIONS, Mode, Packet};
+use super::pairing::{Cookies, InFlight, Last, Past};
 use super::precise::{self, Bounds};
 use super::reject::RejectReason;
 use super::response::{KissCode, Policy, Response};
 use super::schedule::Schedule;
 use super::status::{Counters, Reach, Status};
-
-/// How many ended requests are remembered, to tell late and duplicate answers from forged ones.
-const REMEMBERED: usize = 16;
 
 /// After this many requests without an answer, the next request is a basic one: the server may have
 /// forgotten the exchange that interleaved requests name (RFC 9769 section 2; chronyd uses four,
@@ -86,55 +82,6 @@ pub enum Outcome {
     KissOfDeath(KissCode),
 }
 
-/// The possible origin fields of an answer to one request.
-#[derive(Clone, Copy, Debug)]
-struct Cookies {
-    /// The request's transmit field: a basic answer.
-    basic: NtpTimestamp,
-    /// The request's receive field: an interleaved answer. Zero (which matches nothing) in a basic
-    /// request.
-    interleaved: NtpTimestamp,
-}
-
-impl Cookies {
-    fn has(&self, origin: NtpTimestamp) -> bool {
-        !origin.is_zero() && (self.basic == origin || self.interleaved == origin)
-    }
-}
-
-#[derive(Clone, Debug)]
-struct InFlight<S> {
-    id: u64,
-    cookies: Cookies,
-    deadline: Duration,
-    /// It carries the field of [`precise`].
-    precise: bool,
-    /// The caller's stamp, once it is reported.
-    stamp: Option<S>,
-}
-
-/// The last answered exchange, kept for the interleaved mode.
-#[derive(Clone, Copy, Debug)]
-struct Last {
-    exchange: Response,
-    /// The name by which the server knows it: its receive stamp as it was on the wire.
-    name: NtpTimestamp,
-    /// Our Ta and Tf; `None` if the caller reported no stamp.
-    stamps: Option<(u64, u64)>,
-    /// True if it was handed to the estimator already, from a basic answer.
-    used: bool,
-}
-
-impl Last {
-    /// Pairs our stamps with the server's.
-    fn outcome(&self, response: Response, answered: u64) -> Outcome {
-        match self.stamps {
-            Some((ta, tf)) => Outcome::Exchange(Exchange { ta, tf, response }),
-            None => Outcome::Kept { answered },
-        }
-    }
-}
-
 /// The outcome of the last request that ended.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
@@ -154,7 +101,7 @@ pub struct Client<S> {
     in_flight: Option<InFlight<S>>,
     asking: Asking,
     /// Cookies of ended requests and whether an answer ended them.
-    past: VecDeque<(Cookies, bool)>,
+    past: Past,
     /// DENY or RSTR, until the next accepted answer.
     denied: Option<KissCode>,
     last_exchange: Option<Last>,
@@ -187,7 +134,7 @@ impl<S> Client<S> {
             asking: Asking::new(config.precise),
             schedule: Schedule::new(config, start),
             in_flight: None,
-            past: VecDeque::with_capacity(REMEMBERED),
+            past: Past::default(),
             denied: None,
             last_exchange: None,
             unanswered: 0,
@@ -245,7 +192,7 @@ impl<S> Client<S> {
         self.counters.sent += 1;
         let id = self.counters.sent;
         let before = self.interleave_with();
-        let cookies = self.fresh_cookies(random, before.is_some());
+        let cookies = self.past.fresh(random, before.is_some());
         let deadline = now + self.config().request_timeout;
         let precise = self.asking.wants(now);
         self.in_flight = Some(InFlight { id, cookies, deadline, precise, stamp: None });
@@ -298,7 +245,7 @@ impl<S> Client<S> {
         let (cookies, carried) = (request.cookies, request.precise);
         // What we did not ask for is not ours.
         let field = field.filter(|_| carried);
-        self.remember(cookies, true);
+        self.past.push(cookies, true);
         if packet.stratum == 0 {
             return self.kissed(now, &packet);
         }
@@ -330,13 +277,19 @@ impl<S> Client<S> {
         self.reject(RejectReason::Source);
     }
 
-    /// Another server is asked, from `now` on: its schedule starts with a burst, and what the old
-    /// one imposed (kisses) does not bind the new one. Counters and reachability go on.
-    pub fn change_server(&mut self, now: Duration) {
+    /// Another server is asked, from `now` on. Its schedule starts with a burst if `eager`, and
+    /// otherwise goes on where the one before would have. What the old one imposed (kisses) does not
+    /// bind the new one, except that a server which is not asked eagerly may be an old one, so an
+    /// imposed interval stays. Counters and reachability go on.
+    pub fn change_server(&mut self, now: Duration, eager: bool) {
         if let Some(request) = self.in_flight.take() {
             self.lose(request.cookies);
         }
-        self.schedule = Schedule::new(*self.config(), now);
+        if eager {
+            self.schedule = Schedule::new(*self.config(), now);
+        } else {
+            self.schedule.pass_on();
+        }
         self.last_exchange = None;
         self.denied = None;
         self.unanswered = 0;
@@ -459,9 +412,9 @@ impl<S> Client<S> {
 
     /// Says why a packet without the cookie in flight is refused.
     fn unmatched(&self, origin: NtpTimestamp) -> RejectReason {
-        match self.past.iter().find(|(cookies, _)| cookies.has(origin)) {
-            Some((_, true)) => RejectReason::Duplicate,
-            Some((_, false)) => RejectReason::Late,
+        match self.past.was_answered(origin) {
+            Some(true) => RejectReason::Duplicate,
+            Some(false) => RejectReason::Late,
             None => RejectReason::BogusOrigin,
         }
     }
@@ -547,7 +500,7 @@ impl<S> Client<S> {
     }
 
     fn lose(&mut self, cookies: Cookies) {
-        self.remember(cookies, false);
+        self.past.push(cookies, false);
         self.counters.lost += 1;
         self.end(Ended::Lost);
     }
@@ -565,32 +518,6 @@ impl<S> Client<S> {
         }
         Outcome::Rejected(reason)
     }
-
-    fn remember(&mut self, cookies: Cookies, answered: bool) {
-        self.past.truncate(REMEMBERED - 1);
-        self.past.push_front((cookies, answered));
-    }
-
-    /// Makes the cookies from `random`, skipping zero ("no time") and the remembered cookies, so
-    /// that even a broken generator cannot make an old answer match a new request. The second
-    /// cookie follows from the first; both leave in one packet, so anyone who has seen one has seen
-    /// both.
-    fn fresh_cookies(&self, random: u64, interleaved: bool) -> Cookies {
-        let mut basic = random;
-        loop {
-            let second = if interleaved { scrambled(basic) } else { 0 };
-            let cookies = Cookies {
-                basic: NtpTimestamp::from_bits(basic),
-                interleaved: NtpTimestamp::from_bits(second),
-            };
-            let known = |c: NtpTimestamp| self.past.iter().any(|(past, _)| past.has(c));
-            let usable = basic != 0 && !known(cookies.basic) && !known(cookies.interleaved);
-            if usable && basic != second && !(interleaved && second == 0) {
-                return cookies;
-            }
-            basic = basic.wrapping_add(1);
-        }
-    }
 }
 
 /// The bounds of a field that came with the header of `response`; `None` without a field, and from
@@ -603,14 +530,6 @@ fn bounds(
         return Ok(None);
     };
     field.bounds(response).map(Some).map_err(|_| RejectReason::PreciseBounds)
-}
-
-/// A bijective mix of 64 bits (the finalizer of splitmix64): different first cookies give different
-/// second cookies.
-const fn scrambled(bits: u64) -> u64 {
-    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 /// Returns the largest power of two not above `span`, as log2 s: the poll field's format.

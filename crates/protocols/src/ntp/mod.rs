@@ -10,6 +10,7 @@
 //! | [`datagram`] | a packet to send |
 //! | [`config`] | every tunable of an association, with unit and reason |
 //! | [`client`] | the state machine: which answers to accept, pairing of stamps; basic and interleaved mode (RFC 9769) |
+//! | `pairing` | which answer belongs to which request |
 //! | `schedule` | when to ask |
 //! | `asking` | whether a request carries the field of [`precise`] |
 //! | [`reject`] | why an answer was refused |
@@ -30,6 +31,7 @@ pub mod datagram;
 pub mod extension;
 pub mod format;
 pub mod packet;
+mod pairing;
 pub mod precise;
 pub mod refid;
 pub mod reject;

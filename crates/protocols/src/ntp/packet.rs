@@ -31,6 +31,19 @@ pub enum LeapIndicator {
     Unsynchronized,
 }
 
+impl LeapIndicator {
+    /// The name in status output and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoWarning => "normal",
+            Self::Insert => "insert",
+            Self::Delete => "delete",
+            Self::Unsynchronized => "unsynchronized",
+        }
+    }
+}
+
 /// The association mode (figure 10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`of_address`] | the id of a server that is synchronized to this address |
 //! | [`declares_smear`] | servers that declare that they smear leap seconds |
+//! | [`shown`] | an id for people: a name or an address |
 //!
 //! What it does not do: detect smearing servers that do not declare it, such as the clients of a
 //! smearing server (their id is its address), or decide what to do about them
@@ -46,6 +47,19 @@ pub fn declares_smear(reference_id: [u8; 4], stratum: u8) -> bool {
         || (stratum == 1 && reference_id == GOOGLE)
 }
 
+/// The id of a server of `stratum` as people read it: a primary server's name (`GPS`), or four
+/// bytes as an address. For a server that is synchronized over IPv6, these are a hash and no
+/// address.
+#[must_use]
+pub fn shown(reference_id: [u8; 4], stratum: u8) -> String {
+    let name = reference_id.split(|byte| *byte == 0).next().unwrap_or_default();
+    let is_name = !name.is_empty() && name.iter().all(u8::is_ascii_graphic);
+    if stratum <= 1 && is_name {
+        return name.escape_ascii().to_string();
+    }
+    std::net::Ipv4Addr::from(reference_id).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +72,15 @@ mod tests {
         // md5sum of the 16 bytes of each address.
         assert_eq!(of("2001:db8::1"), [0x39, 0xab, 0x9b, 0x37]);
         assert_eq!(of("::"), [0x4a, 0xe7, 0x13, 0x36]);
+    }
+
+    #[test]
+    fn ids_for_people() {
+        assert_eq!(shown(*b"GPS\0", 1), "GPS");
+        assert_eq!(shown(*b"GPS\0", 2), "71.80.83.0", "an address, or a hash");
+        assert_eq!(shown([192, 0, 2, 7], 2), "192.0.2.7");
+        assert_eq!(shown([0x1b, b'[', b'2', b'J'], 1), "27.91.50.74", "no terminal's commands");
+        assert_eq!(shown([0; 4], 1), "0.0.0.0");
     }
 
     #[test]

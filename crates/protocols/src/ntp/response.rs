@@ -50,6 +50,10 @@ pub struct Response {
     pub stratum: u8,
     /// Upstream server or reference clock.
     pub reference_id: [u8; 4],
+    /// When the server's clock was last set or corrected; zero if it does not say.
+    pub reference: NtpTimestamp,
+    /// NTP version, 3 or 4.
+    pub version: u8,
     /// Precision of the server's clock, log2 s.
     pub precision: i8,
     /// The stamps' errors in nanoseconds, if the server stated them and they agree with the header.
@@ -151,6 +155,8 @@ impl Response {
             leap: packet.leap,
             stratum: packet.stratum,
             reference_id: packet.reference_id,
+            reference: packet.reference,
+            version: packet.version,
             precision: packet.precision,
             precise: None,
         }
@@ -161,6 +167,12 @@ impl Response {
     #[must_use]
     pub fn error_stated_by(packet: &Packet) -> Duration {
         Self::content(packet, 0, Instant::from_bits(0)).error_budget()
+    }
+
+    /// Returns when the server's clock was last set or corrected, as it states.
+    #[must_use]
+    pub fn reference_time(&self) -> Option<Instant<Utc>> {
+        (!self.reference.is_zero()).then(|| self.reference.to_instant(self.te))
     }
 
     /// Returns true if the departure was measured (RFC 9769).

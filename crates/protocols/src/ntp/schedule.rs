@@ -140,6 +140,13 @@ impl Schedule {
         }
     }
 
+    /// Goes on with another server, one request per interval.
+    pub(super) fn pass_on(&mut self) {
+        self.denied = false;
+        (self.left, self.recovering) = (0, false);
+        self.next = self.last_sent.map_or(self.next, |sent| sent + self.interval());
+    }
+
     /// Records an accepted answer: a denial is over, and the rest of a burst is due soon.
     pub(super) fn accepted(&mut self) {
         let was_denied = std::mem::take(&mut self.denied);

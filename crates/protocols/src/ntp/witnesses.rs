@@ -5,9 +5,9 @@
 //! servers with the same source, or of which one is the other's source, are one witness. Ids of
 //! reference clocks (127.127.t.u), of smearing servers and empty ones name no server.
 //!
-//! What it does not do: prove independence. A server may lie about its source; at worst it shares
-//! the vote of an honest one, which loses nothing that it could not lose otherwise: a liar that
-//! stays alone has a vote of its own.
+//! What it does not do: prove independence. A server may lie about its source and share the vote of
+//! an honest one, which makes witnesses fewer: the estimate's vote allows for that
+//! (crates/estimate, `ensemble.rs`).
 
 use std::net::IpAddr;
 
@@ -39,15 +39,16 @@ impl Source {
     }
 }
 
-/// The witness of each server: the lowest index among the servers that are one witness with it.
-/// `None`: nothing is known of its source, so it counts for itself.
+/// The witness of each reference: the lowest index among those that are one witness with it. A
+/// reference has every source whose facts still count, or none that is known; then it counts for
+/// itself.
 #[must_use]
-pub fn witnesses(sources: &[Option<Source>]) -> Vec<usize> {
+pub fn witnesses(sources: &[Vec<Source>]) -> Vec<usize> {
     let mut witness: Vec<usize> = (0..sources.len()).collect();
-    for (index, source) in sources.iter().enumerate() {
-        for (before, other) in sources[..index].iter().enumerate() {
-            let (Some(source), Some(other)) = (source, other) else { continue };
-            if source.is_one_with(other) {
+    for (index, own) in sources.iter().enumerate() {
+        for (before, others) in sources[..index].iter().enumerate() {
+            let is_one = |source: &Source| others.iter().any(|other| source.is_one_with(other));
+            if own.iter().any(is_one) {
                 let (from, to) = (witness[index], witness[before]);
                 let (from, to) = (from.max(to), from.min(to));
                 witness.iter_mut().filter(|w| **w == from).for_each(|w| *w = to);
@@ -61,8 +62,8 @@ pub fn witnesses(sources: &[Option<Source>]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn source(last: u8, stratum: u8, reference_id: [u8; 4]) -> Option<Source> {
-        Some(Source::new(IpAddr::from([10, 0, 0, last]), stratum, reference_id))
+    fn source(last: u8, stratum: u8, reference_id: [u8; 4]) -> Vec<Source> {
+        vec![Source::new(IpAddr::from([10, 0, 0, last]), stratum, reference_id)]
     }
 
     #[test]
@@ -77,7 +78,15 @@ mod tests {
             (vec![source(1, 1, gps), source(2, 1, gps)], vec![0, 1]),
             (vec![source(1, 10, [127, 127, 1, 1]), source(2, 10, [127, 127, 1, 1])], vec![0, 1]),
             (vec![source(1, 3, [0; 4]), source(2, 3, [0; 4])], vec![0, 1]),
-            (vec![None, source(1, 2, [9, 9, 9, 9]), None], vec![0, 1, 2]),
+            (vec![vec![], source(1, 2, [9, 9, 9, 9]), vec![]], vec![0, 1, 2]),
+            // The first had another server before, whose facts still count.
+            (
+                vec![
+                    [source(1, 2, [8, 8, 8, 8]), source(2, 2, [9, 9, 9, 9])].concat(),
+                    source(3, 2, [8, 8, 8, 8]),
+                ],
+                vec![0, 0],
+            ),
             // A chain: the third links the other two.
             (
                 vec![

@@ -182,6 +182,18 @@ impl Association {
         }
     }
 
+    /// Returns the number of unused cookies.
+    #[must_use]
+    pub fn cookies(&self) -> usize {
+        self.cookies.len()
+    }
+
+    /// Returns when the keys were established; `None` without keys.
+    #[must_use]
+    pub fn keyed_at(&self) -> Option<Duration> {
+        self.keys.as_ref().map(|keys| keys.since)
+    }
+
     /// Returns the counts of everything that has happened.
     #[must_use]
     pub fn counters(&self) -> &Counters {

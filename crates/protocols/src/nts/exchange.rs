@@ -25,7 +25,7 @@ use super::validity::{AtBothEnds, CertificateTime};
 /// RFC 8915 section 4.
 pub const ALPN: &[u8] = b"ntske/1";
 /// RFC 8915 section 5.1.
-const EXPORTER_LABEL: &[u8] = b"EXPORTER-network-time-security";
+pub(super) const EXPORTER_LABEL: &[u8] = b"EXPORTER-network-time-security";
 
 /// One direction of the NTP packets (RFC 8915 section 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,6 +132,12 @@ impl Exchange {
         let Some(answer) = Answer::parse(&self.answer)? else { return Ok(None) };
         self.tls.send_close_notify();
         self.establish(answer).map(Some)
+    }
+
+    /// Returns the server's own certificate, DER; servers that show the same one are one party.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&[u8]> {
+        Some(self.tls.peer_certificates()?.first()?.as_ref())
     }
 
     /// Says why no keys will come after the server has closed the connection.

@@ -1,4 +1,4 @@
-//! Network Time Security for NTPv4, the client's side (RFC 8915).
+//! Network Time Security for NTPv4 (RFC 8915): the client's side, and in [`server`] the other one.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -15,14 +15,15 @@
 //! | [`error`] | why key establishment failed, with the next step |
 //! | [`status`] | what operators see: counters, reasons, advice |
 //! | [`date`] | a certificate's dates in messages |
+//! | [`server`] | the server's side: cookies, its half of key establishment, sealed answers |
 //!
 //! NTS wraps the NTP client: [`Association`] takes the bytes of a [`crate::ntp::Request`], and
 //! returns the header of an authentic answer, with the field of [`crate::ntp::precise`] if it has
 //! one, for [`crate::ntp::Client::on_datagram`].
 //!
-//! What it does not do: the server's side, algorithms except AES-SIV-CMAC-256, keys that outlive
-//! the process, or protection against delay (an attacker on the path can still hold packets back;
-//! the bounds account for that).
+//! What it does not do: algorithms except AES-SIV-CMAC-256, a client's keys that outlive the
+//! process, or protection against delay (an attacker on the path can still hold packets back; the
+//! bounds account for that).
 
 pub mod aead;
 pub mod association;
@@ -35,6 +36,7 @@ pub mod field;
 pub mod negotiation;
 pub mod record;
 pub mod retry;
+pub mod server;
 pub mod status;
 pub mod trust;
 pub mod validity;

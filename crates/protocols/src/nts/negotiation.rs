@@ -155,8 +155,10 @@ fn once<T>(place: &mut Option<T>, value: Option<T>, what: &'static str) -> Resul
     Ok(())
 }
 
-/// Checks for a host name or an address in ASCII; 255 is DNS's limit.
-fn server_name(body: &[u8]) -> Option<String> {
+/// Returns a host name or an address in ASCII, as the NTP server's record has it (RFC 8915 section
+/// 4.1.7); `None` for anything else. 255 is DNS's limit.
+#[must_use]
+pub fn server_name(body: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(body).ok()?;
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-:_".contains(&b));
     (plain && (1..=255).contains(&name.len())).then(|| name.to_owned())

@@ -1,19 +1,25 @@
-//! Derives bounds on "clock minus true time" from a ptp4l's state.
+//! Derives a bound on "clock minus true time" from a ptp4l's state.
 //!
-//! ptp4l measures `offset = t2 - t1 - meanPathDelay`: it assumes that the delay from the master is
-//! the mean of both directions. Neither one-way delay is negative and their sum is twice the mean,
-//! so the offset is wrong by at most one mean path delay, whatever the asymmetry. Between two
-//! measurements the servo moves the clock from the measured offset towards zero, so that the offset
-//! now lies between zero and the recent ones, and the oscillator drifts. Hence, at an age after the
-//! last measurement:
+//! ptp4l measures `offset = t2 - t1 - meanPathDelay`, where meanPathDelay is the median of the last
+//! ten measurements (`delay_filter`). The forward delay is not negative, so the clock is ahead of
+//! the master by at most offset + meanPathDelay. How far it may be behind, a single offset does not
+//! say: it hides behind a Sync that was delayed. But two delays that add up to twice a mean differ
+//! from it by at most that mean, and while the path's delay rises, so do the measured offsets before
+//! the servo has followed them and the median has caught up. So the largest of the recent offsets, with
+//! either sign, covers a path that changed, and also the servo's swing to the other side while it
+//! converges. Hence, at an age after the last measurement:
 //!
 //! ```text
-//! clock - true time  in  [min(0, offsets) - e, max(0, offsets) + e]
+//! |clock - true time| <= max |offset| + e
 //! e = meanPathDelay + grandmaster accuracy + hop_error * (stepsRemoved - 1) + drift * age + interface accuracy
 //! ```
 //!
-//! Assumed, not proven: the grandmaster's claim; the boundary clocks' error; that the servo does
-//! not overshoot by more than its recent offsets; the drift. What it does not do: read clocks.
+//! Recent are those of [`SPAN`], and at least [`OFFSETS`]. With P2P, meanPathDelay is the delay to
+//! the neighbour.
+//!
+//! Assumed, not proven: the grandmaster's claim; the boundary clocks' error; that the servo swings
+//! to the other side by no more than its recent offsets; the drift; that transparent clocks tell
+//! their residence times right. What it does not do: read clocks.
 
 use std::collections::VecDeque;
 
@@ -21,9 +27,19 @@ use timevisor_time::{Duration, RateError};
 
 use super::accuracy::clock_accuracy;
 use super::datasets::{PortState, State};
+use super::refusal::Refusal;
+use super::settling::Settling;
 
-/// How many of the last offsets count: enough to include the servo's swing.
+/// At least so many of the last offsets count, however rare Syncs are: enough to include the servo's
+/// swing.
 pub const OFFSETS: usize = 8;
+
+/// Offsets of this time count: ptp4l's median of ten delays, at one Delay_Req a second, follows a
+/// path that changed within it.
+pub const SPAN: Duration = Duration::from_secs(16);
+
+/// No more than this are kept; with more polls, the oldest two are joined.
+const KEPT: usize = 256;
 
 /// The assumptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,79 +62,12 @@ pub struct Assumptions {
     pub arbitrary_is_utc: bool,
 }
 
-/// Why a ptp4l's clock is currently not a reference.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Refusal {
-    /// No port follows a master; the state of one.
-    NotFollowing(&'static str),
-    /// gmPresent is 0: this clock is its own grandmaster.
-    NoGrandmaster,
-    /// The grandmaster's timescale is arbitrary.
-    ArbitraryTimescale,
-    /// The grandmaster claims no accuracy.
-    UnknownAccuracy(u8),
-    /// No Sync for longer than `max_age`, or a clock that was stepped.
-    Stale,
-    /// A negative path delay: the stamps are wrong.
-    NegativeDelay,
-}
-
-impl Refusal {
-    /// The name in JSON and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NotFollowing(_) => "not_following",
-            Self::NoGrandmaster => "no_grandmaster",
-            Self::ArbitraryTimescale => "arbitrary_timescale",
-            Self::UnknownAccuracy(_) => "unknown_accuracy",
-            Self::Stale => "stale",
-            Self::NegativeDelay => "negative_delay",
-        }
-    }
-}
-
-impl core::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::NotFollowing(state) => write!(
-                f,
-                "ptp4l follows no master (its port is {state}); check the network and the domain"
-            ),
-            Self::NoGrandmaster => {
-                f.write_str("ptp4l sees no grandmaster but itself; check the network and the domain")
-            }
-            Self::ArbitraryTimescale => f.write_str(
-                "the grandmaster's timescale is arbitrary (ptpTimescale 0); set it up for PTP time, or, if you know \
-                 that it serves UTC, set timescale = \"utc\"",
-            ),
-            Self::UnknownAccuracy(code) => write!(
-                f,
-                "the grandmaster claims no accuracy (clockAccuracy {code:#04x}); set grandmaster_accuracy"
-            ),
-            Self::Stale => f.write_str(
-                "ptp4l has measured no offset lately; check that Sync and Delay_Resp messages arrive",
-            ),
-            Self::NegativeDelay => {
-                f.write_str("ptp4l measures a negative path delay; check its delay and asymmetry settings")
-            }
-        }
-    }
-}
-
-/// The interval of "clock minus true time".
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Offset {
-    /// Lower bound.
-    pub least: Duration,
-    /// Upper bound.
-    pub most: Duration,
-}
-
 /// The recent offsets and what follows from them.
 #[derive(Clone, Debug)]
 pub struct OffsetWindow {
     assumptions: Assumptions,
+    settling: Settling,
+    /// Ingress time in nanoseconds of the clock, and the offset's size.
     recent: VecDeque<(i64, Duration)>,
 }
 
@@ -126,24 +75,39 @@ impl OffsetWindow {
     /// A window without offsets.
     #[must_use]
     pub fn new(assumptions: Assumptions) -> Self {
-        Self { assumptions, recent: VecDeque::with_capacity(OFFSETS) }
+        Self {
+            assumptions,
+            settling: Settling::default(),
+            recent: VecDeque::with_capacity(OFFSETS),
+        }
     }
 
-    /// Processes a state; `clock_ns` is a reading of its clock, taken after the state was
-    /// requested.
+    /// Processes a state; `clock_ns` is a reading of its clock, taken after the state was received.
+    /// Returns the largest possible distance of the clock from true time, on the clock's own
+    /// timescale.
     ///
     /// # Errors
     /// Why no statement is possible.
-    pub fn judge(&mut self, state: &State, clock_ns: i64) -> Result<Offset, Refusal> {
+    pub fn judge(&mut self, state: &State, clock_ns: i64) -> Result<Duration, Refusal> {
         let judged = self.accept(state, clock_ns);
-        if judged.is_err() {
+        match judged {
             // Whatever came before belongs to another master, or another setting of the clock.
-            self.recent.clear();
+            Err(Refusal::NewMaster(_) | Refusal::NewTimescale | Refusal::Unmeasured) => {
+                self.recent.clear();
+            }
+            Err(_) => self.restart(),
+            Ok(_) => {}
         }
         judged
     }
 
-    fn accept(&mut self, state: &State, clock_ns: i64) -> Result<Offset, Refusal> {
+    /// Forgets the offsets: the clock was stepped, or ptp4l was not heard for a while.
+    pub fn restart(&mut self) {
+        self.recent.clear();
+        self.settling.restart();
+    }
+
+    fn accept(&mut self, state: &State, clock_ns: i64) -> Result<Duration, Refusal> {
         let assume = self.assumptions;
         if !state.port.follows() {
             return Err(Refusal::NotFollowing(state.port.name()));
@@ -151,7 +115,7 @@ impl OffsetWindow {
         if !state.grandmaster_present {
             return Err(Refusal::NoGrandmaster);
         }
-        if !state.ptp_timescale && !assume.arbitrary_is_utc {
+        if !state.time.ptp_timescale && !assume.arbitrary_is_utc {
             return Err(Refusal::ArbitraryTimescale);
         }
         let claimed = clock_accuracy(state.grandmaster_accuracy);
@@ -159,6 +123,8 @@ impl OffsetWindow {
             .grandmaster_accuracy
             .or(claimed)
             .ok_or(Refusal::UnknownAccuracy(state.grandmaster_accuracy))?;
+        // Before the other checks: what they would look at may be the former master's.
+        self.settling.observe(state)?;
         let age = Duration::from_nanos(clock_ns) - Duration::from_nanos(state.ingress_ns);
         if age.is_negative() || age > assume.max_age || state.ingress_ns == 0 {
             return Err(Refusal::Stale);
@@ -166,29 +132,44 @@ impl OffsetWindow {
         if state.mean_path_delay.is_negative() {
             return Err(Refusal::NegativeDelay);
         }
-        // If asked twice between two Syncs, ptp4l gives the same answer.
-        let measured = (state.ingress_ns, Duration::from_nanos(state.master_offset_ns));
-        if self.recent.back() != Some(&measured) {
-            if self.recent.len() == OFFSETS {
-                self.recent.pop_front();
-            }
-            self.recent.push_back(measured);
+        if state.mean_path_delay == Duration::ZERO {
+            return Err(Refusal::NoDelay);
         }
+        self.remember(state);
         let drift = match state.port {
             PortState::Slave => assume.drift,
             _ => assume.drift_unlocked,
         };
         let hops = i128::from(state.steps_removed.saturating_sub(1));
-        let error = state.mean_path_delay
+        let largest =
+            self.recent.iter().map(|(_, offset)| *offset).fold(Duration::ZERO, Duration::max);
+        Ok(largest
+            + state.mean_path_delay
             + grandmaster
             + Duration::from_bits(assume.hop_error.to_bits().saturating_mul(hops))
             + drifted(drift, age)
-            + assume.accuracy;
-        let offsets = || self.recent.iter().map(|(_, offset)| *offset);
-        Ok(Offset {
-            least: offsets().fold(Duration::ZERO, Duration::min) - error,
-            most: offsets().fold(Duration::ZERO, Duration::max) + error,
-        })
+            + assume.accuracy)
+    }
+
+    /// If asked twice between two Syncs, ptp4l gives the same answer.
+    fn remember(&mut self, state: &State) {
+        let measured = (state.ingress_ns, Duration::from_nanos(state.master_offset_ns).abs());
+        if self.recent.back() == Some(&measured) {
+            return;
+        }
+        self.recent.push_back(measured);
+        let age = |at: i64| Duration::from_nanos(measured.0) - Duration::from_nanos(at);
+        while self.recent.len() > OFFSETS
+            && self.recent.front().is_some_and(|(at, _)| age(*at) > SPAN)
+        {
+            self.recent.pop_front();
+        }
+        if self.recent.len() > KEPT {
+            let joined = self.recent.pop_front().map_or(Duration::ZERO, |(_, offset)| offset);
+            if let Some((_, oldest)) = self.recent.front_mut() {
+                *oldest = Duration::max(*oldest, joined);
+            }
+        }
     }
 }
 

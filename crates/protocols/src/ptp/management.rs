@@ -47,12 +47,22 @@ pub enum Id {
     Port = 0x2004,
     /// TIME_STATUS_NP: linuxptp's offset and when it was measured.
     TimeStatus = 0xc000,
+    /// GRANDMASTER_SETTINGS_NP: linuxptp's own `utc_offset`.
+    Settings = 0xc001,
 }
 
 impl Id {
-    /// In the order in which they are requested.
-    pub const ALL: [Self; 5] =
-        [Self::Port, Self::Parent, Self::TimeProperties, Self::Current, Self::TimeStatus];
+    /// In the order in which they are requested: the measurement first, then what it is relative
+    /// to. A change between the two replies then shows as a change since the last round, and
+    /// [`super::Settling`] waits for a measurement after it.
+    pub const ALL: [Self; 6] = [
+        Self::TimeStatus,
+        Self::Port,
+        Self::Parent,
+        Self::TimeProperties,
+        Self::Settings,
+        Self::Current,
+    ];
 
     fn from_u16(number: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|id| *id as u16 == number)

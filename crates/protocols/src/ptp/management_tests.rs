@@ -2,8 +2,7 @@ use proptest::prelude::*;
 use timevisor_time::Duration;
 
 use super::*;
-use crate::ptp::datasets::PortState;
-use crate::ptp::{Query, State};
+use crate::ptp::{Master, PortIdentity, PortState, Query, State, TimeProperties};
 
 /// Captured from ptp4l 3.1.1 (software stamps, `free_running 1`), asked with sequence numbers 1
 /// to 5.
@@ -17,6 +16,9 @@ const PORT: &str = "0d0200500000000000000000000000000000000032b038fffe9ccf0a0001
     200432b038fffe9ccf0a000108fd0000000000000000ff03fd010002";
 const TIME_STATUS: &str = "0d0200680000000000000000000000000000000032b038fffe9ccf0a00000005047f000000005456535200010000020000\
     010034c000000000089d5f30a218e9ccf5d3b15691000000000000000000000000000000000000000000000000000156ce51fffe175f84";
+/// clockClass 6, accuracy 0x21, variance 0xffff, utc_offset 37, no flags, internal oscillator.
+const SETTINGS: &str = "0d02003e0000000000000000000000000000000032b038fffe9ccf0a00000006047f0000000054565352000100000200\
+    0001000ac0010621ffff002500a0";
 /// To a GET of PORT_HWCLOCK_NP, which linuxptp 3.1 does not know: NO_SUCH_ID.
 const REFUSED: &str = "0d02003c0000000000000000000000000000000032b038fffe9ccf0a00010006047f000000005456535200010000020000020008\
     0002c00900000000";
@@ -45,29 +47,42 @@ fn a_get_is_what_the_standard_says() {
 }
 
 #[test]
-fn five_real_replies_make_a_state() {
+fn six_real_replies_make_a_state() {
     let mut query = Query::new(0, 0);
     let requests = query.begin();
-    assert_eq!(requests.len(), 5);
+    assert_eq!(requests.len(), 6);
     assert!(requests.iter().all(|r| r[31] == 1));
-    let replies = [CURRENT, PARENT, TIME_STATUS, TIME_PROPERTIES];
+    let replies = [CURRENT, PARENT, TIME_STATUS, TIME_PROPERTIES, SETTINGS];
     for reply in replies {
         assert_eq!(query.on_datagram(&numbered(reply, 1)), Ok(None));
     }
     let state = query.on_datagram(&numbered(PORT, 1)).unwrap().unwrap();
+    let grandmaster = [0x56, 0xce, 0x51, 0xff, 0xfe, 0x17, 0x5f, 0x84];
+    let parent = PortIdentity { clock: grandmaster, port: 1 };
     let expected = State {
         port: PortState::Uncalibrated,
+        master: Master { grandmaster, parent },
+        measured_grandmaster: grandmaster,
         steps_removed: 1,
         mean_path_delay: Duration::from_nanos(2373),
         grandmaster_accuracy: 0x21,
         grandmaster_class: 6,
-        utc_offset: Some(37),
-        ptp_timescale: true,
+        time: TimeProperties {
+            utc_offset: 37,
+            utc_offset_valid: true,
+            leap: 0,
+            ptp_timescale: true,
+            traceable: true,
+        },
+        own_utc_offset: 37,
         master_offset_ns: 36_999_999_650,
         ingress_ns: 1_795_191_282_674_521_745,
         grandmaster_present: true,
     };
     assert_eq!(state, expected);
+    assert_eq!(state.master.to_string(), "56ce51.fffe.175f84");
+    let behind = Master { parent: PortIdentity { clock: [1; 8], port: 2 }, ..state.master };
+    assert_eq!(behind.to_string(), "56ce51.fffe.175f84 through 010101.0101.010101-2");
     // A new round forgets the old one, and refuses its stragglers.
     query.begin();
     assert_eq!(query.on_datagram(&numbered(PORT, 1)), Err(MessageError::NotForUs));
@@ -86,11 +101,52 @@ fn of_several_ports_the_one_that_follows_decides() {
     for state in [6, 9, 4] {
         query.on_datagram(&port(state)).unwrap();
     }
-    for reply in [CURRENT, PARENT, TIME_PROPERTIES] {
+    for reply in [CURRENT, PARENT, TIME_PROPERTIES, SETTINGS] {
         query.on_datagram(&numbered(reply, 1)).unwrap();
     }
     let state = query.on_datagram(&numbered(TIME_STATUS, 1)).unwrap().unwrap();
     assert_eq!(state.port, PortState::Slave);
+}
+
+/// Such a ptp4l leaves meanPathDelay at zero.
+#[test]
+fn with_peer_to_peer_the_delay_is_the_neighbours() {
+    let mut query = Query::new(0, 0);
+    query.begin();
+    let mut port = numbered(PORT, 1);
+    port[77] = 2;
+    // 1500 ns, in units of 2^-16 ns.
+    port[66..74].copy_from_slice(&(1_500_i64 << 16).to_be_bytes());
+    query.on_datagram(&port).unwrap();
+    let mut current = numbered(CURRENT, 1);
+    current[64..72].fill(0);
+    for reply in [current, numbered(PARENT, 1), numbered(TIME_PROPERTIES, 1), numbered(SETTINGS, 1)]
+    {
+        query.on_datagram(&reply).unwrap();
+    }
+    let state = query.on_datagram(&numbered(TIME_STATUS, 1)).unwrap().unwrap();
+    assert_eq!(state.mean_path_delay, Duration::from_nanos(1_500));
+}
+
+#[test]
+fn flags_are_told_apart() {
+    let flags = |byte: u8| {
+        let mut query = Query::new(0, 0);
+        query.begin();
+        let mut properties = numbered(TIME_PROPERTIES, 1);
+        properties[56] = byte;
+        for reply in [CURRENT, PARENT, SETTINGS, PORT, TIME_STATUS] {
+            query.on_datagram(&numbered(reply, 1)).unwrap();
+        }
+        let time = query.on_datagram(&properties).unwrap().unwrap().time;
+        (time.leap, time.utc_offset_valid, time.ptp_timescale, time.traceable)
+    };
+    assert_eq!(flags(0), (0, false, false, false));
+    assert_eq!(flags(0x01), (1, false, false, false));
+    assert_eq!(flags(0x02), (-1, false, false, false));
+    assert_eq!(flags(0x04), (0, true, false, false));
+    assert_eq!(flags(0x08), (0, false, true, false));
+    assert_eq!(flags(0x10), (0, false, false, true));
 }
 
 #[test]
@@ -116,7 +172,7 @@ fn what_is_no_reply_is_refused_by_reason() {
     let mut query = Query::new(0, 0);
     query.begin();
     let mut short = numbered(TIME_STATUS, 1);
-    short[51] = 2 + 41;
+    short[51] = 2 + 49;
     assert_eq!(query.on_datagram(&short), Err(MessageError::ShortData));
 }
 
@@ -124,7 +180,7 @@ proptest! {
     #[test]
     fn no_bytes_make_it_panic(tail in proptest::collection::vec(any::<u8>(), 0..120), length in any::<u8>()) {
         let _ = parse(&tail);
-        for reply in [CURRENT, PARENT, TIME_PROPERTIES, PORT, TIME_STATUS] {
+        for reply in [CURRENT, PARENT, TIME_PROPERTIES, SETTINGS, PORT, TIME_STATUS] {
             let mut query = Query::new(0, 0);
             query.begin();
             let mut bytes = numbered(reply, 1);

@@ -4,12 +4,16 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`management`] | GET requests and RESPONSE messages: header, target, one management TLV |
-//! | [`datasets`] | the five requested data sets |
+//! | [`datasets`] | the six requested data sets |
 //! | [`accuracy`] | clockAccuracy, from the number to a span (table 5) |
-//! | [`query`] | one round of the five requests: which reply is still missing |
-//! | [`bound`] | from the replies to an interval of "clock minus true time", or why there is none |
+//! | [`query`] | one round of the six requests: which reply is still missing |
+//! | [`settling`] | whether a measurement belongs to the master and the timescale that are in force |
+//! | [`bound`] | from the replies to a bound on "clock minus true time" |
+//! | [`timescale`] | from the clock's count to TAI: the announced offset against the leap table |
+//! | [`refusal`] | why a ptp4l's clock is currently not a reference |
 //!
-//! TIME_STATUS_NP is linuxptp's own; everything else is in the standard. Everything is big endian.
+//! TIME_STATUS_NP and GRANDMASTER_SETTINGS_NP are linuxptp's own; everything else is in the
+//! standard. Everything is big endian.
 //!
 //! What it does not do: take part in PTP (no Sync, no Delay_Req), set anything, or open sockets.
 
@@ -18,9 +22,15 @@ pub mod bound;
 pub mod datasets;
 pub mod management;
 pub mod query;
+pub mod refusal;
+pub mod settling;
+pub mod timescale;
 
 pub use accuracy::clock_accuracy;
-pub use bound::{Assumptions, OffsetWindow, Refusal};
-pub use datasets::{PortState, State};
+pub use bound::{Assumptions, OffsetWindow};
+pub use datasets::{Master, PortIdentity, PortState, State, TimeProperties};
 pub use management::{Id, MessageError};
 pub use query::Query;
+pub use refusal::Refusal;
+pub use settling::Settling;
+pub use timescale::{Count, Steered, TableOffsets};

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    date_time_ymd,
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose,
+    IsCa, KeyPair, date_time_ymd,
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection};
 use timevisor_protocols::nts::TrustAnchors;
+use timevisor_protocols::nts::server::Identity;
 use timevisor_time::{Instant, Utc};
 
 /// Certificates are valid from 2026-01-01 to 2027-01-01; this lies between.
@@ -33,14 +34,25 @@ impl Authority {
         TrustAnchors::from_pem(self.pem().as_bytes()).unwrap()
     }
 
-    /// A server with a certificate for `name`.
-    pub(crate) fn server(&self, name: &str, tls: Tls) -> ServerConnection {
+    /// A certificate for `name`, and its key.
+    pub(crate) fn certify(&self, name: &str) -> (Certificate, KeyPair) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_before = date_time_ymd(2026, 1, 1);
         params.not_after = date_time_ymd(2027, 1, 1);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
+        (params.signed_by(&key, &self.0).unwrap(), key)
+    }
+
+    /// The same for our own server.
+    pub(crate) fn identity(&self, name: &str) -> Identity {
+        let (certificate, key) = self.certify(name);
+        Identity::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap()
+    }
+
+    /// A server with a certificate for `name`.
+    pub(crate) fn server(&self, name: &str, tls: Tls) -> ServerConnection {
+        let (certificate, key) = self.certify(name);
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)

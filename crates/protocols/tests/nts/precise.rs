@@ -1,6 +1,6 @@
-//! Precise bounds inside NTS: the authenticator covers the field in both directions. timevisord's
-//! own server does not serve NTS, so the server here is our NTP server with NTS put around it by
-//! hand.
+//! Precise bounds inside NTS, from the client's side: the authenticator covers the field in both
+//! directions. NTS is put around our NTP server by hand, so that replies can be what our own server
+//! never makes; `serving.rs` has the real one.
 
 use timevisor_protocols::ntp::packet::HEADER_LEN;
 use timevisor_protocols::ntp::precise::{self, Bounds, Errors, Status};

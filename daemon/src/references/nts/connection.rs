@@ -23,6 +23,8 @@ const ADDRESSES: usize = 4;
 pub struct Keys {
     pub established: Established,
     pub peer: SocketAddr,
+    /// The certificate of the key establishment server, DER.
+    pub certificate: Vec<u8>,
 }
 
 /// Requests keys from `server`, whose certificate must be valid at `time`.
@@ -33,9 +35,9 @@ pub fn establish(server: &NtsServer, timeout: Duration, time: CertificateTime) -
     let mut last = None;
     for address in addresses(&server.host, server.port)?.into_iter().take(ADDRESSES) {
         match ask(server, address, &trust, time, deadline) {
-            Ok(established) => {
+            Ok((established, certificate)) => {
                 let peer = ntp_peer(server, address.ip(), &established.answer)?;
-                return Ok(Keys { established, peer });
+                return Ok(Keys { established, peer, certificate });
             }
             Err(error) => last = Some(error),
         }
@@ -49,7 +51,7 @@ fn ask(
     trust: &TrustAnchors,
     time: CertificateTime,
     deadline: Instant,
-) -> Result<Established> {
+) -> Result<(Established, Vec<u8>)> {
     let mut exchange = Exchange::start(&server.host, trust, time)?;
     let mut stream =
         TcpStream::connect_timeout(&address, left(deadline, address)?).with_context(|| {
@@ -80,7 +82,8 @@ fn ask(
             let _ = stream.write_all(&exchange.output());
         }
         if let Some(established) = result? {
-            return Ok(established);
+            let certificate = exchange.certificate().unwrap_or_default().to_vec();
+            return Ok((established, certificate));
         }
     }
 }

@@ -16,14 +16,13 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 use anyhow::{Context, Result};
-use timevisor_protocols::control::Reference as Report;
+use timevisor_protocols::control::{NtsData, Reference as Report};
 use timevisor_protocols::nts::{
     Association, CertificateTime, Config, KeyError, Random, Refusal, Status,
 };
 use timevisor_time::Duration;
 
 use self::connection::{Keys, establish};
-use crate::announce::Announcer;
 use crate::config::NtsServer;
 
 /// How often to check for the thread's result.
@@ -50,12 +49,12 @@ pub struct Nts {
     running: Option<Receiver<Result<Keys>>>,
     /// The server for which the keys are valid.
     peer: Option<SocketAddr>,
+    /// The certificate with which the keys came, DER.
+    certificate: Option<Vec<u8>>,
     /// Why the last key establishment failed.
     failed: Option<String>,
     /// The defect of the certificate, if the time was the reason.
     untimely: Option<KeyError>,
-    /// The problem that the log shows.
-    told_problem: Announcer,
     told: BTreeSet<Refusal>,
 }
 
@@ -67,9 +66,9 @@ impl Nts {
             association: Association::new(Config::default())?,
             running: None,
             peer: None,
+            certificate: None,
             failed: None,
             untimely: None,
-            told_problem: Announcer::default(),
             told: BTreeSet::new(),
         })
     }
@@ -81,10 +80,10 @@ impl Nts {
             match running.try_recv() {
                 Err(TryRecvError::Empty) => return self.waiting(now + ASKING),
                 Ok(Ok(keys)) => self.established(now, keys),
-                Ok(Err(error)) => self.fail(now, &error),
+                Ok(Err(error)) => self.fail(&error),
                 Err(TryRecvError::Disconnected) => {
                     let text = "the key establishment's thread ended without a result";
-                    self.fail(now, &anyhow::anyhow!(text));
+                    self.fail(&anyhow::anyhow!(text));
                 }
             }
             self.running = None;
@@ -107,7 +106,7 @@ impl Nts {
                 self.waiting(now + ASKING)
             }
             Err(error) => {
-                self.fail(now, &error);
+                self.fail(&error);
                 self.waiting(self.association.exchange_at())
             }
         }
@@ -116,6 +115,11 @@ impl Nts {
     /// Where to send requests, once there are keys.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
+    }
+
+    /// The certificate of the party that the keys came from, DER.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.certificate.as_deref()
     }
 
     /// The datagram for a request; `None` if keys are needed first.
@@ -155,10 +159,32 @@ impl Nts {
             Status::Authenticated { .. } | Status::Keyed { .. } | Status::Refused { .. } => {
                 report.detail = format!("{}; {}", report.detail, status.describe());
             }
+            // The first attempt is under way.
+            Status::NoKeys if self.failed.is_none() => {
+                "probing".clone_into(&mut report.status);
+                report.detail = self.trouble(now);
+            }
             Status::NoKeys | Status::NoCookies | Status::Nak => {
                 status.name().clone_into(&mut report.status);
                 report.detail = self.trouble(now);
             }
+        }
+    }
+
+    /// Everything about the keys, for `timevisor sources NAME`.
+    pub fn details(&self, now: Duration) -> NtsData {
+        let counters = self.association.counters();
+        let keyed_at = self.association.keyed_at();
+        let refused = counters.refused.iter();
+        NtsData {
+            server: self.server.to_string(),
+            algorithm: keyed_at.map(|_| "AEAD_AES_SIV_CMAC_256".to_owned()),
+            cookies: self.association.cookies() as u64,
+            established_s: keyed_at.map(|at| (now - at).as_secs_f64()),
+            exchanges: counters.exchanges,
+            established: counters.established,
+            authenticated: counters.authenticated,
+            refused: refused.map(|(why, count)| (why.name().to_owned(), *count)).collect(),
         }
     }
 
@@ -171,20 +197,16 @@ impl Nts {
             keys.peer
         );
         self.peer = Some(keys.peer);
+        self.certificate = Some(keys.certificate);
         self.failed = None;
-        self.told_problem.changed(now, "");
         self.told.clear();
         self.association.established(now, keys.established);
     }
 
-    fn fail(&mut self, now: Duration, error: &anyhow::Error) {
+    fn fail(&mut self, error: &anyhow::Error) {
         let problem = format!("{error:#}");
+        tracing::debug!("reference {}: no NTS keys: {problem}", self.name);
         let known = error.downcast_ref::<KeyError>();
-        // The text of such an error changes with the time that it names.
-        let key = known.map_or(problem.as_str(), |error| error.name());
-        if self.told_problem.changed(now, key) {
-            tracing::warn!("reference {}: no NTS keys: {problem}", self.name);
-        }
         self.untimely = known.filter(|error| error.depends_on_time()).cloned();
         self.failed = Some(problem);
     }
@@ -243,7 +265,7 @@ mod tests {
         let not_before = UnixSeconds(1_795_000_000);
         nts.association.exchange_began(Duration::ZERO);
         let early = KeyError::NotYetValid { not_before, time: time() };
-        nts.fail(Duration::ZERO, &anyhow::Error::from(early).context("127.0.0.1"));
+        nts.fail(&anyhow::Error::from(early).context("127.0.0.1"));
         let now = Duration::from_secs(1);
         let Progress::Waiting { again, .. } = nts.poll(now, time()) else { panic!("keys?") };
         assert_eq!((again, nts.running.is_some()), (now + LOOKING_AGAIN, false));

@@ -14,15 +14,16 @@ use timevisor_protocols::ntp::{
 };
 use timevisor_time::{Period, RateError, TimescaleId};
 
+use super::super::clients::ClientList;
 use super::*;
 use crate::references::Upstream;
 
 const COUNTER: HostCounter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
 /// 2027-01-15T08:00:00 TAI.
-const TAI: i64 = 1_800_000_000;
+pub(in crate::server) const TAI: i64 = 1_800_000_000;
 const RHO: RateError = RateError::from_ppm(15);
 
-struct Bench {
+pub(in crate::server) struct Bench {
     folder: TempDir,
     writer: PageWriter<WritePage>,
     /// The counter value at which the lines start.
@@ -30,7 +31,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(in crate::server) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let page = page_file::create(&folder.path().join("clock"), PageSize::Page).unwrap();
         let identity = Identity {
@@ -46,7 +47,7 @@ impl Bench {
     }
 
     /// 200 us above, 100 us below, within 15 ppm, valid from now on and for 10 s.
-    fn publish(&mut self, status: ClockStatus) {
+    pub(in crate::server) fn publish(&mut self, status: ClockStatus) {
         self.base = COUNTER.read_ordered();
         let period = Period::from_hz(1_000_000_000).unwrap();
         let time = Instant::from_unix_nanos(i128::from(TAI) * 1_000_000_000);
@@ -69,6 +70,18 @@ impl Bench {
         self.writer.publish(&update, &COUNTER);
     }
 
+    /// The thread's part, for this page.
+    pub(in crate::server) fn serving(
+        &self,
+        socket: UdpServer,
+        server: Server,
+        keys: Option<nts::Keys>,
+    ) -> Serving {
+        let calibration = self.clock(None).calibration;
+        let page = self.folder.path().join("clock");
+        Serving::new(vec![socket], server, &page, calibration, 10, keys).unwrap()
+    }
+
     fn clock(&self, facts: Option<Facts>) -> PageClock {
         let period = Period::from_hz(1_000_000_000).unwrap();
         let calibration = Calibration { period, error: RateError::ZERO };
@@ -79,7 +92,7 @@ impl Bench {
     }
 }
 
-fn facts() -> Facts {
+pub(in crate::server) fn facts() -> Facts {
     Facts {
         upstream: Some(Upstream { stratum: 2, id: [192, 0, 2, 1] }),
         as_of: 0,
@@ -222,13 +235,12 @@ fn clients_get_the_pages_time(precise: bool) {
     let address = socket.address();
     let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
     let server = Server::new(config, 1).unwrap();
-    let page = bench.folder.path().join("clock");
-    let serving = Serving::new(vec![socket], server, &page, reference.calibration, 10).unwrap();
+    let serving = bench.serving(socket, server, None);
     let counts = Arc::new(Counts::default());
     let (tell, told) = sync_channel(1);
     tell.send(facts()).unwrap();
     let shared = Arc::clone(&counts);
-    let thread = std::thread::spawn(move || serving.run(&told, &shared));
+    let thread = std::thread::spawn(move || serving.run(&told, &shared, &ClientList::default()));
 
     let client_config = ClientConfig { interleaved: true, precise, ..ClientConfig::default() };
     let mut client = Client::new(client_config, Duration::ZERO).unwrap();

@@ -6,6 +6,7 @@ pub(crate) mod ivshmem;
 pub(crate) mod kvm;
 pub(crate) mod leap;
 pub(crate) mod page;
+pub(crate) mod ptp;
 pub(crate) mod references;
 pub(crate) mod set_clock;
 pub(crate) mod strangers;
@@ -64,6 +65,20 @@ const TESTS: &[Test] = &[
         ],
         seconds: 90,
         run: references::guest,
+    },
+    Test {
+        name: "ptp-guest",
+        about: "a real ptp4l steers a guest's CLOCK_REALTIME, and timevisord in the guest imports it; a PHC that is unplugged",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Apt("linuxptp"),
+        ],
+        seconds: 120,
+        run: ptp::guest,
     },
     Test {
         name: "clock-vmclock",

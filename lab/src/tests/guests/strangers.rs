@@ -43,6 +43,11 @@ pub(crate) fn peers(ctx: &Context) -> anyhow::Result<String> {
         &line,
         &["clock_status=Synchronized", "tai_offset_sec=37", "counter_period_shift=20"],
     )?;
+    // Programs that wait for the time do so in a guest as on a host.
+    let waited = guest.sh("timevisor wait-sync --within 5ms --timeout 60s")?;
+    mentions(&waited, &["synchronized, -"])?;
+    let narrow = guest.sh("timevisor wait-sync --within 1ns --timeout 100ms 2>&1 || true")?;
+    mentions(&narrow, &["not within 100ms", "synchronized"])?;
     let page = HostPage::open(host.directory())?;
     let before = page.read()?;
     let now: Value = serde_json::from_str(&guest.sh("timevisor now --json")?)?;

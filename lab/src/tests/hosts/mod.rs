@@ -6,9 +6,14 @@ pub(crate) mod network;
 pub(crate) mod ntp_precise;
 pub(crate) mod ntp_server;
 pub(crate) mod nts;
+pub(crate) mod nts_server;
+pub(crate) mod ptp;
+pub(crate) mod ptp_cost;
 pub(crate) mod references;
 pub(crate) mod simulator;
+pub(crate) mod sources;
 pub(crate) mod truth;
+pub(crate) mod watch;
 pub(crate) mod wrong_rtc;
 
 use crate::scenario::Need::{Apt, ArmToolchain, Fetched, Processors, Root};
@@ -63,8 +68,32 @@ const TESTS: &[Test] = &[
         about: "a real ptp4l's measurements over its management socket; the master ends",
         tier: Tier::Test,
         needs: &[Root, Apt("linuxptp")],
-        seconds: 15,
-        run: references::ptp,
+        seconds: 20,
+        run: ptp::import,
+    },
+    Test {
+        name: "ptp4l-masters",
+        about: "a ptp4l between two masters: the better one ends and comes back; truth inside throughout, each change told once",
+        tier: Tier::All,
+        needs: &[Root, Apt("linuxptp")],
+        seconds: 50,
+        run: ptp::masters,
+    },
+    Test {
+        name: "ptp4l-utc-offset",
+        about: "a grandmaster that vouches for TAI - UTC = 36 s is refused with both values; one that vouches for 37 is right",
+        tier: Tier::All,
+        needs: &[Root, Apt("linuxptp")],
+        seconds: 40,
+        run: ptp::utc_offset,
+    },
+    Test {
+        name: "ptp4l-cost",
+        about: "what the import of ptp4l's measurements costs in width, by term, beside NTP over the same link (decision 44)",
+        tier: Tier::All,
+        needs: &[Root, Apt("linuxptp")],
+        seconds: 90,
+        run: ptp_cost::cost,
     },
     Test {
         name: "ntp-server",
@@ -99,6 +128,14 @@ const TESTS: &[Test] = &[
         run: ntp_precise::precise,
     },
     Test {
+        name: "sources",
+        about: "sources, tracking and clients beside chronyc; references and the configuration change while it runs",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 30,
+        run: sources::sources,
+    },
+    Test {
         name: "nts",
         about: "time from a chronyd with NTS: synchronized, cookies renewed, a server's restart and new keys survived",
         tier: Tier::Test,
@@ -113,6 +150,14 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("ntpd-rs")],
         seconds: 15,
         run: nts::ntpd_rs,
+    },
+    Test {
+        name: "nts-server",
+        about: "a chronyd, an ntpd-rs and a timevisord get time from timevisord with NTS; a new certificate, a restart",
+        tier: Tier::All,
+        needs: &[Root, Fetched("ntpd-rs")],
+        seconds: 60,
+        run: nts_server::served,
     },
     Test {
         name: "wrong-rtc",

@@ -169,7 +169,7 @@ pub(crate) fn socket_to(server: SocketAddr) -> anyhow::Result<UdpSocket> {
 }
 
 /// An answer, and the true time when it was requested.
-type Answer = (Packet, timevisor_time::Instant<timevisor_time::Utc>);
+pub(crate) type Answer = (Packet, timevisor_time::Instant<timevisor_time::Utc>);
 
 fn exchange(socket: &UdpSocket) -> anyhow::Result<Option<Answer>> {
     let asked = realtime();
@@ -182,7 +182,7 @@ fn exchange(socket: &UdpSocket) -> anyhow::Result<Option<Answer>> {
     Ok(Some((packet, asked)))
 }
 
-fn ask(server: SocketAddr) -> anyhow::Result<Answer> {
+pub(crate) fn ask(server: SocketAddr) -> anyhow::Result<Answer> {
     let socket = socket_to(server)?;
     let answered = interrupt::poll_until(PATIENCE, || exchange(&socket))?;
     answered.with_context(|| format!("{server} does not answer"))

@@ -2,6 +2,7 @@
 //! Also the helpers that the tests of NTS faults share.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
@@ -35,7 +36,8 @@ impl<'c> Bench<'c> {
         Ok(bench)
     }
 
-    fn ca_file(&self) -> PathBuf {
+    /// The file with the authority.
+    pub(crate) fn ca_file(&self) -> PathBuf {
         self.ctx.path("authority.pem")
     }
 
@@ -58,6 +60,11 @@ impl<'c> Bench<'c> {
         ))
     }
 
+    /// A certificate for a server at `address`, and its key.
+    pub(crate) fn certify(&self, address: IpAddr, name: &str) -> anyhow::Result<ServerFiles> {
+        self.authority.certify(address, FOREVER, self.ctx.log_dir(), name)
+    }
+
     fn ntpd_rs(&self, at: Namespace, files: &ServerFiles, name: &str) -> anyhow::Result<NtpdRs> {
         let log = self.ctx.path(&format!("{name}.ntpd-rs.log"));
         NtpdRs::start(&self.ctx.ntpd_rs()?, at, files, &log)
@@ -65,8 +72,7 @@ impl<'c> Bench<'c> {
 
     /// An ntpd-rs in its namespace, with a certificate for its address.
     pub(crate) fn ntpd_rs_in(&self, at: Namespace, name: &str) -> anyhow::Result<NtpdRs> {
-        let address = at.address().into();
-        let files = self.authority.certify(address, FOREVER, self.ctx.log_dir(), name)?;
+        let files = self.certify(at.address().into(), name)?;
         self.ntpd_rs(at, &files, name)
     }
 
@@ -148,7 +154,7 @@ pub(crate) fn synchronized(ctx: &Context) -> anyhow::Result<String> {
 pub(crate) fn ntpd_rs(ctx: &Context) -> anyhow::Result<String> {
     let bench = Bench::new(ctx)?;
     let at = Namespace::create()?;
-    let files = bench.authority.certify(at.address().into(), FOREVER, ctx.log_dir(), "server")?;
+    let files = bench.certify(at.address().into(), "server")?;
     let name = at.address().to_string();
     let server = bench.ntpd_rs(at, &files, "first")?;
     let mut host = Host::new(ctx)?;
@@ -178,7 +184,7 @@ fn terminated(server: Chronyd) -> anyhow::Result<Namespace> {
     Ok(server.stop())
 }
 
-fn answered_again(host: &Host, name: &str) -> anyhow::Result<()> {
+pub(crate) fn answered_again(host: &Host, name: &str) -> anyhow::Result<()> {
     let before = accepted(host, name)?;
     host.wait_until("the server answers again", |h| Ok(accepted(h, name)? > before + 20))
 }

@@ -39,9 +39,28 @@ pub struct Left {
     pub errors: Errors,
 }
 
+/// What is known of one client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Its address.
+    pub address: IpAddr,
+    /// When its first request arrived that is counted here.
+    pub first: Duration,
+    /// When its last request arrived.
+    pub last: Duration,
+    /// Requests, up to the largest number.
+    pub requests: u32,
+    /// Those of them that came too often.
+    pub limited: u32,
+}
+
 #[derive(Clone, Debug)]
 struct Client {
     address: IpAddr,
+    requests: u32,
+    limited: u32,
+    /// When the first of them arrived, ns: half the size of a span.
+    first_ns: i64,
     seen: Duration,
     /// The token bucket as a virtual schedule: when the next request would be due if all came
     /// evenly. A request may come earlier than that by up to the whole burst.
@@ -79,10 +98,12 @@ impl Clients {
         let (interval, tolerance) = (self.interval, self.tolerance);
         let Some(client) = &mut self.places[slot] else { return Verdict::Limited };
         client.seen = now;
+        client.requests = client.requests.saturating_add(1);
         if now >= client.due - tolerance {
             client.due = client.due.max(now) + interval;
             return Verdict::Admitted(slot);
         }
+        client.limited = client.limited.saturating_add(1);
         if now >= client.kissable {
             client.kissable = now + tolerance + interval;
             return Verdict::Kiss;
@@ -126,6 +147,23 @@ impl Clients {
         }
     }
 
+    /// The clients that are remembered, in no order.
+    pub fn rows(&self) -> impl Iterator<Item = Row> {
+        self.places.iter().flatten().map(|client| Row {
+            address: client.address,
+            first: Duration::from_nanos(client.first_ns),
+            last: client.seen,
+            requests: client.requests,
+            limited: client.limited,
+        })
+    }
+
+    /// How many clients are remembered at most.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.places.len()
+    }
+
     /// Returns the place of `address`, made if needed.
     fn place(&mut self, address: IpAddr, now: Duration) -> usize {
         let first = self.set_of(address);
@@ -138,6 +176,9 @@ impl Clients {
         let slot = first + oldest.map_or(0, |(way, _)| way);
         self.places[slot] = Some(Client {
             address,
+            requests: 0,
+            limited: 0,
+            first_ns: now.floor_nanos(),
             seen: now,
             due: now,
             kissable: now,
@@ -222,6 +263,24 @@ mod tests {
         }
         assert!(new(1, 10_000), "silent for long");
         assert_eq!(clients.places.len(), 16);
+    }
+
+    #[test]
+    fn what_is_known_of_each_client_is_listed() {
+        let mut clients = table(64, 1000, 1);
+        for (n, ms) in [(1, 0), (2, 10), (1, 20), (1, 3000)] {
+            let _ = clients.visit(address(n), at(ms));
+        }
+        let mut rows: Vec<Row> = clients.rows().collect();
+        rows.sort_by_key(|row| row.address);
+        let row = |n, first, last, requests, limited| Row {
+            address: address(n),
+            first: Duration::from_nanos(at(first).floor_nanos()),
+            last: at(last),
+            requests,
+            limited,
+        };
+        assert_eq!(rows, [row(1, 0, 3000, 3, 1), row(2, 10, 10, 1, 0)]);
     }
 
     #[test]

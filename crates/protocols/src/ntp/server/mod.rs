@@ -15,10 +15,13 @@
 //! never longer than the request. There is no control or monitoring mode that could amplify
 //! traffic.
 //!
-//! What it does not do: open sockets, read clocks, authenticate, smear leap seconds, or serve
-//! symmetric and broadcast modes. A request with a MAC or with NTS gets no answer, because an
-//! unauthenticated answer is worthless to its sender. A flood from forged addresses can use up a
-//! victim's share of the rate limit; the victim gets no answers here while it lasts.
+//! With NTS ([`Server::serve_nts`]) a request that is authentic gets an answer that its client can
+//! authenticate: the plain one, which [`Protector`] completes. Plain requests are served as before.
+//!
+//! What it does not do: open sockets, read clocks, smear leap seconds, or serve symmetric and
+//! broadcast modes. A request with a MAC, or with NTS where it is not served, gets no answer,
+//! because an unauthenticated answer is worthless to its sender. A flood from forged addresses can
+//! use up a victim's share of the rate limit; the victim gets no answers here while it lasts.
 
 pub mod access;
 pub mod clients;
@@ -36,6 +39,8 @@ use super::extension::Fields;
 use super::format::NtpTimestamp;
 use super::packet::{HEADER_LEN, Mode, Packet, VERSION};
 use super::precise::{self, Errors};
+use crate::nts::field::AUTHENTICATOR;
+use crate::nts::server::{Protector, Request as NtsRequest};
 use clients::{Clients, Verdict};
 
 pub use access::{AccessList, Prefix};
@@ -61,6 +66,14 @@ pub enum Action {
         /// The datagram.
         bytes: [u8; HEADER_LEN],
     },
+    /// Send [`Server::protected`] to the request's source: it has asked with NTS.
+    Protected {
+        /// As what the reply is counted: [`Tally::Answered`], [`Tally::Kissed`] or
+        /// [`Tally::NtsNak`].
+        outcome: Tally,
+        /// As in a plain reply.
+        departure: Option<Departure>,
+    },
     /// No reply; the reason is counted already.
     Drop(Tally),
 }
@@ -85,6 +98,8 @@ pub struct Server {
     access: AccessList,
     clients: Clients,
     counters: Counters,
+    /// `None` where NTS is not served.
+    nts: Option<Box<Protector>>,
 }
 
 impl Server {
@@ -97,7 +112,23 @@ impl Server {
         config.validate()?;
         let access = AccessList::new(&config.allow, &config.deny);
         let clients = Clients::new(&config, seed);
-        Ok(Self { config, access, clients, counters: Counters::default() })
+        Ok(Self { config, access, clients, counters: Counters::default(), nts: None })
+    }
+
+    /// Serves requests with NTS, too.
+    pub fn serve_nts(&mut self, protector: Protector) {
+        self.nts = Some(Box::new(protector));
+    }
+
+    /// Returns the part that knows NTS's keys, to replace them.
+    pub fn nts(&mut self) -> Option<&mut Protector> {
+        self.nts.as_deref_mut()
+    }
+
+    /// The datagram of the last [`Action::Protected`].
+    #[must_use]
+    pub fn protected(&self) -> &[u8] {
+        self.nts.as_ref().map_or(&[], |nts| nts.answer())
     }
 
     /// Judges and answers one datagram that arrived from `from`.
@@ -118,7 +149,7 @@ impl Server {
         self.counters.add(match &action {
             Action::Reply { .. } => Tally::Answered,
             Action::Kiss { .. } => Tally::Kissed,
-            Action::Drop(reason) => *reason,
+            Action::Protected { outcome: told, .. } | Action::Drop(told) => *told,
         });
         action
     }
@@ -127,6 +158,12 @@ impl Server {
     /// real departure, with its errors.
     pub fn departed(&mut self, departure: Departure, at: Instant<Utc>, errors: Errors) {
         self.clients.departed(departure.slot, departure.name, transmit_stamp(at), errors);
+    }
+
+    /// The clients.
+    #[must_use]
+    pub const fn clients(&self) -> &Clients {
+        &self.clients
     }
 
     /// Returns the counts of everything that has happened.
@@ -147,23 +184,72 @@ impl Server {
         if from.port() == 0 || !is_host(address) || !self.access.admits(address) {
             return Action::Drop(Tally::Denied);
         }
-        let (packet, field) = match understood(request) {
+        let asked = match understood(request, self.nts.is_some()) {
             Ok(understood) => understood,
             Err(reason) => return Action::Drop(reason),
         };
-        let slot = match self.clients.visit(address, now) {
+        let verdict = self.clients.visit(address, now);
+        if verdict == Verdict::Limited {
+            return Action::Drop(Tally::Limited);
+        }
+        match &asked.nts {
+            None => self.plain(&asked, received, clock, verdict),
+            Some(nts) => self.protect(nts, &asked, received, clock, verdict),
+        }
+    }
+
+    fn plain(
+        &mut self,
+        asked: &Asked<'_>,
+        received: Instant<Utc>,
+        clock: &ServedClock,
+        verdict: Verdict,
+    ) -> Action {
+        let packet = &asked.packet;
+        let slot = match verdict {
             Verdict::Admitted(slot) => slot,
-            Verdict::Kiss => return self.kiss(&packet, received, clock),
+            Verdict::Kiss => return self.kiss(packet, received, clock),
             Verdict::Limited => return Action::Drop(Tally::Limited),
         };
         match clock {
             ServedClock::Known(time) if time.is_usable() => {
-                self.answer(&packet, field.as_ref(), received, time, slot)
+                self.answer(packet, asked.precise.as_ref(), received, time, slot)
             }
-            ServedClock::Known(_) => self.decline(&packet, Unsynchronized::Starting),
-            ServedClock::Unknown(why) => self.decline(&packet, *why),
+            ServedClock::Known(_) => self.decline(packet, Unsynchronized::Starting),
+            ServedClock::Unknown(why) => self.decline(packet, *why),
             ServedClock::Mute => Action::Drop(Tally::Stepped),
         }
+    }
+
+    /// Answers a request with NTS: a client takes nothing else than what it can authenticate, except
+    /// that its cookie cannot be read.
+    fn protect(
+        &mut self,
+        nts: &NtsRequest<'_>,
+        asked: &Asked<'_>,
+        received: Instant<Utc>,
+        clock: &ServedClock,
+        verdict: Verdict,
+    ) -> Action {
+        let Some(protector) = &mut self.nts else { return Action::Drop(Tally::Authenticated) };
+        let Some(session) = protector.open(nts) else {
+            let nak = clock::refusal(&asked.packet, self.config.suggested_poll(), *b"NTSN");
+            protector.nak(nts, &nak.to_bytes());
+            return Action::Protected { outcome: Tally::NtsNak, departure: None };
+        };
+        let action = self.plain(asked, received, clock, verdict);
+        let (plain, outcome, departure) = match &action {
+            Action::Reply { bytes, departure } => (&bytes[..], Tally::Answered, *departure),
+            Action::Kiss { bytes } => (&bytes[..], Tally::Kissed, None),
+            Action::Protected { .. } | Action::Drop(_) => return action,
+        };
+        let made = self.nts.as_mut().is_some_and(|p| p.protect(nts, &session, plain));
+        if !made {
+            // A request that is shorter than its own answer is none of the RFC's.
+            return Action::Drop(Tally::Malformed);
+        }
+        self.counters.add(Tally::Nts);
+        Action::Protected { outcome, departure }
     }
 
     fn answer(
@@ -234,33 +320,43 @@ impl Server {
     }
 }
 
-/// Returns a request that can be answered and the question for precise bounds in it, or the reason
-/// why it is not answered.
-fn understood(request: &[u8]) -> Result<(Packet, Option<precise::Request>), Tally> {
+/// A request that can be answered.
+struct Asked<'a> {
+    packet: Packet,
+    /// It asks for precise bounds.
+    precise: Option<precise::Request>,
+    /// It asks with NTS.
+    nts: Option<NtsRequest<'a>>,
+}
+
+/// Returns a request that can be answered, or the reason why it is not answered.
+fn understood(request: &[u8], serves_nts: bool) -> Result<Asked<'_>, Tally> {
     let (packet, tail) = Packet::parse(request).map_err(|_| Tally::Malformed)?;
     if packet.mode != Mode::Client || !(1..=VERSION).contains(&packet.version) {
         return Err(Tally::Unsupported);
     }
     if tail.is_empty() {
-        return Ok((packet, None));
+        return Ok(Asked { packet, precise: None, nts: None });
     }
     if packet.version < VERSION {
         // Versions before 4 have no extension fields: this is a MAC.
         return Err(Tally::Authenticated);
     }
-    let (mut precise, mut wants_proof) = (None, false);
+    let (mut precise, mut has_nts) = (None, false);
     let mut fields = Fields::new(tail);
     for field in &mut fields {
         let field = field.map_err(|_| Tally::Malformed)?;
-        wants_proof |= field.kind == NTS_AUTHENTICATOR;
+        has_nts |= field.kind == AUTHENTICATOR;
         precise = precise.or_else(|| precise::Request::parse(&field));
     }
-    wants_proof |= fields.mac().map_err(|_| Tally::Malformed)?.is_some();
-    if wants_proof { Err(Tally::Authenticated) } else { Ok((packet, precise)) }
+    let has_mac = fields.mac().map_err(|_| Tally::Malformed)?.is_some();
+    if has_mac || has_nts && !serves_nts {
+        return Err(Tally::Authenticated);
+    }
+    // Nothing stands behind the authenticator, so it covers the question for precise bounds.
+    let nts = has_nts.then(|| NtsRequest::parse(request).ok_or(Tally::Malformed)).transpose()?;
+    Ok(Asked { packet, precise, nts })
 }
-
-/// NTS Authenticator and Encrypted Extension Fields (RFC 8915 section 5.6).
-const NTS_AUTHENTICATOR: u16 = 0x0404;
 
 /// Returns true if the request is in interleaved mode, or would be if we knew the exchange that it
 /// names (RFC 9769 section 2).

@@ -1,6 +1,7 @@
 //! Counts of requests by outcome.
 
-/// One kind of event.
+/// One kind of event. `Interleaved`, `Precise`, `Nts` and `Unsynchronized` are properties of replies,
+/// which are counted as `Answered` (or as `Kissed`, with NTS), too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Tally {
@@ -12,10 +13,14 @@ pub enum Tally {
     Interleaved,
     /// Replies with precise bounds, or that there is no timeline of the name.
     Precise,
+    /// Replies with NTS, which their clients can authenticate.
+    Nts,
     /// Replies that the clock is not synchronized.
     Unsynchronized,
     /// RATE kisses.
     Kissed,
+    /// NTS NAKs: the client's cookie could not be read, or its request was not authentic.
+    NtsNak,
     /// Dropped: above the rate limit.
     Limited,
     /// Dropped: from an address that is not served.
@@ -24,7 +29,7 @@ pub enum Tally {
     Malformed,
     /// Dropped: not from a client (mode 3), or of another version than 1 to 4.
     Unsupported,
-    /// Dropped: with a MAC or with NTS, which is not served.
+    /// Dropped: with a MAC, or with NTS where it is not served.
     Authenticated,
     /// Dropped: the clock stepped while the reply was made, or a leap second is at hand.
     Stepped,
@@ -32,13 +37,15 @@ pub enum Tally {
 
 impl Tally {
     /// Every kind, in the order of the enum.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Received,
         Self::Answered,
         Self::Interleaved,
         Self::Precise,
+        Self::Nts,
         Self::Unsynchronized,
         Self::Kissed,
+        Self::NtsNak,
         Self::Limited,
         Self::Denied,
         Self::Malformed,
@@ -55,8 +62,10 @@ impl Tally {
             Self::Answered => "answered",
             Self::Interleaved => "interleaved",
             Self::Precise => "precise",
+            Self::Nts => "nts",
             Self::Unsynchronized => "unsynchronized",
             Self::Kissed => "kissed",
+            Self::NtsNak => "nts_nak",
             Self::Limited => "limited",
             Self::Denied => "denied",
             Self::Malformed => "malformed",
@@ -67,7 +76,8 @@ impl Tally {
     }
 }
 
-/// The count of each event. `Received` is the sum of `Answered`, `Kissed` and everything dropped.
+/// The count of each event. `Received` is the sum of `Answered`, `Kissed`, `NtsNak` and everything
+/// dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters([u64; Tally::ALL.len()]);
 

@@ -1,4 +1,13 @@
 //! Answers to requests: what the daemon knows, in the types of crates/protocols.
+//!
+//! | file | answers |
+//! | --- | --- |
+//! | this one | `now` and `status` |
+//! | `sources.rs` | `sources` |
+//! | `tracking.rs` | `tracking` |
+
+mod sources;
+mod tracking;
 
 use timevisor_clock_page::{ClockStatus as PageStatus, Counter, Reader};
 use timevisor_linux::clock::monotonic;
@@ -12,6 +21,9 @@ use crate::clock::{HostClock, hex};
 use crate::discipline::Discipline;
 use crate::references::Reference;
 use crate::server::Server;
+
+pub use self::sources::sources;
+pub use self::tracking::tracking;
 
 /// Converts the page's status to the protocol's.
 pub fn status_of(status: PageStatus) -> ClockStatus {
@@ -72,7 +84,7 @@ pub fn status(
             problem: clock.counter_problem(),
         },
         clock: clock_summary(clock, references),
-        references: references.iter().enumerate().map(|(i, r)| reference(clock, i, r)).collect(),
+        references: all(clock, references),
         leap_table: clock.leap.summary(clock.present()),
         discipline: discipline.map(Discipline::report),
         server: server.map(Server::report),
@@ -111,13 +123,27 @@ fn reason(clock: &HostClock, references: &[Reference]) -> Option<String> {
         return Some(problem);
     }
     let own = clock.reason()?;
-    let prefix = if clock.is_recovered_only() { "resumed from before the restart; " } else { "" };
+    let prefix = if clock.is_recovered_only() { "what was known before still holds; " } else { "" };
     let now = monotonic();
     let trouble = references.iter().map(|r| r.report(now)).find(|r| r.status != "reachable");
     Some(match trouble {
         Some(r) => format!("{prefix}{own}; {}: {}", r.name, r.detail),
         None => format!("{prefix}{own}"),
     })
+}
+
+/// All references, with who shares a vote with whom.
+fn all(clock: &HostClock, references: &[Reference]) -> Vec<ReferenceReport> {
+    let witnesses = Reference::witnesses(references);
+    let mut reports: Vec<ReferenceReport> =
+        references.iter().enumerate().map(|(i, r)| reference(clock, i, r)).collect();
+    let names: Vec<String> = reports.iter().map(|report| report.name.clone()).collect();
+    for (index, report) in reports.iter_mut().enumerate() {
+        let others = (0..names.len())
+            .filter(|other| *other != index && witnesses[*other] == witnesses[index]);
+        report.shares_vote_with = others.map(|other| names[other].clone()).collect();
+    }
+    reports
 }
 
 /// A reference with what the clock thinks of it.

@@ -1,0 +1,106 @@
+//! The requests of one kind, made before the clock runs: the client must not cost more than the
+//! servers. With NTS their keys and cookies are real ones; a server keeps nothing about its clients,
+//! so it does the same work for a request that comes again.
+
+use anyhow::{Context, Result, ensure};
+use timevisor_protocols::ntp::extension::{ExtensionField, Tail};
+use timevisor_protocols::ntp::precise::{self, Name, Reply};
+use timevisor_protocols::ntp::{Datagram, NtpTimestamp, Packet};
+use timevisor_protocols::nts::Established;
+use timevisor_protocols::nts::field::{
+    self, AUTHENTICATOR, Authenticator, COOKIE, UNIQUE_IDENTIFIER,
+};
+
+/// How many there are; after the last comes the first again.
+const COUNT: u32 = 1024;
+/// The longest request: with the field of precise bounds and NTS.
+pub(crate) const MAX_LEN: usize = 512;
+
+/// What a client asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind<'a> {
+    pub(crate) precise: bool,
+    /// The keys to ask with.
+    pub(crate) nts: Option<&'a Established>,
+}
+
+pub(crate) struct Requests<'a> {
+    kind: Kind<'a>,
+    datagrams: Vec<Vec<u8>>,
+    next: usize,
+}
+
+impl<'a> Requests<'a> {
+    pub(crate) fn new(kind: Kind<'a>) -> Result<Self> {
+        let datagrams = (1..=COUNT).map(|number| request(kind, number));
+        let datagrams = datagrams.collect::<Result<Vec<_>>>()?;
+        ensure!(datagrams.iter().all(|datagram| datagram.len() <= MAX_LEN), "a long request");
+        Ok(Self { kind, datagrams, next: 0 })
+    }
+
+    pub(crate) fn next(&mut self) -> &[u8] {
+        self.next = (self.next + 1) % self.datagrams.len();
+        &self.datagrams[self.next]
+    }
+
+    /// Checks that an answer is to one of these requests.
+    pub(crate) fn check(&self, answer: &Packet) -> Result<()> {
+        let numbers = 1..=u64::from(COUNT);
+        ensure!(numbers.contains(&answer.origin.to_bits()), "an answer to nothing: {answer:?}");
+        Ok(())
+    }
+
+    /// Checks that an answer is authentic if it has to be, and that it is complete. Returns the
+    /// field of precise bounds.
+    pub(crate) fn check_fields(&self, answer: &[u8], is_ours: bool) -> Result<Option<Reply>> {
+        let (packet, tail) = Packet::parse(answer)?;
+        let tail = Tail::parse(tail)?;
+        let found = Reply::find(&tail.fields, Name::HOST);
+        ensure!(found.is_some() == (self.kind.precise && is_ours), "the field: {tail:?}");
+        if let Some(session) = self.kind.nts {
+            let last = tail.fields.last().filter(|last| last.kind == AUTHENTICATOR);
+            let last = last.with_context(|| format!("not authenticated: {tail:?}"))?;
+            let covered = &answer[..answer.len() - last.body.len() - 4];
+            let opened = Authenticator::parse(last.body)
+                .and_then(|a| session.server_to_client.open(a.nonce, covered, a.sealed))
+                .context("not authentic")?;
+            let inner = field::split_all(&opened).context("no fields inside")?;
+            let cookies = inner.iter().filter(|field| field.kind == COOKIE).count();
+            ensure!(cookies == 1, "{cookies} cookies");
+            let number = u32::try_from(packet.origin.to_bits())?;
+            let is_named = tail.fields.iter().any(|field| is_identifier(field, number));
+            ensure!(is_named, "another identifier: {tail:?}");
+        }
+        Ok(found)
+    }
+}
+
+fn is_identifier(field: &ExtensionField<'_>, number: u32) -> bool {
+    field.kind == UNIQUE_IDENTIFIER && field.body == identifier(number)
+}
+
+fn identifier(number: u32) -> [u8; 32] {
+    let mut identifier = [7; 32];
+    identifier[..4].copy_from_slice(&number.to_be_bytes());
+    identifier
+}
+
+fn request(kind: Kind<'_>, number: u32) -> Result<Vec<u8>> {
+    let header = Packet::request(NtpTimestamp::from_bits(number.into()), 0);
+    let mut plain = Datagram::new(&header);
+    if kind.precise {
+        precise::Request::HOST.write(&mut plain);
+    }
+    let mut datagram = plain.to_vec();
+    if let Some(session) = kind.nts {
+        let cookies = &session.answer.cookies;
+        let cookie = &cookies[usize::try_from(number)? % cookies.len()];
+        let mut nonce = [9; field::NONCE_LEN];
+        nonce[..4].copy_from_slice(&number.to_be_bytes());
+        field::write(&mut datagram, UNIQUE_IDENTIFIER, &identifier(number));
+        field::write(&mut datagram, COOKIE, cookie);
+        field::write_authenticator(&mut datagram, &session.client_to_server, &nonce, &[])
+            .context("the cipher refuses")?;
+    }
+    Ok(datagram)
+}

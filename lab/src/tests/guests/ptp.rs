@@ -1,0 +1,198 @@
+//! ptp4l in a guest: it steers the guest's CLOCK_REALTIME by software stamps over virtio-net, and
+//! timevisord in the guest imports what it measures. Then the guest's PHC is unplugged and comes
+//! back.
+//!
+//! The master announces PTP time although its stamps are those of this machine's CLOCK_REALTIME: so
+//! PTP time is what CLOCK_REALTIME shows here, and UTC in the guest is what ptp4l makes of it with
+//! its own offset, 36 s, for which nobody vouches. The guest's leap table says 37 s. Only if the
+//! offset that ptp4l applied is taken back does the guest know PTP time.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+use timevisor_linux::counter::Tsc;
+
+use crate::client;
+use crate::guest::Guest;
+use crate::host::{Host, mentions};
+use crate::interrupt;
+use crate::lan::Lan;
+use crate::ptp4l::{COMMON, PTP4L, Ptp4l};
+use crate::qemu::Delivery;
+use crate::scenario::Context;
+use crate::scratch;
+use crate::truth::Truth;
+
+/// Everything in an emulated guest takes several times as long.
+const PATIENCE: Duration = Duration::from_secs(120);
+const READINGS: usize = 40;
+
+const COMMON_KEYS: &str = "run_directory = \"/run/timevisor\"\ncounter = \"tsc\"\n[clock]\ntai_offset = 37\n\
+                           [guests]\ndiscover = false\n";
+const IMPORT: &str = "[[reference]]\ntype = \"ptp\"\ndevice = \"realtime\"\nsocket = \"/run/ptp4l\"\npoll = \"200ms\"\n";
+const PHC: &str = "[[reference]]\ntype = \"phc\"\naccuracy = \"5ms\"\npoll = \"200ms\"\n";
+
+pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
+    let server = ctx.chronyd("server")?;
+    let lan = Lan::before(ctx, server.namespace())?;
+    let dir = scratch::directory()?;
+    let master = Ptp4l::master(ctx, server.namespace(), dir.path(), "master", "utc_offset 36\n")?;
+    master.announce_ptp_time(36, false)?;
+    let host = Host::following(ctx, &server.address().ip().to_string())?;
+    host.wait_synchronized(500)?;
+    let mut guest = boot(ctx, &host, &lan)?;
+    let offset = client::offset(&host, "guest")?;
+    guest.sh(&lan.guest_setup(0))?;
+    guest.sh("mkdir -p /var/run; ptp4l -f /etc/ptp4l.conf -i eth0 -m >/run/ptp4l.log 2>&1 &")?;
+
+    start(&mut guest, "import")?;
+    // From the first statement on, while the servo converges.
+    wait(&mut guest, "the guest's clock is synchronized", |status| {
+        Ok(status["clock"]["status"] == "synchronized")
+    })?;
+    let first = readings(&mut guest, offset)?;
+    let status = wait(&mut guest, "ptp4l has locked", |status| {
+        Ok(detail(status).is_some_and(|text| text.contains("ptp4l is SLAVE")))
+    })?;
+    let last = readings(&mut guest, offset)?;
+    let detail = detail(&status).unwrap_or_default();
+    mentions(&detail, &["TAI - UTC = 36 s", "does not vouch for", "the leap table says 37 s"])?;
+    guest.sh("kill $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
+
+    let unplugged = unplug(&mut guest)?;
+    Ok(format!(
+        "truth inside {} times; half-width {} us at first and {} us locked, errors {} and {} us; {detail}; {unplugged}",
+        2 * READINGS,
+        first.half_ns / 1000,
+        last.half_ns / 1000,
+        first.worst_ns / 1000,
+        last.worst_ns / 1000
+    ))
+}
+
+fn boot(ctx: &Context, host: &Host, lan: &Lan) -> anyhow::Result<Guest> {
+    let kernel = ctx.kernel("trixie-backports")?;
+    let mut image = ctx.image(&kernel)?.module("virtio_net");
+    for (package, bin) in [("timevisord", "timevisord"), ("timevisor", "timevisor")] {
+        image = image.program(&ctx.program(package, bin)?);
+    }
+    let own = "slaveOnly 1\nutc_offset 36\nuds_address /run/ptp4l\n";
+    let files = [
+        ("import.toml", format!("{COMMON_KEYS}{IMPORT}")),
+        ("phc.toml", format!("{COMMON_KEYS}{PHC}")),
+        ("ptp4l.conf", format!("{COMMON}{own}")),
+    ];
+    for (name, text) in files {
+        let path = ctx.path(name);
+        std::fs::write(&path, text)?;
+        image = image.file(&path, &format!("/etc/{name}"), 0o644);
+    }
+    image = image.dynamic_program(Path::new(PTP4L))?;
+    let qmp = host.directory().join("guest.qmp");
+    let mut guest = ctx
+        .guest(&ctx.qemu_10()?, &kernel, &image)?
+        .delivery(Delivery::VmclockDevice)
+        .paused()
+        // The guest's daemon counts the TSC, in which the truth is known, and insists that it is
+        // invariant.
+        .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
+        .args(lan.arguments(0, false)?)
+        .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
+        .start()?;
+    host.cli(&["vm", "add", "--qmp", &qmp.display().to_string(), "--name", "guest", "--resume"])?;
+    guest.wait_ready()?;
+    host.wait_vm("guest", "synchronized")?;
+    Ok(guest)
+}
+
+fn start(guest: &mut Guest, config: &str) -> anyhow::Result<()> {
+    guest.sh(&format!("timevisord --config /etc/{config}.toml >>/run/timevisord.log 2>&1 &"))?;
+    wait(guest, "the guest's daemon answers", |_| Ok(true)).map(drop)
+}
+
+/// Waits until the guest's `timevisor status` satisfies `done`, and returns it.
+fn wait(
+    guest: &mut Guest,
+    what: &str,
+    mut done: impl FnMut(&Value) -> anyhow::Result<bool>,
+) -> anyhow::Result<Value> {
+    let mut last = String::new();
+    let found = interrupt::poll_until(PATIENCE, || {
+        last = guest.sh("timevisor status --json 2>&1 || true")?;
+        match serde_json::from_str::<Value>(&last) {
+            Ok(status) if done(&status)? => Ok(Some(status)),
+            _ => Ok(None),
+        }
+    })?;
+    let Some(found) = found else {
+        let log = guest.sh("tail -n 12 /run/timevisord.log /run/ptp4l.log").unwrap_or_default();
+        bail!("{what}: not within {PATIENCE:?}; last: {last}; the guest's logs:\n{log}");
+    };
+    Ok(found)
+}
+
+fn detail(status: &Value) -> Option<String> {
+    status["references"][0]["detail"].as_str().map(str::to_owned)
+}
+
+fn word(status: &Value) -> &str {
+    status["references"][0]["status"].as_str().unwrap_or_default()
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    half_ns: i64,
+    worst_ns: i64,
+}
+
+/// The guest's bounds beside the truth at the counter value at which they were read.
+fn readings(guest: &mut Guest, offset: i64) -> anyhow::Result<Seen> {
+    let mut seen = Seen::default();
+    for _ in 0..READINGS {
+        let (text, truth) = Truth::around(&Tsc::unchecked(), || guest.sh("timevisor now --json"))?;
+        let now: Value = serde_json::from_str(text.trim()).with_context(|| text.clone())?;
+        let ns = |name: &str| now[name].as_i64().with_context(|| format!("no {name} in {now}"));
+        let counter = now["counter"].as_u64().with_context(|| format!("no counter in {now}"))?;
+        ensure!(now["timescale"] == "tai", "{now}");
+        let true_ns = truth.at(counter.wrapping_add_signed(-offset));
+        let slack = truth.uncertainty_ns();
+        let (earliest, latest) = (ns("earliest_ns")?, ns("latest_ns")?);
+        ensure!(
+            earliest - slack <= true_ns && true_ns <= latest + slack,
+            "truth {true_ns} is not in {earliest}..{latest}: {} ns outside; {now}",
+            (earliest - true_ns).max(true_ns - latest)
+        );
+        seen.half_ns = (latest - earliest) / 2;
+        seen.worst_ns = seen.worst_ns.max((ns("estimate_ns")? - true_ns).abs());
+    }
+    Ok(seen)
+}
+
+/// The driver of the guest's PHC lets go of it, and takes it again, while the daemon has it open.
+fn unplug(guest: &mut Guest) -> anyhow::Result<String> {
+    start(guest, "phc")?;
+    let usable = |status: &Value| Ok(["selected", "reachable"].contains(&word(status)));
+    wait(guest, "the PHC is read", usable)?;
+    let device = "/sys/class/ptp/ptp0/device";
+    let place = guest.sh(&format!("readlink -f {device}; readlink -f {device}/driver"))?;
+    let mut lines = place.lines().map(str::trim);
+    let (device, driver) = (lines.next().context("no device")?, lines.next().context("no driver")?);
+    let name = Path::new(device).file_name().context("no name")?.to_string_lossy().into_owned();
+    guest.sh(&format!("echo {name} >{driver}/unbind"))?;
+    let gone =
+        wait(guest, "the unplugged PHC is noticed", |status| Ok(word(status) == "no-device"))?;
+    mentions(&detail(&gone).unwrap_or_default(), &["/dev/ptp0", "ls /sys/class/ptp"])?;
+    let before = gone["references"][0]["accepted"].as_u64().unwrap_or(0);
+    guest.sh(&format!("echo {name} >{driver}/bind"))?;
+    wait(guest, "the PHC is read again", |status| {
+        let accepted = status["references"][0]["accepted"].as_u64().unwrap_or(0);
+        Ok(usable(status)? && accepted > before)
+    })?;
+    let log = guest.sh("cat /run/timevisord.log")?;
+    let told = log.matches("is no-device").count();
+    ensure!(told == 1, "the log tells of the missing device {told} times:\n{log}");
+    guest.sh("kill $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
+    Ok("a PHC that was unplugged is read again when it is back".to_owned())
+}
