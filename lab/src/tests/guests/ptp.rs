@@ -185,6 +185,8 @@ fn unplug(guest: &mut Guest) -> anyhow::Result<String> {
         wait(guest, "the unplugged PHC is noticed", |status| Ok(word(status) == "no-device"))?;
     mentions(&detail(&gone).unwrap_or_default(), &["/dev/ptp0", "ls /sys/class/ptp"])?;
     let before = gone["references"][0]["accepted"].as_u64().unwrap_or(0);
+    // States are compared with the log once a second.
+    guest.sh("i=0; while ! grep -q 'is no-device' /run/timevisord.log && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done")?;
     guest.sh(&format!("echo {name} >{driver}/bind"))?;
     wait(guest, "the PHC is read again", |status| {
         let accepted = status["references"][0]["accepted"].as_u64().unwrap_or(0);
