@@ -116,6 +116,11 @@ pub enum PageFileError {
         #[source]
         source: io::Error,
     },
+    /// The file has other names, under which it may have another writer: the lock goes by name.
+    #[error(
+        "{0} is one file under several names (hard links), and may have another writer; remove it and start again"
+    )]
+    Linked(PathBuf),
     /// The file was removed or replaced while it was being opened.
     #[error("{0} was replaced while it was being opened; try again")]
     Replaced(PathBuf),
@@ -156,8 +161,10 @@ pub fn create(path: &Path, size: PageSize) -> Result<SharedMapping, PageFileErro
     let prepare = |source| PageFileError::Prepare { path: path.to_owned(), source };
     let metadata = file.metadata().map_err(prepare)?;
     check(path, &metadata)?;
-    if metadata.nlink() == 0 {
-        return Err(PageFileError::Replaced(path.to_owned()));
+    match metadata.nlink() {
+        0 => return Err(PageFileError::Replaced(path.to_owned())),
+        1 => {}
+        _ => return Err(PageFileError::Linked(path.to_owned())),
     }
     if metadata.len() != 0 && metadata.len() != size.bytes() {
         return Err(PageFileError::Size {
@@ -378,6 +385,18 @@ mod tests {
         // SAFETY: a child of ours; `status` is a c_int.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn a_page_with_two_names_could_have_two_writers() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("page"), folder.path().join("other"));
+        let writer = create(&path, PageSize::Page).unwrap();
+        std::fs::hard_link(&path, &other).unwrap();
+        assert!(matches!(create(&other, PageSize::Page), Err(PageFileError::Linked(_))));
+        drop(writer);
+        std::fs::remove_file(&other).unwrap();
+        create(&path, PageSize::Page).unwrap();
     }
 
     #[test]

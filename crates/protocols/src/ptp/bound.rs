@@ -11,10 +11,11 @@
 //!
 //! ```text
 //! |clock - true time| <= max |offset| + e
-//! e = meanPathDelay + grandmaster accuracy + hop_error * (stepsRemoved - 1) + drift * age + interface accuracy
+//! e = max meanPathDelay + grandmaster accuracy + hop_error * (stepsRemoved - 1) + drift * age + interface accuracy
 //! ```
 //!
-//! Recent are those of [`SPAN`], and at least [`OFFSETS`]. With P2P, meanPathDelay is the delay to
+//! Recent are those of [`SPAN`], and at least [`OFFSETS`]. The delay beside an offset is the present
+//! median, not the one with which it was measured, so the longest of [`SPAN`] counts. With P2P, meanPathDelay is the delay to
 //! the neighbour.
 //!
 //! Assumed, not proven: the grandmaster's claim; the boundary clocks' error; that the servo swings
@@ -69,6 +70,9 @@ pub struct OffsetWindow {
     settling: Settling,
     /// Ingress time in nanoseconds of the clock, and the offset's size.
     recent: VecDeque<(i64, Duration)>,
+    /// When a meanPathDelay was first told, by the clock, and the delay: an offset was measured with
+    /// the one of its own time.
+    delays: VecDeque<(i64, Duration)>,
 }
 
 impl OffsetWindow {
@@ -79,6 +83,7 @@ impl OffsetWindow {
             assumptions,
             settling: Settling::default(),
             recent: VecDeque::with_capacity(OFFSETS),
+            delays: VecDeque::new(),
         }
     }
 
@@ -104,6 +109,7 @@ impl OffsetWindow {
     /// Forgets the offsets: the clock was stepped, or ptp4l was not heard for a while.
     pub fn restart(&mut self) {
         self.recent.clear();
+        self.delays.clear();
         self.settling.restart();
     }
 
@@ -118,6 +124,7 @@ impl OffsetWindow {
         if !state.time.ptp_timescale && !assume.arbitrary_is_utc {
             return Err(Refusal::ArbitraryTimescale);
         }
+        let delay = self.longest_delay(state.mean_path_delay, clock_ns);
         let claimed = clock_accuracy(state.grandmaster_accuracy);
         let grandmaster = assume
             .grandmaster_accuracy
@@ -144,11 +151,27 @@ impl OffsetWindow {
         let largest =
             self.recent.iter().map(|(_, offset)| *offset).fold(Duration::ZERO, Duration::max);
         Ok(largest
-            + state.mean_path_delay
+            + delay
             + grandmaster
             + Duration::from_bits(assume.hop_error.to_bits().saturating_mul(hops))
             + drifted(drift, age)
             + assume.accuracy)
+    }
+
+    /// The longest meanPathDelay of the last [`SPAN`]. ptp4l tells the present median beside an offset
+    /// that was measured with an earlier one.
+    fn longest_delay(&mut self, now: Duration, clock_ns: i64) -> Duration {
+        let age = |at: i64| Duration::from_nanos(clock_ns) - Duration::from_nanos(at);
+        if self.delays.back().is_none_or(|(_, delay)| *delay != now) {
+            self.delays.push_back((clock_ns, now));
+        }
+        while self.delays.len() > 1
+            && (self.delays.len() > KEPT
+                || self.delays.get(1).is_some_and(|(at, _)| age(*at) > SPAN))
+        {
+            self.delays.pop_front();
+        }
+        self.delays.iter().map(|(_, delay)| *delay).fold(now, Duration::max)
     }
 
     /// If asked twice between two Syncs, ptp4l gives the same answer.
