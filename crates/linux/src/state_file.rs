@@ -71,10 +71,10 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     replace(path, bytes, readers, |_| Ok(()))
 }
 
-/// As [`write`], and the content is on the disk when this returns.
+/// As [`write()`], and the content is on the disk when this returns.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_durably(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     replace(path, bytes, readers, File::sync_all)
 }
