@@ -17,6 +17,10 @@ const SKIPPED: &[&str] = &[
     // received in batches.
     "phc::ioctl::tests::what_is_no_ptp_clock_says_so",
     "udp_server::tests::",
+    // The emulator's signals and descriptors are its own: it ends a program whose handler for SIGBUS
+    // was passed the fault on, and needs more than 40 descriptors. Not tested on Arm.
+    "truncation::tests::what_is_not_ours_is_passed_on",
+    "descriptors::tests::the_limit_is_raised_and_the_rest_is_counted",
 ];
 
 /// A snapshot: the sequence is read before the counter, and the counter before the barrier that the
