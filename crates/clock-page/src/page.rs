@@ -68,9 +68,8 @@ impl Page {
     /// The words of timeline entry `index`.
     #[inline(always)]
     pub(crate) fn entry(&self, index: usize) -> &[AtomicU64; entry::SIZE / 8] {
-        let first = (entry::AT_FIRST - 16 + index * entry::SIZE) / 8;
-        let words = self.words[first..].first_chunk::<{ entry::SIZE / 8 }>();
-        words.expect("callers check the index against the capacity")
+        let (entries, _) = self.words[(entry::AT_FIRST - 16) / 8..].as_chunks();
+        entries.get(index).expect("callers check the index against the capacity")
     }
 
     /// The words of the vCPUs' processor time.
