@@ -16,7 +16,6 @@
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
 //! | `sampled.rs` | references that are read immediately: a schedule around a reading |
-//! | `steered_rate.rs` | how fast a clock is steered by another program |
 //! | `tally.rs` | counts and problems for status output |
 //! | `arrangement.rs` | which references stay when others are configured |
 
@@ -32,7 +31,6 @@ mod ptp;
 mod resolver;
 mod sampled;
 mod server;
-mod steered_rate;
 mod system;
 mod tally;
 mod vmclock;
