@@ -13,12 +13,14 @@
 //! | `path.rs` | the way to it: addresses, look-ups and the socket |
 //! | `resolver.rs` | looks up a name in a thread |
 //! | `pool.rs` | several NTP servers behind one name |
+//! | `addresses.rs` | a pool's addresses: used, free or given up |
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
 //! | `sampled.rs` | references that are read immediately: a schedule around a reading |
 //! | `tally.rs` | counts and problems for status output |
 //! | `arrangement.rs` | which references stay when others are configured |
 
+mod addresses;
 mod arrangement;
 mod chrony;
 mod jump;
