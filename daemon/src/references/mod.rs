@@ -12,6 +12,7 @@
 //! | `ntp.rs` | an NTP server |
 //! | `path.rs` | the way to it: addresses, look-ups and the socket |
 //! | `resolver.rs` | looks up a name in a thread |
+//! | `background.rs` | threads for work that may hang |
 //! | `pool.rs` | several NTP servers behind one name |
 //! | `addresses.rs` | a pool's addresses: used, free or given up |
 //! | `server.rs` | an NTP server's association with its poll controller |
@@ -22,6 +23,7 @@
 
 mod addresses;
 mod arrangement;
+mod background;
 mod chrony;
 mod jump;
 mod ntp;
