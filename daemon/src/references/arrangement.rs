@@ -128,7 +128,7 @@ mod tests {
         let arranged = arrange(&before, &mut references, &after, Duration::ZERO).unwrap();
         let from: Vec<_> = arranged.iter().map(|(_, from)| *from).collect();
         assert_eq!(from, [Some(0), Some(1), None, Some(2)]);
-        assert!(arranged[3].0.is_offline() && references.is_empty());
+        assert!(arranged[3].0.offline && references.is_empty());
         for (member, _) in &arranged[..3] {
             assert!(std::rc::Rc::ptr_eq(&shared, &member.driver.pool().unwrap()));
         }

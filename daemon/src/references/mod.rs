@@ -271,10 +271,6 @@ impl Reference {
         changed
     }
 
-    pub fn is_offline(&self) -> bool {
-        self.offline
-    }
-
     /// Asks it now, an NTP server several times.
     pub fn burst(&mut self, now: Duration) {
         self.driver.burst(now);
