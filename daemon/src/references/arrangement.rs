@@ -66,8 +66,12 @@ pub fn arrange(
     let arranged = places.into_iter().zip(made).filter_map(|(place, made)| match place {
         Place::Stays(index) => Some((before[index].take()?, Some(index))),
         Place::Renewed(index) => {
-            let offline = before[index].as_ref().is_some_and(Reference::is_offline);
-            Some((Reference { offline, ..made? }, Some(index)))
+            let mut made = made?;
+            if let Some(before) = &before[index] {
+                made.offline = before.is_offline();
+                made.driver.inherit(&*before.driver, now);
+            }
+            Some((made, Some(index)))
         }
         Place::New => Some((made?, None)),
     });

@@ -17,6 +17,7 @@
 //! | `addresses.rs` | a pool's addresses: used, free or given up |
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
+//! | `sources.rs` | whose word a reference's facts are |
 //! | `sampled.rs` | references that are read immediately: a schedule around a reading |
 //! | `tally.rs` | counts and problems for status output |
 //! | `arrangement.rs` | which references stay when others are configured |
@@ -35,9 +36,14 @@ mod ptp;
 mod resolver;
 mod sampled;
 mod server;
+mod sources;
 mod system;
 mod tally;
+#[cfg(test)]
+pub mod testing;
 mod vmclock;
+#[cfg(test)]
+mod witness_tests;
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -122,6 +128,8 @@ trait Driver {
     fn sources(&self) -> Vec<Source> {
         Vec::new()
     }
+    /// Takes over whose word the facts are that it keeps from `before`, which it replaces.
+    fn inherit(&mut self, _before: &dyn Driver, _now: Duration) {}
     /// The certificate, DER, of the party that its answers are authenticated by.
     fn certificate(&self) -> Option<&[u8]> {
         None

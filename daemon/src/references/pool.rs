@@ -27,6 +27,7 @@ use timevisor_time::Duration;
 use super::addresses::Addresses;
 use super::resolver::Resolver;
 use super::server::Server;
+use super::sources::Sources;
 use super::tally::{Refused, Tally};
 use super::{Details, Driver, Need, Surroundings, Upstream};
 use crate::announce::Budget;
@@ -122,7 +123,7 @@ pub struct Member {
     look_at: Duration,
     useless_since: Option<Duration>,
     /// The sources of servers before this one, whose facts still count.
-    sources: Vec<Source>,
+    sources: Sources,
     falseticker: bool,
     replaced: bool,
     /// How often replacements may still be logged.
@@ -147,7 +148,7 @@ impl Member {
             successor: None,
             look_at: now,
             useless_since: None,
-            sources: Vec::new(),
+            sources: Sources::default(),
             falseticker: false,
             replaced: false,
             told: Budget::default(),
@@ -211,7 +212,11 @@ impl Member {
     fn succeed(&mut self, now: Duration) {
         let Some(Successor { address, server, .. }) = self.successor.take() else { return };
         if let Some((old, before)) = self.server.replace((address, server)) {
-            self.sources = if self.falseticker { Vec::new() } else { before.sources() };
+            if self.falseticker {
+                self.sources.clear();
+            } else {
+                self.inherit(&before, now);
+            }
             let why = if self.falseticker { "is outvoted" } else { "does not serve" };
             if self.told.take(now) {
                 tracing::info!("reference {}: {old} {why} and is replaced by {address}", self.name);
@@ -281,7 +286,12 @@ impl Driver for Member {
             self.succeed(now);
             return new;
         }
-        self.server.as_mut().map_or_else(Vec::new, |(_, server)| server.on_ready(now, around))
+        let Some((_, server)) = &mut self.server else { return Vec::new() };
+        let exchanges = server.on_ready(now, around);
+        if !exchanges.is_empty() {
+            self.sources.replace_old(now);
+        }
+        exchanges
     }
 
     fn network_changed(&mut self, now: Duration) {
@@ -309,9 +319,12 @@ impl Driver for Member {
     }
 
     fn sources(&self) -> Vec<Source> {
-        let mut sources = self.sources.clone();
-        sources.extend(self.server.iter().flat_map(|(_, server)| server.sources()));
-        sources
+        let server = self.server.iter().flat_map(|(_, server)| server.sources());
+        self.sources.iter().chain(server).collect()
+    }
+
+    fn inherit(&mut self, before: &dyn Driver, now: Duration) {
+        before.sources().into_iter().for_each(|source| self.sources.heard(source, now));
     }
 
     fn restart(&mut self, now: Duration) {
