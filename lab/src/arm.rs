@@ -7,6 +7,7 @@
 //! resolution of a microsecond. The order of instructions is therefore checked in the machine code
 //! ([`functions`]), and nothing is measured here.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -243,16 +244,39 @@ pub fn functions(program: &Path, name: &str) -> anyhow::Result<Vec<Vec<String>>>
     Ok(found)
 }
 
+/// Calls of our own functions that deep are followed: what the compiler inlines differs from build
+/// to build, but not what is executed in which order.
+const CALLS: usize = 3;
+
+/// Name and body by address: of a generic function, several may have one name.
+type Blocks<'a> = BTreeMap<&'a str, (&'a str, &'a str)>;
+
 fn disassembled(text: &str, name: &str) -> Vec<Vec<String>> {
-    let instruction = |line: &str| {
-        let words = line.split_once(":\t")?.1.split("//").next()?;
-        Some(words.split_whitespace().collect::<Vec<_>>().join(" "))
+    let block = |block| {
+        let (head, body) = str::split_once(str::trim_start_matches(block, '\n'), '\n')?;
+        let (address, function) = head.strip_suffix(':')?.split_once(' ')?;
+        Some((address.trim_start_matches('0'), (function, body)))
     };
-    text.split("\n\n")
-        .map(|block| block.trim_start_matches('\n'))
-        .filter(|block| block.lines().next().is_some_and(|l| l.ends_with(">:") && l.contains(name)))
-        .map(|block| block.lines().skip(1).filter_map(instruction).collect())
-        .collect()
+    let blocks: Blocks<'_> = text.split("\n\n").filter_map(block).collect();
+    let named = blocks.values().filter(|(function, _)| function.contains(name));
+    named.map(|(_, body)| executed(&blocks, body, CALLS)).collect()
+}
+
+/// The instructions of a function with those of the functions that it calls.
+fn executed(blocks: &Blocks<'_>, body: &str, calls: usize) -> Vec<String> {
+    let mut all = Vec::new();
+    for line in body.lines() {
+        let Some((_, instruction)) = line.split_once(":\t") else { continue };
+        let words = instruction.split("//").next().unwrap_or_default().split_whitespace();
+        let instruction = words.collect::<Vec<_>>().join(" ");
+        let called = instruction.strip_prefix("bl ").filter(|_| calls > 0);
+        let called = called.and_then(|called| blocks.get(called.split(' ').next()?));
+        let ours = called.filter(|(function, _)| function.contains("timevisor_"));
+        let inside = ours.map(|(_, body)| executed(blocks, body, calls - 1));
+        all.push(instruction);
+        all.extend(inside.into_iter().flatten());
+    }
+    all
 }
 
 /// True when `function` has instructions that contain each of `wanted`, in that order.
@@ -275,6 +299,17 @@ mod tests {
         assert!(in_order(&read[0], &["ldar", "cntvct_el0", "dmb ishld"]));
         assert!(!in_order(&read[0], &["cntvct_el0", "ldar"]));
         assert!(!in_order(&read[0], &["ldar", "isb"]));
+    }
+
+    #[test]
+    fn calls_of_our_own_functions_are_followed() {
+        let text = "a: file format elf64\n\n\n0000 <page::publish>:\n  0:\tdsb\tish\n  \
+                    4:\tbl\t20 <timevisor_page::next>\n  8:\tstlr\tx8, [x9]\n\n\
+                    0020 <timevisor_page::next>:\n  20:\tmrs\tx9, cntvct_el0\n  24:\tbl\t20 <timevisor_page::next>\n";
+        let publish = disassembled(text, "page::publish");
+        assert!(in_order(&publish[0], &["dsb ish", "cntvct_el0", "stlr"]));
+        assert!(!in_order(&publish[0], &["cntvct_el0", "dsb ish"]));
+        assert_eq!(publish[0].iter().filter(|i| i.contains("cntvct")).count(), CALLS);
     }
 
     #[test]
