@@ -45,6 +45,8 @@ enum Outcome {
     Fired { actual_ns: i64, error_ns: i64, counter: u64 },
     TooLate,
     Violated { half_width_ns: u64 },
+    /// Nothing is known; it does not act.
+    NoTime,
 }
 
 impl Outcome {
@@ -60,6 +62,7 @@ impl Outcome {
             Some("qot_violated") => Self::Violated {
                 half_width_ns: answer["half_width_ns"].as_u64().context("no half_width_ns")?,
             },
+            Some("no_time") => Self::NoTime,
             _ => bail!("unexpected: {answer}"),
         };
         let wanted = if outcome.has_fired() { ("normal", "open") } else { ("degraded", "shut") };
@@ -76,6 +79,8 @@ impl Outcome {
 struct Cell {
     page: HostPage,
     controllers: [(GuestReader, i64); 2],
+    /// timevisord begins again: for a moment its pages may say that nothing is known.
+    restarting: bool,
     fired: usize,
     refused: usize,
     error_ns: i64,
@@ -123,6 +128,10 @@ impl Cell {
                 }
                 Outcome::Violated { half_width_ns } => {
                     ensure!(half_width_ns.cast_signed() > plan.max_error_ns, "{outcome:?}");
+                    self.refused += 1;
+                }
+                Outcome::NoTime => {
+                    ensure!(self.restarting, "the time is lost without a reason");
                     self.refused += 1;
                 }
                 Outcome::TooLate => {}
@@ -202,6 +211,7 @@ pub(crate) fn controllers(ctx: &Context) -> anyhow::Result<String> {
     let mut cell = Cell {
         page: HostPage::open(host.directory())?,
         controllers: [start(&host, a)?, start(&host, b)?],
+        restarting: false,
         fired: 0,
         refused: 0,
         error_ns: 0,
@@ -241,6 +251,7 @@ pub(crate) fn controllers(ctx: &Context) -> anyhow::Result<String> {
 
     host.kill();
     let alone = cell.until_refused("refusing without timevisord", limit_ns)?;
+    cell.restarting = true;
     host.restart()?;
     let resumed = cell.until("timevisord is back", limit_ns, Outcome::has_fired)?;
     Ok(format!(
