@@ -42,9 +42,15 @@ impl Plan {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    Fired { actual_ns: i64, error_ns: i64, counter: u64 },
+    Fired {
+        actual_ns: i64,
+        error_ns: i64,
+        counter: u64,
+    },
     TooLate,
-    Violated { half_width_ns: u64 },
+    Violated {
+        half_width_ns: u64,
+    },
     /// Nothing is known; it does not act.
     NoTime,
 }
