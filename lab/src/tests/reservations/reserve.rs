@@ -172,6 +172,8 @@ fn against_load(host: &Host, guest: &mut Client, turns: u64) -> anyhow::Result<S
         let audit = |host: &Host| -> anyhow::Result<Value> {
             Ok(host.json(&["reserve", "audit"])?[0]["audit"].clone())
         };
+        // It begins within a period of the reservation.
+        host.wait_until("the audit to begin", |host| Ok(!audit(host)?.is_null()))?;
         let witness = Witness::start(core);
         let before = audit(host)?;
         let run = costs::run(guest, (turns, SECONDS), hog, 0)?;
