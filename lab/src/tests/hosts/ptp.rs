@@ -86,12 +86,13 @@ pub(crate) fn masters(ctx: &Context) -> anyhow::Result<String> {
     let dir = scratch::directory()?;
     let better = || Ptp4l::master(ctx, &near, dir.path(), "better", "priority1 100\n");
     let mut first = better()?;
-    let _second = Ptp4l::master(ctx, &far, dir.path(), "second", "priority1 110\n")?;
     let slave = slave(ctx, dir.path(), &[&near, &far])?;
     let mut host = Host::new(ctx)?;
     host.start(&format!("{}timescale = \"utc\"\n", reference(&slave, "200ms")))?;
     host.wait_synchronized(20_000)?;
     let one = master_of(&detail(&host)?)?;
+    // Not earlier: the slave would follow whichever announces itself first.
+    let _second = Ptp4l::master(ctx, &far, dir.path(), "second", "priority1 110\n")?;
     let mut seen = vec![watch_for(&host, Span::ZERO, Duration::from_secs(4))?];
     // From one master to the other and back, without a pause in watching.
     let mut follow = |host: &Host, what: &str, done: &dyn Fn(&str) -> bool| {
