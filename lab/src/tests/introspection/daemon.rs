@@ -109,8 +109,7 @@ fn follows(host: &Host, guest: &mut Client) -> anyhow::Result<String> {
     host.wait_until("a reservation", |host| Ok(budget(host)? > 0))?;
     let first = budget(host)?;
     ensure!(held(host)?["period_ns"] == 50_000_000, "{}", held(host)?);
-    // Not told after a retry, whose delay would be ours: the reservation before it may still be on
-    // its way out.
+    // Not told after a retry, whose delay would be ours.
     let after = |host: &Host| -> anyhow::Result<Option<u64>> {
         Ok(row(host)?["reserved"]["after_ns"].as_u64())
     };
