@@ -185,3 +185,41 @@ fn examine(process: Process, rules: &Rules, user: &mut u32) -> Result<Option<Qem
     let (pid, next) = (process.pid(), reason.next_step("NAME"));
     Err(Refused::NotTheirs(format!("the QEMU of process {pid} is not served: {reason}; {next}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A user with very many processes hides nobody else's.
+    #[test]
+    fn each_user_has_a_few_lines_of_the_list() {
+        let mut discovery = Discovery::default();
+        let mut add = |pid: u32, user: u32| {
+            let problem = Some(format!("{user}: {pid}"));
+            let entry = Seen { user, said: problem.clone(), problem, ..Seen::new(Duration::ZERO) };
+            discovery.seen.insert(Process::new(pid), entry);
+        };
+        (100..1100).for_each(|pid| add(pid, 4001));
+        (2000..2002).for_each(|pid| add(pid, 0));
+        (3000..3100).for_each(|pid| add(pid, 5000 + pid));
+        let listed = discovery.not_served();
+        assert_eq!(listed[..3], ["0: 2000", "0: 2001", "4001: 100"]);
+        assert_eq!(listed.iter().filter(|line| line.starts_with("4001:")).count(), 4);
+        assert_eq!(listed.len(), MOST_LISTED);
+    }
+
+    #[test]
+    fn what_was_said_is_said_again_only_if_it_changes() {
+        let mut discovery = Discovery::default();
+        let mut entry = Seen::new(Duration::ZERO);
+        let mut told = |seconds: i64, problem: &str, entry: &mut Seen| {
+            entry.problem = Some(problem.to_owned());
+            let before = entry.said.clone();
+            discovery.report(Duration::from_secs(seconds), entry);
+            entry.said != before
+        };
+        assert!(!told(1, "early", &mut entry), "it may still be starting");
+        assert!(told(6, "refused", &mut entry) && !told(7, "refused", &mut entry));
+        assert!(told(8, "refused by another rule", &mut entry));
+    }
+}
