@@ -90,10 +90,6 @@ impl Vms {
         let name = add.name.clone().unwrap_or_else(prepared);
         check_name(&name)
             .map_err(|e| error(ErrorCode::BadRequest, e.to_string(), "give --name NAME"))?;
-        if self.served.iter().any(|s| s.vm.name == name && s.vm.qemu.process.pid() != pid) {
-            let text = format!("there is a VM {name} already");
-            return Err(error(ErrorCode::AlreadyExists, text, "give --name with another name"));
-        }
         let known = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid);
         // A VM that is served keeps its name without being judged again.
         let owner = if known.is_none() || add.name.is_some() {
@@ -101,6 +97,10 @@ impl Vms {
         } else {
             None
         };
+        if self.served.iter().any(|s| s.vm.name == name && s.vm.qemu.process.pid() != pid) {
+            let text = format!("there is a VM {name} already");
+            return Err(error(ErrorCode::AlreadyExists, text, "give --name with another name"));
+        }
         if let Some(index) = known {
             self.served[index].added = owner.or(self.served[index].added);
             return self.adopt(index, add, monitor, clock);

@@ -74,8 +74,9 @@ fn parse_users(status: &str) -> Option<Users> {
 /// programs are not understood; QEMU has none since version 10.
 fn at_secure(vector: &[u8]) -> Option<u64> {
     const AT_SECURE: u64 = 23;
-    let words: Vec<u64> = vector.as_chunks().0.iter().map(|w| u64::from_ne_bytes(*w)).collect();
-    words.as_chunks().0.iter().find(|[kind, _]| *kind == AT_SECURE).map(|[_, value]| *value)
+    let word = |bytes: &[u8]| Some(u64::from_ne_bytes(bytes.try_into().ok()?));
+    let words: Vec<u64> = vector.chunks_exact(8).filter_map(word).collect();
+    words.chunks_exact(2).find(|pair| pair[0] == AT_SECURE).map(|pair| pair[1])
 }
 
 #[cfg(test)]
