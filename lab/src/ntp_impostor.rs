@@ -1,10 +1,14 @@
 //! An NTP server in a thread of the test, on the loopback interface: honest by default, and
 //! otherwise as the test makes it behave.
 //!
-//! It serves this machine's CLOCK_REALTIME, as the lab's chronyds do. A function turns the honest
-//! answer into what is sent; it may be replaced while the server runs.
+//! It serves this machine's CLOCK_REALTIME, as the lab's chronyds do, and like them it takes the
+//! kernel's stamp of a request's arrival. (With a stamp of its own, taken when its thread wakes, the
+//! two directions of the loopback exchange some 20 us of delay whenever the machine's load changes,
+//! about once in 20 minutes of ten requests a second. To a client that is a clock that moved.) A
+//! function turns the honest answer into what is sent; it may be replaced while the server runs.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,6 +16,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use timevisor_linux::clock::realtime;
+use timevisor_linux::poll::{PollFd, wait};
+use timevisor_linux::udp_server::{Batch, UdpServer};
 use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpShort, NtpTimestamp, Packet};
 use timevisor_time::Duration as Span;
 
@@ -76,16 +82,17 @@ impl Impostor {
         address: SocketAddr,
         behaviour: impl FnMut(Packet) -> Vec<Vec<u8>> + Send + 'static,
     ) -> anyhow::Result<Self> {
-        let socket = UdpSocket::bind(address).with_context(|| format!("cannot use {address}"))?;
-        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
-        let address = socket.local_addr()?;
+        let socket = UdpServer::bind(address).with_context(|| format!("cannot use {address}"))?;
+        let address = socket.address();
+        // A request may have no answer or several, so they do not go through a batch.
+        let answers = UdpSocket::from(socket.as_fd().try_clone_to_owned()?);
         let shared = Arc::new(Shared {
             behaviour: Mutex::new(Box::new(behaviour)),
             asked: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         });
         let served = Arc::clone(&shared);
-        let thread = std::thread::spawn(move || serve(&socket, &served));
+        let thread = std::thread::spawn(move || serve(socket, &answers, &served));
         Ok(Self { address, shared, thread: Some(thread) })
     }
 
@@ -132,32 +139,39 @@ pub fn shifted(answer: Packet, offset: Span) -> Packet {
     Packet { receive: move_on(answer.receive), transmit: move_on(answer.transmit), ..answer }
 }
 
-fn serve(socket: &UdpSocket, shared: &Shared) {
-    let mut buffer = [0_u8; 1024];
+fn serve(mut socket: UdpServer, answers: &UdpSocket, shared: &Shared) {
+    let mut batch = Batch::default();
     while !shared.ended.load(Ordering::Relaxed) {
-        let Ok((len, client)) = socket.recv_from(&mut buffer) else { continue };
-        let receive = NtpTimestamp::from_instant(realtime());
-        let Ok((request, _)) = Packet::parse(&buffer[..len]) else { continue };
-        shared.asked.fetch_add(1, Ordering::Relaxed);
-        let answer = Packet {
-            leap: LeapIndicator::NoWarning,
-            version: request.version,
-            mode: Mode::Server,
-            stratum: 1,
-            poll: request.poll,
-            precision: -24,
-            root_delay: NtpShort::from_bits(0),
-            root_dispersion: NtpShort::from_bits(0),
-            reference_id: *b"LAB\0",
-            reference: receive,
-            origin: request.transmit,
-            receive,
-            transmit: NtpTimestamp::from_instant(realtime()),
-        };
-        let mut behaviour = shared.behaviour.lock().unwrap_or_else(PoisonError::into_inner);
-        for datagram in behaviour(answer) {
-            let _ = socket.send_to(&datagram, client);
+        let mut ready = [PollFd::readable(socket.as_fd())];
+        let _ = wait(&mut ready, Some(Duration::from_millis(50)));
+        let received = socket.receive(&mut batch).unwrap_or(0);
+        for request in (0..received).filter_map(|index| batch.request(index)) {
+            let Ok((asked, _)) = Packet::parse(request.bytes) else { continue };
+            shared.asked.fetch_add(1, Ordering::Relaxed);
+            let receive = NtpTimestamp::from_instant(request.stamp.unwrap_or_else(realtime));
+            let mut behaviour = shared.behaviour.lock().unwrap_or_else(PoisonError::into_inner);
+            for datagram in behaviour(honest(&asked, receive)) {
+                let _ = answers.send_to(&datagram, request.from);
+            }
         }
+    }
+}
+
+fn honest(asked: &Packet, receive: NtpTimestamp) -> Packet {
+    Packet {
+        leap: LeapIndicator::NoWarning,
+        version: asked.version,
+        mode: Mode::Server,
+        stratum: 1,
+        poll: asked.poll,
+        precision: -24,
+        root_delay: NtpShort::from_bits(0),
+        root_dispersion: NtpShort::from_bits(0),
+        reference_id: *b"LAB\0",
+        reference: receive,
+        origin: asked.transmit,
+        receive,
+        transmit: NtpTimestamp::from_instant(realtime()),
     }
 }
 

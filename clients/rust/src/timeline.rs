@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use timevisor_clock_page::abi::header;
-use timevisor_clock_page::{Counter, CounterId, EntryWords, Reader, Reading as PageReading};
+use timevisor_clock_page::{Counter, CounterId, EntryWords, Reader};
 use timevisor_protocols::channel::InvalidRequirement;
 use timevisor_time::Period;
 
@@ -221,21 +221,23 @@ impl Timeline {
         let place = self.shared.place();
         let raw = place.reader.read().map_err(|error| place.explain(error))?;
         if place.is_another(raw.place()) || !raw.has_estimate() {
-            return self.unusual(place, &raw);
+            return self.unusual(place);
         }
         Ok(place.judge(Reading::of_page(&raw, place.origin), &self.need.get()))
     }
 
-    /// A reading without a time, or of another timeline: of a page that is lost, perhaps.
+    /// A reading without a time, or of another timeline: of a page that is lost, perhaps. It is
+    /// read again here, because a reading that is passed on costs every other one some nanoseconds.
     #[cold]
-    fn unusual(&self, place: &Place, raw: &PageReading) -> Result<Reading, ReadError> {
+    fn unusual(&self, place: &Place) -> Result<Reading, ReadError> {
+        let raw = place.reader.read().map_err(|error| place.explain(error))?;
         if place.page.is_lost() {
             return Err(ReadError::Truncated);
         }
         if place.is_another(raw.place()) {
             return self.find_again(place).map_err(|error| place.explain(error));
         }
-        Ok(place.judge(Reading::of_page(raw, place.origin), &self.need.get()))
+        Ok(place.judge(Reading::of_page(&raw, place.origin), &self.need.get()))
     }
 
     /// If the page now belongs to another host, the process was restored there, and the global

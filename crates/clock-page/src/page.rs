@@ -68,9 +68,13 @@ impl Page {
     /// The words of timeline entry `index`.
     #[inline(always)]
     pub(crate) fn entry(&self, index: usize) -> &[AtomicU64; entry::SIZE / 8] {
-        let first = (entry::AT_FIRST - 16 + index * entry::SIZE) / 8;
-        let words = self.words[first..].first_chunk::<{ entry::SIZE / 8 }>();
-        words.expect("callers check the index against the capacity")
+        const WORDS: usize = entry::SIZE / 8;
+        let entries = &self.words[(entry::AT_FIRST - 16) / 8..];
+        assert!(index < entries.len() / WORDS, "callers check the index against the capacity");
+        // SAFETY: the check above: so many entries lie one behind the other in `entries`. An array
+        // has its elements' alignment. In safe code every word has an index of its own, and each
+        // read pays for it; `as_chunks` is younger than the Rust that this room promises to need.
+        unsafe { &*entries.as_ptr().cast::<[AtomicU64; WORDS]>().add(index) }
     }
 
     /// The words of the vCPUs' processor time.

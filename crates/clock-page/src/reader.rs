@@ -4,10 +4,12 @@
 //! | file | owns |
 //! | --- | --- |
 //! | this one | [`Reader`] and [`Reading`] |
+//! | `reader/ordinary.rs` | the ordinary read, as few instructions as possible |
 //! | `reader/error.rs` | why a page or one read is refused |
 //! | `reader/vmclock_words.rs` | the words that a stock guest's driver reads |
 
 mod error;
+mod ordinary;
 mod vmclock_words;
 
 use core::ops::Deref;
@@ -315,44 +317,82 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
 
     #[inline(always)]
     fn read_with(&self, counter: impl Fn() -> u64) -> Result<Reading, ReadError> {
-        let found = self.snapshot(counter)?;
+        let Some(even) = read_begin(&self.page.entry(self.index)[entry::SEQUENCE]) else {
+            return self.wait(counter);
+        };
+        let value = counter();
+        match self.ordinary(even, value) {
+            Some(reading) => Ok(reading),
+            None => self.finish(even, value, counter),
+        }
+    }
+
+    /// Reads what [`Self::ordinary`] leaves.
+    #[cold]
+    #[inline(never)]
+    fn finish(
+        &self,
+        even: u64,
+        value: u64,
+        counter: impl Fn() -> u64,
+    ) -> Result<Reading, ReadError> {
+        match self.snapshot_at(even, value) {
+            Some(found) => self.reading_of(&found),
+            None => self.wait(counter),
+        }
+    }
+
+    /// Reads while somebody writes.
+    #[cold]
+    #[inline(never)]
+    fn wait(&self, counter: impl Fn() -> u64) -> Result<Reading, ReadError> {
+        self.reading_of(&self.snapshot(counter)?)
+    }
+
+    fn reading_of(&self, found: &Snapshot) -> Result<Reading, ReadError> {
         if found.is_loaded() {
             let (there, written) = found.markers;
             let marker = found.disruption.wrapping_add(there.wrapping_sub(written));
             return Ok(unknown(found.counter, found.meta, marker));
         }
-        reading_of(&found)
+        reading_of(found)
     }
 
+    /// All that is said at a counter value that was read after the sequence was found `even`;
+    /// `None` if somebody has written since.
     #[inline(always)]
-    fn snapshot(&self, counter: impl Fn() -> u64) -> Result<Snapshot, ReadError> {
+    fn snapshot_at(&self, even: u64, counter: u64) -> Option<Snapshot> {
         let entry = self.page.entry(self.index);
         let word = |index: usize| entry[index].load(Relaxed);
         let line = |at: usize| Line {
             time: Instant::from_words(word(at), word(at + 1)),
             period: Period::from_bits(word(at + 2)),
         };
+        let found = Snapshot {
+            counter,
+            lines: Lines {
+                base: word(entry::BASE),
+                expiry: word(entry::EXPIRY),
+                earliest: line(entry::EARLIEST),
+                estimate: line(entry::ESTIMATE),
+                latest: line(entry::LATEST),
+                holdover: word(entry::HOLDOVER),
+            },
+            meta: word(entry::META),
+            error_bits: word(entry::ESTIMATED_ERROR),
+            disruption: word(entry::DISRUPTION),
+            markers: self.markers(),
+        };
+        read_valid(&entry[entry::SEQUENCE], even).then_some(found)
+    }
+
+    fn snapshot(&self, counter: impl Fn() -> u64) -> Result<Snapshot, ReadError> {
+        let sequence = &self.page.entry(self.index)[entry::SEQUENCE];
         let mut waiting = None;
         loop {
-            if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
-                let found = Snapshot {
-                    counter: counter(),
-                    lines: Lines {
-                        base: word(entry::BASE),
-                        expiry: word(entry::EXPIRY),
-                        earliest: line(entry::EARLIEST),
-                        estimate: line(entry::ESTIMATE),
-                        latest: line(entry::LATEST),
-                        holdover: word(entry::HOLDOVER),
-                    },
-                    meta: word(entry::META),
-                    error_bits: word(entry::ESTIMATED_ERROR),
-                    disruption: word(entry::DISRUPTION),
-                    markers: self.markers(),
-                };
-                if read_valid(&entry[entry::SEQUENCE], even) {
-                    return Ok(found);
-                }
+            let found = read_begin(sequence).and_then(|even| self.snapshot_at(even, counter()));
+            if let Some(found) = found {
+                return Ok(found);
             }
             if self.gave_up(&mut waiting) {
                 return Err(ReadError::WriterStalled);

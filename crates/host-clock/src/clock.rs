@@ -52,7 +52,7 @@ pub struct HostClock<E, P> {
     writer: PageWriter<P>,
     /// Lines that hold until enough references have answered: an earlier daemon's, or those from
     /// before other references were configured.
-    recovered: Option<Lines<Tai>>,
+    earlier_lines: Option<Lines<Tai>>,
     /// The limits of the counter's rate as last known, by this daemon or an earlier one.
     rate: Option<RateLimits>,
     /// The count of disruptions that readers have been told of.
@@ -79,8 +79,8 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         if let Some(rate) = &rate {
             estimate.adopt_rate(rate);
         }
-        let recovered = journaled.map(|journaled| journaled.lines(&page, host.counter()));
-        let writer = match &recovered {
+        let earlier_lines = journaled.map(|journaled| journaled.lines(&page, host.counter()));
+        let writer = match &earlier_lines {
             Some(lines) => {
                 // The lines know the time better than CLOCK_REALTIME does.
                 let leaps = host.leaps(lines.at(now).estimate);
@@ -99,14 +99,14 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             falsetickers: vec![],
         };
         let mut continuity = Continuity::new(estimate, policy);
-        if recovered.is_some() {
+        if earlier_lines.is_some() {
             continuity.has_begun();
         }
         Self {
             settings,
             continuity,
             writer,
-            recovered,
+            earlier_lines,
             rate,
             seen_disruptions: 0,
             counter_trusted: true,
@@ -128,14 +128,14 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             Event::Forget { reference } => self.continuity.estimate.forget(reference),
             Event::Witnesses(witnesses) => self.continuity.estimate.set_witnesses(&witnesses),
             Event::References { slots, stale_after } => {
-                self.recovered = self.holding().or(self.recovered);
+                self.earlier_lines = self.holding().or(self.earlier_lines);
                 self.settings.stale_after = stale_after;
                 self.continuity.estimate.rearrange(&slots, stale_after);
             }
             Event::StartOver { estimate } => {
                 host.journal(None);
                 actions.push(Action::ClearEstimates);
-                self.recovered = None;
+                self.earlier_lines = None;
                 self.continuity.start_over(estimate);
                 self.writer.withdraw(self.allowed(ClockStatus::Unknown), host.tai_offset());
             }
@@ -208,7 +208,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
     /// Until enough references have answered, the lines from before are all there is.
     fn without_references<H: Host>(&self, now: u64, host: &H) -> (Option<Lines<Tai>>, ClockStatus) {
         let waited = host.monotonic() - self.started > self.settings.stale_after;
-        match &self.recovered {
+        match &self.earlier_lines {
             Some(lines) => (Some(self.policy().free_running(now, lines)), ClockStatus::FreeRunning),
             None if waited => (None, ClockStatus::Unknown),
             None => (None, ClockStatus::Initializing),
@@ -226,7 +226,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         if self.continuity.contradicts(self.in_force().as_ref(), target, now) {
             actions.push(Action::Note(Note::Stepped));
             // The references have shown it to be wrong.
-            self.recovered = None;
+            self.earlier_lines = None;
         }
         publication.clock.disruptions = self.continuity.disruptions();
         if publication.clock.disruptions != self.seen_disruptions {
@@ -316,14 +316,14 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
     /// Lines of an earlier daemon, or from before other references were configured, that hold until
     /// enough references have answered.
     #[must_use]
-    pub fn recovered(&self) -> Option<&Lines<Tai>> {
-        self.recovered.as_ref()
+    pub fn earlier_lines(&self) -> Option<&Lines<Tai>> {
+        self.earlier_lines.as_ref()
     }
 
-    /// True while nothing but such lines is known: see [`Self::recovered`].
+    /// True while nothing but such lines is known: see [`Self::earlier_lines`].
     #[must_use]
-    pub fn is_recovered_only(&self) -> bool {
-        self.recovered.is_some() && self.knowledge.clock.is_none()
+    pub fn has_only_earlier_lines(&self) -> bool {
+        self.earlier_lines.is_some() && self.knowledge.clock.is_none()
     }
 
     /// False while the counter itself is in doubt: see [`Event::CounterTrusted`].

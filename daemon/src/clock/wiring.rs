@@ -257,7 +257,7 @@ impl HostClock {
         let journaled = journaled.ok();
         let start = Start { page, identity, settings, estimate, journaled };
         let publisher = Publisher::start(start, &machine);
-        if let Some(lines) = publisher.recovered() {
+        if let Some(lines) = publisher.earlier_lines() {
             tracing::info!(
                 "resuming from the lines of the previous daemon, half-width {}",
                 half_width(lines, now)
@@ -517,9 +517,10 @@ impl HostClock {
         Some(self.config.parameters().broken_by(wander))
     }
 
-    /// Returns true while the clock has only an earlier daemon's lines.
-    pub fn is_recovered_only(&self) -> bool {
-        self.publisher.is_recovered_only()
+    /// Returns true while nothing is known but lines from before: an earlier daemon's, or those from
+    /// before other references were configured.
+    pub fn has_only_earlier_lines(&self) -> bool {
+        self.publisher.has_only_earlier_lines()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What of a changed file can be taken over while the daemon runs.
 
+use timevisor_protocols::control::TimeType;
+
 use super::Config;
 
 /// A configuration to go on with.
@@ -44,15 +46,34 @@ impl Config {
         config.timelines.clone_from(&self.timelines);
         // Under the directory in force.
         config.complete();
+        // Every field is named, so that a new one is not forgotten here.
+        let Self {
+            run_directory: _,
+            counter: _,
+            oscillator: _,
+            timelines: _,
+            clock,
+            references,
+            guests,
+            introspection,
+            server,
+        } = &config;
         let tables = [
-            ("[clock]", config.clock == self.clock),
-            ("[[reference]]", config.references == self.references),
-            ("[guests]", config.guests == self.guests),
-            ("[introspection]", config.introspection == self.introspection),
-            ("[server]", config.server == self.server),
+            ("[clock]", *clock == self.clock),
+            ("[[reference]]", *references == self.references),
+            ("[guests]", *guests == self.guests),
+            ("[introspection]", *introspection == self.introspection),
+            ("[server]", *server == self.server),
         ];
         let changed = tables.into_iter().filter(|(_, same)| !same).map(|(table, _)| table);
         Successor { changed: changed.collect(), config, restart }
+    }
+
+    /// Whether a VM that runs with a page of this type would start with another one under `new`, and
+    /// not under this configuration.
+    pub fn retypes(&self, new: &Self, vm: &str, page: TimeType) -> bool {
+        let wanted = new.time_type_of(vm);
+        wanted != self.time_type_of(vm) && wanted != page
     }
 }
 
@@ -101,5 +122,76 @@ mod tests {
                     vcpu = 0\nbudget = \"1ms\"\nperiod = \"10ms\"\n";
         let Successor { config, changed, restart } = parsed(text).successor(&parsed(text));
         assert_eq!((changed.len(), restart.len(), &config), (0, 0, &parsed(text)));
+    }
+
+    /// A file in which one key differs: it is in force, or a restart is asked for.
+    #[test]
+    fn every_key_is_taken_over_or_named() {
+        let before = parsed(SERVER);
+        for (differs, changed, restart) in [
+            ("[clock]\nleap_table = \"/x\"", Some("[clock]"), None),
+            ("[clock]\ntai_offset = 37", Some("[clock]"), None),
+            ("[clock]\nstale_after = \"90s\"", Some("[clock]"), None),
+            ("[clock]\nrequired_bound = \"1ms\"", Some("[clock]"), None),
+            ("[clock]\ndiscipline = true", Some("[clock]"), None),
+            ("[clock]\nmax_slew_ppm = 100", Some("[clock]"), None),
+            ("[clock]\nstep_threshold = \"1s\"", Some("[clock]"), None),
+            ("[clock]\nstep_limit = 1", Some("[clock]"), None),
+            ("[clock]\npublish_interval = \"2s\"", None, Some("clock.publish_interval")),
+            ("[clock]\nvalidity = \"20s\"", None, Some("clock.validity")),
+            ("[guests]\ndiscover = false", Some("[guests]"), None),
+            ("[guests]\ndiscover_interval = \"1s\"", Some("[guests]"), None),
+            ("[guests]\ntime_type = \"utc\"", Some("[guests]"), None),
+            ("[guests.vm.a]\ntime_type = \"utc\"", Some("[guests]"), None),
+            (
+                "[[guests.vm.a.reserve]]\nbudget = \"1ms\"\nperiod = \"10ms\"",
+                Some("[guests]"),
+                None,
+            ),
+            ("[introspection]\nkvm = \"port\"", Some("[introspection]"), None),
+            ("[server]\nstratum = 3", Some("[server]"), None),
+            ("[oscillator]\nwander = \"ocxo\"", None, Some("[oscillator]")),
+            ("[[timeline]]\nname = \"a\"", None, Some("[[timeline]]")),
+        ] {
+            let new = parsed(&format!("{SERVER}{differs}\n"));
+            let found = before.successor(&new);
+            assert_eq!(found.changed, Vec::from_iter(changed), "{differs}");
+            assert_eq!(found.restart, Vec::from_iter(restart), "{differs}");
+            assert_eq!(&found.config, if restart.is_none() { &new } else { &before }, "{differs}");
+        }
+    }
+
+    /// Without a clock that it reads itself, which cannot be steered.
+    const SERVER: &str = "[[reference]]\ntype = \"ntp\"\naddress = \"192.0.2.1\"\n";
+
+    /// Each key of a reservation makes another configuration of it.
+    #[test]
+    fn every_key_of_a_reservation_counts() {
+        let table = |keys: &str| {
+            parsed(&format!("[[guests.vm.a.reserve]]\nbudget = \"1ms\"\nperiod = \"10ms\"\n{keys}"))
+        };
+        let before = table("");
+        for key in [
+            "vcpu = 1",
+            "at_most = \"2ms\"",
+            "deadline = \"5ms\"",
+            "promise = \"global\"",
+            "core = 1",
+            "alone = true",
+        ] {
+            let Successor { config, changed, restart } = before.successor(&table(key));
+            assert_eq!((changed, restart), (vec!["[guests]"], vec![]), "{key}");
+            assert_ne!(config.reservations(), before.reservations(), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_running_vm_whose_page_would_be_of_another_type_is_told_apart() {
+        let before = parsed("[guests.vm.own]\ntime_type = \"tai\"");
+        let new = parsed("[guests]\ntime_type = \"utc\"\n[guests.vm.own]\ntime_type = \"tai\"");
+        assert!(before.retypes(&new, "other", TimeType::Tai));
+        assert!(!before.retypes(&new, "own", TimeType::Tai), "it has its own key");
+        assert!(!before.retypes(&new, "other", TimeType::Utc), "added by command as what it gets");
+        assert!(!before.retypes(&before, "other", TimeType::Utc), "not because of this change");
     }
 }

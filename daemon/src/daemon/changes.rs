@@ -147,18 +147,25 @@ impl Daemon {
         let successor = self.config.successor(&new);
         let next = successor.config.clone();
         next.validate()?;
+        let retyped = self.vms.retyped_by(&next);
         self.configure(next)?;
         for key in &successor.restart {
             tracing::warn!("{source}: {key} differs, which takes a restart");
         }
+        for vm in &retyped {
+            tracing::warn!("{source}: the time_type of VM {vm} differs, which takes its restart");
+        }
         let changed = successor.changed.join(", ");
         let changes = if changed.is_empty() { "nothing" } else { &changed };
         tracing::info!("{source} was read again; changed: {changes}");
-        let line = |table: &&str| format!("{table} is in force as it is in {source}");
+        let line =
+            |table: &&str| format!("{table} is in force as it is in {source}{}", scope(table));
         let takes = |key: &&str| format!("{key} differs and takes `systemctl restart timevisord`");
+        let keeps = |vm: &String| format!("time_type differs and takes a restart of VM {vm}");
+        let restart = successor.restart.iter().map(takes).chain(retyped.iter().map(keeps));
         Ok(Changed {
             changes: successor.changed.iter().map(line).collect(),
-            restart: successor.restart.iter().map(takes).collect(),
+            restart: restart.collect(),
         })
     }
 
@@ -247,6 +254,18 @@ impl Daemon {
     }
 }
 
+/// To whom a table that has changed applies, where that is not everybody.
+fn scope(table: &str) -> &'static str {
+    match table {
+        "[introspection]" => ", for guests that are attached from now on",
+        _ => "",
+    }
+}
+
 fn refused(error: &anyhow::Error, step: &str) -> Response {
     error_response(ErrorCode::BadRequest, &format!("{error:#}"), step)
 }
+
+#[cfg(test)]
+#[path = "changes_tests.rs"]
+mod tests;

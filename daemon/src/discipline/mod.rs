@@ -116,6 +116,12 @@ impl Discipline {
         })
     }
 
+    /// How it steers.
+    #[cfg(test)]
+    pub fn steering(&self) -> timevisor_estimate::steering::Parameters {
+        self.config.steering()
+    }
+
     /// When [`Self::on_timer`] next has something to do.
     pub fn poll_at(&self) -> Duration {
         self.next

@@ -66,8 +66,12 @@ pub fn arrange(
     let arranged = places.into_iter().zip(made).filter_map(|(place, made)| match place {
         Place::Stays(index) => Some((before[index].take()?, Some(index))),
         Place::Renewed(index) => {
-            let offline = before[index].as_ref().is_some_and(Reference::is_offline);
-            Some((Reference { offline, ..made? }, Some(index)))
+            let mut made = made?;
+            if let Some(before) = &before[index] {
+                made.offline = before.offline;
+                made.driver.inherit(&*before.driver, now);
+            }
+            Some((made, Some(index)))
         }
         Place::New => Some((made?, None)),
     });
@@ -124,7 +128,7 @@ mod tests {
         let arranged = arrange(&before, &mut references, &after, Duration::ZERO).unwrap();
         let from: Vec<_> = arranged.iter().map(|(_, from)| *from).collect();
         assert_eq!(from, [Some(0), Some(1), None, Some(2)]);
-        assert!(arranged[3].0.is_offline() && references.is_empty());
+        assert!(arranged[3].0.offline && references.is_empty());
         for (member, _) in &arranged[..3] {
             assert!(std::rc::Rc::ptr_eq(&shared, &member.driver.pool().unwrap()));
         }

@@ -20,6 +20,7 @@ use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::Source;
 use timevisor_time::{Duration, Period};
 
+use super::sources::Sources;
 use super::tally::{Refused, Tally};
 use super::{Driver, Surroundings, random};
 use crate::config::{ChronyAddress, ChronyConfig, span};
@@ -49,6 +50,8 @@ pub struct Chrony {
     link: Option<Link>,
     asked: Option<Asked>,
     last: Option<Tracking>,
+    /// The servers that chronyd followed, as far as its facts count.
+    sources: Sources,
     tally: Tally,
 }
 
@@ -62,6 +65,7 @@ impl Chrony {
             link: None,
             asked: None,
             last: None,
+            sources: Sources::default(),
             tally: Tally::new("chrony".to_owned()),
         })
     }
@@ -96,8 +100,8 @@ impl Chrony {
         Ok(match self.link.as_mut() {
             Some(Link::Unix(socket)) => socket.recv(buffer)?,
             Some(Link::Udp(socket)) => {
-                // Poll reports the stamp of what was sent until it is taken.
-                let _ = socket.recv_tx_stamp();
+                // The kernel stamps what was sent, and poll reports a stamp until it is taken.
+                let _ = socket.take_stamps();
                 socket.recv(buffer)?.map(|r| r.len.min(buffer.len()))
             }
             None => None,
@@ -137,7 +141,7 @@ impl Driver for Chrony {
         None
     }
 
-    fn on_ready(&mut self, _now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
+    fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {
         let mut exchanges = Vec::new();
         let mut buffer = [0; 512];
         loop {
@@ -162,18 +166,16 @@ impl Driver for Chrony {
                 }
                 Err(error) => Err(Refused::new("bad-answer", error)),
             };
+            if let Some(tracking) = self.last.filter(|_| outcome.is_ok()) {
+                self.sources.heard(source(&tracking), now);
+            }
             exchanges.extend(self.tally.take(outcome));
         }
     }
 
     /// The server that chronyd follows is the same witness.
     fn sources(&self) -> Vec<Source> {
-        let source = |tracking: &Tracking| {
-            let stratum = u8::try_from(tracking.stratum).unwrap_or(u8::MAX);
-            let id = tracking.reference_id.to_be_bytes();
-            Source::new(Ipv4Addr::LOCALHOST.into(), stratum, id)
-        };
-        self.last.iter().map(source).collect()
+        self.sources.iter().collect()
     }
 
     fn restart(&mut self, now: Duration) {
@@ -188,6 +190,12 @@ impl Driver for Chrony {
             ..self.tally.report("chrony", detail, self.poll, None)
         }
     }
+}
+
+/// chronyd as a server that follows another one.
+fn source(tracking: &Tracking) -> Source {
+    let stratum = u8::try_from(tracking.stratum).unwrap_or(u8::MAX);
+    Source::new(Ipv4Addr::LOCALHOST.into(), stratum, tracking.reference_id.to_be_bytes())
 }
 
 /// chronyd slews by at most `maxslewrate`, which the kernel limits to a tenth; an eighth leaves
@@ -223,24 +231,5 @@ fn exchange(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use timevisor_time::Instant;
-
-    /// CLOCK_REALTIME ran for `elapsed_us` while the counter ran for 1 ms.
-    fn stepped(elapsed_us: i128) -> bool {
-        let bracket = |before: u64, us: i128| Bracket {
-            before,
-            realtime: Instant::from_unix_nanos(1_700_000_000_000_000_000 + us * 1000),
-            after: before + 100,
-        };
-        let (before, after) = (bracket(5000, 0), bracket(1_005_000, elapsed_us));
-        is_stepped(&before, &after, Period::from_hz(1_000_000_000).unwrap())
-    }
-
-    #[test]
-    fn steps_are_noticed_in_both_directions_and_slews_are_not_steps() {
-        assert_eq!([1000, 1083, 917].map(stepped), [false; 3], "chronyd slews by 83,333 ppm");
-        assert_eq!([1200, 800, 0, -5].map(stepped), [true; 4]);
-    }
-}
+#[path = "chrony_tests.rs"]
+mod tests;

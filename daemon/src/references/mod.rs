@@ -12,15 +12,19 @@
 //! | `ntp.rs` | an NTP server |
 //! | `path.rs` | the way to it: addresses, look-ups and the socket |
 //! | `resolver.rs` | looks up a name in a thread |
+//! | `background.rs` | threads for work that may hang |
 //! | `pool.rs` | several NTP servers behind one name |
+//! | `addresses.rs` | a pool's addresses: used, free or given up |
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
+//! | `sources.rs` | whose word a reference's facts are |
 //! | `sampled.rs` | references that are read immediately: a schedule around a reading |
-//! | `steered_rate.rs` | how fast a clock is steered by another program |
 //! | `tally.rs` | counts and problems for status output |
 //! | `arrangement.rs` | which references stay when others are configured |
 
+mod addresses;
 mod arrangement;
+mod background;
 mod chrony;
 mod jump;
 mod ntp;
@@ -32,10 +36,14 @@ mod ptp;
 mod resolver;
 mod sampled;
 mod server;
-mod steered_rate;
+mod sources;
 mod system;
 mod tally;
+#[cfg(test)]
+pub mod testing;
 mod vmclock;
+#[cfg(test)]
+mod witness_tests;
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -120,6 +128,8 @@ trait Driver {
     fn sources(&self) -> Vec<Source> {
         Vec::new()
     }
+    /// Takes over whose word the facts are that it keeps from `before`, which it replaces.
+    fn inherit(&mut self, _before: &dyn Driver, _now: Duration) {}
     /// The certificate, DER, of the party that its answers are authenticated by.
     fn certificate(&self) -> Option<&[u8]> {
         None
@@ -259,10 +269,6 @@ impl Reference {
             self.driver.restart(now);
         }
         changed
-    }
-
-    pub fn is_offline(&self) -> bool {
-        self.offline
     }
 
     /// Asks it now, an NTP server several times.

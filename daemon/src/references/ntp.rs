@@ -23,6 +23,7 @@ use timevisor_time::{Duration, Instant, Utc};
 
 use super::nts::{Nts, Progress};
 use super::path::{Opened, Path};
+use super::sources::Sources;
 use super::{Details, Surroundings, Upstream, random};
 use crate::config::{Operator, ReferenceConfig, ServerConfig};
 
@@ -39,10 +40,6 @@ struct Sent {
     before: Bracket,
     stamp: Option<Instant<Utc>>,
 }
-
-/// What a server said stays true after another one is asked, and so does whose word it was: for this
-/// long, after which later facts have replaced it.
-const SOURCE_COUNTS: Duration = Duration::from_secs(4 * 3600);
 
 /// The last answer that was used.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +60,8 @@ pub struct Ntp {
     /// Failures in a row that the path has been told.
     told_failures: u64,
     last: Option<Last>,
-    /// The sources of the facts that count, with the time of their last answer.
-    sources: Vec<(Source, Duration)>,
+    /// The sources of the facts that count.
+    sources: Sources,
     /// Our address for which loops were excluded.
     loops_of: Option<IpAddr>,
     leap_problem: Option<String>,
@@ -82,7 +79,7 @@ impl Ntp {
             path: Path::new(address, nts.is_some())?,
             told_failures: 0,
             last: None,
-            sources: Vec::new(),
+            sources: Sources::default(),
             loops_of: None,
             leap_problem: None,
             nts,
@@ -136,6 +133,12 @@ impl Ntp {
     pub fn forget(&mut self) {
         self.last = None;
         self.sources.clear();
+    }
+
+    /// The way to the server.
+    #[cfg(test)]
+    pub fn path(&mut self) -> &mut Path {
+        &mut self.path
     }
 
     /// The interval in force: the one that was set, or the one that the server imposes.
@@ -289,8 +292,7 @@ impl Ntp {
         // The limit keeps a flood of packets from blocking the daemon's other work.
         for _ in 0..16 {
             let Some(socket) = self.path.socket() else { break };
-            // A stamp that nobody awaits any more is taken, too: poll reports it until then.
-            let stamp = socket.recv_tx_stamp().ok().flatten();
+            let stamp = socket.take_stamps().ok().flatten();
             if let Some(sent) = self.client.sent_mut().filter(|s| s.stamp.is_none()) {
                 sent.stamp = stamp;
             }
@@ -377,8 +379,7 @@ impl Ntp {
         if let Some(peer) = self.path.peer().map(|peer| peer.ip()) {
             self.last = Some(Last { response, peer, round_trip, at: now, stamped });
             let source = Source::new(peer, response.stratum, response.reference_id);
-            self.sources.retain(|(old, at)| *old != source && now - *at < SOURCE_COUNTS);
-            self.sources.push((source, now));
+            self.sources.heard(source, now);
         }
         Some(Exchange { ta, tb, te, tf, error: response.error_budget() })
     }
@@ -391,7 +392,12 @@ impl Ntp {
 
     /// Returns the sources of what it says, and of what it said that still counts.
     pub fn sources(&self) -> Vec<Source> {
-        self.sources.iter().map(|(source, _)| *source).collect()
+        self.sources.iter().collect()
+    }
+
+    /// Facts of these sources are kept from another association.
+    pub fn inherit(&mut self, sources: Vec<Source>, now: Duration) {
+        sources.into_iter().for_each(|source| self.sources.heard(source, now));
     }
 
     /// Returns the certificate of the party that answers, with NTS.
@@ -503,3 +509,7 @@ fn describe(error: &timevisor_linux::udp::UdpError) -> String {
     let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
     format!("{error}{cause}")
 }
+
+#[cfg(test)]
+#[path = "ntp_tests.rs"]
+mod tests;

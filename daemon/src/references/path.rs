@@ -82,6 +82,20 @@ impl Path {
         })
     }
 
+    /// The way to a name with these addresses, which is never looked up again.
+    #[cfg(test)]
+    pub fn known(name: &str, addresses: &[SocketAddr]) -> Self {
+        let mut path = Self::new(name, true).unwrap();
+        path.candidates.learn(addresses);
+        path
+    }
+
+    /// Acts as if the socket had been opened with this source address.
+    #[cfg(test)]
+    pub fn pretend_source(&mut self, source: IpAddr) {
+        self.source = Some(source);
+    }
+
     /// The server's address is this one, whatever its name resolves to.
     pub fn use_only(&mut self, address: SocketAddr) {
         if self.candidates.addresses() != [address] {
@@ -334,4 +348,50 @@ fn source(peer: SocketAddr) -> std::io::Result<IpAddr> {
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(peer)?;
     Ok(socket.local_addr()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::background::testing::{Hold, eventually};
+    use super::super::testing::Host;
+    use super::*;
+
+    fn at(seconds: i64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_look_up_that_hangs_keeps_no_address_from_being_asked_and_the_next_one_is_heard() {
+        // Opening a socket sends nothing, so nobody needs to be there.
+        let [one, two, moved] =
+            ["127.0.0.1:9", "127.0.0.2:9", "127.0.0.3:9"].map(|text| text.parse().unwrap());
+        let (hold, pass) = Hold::first(1);
+        let look_up = move |_: &ServerAddress| {
+            pass();
+            Ok(vec![moved])
+        };
+        let host = Host::new();
+        let mut path = Path::known("name.invalid", &[one, two]);
+        path.resolver = Some(Resolver::with("name.invalid".parse().unwrap(), Arc::new(look_up)));
+        assert_eq!((path.open(at(0), &host.around()), path.peer()), (Opened::Other, Some(one)));
+        assert_eq!(path.failed(at(1), at(64)), Step::NextAddress);
+        hold.wait_for_calls(1);
+        assert!(!path.hear(at(1)));
+        assert_eq!(path.look_at(), Some(at(1) + LOOK), "not at once, and not never");
+        assert_eq!((path.open(at(1), &host.around()), path.peer()), (Opened::Other, Some(two)));
+        path.answered();
+        for second in 2..61 {
+            path.failed(at(second), at(64));
+            assert!(!path.hear(at(second)));
+            path.answered();
+        }
+        // The look-up's time is over: the next one is heard, while the first one hangs.
+        path.failed(at(61), at(64));
+        path.failed(at(62), at(64));
+        eventually(|| path.hear(at(62)).then_some(()));
+        assert_eq!((path.open(at(62), &host.around()), path.peer()), (Opened::Other, Some(moved)));
+        drop(hold);
+    }
 }

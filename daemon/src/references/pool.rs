@@ -14,7 +14,6 @@
 //! addresses, for instance), unless both name the same upstream (crates/protocols, `ntp/witnesses.rs`).
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -25,8 +24,10 @@ use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ntp::Source;
 use timevisor_time::Duration;
 
+use super::addresses::Addresses;
 use super::resolver::Resolver;
 use super::server::Server;
+use super::sources::Sources;
 use super::tally::{Refused, Tally};
 use super::{Details, Driver, Need, Surroundings, Upstream};
 use crate::announce::Budget;
@@ -45,62 +46,6 @@ const LOOK_FOR_SUCCESSOR: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A successor that has not answered by then is given back.
 const TRIAL: Duration = Duration::from_secs(20);
-/// How long an address that was given up is not tried again.
-const GIVEN_UP: Duration = Duration::from_secs(3600);
-/// More addresses than this are not kept.
-const MOST_FREE: usize = 32;
-
-/// Which member has which address.
-#[derive(Default)]
-struct Addresses {
-    free: VecDeque<SocketAddr>,
-    used: Vec<SocketAddr>,
-    given_up: Vec<(SocketAddr, Duration)>,
-}
-
-impl Addresses {
-    /// Adds the addresses that the resolver's thread found.
-    fn learn(&mut self, found: &[SocketAddr], now: Duration) {
-        self.given_up.retain(|(_, until)| now < *until);
-        // What the name no longer has is tried last, and soon no more.
-        let (listed, gone): (VecDeque<_>, VecDeque<_>) =
-            self.free.drain(..).partition(|address| found.contains(address));
-        self.free = listed;
-        let mut new = VecDeque::new();
-        for address in found {
-            let known = self.used.contains(address)
-                || self.free.contains(address)
-                || new.contains(address)
-                || self.given_up.iter().any(|(gone, _)| gone == address);
-            if !known {
-                new.push_back(*address);
-            }
-        }
-        new.append(&mut self.free);
-        self.free = new;
-        self.free.extend(gone);
-        self.free.truncate(MOST_FREE);
-    }
-
-    /// The next free address that is not among `taken`.
-    fn take(&mut self, taken: &[SocketAddr]) -> Option<SocketAddr> {
-        let at = self.free.iter().position(|address| !taken.contains(address))?;
-        let address = self.free.remove(at)?;
-        self.used.push(address);
-        Some(address)
-    }
-
-    /// An address that is not used after all; it is the last to be tried again.
-    fn give_back(&mut self, address: SocketAddr) {
-        self.used.retain(|used| *used != address);
-        self.free.push_back(address);
-    }
-
-    fn give_up(&mut self, address: SocketAddr, now: Duration) {
-        self.used.retain(|used| *used != address);
-        self.given_up.push((address, now + GIVEN_UP));
-    }
-}
 
 /// A pool that its members share within one thread.
 pub type Shared = Rc<RefCell<Pool>>;
@@ -145,8 +90,7 @@ impl Pool {
 
     /// A server of another member, for one to which the name gives none.
     fn shared(&self) -> Option<SocketAddr> {
-        let nobody = self.heard_at.is_some() && self.addresses.free.is_empty();
-        self.addresses.used.first().copied().filter(|_| nobody)
+        self.heard_at.and(self.addresses.shared())
     }
 
     fn hear(&mut self, now: Duration) {
@@ -179,7 +123,7 @@ pub struct Member {
     look_at: Duration,
     useless_since: Option<Duration>,
     /// The sources of servers before this one, whose facts still count.
-    sources: Vec<Source>,
+    sources: Sources,
     falseticker: bool,
     replaced: bool,
     /// How often replacements may still be logged.
@@ -204,7 +148,7 @@ impl Member {
             successor: None,
             look_at: now,
             useless_since: None,
-            sources: Vec::new(),
+            sources: Sources::default(),
             falseticker: false,
             replaced: false,
             told: Budget::default(),
@@ -268,7 +212,11 @@ impl Member {
     fn succeed(&mut self, now: Duration) {
         let Some(Successor { address, server, .. }) = self.successor.take() else { return };
         if let Some((old, before)) = self.server.replace((address, server)) {
-            self.sources = if self.falseticker { Vec::new() } else { before.sources() };
+            if self.falseticker {
+                self.sources.clear();
+            } else {
+                self.inherit(&before, now);
+            }
             let why = if self.falseticker { "is outvoted" } else { "does not serve" };
             if self.told.take(now) {
                 tracing::info!("reference {}: {old} {why} and is replaced by {address}", self.name);
@@ -338,7 +286,12 @@ impl Driver for Member {
             self.succeed(now);
             return new;
         }
-        self.server.as_mut().map_or_else(Vec::new, |(_, server)| server.on_ready(now, around))
+        let Some((_, server)) = &mut self.server else { return Vec::new() };
+        let exchanges = server.on_ready(now, around);
+        if !exchanges.is_empty() {
+            self.sources.replace_old(now);
+        }
+        exchanges
     }
 
     fn network_changed(&mut self, now: Duration) {
@@ -366,9 +319,12 @@ impl Driver for Member {
     }
 
     fn sources(&self) -> Vec<Source> {
-        let mut sources = self.sources.clone();
-        sources.extend(self.server.iter().flat_map(|(_, server)| server.sources()));
-        sources
+        let server = self.server.iter().flat_map(|(_, server)| server.sources());
+        self.sources.iter().chain(server).collect()
+    }
+
+    fn inherit(&mut self, before: &dyn Driver, now: Duration) {
+        before.sources().into_iter().for_each(|source| self.sources.heard(source, now));
     }
 
     fn restart(&mut self, now: Duration) {
@@ -423,182 +379,5 @@ impl Driver for Member {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{ClockConfig, Config, ServerConfig};
-    use crate::leap::Leap;
-    use timevisor_linux::counter::{HostCounter, HostMonotonicRaw};
-    use timevisor_linux::udp::Sockets;
-    use timevisor_time::{Period, RateError};
-
-    const PORT: u16 = 123;
-
-    fn address(last: u8) -> SocketAddr {
-        SocketAddr::from(([192, 0, 2, last], PORT))
-    }
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn around<'a>(
-        leap: &'a Leap,
-        counter: &'a HostCounter,
-        own_server: &'a ServerConfig,
-    ) -> Surroundings<'a> {
-        Surroundings {
-            counter,
-            calibration: (Period::from_hz(1_000_000_000).unwrap(), RateError::ZERO),
-            leap,
-            known: None,
-            sockets: Sockets::Stamped,
-            taken: &[],
-            own_server,
-        }
-    }
-
-    /// Drives the members for this many seconds of simulated time; no server answers.
-    fn run(members: &mut [Member], now: &mut Duration, seconds: i64) -> Vec<usize> {
-        let leap = Leap::load(&ClockConfig { tai_offset: Some(37), ..ClockConfig::default() });
-        let counter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
-        let own = ServerConfig::default();
-        let around = around(&leap, &counter, &own);
-        let end = *now + Duration::from_secs(seconds);
-        let mut replaced = Vec::new();
-        while *now < end {
-            for (index, member) in members.iter_mut().enumerate() {
-                if *now >= member.poll_at() {
-                    member.on_timer(*now, &around);
-                }
-                if member.take_replacement() {
-                    replaced.push(index);
-                }
-            }
-            *now += SECOND.half();
-        }
-        replaced
-    }
-
-    fn members(at: &[SocketAddr], now: Duration) -> Vec<Member> {
-        let text =
-            "[[reference]]\ntype = \"ntp\"\npool = \"pool.invalid\"\nservers = 2\npoll = \"4s\"\n";
-        let config = Config::parse(text).unwrap();
-        let pool = Pool::new("pool.invalid").unwrap();
-        // The name is not resolved during this test, so no name server is needed.
-        pool.borrow_mut().resolver = None;
-        pool.borrow_mut().addresses.learn(at, now);
-        config.references.iter().map(|c| Member::new(c, Rc::clone(&pool), now)).collect()
-    }
-
-    /// Sockets that are bound and never read: unresponsive servers.
-    fn silent(count: usize) -> Vec<std::net::UdpSocket> {
-        (0..count).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect()
-    }
-
-    /// An outage: nobody is replaced, nothing is forgotten, and the addresses stay in the pool.
-    #[test]
-    fn while_all_are_silent_nobody_is_replaced() {
-        let sockets = silent(4);
-        let at: Vec<_> = sockets.iter().map(|s| s.local_addr().unwrap()).collect();
-        let mut now = Duration::from_secs(100);
-        let mut members = members(&at, now);
-        assert_eq!(run(&mut members, &mut now, 3000), Vec::<usize>::new());
-        let used = |m: &Member| m.server.as_ref().map(|(address, _)| *address);
-        assert_eq!((used(&members[0]), used(&members[1])), (Some(at[0]), Some(at[1])));
-        assert!(members[0].pool.borrow().addresses.given_up.is_empty());
-        let report = members[0].report(now);
-        assert_eq!((report.name.as_str(), report.kind.as_str()), ("pool.invalid#1", "ntp"));
-    }
-
-    /// A stand-in for a server: answers every request that has arrived.
-    fn answer(server: &std::net::UdpSocket) {
-        use timevisor_protocols::ntp::{Mode, NtpTimestamp, Packet};
-        server.set_nonblocking(true).unwrap();
-        let mut buffer = [0; 128];
-        while let Ok((len, from)) = server.recv_from(&mut buffer) {
-            let (request, _) = Packet::parse(&buffer[..len]).unwrap();
-            let now = NtpTimestamp::from_instant(timevisor_linux::clock::realtime());
-            let reply = Packet {
-                mode: Mode::Server,
-                stratum: 1,
-                precision: -20,
-                origin: request.transmit,
-                receive: now,
-                transmit: now,
-                ..Packet::request(now, 4)
-            };
-            server.send_to(&reply.to_bytes(), from).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_silent_server_is_replaced_when_its_successor_has_answered_and_a_liar_is_forgotten() {
-        for falseticker in [false, true] {
-            let sockets = silent(3);
-            let at: Vec<_> = sockets.iter().map(|s| s.local_addr().unwrap()).collect();
-            let mut now = Duration::from_secs(100);
-            let mut members = members(&at, now);
-            members.truncate(1);
-            run(&mut members, &mut now, 40);
-            members[0].falseticker = falseticker;
-            let mut forgotten = Vec::new();
-            for _ in 0..400 {
-                forgotten.extend(run(&mut members, &mut now, 1));
-                answer(&sockets[1]);
-                std::thread::sleep(std::time::Duration::from_millis(1));
-                let leap =
-                    Leap::load(&ClockConfig { tai_offset: Some(37), ..ClockConfig::default() });
-                let counter = HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL);
-                members[0].on_ready(now, &around(&leap, &counter, &ServerConfig::default()));
-                members[0].falseticker &= falseticker;
-                forgotten.extend(members[0].take_replacement().then_some(0));
-                if members[0].server.as_ref().unwrap().0 == at[1] {
-                    break;
-                }
-            }
-            assert_eq!(members[0].server.as_ref().unwrap().0, at[1]);
-            assert_eq!(forgotten.len(), usize::from(falseticker));
-            assert_eq!(members[0].pool.borrow().addresses.given_up.len(), 1);
-        }
-    }
-
-    #[test]
-    fn what_the_name_has_now_comes_before_what_it_had() {
-        let mut addresses = Addresses::default();
-        addresses.learn(&[address(1), address(2)], SECOND);
-        addresses.learn(&[address(3), address(2)], SECOND);
-        let order: Vec<_> = (0..4).map(|_| addresses.take(&[])).collect();
-        assert_eq!(order, [Some(address(3)), Some(address(2)), Some(address(1)), None]);
-    }
-
-    /// Two of three members have no address of their own: their vote is the first one's.
-    #[test]
-    fn members_without_an_address_share_the_vote_of_one_that_has() {
-        let sockets = silent(1);
-        let now = Duration::from_secs(100);
-        let mut members = members(&[sockets[0].local_addr().unwrap()], now);
-        members[0].pool.borrow_mut().heard_at = Some(now);
-        let mut at = now;
-        run(&mut members, &mut at, 2);
-        let server = members[0].witness();
-        assert!(server.is_some());
-        assert_eq!((members[0].duplicate(), members[1].duplicate()), (None, server));
-        let report = members[1].report(at);
-        assert!(report.detail.contains("set `servers` to their number"), "{}", report.detail);
-    }
-
-    #[test]
-    fn every_address_has_one_user_and_those_given_up_rest() {
-        let (start, hour) = (Duration::ZERO, GIVEN_UP);
-        let mut addresses = Addresses::default();
-        addresses.learn(&[address(1), address(2), address(1)], start);
-        assert_eq!(
-            (addresses.take(&[]), addresses.take(&[])),
-            (Some(address(1)), Some(address(2)))
-        );
-        assert_eq!(addresses.take(&[]), None);
-        addresses.give_up(address(1), start);
-        addresses.learn(&[address(1), address(2), address(3)], start);
-        assert_eq!((addresses.take(&[]), addresses.take(&[])), (Some(address(3)), None));
-        addresses.learn(&[address(1)], hour);
-        assert_eq!(addresses.take(&[]), Some(address(1)));
-    }
-}
+#[path = "pool_tests.rs"]
+mod tests;

@@ -17,13 +17,13 @@ use timevisor_linux::phc::{Method, Sample};
 use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::ptp::timescale::{self, LEAP_WINDOW};
 use timevisor_protocols::ptp::{
-    Count, MessageError, OffsetWindow, Query, Refusal, State, Steered, TableOffsets,
+    Count, MessageError, OffsetWindow, Query, Reading, Refusal, State, Steered, SteeredRate,
+    TableOffsets,
 };
 use timevisor_time::{Duration, Instant, Tai, Utc};
 
 use super::jump::jump;
 use super::phc::{Reader, to_tai};
-use super::steered_rate::{Reading, SteeredRate};
 use super::tally::{PROBING, Refused, Tally};
 use super::{Driver, Surroundings};
 use crate::config::{PtpConfig, Scale, span};
@@ -53,8 +53,8 @@ pub struct Ptp {
     remark: Option<String>,
     /// The last exchange, unless ptp4l began a new measurement since.
     before: Option<Exchange>,
-    /// The masters that the log has named.
     rate: SteeredRate,
+    /// The masters that the log has named.
     told: StateLog,
     tally: Tally,
 }
@@ -138,7 +138,7 @@ impl Ptp {
         let (sample, steered) = self.read_clock(around)?;
         let reading =
             Reading { before: sample.before, clock: sample.time.relabel(), after: sample.after };
-        let steering = self.rate.observe(reading, around.calibration.0);
+        self.rate.observe(reading, around.calibration.0);
         let judged = self.window.judge(state, sample.time.floor_nanos());
         if judged.is_err() {
             // If two masters disagree, or ptp4l itself steps the clock, that is for the ensemble to
@@ -149,7 +149,7 @@ impl Ptp {
         let error = judged.map_err(refused)?;
         // Since the measurement the servo may have moved the clock.
         let age = Duration::from_nanos(sample.time.floor_nanos() - state.ingress_ns);
-        let error = error + Duration::from_secs_f64(age.as_secs_f64().abs() * steering);
+        let error = error + self.rate.moved_within(age);
         let utc = sample.time.relabel::<Utc>();
         let table = table_offsets(around.leap, utc);
         self.remark = timescale::remark(state, steered, table);

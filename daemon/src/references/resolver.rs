@@ -3,80 +3,64 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, TryRecvError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use timevisor_time::Duration;
 
+use super::background::Background;
 use crate::config::ServerAddress;
 
 /// How often the daemon checks whether the resolver has answered.
 pub const LOOK: Duration = Duration::from_millis(50);
-
 /// After this long the C library's own patience is over, and something else hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// So many threads of one name may hang.
-const MOST_THREADS: usize = 2;
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Returns the addresses of servers behind a name; it may block.
+type LookUp = Arc<dyn Fn(&ServerAddress) -> Result<Vec<SocketAddr>> + Send + Sync>;
 
 /// Look-ups of one name, one at a time.
 pub struct Resolver {
     target: ServerAddress,
-    running: Option<Receiver<Result<Vec<SocketAddr>>>>,
+    look_up: LookUp,
+    work: Background<Result<Vec<SocketAddr>>>,
     asked_at: Option<Duration>,
-    /// Each thread has a copy.
-    threads: Arc<()>,
 }
 
 impl Resolver {
     pub fn new(target: ServerAddress) -> Self {
-        Self { target, running: None, asked_at: None, threads: Arc::new(()) }
+        Self::with(target, Arc::new(look_up))
+    }
+
+    /// Looks the name up in another way than by the C library.
+    pub fn with(target: ServerAddress, look_up: LookUp) -> Self {
+        Self { target, look_up, work: Background::default(), asked_at: None }
     }
 
     /// Starts a look-up unless one is in progress, or the last one began less than `pause` ago.
     pub fn ask(&mut self, now: Duration, pause: Duration) -> Result<()> {
-        let age = self.asked_at.map(|at| now - at);
-        if self.is_running() && age.is_some_and(|age| age >= PATIENCE) {
-            self.running = None;
-        }
-        if self.is_running() || age.is_some_and(|age| age < pause) {
+        self.work.abandon_after(PATIENCE, now);
+        if self.is_running() || self.asked_at.is_some_and(|at| now - at < pause) {
             return Ok(());
         }
+        let (target, look_up) = (self.target.clone(), Arc::clone(&self.look_up));
+        let begun = self.work.begin("resolver", now, move || look_up(&target));
         ensure!(
-            Arc::strong_count(&self.threads) <= MOST_THREADS,
+            begun.context("cannot start the resolver's thread")?,
             "look-ups of {} do not end; check the name services in /etc/nsswitch.conf",
             self.target
         );
         self.asked_at = Some(now);
-        let thread = Arc::clone(&self.threads);
-        let (sender, receiver) = mpsc::channel();
-        let target = self.target.clone();
-        std::thread::Builder::new()
-            .name("resolver".to_owned())
-            .spawn(move || {
-                // Nobody receives the answer of a look-up that took too long.
-                let _ = sender.send(look_up(&target));
-                drop(thread);
-            })
-            .context("cannot start the resolver's thread")?;
-        self.running = Some(receiver);
         Ok(())
     }
 
     pub fn is_running(&self) -> bool {
-        self.running.is_some()
+        self.work.is_running()
     }
 
     /// The answer, once.
     pub fn answer(&mut self) -> Option<Result<Vec<SocketAddr>>> {
-        let answer = match self.running.as_ref()?.try_recv() {
-            Err(TryRecvError::Empty) => return None,
-            Err(TryRecvError::Disconnected) => {
-                Err(anyhow::anyhow!("the resolver's thread ended without an answer"))
-            }
-            Ok(answer) => answer,
-        };
-        self.running = None;
-        Some(answer)
+        let died = |_| Err(anyhow!("the resolver's thread ended without an answer"));
+        Some(self.work.answer()?.unwrap_or_else(died))
     }
 }
 
@@ -113,7 +97,64 @@ fn server_at(address: SocketAddr) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::background::testing::{Hold, eventually};
     use super::*;
+
+    const PAUSE: Duration = Duration::from_secs(10);
+
+    fn at(seconds: i64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Finds `found`, but the first `count` look-ups hang.
+    fn hanging(count: usize, found: SocketAddr) -> (Hold, Resolver) {
+        let (hold, pass) = Hold::first(count);
+        let look_up = move |_: &ServerAddress| {
+            pass();
+            Ok(vec![found])
+        };
+        (hold, Resolver::with("name.invalid".parse().unwrap(), Arc::new(look_up)))
+    }
+
+    fn address() -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 1], 123))
+    }
+
+    #[test]
+    fn a_look_up_that_hangs_delays_neither_others_nor_the_next() {
+        let (_held, mut hangs) = hanging(1, address());
+        let (_none, mut other) = hanging(0, address());
+        hangs.ask(at(0), PAUSE).unwrap();
+        other.ask(at(0), PAUSE).unwrap();
+        assert_eq!(eventually(|| other.answer()).unwrap(), [address()]);
+        // One at a time, until its time is over.
+        hangs.ask(at(59), PAUSE).unwrap();
+        assert!(hangs.answer().is_none() && hangs.is_running());
+        hangs.ask(at(60), PAUSE).unwrap();
+        assert_eq!(eventually(|| hangs.answer()).unwrap(), [address()]);
+    }
+
+    #[test]
+    fn look_ups_that_all_hang_are_few_and_told() {
+        let (hold, mut resolver) = hanging(2, address());
+        for second in [0, 60] {
+            resolver.ask(at(second), PAUSE).unwrap();
+        }
+        hold.wait_for_calls(2);
+        for second in [120, 121, 1000] {
+            let told = resolver.ask(at(second), PAUSE).unwrap_err().to_string();
+            assert!(told.contains("look-ups of name.invalid:123 do not end"), "{told}");
+            assert!(!resolver.is_running());
+        }
+        drop(hold);
+        eventually(|| resolver.ask(at(1001), PAUSE).ok());
+        assert_eq!(eventually(|| resolver.answer()).unwrap(), [address()]);
+        // The pause counts from the look-up that was started.
+        resolver.ask(at(1010), PAUSE).unwrap();
+        assert!(!resolver.is_running());
+        resolver.ask(at(1011), PAUSE).unwrap();
+        assert!(resolver.is_running());
+    }
 
     #[test]
     fn a_name_leads_to_servers_only() {

@@ -19,6 +19,8 @@ use timevisor_protocols::ntp::Source;
 use timevisor_time::{Duration, Period};
 
 use super::ntp::Ntp;
+#[cfg(test)]
+use super::path::Path;
 use super::{Details, Driver, Need, Surroundings, Upstream};
 use crate::config::{PollPolicy, ReferenceConfig, ServerAddress};
 
@@ -80,6 +82,12 @@ impl Server {
     /// Returns false while this server provides no time.
     pub fn serves(&self) -> bool {
         self.ntp.serves()
+    }
+
+    /// The way to it.
+    #[cfg(test)]
+    pub fn path(&mut self) -> &mut Path {
+        self.ntp.path()
     }
 
     /// A name that stands for several servers and leads to one that the others outvote is asked for
@@ -238,6 +246,10 @@ impl Driver for Server {
 
     fn sources(&self) -> Vec<Source> {
         self.ntp.sources()
+    }
+
+    fn inherit(&mut self, before: &dyn Driver, now: Duration) {
+        self.ntp.inherit(before.sources(), now);
     }
 
     fn certificate(&self) -> Option<&[u8]> {

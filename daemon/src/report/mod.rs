@@ -123,7 +123,8 @@ fn reason(clock: &HostClock, references: &[Reference]) -> Option<String> {
         return Some(problem);
     }
     let own = clock.reason()?;
-    let prefix = if clock.is_recovered_only() { "what was known before still holds; " } else { "" };
+    let prefix =
+        if clock.has_only_earlier_lines() { "what was known before still holds; " } else { "" };
     let now = monotonic();
     let trouble = references.iter().map(|r| r.report(now)).find(|r| r.status != "reachable");
     Some(match trouble {

@@ -156,11 +156,21 @@ impl Vms {
     /// Other settings are configured: they count for VMs that are found from now on.
     pub fn configure(&mut self, config: &Config) {
         let trusts_another = self.config.guests.discover != config.guests.discover;
+        if config.guests != self.config.guests {
+            // Not only after the former interval.
+            self.next_discovery = Duration::ZERO;
+        }
         self.config = config.clone();
         self.renew_rules();
         if trusts_another {
             self.tell_whom_discovery_trusts();
         }
+    }
+
+    /// The running VMs that keep their page's timescale, although `new` gives them another one.
+    pub fn retyped_by(&self, new: &Config) -> Vec<String> {
+        let retyped = |s: &&Served| self.config.retypes(new, &s.vm.name, s.time_type);
+        self.served.iter().filter(retyped).map(|served| served.vm.name.clone()).collect()
     }
 
     pub fn new(config: &Config) -> Self {
@@ -572,5 +582,25 @@ fn timescale(time_type: TimeType) -> TimescaleId {
     match time_type {
         TimeType::Tai => TimescaleId::Tai,
         TimeType::Utc => TimescaleId::Utc,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shorter_interval_counts_at_once_and_nothing_else_hastens_the_next_look() {
+        let every = |interval: &str, rest: &str| {
+            let text = format!("[guests]\ndiscover_interval = \"{interval}\"\n{rest}");
+            Config::parse(&text).unwrap()
+        };
+        let mut vms = Vms::new(&every("1h", ""));
+        let hour = Duration::from_secs(3600);
+        vms.next_discovery = hour;
+        vms.configure(&every("1h", "[clock]\nstale_after = \"95s\""));
+        assert_eq!(vms.poll_at(), hour);
+        vms.configure(&every("1s", ""));
+        assert_eq!(vms.poll_at(), Duration::ZERO);
     }
 }

@@ -27,7 +27,7 @@ fn a_new_daemon_nests_in_the_old_ones_lines_and_readers_see_no_disruption() {
     let mut clock = machine.boot(&estimate);
     let publication = machine.publish(&mut clock);
     assert_eq!(publication.clock.status, ClockStatus::FreeRunning);
-    assert!(clock.is_recovered_only() && clock.recovered().is_some());
+    assert!(clock.has_only_earlier_lines() && clock.earlier_lines().is_some());
     let after = machine.read();
     assert_eq!(after.disruption, before.disruption);
     let old = lines.at(103 * HZ);
@@ -43,7 +43,7 @@ fn a_new_daemon_nests_in_the_old_ones_lines_and_readers_see_no_disruption() {
     // The first answer of a reference ends the recovery.
     estimate.say(Quality::Synchronized, 0, 1000);
     machine.publish(&mut clock);
-    assert!(!clock.is_recovered_only());
+    assert!(!clock.has_only_earlier_lines());
     assert_eq!(machine.read().disruption, before.disruption);
 }
 
@@ -55,7 +55,7 @@ fn a_torn_page_is_continued_from_the_journal() {
     let machine = Machine { journal: Some(journaled), ..Machine::default() };
     machine.at(101 * HZ);
     let clock = machine.boot(&Scripted::new());
-    let resumed = clock.recovered().unwrap();
+    let resumed = clock.earlier_lines().unwrap();
     assert_eq!(resumed.estimate.time, journaled.lines.estimate.time + RESUME_AHEAD);
     assert!(machine.read().has_estimate());
     let old = intact.lines().at(101 * HZ);
@@ -71,7 +71,7 @@ fn an_update_that_was_journaled_and_never_published_is_not_taken_for_read() {
     machine.journal = Some(entry);
     machine.at(101 * HZ);
     let clock = machine.boot(&Scripted::new());
-    let resumed = clock.recovered().unwrap().at(101 * HZ).estimate;
+    let resumed = clock.earlier_lines().unwrap().at(101 * HZ).estimate;
     assert_eq!(resumed, on_page.at(101 * HZ).estimate.relabel(), "readers follow the page");
 }
 
@@ -85,7 +85,7 @@ fn lines_that_an_assumption_failed_for_are_not_resumed() {
     machine.publish(&mut clock);
     assert_eq!((machine.journal, machine.cleared), (None, 1));
     let clock = machine.boot(&Scripted::new());
-    assert!(clock.recovered().is_none());
+    assert!(clock.earlier_lines().is_none());
     assert_ne!(machine.read().disruption, before);
     assert!(!machine.read().has_estimate());
 }
@@ -95,7 +95,7 @@ fn a_counter_that_went_back_is_a_new_start() {
     let machine = crashed(Quality::Synchronized);
     machine.at(99 * HZ);
     let clock = machine.boot(&Scripted::new());
-    assert!(clock.recovered().is_none());
+    assert!(clock.earlier_lines().is_none());
     assert!(!machine.read().has_estimate());
 }
 
@@ -111,5 +111,5 @@ fn the_rate_outlives_daemons_that_learn_nothing() {
     let mut clock = machine.boot(&Scripted::new());
     machine.handle(&mut clock, Event::StartOver { estimate: Scripted::new() });
     assert_eq!(machine.journal, None);
-    assert!(clock.recovered().is_none());
+    assert!(clock.earlier_lines().is_none());
 }

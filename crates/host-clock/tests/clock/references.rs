@@ -33,11 +33,13 @@ fn what_was_published_holds_until_the_new_references_have_answered() {
         assert_eq!((now.status(), now.disruption), (ClockStatus::FreeRunning, before.disruption));
         let old = lines.at(second * HZ);
         assert!(now.earliest <= old.earliest && old.latest <= now.latest, "no narrower");
+        assert!(clock.has_only_earlier_lines(), "from before other references were configured");
     }
     estimate.say(Quality::Synchronized, 0, 40_000);
     machine.publish(&mut clock);
     assert_eq!(machine.read().status(), ClockStatus::Synchronized);
     assert_eq!(machine.read().disruption, before.disruption);
+    assert!(!clock.has_only_earlier_lines());
 }
 
 #[test]

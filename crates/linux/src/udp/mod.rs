@@ -27,6 +27,9 @@ use timevisor_time::{Instant, Utc};
 use self::address::{RawAddress, socklen};
 use self::message::receive;
 
+/// Stray stamps that are dropped at a time; a simulator may have no end of them.
+const MOST_STRAY_STAMPS: usize = 16;
+
 /// How a [`UdpClient`] talks to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sockets {
@@ -236,7 +239,7 @@ impl UdpClient {
     /// per packet.
     ///
     /// Call this right after [`send`](Self::send), when the stamp is normally available already
-    /// (clknetsim stamps on request), and again when poll reports
+    /// (clknetsim stamps on request), and [`take_stamps`](Self::take_stamps) when poll reports
     /// [`Ready::error`](crate::poll::Ready::error). `None` while it is not available; no system
     /// call is made when none is pending. Stamps of earlier packets are dropped.
     ///
@@ -257,6 +260,26 @@ impl UdpClient {
             }
         }
         Ok(None)
+    }
+
+    /// As [`recv_tx_stamp`](Self::recv_tx_stamp), and drops the stamps that nobody awaits: each
+    /// device that a packet passes may stamp it, and poll reports a stamp until it is taken.
+    ///
+    /// # Errors
+    /// As [`recv_tx_stamp`](Self::recv_tx_stamp).
+    pub fn take_stamps(&mut self) -> Result<Option<Instant<Utc>>, UdpError> {
+        let stamp = self.recv_tx_stamp()?;
+        for _ in 0..MOST_STRAY_STAMPS {
+            if !self.stamping || self.awaited.is_some() {
+                break;
+            }
+            let stray = receive(&self.fd, &mut [0; 64], libc::MSG_ERRQUEUE)
+                .map_err(|source| UdpError::Receive { peer: self.peer, source })?;
+            if stray.is_none() {
+                break;
+            }
+        }
+        Ok(stamp)
     }
 }
 

@@ -170,3 +170,28 @@ fn a_socket_that_is_not_connected_marks_strangers() {
         assert_eq!(received.map(|r| (r.len, r.stranger)), Some((2, strange)));
     }
 }
+
+#[test]
+fn stamps_that_nobody_awaits_do_not_keep_the_socket_ready() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut client = UdpClient::connect(server.local_addr().unwrap()).unwrap();
+    if !client.stamping() {
+        return;
+    }
+    let ready = |client: &UdpClient| {
+        let mut fds = [PollFd::readable(client.as_fd())];
+        poll::wait(&mut fds, Some(Duration::ZERO)).unwrap();
+        fds[0].ready().error
+    };
+    // Sent past the client, so that it counts no packets: like a packet's second stamp.
+    let past = UdpSocket::from(client.as_fd().try_clone_to_owned().unwrap());
+    past.send(b"one").unwrap();
+    past.send(b"two").unwrap();
+    assert_eq!((client.recv_tx_stamp().unwrap(), ready(&client)), (None, true));
+    assert_eq!((client.take_stamps().unwrap(), ready(&client)), (None, false));
+    // An awaited stamp is returned, and the stray one beside it dropped.
+    client.send(b"three").unwrap();
+    past.send(b"four").unwrap();
+    assert!(client.take_stamps().unwrap().is_some());
+    assert!(!ready(&client));
+}

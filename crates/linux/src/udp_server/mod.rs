@@ -200,6 +200,14 @@ fn set_up(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
     }
+    // Answers are shorter than every path's limit. A fragment could be replaced by somebody on the
+    // way, and the kernel numbers packets that may be fragmented (2 % of an answer's time).
+    let (level, name, whole) = if address.is_ipv4() {
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+    };
+    let _ = set_option(fd, level, name, whole);
     // A privilege lifts the limit; without it, the kernel grants what it allows. Either is
     // sufficient.
     let forced = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER);

@@ -8,6 +8,7 @@
 //! | [`accuracy`] | clockAccuracy, from the number to a span (table 5) |
 //! | [`query`] | one round of the six requests: which reply is still missing |
 //! | [`settling`] | whether a measurement belongs to the master and the timescale that are in force |
+//! | [`steered_rate`] | how fast the clock is steered, hence how far it moved since a measurement |
 //! | [`bound`] | from the replies to a bound on "clock minus true time" |
 //! | [`timescale`] | from the clock's count to TAI: the announced offset against the leap table |
 //! | [`refusal`] | why a ptp4l's clock is currently not a reference |
@@ -24,6 +25,7 @@ pub mod management;
 pub mod query;
 pub mod refusal;
 pub mod settling;
+pub mod steered_rate;
 pub mod timescale;
 
 pub use accuracy::clock_accuracy;
@@ -33,4 +35,5 @@ pub use management::{Id, MessageError};
 pub use query::Query;
 pub use refusal::Refusal;
 pub use settling::Settling;
+pub use steered_rate::{Reading, SteeredRate};
 pub use timescale::{Count, Steered, TableOffsets};

@@ -13,9 +13,8 @@ mod connection;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::mpsc::{self, Receiver, TryRecvError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use timevisor_protocols::control::{NtsData, Reference as Report};
 use timevisor_protocols::nts::{
     Association, CertificateTime, Config, KeyError, Random, Refusal, Status,
@@ -23,6 +22,8 @@ use timevisor_protocols::nts::{
 use timevisor_time::Duration;
 
 use self::connection::{Keys, establish};
+use super::background::{Background, Died};
+use super::resolver;
 use crate::config::NtsServer;
 
 /// How often to check for the thread's result.
@@ -41,12 +42,16 @@ pub enum Progress {
     },
 }
 
+/// One key establishment; it blocks.
+type Establish = fn(&NtsServer, Duration, CertificateTime) -> Result<Keys>;
+
 pub struct Nts {
     name: String,
     server: NtsServer,
     association: Association,
+    establish: Establish,
     /// The key establishment that is in progress.
-    running: Option<Receiver<Result<Keys>>>,
+    running: Background<Result<Keys>>,
     /// The server for which the keys are valid.
     peer: Option<SocketAddr>,
     /// The certificate with which the keys came, DER.
@@ -64,7 +69,8 @@ impl Nts {
             name: name.to_owned(),
             server,
             association: Association::new(Config::default())?,
-            running: None,
+            establish,
+            running: Background::default(),
             peer: None,
             certificate: None,
             failed: None,
@@ -76,17 +82,15 @@ impl Nts {
     /// Fetches keys if there are none; call it when a request is due. Certificates are judged at
     /// `time`.
     pub fn poll(&mut self, now: Duration, time: CertificateTime) -> Progress {
-        if let Some(running) = &self.running {
-            match running.try_recv() {
-                Err(TryRecvError::Empty) => return self.waiting(now + ASKING),
-                Ok(Ok(keys)) => self.established(now, keys),
-                Ok(Err(error)) => self.fail(&error),
-                Err(TryRecvError::Disconnected) => {
-                    let text = "the key establishment's thread ended without a result";
-                    self.fail(&anyhow::anyhow!(text));
-                }
+        match self.running.answer() {
+            Some(Ok(Ok(keys))) => self.established(now, keys),
+            Some(Ok(Err(error))) => self.fail(&error),
+            Some(Err(Died)) => {
+                self.fail(&anyhow!("the key establishment's thread ended without a result"));
             }
-            self.running = None;
+            None if self.running.abandon_after(self.patience(), now) => self.fail(&self.hanging()),
+            None if self.running.is_running() => return self.waiting(now + ASKING),
+            None => {}
         }
         if !self.association.needs_keys() {
             return Progress::Ready;
@@ -99,17 +103,40 @@ impl Nts {
         }
         self.untimely = None;
         self.association.exchange_began(now);
-        let timeout = self.association.config().exchange_timeout;
-        match begin(self.server.clone(), timeout, time) {
-            Ok(running) => {
-                self.running = Some(running);
-                self.waiting(now + ASKING)
-            }
+        match self.begin(now, time) {
+            Ok(()) => self.waiting(now + ASKING),
             Err(error) => {
                 self.fail(&error);
                 self.waiting(self.association.exchange_at())
             }
         }
+    }
+
+    /// Starts a thread: name servers and key establishment servers may not respond for seconds,
+    /// which must not block the daemon.
+    fn begin(&mut self, now: Duration, time: CertificateTime) -> Result<()> {
+        let (establish, server) = (self.establish, self.server.clone());
+        let timeout = self.association.config().exchange_timeout;
+        let work = move || establish(&server, timeout, time);
+        let begun = self.running.begin("nts-ke", now, work);
+        if begun.context("cannot start the key establishment's thread")? {
+            Ok(())
+        } else {
+            Err(self.hanging())
+        }
+    }
+
+    /// How long a key establishment may take: the exchange has a deadline, and each of its two
+    /// look-ups (the server, and the NTP server that it names) a patience.
+    fn patience(&self) -> Duration {
+        self.association.config().exchange_timeout + resolver::PATIENCE + resolver::PATIENCE
+    }
+
+    fn hanging(&self) -> anyhow::Error {
+        anyhow!(
+            "look-ups of {} do not end; check the name services in /etc/nsswitch.conf",
+            self.server.host
+        )
     }
 
     /// Where to send requests, once there are keys.
@@ -221,30 +248,12 @@ impl Nts {
             Some(problem) => problem.clone(),
             None => self.association.status(now).describe(),
         };
-        if self.running.is_some() {
+        if self.running.is_running() {
             return format!("{why}; asking {} for keys", self.server);
         }
         let wait = (self.association.exchange_at() - now).max(Duration::ZERO);
         format!("{why}; next attempt at {} in {wait}", self.server)
     }
-}
-
-/// Starts a thread: name servers and key establishment servers may not respond for seconds, which
-/// must not block the daemon.
-fn begin(
-    server: NtsServer,
-    timeout: Duration,
-    time: CertificateTime,
-) -> Result<Receiver<Result<Keys>>> {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("nts-ke".to_owned())
-        .spawn(move || {
-            // After the daemon has ended, nobody receives the result.
-            let _ = sender.send(establish(&server, timeout, time));
-        })
-        .context("cannot start the key establishment's thread")?;
-    Ok(receiver)
 }
 
 #[cfg(test)]
@@ -268,16 +277,16 @@ mod tests {
         nts.fail(&anyhow::Error::from(early).context("127.0.0.1"));
         let now = Duration::from_secs(1);
         let Progress::Waiting { again, .. } = nts.poll(now, time()) else { panic!("keys?") };
-        assert_eq!((again, nts.running.is_some()), (now + LOOKING_AGAIN, false));
+        assert_eq!((again, nts.running.is_running()), (now + LOOKING_AGAIN, false));
         // Known, but only to within years.
         let at = |secs: i128| Instant::from_unix_nanos(secs * 1_000_000_000);
         let ours = |earliest, latest| {
             CertificateTime::ours(Interval::new(at(earliest), at(latest)).unwrap())
         };
         nts.poll(now, ours(1_794_000_000, 1_796_000_000));
-        assert!(nts.running.is_none());
+        assert!(!nts.running.is_running());
         nts.poll(now, ours(1_795_000_001, 1_795_000_002));
-        assert!(nts.running.is_some(), "long before the next attempt at 10 s");
+        assert!(nts.running.is_running(), "long before the next attempt at 10 s");
         // The attempt is one like any other: another failure waits as long as ever.
         assert_eq!(nts.association.exchange_at(), now + Duration::from_secs(15));
     }
@@ -286,7 +295,7 @@ mod tests {
     fn settled(nts: &mut Nts, now: Duration) -> Progress {
         loop {
             let progress = nts.poll(now, time());
-            if nts.running.is_none() {
+            if !nts.running.is_running() {
                 return progress;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -303,7 +312,8 @@ mod tests {
         let mut now = Duration::ZERO;
         for wait in ["10.000", "15.000", "22.500"] {
             assert!(
-                matches!(nts.poll(now, time()), Progress::Waiting { .. }) && nts.running.is_some()
+                matches!(nts.poll(now, time()), Progress::Waiting { .. })
+                    && nts.running.is_running()
             );
             let Progress::Waiting { again, .. } = settled(&mut nts, now) else { panic!("keys?") };
             let told = nts.trouble(now);
@@ -315,8 +325,40 @@ mod tests {
                 nts.poll(again - Duration::EPSILON, time()),
                 Progress::Waiting { .. }
             ));
-            assert!(nts.running.is_none());
+            assert!(!nts.running.is_running());
             now = again;
         }
+    }
+
+    #[test]
+    fn a_key_establishment_that_hangs_is_tried_again_by_a_few_threads() {
+        fn hangs(_: &NtsServer, _: Duration, _: CertificateTime) -> Result<Keys> {
+            loop {
+                std::thread::park();
+            }
+        }
+        let server = NtsServer::new("name.invalid", 4460, None);
+        let mut nts = Nts { establish: hangs, ..Nts::new("a", server).unwrap() };
+        let mut poll = |now| {
+            let Progress::Waiting { again, .. } = nts.poll(now, time()) else { panic!("keys?") };
+            let tries = nts.association.counters().exchanges;
+            (nts.running.is_running(), tries, again, nts.trouble(now))
+        };
+        let start = Duration::from_secs(100);
+        let patience = Duration::from_secs(120) + Config::default().exchange_timeout;
+        let (running, tries, ..) = poll(start);
+        assert_eq!((running, tries), (true, 1));
+        let (running, tries, again, _) = poll(start + patience - Duration::EPSILON);
+        assert_eq!((running, tries), (true, 1));
+        assert_eq!(again, start + patience - Duration::EPSILON + ASKING);
+        let (running, tries, _, told) = poll(start + patience);
+        assert_eq!((running, tries), (true, 2));
+        assert!(told.contains("look-ups of name.invalid do not end"), "{told}");
+        // Both hang: no third thread, and the next attempt is not at once.
+        let now = start + patience + patience;
+        let (running, tries, again, told) = poll(now);
+        assert_eq!((running, tries), (false, 3));
+        assert!(again > now + Duration::from_secs(5), "{again}");
+        assert!(told.contains("do not end") && told.contains("next attempt"), "{told}");
     }
 }

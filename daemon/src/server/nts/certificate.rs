@@ -114,7 +114,13 @@ pub(super) mod tests {
 
     /// A certificate for 127.0.0.1 that is its own authority, and its key.
     pub(in crate::server) fn certificate() -> (String, String) {
-        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        certificate_of(&["127.0.0.1"])
+    }
+
+    /// A certificate for these names that is its own authority, and its key.
+    pub(in crate::server) fn certificate_of(names: &[&str]) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
         (made.cert.pem(), made.signing_key.serialize_pem())
     }
 

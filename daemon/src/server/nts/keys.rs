@@ -4,14 +4,15 @@
 //! They are kept in the run directory, which a reboot empties: clients then establish new keys by
 //! themselves. Nobody but root can read the file.
 
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
 use timevisor_linux::clock::boot_id;
-use timevisor_linux::crash_file::CrashFile;
+use timevisor_linux::state_file::{self, Readers};
 use timevisor_protocols::nts::aead::KEY_LEN;
 use timevisor_protocols::nts::server::{
     COOKIE_LEN, CookieCiphers, CookieKey, CookieKeys, Rotation, SessionKeys,
@@ -22,6 +23,9 @@ use zeroize::{Zeroize as _, Zeroizing};
 use crate::clock::hex;
 
 const FILE: &str = "nts-keys.json";
+
+/// A week's keys are 1 kB.
+const MOST_BYTES: u64 = 1 << 16;
 
 /// Number of cookies that a client gets with its keys (RFC 8915 section 4.1.6).
 const COOKIES: usize = timevisor_protocols::nts::config::COOKIES;
@@ -59,7 +63,7 @@ impl SharedKeys {
 
 /// The keys on disk, and in use.
 pub(super) struct KeyStore {
-    file: CrashFile<Saved>,
+    path: PathBuf,
     boot: String,
     keys: CookieKeys,
     ciphers: CookieCiphers,
@@ -70,9 +74,9 @@ impl KeyStore {
     /// Continues with the keys of an earlier daemon, or starts with a new one.
     pub(super) fn open(directory: &Path, now: Duration) -> Result<Self> {
         let boot = boot_id().map(|id| hex(&id)).context("cannot read the boot id")?;
-        let file = CrashFile::new(directory, FILE);
-        let saved: Saved = file.read().unwrap_or_else(|error| {
-            tracing::warn!("NTS clients have to establish new keys, because the old ones cannot be read: {error}");
+        let path = directory.join(FILE);
+        let saved = Saved::read(&path).unwrap_or_else(|error| {
+            tracing::warn!("NTS clients have to establish new keys: {error:#}; it is replaced");
             Saved::default()
         });
         let kept = saved.keys_of(&boot);
@@ -87,7 +91,7 @@ impl KeyStore {
         };
         let (ciphers, shared) =
             (CookieCiphers::new(&keys), Arc::new(SharedKeys::new(keys.clone())));
-        let mut store = Self { file, boot, keys, ciphers, shared };
+        let mut store = Self { path, boot, keys, ciphers, shared };
         store.rotate_if_due(now)?;
         store.save();
         Ok(store)
@@ -119,9 +123,7 @@ impl KeyStore {
     }
 
     fn save(&self) {
-        let saved = Saved::new(&self.boot, &self.keys);
-        if let Err(error) = self.file.write(&saved) {
-            let error = anyhow::Error::from(error);
+        if let Err(error) = Saved::new(&self.boot, &self.keys).write(&self.path) {
             tracing::warn!(
                 "NTS clients will have to establish new keys after a restart: {error:#}"
             );
@@ -160,6 +162,26 @@ impl Saved {
             key: hex(&key.key[..]),
         };
         Self { boot: boot.to_owned(), keys: keys.iter().map(saved).collect() }
+    }
+
+    /// What an earlier daemon wrote; nothing if there is no file.
+    fn read(path: &Path) -> Result<Self> {
+        let bytes = match state_file::read(path, MOST_BYTES) {
+            Ok(bytes) => Zeroizing::new(bytes),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        serde_json::from_slice(&bytes)
+            .with_context(|| format!("{} does not hold keys", path.display()))
+    }
+
+    /// Replaces the file: after a crash it holds the old keys or the new ones.
+    fn write(&self, path: &Path) -> Result<()> {
+        let bytes = Zeroizing::new(serde_json::to_vec_pretty(self)?);
+        state_file::write_durably(path, &bytes, Readers::Owner)
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn keys_of(&self, boot: &str) -> Vec<CookieKey> {
@@ -246,6 +268,37 @@ mod tests {
             std::fs::write(&path, damaged).unwrap();
             assert_ne!(newest(&KeyStore::open(folder.path(), at(1)).unwrap()).key, first.key);
         }
+    }
+
+    /// What is in the file's place is neither followed, waited for nor believed, and is replaced.
+    #[test]
+    fn a_link_a_fifo_and_a_file_of_everybodys_are_replaced() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let newest = |store: &KeyStore| store.keys.iter().next().cloned().unwrap().key;
+        let open = || newest(&KeyStore::open(folder.path(), at(1)).unwrap());
+        let first = open();
+        // The same keys, reached by a link.
+        std::fs::rename(path(FILE), path("elsewhere")).unwrap();
+        let text = std::fs::read_to_string(path("elsewhere")).unwrap();
+        symlink(path("elsewhere"), path(FILE)).unwrap();
+        assert_ne!(open(), first);
+        assert_eq!(std::fs::read_to_string(path("elsewhere")).unwrap(), text);
+        // The same keys, where others could have written them.
+        std::fs::write(path(FILE), &text).unwrap();
+        std::fs::set_permissions(path(FILE), PermissionsExt::from_mode(0o666)).unwrap();
+        assert_ne!(open(), first);
+        std::fs::remove_file(path(FILE)).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(path(FILE)).status();
+        if made.is_ok_and(|status| status.success()) {
+            assert_ne!(open(), first);
+        }
+        // What was put in its place is a file of ours, which is believed.
+        let last = open();
+        assert_eq!(open(), last);
+        let found = path(FILE).symlink_metadata().unwrap();
+        assert!(found.is_file() && found.permissions().mode() & 0o777 == 0o600);
     }
 
     #[test]

@@ -13,8 +13,11 @@ use timevisor_protocols::nts::{
 use timevisor_time::{Duration, Instant as Time};
 
 use super::super::clients::ClientList;
-use super::certificate::tests::certificate;
+use super::certificate::tests::{certificate, certificate_of};
 use super::*;
+use crate::config::Config;
+use crate::references::Reference;
+use crate::references::testing::Host;
 use crate::server::Counts;
 use crate::server::serving::tests::{Bench as Page, TAI, facts};
 
@@ -26,14 +29,19 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::at(&["127.0.0.1"])
+    }
+
+    /// A server at these addresses, with one certificate for all of them.
+    fn at(addresses: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (pem, key) = certificate();
+        let (pem, key) = certificate_of(addresses);
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("crt"), &pem).unwrap();
         std::fs::write(path("key"), key).unwrap();
         let config = ServerConfig {
             listen: vec!["127.0.0.1:1123".parse().unwrap()],
-            nts_ke_listen: vec![free()],
+            nts_ke_listen: addresses.iter().map(|address| free_at(address)).collect(),
             nts_certificate: Some(path("crt")),
             nts_key: Some(path("key")),
             ..ServerConfig::default()
@@ -71,9 +79,10 @@ impl Bench {
     }
 }
 
-/// An address that was free a moment ago.
-fn free() -> SocketAddr {
-    tcp_listener::listen("127.0.0.1:0".parse().unwrap()).unwrap().local_addr().unwrap()
+/// A port that was free a moment ago.
+fn free_at(address: &str) -> SocketAddr {
+    let any = SocketAddr::new(address.parse().unwrap(), 0);
+    tcp_listener::listen(any).unwrap().local_addr().unwrap()
 }
 
 fn count(nts: &Nts, what: &str) -> u64 {
@@ -235,4 +244,32 @@ fn a_client_with_nts_gets_the_pages_bounds() {
     assert!(exchanges.iter().filter(|x| x.is_interleaved()).count() >= 4, "{exchanges:?}");
     let count = |tally: Tally| counts[tally as usize].load(Ordering::Relaxed);
     assert_eq!((count(Tally::Nts), count(Tally::Answered), count(Tally::NtsNak)), (12, 12, 0));
+}
+
+/// Two servers that prove to be the same party are one witness; another party is another one.
+#[test]
+fn references_whose_keys_came_with_one_certificate_are_one_witness() {
+    let (one, other) = (Bench::at(&["127.0.0.1", "127.0.0.2"]), Bench::at(&["127.0.0.3"]));
+    let _threads = [one.start(), other.start()];
+    let table = |bench: &Bench, ke: usize| {
+        let at = bench.config.nts_ke_listen[ke];
+        let authority = bench.folder.path().join("crt");
+        format!(
+            "[[reference]]\ntype = \"ntp\"\naddress = \"{}\"\nnts = true\nnts_ke_port = {}\nca_file = {authority:?}\n",
+            at.ip(),
+            at.port()
+        )
+    };
+    let text = [table(&one, 0), table(&other, 0), table(&one, 1)].concat();
+    let (host, mut now) = (Host::new(), Duration::from_secs(100));
+    let mut all = Reference::all(&Config::parse(&text).unwrap().references, now).unwrap();
+    assert_eq!(Reference::witnesses(&all), [0, 1, 2], "before anybody has proved anything");
+    for reference in &mut all {
+        until("the reference has keys", || {
+            now = now.max(reference.poll_at());
+            reference.on_timer(now, &host.around());
+            reference.details(now).nts.is_some_and(|nts| nts.established == 1)
+        });
+    }
+    assert_eq!(Reference::witnesses(&all), [0, 1, 0]);
 }

@@ -70,9 +70,7 @@ const TESTS: &[Test] = &[
     Test {
         name: "ptp-guest",
         about: "a real ptp4l steers a guest's CLOCK_REALTIME, and timevisord in the guest imports it; a PHC that is unplugged",
-        tier: Tier::Weekly {
-            why: "the bounds excluded truth by up to 1 ms while ptp4l converged in an emulated guest (2 of 3 runs); open",
-        },
+        tier: Tier::All,
         needs: &[
             Root,
             Fetched("busybox"),
