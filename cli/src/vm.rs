@@ -10,10 +10,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use timevisor_guests::acpi::ssdt;
 use timevisor_guests::arguments::{Chipset, Delivery, Request as Equipment, nvdimm_address};
+use timevisor_linux::users::uid_of;
 use timevisor_protocols::control::request::check_name;
 use timevisor_protocols::control::{
-    ElapsedSince, Request, Response, TimeType, VmAdd, VmMigrate, VmPrepare, VmPrepared, VmRemove,
-    VmRow,
+    ElapsedSince, Request, Response, TimeType, UserNamespace, VmAdd, VmMigrate, VmPrepare,
+    VmPrepared, VmRemove, VmRow,
 };
 
 use crate::connection::{ask, unexpected};
@@ -116,10 +117,13 @@ pub struct Arguments {
     /// For a QEMU command line, or for `virsh edit`
     #[arg(long, default_value = "qemu")]
     format: Format,
-    /// Who runs QEMU, by name or number: this user gets a folder for the QMP socket
-    /// [default: libvirt-qemu or qemu, whichever exists, for libvirt; else root]
+    /// Who runs QEMU, by name or number: the VM belongs to this user, who gets a folder for the QMP
+    /// socket [default: libvirt-qemu or qemu, whichever exists, for libvirt; else root]
     #[arg(long)]
     user: Option<String>,
+    /// Where this user runs QEMU: on this host, or in a user namespace of its own (a container)
+    #[arg(long, default_value = "own")]
+    user_namespace: Namespace,
     /// Make main memory an explicit backend (QEMU 10 under TCG needs it to migrate with an nvdimm)
     #[arg(long)]
     explicit_memory: bool,
@@ -132,6 +136,14 @@ pub struct Arguments {
 enum Scale {
     Tai,
     Utc,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Namespace {
+    /// In timevisord's user namespace
+    Own,
+    /// In another one; --user is the user id as this host sees it
+    Other,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -185,6 +197,10 @@ fn list(directory: &Path, json: bool) -> Result<()> {
     }
     println!("{HEADER}");
     list.vms.iter().for_each(print_row);
+    if !list.not_served.is_empty() {
+        println!("\nnot served:");
+        list.not_served.iter().for_each(|why| println!("    {why}"));
+    }
     Ok(())
 }
 
@@ -297,6 +313,7 @@ fn args(directory: &Path, options: &Arguments) -> Result<()> {
     let user = qemu_user(options)?;
     let delivery = match options.delivery {
         Way::Vmclock => {
+            prepare(directory, options, user)?;
             eprintln!(
                 "timevisor: this needs QEMU 10 or newer; for an older one use --delivery nvdimm"
             );
@@ -304,17 +321,18 @@ fn args(directory: &Path, options: &Arguments) -> Result<()> {
         }
         Way::Nvdimm => {
             let address = nvdimm_address(options.memory, chipset)?;
-            let VmPrepared { page, ssdt: table, .. } = prepare(directory, options)?;
-            let table = PathBuf::from(table);
+            let VmPrepared { page, ssdt, .. } = prepare(directory, options, user)?;
+            let table = PathBuf::from(ssdt.context("timevisord made no table")?);
             write_table(&table, address)?;
-            Delivery::Nvdimm { page: page.into(), ssdt: table }
+            Delivery::Nvdimm { page: page.context("timevisord made no page")?.into(), ssdt: table }
         }
         Way::Ivshmem => {
             eprintln!(
                 "timevisor: QEMU refuses to migrate a VM with this device; use nvdimm or vmclock for a VM that is to \
                  migrate, if its kernel is 6.13 or newer"
             );
-            Delivery::Ivshmem { page: prepare(directory, options)?.page.into() }
+            let page = prepare(directory, options, user)?.page;
+            Delivery::Ivshmem { page: page.context("timevisord made no page")?.into() }
         }
     };
     let equipment = Equipment {
@@ -337,9 +355,18 @@ fn args(directory: &Path, options: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Has the daemon make the page.
-fn prepare(directory: &Path, options: &Arguments) -> Result<VmPrepared> {
-    let request = VmPrepare { name: options.name.clone(), time_type: options.time_type.into() };
+/// Has the daemon bind the name to its user, and make the page if QEMU does not.
+fn prepare(directory: &Path, options: &Arguments, user: u32) -> Result<VmPrepared> {
+    let request = VmPrepare {
+        name: options.name.clone(),
+        time_type: options.time_type.into(),
+        user,
+        user_namespace: match options.user_namespace {
+            Namespace::Own => UserNamespace::Own,
+            Namespace::Other => UserNamespace::Other,
+        },
+        files: !matches!(options.delivery, Way::Vmclock),
+    };
     let response = ask(directory, &Request::VmPrepare(request))?;
     let Response::VmPrepared(prepared) = response else { bail!(unexpected(&response)) };
     Ok(prepared)
@@ -354,26 +381,16 @@ fn write_table(table: &Path, address: u64) -> Result<()> {
 
 /// Who will run QEMU.
 fn qemu_user(options: &Arguments) -> Result<u32> {
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     match (&options.user, options.format) {
         (Some(user), _) => {
-            user_id(&users, user).with_context(|| format!("there is no user {user} in /etc/passwd; give a number"))
+            uid_of(user).with_context(|| format!("there is no user {user} in /etc/passwd; give a number"))
         }
         (None, Format::Qemu) => Ok(0),
         // Debian, Arch; Fedora, RHEL, SUSE.
-        (None, Format::Libvirt) => ["libvirt-qemu", "qemu"].iter().find_map(|user| user_id(&users, user)).context(
+        (None, Format::Libvirt) => ["libvirt-qemu", "qemu"].iter().find_map(|user| uid_of(user)).context(
             "neither libvirt-qemu nor qemu is a user here; give --user with the user of /etc/libvirt/qemu.conf",
         ),
     }
-}
-
-/// The number of a user in the text of /etc/passwd; a number is itself.
-fn user_id(users: &str, user: &str) -> Option<u32> {
-    let field = |line: &str| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(user)).then(|| fields.nth(1)?.parse().ok())?
-    };
-    user.parse().ok().or_else(|| users.lines().find_map(field))
 }
 
 /// Lets QEMU's user read the VM's folder, whatever the umasks were, and make its QMP socket in a
@@ -397,14 +414,6 @@ fn open_to_qemu(directory: &Path, name: &str, user: u32) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn users_by_name_and_number() {
-        let users = "root:x:0:0:root:/root:/bin/sh\nlibvirt-qemu:x:64055:108::/var/lib/libvirt:/usr/sbin/nologin\n";
-        assert_eq!(user_id(users, "libvirt-qemu"), Some(64055));
-        assert_eq!(user_id(users, "107"), Some(107));
-        assert_eq!(user_id(users, "libvirt"), None);
-    }
 
     #[test]
     fn only_the_socket_folder_is_writable_for_qemu() {

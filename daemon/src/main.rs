@@ -88,6 +88,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (config, source) = arguments.load()?;
     if arguments.check {
         println!("{source}: ok, {} reference(s)", config.references.len());
+        println!("{}", config.guests.discover.trusts());
         return Ok(());
     }
     tracing::info!("timevisord {} with {source}", env!("CARGO_PKG_VERSION"));

@@ -130,6 +130,7 @@ impl Host {
     /// # Errors
     /// When the file cannot be written.
     pub fn rewrite(&self, lines: &str) -> anyhow::Result<()> {
+        let lines = discovering_roots(lines);
         let text = format!("run_directory = \"{}\"\n{lines}", self.directory().display());
         Ok(fs::write(self.config_path(), text)?)
     }
@@ -285,6 +286,20 @@ impl Host {
     }
 }
 
+/// The same lines with root's VMs discovered, unless they say whose are: the lab runs its VMs as root
+/// and prepares few of them.
+pub fn discovering_roots(lines: &str) -> String {
+    const TABLE: &str = "[guests]\n";
+    const KEY: &str = "discover = \"root\"\n";
+    if lines.contains("discover =") {
+        return lines.to_owned();
+    }
+    match lines.split_once(TABLE) {
+        Some((before, after)) => format!("{before}{TABLE}{KEY}{after}"),
+        None => format!("{}\n{TABLE}{KEY}", lines.trim_end()),
+    }
+}
+
 /// Configuration lines for one NTP server that is polled every second.
 pub fn ntp_reference(server: &str) -> String {
     format!(
@@ -301,4 +316,19 @@ pub fn mentions(text: &str, parts: &[&str]) -> anyhow::Result<()> {
         ensure!(text.contains(part), "{part:?} is missing in: {}", text.trim());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_that_says_whose_vms_are_found_is_left_alone() {
+        for said in ["[guests]\ndiscover = false\n", "[guests]\ndiscover = [4001]\n"] {
+            assert_eq!(discovering_roots(said), said);
+        }
+        assert_eq!(discovering_roots("a = 1\n"), "a = 1\n[guests]\ndiscover = \"root\"\n");
+        let slow = discovering_roots("[guests]\ndiscover_interval = \"2s\"\n[clock]\n");
+        assert_eq!(slow, "[guests]\ndiscover = \"root\"\ndiscover_interval = \"2s\"\n[clock]\n");
+    }
 }

@@ -4,6 +4,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`qemu`] | finding QEMU processes and their accelerator |
+//! | [`owner`] | who may be served as which VM |
 //! | [`command_line`] | what a QEMU was started with |
 //! | [`counter_mapping`] | guest counter = ratio * host counter + offset, for KVM and TCG |
 //! | [`delivery`] | the page that a guest reads: the vmclock device, an nvdimm or an ivshmem device |
@@ -25,6 +26,7 @@ pub mod counter_mapping;
 pub mod delivery;
 pub mod entries;
 pub mod guest_clock;
+pub mod owner;
 pub mod qemu;
 pub mod transit;
 pub mod vcpus;

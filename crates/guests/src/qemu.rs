@@ -8,6 +8,7 @@ use std::path::Path;
 use timevisor_linux::process::{Process, ProcessError};
 
 use crate::command_line::CommandLine;
+use crate::owner::{Claimant, UserNamespace};
 
 /// What runs the guest's code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +97,35 @@ impl Qemu {
     }
 }
 
+/// Whether a process looks like a QEMU, by its name and its program's. Unlike [`Qemu::open`], this
+/// reads nothing of its memory, which a stranger's process may keep from ever being read (with a
+/// file system of its own).
+#[must_use]
+pub fn looks_like_qemu(process: Process) -> bool {
+    let comm = process.comm().is_ok_and(|comm| is_qemu(&comm));
+    let program = || {
+        let path = process.exe().ok()?;
+        Some(is_qemu(path.file_name()?.to_str()?))
+    };
+    comm || program().unwrap_or(false)
+}
+
+/// What the kernel says about the owner of a process.
+///
+/// # Errors
+/// When it has ended, or may not be examined.
+pub fn claimant(process: Process) -> Result<Claimant, ProcessError> {
+    let uid = process.users()?.only();
+    let namespace = if process.shares_our_user_namespace()? {
+        UserNamespace::Own
+    } else {
+        UserNamespace::Other
+    };
+    // Last: a user's process that starts a set-user-id program in between is noticed.
+    let gained_rights = process.has_gained_rights()?;
+    Ok(Claimant { uid, namespace, gained_rights })
+}
+
 /// `qemu-system-x86_64` (Debian, upstream), cut to 15 bytes in comm; `qemu-kvm` (Red Hat), `kvm`
 /// (Debian's link).
 fn is_qemu(name: &str) -> bool {
@@ -116,5 +146,9 @@ mod tests {
     fn we_are_no_qemu() {
         let us = Process::open(std::process::id()).unwrap();
         assert!(matches!(Qemu::open(us), Err(QemuError::NotQemu(_))));
+        assert!(!looks_like_qemu(us));
+        let said = claimant(us).unwrap();
+        assert_eq!(said.uid, us.users().unwrap().only());
+        assert_eq!((said.namespace, said.gained_rights), (UserNamespace::Own, false));
     }
 }

@@ -34,7 +34,8 @@
 //! | [`phc`] | PTP hardware clocks, read only |
 //! | [`poll`], [`signals`], [`notify`] | a daemon's event loop, termination signals and systemd notifications |
 //! | [`event_fd`], [`timer_fd`] | a flag and a timer as descriptors |
-//! | [`process`] | /proc: processes with their files and mappings; other processes' memory, read only |
+//! | [`process`] | /proc: processes with their users, files and mappings; other processes' memory, read only |
+//! | [`users`] | users by name |
 //! | [`scheduling`] | a thread's scheduling policy, and the processor time it has received |
 //! | `bpf` | RVEC with BPF programs (feature `bpf`, x86-64) |
 //! | [`elapsed_source`] | the source of elapsed time on this host, and why it was chosen |
@@ -80,5 +81,6 @@ pub mod timer_fd;
 pub mod truncation;
 pub mod udp;
 pub mod udp_server;
+pub mod users;
 pub mod virtio_port;
 pub mod vsock;

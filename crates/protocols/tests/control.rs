@@ -5,7 +5,8 @@ use timevisor_protocols::control::codec::MAX_REQUEST_LEN;
 use timevisor_protocols::control::{
     ClientCodec, ClockStatus, ClockSummary, ControlError, CounterSummary, ElapsedSince, ErrorBody,
     ErrorCode, LeapSummary, Now, Reference, Request, Response, ServerCodec, Status, TimeType,
-    Timescale, VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared, VmRemove, VmRemoved, VmRow,
+    Timescale, UserNamespace, VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared, VmRemove, VmRemoved,
+    VmRow,
 };
 
 fn request_error(line: &str) -> String {
@@ -120,7 +121,7 @@ fn golden_responses() -> Vec<(Response, &'static str)> {
             r#"{"v":1,"response":{"now":{"timeline":"host","timescale":"utc","earliest_ns":null,"estimate_ns":null,"latest_ns":null,"status":"initializing","estimated_error_ns":null,"disruption":7,"counter":18446744073709551615}}}"#,
         ),
         (
-            Response::VmList(VmList { vms: vec![vm()] }),
+            Response::VmList(VmList { vms: vec![vm()], not_served: Vec::new() }),
             r#"{"v":1,"response":{"vm_list":{"vms":[{"name":"db1","pid":4711,"accelerator":"kvm","delivery":"vmclock","mapping":"tsc-offset","status":"synchronized","reason":null,"time_type":"tai","pages_published":12,"disruption_marker":1}]}}}"#,
         ),
         (
@@ -135,10 +136,17 @@ fn golden_responses() -> Vec<(Response, &'static str)> {
             Response::VmPrepared(VmPrepared {
                 name: "db1".into(),
                 time_type: TimeType::Utc,
-                page: "/run/timevisor/vm/db1.page".into(),
-                ssdt: "/run/timevisor/vm/db1.aml".into(),
+                page: Some("/run/timevisor/vm/db1.page".into()),
+                ssdt: Some("/run/timevisor/vm/db1.aml".into()),
             }),
             r#"{"v":1,"response":{"vm_prepared":{"name":"db1","time_type":"utc","page":"/run/timevisor/vm/db1.page","ssdt":"/run/timevisor/vm/db1.aml"}}}"#,
+        ),
+        (
+            Response::VmList(VmList {
+                vms: Vec::new(),
+                not_served: vec!["process 7 is not served".into()],
+            }),
+            r#"{"v":1,"response":{"vm_list":{"vms":[],"not_served":["process 7 is not served"]}}}"#,
         ),
         (
             Response::Error(ErrorBody {
@@ -218,8 +226,14 @@ fn requests_are_the_documented_lines() {
             r#"{"v":1,"request":{"vm_remove":{"name":"db1"}}}"#,
         ),
         (
-            Request::VmPrepare(VmPrepare { name: "db1".into(), time_type: TimeType::Utc }),
-            r#"{"v":1,"request":{"vm_prepare":{"name":"db1","time_type":"utc"}}}"#,
+            Request::VmPrepare(VmPrepare {
+                name: "db1".into(),
+                time_type: TimeType::Utc,
+                user: 64055,
+                user_namespace: UserNamespace::Other,
+                files: true,
+            }),
+            r#"{"v":1,"request":{"vm_prepare":{"name":"db1","time_type":"utc","user":64055,"user_namespace":"other","files":true}}}"#,
         ),
     ];
     for (request, line) in golden {
@@ -288,7 +302,8 @@ fn a_cut_off_answer_shows() {
 #[test]
 fn ten_thousand_vms_fit() {
     let vms = (0..10_000).map(|i| VmRow { name: format!("vm{i:060}"), ..vm() }).collect();
-    let line = ServerCodec::encode(&Response::VmList(VmList { vms })).unwrap();
+    let line =
+        ServerCodec::encode(&Response::VmList(VmList { vms, not_served: Vec::new() })).unwrap();
     assert!(matches!(ClientCodec::default().on_bytes(&line)[..], [Ok(Response::VmList(_))]));
 }
 

@@ -140,6 +140,8 @@ mod tests {
             ("[clock]\npublish_interval = \"2s\"", None, Some("clock.publish_interval")),
             ("[clock]\nvalidity = \"20s\"", None, Some("clock.validity")),
             ("[guests]\ndiscover = false", Some("[guests]"), None),
+            ("[guests]\ndiscover = \"all\"", Some("[guests]"), None),
+            ("[guests.vm.a]\nuser = \"4001\"", Some("[guests]"), None),
             ("[guests]\ndiscover_interval = \"1s\"", Some("[guests]"), None),
             ("[guests]\ntime_type = \"utc\"", Some("[guests]"), None),
             ("[guests.vm.a]\ntime_type = \"utc\"", Some("[guests]"), None),

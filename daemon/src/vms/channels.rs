@@ -110,10 +110,13 @@ impl Vms {
         !self.served.iter().any(|served| served.vm.qemu.process.pid() == pid)
     }
 
-    /// The VM with this vsock context id.
+    /// The VM with this vsock context id; `None` also if two VMs claim it: the kernel gives it to
+    /// one of them, and does not say to which.
     pub fn with_vsock(&self, cid: u32) -> Option<String> {
         let has = |served: &&Served| served.vm.qemu.command_line.vsock_cid == Some(cid);
-        self.served.iter().find(has).map(|served| served.vm.name.clone())
+        let mut claimants = self.served.iter().filter(has);
+        let first = claimants.next()?;
+        claimants.next().is_none().then(|| first.vm.name.clone())
     }
 
     /// Connects to the ports of VMs that are not yet `connected`. QEMU accepts a single client. The

@@ -1,8 +1,12 @@
 //! Finds QEMU processes without a full read of /proc every time.
+//!
+//! Of a process whose user owns no VM here, nothing is read that the process controls: it could keep
+//! that from ever being read.
 
 use std::collections::HashMap;
 
-use timevisor_guests::qemu::{Qemu, QemuError};
+use timevisor_guests::owner::{Owner, Reason, Rules};
+use timevisor_guests::qemu::{Qemu, QemuError, looks_like_qemu};
 use timevisor_linux::process::{Process, ProcessError};
 use timevisor_time::Duration;
 
@@ -13,15 +17,30 @@ use crate::announce::PerUser;
 const SETTLING: Duration = Duration::from_secs(5);
 /// How long a QEMU that cannot be served is re-examined: it starts slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How many processes that are not served are listed, and how many of one user's.
+const MOST_LISTED: usize = 32;
+const MOST_LISTED_OF_A_USER: usize = 4;
 
 struct Seen {
     first: Duration,
+    user: u32,
     /// Why it cannot be served. Reported only after [`SETTLING`], because QEMU may still be
     /// starting.
     problem: Option<String>,
-    said: bool,
+    /// The last problem that was reported.
+    said: Option<String>,
     /// It is not examined again.
     settled: bool,
+    /// It waits for something that is not its own doing: another owner of its name, or the end of
+    /// the VM that has it.
+    waits: bool,
+}
+
+impl Seen {
+    fn new(first: Duration) -> Self {
+        let (problem, said) = (None, None);
+        Self { first, user: u32::MAX, problem, said, settled: false, waits: false }
+    }
 }
 
 /// The processes seen so far, identified by pid and start time.
@@ -29,43 +48,33 @@ struct Seen {
 pub struct Discovery {
     seen: HashMap<Process, Seen>,
     told: PerUser,
+    /// Those that wait are examined again.
+    again: bool,
 }
 
 impl Discovery {
-    /// QEMU processes that are new, or young enough to have changed.
-    pub fn look(&mut self, now: Duration) -> Vec<Qemu> {
+    /// QEMU processes that are new, or young enough to have changed, of users who may own VMs.
+    pub fn look(&mut self, now: Duration, rules: &Rules) -> Vec<Qemu> {
         let Ok(processes) = Process::all() else { return Vec::new() };
+        let again = std::mem::take(&mut self.again);
         let mut seen = HashMap::with_capacity(processes.len());
         let mut found = Vec::new();
         for process in processes {
-            let mut entry = self.seen.remove(&process).unwrap_or(Seen {
-                first: now,
-                problem: None,
-                said: false,
-                settled: false,
-            });
-            let problem = entry.problem.take();
-            let age = now - entry.first;
-            if let Some(problem) = &problem
-                && (age > SETTLING || entry.settled)
-                && !entry.said
-            {
-                // Anybody can start processes that look like a QEMU.
-                let user = process.users().map_or(u32::MAX, |users| users.real);
-                if self.told.take(user, now) {
-                    tracing::warn!("{problem}");
-                } else {
-                    tracing::debug!("again: {problem}");
-                }
-                entry.said = true;
+            let mut entry = self.seen.remove(&process).unwrap_or_else(|| Seen::new(now));
+            if again && entry.waits && !entry.settled {
+                entry.first = now;
             }
-            let soon = age <= SETTLING || (problem.is_some() && age <= PATIENCE);
+            let age = now - entry.first;
+            self.report(now, &mut entry);
+            let soon = age <= SETTLING || (entry.problem.is_some() && age <= PATIENCE);
             if soon && !entry.settled {
-                match Qemu::open(process) {
-                    Ok(qemu) => found.push(qemu),
-                    Err(QemuError::NotQemu(_) | QemuError::Process(ProcessError::Gone(_))) => {}
-                    Err(error) => {
-                        entry.problem = Some(format!("{:#}", anyhow::Error::new(error)));
+                (entry.problem, entry.waits) = (None, false);
+                match examine(process, rules, &mut entry.user) {
+                    Ok(qemu) => found.extend(qemu),
+                    Err(Refused::ForNow(problem)) => entry.problem = Some(problem),
+                    Err(Refused::NotTheirs(problem)) => {
+                        entry.problem = Some(problem);
+                        entry.waits = true;
                     }
                 }
             }
@@ -75,10 +84,46 @@ impl Discovery {
         found
     }
 
+    fn report(&mut self, now: Duration, entry: &mut Seen) {
+        let Some(problem) = &entry.problem else { return };
+        let due = now - entry.first > SETTLING || entry.settled;
+        if !due || entry.said.as_ref() == Some(problem) {
+            return;
+        }
+        // Anybody can start processes that look like a QEMU.
+        if self.told.take(entry.user, now) {
+            tracing::warn!("{problem}");
+        } else {
+            tracing::debug!("again: {problem}");
+        }
+        entry.said = Some(problem.clone());
+    }
+
+    /// Examines those again that wait: names may belong to others now, or be free.
+    pub fn reconsider(&mut self) {
+        self.again = true;
+    }
+
     /// Records that a process cannot be served.
     pub fn failed(&mut self, process: &Process, problem: String) {
         if let Some(entry) = self.seen.get_mut(process) {
             entry.problem = Some(problem);
+        }
+    }
+
+    /// As [`Self::failed`], and the process may be served when its name is somebody else's, or free:
+    /// see [`Self::reconsider`].
+    pub fn must_wait(&mut self, process: &Process, problem: String) {
+        self.failed(process, problem);
+        if let Some(entry) = self.seen.get_mut(process) {
+            entry.waits = true;
+        }
+    }
+
+    /// Forgets why a process was not served: it is now.
+    pub fn is_served(&mut self, process: &Process) {
+        if let Some(entry) = self.seen.get_mut(process) {
+            (entry.problem, entry.waits) = (None, false);
         }
     }
 
@@ -88,5 +133,93 @@ impl Discovery {
         if let Some(entry) = self.seen.get_mut(process) {
             entry.settled = true;
         }
+    }
+
+    /// Why processes that look like VMs are not served: all that was reported, but not many of one
+    /// user's.
+    pub fn not_served(&self) -> Vec<String> {
+        let mut all: Vec<(&Process, &Seen, &String)> = self
+            .seen
+            .iter()
+            .filter_map(|(process, entry)| {
+                let problem = entry.problem.as_ref()?;
+                (entry.said.as_ref() == Some(problem)).then_some((process, entry, problem))
+            })
+            .collect();
+        all.sort_by_key(|(process, entry, _)| (entry.user, process.pid()));
+        let mut listed = Vec::new();
+        for of_a_user in all.chunk_by(|a, b| a.1.user == b.1.user) {
+            let room = MOST_LISTED - listed.len();
+            let some = of_a_user.iter().take(MOST_LISTED_OF_A_USER.min(room));
+            listed.extend(some.map(|(_, _, problem)| (*problem).clone()));
+        }
+        listed
+    }
+}
+
+/// Why a process is not looked at further now.
+enum Refused {
+    /// The process may change.
+    ForNow(String),
+    /// Its user owns no VM.
+    NotTheirs(String),
+}
+
+fn examine(process: Process, rules: &Rules, user: &mut u32) -> Result<Option<Qemu>, Refused> {
+    let Ok(users) = process.users() else { return Ok(None) };
+    *user = users.real;
+    let reason = match users.only() {
+        Some(uid) if rules.may_own(uid) => {
+            return match Qemu::open(process) {
+                Ok(qemu) => Ok(Some(qemu)),
+                Err(QemuError::NotQemu(_) | QemuError::Process(ProcessError::Gone(_))) => Ok(None),
+                Err(error) => Err(Refused::ForNow(format!("{:#}", anyhow::Error::new(error)))),
+            };
+        }
+        Some(uid) => Reason::Stranger(Owner::user(uid)),
+        None => Reason::SeveralUsers,
+    };
+    if !looks_like_qemu(process) {
+        return Ok(None);
+    }
+    let (pid, next) = (process.pid(), reason.next_step("NAME"));
+    Err(Refused::NotTheirs(format!("the QEMU of process {pid} is not served: {reason}; {next}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A user with very many processes hides nobody else's.
+    #[test]
+    fn each_user_has_a_few_lines_of_the_list() {
+        let mut discovery = Discovery::default();
+        let mut add = |pid: u32, user: u32| {
+            let problem = Some(format!("{user}: {pid}"));
+            let entry = Seen { user, said: problem.clone(), problem, ..Seen::new(Duration::ZERO) };
+            discovery.seen.insert(Process::new(pid), entry);
+        };
+        (100..1100).for_each(|pid| add(pid, 4001));
+        (2000..2002).for_each(|pid| add(pid, 0));
+        (3000..3100).for_each(|pid| add(pid, 5000 + pid));
+        let listed = discovery.not_served();
+        assert_eq!(listed[..3], ["0: 2000", "0: 2001", "4001: 100"]);
+        assert_eq!(listed.iter().filter(|line| line.starts_with("4001:")).count(), 4);
+        assert_eq!(listed.len(), MOST_LISTED);
+    }
+
+    #[test]
+    fn what_was_said_is_said_again_only_if_it_changes() {
+        let mut discovery = Discovery::default();
+        let mut entry = Seen::new(Duration::ZERO);
+        let mut told = |seconds: i64, problem: &str, entry: &mut Seen| {
+            entry.problem = Some(problem.to_owned());
+            let before = entry.said.clone();
+            discovery.report(Duration::from_secs(seconds), entry);
+            entry.said != before
+        };
+        assert!(!told(1, "early", &mut entry), "it may still be starting");
+        assert!(told(6, "refused", &mut entry) && !told(7, "refused", &mut entry));
+        assert!(told(8, "refused by another rule", &mut entry));
     }
 }

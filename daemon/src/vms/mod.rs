@@ -5,6 +5,7 @@
 //! | `monitor.rs` | one QMP connection |
 //! | `channels.rs` | the facts that timelines and reservations use |
 //! | `discovery.rs` | finding QEMU processes |
+//! | `owners.rs` | whose processes are served as which VM, and how many |
 //! | `host_cpu_time.rs` | the processor time of each vCPU |
 //! | `prepared.rs` | page files of VMs that have not started yet |
 //! | `requests.rs` | answers to the CLI |
@@ -15,6 +16,7 @@ mod channels;
 mod discovery;
 mod host_cpu_time;
 mod monitor;
+mod owners;
 mod prepared;
 mod registry;
 mod requests;
@@ -28,13 +30,13 @@ use timevisor_guests::Vm;
 use timevisor_guests::delivery::{
     DeliveryError, DeliveryKind, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
 };
+use timevisor_guests::owner::{Discover, Owner, Rules};
 use timevisor_guests::qemu::{Accelerator, Qemu};
 use timevisor_guests::transit::{Step, Transit};
 use timevisor_guests::vm::{AttachError, HostIdentity, HostUpdate, ScaleUpdate};
 use timevisor_host_clock::Publication;
 use timevisor_host_clock::publication::PageUpdate;
 use timevisor_linux::clock::monotonic;
-use timevisor_linux::descriptors;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{TimeType, request::check_name};
 use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
@@ -89,6 +91,10 @@ struct Served {
     held: Option<&'static str>,
     /// Who runs it, and thus causes log lines.
     user: u32,
+    /// To whom it belongs, if root added it by hand.
+    added: Option<Owner>,
+    /// Its name belongs to its owner; otherwise it counts as one of its user's choice.
+    bound: bool,
     /// How often the loss of its monitor may still be logged.
     told_lost: Budget,
     threads: Threads,
@@ -130,6 +136,8 @@ pub struct Vms {
     config: Config,
     served: Vec<Served>,
     prepared: Prepared,
+    /// Who may be served as which VM.
+    rules: Rules,
     /// VMs that are running but must not be served.
     removed: Vec<(String, Process)>,
     /// How many lines about VMs may still be logged.
@@ -147,11 +155,16 @@ pub struct Vms {
 impl Vms {
     /// Other settings are configured: they count for VMs that are found from now on.
     pub fn configure(&mut self, config: &Config) {
+        let trusts_another = self.config.guests.discover != config.guests.discover;
         if config.guests != self.config.guests {
             // Not only after the former interval.
             self.next_discovery = Duration::ZERO;
         }
         self.config = config.clone();
+        self.renew_rules();
+        if trusts_another {
+            self.tell_whom_discovery_trusts();
+        }
     }
 
     /// The running VMs that keep their page's timescale, although `new` gives them another one.
@@ -161,10 +174,12 @@ impl Vms {
     }
 
     pub fn new(config: &Config) -> Self {
-        Self {
+        let prepared = Prepared::in_directory(&config.run_directory.join("vms"));
+        let vms = Self {
             config: config.clone(),
             served: Vec::new(),
-            prepared: Prepared::in_directory(&config.run_directory.join("vms")),
+            rules: owners::rules(config, &prepared),
+            prepared,
             removed: Vec::new(),
             told: PerUser::default(),
             registry: Registry::in_directory(&config.run_directory),
@@ -174,7 +189,9 @@ impl Vms {
             sampler: Sampler::default(),
             publication: None,
             rewritten: false,
-        }
+        };
+        vms.tell_whom_discovery_trusts();
+        vms
     }
 
     /// Serves the VMs of an earlier daemon that are still running.
@@ -186,10 +203,13 @@ impl Vms {
             }
             let monitor = entry.qmp.as_deref().and_then(|path| listening(path, entry.pid).ok());
             let resumed = Qemu::open(process).map_err(anyhow::Error::from).and_then(|qemu| {
-                Ok(self.attach(qemu, &entry.name, entry.time_type, monitor, clock)?)
+                self.judge_again(&entry, &qemu)?;
+                let index = self.attach(qemu, &entry.name, entry.time_type, monitor, clock)?;
+                self.served[index].added = entry.added;
+                Ok(())
             });
             match resumed {
-                Ok(_) => tracing::info!("VM {} is served again", entry.name),
+                Ok(()) => tracing::info!("VM {} is served again", entry.name),
                 Err(error) => tracing::warn!("VM {} is no longer served: {error:#}", entry.name),
             }
         }
@@ -207,6 +227,7 @@ impl Vms {
                 start_time: process.start_time().ok()?,
                 time_type: served.time_type,
                 qmp: connected.or_else(|| served.reconnect.as_ref().map(|r| r.path.clone())),
+                added: served.added,
             })
         };
         self.registry.write(self.served.iter().filter_map(entry).collect());
@@ -218,7 +239,7 @@ impl Vms {
 
     pub fn poll_at(&self) -> Duration {
         let look = self.served.iter().any(needs_looking).then_some(self.next_look);
-        let discovery = self.config.guests.discover.then_some(self.next_discovery);
+        let discovery = self.discovers().then_some(self.next_discovery);
         let reconnect = self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|r| r.at)).min();
         let sample = (!self.served.is_empty()).then_some(self.sampler.next);
         [look, discovery, reconnect, sample].into_iter().flatten().min().unwrap_or(Duration::MAX)
@@ -345,9 +366,9 @@ impl Vms {
     pub fn on_timer(&mut self, now: Duration, clock: &HostClock) {
         self.retire_ended();
         self.retire_lost();
-        if self.config.guests.discover && now >= self.next_discovery {
+        if self.discovers() && now >= self.next_discovery {
             self.next_discovery = now + span(self.config.guests.discover_interval);
-            for qemu in self.discovery.look(now) {
+            for qemu in self.discovery.look(now, &self.rules) {
                 self.discovered(qemu, clock);
             }
         }
@@ -398,6 +419,10 @@ impl Vms {
         self.retire_lost();
     }
 
+    fn discovers(&self) -> bool {
+        self.config.guests.discover != Discover::Nothing
+    }
+
     fn page_directory(&self) -> PathBuf {
         self.config.run_directory.join("vms")
     }
@@ -433,14 +458,6 @@ impl Vms {
         {
             return;
         }
-        // Tried again for a while: descriptors may be free then.
-        if !descriptors::are_free(RESERVED_DESCRIPTORS) {
-            let problem = format!(
-                "VM {} is not served: too few file descriptors are left; raise LimitNOFILE of timevisord",
-                qemu.name
-            );
-            return self.discovery.failed(&process, problem);
-        }
         // Only our own sockets: a QMP socket serves a single client, and other sockets are meant
         // for other clients.
         let sockets = qemu.command_line.qmp_sockets.iter();
@@ -450,14 +467,16 @@ impl Vms {
             .cloned();
         // The name of a prepared page takes precedence over QEMU's -name.
         let name = self.pages().name_of(&qemu).unwrap_or_else(|| qemu.name.clone());
-        if check_name(&name).is_err() {
+        if let Err(error) = check_name(&name) {
+            if owners::wants_a_page(&qemu) {
+                let advice = format!("`timevisor vm add --pid {} --name NAME`", process.pid());
+                let problem = format!("process {} is not served: {error}; {advice}", process.pid());
+                self.discovery.failed(&process, problem);
+            }
             return;
         }
-        if self.served.iter().any(|s| s.vm.name == name) {
-            let advice = format!("`timevisor vm add --pid {} --name OTHER`", process.pid());
-            let problem =
-                format!("there is a VM {name} already; serve the second one with {advice}");
-            return self.discovery.failed(&process, problem);
+        if !self.may_be_served(&qemu, &name) {
+            return;
         }
         let time_type =
             self.prepared.time_type(&name).unwrap_or_else(|| self.config.time_type_of(&name));
@@ -506,6 +525,7 @@ impl Vms {
     ) -> Result<usize, AttachError> {
         // We hold the lock of a prepared page; the VM takes it over.
         let pages = self.pages();
+        let process = qemu.process;
         self.prepared.release(pages.name_of(&qemu).as_deref().unwrap_or(name));
         let host = host_identity(clock);
         let nvdimm = NvdimmPage::new(self.page_directory());
@@ -529,9 +549,12 @@ impl Vms {
             resets: 0,
             held: None,
             user,
+            added: None,
+            bound: self.rules.owner_of(name).is_some(),
             told_lost: Budget::default(),
             threads: Threads::default(),
         });
+        self.discovery.is_served(&process);
         let index = self.served.len() - 1;
         self.publish_one(index, clock);
         Ok(index)

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use timevisor_guests::owner::Owner;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::state_file::{self, MOST_BYTES, Readers};
 use timevisor_protocols::control::TimeType;
@@ -22,6 +23,10 @@ pub struct Entry {
     pub start_time: u64,
     pub time_type: TimeType,
     pub qmp: Option<PathBuf>,
+    /// To whom the process belonged when root added it (`timevisor vm add`). Without it, discovery
+    /// has found the VM, and its rules decide again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added: Option<Owner>,
 }
 
 /// The registry file.
@@ -97,6 +102,7 @@ mod tests {
             start_time: 8,
             time_type: TimeType::Utc,
             qmp: Some(PathBuf::from("/run/x")),
+            added: Some(Owner::user(4001)),
         };
         registry.write(vec![entry.clone()]);
         assert_eq!(Registry::in_directory(dir.path()).read(), [entry]);

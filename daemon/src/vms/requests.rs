@@ -1,10 +1,11 @@
 //! Answers to the CLI's requests about VMs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use timevisor_clock_page::{Counter, CounterId};
 use timevisor_guests::delivery::DeliveryKind;
+use timevisor_guests::owner::{Owner, Source};
 use timevisor_guests::qemu::Qemu;
 use timevisor_guests::vm::AttachError;
 use timevisor_linux::process::Process;
@@ -26,7 +27,7 @@ impl Vms {
     pub fn list(&self) -> Response {
         let mut vms: Vec<_> = self.served.iter().map(row).collect();
         vms.sort_by(|a, b| a.name.cmp(&b.name));
-        Response::VmList(VmList { vms })
+        Response::VmList(VmList { vms, not_served: self.discovery.not_served() })
     }
 
     /// Answers `vm_add`.
@@ -89,21 +90,31 @@ impl Vms {
         let name = add.name.clone().unwrap_or_else(prepared);
         check_name(&name)
             .map_err(|e| error(ErrorCode::BadRequest, e.to_string(), "give --name NAME"))?;
+        let known = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid);
+        // A VM that is served keeps its name without being judged again.
+        let owner = if known.is_none() || add.name.is_some() {
+            Some(self.owner_of_added(&qemu, &name)?)
+        } else {
+            None
+        };
         if self.served.iter().any(|s| s.vm.name == name && s.vm.qemu.process.pid() != pid) {
             let text = format!("there is a VM {name} already");
             return Err(error(ErrorCode::AlreadyExists, text, "give --name with another name"));
         }
-        if let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) {
+        if let Some(index) = known {
+            self.served[index].added = owner.or(self.served[index].added);
             return self.adopt(index, add, monitor, clock);
         }
         self.removed.retain(|(_, process)| process.pid() != pid);
         let prepared = self.prepared.time_type(&name);
         let time_type =
             add.time_type.or(prepared).unwrap_or_else(|| self.config.time_type_of(&name));
-        self.attach_anew(qemu, &name, time_type, monitor, clock).map_err(|e| {
+        let index = self.attach_anew(qemu, &name, time_type, monitor, clock).map_err(|e| {
             let cause = std::error::Error::source(&e).map(|s| format!(": {s}")).unwrap_or_default();
             error(ErrorCode::Unsupported, format!("{e}{cause}"), "see `timevisor vm args --help`")
-        })
+        })?;
+        self.served[index].added = owner;
+        Ok(index)
     }
 
     /// The process behind a socket to which we are already connected.
@@ -214,13 +225,16 @@ impl Vms {
             self.removed.push((name.to_owned(), served.vm.qemu.process));
             served.vm.retire();
             self.note();
+            self.discovery.reconsider();
             return Response::VmRemoved(VmRemoved { name: name.to_owned() });
         }
         if self.removed.iter().any(|(removed, _)| removed == name) {
             let text = format!("VM {name} is not served any more, but still runs on its files");
             return error_response(ErrorCode::Unavailable, &text, "stop it first");
         }
-        match self.prepared.remove(name) {
+        let removed = self.prepared.remove(name);
+        self.renew_rules();
+        match removed {
             Ok(true) => Response::VmRemoved(VmRemoved { name: name.to_owned() }),
             Ok(false) => error_response(
                 ErrorCode::NotFound,
@@ -242,7 +256,19 @@ impl Vms {
             let text = AttachError::Counter(counter).to_string();
             return error_response(ErrorCode::Unsupported, &text, "see `timevisor status`");
         }
-        if let Some(served) = self.served.iter().find(|s| s.vm.name == prepare.name) {
+        let owner = Owner { uid: prepare.user, namespace: prepare.user_namespace };
+        if let Some((known, Source::Configured)) = self.rules.owner_of(&prepare.name)
+            && known != owner
+        {
+            let name = &prepare.name;
+            let text = format!("VM {name} belongs to {known} by [guests.vm.{name}] user");
+            let step = format!("give --user {}, or change the configuration", known.uid);
+            return error_response(ErrorCode::AlreadyExists, &text, &step);
+        }
+        let running = |s: &&Served| s.vm.name == prepare.name;
+        let same =
+            !prepare.files && self.rules.owner_of(&prepare.name).is_some_and(|o| o.0 == owner);
+        if let Some(served) = self.served.iter().find(running).filter(|_| !same) {
             let text = format!("VM {} is running", served.vm.name);
             return error_response(
                 ErrorCode::AlreadyExists,
@@ -250,13 +276,23 @@ impl Vms {
                 "stop it first, or choose another name",
             );
         }
-        match self.prepared.prepare(&prepare.name, prepare.time_type, host_identity(clock)) {
-            Ok((page, ssdt)) => Response::VmPrepared(VmPrepared {
-                name: prepare.name.clone(),
-                time_type: prepare.time_type,
-                page: page.display().to_string(),
-                ssdt: ssdt.display().to_string(),
-            }),
+        let prepared = if prepare.files {
+            self.prepared.prepare(prepare, host_identity(clock)).map(Some)
+        } else {
+            self.prepared.bind(prepare).map(|()| None)
+        };
+        self.renew_rules();
+        match prepared {
+            Ok(files) => {
+                let (page, ssdt) = files.unzip();
+                let text = |path: PathBuf| path.display().to_string();
+                Response::VmPrepared(VmPrepared {
+                    name: prepare.name.clone(),
+                    time_type: prepare.time_type,
+                    page: page.map(text),
+                    ssdt: ssdt.map(text),
+                })
+            }
             Err(error) => error_response(
                 ErrorCode::Unavailable,
                 &format!("{error:#}"),

@@ -8,6 +8,9 @@ impl Vms {
     /// Retires VMs whose process has ended.
     pub(super) fn retire_ended(&mut self) {
         let ended = self.part_with(|served| served.vm.ended().has_ended());
+        if !ended.is_empty() {
+            self.discovery.reconsider();
+        }
         for served in ended {
             if self.told.take(served.user, monotonic()) {
                 tracing::info!("VM {} has ended: its page is retired", served.vm.name);

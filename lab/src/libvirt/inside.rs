@@ -92,7 +92,7 @@ pub fn create(host: &mut NestedHost, name: &str) -> anyhow::Result<()> {
          <target type=\"virtio\" name=\"org.timevisor.lab\"/></channel></devices>"
     );
     host.sh(&format!(
-        "(echo '{text}'; timevisor vm args --name {name} --memory {GUEST_MIB} --delivery nvdimm --format libvirt; \
+        "(echo '{text}'; timevisor vm args --name {name} --memory {GUEST_MIB} --delivery nvdimm --format libvirt --user root; \
          echo '</domain>') >/run/{name}.xml"
     ))?;
     host.sh(&format!("virsh create /run/{name}.xml >/run/{name}-virsh.log 2>&1 &"))?;

@@ -102,9 +102,12 @@ impl PageFiles {
         paths.into_iter().find(|path| self.is_ours(path))
     }
 
+    /// Exactly `DIRECTORY/NAME/page`: further down are folders that belong to VMs' owners, who can
+    /// make a link to another VM's page there.
     fn is_ours(&self, path: &Path) -> bool {
-        path.starts_with(&self.directory)
-            && !path.components().any(|part| part == Component::ParentDir)
+        let Ok(within) = path.strip_prefix(&self.directory) else { return false };
+        let parts: Vec<_> = within.components().collect();
+        matches!(parts[..], [Component::Normal(_), Component::Normal(page)] if page == "page")
     }
 
     /// The page behind a QEMU's devices of one kind, mapped for writing; `None` when there is none
@@ -150,6 +153,8 @@ mod tests {
         assert!(pages.is_ours(Path::new("/run/timevisor/vms/a/page")));
         assert!(!pages.is_ours(Path::new("/run/timevisor/vms/../../etc/passwd")));
         assert!(!pages.is_ours(Path::new("/run/timevisor/vmsx/page")));
+        assert!(!pages.is_ours(Path::new("/run/timevisor/vms/a/monitor/a/page")));
+        assert!(!pages.is_ours(Path::new("/run/timevisor/vms/a/monitor")));
     }
 
     #[test]

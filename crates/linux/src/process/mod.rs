@@ -5,6 +5,7 @@
 //! its start time, so that a reused pid is detected.
 
 mod memory;
+mod owner;
 mod pid_fd;
 mod stopped;
 
@@ -15,6 +16,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 pub use memory::ProcessMemory;
+pub use owner::Users;
 pub use pid_fd::PidFd;
 pub use stopped::while_stopped;
 
@@ -81,15 +83,6 @@ pub struct FdSearch {
     pub found: Vec<FdLink>,
     /// There are more descriptors than [`MOST_DESCRIPTORS`], and the rest was not looked at.
     pub cut: bool,
-}
-
-/// The users of a process, as this user namespace knows them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Users {
-    /// Who started it.
-    pub real: u32,
-    /// Whose rights it has; files that it makes belong to this user.
-    pub effective: u32,
 }
 
 /// A line of /proc/PID/maps.
@@ -254,22 +247,6 @@ impl Process {
     pub fn duplicate_fd(&self, fd: u32) -> Result<OwnedFd, ProcessError> {
         let pidfd = PidFd::open(*self)?;
         pidfd.duplicate(fd).map_err(|source| self.error("a descriptor", source))
-    }
-
-    /// Who it runs as.
-    ///
-    /// # Errors
-    /// When the process has ended.
-    pub fn users(&self) -> Result<Users, ProcessError> {
-        let status = self.read("status")?;
-        let status = String::from_utf8_lossy(&status);
-        // `Uid:` real, effective, saved, file system (proc_pid_status(5)).
-        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-        let mut uids = line.unwrap_or_default().split_whitespace().map(str::parse);
-        match (uids.next(), uids.next()) {
-            (Some(Ok(real)), Some(Ok(effective))) => Ok(Users { real, effective }),
-            _ => Err(self.odd("status")),
-        }
     }
 
     /// Its mappings, by address.

@@ -30,7 +30,9 @@ pub use introspect::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
     IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace, IntrospectVm, Introspections,
 };
-pub use request::{NameError, Request, TimeType, VmAdd, VmMigrate, VmPrepare, VmRemove};
+pub use request::{
+    NameError, Request, TimeType, UserNamespace, VmAdd, VmMigrate, VmPrepare, VmRemove,
+};
 pub use reserve::{
     MissedCause, MissedJob, Promise, Reservations, ReserveApply, ReserveAudit, ReserveMissed,
     ReserveRelease, ReserveRow,

@@ -129,7 +129,8 @@ pub struct VmRemove {
     pub name: String,
 }
 
-/// Asks for a page file and an SSDT, for delivery through a read-only nvdimm.
+/// Binds a VM's name to its owner, and asks for a page file and an SSDT, for delivery through a
+/// read-only nvdimm.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmPrepare {
@@ -137,6 +138,30 @@ pub struct VmPrepare {
     pub name: String,
     /// The page's timescale.
     pub time_type: TimeType,
+    /// The user id to whom the VM belongs; root without it.
+    #[serde(default)]
+    pub user: u32,
+    /// Where this user runs the VM.
+    #[serde(default)]
+    pub user_namespace: UserNamespace,
+    /// Whether files are needed: QEMU's vmclock device has none.
+    #[serde(default = "yes")]
+    pub files: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// A user namespace, as seen by the daemon.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserNamespace {
+    /// The daemon's own.
+    #[default]
+    Own,
+    /// Any other one: a container of some kind.
+    Other,
 }
 
 /// A name that no VM can have.
@@ -255,7 +280,13 @@ mod tests {
         let requests = [
             Request::VmAdd(VmAdd { name: Some(name()), ..VmAdd::default() }),
             Request::VmRemove(VmRemove { name: name() }),
-            Request::VmPrepare(VmPrepare { name: name(), time_type: TimeType::Tai }),
+            Request::VmPrepare(VmPrepare {
+                name: name(),
+                time_type: TimeType::Tai,
+                user: 0,
+                user_namespace: UserNamespace::Own,
+                files: true,
+            }),
         ];
         for request in requests {
             assert_eq!(request.check(), Err(NameError::Character { name: name(), character: '/' }));

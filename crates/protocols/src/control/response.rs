@@ -300,6 +300,10 @@ pub struct LeapSummary {
 pub struct VmList {
     /// The VMs by name.
     pub vms: Vec<VmRow>,
+    /// Processes that look like VMs and are not served: why, and what to do. Not all, if there are
+    /// many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_served: Vec<String>,
 }
 
 /// One VM.
@@ -348,10 +352,12 @@ pub struct VmPrepared {
     pub name: String,
     /// The page's timescale.
     pub time_type: TimeType,
-    /// Path of the page file, for `memory-backend-file`.
-    pub page: String,
-    /// Path of the ACPI table, for `-acpitable`.
-    pub ssdt: String,
+    /// Path of the page file, for `memory-backend-file`; absent if no files were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<String>,
+    /// Path of the ACPI table, for `-acpitable`; absent if no files were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssdt: Option<String>,
 }
 
 /// A request failed.

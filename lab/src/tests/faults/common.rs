@@ -12,7 +12,7 @@ use timevisor_linux::clock::realtime;
 use timevisor_time::{Duration as Span, Instant, Local};
 
 use crate::command::{self, Tethered};
-use crate::host::{Host, mentions};
+use crate::host::{Host, discovering_roots, mentions};
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
 use crate::programs;
@@ -33,7 +33,8 @@ pub(crate) fn start_through(
     wrapper: &[&str],
     lines: &str,
 ) -> anyhow::Result<Tethered> {
-    let config = write_config(ctx, "wrapped", host.directory(), lines)?;
+    let lines = discovering_roots(lines);
+    let config = write_config(ctx, "wrapped", host.directory(), &lines)?;
     let mut command = command::tethered(wrapper.first().context("no wrapper")?);
     command.args(&wrapper[1..]).arg(host.daemon_program()).arg("--config").arg(&config);
     let mut daemon = Tethered::spawn(&mut command, "timevisord", &ctx.path("wrapped.log"))?;

@@ -1,8 +1,11 @@
 //! QEMUs that cannot be served, or not yet, and processes that are not QEMU. The only guest code
 //! here is the firmware.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -33,9 +36,34 @@ impl Bare {
         name: &str,
         arguments: &[&str],
     ) -> anyhow::Result<Self> {
+        Self::start_by(ctx, command::tethered(&qemu.binary), qemu, name, arguments)
+    }
+
+    /// As [`Self::start`], run by another user than root.
+    pub(crate) fn start_as(
+        ctx: &Context,
+        user: u32,
+        qemu: &Qemu,
+        name: &str,
+        arguments: &[&str],
+    ) -> anyhow::Result<Self> {
+        let mut command = command::tethered("setpriv");
+        let user = user.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).arg(&qemu.binary);
+        Self::start_by(ctx, command, qemu, name, arguments)
+    }
+
+    fn start_by(
+        ctx: &Context,
+        mut command: Command,
+        qemu: &Qemu,
+        name: &str,
+        arguments: &[&str],
+    ) -> anyhow::Result<Self> {
         let sockets = scratch::directory()?;
+        // Whoever runs QEMU makes the sockets.
+        fs::set_permissions(sockets.path(), Permissions::from_mode(0o777))?;
         let qmp = sockets.path().join("qmp");
-        let mut command = command::tethered(&qemu.binary);
         if let Some(modules) = &qemu.modules {
             command.env("QEMU_MODULE_DIR", modules);
         }

@@ -5,6 +5,7 @@ pub(crate) mod clock;
 pub(crate) mod ivshmem;
 pub(crate) mod kvm;
 pub(crate) mod leap;
+pub(crate) mod owners;
 pub(crate) mod page;
 pub(crate) mod ptp;
 pub(crate) mod references;
@@ -174,6 +175,14 @@ const TESTS: &[Test] = &[
         ],
         seconds: 45,
         run: strangers::bench,
+    },
+    Test {
+        name: "owners",
+        about: "uid 4001 claims root's VM before and after it starts: not served, said once, root's VM is not touched; her own VM is served",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 60,
+        run: owners::owners,
     },
     Test {
         name: "leap-inserted",

@@ -1,0 +1,127 @@
+//! Who a process belongs to, by what the kernel says: nothing here is the process's own text, and
+//! nothing reads its memory.
+
+use std::fs;
+
+use super::{Process, ProcessError};
+
+/// The users of a process, as this user namespace knows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Users {
+    /// Who started it.
+    pub real: u32,
+    /// Whose rights it has; files that it makes belong to this user.
+    pub effective: u32,
+    /// To whom it may return.
+    pub saved: u32,
+    /// Whose files it may open.
+    pub file_system: u32,
+}
+
+impl Users {
+    /// The user, if all four are the same.
+    #[must_use]
+    pub fn only(&self) -> Option<u32> {
+        let others = [self.effective, self.saved, self.file_system];
+        others.iter().all(|user| *user == self.real).then_some(self.real)
+    }
+}
+
+impl Process {
+    /// Who it runs as.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn users(&self) -> Result<Users, ProcessError> {
+        let status = self.read("status")?;
+        parse_users(&String::from_utf8_lossy(&status)).ok_or_else(|| self.odd("status"))
+    }
+
+    /// Whether it is in the same user namespace as this process. A user who makes a namespace is
+    /// root in it, and decides who else runs there.
+    ///
+    /// # Errors
+    /// When the process has ended, or permission is missing.
+    pub fn shares_our_user_namespace(&self) -> Result<bool, ProcessError> {
+        let link = |process: &Self| {
+            fs::read_link(process.path("ns/user"))
+                .map_err(|source| process.error("the user namespace", source))
+        };
+        Ok(link(self)? == link(&Self::new(std::process::id()))?)
+    }
+
+    /// Whether its program was started with more rights than its starter had: a set-user-id or
+    /// set-group-id program, or one with file capabilities. Its arguments and open files are then
+    /// the starter's, not those of its user. The kernel notes it in the auxiliary vector.
+    ///
+    /// # Errors
+    /// When the process has ended, or permission is missing.
+    pub fn has_gained_rights(&self) -> Result<bool, ProcessError> {
+        let vector = self.read("auxv")?;
+        at_secure(&vector).map(|value| value != 0).ok_or_else(|| self.odd("auxv"))
+    }
+}
+
+/// `Uid:` real, effective, saved, file system (proc_pid_status(5)).
+fn parse_users(status: &str) -> Option<Users> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let uids: Result<Vec<u32>, _> = line.split_whitespace().map(str::parse).collect();
+    let [real, effective, saved, file_system] = uids.ok()?[..] else { return None };
+    Some(Users { real, effective, saved, file_system })
+}
+
+/// AT_SECURE of an auxiliary vector (getauxval(3)): pairs of a type and a value. Those of 32-bit
+/// programs are not understood; QEMU has none since version 10.
+fn at_secure(vector: &[u8]) -> Option<u64> {
+    const AT_SECURE: u64 = 23;
+    let word = |bytes: &[u8]| Some(u64::from_ne_bytes(bytes.try_into().ok()?));
+    let words: Vec<u64> = vector.chunks_exact(8).filter_map(word).collect();
+    words.chunks_exact(2).find(|pair| pair[0] == AT_SECURE).map(|pair| pair[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn all_four_users_are_read() {
+        let text = "Name:\tx\nUid:\t4001\t0\t0\t4001\nGid:\t1\t2\t3\t4\n";
+        let users = parse_users(text).unwrap();
+        assert_eq!(users, Users { real: 4001, effective: 0, saved: 0, file_system: 4001 });
+        assert_eq!(users.only(), None);
+        assert_eq!(parse_users("Uid:\t7\t7\t7\t7").unwrap().only(), Some(7));
+        for odd in ["", "Uid:\t7\t7\t7", "Uid:\t7\t7\t7\t-1", "Uid:\t7\t7\t7\t7\t7"] {
+            assert_eq!(parse_users(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_says_whether_rights_were_gained() {
+        let vector = |words: &[u64]| words.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<_>>();
+        assert_eq!(at_secure(&vector(&[6, 4096, 23, 1, 0, 0])), Some(1));
+        assert_eq!(at_secure(&vector(&[6, 4096, 23, 0, 0, 0])), Some(0));
+        // 23 as a value is none as a type.
+        assert_eq!(at_secure(&vector(&[6, 23, 0, 0])), None);
+        let us = Process::open(std::process::id()).unwrap();
+        assert!(!us.has_gained_rights().unwrap());
+    }
+
+    #[test]
+    fn a_process_in_another_user_namespace_is_known() {
+        let us = Process::open(std::process::id()).unwrap();
+        assert!(us.shares_our_user_namespace().unwrap());
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-c", "echo; exec sleep 60"]);
+        let Ok(mut child) = command.stdout(std::process::Stdio::piped()).spawn() else { return };
+        let mut line = [0];
+        let there = std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).is_ok();
+        let other = Process::open(child.id()).map(|process| process.shares_our_user_namespace());
+        let _ = child.kill();
+        let _ = child.wait();
+        // Some kernels let no user make a namespace.
+        if there {
+            assert!(!other.unwrap().unwrap());
+        }
+    }
+}
